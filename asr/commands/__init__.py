@@ -1,0 +1,1 @@
+"""The commands of `asr`: one file each, path in, path out."""

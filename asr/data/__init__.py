@@ -1,0 +1,1 @@
+"""Manifests, batches and the data module."""

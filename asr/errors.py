@@ -1,0 +1,17 @@
+"""The error that a user can mend, shown as one line."""
+
+
+class UserError(Exception):
+    """Bad input: the message is one line that names the file, the utterance or the key,
+    says what was expected and what was found. The command line prints it without a traceback.
+    """
+
+
+def did_you_mean(word: str, known: list[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the nearest known word, else a list of what is known."""
+    import difflib
+
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    if close:
+        return f" (did you mean {close[0]!r}?)"
+    return f" (known: {', '.join(sorted(known))})"

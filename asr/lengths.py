@@ -1,0 +1,36 @@
+"""Masks from lengths: the only place where they are made. True means keep."""
+
+import torch
+from torch import Tensor
+
+
+def keep_mask(lengths: Tensor, size: int) -> Tensor:
+    """Return the mask of valid positions.
+
+    Args:
+        lengths: [B] integers in 0 … size, the number of valid positions (right padding).
+        size: number of positions, T.
+
+    Returns:
+        [B, T] bool, True where position < length.
+
+    Example:
+        >>> keep_mask(torch.tensor([1, 3]), 3).int().tolist()
+        [[1, 0, 0], [1, 1, 1]]
+    """
+    positions = torch.arange(size, device=lengths.device)
+    return positions < lengths.unsqueeze(-1)
+
+
+def zero_padding(x: Tensor, lengths: Tensor) -> Tensor:
+    """Zero what lies behind each length; never multiplies, so NaN in padding is removed as well.
+
+    Args:
+        x: [B, T, …].
+        lengths: [B].
+
+    Returns:
+        [B, T, …] with zeros at padded positions.
+    """
+    mask = keep_mask(lengths, x.shape[1])
+    return x.masked_fill(~mask.view(*mask.shape, *[1] * (x.dim() - 2)), 0.0)

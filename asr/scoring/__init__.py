@@ -1,0 +1,1 @@
+"""Alignment of hypothesis and reference, error rates and their confidence intervals."""

@@ -1,0 +1,1 @@
+"""From CTC posteriors to hypotheses."""

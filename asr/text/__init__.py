@@ -1,0 +1,1 @@
+"""Lexicon and tokenizers."""

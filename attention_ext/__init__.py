@@ -1,0 +1,1 @@
+"""Compiled attention kernels; imports nothing from `asr`."""

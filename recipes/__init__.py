@@ -1,0 +1,1 @@
+"""Recipes: one folder per corpus, data and configuration only."""

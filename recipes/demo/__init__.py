@@ -1,0 +1,1 @@
+"""The embedded corpus: synthetic speech, made on the spot."""

@@ -1,0 +1,1 @@
+"""Recorded telephone prompts: one professional speaker."""
