@@ -1,0 +1,1 @@
+"""Clustered attention: one attention row per cluster of queries."""

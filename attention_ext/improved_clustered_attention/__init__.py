@@ -1,0 +1,1 @@
+"""Improved clustered attention: clustered attention made exact on each cluster's best keys."""

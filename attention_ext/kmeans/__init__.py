@@ -1,0 +1,1 @@
+"""Lloyd's K-means in Hamming space: hashes to cluster indices."""
