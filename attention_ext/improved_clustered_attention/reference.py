@@ -29,9 +29,9 @@ def improved_clustered_attention(
     """Clustered attention whose weights on each cluster's K best keys are redone for every query.
 
     *Fast Transformers with Clustered Attention* eq. 9–11 and 15–17: with T_j the K keys that cluster j's
-    row A^c_j weighs most and m̂_j = Σ_{l∈T_j} A^c_jl, query i of cluster j puts m̂_j · softmax_{l∈T_j}(q_i·k_l/√D)
-    on the keys of T_j and A^c_jl on the others. Gradients are those of these equations, m̂_j included,
-    with groups and T_j held constant. Memory grows with C·(N + S) + (N + C)·K.
+    row A^c_j weighs most and m̂_j = Σ_{l∈T_j} A^c_jl, query i of cluster j puts
+    m̂_j · softmax_{l∈T_j}(q_i·k_l/√D) on the keys of T_j and A^c_jl on the others. Gradients are those of
+    these equations, m̂_j included, with groups and T_j held constant. Memory grows with C·(N + S) + (N + C)·K.
 
     Args:
         q_BHND, k_BHSD, v_BHSE: queries, keys and values.
@@ -169,7 +169,7 @@ def _exact_weights(
     block: int,
     key_lengths_B: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return m̂_j · softmax over T_j for every slot (eq. 10), [B, H, M, I, K], and T_j per block, [B, H, M, K]."""
+    """Return m̂_j · softmax over T_j per slot (eq. 10), [B, H, M, I, K], and T_j per block, [B, H, M, K]."""
     B, H, N, D = q_BHND.shape
     M, K = block_cluster_BHM.shape[-1], top_BHCK.shape[-1]
     top_BHMK = top_BHCK.gather(2, block_cluster_BHM.unsqueeze(-1).expand(B, H, M, K))
