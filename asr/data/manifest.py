@@ -1,0 +1,146 @@
+"""Manifests: lhotse cuts to and from `<split>.cuts.jsonl.gz`, checked when they are read."""
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from lhotse import CutSet, MonoCut
+
+from asr.errors import UserError
+
+# How far a cut may reach beyond its recording: durations are rounded when manifests are written.
+TOLERANCE_S = 1e-3
+
+
+def save_cuts(cuts: Iterable[MonoCut], path: str | Path) -> None:
+    """Write one cut per line, gzipped, atomically, the same bytes for the same cuts.
+
+    Audio files below the manifest's folder are written relative to it, so that the folder can move.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with open(partial, "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+        for cut in cuts:
+            entry = _with_sources(cut.to_dict(), path.parent, _relative)
+            packed.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+    partial.replace(path)
+
+
+def load_cuts(path: str | Path, require_text: bool = True) -> CutSet:
+    """Read and check a manifest; audio paths come back absolute.
+
+    Every entry must be a `MonoCut` with an id of its own, a positive duration within its recording,
+    an audio file that is there, and exactly one supervision, with a transcript unless `require_text`
+    is false. What isn't so raises a `UserError` that names the manifest and the utterance.
+    """
+    path = Path(path)
+    folder = path.parent.absolute()
+    cuts: list[MonoCut] = []
+    ids: set[str] = set()
+    files: set[str] = set()
+    for number, line in enumerate(_lines(path), start=1):
+        entry = _parse(line, f"{path}:{number}")
+        where = f"{path}: utterance {entry['id']!r}"
+        if entry["id"] in ids:
+            raise UserError(f"{where}: expected ids to be distinct, found this one again in line {number}")
+        ids.add(entry["id"])
+        try:
+            cut = MonoCut.from_dict(_with_sources(entry, folder, _absolute))
+        except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
+            raise UserError(f"{where}: not a lhotse cut ({type(error).__name__}: {error})") from None
+        _check_times(cut, where)
+        _check_audio(cut, files, where)
+        _check_supervision(cut, require_text, where)
+        cuts.append(cut)
+    if not cuts:
+        raise UserError(f"{path}: expected at least one utterance, found an empty manifest")
+    return CutSet.from_cuts(cuts)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as stream:
+            yield from stream
+    except FileNotFoundError:
+        raise UserError(f"{path}: expected a manifest, found no such file (asr prepare makes it)") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: expected a whole gzip file, found a broken one ({error})") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: expected UTF-8 text, found other bytes") from None
+    except OSError as error:
+        raise UserError(f"{path}: the manifest can't be read ({error.strerror})") from None
+
+
+def _parse(line: str, where: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where}: expected a cut in JSON, found {line[:40]!r} ({error.msg})") from None
+    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+        raise UserError(f"{where}: expected a cut with an id, found {line[:40]!r}")
+    if entry.pop("type", "MonoCut") != "MonoCut":
+        raise UserError(f"{where}: utterance {entry['id']!r}: expected a MonoCut, found another kind of cut")
+    return entry
+
+
+def _check_times(cut: MonoCut, where: str) -> None:
+    # The comparisons are written so that NaN fails them.
+    if not cut.start >= 0:
+        raise UserError(f"{where}: expected a start of 0 s or later, found {cut.start} s")
+    if not cut.duration > 0:
+        raise UserError(f"{where}: expected a duration above 0 s, found {cut.duration} s")
+    if cut.recording is None:
+        raise UserError(f"{where}: expected a recording, found none")
+    if not cut.start + cut.duration <= cut.recording.duration + TOLERANCE_S:
+        raise UserError(
+            f"{where}: expected it to lie within its recording of {cut.recording.duration} s, "
+            f"found {cut.start} s + {cut.duration} s"
+        )
+
+
+def _check_audio(cut: MonoCut, known: set[str], where: str) -> None:
+    for source in cut.recording.sources:
+        if source.type != "file" or source.source in known:
+            continue
+        try:
+            size = os.stat(source.source).st_size
+        except OSError:
+            raise UserError(f"{where}: expected an audio file, found nothing at {source.source}") from None
+        if size == 0:
+            raise UserError(f"{where}: expected audio, found an empty file: {source.source}")
+        known.add(source.source)
+
+
+def _check_supervision(cut: MonoCut, require_text: bool, where: str) -> None:
+    if len(cut.supervisions) != 1:
+        raise UserError(f"{where}: expected exactly one supervision, found {len(cut.supervisions)}")
+    if require_text and not (cut.supervisions[0].text or "").strip():
+        raise UserError(f"{where}: expected a transcript, found none")
+
+
+def _with_sources(entry: dict[str, Any], folder: Path, change: Any) -> dict[str, Any]:
+    """Return the entry with `change(source, folder)` applied to the audio files of its recording."""
+    recording = entry.get("recording")
+    if not recording:
+        return entry
+    sources = [
+        {**source, "source": change(source["source"], folder)} if source["type"] == "file" else source
+        for source in recording["sources"]
+    ]
+    return {**entry, "recording": {**recording, "sources": sources}}
+
+
+def _relative(source: str, folder: Path) -> str:
+    path = Path(source).absolute()
+    base = folder.absolute()
+    return str(path.relative_to(base)) if path.is_relative_to(base) else str(path)
+
+
+def _absolute(source: str, folder: Path) -> str:
+    return os.path.join(folder, source)

@@ -1,0 +1,246 @@
+"""From transcripts to CTC labels and back: phones of a lexicon, characters, or sentence pieces.
+
+Index 0 is the CTC blank in every vocabulary. A tokenizer travels inside the checkpoint as plain data:
+`tokenizer_from_state(tokenizer.state())` is the same tokenizer.
+"""
+
+import hashlib
+import io
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from asr.errors import UserError, did_you_mean
+from asr.text.lexicon import Lexicon
+
+BLANK = "<blank>"
+NOISE_WORD = "<NOISE>"
+SPOKEN_NOISE = "SPN"  # what a word outside the lexicon becomes
+NON_SPEECH_NOISE = "NSN"  # what <NOISE> becomes
+UNKNOWN = "<unk>"
+WORD_GAP = "|"  # the space between words, in a vocabulary of characters
+KINDS = ["phone", "character", "sentencepiece"]
+
+
+class Tokenizer(ABC):
+    """A vocabulary with blank at index 0 and the two ways through it."""
+
+    unit: str
+    symbols: list[str]
+    lexicon: Lexicon | None = None
+
+    def __len__(self) -> int:
+        return len(self.symbols)
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """Labels of a transcript, without blanks."""
+
+    @abstractmethod
+    def oov(self, text: str) -> list[str]:
+        """What the vocabulary can't express: words (phones, pieces) or characters."""
+
+    @abstractmethod
+    def text(self, ids: Sequence[int]) -> str | None:
+        """Words of a label sequence; None for phones, where words need a search through the lexicon."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Plain data from which `tokenizer_from_state` makes the same tokenizer."""
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Names of the labels."""
+        return [self.symbols[index] for index in ids]
+
+    @property
+    def digest(self) -> str:
+        """12 hex digits that two tokenizers share only when they are the same."""
+        canonical = json.dumps(self.state(), sort_keys=True, default=bytes.hex)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+class PhoneTokenizer(Tokenizer):
+    """First pronunciation of every word, no silence; SPN for a word outside the lexicon, NSN for `<NOISE>`.
+
+    >>> tokenizer = PhoneTokenizer(Lexicon({"go": [("G", "OW")]}))
+    >>> tokenizer.tokens(tokenizer.encode("go <NOISE> gnu")), tokenizer.oov("go gnu")
+    (['G', 'OW', 'NSN', 'SPN'], ['gnu'])
+    """
+
+    unit = "phone"
+    lexicon: Lexicon
+
+    def __init__(self, lexicon: Lexicon):
+        special = [BLANK, SPOKEN_NOISE, NON_SPEECH_NOISE]
+        self.lexicon = lexicon
+        self.symbols = special + [phone for phone in lexicon.phones if phone not in special]
+        self._index = {symbol: index for index, symbol in enumerate(self.symbols)}
+
+    def encode(self, text: str) -> list[int]:
+        """See `Tokenizer`."""
+        return [self._index[phone] for word in text.split() for phone in self._phones(word)]
+
+    def oov(self, text: str) -> list[str]:
+        """Words that `encode` turns into SPN."""
+        return [word for word in text.split() if word != NOISE_WORD and word not in self.lexicon]
+
+    def text(self, ids: Sequence[int]) -> None:
+        """Always None."""
+        return None
+
+    def state(self) -> dict[str, Any]:
+        """See `Tokenizer`."""
+        pronunciations = {
+            word: [list(phones) for phones in said] for word, said in self.lexicon.pronunciations.items()
+        }
+        return {"kind": "phone", "pronunciations": pronunciations}
+
+    def _phones(self, word: str) -> tuple[str, ...]:
+        if word == NOISE_WORD:
+            return (NON_SPEECH_NOISE,)
+        return self.lexicon.first(word) if word in self.lexicon else (SPOKEN_NOISE,)
+
+
+class CharacterTokenizer(Tokenizer):
+    """Characters, `|` between words, `<unk>` for a character not seen in training; `<NOISE>` is left out.
+
+    >>> tokenizer = CharacterTokenizer.train(["go on"])
+    >>> tokenizer.tokens(tokenizer.encode("no go")), tokenizer.text(tokenizer.encode("no  <NOISE> go"))
+    (['n', 'o', '|', 'g', 'o'], 'no go')
+    """
+
+    unit = "character"
+
+    def __init__(self, characters: list[str]):
+        self.symbols = [BLANK, UNKNOWN, WORD_GAP, *characters]
+        self._index = {symbol: index for index, symbol in enumerate(self.symbols)}
+
+    @classmethod
+    def train(cls, texts: Iterable[str]) -> "CharacterTokenizer":
+        """Collect the characters of the transcripts."""
+        return cls(sorted({character for text in texts for character in _speech(text)} - {" ", WORD_GAP}))
+
+    def encode(self, text: str) -> list[int]:
+        """See `Tokenizer`."""
+        unknown = self._index[UNKNOWN]
+        return [
+            self._index[WORD_GAP] if character == " " else self._known(character, unknown)
+            for character in _speech(text)
+        ]
+
+    def oov(self, text: str) -> list[str]:
+        """Characters that `encode` turns into `<unk>`."""
+        return [
+            character for character in _speech(text) if character != " " and self._known(character, 0) == 0
+        ]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Words; `⁇` stands for an unknown character."""
+        written = {WORD_GAP: " ", UNKNOWN: "⁇", BLANK: ""}
+        characters = "".join(written.get(symbol, symbol) for symbol in self.tokens(ids))
+        return " ".join(characters.split())
+
+    def state(self) -> dict[str, Any]:
+        """See `Tokenizer`."""
+        return {"kind": "character", "characters": self.symbols[3:]}
+
+    def _known(self, character: str, otherwise: int) -> int:
+        # A written "|" is an unknown character, not a gap between words.
+        return otherwise if character == WORD_GAP else self._index.get(character, otherwise)
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """Unigram pieces (Kudo 2018), trained in memory; the model's bytes are the state."""
+
+    unit = "piece"
+
+    def __init__(self, model: bytes):
+        import sentencepiece
+
+        self._model = model
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        pieces = [self._processor.id_to_piece(index) for index in range(len(self._processor))]
+        self.symbols = [BLANK, *pieces]
+
+    @classmethod
+    def train(cls, texts: Iterable[str], pieces: int) -> "SentencePieceTokenizer":
+        """Learn `pieces` pieces (`<unk>` among them); the same texts in the same order give the same model."""
+        import sentencepiece
+
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter([_speech(text) for text in texts]),
+                model_writer=model,
+                model_type="unigram",
+                vocab_size=pieces,
+                character_coverage=1.0,
+                normalization_rule_name="identity",
+                bos_id=-1,
+                eos_id=-1,
+                pad_id=-1,
+                num_threads=1,
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[-1].strip()
+            raise UserError(f"pieces={pieces}: sentencepiece can't learn that many: {reason}") from None
+        return cls(model.getvalue())
+
+    def encode(self, text: str) -> list[int]:
+        """See `Tokenizer`."""
+        return [index + 1 for index in self._processor.encode(_speech(text))]
+
+    def oov(self, text: str) -> list[str]:
+        """Words with a character that no piece covers."""
+        unknown = self._processor.unk_id()
+        return [word for word in _speech(text).split() if unknown in self._processor.encode(word)]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Words; `⁇` stands for an unknown piece."""
+        return " ".join(self._processor.decode([index - 1 for index in ids if index > 0]).split())
+
+    def state(self) -> dict[str, Any]:
+        """See `Tokenizer`."""
+        return {"kind": "sentencepiece", "model": self._model}
+
+
+def build_tokenizer(
+    kind: str, texts: Iterable[str], lexicon: Lexicon | None = None, pieces: int = 500
+) -> Tokenizer:
+    """Make a tokenizer from the training transcripts.
+
+    `kind`: `phone` (needs the lexicon), `character`, or `sentencepiece` (of `pieces` pieces).
+    """
+    match kind:
+        case "phone":
+            if lexicon is None:
+                raise UserError(
+                    "phones need a lexicon: expected lexicon.txt beside the manifests, found none"
+                )
+            return PhoneTokenizer(lexicon)
+        case "character":
+            return CharacterTokenizer.train(texts)
+        case "sentencepiece":
+            return SentencePieceTokenizer.train(texts, pieces)
+    raise UserError(f"there is no tokenizer {kind!r}{did_you_mean(kind, KINDS)}")
+
+
+def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
+    """Make the tokenizer that a checkpoint carries."""
+    match state:
+        case {"kind": "phone", "pronunciations": dict(pronunciations)}:
+            return PhoneTokenizer(
+                Lexicon({word: [tuple(phones) for phones in said] for word, said in pronunciations.items()})
+            )
+        case {"kind": "character", "characters": list(characters)}:
+            return CharacterTokenizer(characters)
+        case {"kind": "sentencepiece", "model": bytes(model)}:
+            return SentencePieceTokenizer(model)
+    raise UserError(f"expected the state of a tokenizer ({', '.join(KINDS)}), found {str(state)[:60]!r}")
+
+
+def _speech(text: str) -> str:
+    """The words apart from `<NOISE>`, one space between them."""
+    return " ".join(word for word in text.split() if word != NOISE_WORD)
