@@ -1,7 +1,21 @@
 """Options as dataclasses: type, unit and default in one place; unknown keys are errors."""
 
 import dataclasses
-from typing import Any
+import importlib.resources
+import re
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import omegaconf
+from omegaconf import OmegaConf
+
+from asr.errors import UserError, did_you_mean
+
+Options = TypeVar("Options")
+
+KEY_VALUE = re.compile(r"\+{0,2}~?[A-Za-z_][\w./@-]*=")
 
 
 def option(default: Any, *, help: str, unit: str = "") -> Any:
@@ -10,3 +24,127 @@ def option(default: Any, *, help: str, unit: str = "") -> Any:
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def describe(schema: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
+    """Yield (key, type, default, help) of every option below a dataclass, nested keys with dots."""
+    hints = typing.get_type_hints(schema)
+    for field in dataclasses.fields(schema):
+        kind = hints[field.name]
+        key = prefix + field.name
+        if dataclasses.is_dataclass(kind):
+            yield from describe(typing.cast(type, kind), key + ".")
+            continue
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        shown = "required" if default == omegaconf.MISSING else str(default)
+        text = field.metadata.get("help", "")
+        unit = field.metadata.get("unit", "")
+        name = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+        yield key, name, shown, f"{text} [{unit}]" if unit else text
+
+
+def split_words(words: list[str]) -> tuple[list[str], list[str]]:
+    """Split command-line words into paths and `key=value` options; a word that is a file is a path."""
+    options = [word for word in words if KEY_VALUE.match(word) and not Path(word).exists()]
+    return [word for word in words if word not in options], options
+
+
+def parse(schema: type[Options], words: list[str]) -> Options:
+    """Build an options dataclass from `key=value` words.
+
+    Args:
+        schema: dataclass with defaults.
+        words: e.g. `["split=test", "beam.size=50"]`.
+
+    Raises:
+        UserError: unknown key (with the nearest known one), wrong type, missing value.
+    """
+    config = OmegaConf.structured(schema)
+    known = [key for key, *_ in describe(schema)]
+    for word in words:
+        key, _, value = word.partition("=")
+        if key not in known:
+            raise UserError(f"unknown option {key!r}{did_you_mean(key, known)}")
+        try:
+            kind = OmegaConf.get_type(OmegaConf.select(OmegaConf.structured(schema), key))
+            parsed = value if kind is str else OmegaConf.from_dotlist([f"value={value}"])["value"]
+            OmegaConf.update(config, key, parsed)
+        except omegaconf.errors.OmegaConfBaseException as error:
+            raise UserError(f"{word}: {_first_line(error)}") from error
+    return typing.cast(Options, OmegaConf.to_object(config))
+
+
+def compose(schema: type[Options], name: str, words: list[str]) -> Options:
+    """Build an options dataclass from Hydra's configuration `conf/<name>.yaml` and `key=value` words.
+
+    Groups are chosen by their folder's name (`model=wsj`), single options by their path
+    (`model.layers=6`). String values need no quoting: `attention=i-clustered-25:topk=16,bits=31`.
+
+    Raises:
+        UserError: unknown key or group, wrong type, missing value.
+    """
+    import hydra
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+
+    ConfigStore.instance().store(name=f"{name}_schema", node=schema)
+    groups = _groups()
+    strings = {key for key, kind, *_ in describe(schema) if kind.startswith("str")}
+    known = [key for key, *_ in describe(schema)] + list(groups)
+    for word in words:
+        key, _, value = word.partition("=")
+        if key.lstrip("+~") not in known:
+            raise UserError(f"unknown option {key!r}{did_you_mean(key, known)}")
+        if key in groups and value not in groups[key]:
+            raise UserError(f"{key}={value}: no such configuration{did_you_mean(value, groups[key])}")
+    quoted = [_quote(word) if word.partition("=")[0] in strings - set(groups) else word for word in words]
+    try:
+        with hydra.initialize_config_module("asr_conf", version_base="1.3"):
+            config = hydra.compose(name, quoted)
+        return typing.cast(Options, OmegaConf.to_object(config))
+    except (omegaconf.errors.OmegaConfBaseException, HydraException) as error:
+        raise UserError(f"configuration {name}: {_first_line(error)}") from error
+
+
+def to_dict(options: Any) -> dict[str, Any]:
+    """Return an options dataclass as plain dictionaries, lists and scalars."""
+    return typing.cast(dict[str, Any], OmegaConf.to_container(OmegaConf.structured(options), resolve=True))
+
+
+def from_dict(schema: type[Options], values: dict[str, Any], source: str) -> Options:
+    """Build an options dataclass from plain data, naming `source` where it doesn't fit the schema."""
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(values))
+        return typing.cast(Options, OmegaConf.to_object(merged))
+    except omegaconf.errors.OmegaConfBaseException as error:
+        raise UserError(f"{source}: {_first_line(error)}") from error
+
+
+def save(options: Any, path: Path) -> None:
+    """Write an options dataclass as YAML."""
+    path.write_text(OmegaConf.to_yaml(OmegaConf.structured(options)))
+
+
+def _groups() -> dict[str, list[str]]:
+    root = importlib.resources.files("asr_conf")
+    return {
+        folder.name: sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml"))
+        for folder in root.iterdir()
+        if folder.is_dir() and not folder.name.startswith("__")
+    }
+
+
+def _quote(word: str) -> str:
+    key, _, value = word.partition("=")
+    if value == "null" or value[:1] in "'\"":
+        return word
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"{key}='{escaped}'"
+
+
+def _first_line(error: Exception) -> str:
+    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    line = str(error).strip().splitlines()[0]
+    key = getattr(error, "full_key", None)
+    return f"{key}: {line}" if key and key not in line else line

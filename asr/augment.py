@@ -1,0 +1,84 @@
+"""Augmentation of audio and features, a function of the caller's random state alone."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from asr.config import option
+from asr.lengths import keep_mask
+
+
+@dataclass
+class AugmentConfig:
+    """Augmentation in training; everything is off at evaluation."""
+
+    speed_factors: list[float] = option([1.0], help="an utterance is played at one of these speeds each epoch")
+    volume_db: float = option(0.0, help="gain drawn from ±volume_db", unit="dB")
+    noise_snr_db: list[float] = option([], help="white noise at an SNR drawn from [low, high]; empty: none", unit="dB")
+    frequency_masks: int = option(0, help="SpecAugment: masks over mel bins")
+    frequency_mask_bins: int = option(8, help="SpecAugment: widest frequency mask", unit="bins")
+    time_mask_every: int = option(0, help="SpecAugment: one time mask for so many frames; 0: none", unit="frames")
+    time_mask_frames: int = option(12, help="SpecAugment: widest time mask", unit="frames")
+
+
+def augment_audio(audio: Tensor, lengths: Tensor, config: AugmentConfig) -> Tensor:
+    """Scale the volume and add white noise.
+
+    Args:
+        audio: [B, samples] in −1 … 1, right-padded.
+        lengths: [B] valid samples.
+        config: `volume_db`, `noise_snr_db`.
+
+    Returns:
+        [B, samples].
+    """
+    if config.volume_db > 0:
+        gain_db = (torch.rand(len(audio), 1, device=audio.device) * 2 - 1) * config.volume_db
+        audio = audio * 10 ** (gain_db / 20)
+    if config.noise_snr_db:
+        low, high = config.noise_snr_db
+        snr_db = torch.rand(len(audio), 1, device=audio.device) * (high - low) + low
+        power = (audio * keep_mask(lengths, audio.shape[1])).square().sum(1, keepdim=True)
+        power = power / lengths.clamp(min=1).unsqueeze(1)
+        audio = audio + torch.randn_like(audio) * (power / 10 ** (snr_db / 10)).sqrt()
+    return audio
+
+
+def spec_augment(features: Tensor, lengths: Tensor, config: AugmentConfig) -> Tensor:
+    """Mask mel bins and frames with zeros (the mean of normalised features).
+
+    SpecAugment (Park et al. 2019) without time warping. The number of time masks grows with the
+    utterance's own length, and masks start inside it, so padding changes nothing.
+
+    Args:
+        features: [B, T, F], normalised.
+        lengths: [B] valid frames.
+        config: the masks' numbers and sizes.
+
+    Returns:
+        [B, T, F].
+    """
+    batch, frames, bins = features.shape
+    device = features.device
+    hidden_bins = _intervals(
+        torch.full((batch, config.frequency_masks), bins, device=device), config.frequency_mask_bins, bins
+    )
+    features = features.masked_fill(hidden_bins.unsqueeze(1), 0.0)
+    if config.time_mask_every <= 0:
+        return features
+    masks = (lengths + config.time_mask_every - 1) // config.time_mask_every
+    size = frames // config.time_mask_every + 1
+    spans = torch.where(keep_mask(masks, size), lengths.unsqueeze(1), 0)
+    hidden_frames = _intervals(spans, config.time_mask_frames, frames)
+    return features.masked_fill(hidden_frames.unsqueeze(2), 0.0)
+
+
+def _intervals(spans: Tensor, widest: int, size: int) -> Tensor:
+    """Draw one interval per entry of `spans` [B, masks] inside 0 … span; return their union [B, size]."""
+    width = (torch.rand(spans.shape, device=spans.device) * (widest + 1)).floor().clamp(max=widest)
+    start = (torch.rand(spans.shape, device=spans.device) * (spans - width + 1).clamp(min=1)).floor()
+    width = torch.where(spans > 0, width, 0)
+    positions = torch.arange(size, device=spans.device)
+    inside = (positions >= start.unsqueeze(-1)) & (positions < (start + width).unsqueeze(-1))
+    return inside.any(dim=1)

@@ -1,0 +1,263 @@
+"""What watches a training run: checkpoints, metrics.csv, progress, the time spent waiting for data."""
+
+import csv
+import logging
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.utilities import rank_zero_only
+
+from asr.checkpoint import FORMAT, best_name, save
+from asr.data.batch import Batch
+from asr.task import RecognitionTask
+
+log = logging.getLogger(__name__)
+
+
+class ResumePoint(lightning.Callback):
+    """Writes the whole state of training to `last.ckpt` between two steps.
+
+    The state is taken as a step starts: validation, schedulers and counters of the step before are
+    complete then, and nothing of the next one has happened.
+
+    Args:
+        folder: of the checkpoints.
+        every: optimiser steps between two writes.
+    """
+
+    def __init__(self, folder: Path, every: int) -> None:
+        self.path = folder / "last.ckpt"
+        self.every = every
+        self.written = 0
+
+    def on_train_batch_start(
+        self, trainer: lightning.Trainer, task: lightning.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Write if it is time, unless gradients are being accumulated."""
+        steps = trainer.global_step
+        if steps > self.written and steps % self.every == 0 and batch_idx % trainer.accumulate_grad_batches == 0:
+            self.written = steps
+            trainer.save_checkpoint(self.path)
+
+    def on_train_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
+        """Write the finished state."""
+        trainer.save_checkpoint(self.path)
+
+
+class KeepBest(lightning.Callback):
+    """Keeps the recognisers with the lowest dev error rates; what is kept is read off the folder.
+
+    Args:
+        folder: of the checkpoints.
+        count: how many.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        self.count = count
+
+    @rank_zero_only
+    def on_validation_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
+        """Save this one if it is among the best, then remove the one that no longer is."""
+        assert isinstance(task, RecognitionTask)
+        if trainer.sanity_checking or self.count == 0:
+            return
+        rate = float(trainer.callback_metrics[task.error_rate_name])
+        name = best_name(rate, trainer.global_step)
+        kept = sorted(path.stem for path in self.folder.glob("best-*.ckpt"))
+        if len(kept) >= self.count and name >= kept[self.count - 1]:
+            return
+        state = {"format": FORMAT, "recognizer": task.recognizer.state(), "step": trainer.global_step}
+        try:
+            save(state, self.folder / f"{name}.ckpt")
+        except (OSError, RuntimeError) as error:
+            log.error("%s could not be written (%s); the earlier ones are kept", name, error)
+            return
+        for stem in sorted({*kept, name})[self.count :]:
+            (self.folder / f"{stem}.ckpt").unlink()
+
+
+class MetricsFile(Logger):
+    """Logs to `metrics.csv`: one row per step that logged anything, columns fixed from the start.
+
+    Args:
+        path: of the file.
+        columns: metrics to keep besides `step` and `epoch`.
+        resumed_step: rows of later steps are removed first, as those steps are about to be repeated.
+    """
+
+    def __init__(self, path: Path, columns: list[str], resumed_step: int) -> None:
+        super().__init__()
+        self.path = path
+        self.columns = ["step", *columns]
+        self.pending: dict[str, float] = {}
+        rows = []
+        if path.exists() and resumed_step > 0:
+            with path.open(newline="") as file:
+                rows = [row for row in csv.DictReader(file) if int(row["step"]) < resumed_step]
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self.columns, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(rows)
+
+    @property
+    def name(self) -> str:
+        """Name of the logger."""
+        return "metrics"
+
+    @property
+    def version(self) -> str:
+        """There is one file only."""
+        return ""
+
+    @rank_zero_only
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Options are in config.yaml."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Collect the metrics of a step and write them when the next one begins."""
+        step = int(step or 0)
+        if self.pending and self.pending["step"] != step:
+            self.save()
+        self.pending |= {**metrics, "step": step}
+
+    def save(self) -> None:
+        """Write what is pending."""
+        if not self.pending:
+            return
+        with self.path.open("a", newline="") as file:
+            csv.DictWriter(file, self.columns, extrasaction="ignore").writerow(self.pending)
+        self.pending = {}
+
+    def finalize(self, status: str) -> None:
+        """Write the last row."""
+        self.save()
+
+
+class DataWait(Profiler):
+    """Sums the time that training waits for its next batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+        self.started: float | None = None
+
+    def start(self, action_name: str) -> None:
+        """Begin to wait."""
+        if action_name.endswith("train_dataloader_next"):
+            self.started = time.perf_counter()
+
+    def stop(self, action_name: str) -> None:
+        """End of a wait."""
+        if action_name.endswith("train_dataloader_next") and self.started is not None:
+            self.seconds += time.perf_counter() - self.started
+            self.started = None
+
+
+class Cost(lightning.Callback):
+    """Counts what training cost, over interruptions: validation and checkpoints are not in it."""
+
+    def __init__(self) -> None:
+        self.data_wait = DataWait()
+        self.batches = 0
+        self.frames = 0
+        self.step_s = 0.0
+        self.started = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Time in training steps and waiting for their data."""
+        return self.step_s + self.data_wait.seconds
+
+    def on_train_batch_start(
+        self, trainer: lightning.Trainer, task: lightning.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        """Start the step's clock."""
+        self.started = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, task: lightning.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        """Stop the step's clock."""
+        assert isinstance(task, RecognitionTask)
+        self.step_s += time.perf_counter() - self.started
+        self.batches += 1
+        self.frames += int(task.recognizer.filter_banks.frames(batch.audio_lengths).sum())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts so far."""
+        counts = {"batches": self.batches, "frames": self.frames, "step_s": self.step_s}
+        return counts | {"wait_s": self.data_wait.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting."""
+        self.batches, self.frames = state_dict["batches"], state_dict["frames"]
+        self.step_s, self.data_wait.seconds = state_dict["step_s"], state_dict["wait_s"]
+
+    def summary(self) -> dict[str, Any]:
+        """Return seconds, throughput, the share of waiting, and peak memory of process and GPU."""
+        peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        workers_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        return {
+            "train_s": self.seconds,
+            "frames_per_s": self.frames / max(self.seconds, 1e-9),
+            "data_wait_share": self.data_wait.seconds / max(self.seconds, 1e-9),
+            "peak_memory_mib": peak_kib / 1024,
+            "peak_worker_memory_mib": workers_kib / 1024,
+            "peak_gpu_memory_mib": torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else None,
+        }
+
+
+class Bar(TQDMProgressBar):
+    """One progress bar over the whole training, with error rate and throughput."""
+
+    def get_metrics(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> dict[str, Any]:
+        """Leave out Lightning's version number; show rates in percent."""
+        items = super().get_metrics(trainer, task)
+        items.pop("v_num", None)
+        return {
+            name: f"{100 * float(value):.1f} %" if name.endswith("er") else value for name, value in items.items()
+        }
+
+    def init_validation_tqdm(self) -> Any:
+        """Validation shows through its result alone."""
+        bar = super().init_validation_tqdm()
+        bar.disable = True
+        return bar
+
+
+class Lines(lightning.Callback):
+    """Progress where there is no terminal: a line per validation."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.started = time.monotonic()
+        self.first_step = 0
+
+    def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
+        """Start the clock."""
+        self.started = time.monotonic()
+        self.first_step = trainer.global_step
+
+    @rank_zero_only
+    def on_validation_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
+        """Print step, losses, error rate and the time left."""
+        assert isinstance(task, RecognitionTask)
+        metrics = trainer.callback_metrics
+        done = trainer.global_step - self.first_step
+        left_s = (time.monotonic() - self.started) / max(done, 1) * (self.steps - trainer.global_step)
+        loss = float(metrics.get("loss", float("nan")))
+        print(
+            f"step {trainer.global_step}/{self.steps}  loss {loss:.3f}  dev loss {float(metrics['dev_loss']):.3f}  "
+            f"{task.error_rate_name.replace('_', ' ').upper()} {100 * float(metrics[task.error_rate_name]):.1f} %  "
+            f"{float(metrics.get('frames_per_s', 0)):.0f} frames/s  {left_s:.0f} s left",
+            flush=True,
+        )

@@ -1,0 +1,122 @@
+"""Waveforms of utterances and files: decoded, checked, mono, at the model's sample rate."""
+
+import functools
+import logging
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import torch
+import torchaudio.functional
+from lhotse.cut import MonoCut
+from numpy.typing import NDArray
+
+from asr.errors import UserError
+
+log = logging.getLogger(__name__)
+
+
+def load_cut(cut: MonoCut, sample_rate: int, *, resample: bool = True, speed: float = 1.0) -> NDArray[np.float32]:
+    """Return the samples of an utterance.
+
+    Args:
+        cut: a cut of one channel.
+        sample_rate: wanted rate in Hz.
+        resample: convert from another rate (with a notice, once per rate) rather than refuse.
+        speed: play faster by this factor (pitch changes as well).
+
+    Returns:
+        [samples] float32 in −1 … 1, cut.duration / speed seconds long.
+
+    Raises:
+        UserError: the file is missing, truncated or empty; samples are not finite; the rate is
+            refused; more than one channel where one is expected.
+    """
+    file = cut.recording.sources[0].source
+    try:
+        audio = cut.load_audio()
+    except Exception as error:  # lhotse wraps every backend's own exceptions
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"utterance {cut.id}: cannot read {file}: {reason}") from error
+    if audio.shape[0] != 1:
+        raise UserError(f"utterance {cut.id}: {file} has {audio.shape[0]} channels, expected 1")
+    samples = checked(audio[0], f"utterance {cut.id}: {file}")
+    if cut.sampling_rate != sample_rate and not resample:
+        raise UserError(f"utterance {cut.id}: {file} has {cut.sampling_rate} Hz, expected {sample_rate} Hz")
+    if cut.sampling_rate != sample_rate:
+        notice_resampling(cut.sampling_rate, sample_rate)
+    return convert(samples, round(cut.sampling_rate * speed), sample_rate)
+
+
+def load_file(path: Path, sample_rate: int) -> NDArray[np.float32]:
+    """Return the samples of any audio file that libsndfile or FFmpeg reads, as mono.
+
+    Args:
+        path: wav, flac, mp3, ogg, SPHERE, m4a, …
+        sample_rate: wanted rate in Hz.
+
+    Returns:
+        [samples] float32 in −1 … 1. Channels are averaged, with a notice.
+
+    Raises:
+        UserError: the file is missing, not audio, empty or holds samples that are not finite.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    try:
+        audio, rate = soundfile.read(path, dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError:
+        audio, rate = _read_with_ffmpeg(path)
+    if audio.shape[1] > 1:
+        log.warning("%s: %d channels are averaged to one", path, audio.shape[1])
+    samples = checked(audio.mean(axis=1), str(path))
+    if rate != sample_rate:
+        notice_resampling(rate, sample_rate)
+    return convert(samples, rate, sample_rate)
+
+
+def checked(samples: NDArray[np.float32], source: str) -> NDArray[np.float32]:
+    """Return the samples if there are any and all are finite.
+
+    Raises:
+        UserError: naming `source`.
+    """
+    if samples.size == 0:
+        raise UserError(f"{source}: no samples")
+    if not np.isfinite(samples).all():
+        first = int(np.flatnonzero(~np.isfinite(samples))[0])
+        raise UserError(f"{source}: sample {first} is not finite")
+    return samples
+
+
+def convert(samples: NDArray[np.float32], rate: int, sample_rate: int) -> NDArray[np.float32]:
+    """Resample [samples] from `rate` to `sample_rate` Hz."""
+    if rate == sample_rate:
+        return samples
+    return torchaudio.functional.resample(torch.from_numpy(samples), rate, sample_rate).numpy()
+
+
+@functools.cache
+def notice_resampling(rate: int, sample_rate: int) -> None:
+    """Say once per pair of rates that audio is resampled."""
+    log.warning("audio at %d Hz is resampled to the model's %d Hz", rate, sample_rate)
+
+
+def _read_with_ffmpeg(path: Path) -> tuple[NDArray[np.float32], int]:
+    import av
+
+    try:
+        with av.open(str(path)) as container:
+            stream = container.streams.audio[0]
+            resampler = av.AudioResampler(format="fltp")
+            blocks = [
+                block.to_ndarray()
+                for frame in container.decode(stream)
+                for block in resampler.resample(frame)
+            ]
+            rate = stream.rate
+    except (av.FFmpegError, IndexError) as error:
+        raise UserError(f"{path}: not a readable audio file ({error})") from error
+    if not blocks:
+        raise UserError(f"{path}: no samples")
+    return np.concatenate(blocks, axis=1).T, rate

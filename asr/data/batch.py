@@ -1,0 +1,111 @@
+"""The batch: utterances padded to one length, and the data set that loads and collates them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from lhotse import CutSet
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
+
+from asr.data.audio import load_cut
+from asr.data.sampler import BatchPlan
+from asr.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Utterances padded to one length.
+
+    Attributes:
+        ids: B utterance names.
+        audio: [B, samples] float32, right-padded with zeros.
+        audio_lengths: [B] valid samples.
+        tokens: [B, U] int64 targets, right-padded with zeros.
+        token_lengths: [B] valid targets.
+        plan: where in the stream of batches this one stands.
+    """
+
+    ids: list[str]
+    audio: Tensor
+    audio_lengths: Tensor
+    tokens: Tensor
+    token_lengths: Tensor
+    plan: BatchPlan
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "Batch":
+        """Return the batch on another device."""
+        return self._map(lambda x: x.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> "Batch":
+        """Return the batch in page-locked memory."""
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        return replace(
+            self, **{name: function(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
+        )
+
+
+class Utterances(Dataset[Batch]):
+    """Loads whole batches: the index of an item is a `BatchPlan`.
+
+    The speed of an utterance is a function of (seed, epoch, utterance): neither the worker that
+    loads it nor the batches before it matter.
+
+    Args:
+        cuts: validated, in memory.
+        tokenizer: text to targets; None where the text isn't wanted.
+        sample_rate: the model's, in Hz.
+        resample: convert other rates rather than refuse them.
+        speed_factors: one is drawn for each utterance and epoch.
+        seed: of the draw.
+    """
+
+    def __init__(
+        self,
+        cuts: CutSet,
+        tokenizer: Tokenizer | None,
+        sample_rate: int,
+        *,
+        resample: bool = True,
+        speed_factors: list[float] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.cuts = list(cuts)
+        self.tokenizer = tokenizer
+        self.sample_rate = sample_rate
+        self.resample = resample
+        self.speed_factors = speed_factors or [1.0]
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.cuts)
+
+    def __getitem__(self, plan: BatchPlan) -> Batch:
+        cuts = [self.cuts[i] for i in plan.utterances]
+        audio = [
+            torch.from_numpy(
+                load_cut(cut, self.sample_rate, resample=self.resample, speed=self._speed(plan.epoch, i))
+            )
+            for i, cut in zip(plan.utterances, cuts, strict=True)
+        ]
+        texts = [cut.supervisions[0].text or "" if cut.supervisions else "" for cut in cuts]
+        encode = self.tokenizer.encode if self.tokenizer else lambda text: []
+        tokens = [torch.tensor(encode(text), dtype=torch.int64) for text in texts]
+        return Batch(
+            ids=[cut.id for cut in cuts],
+            audio=pad_sequence(audio, batch_first=True),
+            audio_lengths=torch.tensor([len(x) for x in audio]),
+            tokens=pad_sequence(tokens, batch_first=True),
+            token_lengths=torch.tensor([len(x) for x in tokens]),
+            plan=plan,
+        )
+
+    def _speed(self, epoch: int, utterance: int) -> float:
+        if len(self.speed_factors) == 1:
+            return self.speed_factors[0]
+        draw = np.random.default_rng([self.seed, epoch, utterance]).integers(len(self.speed_factors))
+        return self.speed_factors[int(draw)]

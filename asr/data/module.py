@@ -1,0 +1,219 @@
+"""The data of a training run: manifests to batches, with everything that is left out listed."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+from lhotse import CutSet
+from lhotse.cut import MonoCut
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+
+from asr.config import option
+from asr.ctc import frames_needed
+from asr.data.batch import Batch, Utterances
+from asr.data.manifest import load_cuts
+from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan_by_length
+from asr.errors import UserError
+from asr.recognizer import Recognizer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class DataConfig:
+    """Which utterances, and how they become batches."""
+
+    train: list[str] = option([], help="training manifests: folders of `asr prepare` or *.cuts.jsonl.gz files")
+    dev: str = option("", help="development manifest; empty: split `dev` of the first training folder")
+    frames_per_batch: int = option(20000, help="feature frames in a batch, padding included", unit="frames")
+    length_jitter: float = option(0.1, help="relative jitter of lengths before batching")
+    workers: int = option(1, help="processes that load audio, per rank; 0: load in the training process")
+    prefetch: int = option(8, help="batches each worker loads ahead")
+    min_duration_s: float = option(0.1, help="shorter utterances are left out and listed", unit="s")
+    max_duration_s: float = option(40.0, help="longer utterances are left out and listed", unit="s")
+    resample: bool = option(True, help="resample audio of another rate with a notice; false: refuse it")
+    max_utterances: int = option(0, help="train on the first so many only; 0: all")
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """An utterance that a filter removed from training, and why."""
+
+    split: str
+    utterance: str
+    reason: str
+
+
+def manifest_path(place: str, split: str) -> Path:
+    """Return the manifest of a split: `place` is a file, or a folder that `asr prepare` made."""
+    path = Path(place)
+    return path if path.name.endswith(".jsonl.gz") else path / f"{split}.cuts.jsonl.gz"
+
+
+def load_training_cuts(config: DataConfig) -> CutSet:
+    """Return the training cuts of all manifests.
+
+    Raises:
+        UserError: no manifest named, none there, or an id in two of them.
+    """
+    if not config.train:
+        raise UserError("data.train is empty: name a recipe (recipe=demo) or manifests (data.train=[path])")
+    cuts = [cut for place in config.train for cut in load_cuts(manifest_path(place, "train"))]
+    seen: set[str] = set()
+    for cut in cuts:
+        if cut.id in seen:
+            raise UserError(f"data.train={config.train}: utterance {cut.id} is in two manifests")
+        seen.add(cut.id)
+    return CutSet.from_cuts(cuts[: config.max_utterances or None])
+
+
+class SpeechData(lightning.LightningDataModule):
+    """Training and development batches of a recogniser.
+
+    Args:
+        config: manifests and batching.
+        recognizer: gives the sample rate, the targets and the encoder frames of an utterance.
+        seed: of the batches' order and of speed perturbation.
+        speed_factors: speed perturbation.
+
+    Attributes:
+        batches: length of training, in batches of one rank; set before training.
+        cursor: the next batch.
+        left_out: utterances that are not trained or validated on.
+    """
+
+    def __init__(
+        self, config: DataConfig, recognizer: Recognizer, *, seed: int, speed_factors: list[float]
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.recognizer = recognizer
+        self.batches = 0
+        self.seed = seed
+        self.speed_factors = speed_factors
+        self.cursor = Cursor()
+        self.left_out: list[LeftOut] = []
+        dev = manifest_path(config.dev or config.train[0], "dev")
+        self.train_cuts = self._fitting(load_training_cuts(config), "train", max(speed_factors))
+        self.dev_cuts = self._fitting(load_cuts(dev), "dev", 1.0)
+        self.train_frames = self._frames(self.train_cuts)
+
+    def _frames(self, cuts: list[MonoCut]) -> NDArray[np.int64]:
+        per_second = 1000 / self.recognizer.config.features.frame_shift_ms
+        slowest = min(self.speed_factors)
+        return np.array([max(1, round(cut.duration / slowest * per_second)) for cut in cuts], dtype=np.int64)
+
+    def _fitting(self, cuts: CutSet, split: str, fastest: float) -> list[MonoCut]:
+        kept = []
+        for cut in cuts:
+            reason = self._misfit(cut, fastest)
+            if reason:
+                self.left_out.append(LeftOut(split, cut.id, reason))
+            else:
+                kept.append(cut)
+        count = len(cuts) - len(kept)
+        if count:
+            log.warning("%s: %d of %d utterances are left out (listed in left_out.tsv)", split, count, len(cuts))
+        if not kept:
+            example = self.left_out[-1] if self.left_out else None
+            raise UserError(f"split {split}: no utterance is usable" + (f", e.g. {example}" if example else ""))
+        return kept
+
+    def _misfit(self, cut: MonoCut, fastest: float) -> str:
+        if not self.config.min_duration_s <= cut.duration <= self.config.max_duration_s:
+            limits = f"{self.config.min_duration_s} … {self.config.max_duration_s} s"
+            return f"lasts {cut.duration:.2f} s, outside {limits}"
+        needed = frames_needed(self.recognizer.tokenizer.encode(cut.supervisions[0].text))
+        frames = self.recognizer.encoder_frames(cut.duration / fastest)
+        if frames < needed:
+            return f"{frames} encoder frames cannot hold targets that need {needed}"
+        return ""
+
+    def stream(self, start: Cursor | None = None, *, ranks: int = 1, rank: int = 0) -> BatchStream:
+        """Return the stream of training batches of one rank."""
+        return BatchStream(
+            self.train_frames,
+            self.config.frames_per_batch,
+            self.batches,
+            seed=self.seed,
+            jitter=self.config.length_jitter,
+            ranks=ranks,
+            rank=rank,
+            start=start,
+        )
+
+    def epoch_batches(self, epoch: int, ranks: int = 1) -> int:
+        """Return the number of batches of an epoch for one rank."""
+        return len(self.stream(ranks=ranks).epoch(epoch)) // ranks
+
+    def first_batches(self, count: int) -> Iterator[Batch]:
+        """Yield the first batches of the first epoch, without speed perturbation."""
+        utterances = self._utterances(self.train_cuts)
+        for indices in self.stream().epoch(0)[:count]:
+            yield utterances[BatchPlan(tuple(indices.tolist()))]
+
+    def padding_share(self) -> float:
+        """Return the share of padding in the first epoch's frames, 0 … 1."""
+        return padding_share(self.train_frames, self.stream().epoch(0))
+
+    def worst_batch(self) -> Batch:
+        """Return the batch that needs most memory: as many of the longest utterances as the budget holds."""
+        longest = np.argsort(-self.train_frames, kind="stable")
+        first = plan_by_length(self.train_frames, self.config.frames_per_batch, longest)[0]
+        return self._utterances(self.train_cuts)[BatchPlan(tuple(first.tolist()))]
+
+    def _utterances(self, cuts: list[MonoCut], speed_factors: list[float] | None = None) -> Utterances:
+        return Utterances(
+            CutSet.from_cuts(cuts),
+            self.recognizer.tokenizer,
+            self.recognizer.config.features.sample_rate,
+            resample=self.config.resample,
+            speed_factors=speed_factors,
+            seed=self.seed,
+        )
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Batches from the cursor on."""
+        ranks = self.trainer.world_size if self.trainer else 1
+        rank = self.trainer.global_rank if self.trainer else 0
+        stream = self.stream(self.cursor, ranks=ranks, rank=rank)
+        return self._loader(self._utterances(self.train_cuts, self.speed_factors), stream)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """Development batches, longest first; ranks take turns."""
+        frames = self._frames(self.dev_cuts)
+        order = np.argsort(-frames, kind="stable")
+        plans = plan_by_length(frames, self.config.frames_per_batch, order)
+        ranks = self.trainer.world_size if self.trainer else 1
+        rank = self.trainer.global_rank if self.trainer else 0
+        own = [BatchPlan(tuple(plan.tolist())) for plan in plans[rank::ranks]]
+        return self._loader(self._utterances(self.dev_cuts), own)
+
+    def _loader(self, utterances: Utterances, plans: BatchStream | list[BatchPlan]) -> DataLoader[Batch]:
+        workers = self.config.workers
+        return DataLoader(
+            utterances,
+            batch_size=None,
+            sampler=plans,
+            num_workers=workers,
+            prefetch_factor=self.config.prefetch if workers else None,
+            persistent_workers=workers > 0,
+            pin_memory=next(self.recognizer.parameters()).is_cuda,
+        )
+
+    def consumed(self, batch: Batch) -> None:
+        """Move the cursor behind a batch that has been trained on."""
+        self.cursor = Cursor(batch.plan.epoch, batch.plan.position + 1, self.cursor.batches + 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the cursor as plain data."""
+        return asdict(self.cursor)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a saved cursor."""
+        self.cursor = Cursor(**state_dict)

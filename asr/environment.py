@@ -1,0 +1,77 @@
+"""What a result depends on besides its options: versions, hardware, commit, data."""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from asr.data.module import manifest_path
+from asr.recognizer import Recognizer
+
+PACKAGES = ("clustered-asr", "torch", "torchaudio", "lightning", "lhotse", "hydra-core", "numpy", "sentencepiece")
+
+
+def describe_environment(recognizer: Recognizer, train: list[str]) -> dict[str, Any]:
+    """Return commit, versions, hardware, the backend of each layer, lexicon and data hashes."""
+    return {
+        "command": sys.argv,
+        "commit": git_commit(),
+        "python": platform.python_version(),
+        "packages": {name: metadata.version(name) for name in PACKAGES},
+        "machine": platform.machine(),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "attention": recognizer.config.attention,
+        "backend": recognizer.backend_in_use(),
+        "tokenizer": recognizer.tokenizer.digest,
+        "lexicon": recognizer.tokenizer.lexicon.digest if recognizer.tokenizer.lexicon else None,
+        "data": {place: file_digest(manifest_path(place, "train")) for place in train},
+    }
+
+
+def git_commit() -> str | None:
+    """Return the commit of the checkout this package runs from, with `+` if files differ from it."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        commit = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        changed = subprocess.run(
+            ["git", "-C", str(root), "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit + ("+" if changed else "")
+
+
+def processor() -> str:
+    """Return the processor's model name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def file_digest(path: Path) -> str:
+    """Return the first 12 hex digits of a file's SHA-256."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def write_json(values: dict[str, Any], path: Path) -> None:
+    """Write indented JSON so that `path` is never half written."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    partial.replace(path)

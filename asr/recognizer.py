@@ -1,0 +1,139 @@
+"""The recogniser: audio to CTC log-probabilities, with the tokenizer that names them."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asr.augment import AugmentConfig, augment_audio, spec_augment
+from asr.checkpoint import find
+from asr.checkpoint import load as load_checkpoint
+from asr.config import from_dict, to_dict
+from asr.ctc import CTCHead
+from asr.encoder import Encoder, ModelConfig
+from asr.errors import UserError
+from asr.features import FeatureConfig, FilterBanks, Normalisation
+from asr.text.tokenizer import Tokenizer, tokenizer_from_state
+
+
+@dataclass
+class RecognizerConfig:
+    """What it takes to build a recogniser, but for the tokenizer."""
+
+    attention: str = "full"
+    backend: str = "auto"
+    features: FeatureConfig = field(default_factory=FeatureConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+
+
+class Recognizer(nn.Module):
+    """Filter banks → normalisation → encoder → CTC.
+
+    Args:
+        config: sizes and the attention mechanism.
+        tokenizer: the vocabulary; it travels with the model.
+        augment: augmentation in training mode.
+
+    Example:
+        >>> recognizer = Recognizer.load("exp/demo/full")  # doctest: +SKIP
+        >>> recognizer.set_attention("i-clustered-25")  # doctest: +SKIP
+        >>> recognizer.transcribe("long.wav").text  # doctest: +SKIP
+        'the board approved the merger'
+    """
+
+    def __init__(
+        self, config: RecognizerConfig, tokenizer: Tokenizer, augment: AugmentConfig | None = None
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.tokenizer = tokenizer
+        self.augment = augment or AugmentConfig()
+        self.filter_banks = FilterBanks(config.features)
+        self.normalisation = Normalisation(config.features.normalise, config.features.mel_bins)
+        self.encoder = Encoder(config.model, config.features.mel_bins, config.attention, config.backend)
+        self.head = CTCHead(config.model.heads * config.model.head_dim, len(tokenizer))
+
+    def forward(self, audio: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute log-probabilities.
+
+        Args:
+            audio: [B, samples] in −1 … 1, right-padded.
+            lengths: [B] valid samples.
+
+        Returns:
+            [B, T, V] float32 log-probabilities and [B] valid frames.
+        """
+        if self.training:
+            audio = augment_audio(audio, lengths, self.augment)
+        features, frames = self.filter_banks(audio, lengths)
+        features = self.normalisation(features, frames)
+        if self.training:
+            features = spec_augment(features, frames, self.augment)
+        states, frames = self.encoder(features, frames)
+        return self.head(states), frames
+
+    def encoder_frames(self, duration_s: float) -> int:
+        """Return the encoder frames of an utterance that lasts `duration_s` seconds."""
+        samples = torch.tensor([round(duration_s * self.config.features.sample_rate)])
+        return int(self.encoder.subsampling.lengths(self.filter_banks.frames(samples)))
+
+    @property
+    def frame_s(self) -> float:
+        """Duration of an encoder frame in seconds."""
+        return self.config.features.frame_shift_ms / 1000 * self.config.model.subsampling
+
+    def set_attention(self, name: str, backend: str | None = None) -> None:
+        """Exchange the attention mechanism of every layer; the weights stay.
+
+        Args:
+            name: any mechanism of the softmax family.
+            backend: `auto`, `reference` or `native`; None keeps the present one.
+
+        Raises:
+            UserError: the mechanism has parameters of its own, or doesn't fit the layer.
+        """
+        backend = backend or self.config.backend
+        for block in self.encoder.blocks:
+            block.attention.set_mechanism(name, backend=backend)
+        self.config.attention, self.config.backend = name, backend
+
+    def backend_in_use(self) -> str:
+        """Return the backend that attention runs on, here and now."""
+        return str(self.encoder.blocks[0].attention.backend_in_use())
+
+    def state(self) -> dict[str, Any]:
+        """Return configuration, tokenizer and weights as plain data and tensors."""
+        return {
+            "config": to_dict(self.config),
+            "tokenizer": self.tokenizer.state(),
+            "weights": self.state_dict(),
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], source: str) -> "Recognizer":
+        """Build a recogniser from `state()`, in evaluation mode; errors name `source`."""
+        config = from_dict(RecognizerConfig, state["config"], source)
+        recognizer = cls(config, tokenizer_from_state(state["tokenizer"]))
+        try:
+            recognizer.load_state_dict(state["weights"])
+        except RuntimeError as error:
+            detail = " ".join(str(error).split())[:300]
+            raise UserError(f"{source}: weights don't fit the model: {detail}") from error
+        return recognizer.eval()
+
+    @classmethod
+    def load(cls, path: str | Path, *, checkpoint: str = "auto", device: str = "cpu") -> "Recognizer":
+        """Load a recogniser from a run folder or a checkpoint file.
+
+        Args:
+            path: e.g. `exp/demo/full` or `exp/demo/full/checkpoints/last.ckpt`.
+            checkpoint: in a run folder: `auto` (what training chose), `best`, `last` or a file's stem.
+            device: `cpu`, `cuda`, …
+
+        Raises:
+            UserError: no such file, not a checkpoint, or one that would run code when loaded.
+        """
+        file = find(Path(path), checkpoint)
+        return cls.from_state(load_checkpoint(file)["recognizer"], str(file)).to(device)

@@ -1,0 +1,70 @@
+"""Every option of a training run."""
+
+from dataclasses import dataclass, field
+
+from asr.augment import AugmentConfig
+from asr.config import option
+from asr.data.module import DataConfig
+from asr.encoder import ModelConfig
+from asr.features import FeatureConfig
+from asr.task import OptimizerConfig
+
+PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+
+
+@dataclass
+class TokenizerConfig:
+    """The targets."""
+
+    kind: str = option("phone", help="phone | character | sentencepiece")
+    lexicon: str = option("", help="lexicon file; empty: lexicon.txt beside the first training manifest")
+    pieces: int = option(500, help="sentencepiece: vocabulary size")
+
+
+@dataclass
+class TrainerConfig:
+    """Length, precision and bookkeeping of training."""
+
+    max_steps: int = option(0, help="length of training; 0: by max_epochs", unit="optimiser steps")
+    max_epochs: int = option(100, help="length of training where max_steps is 0")
+    validate_every: int = option(0, help="0: once an epoch", unit="optimiser steps")
+    checkpoint_every: int = option(200, help="distance of resume points", unit="optimiser steps")
+    keep_best: int = option(1, help="recognisers kept by dev error rate")
+    average_best: int = option(0, help="average so many of the kept ones at the end; 0: none")
+    early_stopping: int = option(0, help="validations without a better dev error rate; 0: never stop early")
+    precision: str = option("fp32", help=" | ".join(PRECISIONS))
+    accumulate: int = option(1, help="batches per optimiser step")
+    clip: float = option(1.0, help="greatest gradient norm; 0: not clipped")
+    nonfinite_patience: int = option(10, help="successive batches without a finite loss before stopping")
+    accelerator: str = option("auto", help="auto | cpu | cuda")
+    devices: int = option(1, help="devices of this machine; each is a rank")
+    nodes: int = option(1, help="machines")
+    strategy: str = option("auto", help="Lightning's strategy: auto | ddp | fsdp …")
+    threads: int = option(0, help="CPU threads of a rank; 0: PyTorch's default")
+
+
+@dataclass
+class RecipeConfig:
+    """Which corpus."""
+
+    name: str = option("custom", help="the run folder is exp/<name>/<attention>")
+
+
+@dataclass
+class TrainConfig:
+    """Everything a training run depends on."""
+
+    recipe: RecipeConfig = field(default_factory=RecipeConfig)
+    attention: str = option("full", help="attention mechanism, e.g. i-clustered-100:topk=32")
+    backend: str = option("auto", help="auto | reference | native")
+    run: str = option("", help="run folder; empty: exp/<recipe>/<attention>")
+    seed: int = option(0, help="of initialisation, order, dropout and augmentation")
+    resume: str = option("no", help="auto: go on from the run's last checkpoint if there is one | no")
+    init_from: str = option("", help="run folder or checkpoint whose weights are taken as the start")
+    features: FeatureConfig = field(default_factory=FeatureConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)

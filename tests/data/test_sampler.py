@@ -1,0 +1,78 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asr.data.sampler import BatchStream, Cursor, padding_share, plan_by_length
+from asr.errors import UserError
+
+
+def lengths(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(20, 1500, count)
+
+
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 2000))
+def test_every_utterance_once_and_within_the_budget(frames: list[int], budget: int) -> None:
+    array = np.array(frames)
+    batches = plan_by_length(array, budget, np.argsort(array, kind="stable"))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(frames)))
+    for batch in batches:
+        assert len(batch) == 1 or array[batch].max() * len(batch) <= budget
+
+
+def test_a_batch_takes_as_much_as_fits() -> None:
+    batches = plan_by_length(np.full(10, 100), 300, np.arange(10))
+    assert [len(batch) for batch in batches] == [3, 3, 3, 1]
+
+
+def test_length_order_wastes_little() -> None:
+    frames = lengths(2000)
+    batches = BatchStream(frames, 20000, 1).epoch(0)
+    assert padding_share(frames, batches) < 0.12
+    random = plan_by_length(frames, 20000, np.random.default_rng(0).permutation(len(frames)))
+    assert padding_share(frames, random) > 0.3
+
+
+def test_epochs_differ_and_repeat_from_the_seed() -> None:
+    stream = BatchStream(lengths(100), 5000, 1, seed=3)
+    first, again, second = ([batch.tolist() for batch in stream.epoch(i)] for i in (0, 0, 1))
+    assert first == again
+    assert first != second
+    assert first != [batch.tolist() for batch in BatchStream(lengths(100), 5000, 1, seed=4).epoch(0)]
+
+
+def test_ranks_share_every_epoch_evenly() -> None:
+    frames = lengths(101)
+    ranks = [list(itertools.islice(BatchStream(frames, 4000, 200, ranks=4, rank=r), 60)) for r in range(4)]
+    epochs = [[plan.epoch for plan in plans] for plans in ranks]
+    assert epochs[0] == epochs[1] == epochs[2] == epochs[3]
+    seen = {i for plans in ranks for plan in plans if plan.epoch == 0 for i in plan.utterances}
+    assert seen == set(range(101))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_going_on_from_a_cursor_equals_never_having_stopped(ranks: int) -> None:
+    frames = lengths(57)
+    whole = list(BatchStream(frames, 4000, 70, seed=1, ranks=ranks, rank=ranks - 1))
+    assert len(whole) == 70
+    for done in (0, 1, 13, 69, 70):
+        last = whole[done - 1] if done else None
+        cursor = Cursor(last.epoch, last.position + 1, done) if last else Cursor()
+        rest = list(BatchStream(frames, 4000, 70, seed=1, ranks=ranks, rank=ranks - 1, start=cursor))
+        assert rest == whole[done:]
+
+
+def test_going_on_plans_no_earlier_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = []
+    original = BatchStream.epoch
+    monkeypatch.setattr(BatchStream, "epoch", lambda self, epoch: planned.append(epoch) or original(self, epoch))
+    stream = BatchStream(lengths(50), 4000, 10**6, start=Cursor(epoch=900, position=2, batches=20000))
+    next(iter(stream))
+    assert planned == [900]
+
+
+def test_no_utterances_is_an_error() -> None:
+    with pytest.raises(UserError, match="no utterances"):
+        BatchStream(np.zeros(0, dtype=np.int64), 100, 1)

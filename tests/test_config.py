@@ -1,0 +1,84 @@
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from asr import config
+from asr.config import option
+from asr.errors import UserError
+from asr.train_config import TrainConfig
+
+
+@dataclass
+class Inner:
+    size: int = option(3, help="a size", unit="frames")
+    names: list[str] = option(["a"], help="names")
+
+
+@dataclass
+class Outer:
+    name: str = option("x", help="a name")
+    rate: float = option(0.5, help="a rate")
+    inner: Inner = field(default_factory=Inner)
+
+
+def test_parse_reads_types_and_nested_keys() -> None:
+    options = config.parse(Outer, ["name=8", "rate=2", "inner.size=7", "inner.names=[b,c]"])
+    assert options == Outer("8", 2.0, Inner(7, ["b", "c"]))
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("nmae=1", "unknown option 'nmae' (did you mean 'name'?)"),
+        ("inner.size=many", "inner.size"),
+        ("rate=fast", "rate=fast"),
+    ],
+)
+def test_parse_names_what_is_wrong(word: str, message: str) -> None:
+    with pytest.raises(UserError, match=message.replace("(", r"\(").replace("?", r"\?").replace(")", r"\)")):
+        config.parse(Outer, [word])
+
+
+def test_describe_lists_every_option_with_its_unit() -> None:
+    rows = {key: (default, text) for key, _, default, text in config.describe(Outer)}
+    assert rows["inner.size"] == ("3", "a size [frames]")
+    assert set(rows) == {"name", "rate", "inner.size", "inner.names"}
+
+
+def test_compose_chooses_groups_and_takes_names_with_colons_unquoted() -> None:
+    options = config.compose(
+        TrainConfig, "train", ["recipe=demo", "model=wsj", "attention=i-clustered-25:topk=16,bits=31", "seed=3"]
+    )
+    assert options.recipe.name == "demo"
+    assert options.model.layers == 9
+    assert options.attention == "i-clustered-25:topk=16,bits=31"
+    assert options.seed == 3
+
+
+@pytest.mark.parametrize("word", ["attentoin=full", "model.layesr=3", "modle=tiny"])
+def test_compose_suggests_the_key_that_was_meant(word: str) -> None:
+    with pytest.raises(UserError, match="did you mean '(attention|model.layers|model)'"):
+        config.compose(TrainConfig, "train", [word])
+
+
+def test_compose_names_an_unknown_group_choice_and_a_bad_value() -> None:
+    with pytest.raises(UserError, match="model=huge: no such configuration"):
+        config.compose(TrainConfig, "train", ["model=huge"])
+    with pytest.raises(UserError, match=r"model\.layers"):
+        config.compose(TrainConfig, "train", ["model.layers=six"])
+
+
+def test_saved_options_come_back(tmp_path: Path) -> None:
+    from omegaconf import OmegaConf
+
+    options = config.compose(TrainConfig, "train", ["recipe=prompts", "data.workers=0"])
+    config.save(options, tmp_path / "config.yaml")
+    values = OmegaConf.to_container(OmegaConf.load(tmp_path / "config.yaml"))
+    assert config.from_dict(TrainConfig, values, "config.yaml") == options
+
+
+def test_a_word_that_is_a_file_is_a_path(tmp_path: Path) -> None:
+    odd = tmp_path / "a=b.wav"
+    odd.touch()
+    assert config.split_words([str(odd), "split=test", "exp/demo"]) == ([str(odd), "exp/demo"], ["split=test"])
