@@ -1,0 +1,77 @@
+"""Backends: the same maths in plain PyTorch or compiled; one that cannot run says why."""
+
+import importlib
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from asr.errors import UserError
+
+BACKENDS = ("auto", "reference", "native")
+DEVICES = ("cpu", "cuda")
+
+log = logging.getLogger(__name__)
+
+
+def operator(module: str, function: str, backend: str) -> Callable[..., Any]:
+    """Return one operator of `attention_ext`: `<module>/reference.py` or `<module>/native.py` holds it.
+
+    Both have the same function with the same arguments; this is the only place that tells them apart.
+    """
+    return getattr(importlib.import_module(f"attention_ext.{module}.{backend}"), function)
+
+
+def why_kernels_unavailable(device_type: str) -> str | None:
+    """Return why the compiled kernels cannot run on `cpu` or `cuda`; None where they can."""
+    attention_ext = importlib.import_module("attention_ext")
+    if not hasattr(attention_ext, "why_unavailable"):
+        return "attention_ext has no compiled kernels"
+    return attention_ext.why_unavailable(device_type)
+
+
+class BackendChoice:
+    """Which backend runs on which device.
+
+    Args:
+        requested: `auto` (native wherever it runs), `reference` or `native`.
+        mechanism: its name, for messages.
+        reasons: for each device type why native cannot run there, None where it can.
+
+    Raises:
+        UserError: an unknown backend, or `native` where it runs on no device; gives the reasons.
+    """
+
+    def __init__(self, requested: str, mechanism: str, reasons: dict[str, str | None]) -> None:
+        if requested not in BACKENDS:
+            raise UserError(f"unknown backend {requested!r}: expected {' | '.join(BACKENDS)}")
+        self.requested, self.mechanism, self.reasons = requested, mechanism, reasons
+        if requested == "native" and all(reasons.values()):
+            raise UserError(
+                f"backend native can't run {mechanism}: "
+                + "; ".join(f"{device}: {reason}" for device, reason in reasons.items())
+            )
+        if requested == "auto":
+            for device, reason in reasons.items():
+                _log_once(mechanism, device, reason)
+
+    def on(self, device_type: str) -> str:
+        """Return `reference` or `native` for tensors on a device, e.g. `cuda`.
+
+        Raises:
+            UserError: `native` was asked for and cannot run there.
+        """
+        if self.requested == "reference":
+            return "reference"
+        reason = self.reasons.get(device_type, f"no kernels for {device_type} devices")
+        if reason is None:
+            return "native"
+        if self.requested == "native":
+            raise UserError(f"backend native can't run {self.mechanism} on {device_type}: {reason}")
+        return "reference"
+
+
+@cache
+def _log_once(mechanism: str, device: str, reason: str | None) -> None:
+    choice = "native" if reason is None else f"reference ({reason})"
+    log.info("attention %s on %s: backend auto picked %s", mechanism, device, choice)

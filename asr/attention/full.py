@@ -1,0 +1,61 @@
+"""Full softmax attention, with own keys or with keys tied to the queries."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from asr.attention.softmax import SoftmaxMechanism, filled_lengths
+from asr.lengths import keep_mask
+from attention_ext.clustered_attention.reference import compute_dtype, masked_softmax, zero_padding
+
+
+class FullAttention(SoftmaxMechanism):
+    """A = softmax(QKᵀ/√D), V̂ = AV: *Fast Transformers with Clustered Attention* eq. 1–2.
+
+    The reference holds N × S weights; native is PyTorch's `scaled_dot_product_attention`.
+    """
+
+    def why_not_native(self, device_type: str) -> str | None:
+        """Return None: PyTorch has it on every device."""
+        return None
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
+    ) -> Tensor:
+        """Compute `forward`."""
+        if self.backend.on(q.device.type) == "native":
+            return self._attend_native(q, k, v, query_lengths, key_lengths)
+        query_lengths, key_lengths = filled_lengths(query_lengths, q), filled_lengths(key_lengths, k)
+        weights_BHNS = F.dropout(self.dense(q, k, query_lengths, key_lengths), self.active_dropout)
+        return weights_BHNS @ zero_padding(v, key_lengths).to(weights_BHNS.dtype)
+
+    def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
+        """Compute `weights`."""
+        dtype = compute_dtype(q)
+        q = zero_padding(q, query_lengths).to(dtype) * q.shape[-1] ** -0.5
+        scores_BHNS = q @ zero_padding(k, key_lengths).to(dtype).mT
+        return zero_padding(masked_softmax(scores_BHNS, key_lengths), query_lengths)
+
+    def _attend_native(
+        self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
+    ) -> Tensor:
+        mask_B11S = None
+        if query_lengths is not None:
+            q = zero_padding(q, query_lengths)
+        if key_lengths is not None:
+            # The mask alone would let NaN through: 0 · NaN is NaN.
+            k, v = zero_padding(k, key_lengths), zero_padding(v, key_lengths)
+            # Without any valid key all are kept, for a softmax over nothing is NaN; their values are zero.
+            keep_BS = keep_mask(key_lengths, k.shape[2]) | (key_lengths == 0).unsqueeze(-1)
+            mask_B11S = keep_BS[:, None, None, :]
+        out_BHNE = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_B11S, dropout_p=self.active_dropout)
+        return out_BHNE if query_lengths is None else zero_padding(out_BHNE, query_lengths)
+
+
+class SharedFullAttention(FullAttention):
+    """Full attention whose keys are the normalised queries, the baseline for LSH attention.
+
+    The projection layer ties the keys (`multihead.shared_keys`); the maths is that of `full`.
+    """
+
+    needs_shared_keys = True
+    cross_attention = False

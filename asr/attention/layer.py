@@ -1,0 +1,75 @@
+"""The interface of a self-attention layer: projections and mechanism, or a module with its own."""
+
+from torch import Tensor, nn
+
+from asr.errors import UserError
+
+
+class SelfAttentionLayer(nn.Module):
+    """Maps [B, N, M] to [B, N, M].
+
+    Attributes:
+        name: canonical name of the mechanism.
+    """
+
+    name: str
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Attend.
+
+        Args:
+            x: [B, N, M].
+            lengths: [B] valid positions (right padding); None means all.
+
+        Returns:
+            [B, N, M], zeros at padded positions. What they held, NaN included, changes neither output
+            nor gradients.
+        """
+        raise NotImplementedError
+
+    def set_mechanism(self, name: str, backend: str | None = None) -> None:
+        """Exchange the mechanism; the weights stay.
+
+        Args:
+            name: any mechanism of the softmax family.
+            backend: `auto`, `reference` or `native`; None keeps the present one.
+
+        Raises:
+            UserError: the layer or the mechanism has parameters of its own, or they don't fit.
+        """
+        raise NotImplementedError
+
+    def backend_in_use(self) -> str:
+        """Return `reference` or `native`: what runs on the device that holds the layer."""
+        raise NotImplementedError
+
+
+class OwnParameterLayer(SelfAttentionLayer):
+    """A layer whose mechanism has parameters of its own, and can't be exchanged for another.
+
+    Args:
+        name: canonical name.
+        backend: `auto` or `reference`.
+    """
+
+    def __init__(self, name: str, backend: str) -> None:
+        super().__init__()
+        self.name = name
+        self._check_backend(backend)
+
+    def set_mechanism(self, name: str, backend: str | None = None) -> None:
+        """Accept the layer's own name only."""
+        self._check_backend(backend or "auto")
+        if name != self.name:
+            raise UserError(
+                f"attention {self.name!r} has parameters of its own and can't be exchanged for {name!r}: "
+                "train a model with it, or exchange within the softmax family"
+            )
+
+    def backend_in_use(self) -> str:
+        """Return `reference`: plain PyTorch everywhere."""
+        return "reference"
+
+    def _check_backend(self, backend: str) -> None:
+        if backend not in ("auto", "reference"):
+            raise UserError(f"backend {backend!r} can't run {self.name}: expected auto | reference")

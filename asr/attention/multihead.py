@@ -1,0 +1,135 @@
+"""Multi-head self-attention: projections around an exchangeable mechanism."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer
+from asr.attention.rotary import rotate
+from asr.attention.softmax import SoftmaxMechanism
+from asr.attention.table import MECHANISMS, build_mechanism, parse_name
+from asr.errors import UserError
+from asr.lengths import zero_padding
+
+
+class SelfAttention(SelfAttentionLayer):
+    """Queries, keys and values of every head, a mechanism of the softmax family, output projection.
+
+    A layer built for a mechanism with shared keys has no key projection: K = √D · Q/‖Q‖, so that
+    q·k/√D is Reformer's product with the unit-length query.
+
+    Args:
+        mechanism: decides by `needs_shared_keys` whether the layer has keys of its own.
+        model_dim: M.
+        heads: H.
+        head_dim: D.
+        rotary: turn queries and keys by their positions; D must be even.
+    """
+
+    def __init__(
+        self, mechanism: SoftmaxMechanism, model_dim: int, heads: int, head_dim: int, rotary: bool = False
+    ) -> None:
+        super().__init__()
+        if rotary and head_dim % 2:
+            raise UserError(f"rotary positions need an even head_dim, found {head_dim}")
+        self.heads, self.rotary = heads, rotary
+        self.query = nn.Linear(model_dim, heads * head_dim)
+        self.key = None if mechanism.needs_shared_keys else nn.Linear(model_dim, heads * head_dim)
+        self.value = nn.Linear(model_dim, heads * head_dim)
+        self.output = nn.Linear(heads * head_dim, model_dim)
+        self.mechanism = mechanism
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Canonical name of the mechanism."""
+        return self.mechanism.name
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Attend: [B, N, M] with [B] lengths to [B, N, M]."""
+        if lengths is not None:
+            # Not for the output, which the mechanism guards: for the projections' gradients.
+            x = zero_padding(x, lengths)
+        q, k, v = self.project(x)
+        mixed = self.mechanism(q, k, v, lengths)
+        y = self.output(mixed.transpose(1, 2).flatten(2))
+        return y if lengths is None else zero_padding(y, lengths)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, [B, H, N, D] each, of x [B, N, M]."""
+        q, v = self._split_heads(self.query(x)), self._split_heads(self.value(x))
+        q = rotate(q) if self.rotary else q
+        if self.key is None:
+            return q, shared_keys(q), v
+        k = self._split_heads(self.key(x))
+        return q, rotate(k) if self.rotary else k, v
+
+    def set_mechanism(self, name: str, backend: str | None = None) -> None:
+        """Exchange the mechanism; the weights stay."""
+        backend = backend or self.mechanism.backend.requested
+        mechanism = build_mechanism(name, backend=backend, dropout=self.mechanism.dropout)
+        if mechanism.needs_shared_keys and self.key is not None:
+            raise UserError(
+                f"attention {name!r} needs keys tied to the queries, this layer ({self.name!r}) has its own: "
+                "train a model with shared-full or lsh for it"
+            )
+        device = self.output.weight.device
+        self.mechanism = mechanism.to(device).train(self.training)
+
+    def backend_in_use(self) -> str:
+        """Return the mechanism's backend on the device of the weights."""
+        return self.mechanism.backend.on(self.output.weight.device.type)
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def shared_keys(q_BHND: Tensor) -> Tensor:
+    """Return the keys √D · q/‖q‖ tied to queries; a zero query has a zero key."""
+    wide_BHND = q_BHND.to(torch.promote_types(q_BHND.dtype, torch.float32))
+    square_BHN1 = wide_BHND.square().sum(-1, keepdim=True)
+    # Fill before the root: its derivative at zero is infinite.
+    norm_BHN1 = square_BHN1.masked_fill(square_BHN1 == 0, 1.0).sqrt()
+    return (q_BHND.shape[-1] ** 0.5 * wide_BHND / norm_BHN1).to(q_BHND.dtype)
+
+
+def build_self_attention(
+    name: str,
+    model_dim: int,
+    heads: int,
+    head_dim: int | None = None,
+    dropout: float = 0.0,
+    backend: str = "auto",
+    rotary: bool = False,
+) -> SelfAttentionLayer:
+    """Build a self-attention layer for any mechanism.
+
+    Args:
+        name: e.g. `full`, `i-clustered-100`, `cast-8`, `agglomerative-8:causal=true`.
+        model_dim: M.
+        heads: H.
+        head_dim: D; None divides M by H.
+        dropout: probability on attention weights, in training.
+        backend: `auto`, `reference` or `native`.
+        rotary: rotary positions, in the softmax family.
+
+    Returns:
+        A module `layer(x, lengths)`: [B, N, M] and [B] to [B, N, M].
+
+    Raises:
+        UserError: see `build_mechanism`; sizes that don't divide.
+    """
+    if head_dim is None:
+        if model_dim % heads:
+            raise UserError(f"model_dim={model_dim} is no multiple of heads={heads}: give head_dim")
+        head_dim = model_dim // heads
+    spec = parse_name(name)
+    build = MECHANISMS[spec.mechanism].build
+    if not issubclass(build, OwnParameterLayer):
+        mechanism = build_mechanism(name, backend=backend, dropout=dropout)
+        return SelfAttention(mechanism, model_dim, heads, head_dim, rotary)
+    if rotary:
+        raise UserError(f"attention {name!r} has no rotary positions: they are for the softmax family")
+    sizes = {"model_dim": model_dim, "heads": heads, "head_dim": head_dim}
+    arguments: dict[str, Any] = {"dropout": dropout, **sizes, **spec.arguments}
+    return build(name=spec.name, backend=backend, **arguments)

@@ -1,0 +1,155 @@
+"""What the softmax family shares: no parameters of its own, lengths instead of masks, exchangeable."""
+
+import torch
+from torch import Tensor, nn
+
+from asr.attention.backend import DEVICES, BackendChoice
+from asr.errors import UserError
+
+
+class SoftmaxMechanism(nn.Module):
+    """Maps queries, keys and values of every head to new values.
+
+    A subclass gives `attend` and `dense` and, where compiled code exists, `why_not_native`.
+
+    Args:
+        name: canonical name.
+        backend: `auto`, `reference` or `native`.
+        dropout: probability on attention weights after the softmax, in training.
+    """
+
+    needs_shared_keys = False  # True: keys must be the normalised queries
+    cross_attention = True  # False: queries and keys must be the same positions
+
+    def __init__(self, name: str, backend: str = "auto", dropout: float = 0.0) -> None:
+        super().__init__()
+        if not 0.0 <= dropout < 1.0:
+            raise UserError(f"attention {name!r}: dropout={dropout}, expected 0 ≤ dropout < 1")
+        self.name = name
+        self.dropout = dropout
+        reasons = {device: self.why_not_native(device) for device in DEVICES}
+        self.backend = BackendChoice(backend, name, reasons)
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        lengths: Tensor | None = None,
+        *,
+        query_lengths: Tensor | None = None,
+        key_lengths: Tensor | None = None,
+    ) -> Tensor:
+        """Attend.
+
+        Args:
+            q: [B, H, N, D].
+            k: [B, H, S, D].
+            v: [B, H, S, E].
+            lengths: [B] valid positions of queries and keys (right padding); None means all.
+            query_lengths, key_lengths: [B] each, for cross-attention.
+
+        Returns:
+            [B, H, N, E] of v's type; zeros at padded queries, and where no key is valid. What padded
+            positions hold, NaN included, changes neither output nor gradients.
+        """
+        _check_shapes(q, k, v)
+        query_lengths, key_lengths = self._lengths(q, k, lengths, query_lengths, key_lengths)
+        if 0 in (*q.shape[:3], k.shape[2]):
+            return v.new_zeros(*q.shape[:3], v.shape[-1])
+        dtype, common = v.dtype, torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+        # Logits and sums keep float32 under autocast, which would take the matrix products to half.
+        with torch.autocast(q.device.type, enabled=False):
+            return self.attend(q.to(common), k.to(common), v.to(common), query_lengths, key_lengths).to(dtype)
+
+    def weights(
+        self,
+        q: Tensor,
+        k: Tensor,
+        lengths: Tensor | None = None,
+        *,
+        query_lengths: Tensor | None = None,
+        key_lengths: Tensor | None = None,
+    ) -> Tensor:
+        """Return the dense weights W [B, H, N, S] that the mechanism implies: forward(q, k, v) = W @ v.
+
+        For pictures, tests and approximation errors: quadratic, without dropout, float32 (float64 for
+        float64). Rows of padded queries and columns of padded keys are zero.
+        """
+        _check_shapes(q, k, None)
+        query_lengths, key_lengths = self._lengths(q, k, lengths, query_lengths, key_lengths)
+        common = torch.promote_types(q.dtype, k.dtype)
+        if 0 in (*q.shape[:3], k.shape[2]):
+            return q.new_zeros(*q.shape[:3], k.shape[2])
+        with torch.autocast(q.device.type, enabled=False):
+            return self.dense(
+                q.to(common),
+                k.to(common),
+                filled_lengths(query_lengths, q),
+                filled_lengths(key_lengths, k),
+            )
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
+    ) -> Tensor:
+        """Compute `forward` for tensors of one type and at least one position; None: all positions valid."""
+        raise NotImplementedError
+
+    def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
+        """Compute `weights`."""
+        raise NotImplementedError
+
+    def why_not_native(self, device_type: str) -> str | None:
+        """Return why there is no compiled form for a device type; None where there is one."""
+        return "this mechanism has no compiled form"
+
+    @property
+    def active_dropout(self) -> float:
+        """Dropout probability now: 0 in evaluation."""
+        return self.dropout if self.training else 0.0
+
+    def extra_repr(self) -> str:
+        """Return the name and what was asked for."""
+        return f"{self.name}, backend={self.backend.requested}, dropout={self.dropout}"
+
+    def _lengths(
+        self,
+        q: Tensor,
+        k: Tensor,
+        lengths: Tensor | None,
+        query_lengths: Tensor | None,
+        key_lengths: Tensor | None,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return the lengths of queries and keys on q's device."""
+        if lengths is not None:
+            if query_lengths is not None or key_lengths is not None:
+                raise ValueError("give lengths, or query_lengths and key_lengths, not both")
+            if q.shape[2] != k.shape[2]:
+                raise ValueError("cross-attention takes query_lengths and key_lengths, not lengths")
+            query_lengths = key_lengths = lengths
+        if not self.cross_attention and (q.shape[2] != k.shape[2] or query_lengths is not key_lengths):
+            raise UserError(f"attention {self.name!r} is self-attention only: queries and keys must coincide")
+        for given in (query_lengths, key_lengths):
+            if given is not None and given.shape != q.shape[:1]:
+                raise ValueError(
+                    f"expected lengths of shape {tuple(q.shape[:1])}, found {tuple(given.shape)}"
+                )
+        return (
+            None if query_lengths is None else query_lengths.to(q.device),
+            None if key_lengths is None else key_lengths.to(q.device),
+        )
+
+
+def filled_lengths(lengths: Tensor | None, x: Tensor) -> Tensor:
+    """Return lengths [B]; the size of x [B, H, N, D] where there are none."""
+    return x.new_full(x.shape[:1], x.shape[2], dtype=torch.int64) if lengths is None else lengths
+
+
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor | None) -> None:
+    """Raise ValueError unless q [B,H,N,D], k [B,H,S,D] and v [B,H,S,E] fit."""
+    fits = q.dim() == 4 and k.dim() == 4 and q.shape[:2] == k.shape[:2] and q.shape[3] == k.shape[3]
+    if v is not None:
+        fits = fits and v.dim() == 4 and v.shape[:3] == k.shape[:3]
+    if not fits:
+        found = ", ".join(str(tuple(x.shape)) for x in (q, k, v) if x is not None)
+        raise ValueError(f"expected q [B,H,N,D], k [B,H,S,D] and v [B,H,S,E], found {found}")

@@ -1,0 +1,141 @@
+"""Names of attention mechanisms: `i-clustered-100:topk=32` to a mechanism and its options, and back."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from asr.errors import UserError
+
+Value = int | str | bool
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a mechanism.
+
+    Attributes:
+        name: as written after the colon; `size` options stand in the name itself.
+        default: a number, a word or a truth value.
+        allowed: a range of numbers, or the tuple of allowed values.
+        help: what it is.
+    """
+
+    name: str
+    default: Value
+    allowed: range | tuple[Value, ...]
+    help: str
+
+    def describe(self) -> str:
+        """Return the allowed values as a person writes them: `1 … 63`, `topk | single`."""
+        if isinstance(self.allowed, range):
+            step = f" in steps of {self.allowed.step}" if self.allowed.step > 1 else ""
+            return f"{self.allowed.start} … {self.allowed[-1]}{step}"
+        return " | ".join(write_value(value) for value in self.allowed)
+
+    def parse(self, text: str, name: str) -> Value:
+        """Return the value that `text` stands for; `name` is the whole name, for the error."""
+        for value in self.allowed if isinstance(self.allowed, tuple) else ():
+            if text == write_value(value):
+                return value
+        if isinstance(self.allowed, range) and re.fullmatch(r"\d{1,9}", text) and int(text) in self.allowed:
+            return int(text)
+        raise UserError(f"attention {name!r}: {self.name}={text}, expected {self.describe()}")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a name may say.
+
+    Attributes:
+        size: the letter and the option of the number that ends the name (C in `clustered-C`), or None.
+        options: what may follow the colon, in canonical order.
+    """
+
+    letter: str = ""
+    size: Option | None = None
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A parsed name.
+
+    Attributes:
+        name: the canonical name: options in order, those at their default left out.
+        mechanism: the part before the number, e.g. `i-clustered`.
+        arguments: every option's value, the number of the name included.
+    """
+
+    name: str
+    mechanism: str
+    arguments: Mapping[str, Value]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def pattern(mechanism: str, schema: Schema) -> str:
+    """Return the form of a mechanism's names, e.g. `i-clustered-C`."""
+    return f"{mechanism}-{schema.letter}" if schema.size else mechanism
+
+
+def parse(name: str, schemas: Mapping[str, Schema]) -> Spec:
+    """Parse a mechanism's name.
+
+    Args:
+        name: e.g. `full`, `i-clustered-100`, `lsh-4:chunk=32,buckets=64`.
+        schemas: what is allowed, by mechanism.
+
+    Raises:
+        UserError: unknown mechanism or option, or a value out of range; lists what is allowed.
+
+    Example:
+        >>> schemas = {"lsh": Schema("R", Option("rounds", 1, range(1, 9), ""), (
+        ...     Option("chunk", 32, range(1, 999), ""), Option("buckets", 64, range(2, 999, 2), "")))}
+        >>> str(parse("lsh-4:buckets=8,chunk=32", schemas))
+        'lsh-4:buckets=8'
+    """
+    head, colon, tail = name.partition(":")
+    mechanism, number = _split_head(head, name, schemas)
+    schema = schemas[mechanism]
+    arguments: dict[str, Value] = {}
+    if schema.size:
+        arguments[schema.size.name] = schema.size.parse(number, name)
+        head = f"{mechanism}-{arguments[schema.size.name]}"
+
+    given: dict[str, str] = {}
+    for item in tail.split(",") if colon else []:
+        key, equals, text = item.partition("=")
+        if not equals or key not in {option.name for option in schema.options} or key in given:
+            problem = "option given twice" if key in given else "unknown option"
+            raise UserError(f"attention {name!r}: {problem} {item!r}, {_describe_options(schema)}")
+        given[key] = text
+    written = []
+    for option in schema.options:
+        value = option.parse(given[option.name], name) if option.name in given else option.default
+        arguments[option.name] = value
+        if value != option.default:
+            written.append(f"{option.name}={write_value(value)}")
+    canonical = head + (":" + ",".join(written) if written else "")
+    return Spec(canonical, mechanism, arguments)
+
+
+def write_value(value: Value) -> str:
+    """Return a value as it stands in a name: numbers in digits, truth values as `true` and `false`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _split_head(head: str, name: str, schemas: Mapping[str, Schema]) -> tuple[str, str]:
+    """Return the mechanism and the digits behind it."""
+    if head in schemas and schemas[head].size is None:
+        return head, ""
+    mechanism, _, number = head.rpartition("-")
+    if mechanism in schemas and schemas[mechanism].size and number.isascii() and number.isdigit():
+        return mechanism, number
+    known = ", ".join(pattern(mechanism, schema) for mechanism, schema in schemas.items())
+    raise UserError(f"unknown attention {name!r}: expected one of {known} (letters stand for numbers)")
+
+
+def _describe_options(schema: Schema) -> str:
+    allowed = ", ".join(f"{option.name}={option.describe()}" for option in schema.options)
+    return f"expected {allowed}" if allowed else "none is allowed"
