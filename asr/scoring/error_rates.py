@@ -1,0 +1,110 @@
+"""Error counts, error rates and their bootstrap intervals."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from asr.scoring.alignment import Edit
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class ErrorCounts:
+    """Errors against a reference of `length` tokens; counts of several utterances add up."""
+
+    substitutions: int = 0
+    deletions: int = 0
+    insertions: int = 0
+    length: int = 0
+
+    @classmethod
+    def of(cls, edits: Iterable[Edit]) -> "ErrorCounts":
+        """Count the operations of an alignment."""
+        operations = [edit.operation for edit in edits]
+        substitutions, deletions, insertions = (operations.count(kind) for kind in "SDI")  # type: ignore[arg-type]
+        return cls(substitutions, deletions, insertions, len(operations) - insertions)
+
+    def __add__(self, other: "ErrorCounts") -> "ErrorCounts":
+        return ErrorCounts(
+            self.substitutions + other.substitutions,
+            self.deletions + other.deletions,
+            self.insertions + other.insertions,
+            self.length + other.length,
+        )
+
+    @property
+    def errors(self) -> int:
+        """Substitutions, deletions and insertions together."""
+        return self.substitutions + self.deletions + self.insertions
+
+    @property
+    def rate(self) -> float:
+        """Errors per reference token; NaN without any, since nothing can be said then."""
+        return self.errors / self.length if self.length else float("nan")
+
+
+@dataclass(frozen=True)
+class ErrorRate:
+    """An error rate (fraction) with its 95 % interval and the counts it comes from."""
+
+    counts: ErrorCounts
+    interval: Interval
+
+    @property
+    def rate(self) -> float:
+        """Errors per reference token."""
+        return self.counts.rate
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the entry of `score.json`."""
+        return {
+            "rate": self.rate,
+            "interval": list(self.interval),
+            "substitutions": self.counts.substitutions,
+            "deletions": self.counts.deletions,
+            "insertions": self.counts.insertions,
+            "length": self.counts.length,
+        }
+
+
+def error_rate(utterances: Sequence[ErrorCounts], *, samples: int = 1000, seed: int = 0) -> ErrorRate:
+    """Pool the utterances' counts and estimate the interval over them."""
+    errors = np.array([counts.errors for counts in utterances])
+    lengths = np.array([counts.length for counts in utterances])
+    interval = bootstrap_interval(errors, lengths, samples=samples, seed=seed)
+    return ErrorRate(sum(utterances, ErrorCounts()), interval)
+
+
+def bootstrap_interval(
+    errors: np.ndarray, lengths: np.ndarray, *, samples: int = 1000, seed: int = 0, level: float = 0.95
+) -> Interval:
+    """Return the percentile interval of the pooled error rate under resampling of utterances.
+
+    Utterances, not words, are drawn with replacement, since errors within an utterance depend on each other
+    (Bisani and Ney, *Bootstrap estimates for confidence intervals in ASR performance evaluation*, 2004).
+    Utterances of one speaker depend on each other as well, which this doesn't see: with few speakers the
+    interval says how sure the rate is for these speakers.
+
+    Args:
+        errors: [U] errors per utterance (U utterances here).
+        lengths: [U] reference tokens per utterance; the sum must be positive.
+        samples: number of resampled corpora.
+        seed: of the resampling.
+        level: share of the resampled rates within the interval.
+    """
+    if lengths.sum() <= 0:
+        raise ValueError("an error rate needs at least one reference token")
+    generator = np.random.default_rng(seed)
+    rates = []
+    # Blocks of draws keep the memory near 32 MiB for a corpus of any size.
+    block = max(1, min(samples, 4_000_000 // len(errors)))
+    for start in range(0, samples, block):
+        drawn = generator.integers(len(errors), size=(min(block, samples - start), len(errors)))
+        drawn_lengths = lengths[drawn].sum(axis=1)
+        drawn_errors = errors[drawn].sum(axis=1)
+        rates.append(drawn_errors[drawn_lengths > 0] / drawn_lengths[drawn_lengths > 0])
+    tail = (1 - level) / 2
+    low, high = np.quantile(np.concatenate(rates), [tail, 1 - tail])
+    return float(low), float(high)

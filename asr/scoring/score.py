@@ -1,0 +1,206 @@
+"""From hypotheses to phone, word and character error rates, pooled, by speaker and by utterance."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from asr.errors import UserError
+from asr.scoring.alignment import Edit, align
+from asr.scoring.error_rates import ErrorCounts, ErrorRate, error_rate
+from asr.scoring.hypotheses import Hypothesis
+
+Metric = Literal["per", "wer", "cer"]
+METRICS: tuple[Metric, ...] = get_args(Metric)
+TOKEN_OF: dict[Metric, str] = {"per": "phone", "wer": "word", "cer": "character"}
+NOT_SCORED = frozenset({"NSN", "SPN"})  # noise and words of unknown pronunciation
+
+WordFilter = Callable[[list[str]], list[str]]
+
+
+@dataclass(frozen=True)
+class UtteranceScore:
+    """The alignments of one utterance, for each metric that applies."""
+
+    id: str
+    speaker: str
+    alignments: dict[Metric, list[Edit]]
+    counts: dict[Metric, ErrorCounts]
+
+
+@dataclass(frozen=True)
+class SpeakerScore:
+    """The pooled errors of one speaker."""
+
+    speaker: str
+    utterances: int
+    counts: dict[Metric, ErrorCounts]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Error rates of a corpus; a metric that doesn't apply is absent from `rates`."""
+
+    rates: dict[Metric, ErrorRate]
+    speakers: list[SpeakerScore]  # in the order of their names
+    utterances: list[UtteranceScore]  # worst first, by the first metric of `rates`
+    audio_s: float
+    decode_s: float | None = None
+    lexicon: str | None = None  # digest: PER of different lexicons don't compare
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the content of `score.json`."""
+        summary: dict[str, object] = {metric: rate.as_dict() for metric, rate in self.rates.items()}
+        summary |= {"utterances": len(self.utterances), "audio_s": self.audio_s, "decode_s": self.decode_s}
+        if self.lexicon is not None:
+            summary["lexicon"] = self.lexicon
+        return summary
+
+
+def score(
+    hypotheses: Sequence[Hypothesis],
+    *,
+    filter_words: WordFilter | None = None,
+    ignore_case: bool = True,
+    samples: int = 1000,
+    seed: int = 0,
+    decode_s: float | None = None,
+    lexicon: str | None = None,
+) -> Score:
+    """Score hypotheses against their references.
+
+    PER applies to hypotheses of phones that have reference phones, without NSN and SPN on either side; WER
+    and CER apply where there are a recognised and a reference text. An utterance whose reference is empty
+    counts its hypothesis as insertions.
+
+    Args:
+        hypotheses: of one corpus and one unit.
+        filter_words: what a recipe's scoring rules make of a word list, applied to reference and hypothesis
+            before WER and CER.
+        ignore_case: compare words and characters without regard to case, as sclite does.
+        samples: number of bootstrap samples of the 95 % intervals.
+        seed: of the bootstrap.
+        decode_s: time that decoding took.
+        lexicon: digest of the lexicon.
+
+    Raises:
+        UserError: no hypotheses, an utterance twice, an utterance without what the others have (reference,
+            words), mixed units, or not one reference token in the corpus.
+    """
+    if not hypotheses:
+        raise UserError("expected hypotheses to score, found none")
+    _check_unique(hypotheses)
+    pairs = _pairs(hypotheses, filter_words or list, ignore_case)
+    utterances = []
+    for position, hypothesis in enumerate(hypotheses):
+        alignments = {metric: align(*pairs[metric][position]) for metric in pairs}
+        counts = {metric: ErrorCounts.of(edits) for metric, edits in alignments.items()}
+        utterances.append(UtteranceScore(hypothesis.id, hypothesis.speaker, alignments, counts))
+    for metric in pairs:
+        if not any(utterance.counts[metric].length for utterance in utterances):
+            raise UserError(
+                f"utterance {hypotheses[0].id!r} and all others: expected a reference {TOKEN_OF[metric]} "
+                f"for {metric.upper()}, found none in {len(hypotheses)} utterance(s)"
+            )
+    rates = {
+        metric: error_rate([utterance.counts[metric] for utterance in utterances], samples=samples, seed=seed)
+        for metric in pairs
+    }
+    headline = next(iter(rates))
+    return Score(
+        rates=rates,
+        speakers=_by_speaker(utterances),
+        utterances=sorted(utterances, key=lambda utterance: _badness(utterance, headline)),
+        audio_s=sum(hypothesis.duration_s for hypothesis in hypotheses),
+        decode_s=decode_s,
+        lexicon=lexicon,
+    )
+
+
+def _check_unique(hypotheses: Sequence[Hypothesis]) -> None:
+    ident, times = Counter(hypothesis.id for hypothesis in hypotheses).most_common(1)[0]
+    if times > 1:
+        raise UserError(f"utterance {ident!r}: expected once, found {times} times")
+    first = hypotheses[0]
+    for hypothesis in hypotheses:
+        if hypothesis.unit != first.unit:
+            raise UserError(
+                f"utterance {hypothesis.id!r}: expected unit {first.unit!r} as in {first.id!r}, "
+                f"found {hypothesis.unit!r}"
+            )
+
+
+Pair = tuple[list[str], list[str]]
+
+
+def _pairs(
+    hypotheses: Sequence[Hypothesis], filter_words: WordFilter, ignore_case: bool
+) -> dict[Metric, list[Pair]]:
+    """Reference and hypothesis of every utterance, for each metric that applies."""
+    for hypothesis in hypotheses:
+        if hypothesis.reference is None and hypothesis.reference_tokens is None:
+            raise UserError(f"utterance {hypothesis.id!r}: expected a reference to score against, found none")
+
+    def words(text: str) -> list[str]:
+        return filter_words(text.split())
+
+    def folded(tokens: Iterable[str]) -> list[str]:
+        return [token.casefold() for token in tokens] if ignore_case else list(tokens)
+
+    pairs: dict[Metric, list[Pair]] = {}
+    if hypotheses[0].unit == "phone" and _all_have("reference_tokens", hypotheses):
+        pairs["per"] = [
+            (_scored_phones(hypothesis.reference_tokens or []), _scored_phones(hypothesis.tokens))
+            for hypothesis in hypotheses
+        ]
+    if _all_have("reference", hypotheses) and _all_have("text", hypotheses):
+        texts = [
+            (words(hypothesis.reference or ""), words(hypothesis.text or "")) for hypothesis in hypotheses
+        ]
+        pairs["wer"] = [(folded(reference), folded(heard)) for reference, heard in texts]
+        pairs["cer"] = [(folded(" ".join(reference)), folded(" ".join(heard))) for reference, heard in texts]
+    if not pairs:
+        raise UserError(
+            f"utterance {hypotheses[0].id!r}: expected reference phones, or reference and recognised words; "
+            f"found neither in {len(hypotheses)} utterance(s)"
+        )
+    return pairs
+
+
+def _all_have(
+    name: Literal["reference", "reference_tokens", "text"], hypotheses: Sequence[Hypothesis]
+) -> bool:
+    """Whether all have it (True) or none (False); anything between is an error that names the utterance."""
+    without = [hypothesis for hypothesis in hypotheses if getattr(hypothesis, name) is None]
+    if without and len(without) < len(hypotheses):
+        raise UserError(
+            f"utterance {without[0].id!r}: expected {name} as in other utterances, found none "
+            f"({len(without)} of {len(hypotheses)} utterances lack it)"
+        )
+    return not without
+
+
+def _scored_phones(tokens: Iterable[str]) -> list[str]:
+    return [token for token in tokens if token not in NOT_SCORED]
+
+
+def _by_speaker(utterances: Sequence[UtteranceScore]) -> list[SpeakerScore]:
+    of_speaker: dict[str, list[UtteranceScore]] = defaultdict(list)
+    for utterance in utterances:
+        of_speaker[utterance.speaker].append(utterance)
+    return [
+        SpeakerScore(
+            speaker,
+            len(own),
+            {
+                metric: sum((utterance.counts[metric] for utterance in own), ErrorCounts())
+                for metric in own[0].counts
+            },
+        )
+        for speaker, own in sorted(of_speaker.items())
+    ]
+
+
+def _badness(utterance: UtteranceScore, metric: Metric) -> tuple[float, int, str]:
+    counts = utterance.counts[metric]
+    return -counts.errors / max(counts.length, 1), -counts.errors, utterance.id
