@@ -1,0 +1,192 @@
+"""Beam search over the words of a lexicon, with an optional n-gram model (flashlight through torchaudio)."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from asr.errors import UserError
+from asr.search.path import TokenPath, Word
+from asr.text.lexicon import Lexicon
+from asr.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torchaudio.models.decoder import CTCDecoder
+
+BLANK = 0
+
+
+class BeamSearch:
+    """CTC beam search that returns only words of a lexicon (Collobert et al., *Wav2Letter*, 2016, §3.3).
+
+    Of a word's pronunciations any may be recognised; of homophones the language model chooses, and without
+    one the first in the lexicon's order need not win.
+
+    A model here has no silence label. flashlight needs the index of one: blank takes its place, since
+    between two words a hypothesis stays on exactly that label.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        beam: int = 300,
+        threshold: float = 100.0,
+        lm: str | Path | None = None,
+        lm_weight: float = 2.0,
+        word_score: float = 0.0,
+    ):
+        """Build the decoder; takes seconds for a lexicon of 100,000 words.
+
+        Args:
+            tokenizer: of phones, with its lexicon.
+            beam: hypotheses kept after each frame.
+            threshold: hypotheses this far (natural log) below the best one are dropped. The posteriors of
+                CTC are peaked: a word that the beam has to enter through an improbable phone costs 10 or
+                more per phone, and with torchaudio's defaults (50 and 50) no hypothesis may be left.
+            lm: n-gram model over the lexicon's words, ARPA or KenLM binary.
+            lm_weight: weight of the model's log10 probabilities.
+            word_score: added for every word; below 0 for fewer words.
+
+        Raises:
+            UserError: flashlight-text isn't installed, the tokenizer has no lexicon, `lm` can't be read.
+        """
+        if tokenizer.unit != "phone" or tokenizer.lexicon is None:
+            raise UserError(
+                f"decoder=beam: expected a model of phones with a lexicon, found one of {tokenizer.unit}s; "
+                "use decoder=greedy"
+            )
+        if lm is not None and not Path(lm).is_file():
+            raise UserError(f"{lm}: expected an ARPA or KenLM file, found none")
+        self._blank = BLANK
+        self._lexicon = tokenizer.lexicon
+        self._symbols = tokenizer.symbols
+        self._decoder = _build_decoder(
+            tokenizer.symbols,
+            tokenizer.lexicon,
+            lm=None if lm is None else str(lm),
+            beam_size=beam,
+            beam_threshold=threshold,
+            lm_weight=lm_weight,
+            word_score=word_score,
+        )
+
+    def __call__(self, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
+        """Decode a batch, one utterance after the other.
+
+        Args:
+            log_probs_BTV: [B, T, V] log-probabilities, blank at index 0.
+            lengths_B: [B] valid frames.
+
+        Returns:
+            Per utterance the labels with start frames and confidences (highest probability of the label in
+            the frames that it spans), the words, and the score: natural-log acoustic score plus the
+            weighted terms. An utterance for which the beam holds no words comes back empty.
+        """
+        log_probs_BTV = log_probs_BTV.detach().to("cpu", torch.float32)
+        return [
+            self._decode(log_probs_TV[:length].contiguous())
+            for log_probs_TV, length in zip(log_probs_BTV, lengths_B.tolist(), strict=True)
+        ]
+
+    def _decode(self, log_probs_TV: Tensor) -> TokenPath:
+        frames, size = log_probs_TV.shape
+        if frames == 0:
+            return TokenPath([], [], [], [])
+        # torchaudio's own call hides on which frame a word ends, and counts the decoder's start state as
+        # frame 0; the decoder's answer has both: [start state, T frames, end state].
+        results = self._decoder.decoder.decode(log_probs_TV.data_ptr(), frames, size)
+        if not results:
+            return TokenPath([], [], [], [])
+        best = results[0]
+        return self._read_path(best.tokens[1:-1], best.words[1:], log_probs_TV, best.score)
+
+    def _read_path(
+        self, labels: list[int], words: list[int], log_probs_TV: Tensor, score: float
+    ) -> TokenPath:
+        """Make labels, times and words of a path: a label per frame, and a word where one was completed.
+
+        A word is completed on the frame in which its last label begins or on a later frame of that label.
+        """
+        ids: list[int] = []
+        frames: list[int] = []
+        confidences: list[float] = []
+        found: list[Word] = []
+        for label, begin, end in _runs(labels):
+            if label != self._blank:
+                ids.append(label)
+                frames.append(begin)
+                confidences.append(float(log_probs_TV[begin:end, label].max().exp()))
+            for word in words[begin:end]:
+                if word < 0:
+                    continue
+                first = found[-1].end if found else 0
+                name = self._decoder.word_dict.get_entry(word)
+                if len(ids) - first > 1 and ids[-1] == ids[-2] and not self._is_said(name, ids[first:]):
+                    # The doubled spelling with a blank within: the phone counts once, from its start.
+                    ids.pop()
+                    frames.pop()
+                    confidences[-2:] = [max(confidences[-2:])]
+                found.append(Word(name, first, len(ids)))
+        return TokenPath(ids, frames, confidences, found, score)
+
+    def _is_said(self, word: str, ids: list[int]) -> bool:
+        return tuple(self._symbols[index] for index in ids) in self._lexicon.pronunciations[word]
+
+
+def _runs(labels: list[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield (label, begin, end) of every run of equal labels."""
+    begin = 0
+    for position in range(1, len(labels) + 1):
+        if position == len(labels) or labels[position] != labels[begin]:
+            yield labels[begin], begin, position
+            begin = position
+
+
+def spellings(lexicon: Lexicon) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the words with the phone sequences that the decoder is given.
+
+    flashlight completes a word on the first frame of its last phone, and then stays between words on the
+    silence label: where the last phone lasts for a second frame, the word would be lost to a longer one
+    (KAET with two frames of T became KAETS). Every pronunciation is therefore also given with its last
+    phone doubled, which lets a hypothesis wait on the first of the two; a double that is itself the
+    pronunciation of another word is left out.
+    """
+    said = {phones for pronunciations in lexicon.pronunciations.values() for phones in pronunciations}
+    for word, pronunciations in lexicon.pronunciations.items():
+        for phones in pronunciations:
+            yield word, phones
+            doubled = (*phones, phones[-1])
+            if doubled not in said:
+                yield word, doubled
+
+
+def _build_decoder(symbols: list[str], lexicon: Lexicon, lm: str | None, **options: Any) -> "CTCDecoder":
+    try:
+        from torchaudio.models.decoder import ctc_decoder
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            f"decoder=beam needs flashlight-text ({error}): pip install 'flashlight-text>=0.0.7'"
+        ) from error
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "lexicon.txt")
+        with open(path, "w", encoding="utf-8") as file:
+            for word, phones in spellings(lexicon):
+                file.write(f"{word} {' '.join(phones)}\n")
+        try:
+            return ctc_decoder(
+                str(path),
+                symbols,
+                lm,
+                blank_token=symbols[BLANK],
+                sil_token=symbols[BLANK],
+                **options,
+            )
+        except RuntimeError as error:
+            if lm is None:
+                raise
+            reason = str(error).strip().splitlines()[0]
+            raise UserError(f"{lm}: expected an ARPA or KenLM file, found {reason}") from error

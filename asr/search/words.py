@@ -1,0 +1,145 @@
+"""From recognised phones to words: the word sequence of the lexicon with the fewest phone edits."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from asr.search.path import Word
+from asr.text.lexicon import Lexicon
+
+# A cost and the position where the current word began share one integer, so that one minimum moves both:
+# costs in thousandths of an edit above, the position below.
+POSITION_BITS = 24
+START_MASK = (1 << POSITION_BITS) - 1
+EDIT = 1000 << POSITION_BITS
+UNREACHED = np.int64(1) << 62
+
+
+class WordSearch:
+    """Segments phone strings into words of a lexicon.
+
+    The cost of a segmentation is the number of phones substituted, inserted and deleted between the
+    recognised phones and the words' pronunciations (any of them), plus a penalty per word. Phones may
+    also remain outside every word, at the price of an insertion each. Of homophones the first in the
+    lexicon is taken; of segmentations of equal cost the one with the longest last word.
+
+    Example:
+        >>> lexicon = Lexicon({"GO": [("G", "OW")], "ON": [("AA", "N"), ("AO", "N")]})
+        >>> WordSearch(lexicon)(["G", "OW", "AO", "M"])
+        [Word(word='GO', start=0, end=2), Word(word='ON', start=2, end=4)]
+    """
+
+    def __init__(self, lexicon: Lexicon, word_penalty: float = 0.1):
+        """Build the trie of all pronunciations.
+
+        Args:
+            lexicon: at least one word.
+            word_penalty: cost of a word in edits; 0 … 1, a small one breaks ties in favour of fewer words.
+        """
+        self._phone_ids = {phone: index for index, phone in enumerate(lexicon.phones)}
+        self._penalty = int(round(word_penalty * 1000)) << POSITION_BITS
+        self._build_trie(lexicon)
+
+    def _build_trie(self, lexicon: Lexicon) -> None:
+        """Number the trie's nodes by depth (the root is 0), so that each level is one slice."""
+        entries = [
+            (tuple(self._phone_ids[phone] for phone in phones), word)
+            for word, pronunciations in lexicon.pronunciations.items()
+            for phones in pronunciations
+        ]
+        parents, phones_of, depths = [0], [-1], [0]  # -1 is no phone
+        self._levels: list[slice] = []
+        word_of: dict[int, str] = {}
+        node_of = [0] * len(entries)
+        depth = 0
+        while active := [index for index, (phones, _) in enumerate(entries) if len(phones) > depth]:
+            children: dict[tuple[int, int], int] = {}
+            begin = len(parents)
+            for index in active:
+                phones, word = entries[index]
+                edge = (node_of[index], phones[depth])
+                if edge not in children:
+                    children[edge] = len(parents)
+                    parents.append(edge[0])
+                    phones_of.append(edge[1])
+                    depths.append(depth + 1)
+                node_of[index] = children[edge]
+                if len(phones) == depth + 1:
+                    word_of.setdefault(node_of[index], word)
+            self._levels.append(slice(begin, len(parents)))
+            depth += 1
+        self._parents = np.array(parents)
+        self._from_root = np.array(depths, dtype=np.int64) * EDIT
+        self._ends = np.array(sorted(word_of))
+        self._words = [word_of[node] for node in self._ends.tolist()]
+        self._phones = np.array(phones_of)
+
+    def __call__(self, phones: Sequence[str]) -> list[Word]:
+        """Return the words of least cost and the phones that each covers.
+
+        Args:
+            phones: recognised phones, one utterance; phones outside the lexicon (NSN, SPN) belong to no
+                word and are passed over without cost.
+
+        Returns:
+            Words in order, with `start` and `end` positions in `phones`.
+        """
+        kept = [position for position, phone in enumerate(phones) if phone in self._phone_ids]
+        ids = [self._phone_ids[phones[position]] for position in kept]
+        return [Word(word, kept[start], kept[end - 1] + 1) for word, start, end in self._segment(ids)]
+
+    def cost(self, phones: Sequence[str]) -> float:
+        """Return the least cost, in edits."""
+        ids = [self._phone_ids[phone] for phone in phones if phone in self._phone_ids]
+        return (self._boundaries(ids)[-1][0] >> POSITION_BITS) / 1000
+
+    def _segment(self, ids: Sequence[int]) -> list[tuple[str, int, int]]:
+        boundaries = self._boundaries(ids)
+        words = []
+        position = len(ids)
+        while position > 0:
+            _, end, start = boundaries[position]
+            if end < 0:  # a phone outside every word
+                position -= 1
+                continue
+            words.append((self._words[end], start, position))
+            position = start
+        return words[::-1]
+
+    def _boundaries(self, ids: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Viterbi search over (phones read, trie node).
+
+        Returns:
+            For each number of phones read, 0 … U, the best way to be between words: its cost (in the
+            upper bits), the word that ends there (-1: none, the phone is outside) and where it began.
+        """
+        boundaries = [(0, -1, 0)]
+        # best[node]: least cost of being in the node with its phones accounted for, and the word's start.
+        best = self._from_root.copy()
+        best[0] = UNREACHED
+        root = np.int64(0)
+        moved = np.empty_like(best)
+        for position, phone in enumerate(ids, start=1):
+            # Read the phone on the way from a parent into a child, or insert it within a node.
+            best[0] = root
+            np.take(best, self._parents, out=moved, mode="clip")
+            moved += (self._phones != phone) * np.int64(EDIT)
+            best += EDIT
+            np.minimum(best, moved, out=best)
+            best[0] = UNREACHED
+            # Phones of a word that weren't recognised: level by level away from the root.
+            for level in self._levels[1:]:
+                np.minimum(best[level], best[self._parents[level]] + EDIT, out=best[level])
+            # Between words.
+            ends = best[self._ends]
+            end = int(ends.argmin())
+            cost = (int(ends[end]) >> POSITION_BITS << POSITION_BITS) + self._penalty
+            outside = boundaries[-1][0] + EDIT
+            if cost <= outside:
+                boundaries.append((cost, end, int(ends[end]) & START_MASK))
+            else:
+                boundaries.append((outside, -1, position))
+            # A new word may begin here, and begin with phones that weren't recognised.
+            root = np.int64(boundaries[-1][0] + position)
+            np.minimum(best, self._from_root + root, out=best)
+        return boundaries
