@@ -87,7 +87,7 @@ class PhoneTokenizer(Tokenizer):
 
     def text(self, ids: Sequence[int]) -> None:
         """Always None."""
-        return None
+        return
 
     def state(self) -> dict[str, Any]:
         """See `Tokenizer`."""
