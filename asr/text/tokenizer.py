@@ -165,7 +165,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], pieces: int) -> "SentencePieceTokenizer":
-        """Learn `pieces` pieces (`<unk>` among them); the same texts in the same order give the same model."""
+        """Learn `pieces` pieces (`<unk>` among them); equal texts in equal order give equal models."""
         import sentencepiece
 
         model = io.BytesIO()

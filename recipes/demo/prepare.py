@@ -33,9 +33,8 @@ SYNTHESIS = Path(__file__).with_name("synthesis.py")
 # Sentences outside are drawn again; with these an utterance lasts about 1.5 to 6 seconds.
 PHONES_MIN, PHONES_MAX = 18, 56
 # espeak-ng's pace at 1 word per minute, and the silence around a sentence: for planning only.
-PHONES_PER_S_PER_WPM, SILENCE_S = 0.0785, 0.1
+PHONES_PER_S_PER_WPM, SILENCE_S = 0.0785, 0.2
 SHARD_MINUTES = 3.0
-# The smallest share of a random word among the phones' worth of a sentence is the grammar's business.
 
 
 @dataclass
@@ -66,7 +65,8 @@ class Utterance:
     rate: int
     pitch: int
     warp: float
-    noise_level: int
+    silence_ms: tuple[int, int]  # before and after; espeak-ng leaves hardly any
+    noise_level: int  # of the room, in 16-bit steps
     noise_seed: int
 
 
@@ -178,13 +178,14 @@ def _draw(
         used.add(" ".join(words))
         rate = round(voice.rate * rng.uniform(0.94, 1.06))
         warp = round(voice.warp * rng.uniform(0.98, 1.02), 3)
-        seconds -= (phones / (PHONES_PER_S_PER_WPM * rate) + SILENCE_S) / warp
+        seconds -= phones / (PHONES_PER_S_PER_WPM * rate * warp) + SILENCE_S
         yield Utterance(
             id=f"{name}-{number:04d}",
             words=words,
             rate=rate,
             pitch=voice.pitch + rng.randint(-6, 6),
             warp=warp,
+            silence_ms=(rng.randint(40, 160), rng.randint(40, 160)),
             noise_level=rng.randint(2, 20),
             noise_seed=rng.getrandbits(32),
         )
@@ -292,7 +293,7 @@ def _engine() -> dict[str, str]:
         import espeakng_loader
     except ImportError:
         raise UserError(
-            "the package espeakng-loader is needed here and is not installed: pip install 'clustered-asr[demo]'"
+            "espeakng-loader is needed here and is not installed: pip install 'clustered-asr[demo]'"
         ) from None
     return {
         "library": str(espeakng_loader.get_library_path()),

@@ -17,8 +17,8 @@ MNEMONICS = {
 # Spoken without stress; where CMUdict has a reduced form that another word doesn't share, that one.
 FUNCTION_WORDS = {
     "a", "about", "after", "an", "and", "are", "at", "be", "because", "but", "by", "could", "during", "for",
-    "from", "had", "have", "in", "is", "it", "its", "of", "on", "or", "should", "some", "that", "the", "their",
-    "they", "this", "to", "until", "was", "we", "were", "will", "with", "would",
+    "from", "had", "have", "in", "is", "it", "its", "of", "on", "or", "should", "some", "that", "the",
+    "their", "they", "this", "to", "until", "was", "we", "were", "will", "with", "would",
 }  # fmt: skip
 REDUCED = {"an": ("AH0", "N"), "for": ("F", "ER0"), "to": ("T", "AH0"), "was": ("W", "AH0", "Z")}
 

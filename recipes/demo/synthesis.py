@@ -83,7 +83,8 @@ def speak_shard(shard: dict[str, Any], folder: Path) -> dict[str, int]:
     for utterance in shard["utterances"]:
         spoken = espeak.speak(utterance["phonemes"], utterance["rate"], utterance["pitch"])
         ratio = shard["sample_rate"] / (espeak.sample_rate * utterance["warp"])
-        clean = resample(spoken.astype(np.float64), ratio)
+        around = [milliseconds * shard["sample_rate"] // 1000 for milliseconds in utterance["silence_ms"]]
+        clean = np.pad(resample(spoken.astype(np.float64), ratio), around)
         # A room's floor instead of digital silence, whose logarithm would rule every mean and variance.
         noise = np.random.Generator(np.random.PCG64(utterance["noise_seed"]))
         floor = utterance["noise_level"]
