@@ -13,12 +13,18 @@ from asr.lengths import keep_mask
 class AugmentConfig:
     """Augmentation in training; everything is off at evaluation."""
 
-    speed_factors: list[float] = option([1.0], help="an utterance is played at one of these speeds each epoch")
+    speed_factors: list[float] = option(
+        [1.0], help="an utterance is played at one of these speeds each epoch"
+    )
     volume_db: float = option(0.0, help="gain drawn from ±volume_db", unit="dB")
-    noise_snr_db: list[float] = option([], help="white noise at an SNR drawn from [low, high]; empty: none", unit="dB")
+    noise_snr_db: list[float] = option(
+        [], help="white noise at an SNR drawn from [low, high]; empty: none", unit="dB"
+    )
     frequency_masks: int = option(0, help="SpecAugment: masks over mel bins")
     frequency_mask_bins: int = option(8, help="SpecAugment: widest frequency mask", unit="bins")
-    time_mask_every: int = option(0, help="SpecAugment: one time mask for so many frames; 0: none", unit="frames")
+    time_mask_every: int = option(
+        0, help="SpecAugment: one time mask for so many frames; 0: none", unit="frames"
+    )
     time_mask_frames: int = option(12, help="SpecAugment: widest time mask", unit="frames")
 
 

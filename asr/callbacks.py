@@ -41,14 +41,30 @@ class ResumePoint(lightning.Callback):
         self, trainer: lightning.Trainer, task: lightning.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Write if it is time, unless gradients are being accumulated."""
+        _agree_on_counts(trainer)
         steps = trainer.global_step
-        if steps > self.written and steps % self.every == 0 and batch_idx % trainer.accumulate_grad_batches == 0:
+        if (
+            steps > self.written
+            and steps % self.every == 0
+            and batch_idx % trainer.accumulate_grad_batches == 0
+        ):
             self.written = steps
             trainer.save_checkpoint(self.path)
 
     def on_train_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
         """Write the finished state."""
         trainer.save_checkpoint(self.path)
+
+
+def _agree_on_counts(trainer: lightning.Trainer) -> None:
+    """Set Lightning's two running counts to what they are in a run that was never interrupted.
+
+    After a restart Lightning 2.6 counts the batch that was about to begin twice, and validation and
+    logs would come one step early from then on.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    loop.batch_progress.total.ready = loop.batch_progress.total.completed + 1
+    loop._batches_that_stepped = trainer.global_step
 
 
 class KeepBest(lightning.Callback):
@@ -126,20 +142,18 @@ class MetricsFile(Logger):
         """Collect the metrics of a step and write them when the next one begins."""
         step = int(step or 0)
         if self.pending and self.pending["step"] != step:
-            self.save()
+            self._write()
         self.pending |= {**metrics, "step": step}
-
-    def save(self) -> None:
-        """Write what is pending."""
-        if not self.pending:
-            return
-        with self.path.open("a", newline="") as file:
-            csv.DictWriter(file, self.columns, extrasaction="ignore").writerow(self.pending)
-        self.pending = {}
 
     def finalize(self, status: str) -> None:
         """Write the last row."""
-        self.save()
+        if self.pending:
+            self._write()
+
+    def _write(self) -> None:
+        with self.path.open("a", newline="") as file:
+            csv.DictWriter(file, self.columns, extrasaction="ignore").writerow(self.pending)
+        self.pending = {}
 
 
 class DataWait(Profiler):
@@ -184,7 +198,12 @@ class Cost(lightning.Callback):
         self.started = time.perf_counter()
 
     def on_train_batch_end(
-        self, trainer: lightning.Trainer, task: lightning.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+        self,
+        trainer: lightning.Trainer,
+        task: lightning.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
     ) -> None:
         """Stop the step's clock."""
         assert isinstance(task, RecognitionTask)
@@ -212,7 +231,9 @@ class Cost(lightning.Callback):
             "data_wait_share": self.data_wait.seconds / max(self.seconds, 1e-9),
             "peak_memory_mib": peak_kib / 1024,
             "peak_worker_memory_mib": workers_kib / 1024,
-            "peak_gpu_memory_mib": torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else None,
+            "peak_gpu_memory_mib": torch.cuda.max_memory_allocated() / 2**20
+            if torch.cuda.is_available()
+            else None,
         }
 
 
@@ -221,10 +242,11 @@ class Bar(TQDMProgressBar):
 
     def get_metrics(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> dict[str, Any]:
         """Leave out Lightning's version number; show rates in percent."""
-        items = super().get_metrics(trainer, task)
+        items = dict(super().get_metrics(trainer, task))
         items.pop("v_num", None)
         return {
-            name: f"{100 * float(value):.1f} %" if name.endswith("er") else value for name, value in items.items()
+            name: f"{100 * value:.1f} %" if name.endswith("er") and isinstance(value, float) else value
+            for name, value in items.items()
         }
 
     def init_validation_tqdm(self) -> Any:
@@ -254,10 +276,11 @@ class Lines(lightning.Callback):
         metrics = trainer.callback_metrics
         done = trainer.global_step - self.first_step
         left_s = (time.monotonic() - self.started) / max(done, 1) * (self.steps - trainer.global_step)
-        loss = float(metrics.get("loss", float("nan")))
+        name = task.error_rate_name
         print(
-            f"step {trainer.global_step}/{self.steps}  loss {loss:.3f}  dev loss {float(metrics['dev_loss']):.3f}  "
-            f"{task.error_rate_name.replace('_', ' ').upper()} {100 * float(metrics[task.error_rate_name]):.1f} %  "
-            f"{float(metrics.get('frames_per_s', 0)):.0f} frames/s  {left_s:.0f} s left",
+            f"step {trainer.global_step}/{self.steps}  loss {float(metrics['loss']):.3f}  "
+            f"dev loss {float(metrics['dev_loss']):.3f}  "
+            f"{name.replace('_', ' ').upper()} {100 * float(metrics[name]):.1f} %  "
+            f"{float(metrics['frames_per_s']):.0f} frames/s  {left_s:.0f} s left",
             flush=True,
         )

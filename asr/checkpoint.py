@@ -86,7 +86,7 @@ def find(path: Path, which: str = "auto") -> Path:
 
 def best_name(error_rate: float, step: int) -> str:
     """Return the stem of a best checkpoint, which sorts by its error rate."""
-    return f"best-{100 * error_rate:07.3f}-step{step}"
+    return f"best-{100 * error_rate:07.3f}-step{step:07d}"
 
 
 def _error_rate(stem: str) -> float:
@@ -132,6 +132,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         except (OSError, RuntimeError) as error:
             log.error("%s could not be written (%s); the previous checkpoint is kept", path, error)
 
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+    def load_checkpoint(
+        self, path: Any, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
         """Read without running code."""
         return load(Path(path))

@@ -30,7 +30,9 @@ def main(words: list[str] | None = None) -> int:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False, markup=False)
-    logging.basicConfig(level=logging.INFO if debug else logging.WARNING, format="%(message)s", handlers=[handler])
+    logging.basicConfig(
+        level=logging.INFO if debug else logging.WARNING, format="%(message)s", handlers=[handler]
+    )
     if words[:1] == ["--version"]:
         print(__version__)
         return 0

@@ -1,6 +1,7 @@
 """The CTC head: log-probabilities over the vocabulary, the loss, and which targets can fit."""
 
-import torch
+import itertools
+
 from torch import Tensor, nn
 
 BLANK = 0
@@ -55,11 +56,5 @@ def frames_needed(tokens: list[int]) -> int:
         >>> frames_needed([5, 5, 7])
         4
     """
-    repeats = sum(a == b for a, b in zip(tokens, tokens[1:], strict=False))
+    repeats = sum(a == b for a, b in itertools.pairwise(tokens))
     return len(tokens) + repeats
-
-
-def greedy_ids(log_probs_TV: Tensor) -> list[int]:
-    """Return the best path's labels without repeats and blanks: [T, V] → token ids."""
-    best = torch.unique_consecutive(log_probs_TV.argmax(dim=-1))
-    return best[best != BLANK].tolist()

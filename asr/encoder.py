@@ -123,7 +123,9 @@ class Encoder(nn.Module):
         backend: `auto`, `reference` or `native`.
     """
 
-    def __init__(self, config: ModelConfig, bins: int, attention: str = "full", backend: str = "auto") -> None:
+    def __init__(
+        self, config: ModelConfig, bins: int, attention: str = "full", backend: str = "auto"
+    ) -> None:
         super().__init__()
         if config.positions not in POSITIONS:
             raise UserError(f"model.positions={config.positions!r}: expected one of {POSITIONS}")

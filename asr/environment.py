@@ -15,11 +15,20 @@ import torch
 from asr.data.module import manifest_path
 from asr.recognizer import Recognizer
 
-PACKAGES = ("clustered-asr", "torch", "torchaudio", "lightning", "lhotse", "hydra-core", "numpy", "sentencepiece")
+PACKAGES = (
+    "clustered-asr",
+    "torch",
+    "torchaudio",
+    "lightning",
+    "lhotse",
+    "hydra-core",
+    "numpy",
+    "sentencepiece",
+)
 
 
-def describe_environment(recognizer: Recognizer, train: list[str]) -> dict[str, Any]:
-    """Return commit, versions, hardware, the backend of each layer, lexicon and data hashes."""
+def describe_environment(recognizer: Recognizer, device_type: str, train: list[str]) -> dict[str, Any]:
+    """Return commit, versions, hardware, the backend really used, lexicon and data hashes."""
     return {
         "command": sys.argv,
         "commit": git_commit(),
@@ -30,8 +39,9 @@ def describe_environment(recognizer: Recognizer, train: list[str]) -> dict[str, 
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "device": device_type,
         "attention": recognizer.config.attention,
-        "backend": recognizer.backend_in_use(),
+        "backend": recognizer.backend_on(device_type),
         "tokenizer": recognizer.tokenizer.digest,
         "lexicon": recognizer.tokenizer.lexicon.digest if recognizer.tokenizer.lexicon else None,
         "data": {place: file_digest(manifest_path(place, "train")) for place in train},
@@ -48,7 +58,10 @@ def git_commit() -> str | None:
             ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
         ).stdout.strip()
         changed = subprocess.run(
-            ["git", "-C", str(root), "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True
+            ["git", "-C", str(root), "status", "--porcelain", "-uno"],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None

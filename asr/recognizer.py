@@ -7,15 +7,39 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from asr.attention.layer import SelfAttentionLayer
 from asr.augment import AugmentConfig, augment_audio, spec_augment
 from asr.checkpoint import find
 from asr.checkpoint import load as load_checkpoint
 from asr.config import from_dict, to_dict
 from asr.ctc import CTCHead
+from asr.data.audio import load_file
 from asr.encoder import Encoder, ModelConfig
 from asr.errors import UserError
 from asr.features import FeatureConfig, FilterBanks, Normalisation
+from asr.search.decoder import BeamConfig, build_decoder
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """What was said in a recording.
+
+    Attributes:
+        text: the words; labels in a row where the vocabulary knows no words.
+        tokens: labels of the vocabulary.
+        times_s: start of each label in seconds.
+        confidence: of each label, 0 … 1.
+        words: (word, start in seconds) where the search gives words.
+        duration_s: of the recording.
+    """
+
+    text: str
+    tokens: list[str]
+    times_s: list[float]
+    confidence: list[float]
+    words: list[tuple[str, float]] | None
+    duration_s: float
 
 
 @dataclass
@@ -79,6 +103,39 @@ class Recognizer(nn.Module):
         samples = torch.tensor([round(duration_s * self.config.features.sample_rate)])
         return int(self.encoder.subsampling.lengths(self.filter_banks.frames(samples)))
 
+    @torch.inference_mode()
+    def transcribe(
+        self, path: str | Path, *, decoder: str = "greedy", beam: BeamConfig | None = None
+    ) -> Transcript:
+        """Transcribe an audio file of any length in one pass.
+
+        Args:
+            path: anything that libsndfile or FFmpeg reads.
+            decoder: `greedy` or `beam`.
+            beam: of the beam search.
+
+        Raises:
+            UserError: the file can't be read, or is shorter than one frame.
+        """
+        rate = self.config.features.sample_rate
+        audio = torch.from_numpy(load_file(Path(path), rate)).to(self.head.projection.weight.device)
+        log_probs, frames = self.eval()(audio.unsqueeze(0), torch.tensor([len(audio)], device=audio.device))
+        if int(frames) == 0:
+            raise UserError(f"{path}: {1000 * len(audio) / rate:.1f} ms is shorter than one frame")
+        found = build_decoder(decoder, self.tokenizer, beam or BeamConfig())(log_probs, frames)[0]
+        tokens = self.tokenizer.tokens(found.ids)
+        times_s = [round(frame * self.frame_s, 3) for frame in found.frames]
+        text = found.text if found.words is not None else self.tokenizer.text(found.ids)
+        words = [(word.word, times_s[word.start]) for word in found.words or []]
+        return Transcript(
+            text=" ".join(tokens) if text is None else text,
+            tokens=tokens,
+            times_s=times_s,
+            confidence=[round(x, 4) for x in found.confidences],
+            words=None if found.words is None else words,
+            duration_s=len(audio) / rate,
+        )
+
     @property
     def frame_s(self) -> float:
         """Duration of an encoder frame in seconds."""
@@ -95,13 +152,18 @@ class Recognizer(nn.Module):
             UserError: the mechanism has parameters of its own, or doesn't fit the layer.
         """
         backend = backend or self.config.backend
-        for block in self.encoder.blocks:
-            block.attention.set_mechanism(name, backend=backend)
+        for layer in self.attention_layers():
+            layer.set_mechanism(name, backend=backend)
         self.config.attention, self.config.backend = name, backend
 
-    def backend_in_use(self) -> str:
-        """Return the backend that attention runs on, here and now."""
-        return str(self.encoder.blocks[0].attention.backend_in_use())
+    def backend_on(self, device_type: str) -> str:
+        """Return the backend that attention runs on, on `cpu` or `cuda`."""
+        mechanism = getattr(self.attention_layers()[0], "mechanism", None)
+        return mechanism.backend.on(device_type) if mechanism else "reference"
+
+    def attention_layers(self) -> list[SelfAttentionLayer]:
+        """Return the attention layers, first to last."""
+        return [layer for layer in self.modules() if isinstance(layer, SelfAttentionLayer)]
 
     def state(self) -> dict[str, Any]:
         """Return configuration, tokenizer and weights as plain data and tensors."""

@@ -15,11 +15,12 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from asr.checkpoint import FORMAT
 from asr.config import option
-from asr.ctc import ctc_loss, greedy_ids
+from asr.ctc import ctc_loss
 from asr.data.batch import Batch
 from asr.data.module import SpeechData
 from asr.errors import UserError
 from asr.recognizer import Recognizer
+from asr.search.greedy import greedy_search
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +57,14 @@ def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: Optimizer
         case "adamw":
             return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas)
         case "radam":
-            return torch.optim.RAdam(groups, lr=config.learning_rate, betas=betas, decoupled_weight_decay=True)
+            return torch.optim.RAdam(
+                groups, lr=config.learning_rate, betas=betas, decoupled_weight_decay=True
+            )
     raise UserError(f"optimizer.name={config.name!r}: expected adamw or radam")
 
 
 def rate_factor(step: int, steps: int, config: OptimizerConfig) -> float:
-    """Return the learning rate at `step` of `steps` relative to the peak: warm-up, then cosine or constant."""
+    """Return the learning rate at `step` of `steps` relative to the peak rate."""
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
     if config.schedule == "constant":
@@ -134,7 +137,7 @@ class RecognitionTask(lightning.LightningModule):
         except torch.OutOfMemoryError as error:
             longest_s = float(batch.audio_lengths.max()) / self.recognizer.config.features.sample_rate
             raise UserError(
-                f"out of memory on the largest batch ({len(batch.ids)} utterances of up to {longest_s:.1f} s): "
+                f"out of memory on the worst batch: {len(batch.ids)} utterances of up to {longest_s:.1f} s; "
                 f"lower data.frames_per_batch={self._data.config.frames_per_batch} or data.max_duration_s"
             ) from error
         finally:
@@ -186,8 +189,8 @@ class RecognitionTask(lightning.LightningModule):
         log.warning("batch skipped, its loss is not finite: %s", ", ".join(culprits) or "on another rank")
         if self.nonfinite["successive"] > self.nonfinite_patience:
             raise UserError(
-                f"the loss was not finite in {self.nonfinite['successive']} successive batches, last in "
-                f"utterances {', '.join(culprits[:5])}: lower optimizer.learning_rate or look at these utterances"
+                f"the loss was not finite in {self.nonfinite['successive']} successive batches, lastly in "
+                f"{', '.join(culprits[:5])}: lower optimizer.learning_rate or look at these utterances"
             )
 
     def configure_gradient_clipping(
@@ -224,10 +227,9 @@ class RecognitionTask(lightning.LightningModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Count the errors of greedy search and sum the losses."""
         losses, log_probs, frames = self.losses(batch)
-        for i, (length, wanted) in enumerate(zip(frames.tolist(), batch.token_lengths.tolist(), strict=True)):
-            reference = batch.tokens[i, :wanted].tolist()
-            hypothesis = greedy_ids(log_probs[i, :length])
-            self.error_counts += Levenshtein.distance(reference, hypothesis), wanted
+        for i, path in enumerate(greedy_search(log_probs, frames)):
+            reference = batch.tokens[i, : batch.token_lengths[i]].tolist()
+            self.error_counts += Levenshtein.distance(reference, path.ids), len(reference)
         self.dev_losses += float(losses.sum()), float(batch.token_lengths.sum())
 
     def on_validation_epoch_end(self) -> None:

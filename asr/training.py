@@ -59,7 +59,8 @@ def train(options: TrainConfig) -> Path:
     resumed_step = int(checkpoint.load(last)["global_step"]) if resuming else 0
     folder.mkdir(parents=True, exist_ok=True)
     config.save(options, folder / "config.yaml")
-    write_json(describe_environment(recognizer, options.data.train), folder / "environment.json")
+    device_type = "cuda" if torch.cuda.is_available() and options.trainer.accelerator != "cpu" else "cpu"
+    write_json(describe_environment(recognizer, device_type, options.data.train), folder / "environment.json")
     _write_left_out(data, folder)
     _say_plan(recognizer, data, folder, steps, resumed_step)
     if resumed_step >= steps:
@@ -93,11 +94,15 @@ def _check(options: TrainConfig, folder: Path, last: Path) -> bool:
     if options.resume not in ("auto", "no"):
         raise UserError(f"resume={options.resume!r}: expected auto or no")
     if options.trainer.precision not in PRECISIONS:
-        raise UserError(f"trainer.precision={options.trainer.precision!r}: expected one of {list(PRECISIONS)}")
+        raise UserError(
+            f"trainer.precision={options.trainer.precision!r}: expected one of {list(PRECISIONS)}"
+        )
     if options.trainer.precision == "fp16" and not torch.cuda.is_available():
         raise UserError("trainer.precision=fp16 needs a CUDA device: use bf16 or fp32")
     if last.exists() and options.resume == "no":
-        raise UserError(f"{folder}: holds a run already: resume=auto goes on with it, run=<folder> starts elsewhere")
+        raise UserError(
+            f"{folder}: holds a run already: resume=auto goes on with it, run=<folder> starts elsewhere"
+        )
     return last.exists()
 
 
@@ -114,7 +119,9 @@ def training_tokenizer(options: TrainConfig) -> Tokenizer:
     if unknown:
         distinct = sorted(set(unknown))
         shown = ", ".join(distinct[:20]) + (" …" if len(distinct) > 20 else "")
-        log.warning("%d tokens (%d distinct) are outside the vocabulary: %s", len(unknown), len(distinct), shown)
+        log.warning(
+            "%d tokens (%d distinct) are outside the vocabulary: %s", len(unknown), len(distinct), shown
+        )
     return tokenizer
 
 
@@ -134,13 +141,17 @@ def training_data(options: TrainConfig, recognizer: Recognizer) -> tuple[SpeechD
     """Return the data, the optimiser steps of training, and the batches between validations."""
     ranks = options.trainer.devices * options.trainer.nodes
     accumulate = options.trainer.accumulate
-    data = SpeechData(options.data, recognizer, seed=options.seed, speed_factors=options.augment.speed_factors)
+    data = SpeechData(
+        options.data, recognizer, seed=options.seed, speed_factors=options.augment.speed_factors
+    )
     first_epoch = data.epoch_batches(0, ranks)
     steps = options.trainer.max_steps
     if not steps:
         steps = sum(data.epoch_batches(i, ranks) for i in range(options.trainer.max_epochs)) // accumulate
     if steps == 0:
-        raise UserError("training has no steps: see trainer.max_steps, trainer.max_epochs, trainer.accumulate")
+        raise UserError(
+            "training has no steps: see trainer.max_steps, trainer.max_epochs, trainer.accumulate"
+        )
     data.batches = steps * accumulate
     validate_every = options.trainer.validate_every or max(1, first_epoch // accumulate)
     return data, steps, min(validate_every, steps) * accumulate
@@ -155,7 +166,12 @@ def corpus_statistics(recognizer: Recognizer, data: SpeechData) -> None:
 
 
 def build_trainer(
-    options: TrainConfig, task: RecognitionTask, folder: Path, validate_every: int, resumed_step: int, cost: Cost
+    options: TrainConfig,
+    task: RecognitionTask,
+    folder: Path,
+    validate_every: int,
+    resumed_step: int,
+    cost: Cost,
 ) -> lightning.Trainer:
     """Return Lightning's trainer with our checkpoints, metrics and progress.
 

@@ -48,7 +48,9 @@ def test_describe_lists_every_option_with_its_unit() -> None:
 
 def test_compose_chooses_groups_and_takes_names_with_colons_unquoted() -> None:
     options = config.compose(
-        TrainConfig, "train", ["recipe=demo", "model=wsj", "attention=i-clustered-25:topk=16,bits=31", "seed=3"]
+        TrainConfig,
+        "train",
+        ["recipe=demo", "model=wsj", "attention=i-clustered-25:topk=16,bits=31", "seed=3"],
     )
     assert options.recipe.name == "demo"
     assert options.model.layers == 9
@@ -58,7 +60,7 @@ def test_compose_chooses_groups_and_takes_names_with_colons_unquoted() -> None:
 
 @pytest.mark.parametrize("word", ["attentoin=full", "model.layesr=3", "modle=tiny"])
 def test_compose_suggests_the_key_that_was_meant(word: str) -> None:
-    with pytest.raises(UserError, match="did you mean '(attention|model.layers|model)'"):
+    with pytest.raises(UserError, match=r"did you mean '(attention|model.layers|model)'"):
         config.compose(TrainConfig, "train", [word])
 
 
@@ -81,4 +83,7 @@ def test_saved_options_come_back(tmp_path: Path) -> None:
 def test_a_word_that_is_a_file_is_a_path(tmp_path: Path) -> None:
     odd = tmp_path / "a=b.wav"
     odd.touch()
-    assert config.split_words([str(odd), "split=test", "exp/demo"]) == ([str(odd), "exp/demo"], ["split=test"])
+    assert config.split_words([str(odd), "split=test", "exp/demo"]) == (
+        [str(odd), "exp/demo"],
+        ["split=test"],
+    )

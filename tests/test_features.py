@@ -83,5 +83,5 @@ def test_corpus_normalisation_uses_the_statistics_of_all_valid_frames() -> None:
 
 
 def test_unknown_normalisation_is_named() -> None:
-    with pytest.raises(UserError, match="features.normalise='speaker'"):
+    with pytest.raises(UserError, match=r"features\.normalise='speaker'"):
         FilterBanks(FeatureConfig(normalise="speaker"))

@@ -39,7 +39,9 @@ def options_schema(paths: list[str]) -> type | None:
 def main(paths: list[str], words: list[str]) -> None:
     """Prepare one recipe; `folder=` says where to, data/<recipe> by default."""
     if len(paths) != 1:
-        raise UserError(f"asr prepare takes one recipe, found {paths or 'none'} (known: {', '.join(recipes())})")
+        raise UserError(
+            f"asr prepare takes one recipe, found {paths or 'none'} (known: {', '.join(recipes())})"
+        )
     module = recipe_module(paths[0])
     folders = [word.partition("=")[2] for word in words if word.startswith("folder=")]
     options = config.parse(module.Options, [word for word in words if not word.startswith("folder=")])

@@ -16,7 +16,9 @@ from asr.errors import UserError
 log = logging.getLogger(__name__)
 
 
-def load_cut(cut: MonoCut, sample_rate: int, *, resample: bool = True, speed: float = 1.0) -> NDArray[np.float32]:
+def load_cut(
+    cut: MonoCut, sample_rate: int, *, resample: bool = True, speed: float = 1.0
+) -> NDArray[np.float32]:
     """Return the samples of an utterance.
 
     Args:
@@ -119,4 +121,4 @@ def _read_with_ffmpeg(path: Path) -> tuple[NDArray[np.float32], int]:
         raise UserError(f"{path}: not a readable audio file ({error})") from error
     if not blocks:
         raise UserError(f"{path}: no samples")
-    return np.concatenate(blocks, axis=1).T, rate
+    return np.concatenate(blocks, axis=1).T.astype(np.float32), rate

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,9 +45,9 @@ class Batch:
         return self._map(Tensor.pin_memory)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
-        return replace(
-            self, **{name: function(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
-        )
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved: dict[str, Any] = {name: function(value) for name, value in tensors.items()}
+        return replace(self, **moved)
 
 
 class Utterances(Dataset[Batch]):

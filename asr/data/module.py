@@ -28,7 +28,9 @@ log = logging.getLogger(__name__)
 class DataConfig:
     """Which utterances, and how they become batches."""
 
-    train: list[str] = option([], help="training manifests: folders of `asr prepare` or *.cuts.jsonl.gz files")
+    train: list[str] = option(
+        [], help="training manifests: folders of `asr prepare` or *.cuts.jsonl.gz files"
+    )
     dev: str = option("", help="development manifest; empty: split `dev` of the first training folder")
     frames_per_batch: int = option(20000, help="feature frames in a batch, padding included", unit="frames")
     length_jitter: float = option(0.1, help="relative jitter of lengths before batching")
@@ -118,10 +120,14 @@ class SpeechData(lightning.LightningDataModule):
                 kept.append(cut)
         count = len(cuts) - len(kept)
         if count:
-            log.warning("%s: %d of %d utterances are left out (listed in left_out.tsv)", split, count, len(cuts))
+            log.warning(
+                "%s: %d of %d utterances are left out (listed in left_out.tsv)", split, count, len(cuts)
+            )
         if not kept:
             example = self.left_out[-1] if self.left_out else None
-            raise UserError(f"split {split}: no utterance is usable" + (f", e.g. {example}" if example else ""))
+            raise UserError(
+                f"split {split}: no utterance is usable" + (f", e.g. {example}" if example else "")
+            )
         return kept
 
     def _misfit(self, cut: MonoCut, fastest: float) -> str:

@@ -41,7 +41,9 @@ class Cursor:
     batches: int = 0
 
 
-def plan_by_length(frames: NDArray[np.int64], budget: int, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+def plan_by_length(
+    frames: NDArray[np.int64], budget: int, order: NDArray[np.int64]
+) -> list[NDArray[np.int64]]:
     """Cut an order of utterances into batches of at most `budget` padded frames.
 
     Args:

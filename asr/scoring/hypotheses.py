@@ -6,11 +6,10 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 from asr.errors import UserError
-
-Unit = Literal["phone", "character", "piece"]
+from asr.text.tokenizer import Unit
 
 
 @dataclass

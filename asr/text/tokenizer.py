@@ -9,7 +9,7 @@ import io
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from asr.errors import UserError, did_you_mean
 from asr.text.lexicon import Lexicon
@@ -20,13 +20,15 @@ SPOKEN_NOISE = "SPN"  # what a word outside the lexicon becomes
 NON_SPEECH_NOISE = "NSN"  # what <NOISE> becomes
 UNKNOWN = "<unk>"
 WORD_GAP = "|"  # the space between words, in a vocabulary of characters
+Unit = Literal["phone", "character", "piece"]
+
 KINDS = ["phone", "character", "sentencepiece"]
 
 
 class Tokenizer(ABC):
     """A vocabulary with blank at index 0 and the two ways through it."""
 
-    unit: str
+    unit: Unit
     symbols: list[str]
     lexicon: Lexicon | None = None
 
@@ -68,7 +70,7 @@ class PhoneTokenizer(Tokenizer):
     (['G', 'OW', 'NSN', 'SPN'], ['gnu'])
     """
 
-    unit = "phone"
+    unit: Unit = "phone"
     lexicon: Lexicon
 
     def __init__(self, lexicon: Lexicon):
@@ -110,7 +112,7 @@ class CharacterTokenizer(Tokenizer):
     (['n', 'o', '|', 'g', 'o'], 'no go')
     """
 
-    unit = "character"
+    unit: Unit = "character"
 
     def __init__(self, characters: list[str]):
         self.symbols = [BLANK, UNKNOWN, WORD_GAP, *characters]
@@ -153,7 +155,7 @@ class CharacterTokenizer(Tokenizer):
 class SentencePieceTokenizer(Tokenizer):
     """Unigram pieces (Kudo 2018), trained in memory; the model's bytes are the state."""
 
-    unit = "piece"
+    unit: Unit = "piece"
 
     def __init__(self, model: bytes):
         import sentencepiece

@@ -67,7 +67,9 @@ def test_going_on_from_a_cursor_equals_never_having_stopped(ranks: int) -> None:
 def test_going_on_plans_no_earlier_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     planned = []
     original = BatchStream.epoch
-    monkeypatch.setattr(BatchStream, "epoch", lambda self, epoch: planned.append(epoch) or original(self, epoch))
+    monkeypatch.setattr(
+        BatchStream, "epoch", lambda self, epoch: planned.append(epoch) or original(self, epoch)
+    )
     stream = BatchStream(lengths(50), 4000, 10**6, start=Cursor(epoch=900, position=2, batches=20000))
     next(iter(stream))
     assert planned == [900]
