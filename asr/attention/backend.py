@@ -3,8 +3,10 @@
 import importlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+
+from torch import Tensor
 
 from asr.errors import UserError
 
@@ -14,12 +16,31 @@ DEVICES = ("cpu", "cuda")
 log = logging.getLogger(__name__)
 
 
-def operator(module: str, function: str, backend: str) -> Callable[..., Any]:
-    """Return one operator of `attention_ext`: `<module>/reference.py` or `<module>/native.py` holds it.
+@dataclass(frozen=True)
+class Operators:
+    """The operators of `attention_ext`, of one backend; both backends take the same arguments."""
 
-    Both have the same function with the same arguments; this is the only place that tells them apart.
+    hash_sign: Callable[..., Tensor]
+    hamming_kmeans: Callable[..., Tensor]
+    clustered_attention: Callable[..., Tensor]
+    improved_clustered_attention: Callable[..., Tensor]
+
+
+def load_operators(backend: str) -> Operators:
+    """Return the functions in `attention_ext/*/reference.py` or `attention_ext/*/native.py`.
+
+    This is the only place that tells the two apart.
     """
-    return getattr(importlib.import_module(f"attention_ext.{module}.{backend}"), function)
+
+    def load(folder: str, function: str) -> Callable[..., Tensor]:
+        return getattr(importlib.import_module(f"attention_ext.{folder}.{backend}"), function)
+
+    return Operators(
+        hash_sign=load("hashing", "hash_sign"),
+        hamming_kmeans=load("kmeans", "hamming_kmeans"),
+        clustered_attention=load("clustered_attention", "clustered_attention"),
+        improved_clustered_attention=load("improved_clustered_attention", "improved_clustered_attention"),
+    )
 
 
 def why_kernels_unavailable(device_type: str) -> str | None:
@@ -54,6 +75,13 @@ class BackendChoice:
         if requested == "auto":
             for device, reason in reasons.items():
                 _log_once(mechanism, device, reason)
+
+    def operators(self) -> dict[str, Operators]:
+        """Return the operators of each backend that `on` may name."""
+        backends = ["reference"]
+        if self.requested != "reference" and not all(self.reasons.values()):
+            backends.append("native")
+        return {backend: load_operators(backend) for backend in backends}
 
     def on(self, device_type: str) -> str:
         """Return `reference` or `native` for tensors on a device, e.g. `cuda`.

@@ -4,10 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from asr.attention.agglomerative import AgglomerativeAttention
+from asr.attention.cast import CAST
+from asr.attention.clustered import ClusteredAttention
 from asr.attention.full import FullAttention, SharedFullAttention
+from asr.attention.improved import ImprovedClusteredAttention
 from asr.attention.layer import OwnParameterLayer
+from asr.attention.lsh import LSHAttention
+from asr.attention.oracle_top import OracleTopAttention
 from asr.attention.softmax import SoftmaxMechanism
-from asr.attention.spec import Schema, Spec, parse, pattern, write_value
+from asr.attention.spec import Option, Schema, Spec, parse, pattern, write_value
 from asr.errors import UserError
 
 
@@ -33,12 +39,79 @@ class Mechanism:
         """True in the softmax family: a trained model may be run with another of its members."""
         return issubclass(self.build, SoftmaxMechanism)
 
+    @property
+    def exchange(self) -> str:
+        """Whether it can replace another in a trained model: `yes`, `no`, or under which condition."""
+        if not issubclass(self.build, SoftmaxMechanism):
+            return "no"
+        return "where keys are shared" if self.build.needs_shared_keys else "yes"
+
 
 CLUSTERED = "Vyas et al. 2020, Fast Transformers with Clustered Attention"
+REFORMER = "Kitaev et al. 2020, Reformer"
+
+COUNT = range(1, 65_537)
+CLUSTERS = Option("clusters", 100, COUNT, "query clusters, C")
+BITS = Option("bits", 63, range(1, 64), "bits of a query's hash")
+ITERATIONS = Option("iterations", 10, range(1, 1_001), "Lloyd iterations of K-means, L")
+TOPK = Option("topk", 32, COUNT, "keys that are attended exactly, K")
 
 MECHANISMS: Mapping[str, Mechanism] = {
     "full": Mechanism(FullAttention, "Vaswani et al. 2017", "N²", "N² (native: N)"),
-    "shared-full": Mechanism(SharedFullAttention, "Kitaev et al. 2020, Reformer", "N²", "N² (native: N)"),
+    "shared-full": Mechanism(SharedFullAttention, REFORMER, "N²", "N² (native: N)"),
+    "oracle-top": Mechanism(OracleTopAttention, CLUSTERED, "N²", "N", Schema("K", TOPK)),
+    "lsh": Mechanism(
+        LSHAttention,
+        REFORMER,
+        "N·R·chunk",
+        "N·R·chunk",
+        Schema(
+            "R",
+            Option("rounds", 4, range(1, 65), "hash rounds, R"),
+            (
+                Option("chunk", 32, COUNT, "sorted positions that attend to each other"),
+                Option("buckets", 64, range(2, 65_537, 2), "hash buckets"),
+            ),
+        ),
+    ),
+    "clustered": Mechanism(
+        ClusteredAttention, CLUSTERED, "N·C", "N·C", Schema("C", CLUSTERS, (BITS, ITERATIONS))
+    ),
+    "i-clustered": Mechanism(
+        ImprovedClusteredAttention,
+        CLUSTERED,
+        "N·(C + topk)",
+        "N·(C + topk)",
+        Schema("C", CLUSTERS, (TOPK, BITS, ITERATIONS)),
+    ),
+    "cast": Mechanism(
+        CAST,
+        "van Engelenhoven et al. 2024, CAST",
+        "N·(C + capacity)",
+        "N·(C + capacity)",
+        Schema(
+            "C",
+            Option("clusters", 8, COUNT, "clusters and surrogate tokens, C"),
+            (
+                Option("assign", "topk", ("topk", "single"), "who chooses: clusters, or each token one"),
+                Option("capacity", 0, range(65_537), "tokens in a cluster; 0: N / C"),
+            ),
+        ),
+    ),
+    "agglomerative": Mechanism(
+        AgglomerativeAttention,
+        "Spellings 2019, Agglomerative Attention",
+        "N",
+        "N",
+        Schema(
+            "C",
+            Option("classes", 8, COUNT, "soft classes, C"),
+            (
+                Option("causal", False, (False, True), "no information from later positions"),
+                Option("tie", False, (False, True), "one classifier for both sides"),
+            ),
+        ),
+    ),
 }
 
 
@@ -77,13 +150,19 @@ def build_mechanism(name: str, backend: str = "auto", dropout: float = 0.0) -> S
 def mechanism_table() -> str:
     """Return the table in Markdown, as the README shows it."""
     lines = [
-        "| Name | Options (default) | Time | Memory | Exchangeable | Source |",
-        "|---|---|---|---|---|---|",
+        "| Name | Family | Options (default) | Time | Memory | Exchangeable | Source |",
+        "|---|---|---|---|---|---|---|",
     ]
     for key, mechanism in MECHANISMS.items():
         options = ", ".join(f"{o.name} ({write_value(o.default)})" for o in mechanism.schema.options)
-        exchangeable = "yes" if mechanism.exchangeable else "no"
-        name = f"`{pattern(key, mechanism.schema)}`"
-        cells = (name, options or "–", mechanism.time, mechanism.memory, exchangeable, mechanism.source)
+        cells = (
+            f"`{pattern(key, mechanism.schema)}`",
+            "softmax" if mechanism.exchangeable else "own parameters",
+            options or "–",
+            mechanism.time,
+            mechanism.memory,
+            mechanism.exchange,
+            mechanism.source,
+        )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -1,0 +1,70 @@
+"""Agglomerative attention: soft classes whose averages are handed back to their members."""
+
+import torch
+from torch import Tensor, nn
+
+from asr.attention.layer import OwnParameterLayer
+from asr.errors import UserError
+from asr.lengths import zero_padding
+
+
+class AgglomerativeAttention(OwnParameterLayer):
+    """Every class averages its members' projections; every position takes the classes it belongs to.
+
+    Spellings 2019, *Agglomerative Attention*, Methods: c^r, c^q = softmax(xW + b), class values xP^k of width
+    M/C, a^k = Σ_τ c^r_τk x_τ P^k / Σ_τ c^r_τk over the sequence (causal: over τ ≤ i), and output
+    Q · concat_k(c^q_ik a^k). Sums are taken in float32. Time and memory grow with N.
+
+    Args:
+        name, backend: see `OwnParameterLayer`.
+        model_dim: M, a multiple of the classes.
+        heads, head_dim: unused, classes take their place.
+        dropout: probability on the class weights c^q, in training.
+        classes: C.
+        causal: average over past and present only.
+        tie: one classifier for both sides; the paper keeps them apart.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        backend: str,
+        model_dim: int,
+        heads: int,
+        head_dim: int,
+        dropout: float,
+        classes: int,
+        causal: bool,
+        tie: bool,
+    ) -> None:
+        super().__init__(name, backend)
+        if model_dim % classes:
+            raise UserError(f"attention {name!r}: model_dim={model_dim} is no multiple of {classes} classes")
+        self.classes, self.causal = classes, causal
+        self.reference_classes = nn.Linear(model_dim, classes)
+        self.query_classes = self.reference_classes if tie else nn.Linear(model_dim, classes)
+        self.values = nn.Linear(model_dim, model_dim, bias=False)  # the P^k side by side
+        self.output = nn.Linear(model_dim, model_dim, bias=False)  # Q
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Attend: [B, N, M] with [B] lengths to [B, N, M]."""
+        if lengths is not None:
+            x = zero_padding(x, lengths)
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        reference_BNC = self.reference_classes(x).to(dtype).softmax(-1)
+        query_BNC = self.dropout(self.query_classes(x).to(dtype).softmax(-1))
+        if lengths is not None:
+            # Padding's values are zero, its share in the class sizes must be as well.
+            reference_BNC = zero_padding(reference_BNC, lengths)
+        values_BNCE = self.values(x).unflatten(-1, (self.classes, -1)).to(dtype)
+
+        weighted_BNCE = reference_BNC.unsqueeze(-1) * values_BNCE
+        if self.causal:
+            sums_BNCE, sizes_BNC = weighted_BNCE.cumsum(1), reference_BNC.cumsum(1)
+        else:
+            sums_BNCE, sizes_BNC = weighted_BNCE.sum(1, keepdim=True), reference_BNC.sum(1, keepdim=True)
+        # A class that nobody joined has no average.
+        averages_BNCE = sums_BNCE / sizes_BNC.clamp(min=torch.finfo(dtype).tiny).unsqueeze(-1)
+        y = self.output((query_BNC.unsqueeze(-1) * averages_BNCE).flatten(2).to(values_BNCE.dtype))
+        return y if lengths is None else zero_padding(y, lengths)

@@ -1,0 +1,60 @@
+"""Oracle top-K attention: every query keeps only its K best keys."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from asr.attention.softmax import SoftmaxMechanism, filled_lengths
+from attention_ext.clustered_attention.reference import compute_dtype, masked_softmax, zero_padding
+from attention_ext.improved_clustered_attention.reference import top_keys
+
+CHUNK = 256  # queries whose N × S weights exist at the same time
+
+
+class OracleTopAttention(SoftmaxMechanism):
+    """Softmax over each query's K highest logits, ties to the lowest position.
+
+    The baseline `oracle-top` of *Fast Transformers with Clustered Attention* §4.1: what sparse attention
+    could do at best if the right keys were known. Quadratic in time; weights exist for 256 queries at a
+    time, in the backward pass too.
+
+    Args:
+        name, backend, dropout: see `SoftmaxMechanism`.
+        topk: K, clamped to each sequence's key length.
+    """
+
+    def __init__(self, name: str, backend: str, dropout: float, topk: int) -> None:
+        super().__init__(name, backend, dropout)
+        self.topk = topk
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
+    ) -> Tensor:
+        """Compute `forward` over chunks of queries."""
+        query_lengths, key_lengths = filled_lengths(query_lengths, q), filled_lengths(key_lengths, k)
+        dtype = compute_dtype(q)
+        q = zero_padding(q, query_lengths).to(dtype)
+        k, v = zero_padding(k, key_lengths).to(dtype), zero_padding(v, key_lengths).to(dtype)
+        outs = []
+        for chunk in q.split(CHUNK, dim=2):
+            if torch.is_grad_enabled() and q.shape[2] > CHUNK:
+                outs.append(checkpoint(self._attend_chunk, chunk, k, v, key_lengths, use_reentrant=False))
+            else:
+                outs.append(self._attend_chunk(chunk, k, v, key_lengths))
+        return zero_padding(torch.cat(outs, dim=2), query_lengths)
+
+    def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
+        """Compute `weights`."""
+        dtype = compute_dtype(q)
+        q, k = zero_padding(q, query_lengths).to(dtype), zero_padding(k, key_lengths).to(dtype)
+        return zero_padding(self._weights(q, k, key_lengths), query_lengths)
+
+    def _attend_chunk(self, q: Tensor, k: Tensor, v: Tensor, key_lengths: Tensor) -> Tensor:
+        return F.dropout(self._weights(q, k, key_lengths), self.active_dropout) @ v
+
+    def _weights(self, q: Tensor, k: Tensor, key_lengths: Tensor) -> Tensor:
+        scores_BHNS = (q * q.shape[-1] ** -0.5) @ k.mT
+        chosen_BHNS, _ = top_keys(scores_BHNS, key_lengths, self.topk)
+        scores_BHNS = scores_BHNS.masked_fill(~chosen_BHNS, torch.finfo(q.dtype).min)
+        return masked_softmax(scores_BHNS, key_lengths)
