@@ -56,14 +56,30 @@ def _stand_in(index: int) -> str:
     return chr(0x10000 + index)
 
 
-def render(edits: Sequence[Edit]) -> Text:
+def render(edits: Sequence[Edit], width: int | None = None) -> Text:
     """Set REF, HYP and the operations (S, D, I) below each other as sclite does, erroneous tokens coloured.
 
     Asterisks stand where one side has no token. `render(edits).plain` is the text without colours.
+
+    Args:
+        edits: an alignment.
+        width: columns of the terminal; a longer alignment goes on in further blocks of three lines.
     """
+    blocks: list[list[Edit]] = [[]]
+    used = len("REF:")
+    for edit in edits:
+        if width is not None and blocks[-1] and used + 1 + _width(edit) > width:
+            blocks.append([])
+            used = len("REF:")
+        blocks[-1].append(edit)
+        used += 1 + _width(edit)
+    return Text("\n").join(_render_block(block) for block in blocks)
+
+
+def _render_block(edits: Sequence[Edit]) -> Text:
     lines = [Text("REF:"), Text("HYP:"), Text("    ")]
     for edit in edits:
-        width = max(cell_len(token) for token in (edit.reference, edit.hypothesis) if token is not None)
+        width = _width(edit)
         cells = (
             "*" * width if edit.reference is None else edit.reference,
             "*" * width if edit.hypothesis is None else edit.hypothesis,
@@ -75,3 +91,7 @@ def render(edits: Sequence[Edit]) -> Text:
     for line in lines:
         line.rstrip()
     return Text("\n").join(lines)
+
+
+def _width(edit: Edit) -> int:
+    return max(cell_len(token) for token in (edit.reference, edit.hypothesis) if token is not None)

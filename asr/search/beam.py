@@ -22,8 +22,8 @@ BLANK = 0
 class BeamSearch:
     """CTC beam search that returns only words of a lexicon (Collobert et al., *Wav2Letter*, 2016, §3.3).
 
-    Of a word's pronunciations any may be recognised; of homophones the language model chooses, and without
-    one the first in the lexicon's order need not win.
+    Of a word's pronunciations any may be recognised. Of homophones the language model chooses (among six
+    at most, flashlight's limit, beyond which it prints a warning); without one the first in the lexicon does.
 
     A model here has no silence label. flashlight needs the index of one: blank takes its place, since
     between two words a hypothesis stays on exactly that label.
@@ -37,7 +37,7 @@ class BeamSearch:
         threshold: float = 100.0,
         lm: str | Path | None = None,
         lm_weight: float = 2.0,
-        word_score: float = 0.0,
+        word_score: float = -1.0,
     ):
         """Build the decoder; takes seconds for a lexicon of 100,000 words.
 
@@ -49,7 +49,8 @@ class BeamSearch:
                 more per phone, and with torchaudio's defaults (50 and 50) no hypothesis may be left.
             lm: n-gram model over the lexicon's words, ARPA or KenLM binary.
             lm_weight: weight of the model's log10 probabilities.
-            word_score: added for every word; below 0 for fewer words.
+            word_score: added for every word; below 0 for fewer words. At 0 and without `lm` a word and its
+                split into short words cost the same, and the short ones take over.
 
         Raises:
             UserError: flashlight-text isn't installed, the tokenizer has no lexicon, `lm` can't be read.
@@ -146,21 +147,30 @@ def _runs(labels: list[int]) -> Iterator[tuple[int, int, int]]:
             begin = position
 
 
-def spellings(lexicon: Lexicon) -> Iterator[tuple[str, tuple[str, ...]]]:
+def spellings(lexicon: Lexicon, homophones: bool) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the words with the phone sequences that the decoder is given.
 
     flashlight completes a word on the first frame of its last phone, and then stays between words on the
     silence label: where the last phone lasts for a second frame, the word would be lost to a longer one
-    (KAET with two frames of T became KAETS). Every pronunciation is therefore also given with its last
+    (K AE T with two frames of T became K AE T S). Every pronunciation is therefore also given with its last
     phone doubled, which lets a hypothesis wait on the first of the two; a double that is itself the
     pronunciation of another word is left out.
+
+    Args:
+        lexicon: words and pronunciations.
+        homophones: whether to yield every word of a pronunciation, or the first alone.
     """
-    said = {phones for pronunciations in lexicon.pronunciations.values() for phones in pronunciations}
+    first_word: dict[tuple[str, ...], str] = {}
     for word, pronunciations in lexicon.pronunciations.items():
         for phones in pronunciations:
+            first_word.setdefault(phones, word)
+    for word, pronunciations in lexicon.pronunciations.items():
+        for phones in pronunciations:
+            if not homophones and first_word[phones] != word:
+                continue
             yield word, phones
             doubled = (*phones, phones[-1])
-            if doubled not in said:
+            if doubled not in first_word:
                 yield word, doubled
 
 
@@ -174,7 +184,7 @@ def _build_decoder(symbols: list[str], lexicon: Lexicon, lm: str | None, **optio
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "lexicon.txt")
         with open(path, "w", encoding="utf-8") as file:
-            for word, phones in spellings(lexicon):
+            for word, phones in spellings(lexicon, homophones=lm is not None):
                 file.write(f"{word} {' '.join(phones)}\n")
         try:
             return ctc_decoder(

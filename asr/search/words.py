@@ -37,7 +37,7 @@ class WordSearch:
             word_penalty: cost of a word in edits; 0 … 1, a small one breaks ties in favour of fewer words.
         """
         self._phone_ids = {phone: index for index, phone in enumerate(lexicon.phones)}
-        self._penalty = int(round(word_penalty * 1000)) << POSITION_BITS
+        self._penalty = round(word_penalty * 1000) << POSITION_BITS
         self._build_trie(lexicon)
 
     def _build_trie(self, lexicon: Lexicon) -> None:

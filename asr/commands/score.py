@@ -1,0 +1,198 @@
+"""`asr score`: hypotheses to error rates, alignments and a table by speaker."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from asr.config import option
+from asr.errors import UserError
+from asr.scoring.alignment import render
+from asr.scoring.error_rates import ErrorCounts
+from asr.scoring.hypotheses import read_hypotheses
+from asr.scoring.sclite import write_trn
+from asr.scoring.score import METRICS, TOKEN_OF, Metric, Score, UtteranceScore, WordFilter, score
+
+__all__ = ["HELP", "POSITIONAL", "Options", "Score", "run", "score"]
+
+HELP = "score hypotheses: asr score exp/demo/full/decode/test/full-greedy"
+POSITIONAL = "<folder> ..."
+HYPOTHESES = "hyp.jsonl"
+
+
+@dataclass
+class Options:
+    """Options of `asr score`."""
+
+    worst: int = option(5, help="how many of the worst utterances to print")
+    samples: int = option(1000, help="bootstrap samples of the 95 % intervals")
+    seed: int = option(0, help="seed of the bootstrap")
+    ignore_case: bool = option(
+        True, help="compare words and characters without regard to case, as sclite does"
+    )
+    trn: bool = option(False, help="also write ref.trn and hyp.trn for NIST sclite")
+
+
+def run(
+    paths: Sequence[str | Path],
+    options: Options,
+    *,
+    filter_words: WordFilter | None = None,
+    console: Console | None = None,
+) -> list[Score]:
+    """Score every folder (or its hyp.jsonl) and write score.json, alignments.txt and speakers.tsv into it.
+
+    `filter_words` is a recipe's scoring rule over a list of words. Decoding's own figures are read from
+    decode.json beside the hypotheses, if there is one: `decode_s`, and `lexicon`, a digest.
+
+    Raises:
+        UserError: a folder without hypotheses, or hypotheses that can't be scored.
+    """
+    if not paths:
+        raise UserError(f"asr score takes {POSITIONAL}, each with a {HYPOTHESES}; found none")
+    if options.samples < 1:
+        raise UserError(f"samples={options.samples}: expected at least 1")
+    console = console or Console()
+    scores = []
+    for path in map(Path, paths):
+        folder = path.parent if path.name == HYPOTHESES else path
+        result = _score_folder(folder, options, filter_words)
+        scores.append(result)
+        _print_score(console, folder, result, options.worst)
+    return scores
+
+
+def _score_folder(folder: Path, options: Options, filter_words: WordFilter | None) -> Score:
+    path = folder / HYPOTHESES
+    hypotheses = read_hypotheses(path)
+    decode_s, lexicon = _read_decode_record(folder / "decode.json")
+    try:
+        result = score(
+            hypotheses,
+            filter_words=filter_words,
+            ignore_case=options.ignore_case,
+            samples=options.samples,
+            seed=options.seed,
+            decode_s=decode_s,
+            lexicon=lexicon,
+        )
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    _write(folder / "alignments.txt", "\n".join(_alignment_text(entry) for entry in result.utterances))
+    _write(folder / "speakers.tsv", _speaker_lines(result))
+    if options.trn:
+        write_trn(folder, hypotheses)
+    # Last: where there is a score.json, the other files belong to it.
+    _write(folder / "score.json", json.dumps(result.as_dict(), indent=2, allow_nan=False) + "\n")
+    return result
+
+
+def _read_decode_record(path: Path) -> tuple[float | None, str | None]:
+    if not path.exists():
+        return None, None
+    try:
+        record = json.loads(path.read_text())
+        decode_s, lexicon = record["decode_s"], record.get("lexicon")
+        if not isinstance(decode_s, int | float | None) or not isinstance(lexicon, str | None):
+            raise TypeError(f"decode_s={decode_s!r}, lexicon={lexicon!r}")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{path}: expected decode_s (seconds) and lexicon (digest), found {error}") from error
+    return decode_s, lexicon
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _counts_line(counts: ErrorCounts) -> str:
+    return (
+        f"S {counts.substitutions}, D {counts.deletions}, I {counts.insertions} of {counts.length} "
+        f"= {_percent(counts)} %"
+    )
+
+
+def _percent(counts: ErrorCounts) -> str:
+    return f"{100 * counts.rate:.2f}" if counts.length else "–"
+
+
+def _shown(entry: UtteranceScore) -> list[Metric]:
+    """The metrics whose alignments are worth reading: phones and words, characters follow from words."""
+    return [metric for metric in entry.alignments if metric != "cer"]
+
+
+def _alignment_text(entry: UtteranceScore) -> str:
+    lines = [f"{entry.id}  speaker {entry.speaker}"]
+    for metric in _shown(entry):
+        lines.append(f"{metric.upper()}  {_counts_line(entry.counts[metric])}")
+        lines.append(render(entry.alignments[metric]).plain)
+    return "\n".join(lines) + "\n"
+
+
+def _speaker_lines(result: Score) -> str:
+    fields = ("rate", "errors", "substitutions", "deletions", "insertions", "length")
+    header = ["speaker", "utterances", *(f"{metric}_{name}" for metric in result.rates for name in fields)]
+    rows = [header]
+    for speaker in result.speakers:
+        values = [str(getattr(speaker.counts[metric], name)) for metric in result.rates for name in fields]
+        rows.append([speaker.speaker, str(speaker.utterances), *values])
+    return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def _print_score(console: Console, folder: Path, result: Score, worst: int) -> None:
+    console.print(_rate_table(folder, result))
+    speed = ""
+    if result.decode_s is not None and result.audio_s > 0:
+        factor = result.decode_s / result.audio_s
+        speed = f", decoded in {result.decode_s:.1f} s (real-time factor {factor:.3f})"
+    console.print(
+        f"{len(result.utterances)} utterances, {result.audio_s:.1f} s of audio{speed}", highlight=False
+    )
+    console.print(_speaker_table(result))
+    if worst > 0:
+        console.print("[bold]Worst utterances[/]")
+    for entry in result.utterances[: max(worst, 0)]:
+        for metric in _shown(entry):
+            counts = _counts_line(entry.counts[metric])
+            console.print(f"[bold]{escape(entry.id)}[/]  {metric.upper()}  {counts}", highlight=False)
+            console.print(render(entry.alignments[metric], console.width), soft_wrap=True, highlight=False)
+    console.print(f"score.json, alignments.txt, speakers.tsv: {escape(str(folder))}", soft_wrap=True)
+
+
+def _rate_table(folder: Path, result: Score) -> Table:
+    table = Table(title=escape(str(folder)), title_justify="left")
+    for name in ("", "rate %", "95 % interval", "sub", "del", "ins", "length"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for metric in METRICS:
+        if metric not in result.rates:
+            continue
+        rate = result.rates[metric]
+        # Phone error rates of different lexicons don't compare.
+        lexicon = f" (lexicon {result.lexicon})" if metric == "per" and result.lexicon else ""
+        low, high = rate.interval
+        table.add_row(
+            metric.upper() + lexicon,
+            f"{100 * rate.rate:.2f}",
+            f"{100 * low:.2f} … {100 * high:.2f}",
+            str(rate.counts.substitutions),
+            str(rate.counts.deletions),
+            str(rate.counts.insertions),
+            f"{rate.counts.length} {TOKEN_OF[metric]}s",
+        )
+    return table
+
+
+def _speaker_table(result: Score) -> Table:
+    table = Table("speaker", title="By speaker", title_justify="left")
+    for name in ("utterances", *(f"{metric.upper()} %" for metric in result.rates)):
+        table.add_column(name, justify="right")
+    for speaker in result.speakers:
+        rates = [_percent(speaker.counts[metric]) for metric in result.rates]
+        table.add_row(escape(speaker.speaker), str(speaker.utterances), *rates)
+    return table

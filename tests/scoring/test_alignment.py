@@ -1,0 +1,72 @@
+import random
+
+import pytest
+
+from asr.scoring.alignment import Edit, align, render
+from asr.scoring.error_rates import ErrorCounts
+
+
+def naive_distance(reference: list[str], hypothesis: list[str]) -> int:
+    """Levenshtein distance, full table."""
+    table = [[i + j if i * j == 0 else 0 for j in range(len(hypothesis) + 1)] for i in range(len(reference) + 1)]
+    for i, r in enumerate(reference, 1):
+        for j, h in enumerate(hypothesis, 1):
+            table[i][j] = min(table[i - 1][j] + 1, table[i][j - 1] + 1, table[i - 1][j - 1] + (r != h))
+    return table[-1][-1]
+
+
+def test_alignment_has_the_fewest_errors_and_is_an_alignment():
+    rng = random.Random(0)
+    for _ in range(500):
+        reference, hypothesis = (rng.choices("abcd", k=rng.randrange(13)) for _ in range(2))
+        edits = align(reference, hypothesis)
+        counts = ErrorCounts.of(edits)
+        assert counts.errors == naive_distance(reference, hypothesis)
+        assert counts.length == len(reference)
+        assert [edit.reference for edit in edits if edit.reference is not None] == reference
+        assert [edit.hypothesis for edit in edits if edit.hypothesis is not None] == hypothesis
+        for edit in edits:
+            match edit.operation:
+                case "=":
+                    assert edit.reference == edit.hypothesis
+                case "S":
+                    assert None not in (edit.reference, edit.hypothesis)
+                    assert edit.reference != edit.hypothesis
+                case "D":
+                    assert edit.hypothesis is None
+                case "I":
+                    assert edit.reference is None
+
+
+def test_tokens_with_spaces_are_tokens():
+    """jiwer splits and strips at spaces; a character error rate without them would be another number."""
+    assert align(["a", " ", "b"], ["a", "b"]) == [Edit("=", "a", "a"), Edit("D", " ", None), Edit("=", "b", "b")]
+    assert align([" "], [" "]) == [Edit("=", " ", " ")]
+    assert [edit.operation for edit in align(["new york"], ["new", "york"])].count("=") == 0
+
+
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "operations"),
+    [([], [], ""), ([], ["a", "b"], "II"), (["a"], [], "D")],
+)
+def test_empty_sides(reference, hypothesis, operations):
+    assert "".join(edit.operation for edit in align(reference, hypothesis)) == operations
+
+
+def test_rendering_puts_columns_below_each_other():
+    text = render(align("the cat sat".split(), "a cat sat down".split()))
+    assert text.plain.splitlines() == [
+        "REF: the cat sat ****",
+        "HYP: a   cat sat down",
+        "     S           I",
+    ]
+    assert {span.style for span in text.spans if span.style} == {"bold yellow", "bold magenta"}
+
+
+def test_rendering_breaks_into_blocks_that_fit():
+    edits = align("one two three four five".split(), "one too three five".split())
+    lines = render(edits, width=14).plain.splitlines()
+    assert max(map(len, lines)) <= 14
+    assert len(lines) % 3 == 0
+    joined = [word for line in lines[::3] for word in line.split()[1:]]
+    assert joined == "one two three four five".split()

@@ -1,0 +1,68 @@
+import dataclasses
+import json
+
+import pytest
+
+from asr.errors import UserError
+from asr.scoring.hypotheses import Hypothesis, read_hypotheses, write_hypotheses
+
+ONE = Hypothesis("u1", "s1", 1.5, "größe", None, ["G", "R"], [0.0, 0.25], None, "phone")
+TWO = Hypothesis("u2", "s1", 0.0, None, [], [], [], "a b", "piece")
+
+
+def test_what_is_written_is_read(tmp_path):
+    path = tmp_path / "new" / "hyp.jsonl"
+    write_hypotheses(path, [ONE, TWO])
+    assert read_hypotheses(path) == [ONE, TWO]
+    assert [entry.name for entry in path.parent.iterdir()] == ["hyp.jsonl"]
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "hyp.jsonl"
+    write_hypotheses(path, [ONE])
+
+    def dies():
+        yield TWO
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_hypotheses(path, dies())
+    assert read_hypotheses(path) == [ONE]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"id": 3}, "id=3 instead of a string"),
+        ({"tokens": "GR"}, "tokens='GR' instead of a list"),
+        ({"times_s": [0.0]}, "1 times for 2 tokens"),
+        ({"duration_s": -1}, "duration_s=-1 instead of seconds"),
+        ({"unit": "word"}, "unit='word' instead of one of"),
+        ({"txt": "a"}, "unknown txt"),
+        ({"reference": 7}, "reference=7 instead of"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path, change, message):
+    path = tmp_path / "hyp.jsonl"
+    good = dataclasses.asdict(ONE)
+    path.write_text(json.dumps(good) + "\n" + json.dumps(good | {"id": "u2"} | change) + "\n")
+    with pytest.raises(UserError, match=message) as caught:
+        read_hypotheses(path)
+    assert str(caught.value).startswith(f"{path}:2: ")
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "{}", '{"id": "x"}'])
+def test_a_line_that_is_no_hypothesis_is_named(tmp_path, line):
+    path = tmp_path / "hyp.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(UserError, match=r"hyp.jsonl:1: expected a hypothesis"):
+        read_hypotheses(path)
+
+
+def test_a_repeated_utterance_and_a_missing_file_are_named(tmp_path):
+    path = tmp_path / "hyp.jsonl"
+    write_hypotheses(path, [ONE, ONE])
+    with pytest.raises(UserError, match=r"hyp.jsonl:2: utterance 'u1' is already on line 1"):
+        read_hypotheses(path)
+    with pytest.raises(UserError, match=r"none.jsonl: expected a file of hypotheses, found none"):
+        read_hypotheses(tmp_path / "none.jsonl")

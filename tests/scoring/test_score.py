@@ -1,0 +1,154 @@
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from asr.errors import UserError
+from asr.scoring.error_rates import ErrorCounts
+from asr.scoring.hypotheses import Hypothesis
+from asr.scoring.sclite import write_trn
+from asr.scoring.score import score
+
+
+def hypothesis(ident, reference, text, *, phones=None, heard=None, speaker="s1", unit="phone", duration_s=1.0):
+    tokens = (heard or "").split()
+    return Hypothesis(
+        ident,
+        speaker,
+        duration_s,
+        reference,
+        None if phones is None else phones.split(),
+        tokens,
+        [0.0] * len(tokens),
+        text,
+        unit,
+    )
+
+
+def test_rates_of_phones_words_and_characters():
+    result = score(
+        [
+            hypothesis("u1", "go on", "go in", phones="G OW AA N", heard="G OW IH N"),
+            hypothesis("u2", "go", "go", phones="G OW", heard="G OW", speaker="s2"),
+        ],
+        decode_s=0.5,
+        lexicon="abc",
+    )
+    assert result.rates["per"].counts == ErrorCounts(1, 0, 0, 6)
+    assert result.rates["wer"].counts == ErrorCounts(1, 0, 0, 3)
+    assert result.rates["cer"].counts == ErrorCounts(1, 0, 0, 7)
+    assert [(speaker.speaker, speaker.counts["per"].errors) for speaker in result.speakers] == [
+        ("s1", 1),
+        ("s2", 0),
+    ]
+    assert [utterance.id for utterance in result.utterances] == ["u1", "u2"]
+    written = result.as_dict()
+    assert {name: written[name] for name in ("utterances", "audio_s", "decode_s", "lexicon")} == {
+        "utterances": 2,
+        "audio_s": 2.0,
+        "decode_s": 0.5,
+        "lexicon": "abc",
+    }
+    assert set(written["per"]) == {"rate", "interval", "substitutions", "deletions", "insertions", "length"}
+
+
+def test_noise_and_unknown_words_are_not_scored_as_phones():
+    result = score([hypothesis("u", None, None, phones="NSN G OW SPN", heard="G SPN SPN OW")])
+    assert result.rates["per"].counts == ErrorCounts(0, 0, 0, 2)
+    assert list(result.rates) == ["per"]
+
+
+def test_per_is_for_phones_only():
+    result = score([hypothesis("u", "go on", "go on", phones="g o o n", heard="g o", unit="character")])
+    assert list(result.rates) == ["wer", "cer"]
+
+
+def test_words_are_filtered_on_both_sides_and_compared_without_case():
+    def without_noise(words):
+        return [word for word in words if word != "<NOISE>"]
+
+    utterance = hypothesis("u", "<NOISE> GO ON", "go <NOISE> <NOISE> on")
+    result = score([utterance], filter_words=without_noise)
+    assert result.rates["wer"].counts == ErrorCounts(0, 0, 0, 2)
+    assert result.rates["cer"].counts == ErrorCounts(0, 0, 0, 5)
+    assert score([utterance], filter_words=without_noise, ignore_case=False).rates["wer"].rate == 1.0
+
+
+def test_worst_come_first_by_rate_then_errors():
+    result = score(
+        [
+            hypothesis("good", "a b", "a b"),
+            hypothesis("all wrong", "a", "b"),
+            hypothesis("all wrong and long", "a b", "c d"),
+            hypothesis("half", "a b", "a c"),
+        ]
+    )
+    assert [u.id for u in result.utterances] == ["all wrong and long", "all wrong", "half", "good"]
+
+
+def test_an_empty_reference_counts_insertions():
+    result = score([hypothesis("u1", "", "a b"), hypothesis("u2", "a b c d", "a b c d")])
+    assert result.rates["wer"].counts == ErrorCounts(0, 0, 2, 4)
+    assert result.utterances[0].id == "u1"
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "message"),
+    [
+        ([], "expected hypotheses to score, found none"),
+        ([hypothesis("u1", "a", "a")] * 2, "utterance 'u1': expected once, found 2 times"),
+        ([hypothesis("u1", "a", "a"), hypothesis("u2", None, "a")], "utterance 'u2': expected a reference"),
+        ([hypothesis("u1", "", "a"), hypothesis("u2", "", "")], "utterance 'u1' and all others.*word for WER"),
+        ([hypothesis("u1", "", None, phones="NSN", heard="A")], "expected a reference phone for PER"),
+        ([hypothesis("u1", "a", "a"), hypothesis("u2", "a", None)], "utterance 'u2': expected text as in other"),
+        ([hypothesis("u1", "a", "a"), hypothesis("u2", "a", "a", unit="piece")], "'u2': expected unit 'phone'"),
+        ([hypothesis("u1", "a", None)], "utterance 'u1': expected reference phones, or"),
+    ],
+)
+def test_what_cannot_be_scored_is_named(hypotheses, message):
+    with pytest.raises(UserError, match=message):
+        score(hypotheses)
+
+
+def sclite_program() -> str | None:
+    return shutil.which("sclite", path="/usr/lib/sctk/bin") or shutil.which("sclite")
+
+
+@pytest.mark.skipif(sclite_program() is None, reason="sclite (Debian package sctk) is not installed")
+def test_totals_against_sclite(tmp_path: Path):
+    """sclite weighs a substitution 4 and a deletion or insertion 3. It never finds fewer errors than ours;
+    of two alignments with as many errors it takes the one with fewer substitutions, jiwer either.
+    """
+    rng = random.Random(0)
+    vocabulary = [f"word{index}" for index in range(200)]
+    hypotheses = []
+    for number in range(200):
+        reference = rng.choices(vocabulary, k=rng.randrange(1, 20))
+        heard = []
+        for word in reference:
+            match rng.randrange(20):
+                case 0:
+                    heard.append(rng.choice(vocabulary))
+                case 1:
+                    pass
+                case 2:
+                    heard += [word, rng.choice(vocabulary)]
+                case _:
+                    heard.append(word)
+        name = f"s{number % 3}"
+        hypotheses.append(hypothesis(f"u{number}", " ".join(reference), " ".join(heard), speaker=name))
+    reference_path, hypothesis_path = write_trn(tmp_path, hypotheses)
+    command = [sclite_program(), "-i", "wsj", "-r", reference_path, "trn", "-h", hypothesis_path, "trn"]
+    done = subprocess.run([*map(str, command), "-o", "rsum", "stdout"], capture_output=True, text=True, check=True)
+    (totals,) = [line for line in done.stdout.splitlines() if line.strip().startswith("| Sum")]
+    sentences, words, correct, sub, deletions, insertions, errors, _ = map(
+        int, totals.replace("|", " ").split()[1:]
+    )
+    ours = score(hypotheses).rates["wer"].counts
+    assert (sentences, words) == (len(hypotheses), ours.length)
+    assert correct + sub + deletions == words
+    assert ours.errors <= errors <= ours.errors * 1.01
+    assert abs(sub - ours.substitutions) <= 0.05 * errors
+    assert insertions - deletions == ours.insertions - ours.deletions
