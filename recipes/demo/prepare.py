@@ -41,7 +41,8 @@ SHARD_MINUTES = 3.0
 class Options:
     """What the embedded corpus holds; the defaults are what results are quoted for."""
 
-    seed: int = option(1, help="seed of sentences, random words and variations of the voices")
+    # Seed 26 draws no vulgar word from the dictionary, which holds many.
+    seed: int = option(26, help="seed of sentences, random words and variations of the voices")
     train_minutes: float = option(66.0, help="speech in train, about", unit="min")
     dev_minutes: float = option(4.0, help="speech in dev, about", unit="min")
     test_minutes: float = option(7.0, help="speech in test: unseen sentences, voices of train", unit="min")
