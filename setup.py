@@ -1,10 +1,161 @@
-"""Packages under their installed names: conf/ and recipes/ travel as asr_conf and asr_recipes."""
+"""Packages under their installed names, and the compiled attention kernels where they can be built.
 
-from setuptools import find_packages, setup
+conf/ and recipes/ travel as asr_conf and asr_recipes. The kernels are one library per device that holds
+operators of PyTorch's stable ABI and no Python: it serves every Python and every torch from 2.11 on. What
+cannot be built is left out and the reason kept in attention_ext/build.json, which
+`attention_ext.why_unavailable` reads; the installation succeeds all the same.
+
+The build looks at these variables of the environment:
+    ATTENTION_EXT_CUDA   0 leaves the CUDA half out, 1 makes its failure an error; otherwise it is built if
+                         nvcc is found in CUDA_HOME or /usr/local/cuda
+    TORCH_CUDA_ARCH_LIST architectures, "8.0;9.0" if unset
+    CXX                  the C++ compiler, c++ if unset
+"""
+
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
 
 INSTALLED_NAME = {"asr": "asr", "attention_ext": "attention_ext", "conf": "asr_conf", "recipes": "asr_recipes"}
+SOURCES = Path("attention_ext")
+OPERATORS = ("hashing", "kmeans", "clustered_attention", "improved_clustered_attention")
+STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"  # torch 2.11
+AVX2 = ["-mavx2", "-mfma", "-mbmi2"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
+
+
+class Unavailable(Exception):
+    """Why a library is left out."""
+
+
+def find_torch() -> Path:
+    """Return torch's folder without importing it, from an isolated build's surroundings if need be."""
+    spec = importlib.util.find_spec("torch")
+    candidates = [Path(place) for place in spec.submodule_search_locations or []] if spec else []
+    candidates += [Path(sysconfig.get_path(scheme)) / "torch" for scheme in ("purelib", "platlib")]
+    for folder in candidates:
+        if (folder / "include/torch/csrc/stable/library.h").is_file():
+            return folder
+    raise Unavailable(
+        "torch was not installed when this package was built; "
+        "run `pip install --no-build-isolation --force-reinstall --no-deps` on its source"
+    )
+
+
+def compile_objects(units: list[tuple[Path, str, list[str]]], folder: Path) -> list[str]:
+    """Run one compiler command per (source, object name, command); return the objects."""
+    folder.mkdir(parents=True, exist_ok=True)
+    newest = max(path.stat().st_mtime for path in [*SOURCES.rglob("*.h"), Path("setup.py")])
+    objects = []
+    for source, name, command in units:
+        target = folder / name
+        objects.append(str(target))
+        if target.is_file() and target.stat().st_mtime > max(newest, source.stat().st_mtime):
+            continue
+        run([*command, "-c", str(source), "-o", str(target)])
+    return objects
+
+
+def run(command: list[str]) -> None:
+    """Run a compiler; raise its first error line as the reason."""
+    print(" ".join(command), flush=True)
+    try:
+        subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True)
+    except OSError as error:
+        raise Unavailable(f"{command[0]} cannot be run: {error.strerror}") from None
+    except subprocess.CalledProcessError as error:
+        print(error.stderr)
+        lines = [line for line in error.stderr.splitlines() if "error" in line] or ["no message"]
+        raise Unavailable(f"{command[0]} failed: {lines[0].strip()}") from None
+
+
+def link(command: list[str], objects: list[str], torch: Path, libraries: list[str], target: Path) -> None:
+    """Link a library against torch, which it finds loaded at run time."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    names = [f"-l{library}" for library in libraries]
+    run([*command, "-shared", *objects, f"-L{torch / 'lib'}", *names, "-o", str(target)])
+
+
+def build_cpu(torch: Path, objects_folder: Path, target: Path) -> None:
+    """Build the CPU library: the operators once, their kernels once per instruction set."""
+    compiler = os.environ.get("CXX", "c++").split()
+    if shutil.which(compiler[0]) is None:
+        raise Unavailable(f"no C++ compiler: {compiler[0]} was not found when this package was built")
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    flags = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-Wno-psabi"]
+    flags += ["-DATTENTION_EXT_X86"] if x86 else []
+    includes = [STABLE_ABI, "-isystem", str(torch / "include")]
+    operators = ["schema.cpp", *(f"{operator}/cpu.cpp" for operator in OPERATORS)]
+    units = [
+        (SOURCES / name, name.replace("/", "_") + ".o", [*compiler, *flags, *includes]) for name in operators
+    ]
+    units += [(SOURCES / "cpu/dispatch.cpp", "dispatch.o", [*compiler, *flags])]
+    sets: dict[str, list[str]] = {"generic": [], **({"avx2": AVX2, "avx512": AVX512} if x86 else {})}
+    units += [
+        (SOURCES / "cpu/isa.cpp", f"isa_{name}.o", [*compiler, *flags, *isa]) for name, isa in sets.items()
+    ]
+    objects = compile_objects(units, objects_folder)
+    link(compiler, objects, torch, ["torch_cpu", "c10"], target)
+
+
+class BuildKernels(build_ext):
+    """Build what can be built, write down why the rest was not."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Return the library's path: it is no Python module, its name carries no Python version."""
+        return fullname.replace(".", "/") + ".so"
+
+    def build_extension(self, ext: Extension) -> None:
+        """Build the libraries into the package's folder; no failure of a compiler leaves this function."""
+        package = Path(self.build_lib) / "attention_ext"
+        objects = Path(self.build_temp) / "attention_ext"
+        reasons: dict[str, str | None] = {}
+        try:
+            build_cpu(find_torch(), objects, package / "kernels_cpu.so")
+            reasons["cpu"] = None
+        except Unavailable as error:
+            reasons["cpu"] = str(error)
+            print(f"attention_ext is built without its kernels: {error}")
+        reasons["cuda"] = "the CUDA kernels were not built"
+        package.mkdir(parents=True, exist_ok=True)
+        (package / "build.json").write_text(json.dumps(reasons) + "\n")
+
+    def copy_extensions_to_source(self) -> None:
+        """Copy what was built beside the sources, for an editable installation."""
+        for built in self.get_outputs():
+            # A loaded library must not change under the program that runs it: replace, don't overwrite.
+            target = SOURCES / Path(built).name
+            target.unlink(missing_ok=True)
+            shutil.copy(built, target)
+
+    def get_outputs(self) -> list[str]:
+        """Return what was built."""
+        package = Path(self.build_lib) / "attention_ext"
+        return [str(path) for path in (*package.glob("kernels_*.so"), package / "build.json") if path.is_file()]
+
+
+class AnyPython(bdist_wheel):
+    """A wheel for this platform and every Python."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Return the tag py3-none-<platform>."""
+        return "py3", "none", super().get_tag()[2]
+
 
 folders = find_packages(include=[f"{folder}{tail}" for folder in INSTALLED_NAME for tail in ("", ".*")])
 packages = [".".join([INSTALLED_NAME[head], *rest]) for head, *rest in (folder.split(".") for folder in folders)]
 
-setup(packages=packages)
+setup(
+    packages=packages,
+    ext_modules=[Extension("attention_ext.kernels", sources=[])],
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPython},
+)

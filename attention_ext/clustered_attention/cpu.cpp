@@ -1,0 +1,83 @@
+// Clustered attention on the CPU.
+#include "cpu_heads.h"
+
+namespace attention_ext {
+namespace {
+
+constexpr int64_t row_block = 1024;
+
+// to[i] = from[cluster of i], for all valid queries; zero at padding.
+template <class T>
+void scatter_rows(const Heads<T>& in, int64_t size, const T* from_C, int64_t stride, T* to_N) {
+  const int64_t blocks = (in.N + row_block - 1) / row_block;
+  const int32_t* groups = static_cast<const int32_t*>(in.groups_BHN.const_data_ptr());
+  parallel(in.heads * blocks, [&](int64_t task) {
+    const int64_t head = task / blocks, start = task % blocks * row_block;
+    for (int64_t i = start; i < std::min(in.queries(head), start + row_block); ++i)
+      std::copy_n(
+          from_C + (head * in.C + groups[head * in.N + i]) * stride, size, to_N + (head * in.N + i) * size);
+  });
+  zero_padding(in, size, to_N);
+}
+
+template <class T>
+std::tuple<Tensor, Tensor, Tensor> forward(const Heads<T>& in, const Tensor& like) {
+  const Tensor out = new_tensor(like, {in.B, in.H, in.N, in.E}, in.type);
+  const Tensor log_sum = new_tensor(like, {in.B, in.H, in.C}, in.type);
+  const Tensor values = new_tensor(like, {in.B, in.H, in.C, in.E}, in.type);
+  DenseResult<T>{data_of<T>(log_sum), data_of<T>(values), 0, nullptr, nullptr}.compute(in);
+  scatter_rows<T>(in, in.E, data_of<T>(values), in.E, data_of<T>(out));
+  return {as_type(out, like.scalar_type()), log_sum, values};
+}
+
+template <class T>
+std::tuple<Tensor, Tensor, Tensor> backward(
+    const Heads<T>& in, const Tensor& like, const Tensor& grad, const Tensor& log_sum, const Tensor& values) {
+  const Tensor grad_q = new_tensor(like, {in.B, in.H, in.N, in.D}, in.type);
+  const Tensor grad_k = new_tensor(like, {in.B, in.H, in.S, in.D}, in.type);
+  const Tensor grad_v = new_tensor(like, {in.B, in.H, in.S, in.E}, in.type);
+  const Tensor grad_rows = with_contiguous_rows(as_type(grad, in.type));
+  const DenseGradients<T> dense(in);
+  dense.sum_members(in, View<T>(grad_rows));
+  // δ_j = Σ_i G_i · O_i, and all members share O_i.
+  parallel(in.heads * in.C, [&](int64_t task) {
+    T product = 0;
+    for (int64_t e = 0; e < in.E; ++e)
+      product += (dense.grads_CE + task * in.padded_E)[e] * data_of<T>(values)[task * in.E + e];
+    (dense.delta_C + task / in.C * in.padded_C)[task % in.C] = product;
+  });
+  dense.pass(in, 0, data_of<T>(log_sum), nullptr, nullptr, nullptr, data_of<T>(grad_k), data_of<T>(grad_v));
+  scatter_rows<T>(in, in.D, dense.centroid_CD + 0, in.padded_D, data_of<T>(grad_q));
+  const ScalarType type = like.scalar_type();
+  return {as_type(grad_q, type), as_type(grad_k, type), as_type(grad_v, type)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> clustered_attention(
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
+    const Tensor& key_lengths, int64_t clusters) {
+  check_inputs(q, k, v, groups);
+  if (q.scalar_type() == ScalarType::Double)
+    return forward(Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters), q);
+  return forward(Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters), q);
+}
+
+std::tuple<Tensor, Tensor, Tensor> clustered_attention_backward(
+    const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups,
+    const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, const Tensor& log_sum,
+    const Tensor& values) {
+  check_inputs(q, k, v, groups);
+  require_shape(grad, {q.size(0), q.size(1), q.size(2), v.size(3)}, "grad");
+  if (q.scalar_type() == ScalarType::Double)
+    return backward(
+        Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters), q, grad, log_sum, values);
+  return backward(Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters), q, grad, log_sum, values);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(attention_ext, CPU, library) {
+  library.impl("clustered_attention", TORCH_BOX(&clustered_attention));
+  library.impl("clustered_attention_backward", TORCH_BOX(&clustered_attention_backward));
+}
+
+}  // namespace attention_ext

@@ -1,0 +1,295 @@
+// What forward and backward of both attentions share on the CPU: checked inputs, clusters in sorted order,
+// centroids, and the pass of all centroids over all keys.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+#include "../common.h"
+#include "../cpu/kernels.h"
+
+namespace attention_ext {
+namespace {
+
+// Memory that nobody needs to be zero.
+template <class T>
+class Buffer {
+ public:
+  explicit Buffer(int64_t count) : memory_(new T[std::max<int64_t>(count, 1)]) {}
+  T* operator+(int64_t offset) const { return memory_.get() + offset; }
+
+ private:
+  std::unique_ptr<T[]> memory_;
+};
+
+inline void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups) {
+  require(q.dim() == 4, "q must be [B, H, N, D], found " + shape_of(q));
+  require(k.dim() == 4, "k must be [B, H, S, D], found " + shape_of(k));
+  const int64_t B = q.size(0), H = q.size(1);
+  require_shape(k, {B, H, k.size(2), q.size(3)}, "k");
+  require(v.dim() == 4, "v must be [B, H, S, E], found " + shape_of(v));
+  require_shape(v, {B, H, k.size(2), v.size(3)}, "v");
+  require_shape(groups, {B, H, q.size(2)}, "groups");
+  require(q.size(3) >= 1 && v.size(3) >= 1, "the head size must be at least 1");
+  require(q.size(2) < (1ll << 31) && k.size(2) < (1ll << 31), "at most 2^31 − 1 positions");
+  require(floating(q.scalar_type()), "q must have a floating type");
+  require(
+      q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type(), "q, k and v must share a type");
+}
+
+// One call's inputs; `head` counts b · H + h.
+template <class T>
+struct Heads {
+  static constexpr ScalarType type = sizeof(T) == 8 ? ScalarType::Double : ScalarType::Float;
+
+  const Kernels<T>& kernel = kernels<T>();
+  Tensor q_BHND, k_BHSD, v_BHSE, groups_BHN;
+  int64_t B, H, N, S, D, E, C, heads;
+  int64_t padded_C, padded_D, padded_E;
+  T scale;
+  View<T> q, k, v;
+  std::vector<int64_t> query_length_B, key_length_B;
+  int64_t block_keys, blocks;
+  // Queries of a head sorted by cluster, in the order of their positions; where each cluster starts.
+  Buffer<int32_t> order, starts;
+  Buffer<T> centroids_DC;  // mean queries over √D, transposed
+
+  Heads(
+      const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& groups_, const Tensor& query_lengths,
+      const Tensor& key_lengths, int64_t clusters)
+      : q_BHND(with_contiguous_rows(as_type(q_, type))),
+        k_BHSD(with_contiguous_rows(as_type(k_, type))),
+        v_BHSE(with_contiguous_rows(as_type(v_, type))),
+        groups_BHN(torch::stable::contiguous(as_type(groups_, ScalarType::Int))),
+        B(q_.size(0)),
+        H(q_.size(1)),
+        N(q_.size(2)),
+        S(k_.size(2)),
+        D(q_.size(3)),
+        E(v_.size(3)),
+        C(std::min(clusters, N)),
+        heads(B * H),
+        padded_C(kernel.padded(C)),
+        padded_D(kernel.padded(D)),
+        padded_E(kernel.padded(E)),
+        scale(static_cast<T>(1 / std::sqrt(static_cast<double>(D)))),
+        q(q_BHND),
+        k(k_BHSD),
+        v(v_BHSE),
+        query_length_B(lengths_of(query_lengths, B, N, "query_lengths")),
+        key_length_B(lengths_of(key_lengths, B, S, "key_lengths")),
+        // At most 64 blocks: each costs a partial result of C rows.
+        block_keys(std::max<int64_t>(1024, (S / 64 + 511) / 512 * 512)),
+        blocks(std::max<int64_t>(1, (S + block_keys - 1) / block_keys)),
+        order(heads * N),
+        starts(heads * (C + 1)),
+        centroids_DC(heads * D * padded_C) {
+    require(clusters >= 1 && clusters <= 1024, "clusters must lie in 1 … 1024, found " + std::to_string(clusters));
+    sort_by_cluster();
+    parallel(heads * C, [&](int64_t task) { write_centroid(task / C, task % C); });
+    parallel(heads, [&](int64_t head) {
+      for (int64_t d = 0; d < D; ++d)
+        for (int64_t c = C; c < padded_C; ++c) (centroids_DC + (head * D + d) * padded_C)[c] = 0;
+    });
+  }
+
+  int64_t queries(int64_t head) const { return query_length_B[head / H]; }
+  int64_t keys(int64_t head) const { return key_length_B[head / H]; }
+  int64_t keys_in_block(int64_t head, int64_t block) const {
+    return std::max<int64_t>(0, std::min(block_keys, keys(head) - block * block_keys));
+  }
+  int64_t members(int64_t head, int64_t c) const {
+    const int32_t* start = starts + head * (C + 1) + c;
+    return start[1] - start[0];
+  }
+  const int32_t* members_of(int64_t head, int64_t c) const {
+    return order + head * N + *(starts + head * (C + 1) + c);
+  }
+
+ private:
+  void sort_by_cluster() {
+    std::atomic<bool> valid{true};
+    parallel(heads, [&](int64_t head) {
+      const int64_t n = queries(head);
+      const int32_t* group = static_cast<const int32_t*>(groups_BHN.const_data_ptr()) + head * N;
+      int32_t* start = starts + head * (C + 1);
+      std::fill_n(start, C + 1, 0);
+      for (int64_t i = 0; i < n; ++i) {
+        if (group[i] < 0 || group[i] >= C) {
+          valid = false;
+          return;
+        }
+        ++start[group[i] + 1];
+      }
+      for (int64_t c = 0; c < C; ++c) start[c + 1] += start[c];
+      std::vector<int32_t> next(start, start + C);
+      for (int64_t i = 0; i < n; ++i) (order + head * N)[next[group[i]]++] = static_cast<int32_t>(i);
+    });
+    require(valid, "groups must lie in 0 … min(clusters, N) − 1 at valid positions");
+  }
+
+  void write_centroid(int64_t head, int64_t c) {
+    const int64_t count = members(head, c);
+    const int32_t* member = members_of(head, c);
+    std::vector<T> sum(D, 0);
+    const T* rows = q.head(head / H, head % H);
+    for (int64_t i = 0; i < count; ++i) {
+      const T* row = rows + member[i] * q.stride_n;
+      for (int64_t d = 0; d < D; ++d) sum[d] += row[d];
+    }
+    // The mean first, then the scale: as in the reference.
+    T* to = centroids_DC + head * D * padded_C + c;
+    for (int64_t d = 0; d < D; ++d) to[d * padded_C] = sum[d] / static_cast<T>(std::max<int64_t>(count, 1)) * scale;
+  }
+};
+
+// Softmax of every centroid over all keys: log of the sum, weighted values, and the top keys where K > 0.
+// Without valid keys all of it is zero.
+template <class T>
+struct DenseResult {
+  T* log_sum_C;              // [heads, C]
+  T* values_CE;              // [heads, C, E]
+  int64_t K;
+  T* mass_C;                 // [heads, C]: the weights of the top keys
+  int32_t* top_CK;           // [heads, C, K]: rising positions, then −1
+
+  void compute(const Heads<T>& in) const {
+    const int64_t C = in.C, E = in.E, parts = in.heads * in.blocks;
+    Buffer<T> maximum(parts * in.padded_C), sum(parts * in.padded_C), values(parts * C * in.padded_E);
+    Buffer<Ordered<T>> scores(parts * C * K);
+    Buffer<int32_t> top(parts * C * K), top_count(parts * C);
+    parallel_with_scratch(parts, in.kernel.dense_scratch(C, in.D, E, K), [&](int64_t part, char* scratch) {
+      const int64_t head = part / in.blocks, block = part % in.blocks, b = head / in.H, h = head % in.H;
+      const int64_t keys = in.keys_in_block(head, block);
+      if (keys == 0) return;
+      in.kernel.dense(
+          {C, in.D, E, K, block * in.block_keys, keys, in.centroids_DC + head * in.D * in.padded_C,
+           in.k.head(b, h), in.v.head(b, h), in.k.stride_n, in.v.stride_n, maximum + part * in.padded_C,
+           sum + part * in.padded_C, values + part * C * in.padded_E, scores + part * C * K, top + part * C * K,
+           top_count + part * C, scratch});
+    });
+    parallel(in.heads * C, [&](int64_t task) {
+      const int64_t head = task / C, c = task % C, first = head * in.blocks;
+      T* out = values_CE + task * E;
+      std::fill_n(out, E, T(0));
+      log_sum_C[task] = 0;
+      if (K) mass_C[task] = 0, std::fill_n(top_CK + task * K, K, -1);
+      const int64_t used = (in.keys(head) + in.block_keys - 1) / in.block_keys;
+      if (used == 0) return;
+      T highest = std::numeric_limits<T>::lowest(), total = 0;
+      for (int64_t i = first; i < first + used; ++i) highest = std::max(highest, (maximum + i * in.padded_C)[c]);
+      for (int64_t i = first; i < first + used; ++i)
+        total += (sum + i * in.padded_C)[c] * std::exp((maximum + i * in.padded_C)[c] - highest);
+      for (int64_t i = first; i < first + used; ++i) {
+        const T factor = std::exp((maximum + i * in.padded_C)[c] - highest) / total;
+        const T* from = values + (i * C + c) * in.padded_E;
+        for (int64_t e = 0; e < E; ++e) out[e] += factor * from[e];
+      }
+      log_sum_C[task] = highest + std::log(total);
+      if (K == 0) return;
+
+      std::vector<Ordered<T>> candidate_scores;
+      std::vector<int32_t> candidates;
+      for (int64_t i = first; i < first + used; ++i) {
+        const int64_t at = (i * C + c) * K, found = (top_count + i * C)[c];
+        candidate_scores.insert(candidate_scores.end(), scores + at, scores + at + found);
+        candidates.insert(candidates.end(), top + at, top + at + found);
+      }
+      const int64_t kept = in.kernel.select(
+          static_cast<int64_t>(candidates.size()), K, candidate_scores.data(), candidates.data());
+      for (int64_t i = 0; i < kept; ++i) {
+        mass_C[task] += std::exp(score_of(candidate_scores[i]) - log_sum_C[task]);
+        top_CK[task * K + i] = candidates[i];
+      }
+      // What the other keys contribute is left when the top keys' share is taken away.
+      const T* rows = in.v.head(head / in.H, head % in.H);
+      for (int64_t i = 0; i < kept; ++i) {
+        const T weight = std::exp(score_of(candidate_scores[i]) - log_sum_C[task]);
+        const T* row = rows + candidates[i] * in.v.stride_n;
+        for (int64_t e = 0; e < E; ++e) out[e] -= weight * row[e];
+      }
+    });
+  }
+};
+
+// Backward of the same pass.
+template <class T>
+struct DenseGradients {
+  Buffer<T> grads_CE, centroid_CD, delta_C;  // Ḡ, padded rows; dL/dQ^c over 1, padded rows; δ
+  explicit DenseGradients(const Heads<T>& in)
+      : grads_CE(in.heads * in.C * in.padded_E),
+        centroid_CD(in.heads * in.C * in.padded_D),
+        delta_C(in.heads * in.padded_C) {}
+
+  // Sum the output's gradients over every cluster's members.
+  void sum_members(const Heads<T>& in, const View<T>& grad) const {
+    parallel(in.heads * in.C, [&](int64_t task) {
+      const int64_t head = task / in.C, c = task % in.C;
+      T* sum = grads_CE + task * in.padded_E;
+      std::fill_n(sum, in.padded_E, T(0));
+      const T* rows = grad.head(head / in.H, head % in.H);
+      const int32_t* member = in.members_of(head, c);
+      for (int64_t i = 0; i < in.members(head, c); ++i)
+        for (int64_t e = 0; e < in.E; ++e) sum[e] += rows[member[i] * grad.stride_n + e];
+    });
+  }
+
+  // Needs delta_C; grad_mass_C and the top keys where K > 0. Writes dK and dV of all keys, zero at padding.
+  void pass(
+      const Heads<T>& in, int64_t K, const T* log_sum_C, const T* grad_mass_C, const int32_t* top_CK,
+      const int32_t* top_count_C, T* grad_k, T* grad_v) const {
+    const int64_t C = in.C, D = in.D, E = in.E, padded_C = in.padded_C, parts = in.heads * in.blocks;
+    Buffer<T> centroids_CD(in.heads * C * in.padded_D), grads_EC(in.heads * E * padded_C);
+    Buffer<T> log_sum(in.heads * padded_C), partial(parts * C * in.padded_D);
+    parallel(in.heads, [&](int64_t head) {
+      for (int64_t c = 0; c < padded_C; ++c) {
+        (log_sum + head * padded_C)[c] = c < C ? log_sum_C[head * C + c] : 0;
+        if (c >= C) (delta_C + head * padded_C)[c] = 0;
+        for (int64_t e = 0; e < E; ++e)
+          (grads_EC + (head * E + e) * padded_C)[c] = c < C ? (grads_CE + (head * C + c) * in.padded_E)[e] : 0;
+      }
+      for (int64_t c = 0; c < C; ++c)
+        for (int64_t d = 0; d < in.padded_D; ++d)
+          (centroids_CD + (head * C + c) * in.padded_D)[d] =
+              d < D ? (in.centroids_DC + (head * D + d) * padded_C)[c] : 0;
+    });
+    parallel_with_scratch(parts, in.kernel.dense_backward_scratch(C, D, E), [&](int64_t part, char* scratch) {
+      const int64_t head = part / in.blocks, block = part % in.blocks, b = head / in.H, h = head % in.H;
+      const int64_t first = block * in.block_keys, keys = in.keys_in_block(head, block);
+      const int64_t all = std::max<int64_t>(0, std::min(in.block_keys, in.S - first));
+      std::fill_n(grad_k + (head * in.S + first + keys) * D, (all - keys) * D, T(0));
+      std::fill_n(grad_v + (head * in.S + first + keys) * E, (all - keys) * E, T(0));
+      if (keys == 0) return;
+      in.kernel.dense_backward(
+          {C, D, E, K, first, keys, in.centroids_DC + head * D * padded_C,
+           centroids_CD + head * C * in.padded_D, grads_EC + head * E * padded_C,
+           grads_CE + head * C * in.padded_E, log_sum + head * padded_C, delta_C + head * padded_C,
+           grad_mass_C + head * C, top_CK + head * C * K, top_count_C + head * C, in.k.head(b, h),
+           in.v.head(b, h), in.k.stride_n, in.v.stride_n, grad_k + head * in.S * D, grad_v + head * in.S * E,
+           partial + part * C * in.padded_D, in.scale, scratch});
+    });
+    parallel(in.heads * C, [&](int64_t task) {
+      const int64_t head = task / C, c = task % C;
+      T* sum = centroid_CD + task * in.padded_D;
+      std::fill_n(sum, in.padded_D, T(0));
+      const int64_t used = (in.keys(head) + in.block_keys - 1) / in.block_keys;
+      for (int64_t i = head * in.blocks; i < head * in.blocks + used; ++i)
+        for (int64_t d = 0; d < D; ++d) sum[d] += (partial + (i * C + c) * in.padded_D)[d];
+      const T share = 1 / static_cast<T>(std::max<int64_t>(in.members(head, c), 1));
+      for (int64_t d = 0; d < D; ++d) sum[d] *= share;
+    });
+  }
+};
+
+// Rows of padded queries, zeroed.
+template <class T>
+void zero_padding(const Heads<T>& in, int64_t size, T* rows) {
+  parallel(in.heads, [&](int64_t head) {
+    std::fill_n(rows + (head * in.N + in.queries(head)) * size, (in.N - in.queries(head)) * size, T(0));
+  });
+}
+
+}  // namespace
+}  // namespace attention_ext

@@ -1,0 +1,247 @@
+// Attention of all centroids over one block of keys, forward and backward.
+//
+// Keys are taken in chunks whose C × chunk scores stay in the cache; clusters lie in the lanes, so that
+// softmax statistics and top-key search work on whole vectors and nothing is transposed. See NOTES.md.
+#pragma once
+
+#include "../cpu/gemm.h"
+#include "../cpu/kernels.h"
+#include "../improved_clustered_attention/topk.h"
+
+namespace attention_ext {
+namespace {
+
+// Keys in a chunk: scores of about 32k values.
+template <class T>
+int64_t chunk_keys(int64_t C, int64_t largest) {
+  int64_t keys = largest;
+  while (keys > 16 && keys * C * static_cast<int64_t>(sizeof(T)) > 240 * 1024) keys /= 2;
+  return keys;
+}
+
+constexpr int64_t forward_chunk = 512, backward_chunk = 256;
+
+// Hands out aligned pieces of a task's scratch; with no memory it only adds up what is needed.
+struct Scratch {
+  char* memory;
+  int64_t used = 0;
+  template <class T>
+  T* take(int64_t count) {
+    T* piece = memory ? reinterpret_cast<T*>(memory + used) : nullptr;
+    used += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
+    return piece;
+  }
+};
+
+// Rows as vectors need them: in place where a row is a whole number of vectors, else copied and padded.
+template <class T>
+struct PaddedRows {
+  const T* data;
+  int64_t stride;
+};
+
+template <class T>
+PaddedRows<T> padded_rows(const T* from, int64_t stride, int64_t rows, int64_t size, T* copy) {
+  const int64_t padded = round_up(size, Simd<T>::width);
+  if (padded == size) return {from, stride};
+  for (int64_t i = 0; i < rows; ++i) {
+    memcpy(copy + i * padded, from + i * stride, size * sizeof(T));
+    for (int64_t j = size; j < padded; ++j) copy[i * padded + j] = 0;
+  }
+  return {copy, padded};
+}
+
+// Stands for "no score yet"; finite, so that nothing subtracts one infinity from another.
+template <class T>
+constexpr T lowest_score() {
+  return static_cast<T>(sizeof(T) == 4 ? -3.0e38 : -1.0e308);
+}
+
+template <class T>
+struct DenseScratch {
+  T *scores, *rows, *maximum;
+  TopKeys<T> top;
+  int64_t bytes;
+  DenseScratch(char* memory, int64_t C, int64_t E, int64_t K) {
+    constexpr int64_t W = Simd<T>::width;
+    const int64_t chunk = chunk_keys<T>(round_up(C, W), forward_chunk);
+    Scratch scratch{memory};
+    scores = scratch.take<T>(chunk * round_up(C, W));
+    rows = scratch.take<T>(E % W ? chunk * round_up(E, W) : 0);
+    maximum = scratch.take<T>(round_up(C, W));
+    top.capacity = K + chunk;
+    top.segments = scratch.take<T>(K ? chunk * W : 0);
+    top.threshold = scratch.take<T>(K ? round_up(C, W) : 0);
+    top.scores = scratch.take<Ordered<T>>(K ? C * top.capacity : 0);
+    top.positions = scratch.take<int32_t>(K ? C * top.capacity : 0);
+    bytes = scratch.used;
+  }
+};
+
+template <class T>
+int64_t dense_scratch(int64_t C, int64_t, int64_t E, int64_t K) {
+  return DenseScratch<T>(nullptr, C, E, K).bytes;
+}
+
+// Running maximum, then exp(score − maximum) in place, and its sum; V vectors of clusters at a time.
+template <class T, int V>
+void softmax_columns(int64_t keys, T* scores, int64_t stride, T* maximum, T* rescale, T* sum) {
+  constexpr int64_t W = Simd<T>::width;
+  Vec<T> before[V], top[V], total[V];
+  for (int j = 0; j < V; ++j) before[j] = top[j] = load(maximum + j * W);
+  for (int64_t s = 0; s < keys; ++s)
+#pragma GCC unroll 4
+    for (int j = 0; j < V; ++j) top[j] = larger<T>(top[j], load(scores + s * stride + j * W));
+  for (int j = 0; j < V; ++j) {
+    const Vec<T> factor = exp_vec(before[j] - top[j]);
+    store(rescale + j * W, factor);
+    store(maximum + j * W, top[j]);
+    total[j] = load(sum + j * W) * factor;
+  }
+  for (int64_t s = 0; s < keys; ++s)
+#pragma GCC unroll 4
+    for (int j = 0; j < V; ++j) {
+      const Vec<T> weight = exp_vec(load(scores + s * stride + j * W) - top[j]);
+      total[j] += weight;
+      store(scores + s * stride + j * W, weight);
+    }
+  for (int j = 0; j < V; ++j) store(sum + j * W, total[j]);
+}
+
+template <class T>
+void dense_block(const DenseTask<T>& task) {
+  constexpr int64_t W = Simd<T>::width;
+  const int64_t C = task.C, padded_C = round_up(C, W), padded_E = round_up(task.E, W);
+  const int64_t chunk = chunk_keys<T>(padded_C, forward_chunk);
+  DenseScratch<T> scratch(task.scratch, C, task.E, task.K);
+  for (int64_t c = 0; c < padded_C; c += W) {
+    store(task.maximum_C + c, splat<T>(lowest_score<T>()));
+    store(task.sum_C + c, Vec<T>{});
+  }
+  if (task.K) scratch.top.start(C, padded_C, task.top_count_C);
+
+  for (int64_t start = task.first; start < task.first + task.keys; start += chunk) {
+    const int64_t left = task.first + task.keys - start, keys = left < chunk ? left : chunk;
+    gemm<T, Order::rows>(
+        keys, padded_C, task.D, task.k + start * task.stride_k, task.stride_k, task.centroids_DC, padded_C,
+        scratch.scores, padded_C, false);
+    if (task.K)
+      scratch.top.search(C, padded_C, task.K, start, keys, scratch.scores, task.top_count_C);
+    int64_t c = 0;
+    for (; c + 2 * W <= padded_C; c += 2 * W)
+      softmax_columns<T, 2>(
+          keys, scratch.scores + c, padded_C, task.maximum_C + c, scratch.maximum + c, task.sum_C + c);
+    if (c < padded_C)
+      softmax_columns<T, 1>(
+          keys, scratch.scores + c, padded_C, task.maximum_C + c, scratch.maximum + c, task.sum_C + c);
+    const bool add = start > task.first;
+    if (add)
+      for (int64_t i = 0; i < C; ++i)
+        for (int64_t e = 0; e < padded_E; e += W)
+          store(task.values_CE + i * padded_E + e, load(task.values_CE + i * padded_E + e) * scratch.maximum[i]);
+    const PaddedRows<T> v =
+        padded_rows<T>(task.v + start * task.stride_v, task.stride_v, keys, task.E, scratch.rows);
+    gemm<T, Order::columns>(
+        C, padded_E, keys, scratch.scores, padded_C, v.data, v.stride, task.values_CE, padded_E, add);
+  }
+  if (task.K) scratch.top.finish(C, task.K, task.top_count_C, task.top_scores_CK, task.top_CK);
+}
+
+template <class T>
+struct DenseBackwardScratch {
+  T *weights, *slopes, *rows, *out;
+  int32_t* next;
+  int64_t bytes;
+  DenseBackwardScratch(char* memory, int64_t C, int64_t D, int64_t E) {
+    constexpr int64_t W = Simd<T>::width;
+    const int64_t padded = round_up(C, W), chunk = chunk_keys<T>(padded, backward_chunk);
+    const int64_t widest = round_up(D > E ? D : E, W);
+    Scratch scratch{memory};
+    weights = scratch.take<T>(chunk * padded);
+    slopes = scratch.take<T>(chunk * padded);
+    rows = scratch.take<T>(D % W ? chunk * round_up(D, W) : 0);
+    out = scratch.take<T>(D % W || E % W ? chunk * widest : 0);
+    next = scratch.take<int32_t>(C);
+    bytes = scratch.used;
+  }
+};
+
+template <class T>
+int64_t dense_backward_scratch(int64_t C, int64_t D, int64_t E) {
+  return DenseBackwardScratch<T>(nullptr, C, D, E).bytes;
+}
+
+// to[rows, size] = a[rows, K] · b[K, padded size], through `out` where a row is not a whole number of vectors.
+template <class T>
+void gemm_to_rows(
+    int64_t rows, int64_t size, int64_t K, const T* a, int64_t stride_a, const T* b, T* to, T* out) {
+  const int64_t padded = round_up(size, Simd<T>::width);
+  T* target = padded == size ? to : out;
+  gemm<T, Order::rows>(rows, padded, K, a, stride_a, b, padded, target, padded, false);
+  if (target == out)
+    for (int64_t i = 0; i < rows; ++i) memcpy(to + i * size, out + i * padded, size * sizeof(T));
+}
+
+// With P the weights, G the summed output gradients: dV = Pᵀ G, dP = G Vᵀ, dS = P ∘ (dP − δ). The top keys'
+// entries belong to the exact part: they give no dV here, and their dP is the derivative by the mass.
+template <class T>
+void dense_backward_block(const DenseBackwardTask<T>& task) {
+  constexpr int64_t W = Simd<T>::width;
+  const int64_t C = task.C, D = task.D, E = task.E, padded_C = round_up(C, W), padded_D = round_up(D, W);
+  const int64_t chunk = chunk_keys<T>(padded_C, backward_chunk);
+  DenseBackwardScratch<T> scratch(task.scratch, C, D, E);
+  if (task.K)
+    for (int64_t c = 0; c < C; ++c) {
+      int32_t next = 0;
+      while (next < task.top_count_C[c] && task.top_CK[c * task.K + next] < task.first) ++next;
+      scratch.next[c] = next;
+    }
+  for (int64_t i = 0; i < C * padded_D; i += W) store(task.grad_centroids_CD + i, Vec<T>{});
+
+  for (int64_t start = task.first; start < task.first + task.keys; start += chunk) {
+    const int64_t left = task.first + task.keys - start, keys = left < chunk ? left : chunk;
+    const T* k = task.k + start * task.stride_k;
+    const T* v = task.v + start * task.stride_v;
+    gemm<T, Order::rows>(
+        keys, padded_C, D, k, task.stride_k, task.centroids_DC, padded_C, scratch.weights, padded_C, false);
+    gemm<T, Order::rows>(
+        keys, padded_C, E, v, task.stride_v, task.grads_EC, padded_C, scratch.slopes, padded_C, false);
+    if (task.K)
+      for (int64_t c = 0; c < C; ++c)
+        for (int32_t i = scratch.next[c]; i < task.top_count_C[c]; ++i) {
+          const int64_t s = task.top_CK[c * task.K + i] - start;
+          if (s >= keys) break;
+          scratch.slopes[s * padded_C + c] = task.grad_mass_C[c];
+        }
+    for (int64_t s = 0; s < keys; ++s)
+      for (int64_t c = 0; c < padded_C; c += W) {
+        T* at = scratch.weights + s * padded_C + c;
+        const Vec<T> weight = exp_vec(load(at) - load(task.log_sum_C + c));
+        T* slope = scratch.slopes + s * padded_C + c;
+        store(slope, weight * (load(slope) - load(task.delta_C + c)));
+        store(at, weight);
+      }
+    if (task.K)
+      for (int64_t c = 0; c < C; ++c) {
+        int32_t& i = scratch.next[c];
+        for (; i < task.top_count_C[c]; ++i) {
+          const int64_t s = task.top_CK[c * task.K + i] - start;
+          if (s >= keys) break;
+          scratch.weights[s * padded_C + c] = 0;
+        }
+      }
+    gemm_to_rows<T>(
+        keys, E, C, scratch.weights, padded_C, task.grads_CE, task.grad_v_SE + start * E, scratch.out);
+    gemm_to_rows<T>(
+        keys, D, C, scratch.slopes, padded_C, task.centroids_CD, task.grad_k_SD + start * D, scratch.out);
+    const PaddedRows<T> rows = padded_rows<T>(k, task.stride_k, keys, D, scratch.rows);
+    gemm<T, Order::columns>(
+        C, padded_D, keys, scratch.slopes, padded_C, rows.data, rows.stride, task.grad_centroids_CD, padded_D,
+        true);
+  }
+  for (int64_t i = 0; i < C * padded_D; i += W)
+    store(task.grad_centroids_CD + i, load(task.grad_centroids_CD + i) * task.scale);
+}
+
+}  // namespace
+}  // namespace attention_ext

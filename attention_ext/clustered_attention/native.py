@@ -1,0 +1,112 @@
+"""Clustered attention by the compiled kernels, with its derivative."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attention_ext.library import require
+
+
+def clustered_attention(
+    q_BHND: Tensor,
+    k_BHSD: Tensor,
+    v_BHSE: Tensor,
+    groups_BHN: Tensor,
+    query_lengths_B: Tensor,
+    key_lengths_B: Tensor,
+    clusters: int,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attend once per cluster of queries, as `reference.clustered_attention` does.
+
+    *Fast Transformers with Clustered Attention* eq. 3–6. Sums are taken in float32 (float64 for float64);
+    the C × S weights are never stored. What padded positions hold is never read.
+
+    Args:
+        q_BHND, k_BHSD, v_BHSE: queries, keys and values of one type.
+        groups_BHN: cluster of each query, 0 … min(C, N) − 1; anything at padding.
+        query_lengths_B, key_lengths_B: valid positions, 0 … N and 0 … S.
+        clusters: C, 1 … 1024.
+        dropout: must be 0, see `why_not`.
+
+    Returns:
+        [B, H, N, E]; zeros at padded queries, and everywhere where no key is valid.
+    """
+    _check(q_BHND, dropout)
+    return torch.ops.attention_ext.clustered_attention(
+        q_BHND, k_BHSD, v_BHSE, groups_BHN, query_lengths_B, key_lengths_B, clusters
+    )[0]
+
+
+def why_not(q_BHND: Tensor, clusters: int, dropout: float) -> list[str]:
+    """Return the reasons why the compiled kernels cannot take a call; none if they can.
+
+    They do not drop attention weights: a training step with dropout is the reference's.
+    """
+    from attention_ext.library import why_unavailable
+
+    reasons = []
+    unavailable = why_unavailable(q_BHND.device.type)
+    if unavailable is not None:
+        reasons.append(unavailable)
+    if dropout > 0:
+        reasons.append(f"dropout on attention weights is {dropout:g}, the compiled kernels have none")
+    if clusters > 1024:
+        reasons.append(f"there are {clusters} clusters, the compiled kernels take at most 1024")
+    return reasons
+
+
+def register() -> None:
+    """Tell PyTorch shapes and derivative; called once, when the library is loaded."""
+
+    @torch.library.register_fake("attention_ext::clustered_attention")
+    def _(
+        q: Tensor, k: Tensor, v: Tensor, groups: Tensor, query_lengths: Tensor, key_lengths: Tensor, clusters: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        B, H, N, _ = q.shape
+        C, E = min(clusters, N), v.shape[3]
+        sums = sum_dtype(q)
+        return (
+            q.new_empty(B, H, N, E),
+            q.new_empty(B, H, C, dtype=sums),
+            q.new_empty(B, H, C, E, dtype=sums),
+        )
+
+    @torch.library.register_fake("attention_ext::clustered_attention_backward")
+    def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return contiguous_like(q), contiguous_like(k), contiguous_like(v)
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *tensors, ctx.clusters = inputs
+        _, log_sum, values = output
+        ctx.mark_non_differentiable(log_sum, values)
+        ctx.save_for_backward(*tensors, log_sum, values)
+
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        *inputs, log_sum, values = ctx.saved_tensors
+        grads = torch.ops.attention_ext.clustered_attention_backward(
+            grad, *inputs, ctx.clusters, log_sum, values
+        )
+        return (*grads, None, None, None, None)
+
+    torch.library.register_autograd(
+        "attention_ext::clustered_attention", backward, setup_context=setup_context
+    )
+
+
+def sum_dtype(x: Tensor) -> torch.dtype:
+    """Return the type in which the kernels take sums."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def contiguous_like(x: Tensor) -> Tensor:
+    """Return an empty tensor of x's shape and type, contiguous whatever x is."""
+    return x.new_empty(x.shape)
+
+
+def _check(q: Tensor, dropout: float) -> None:
+    if dropout > 0:
+        raise NotImplementedError(f"the compiled kernels have no dropout on attention weights, asked for {dropout}")
+    if not torch.compiler.is_compiling():
+        require(q.device.type)

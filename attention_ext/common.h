@@ -1,0 +1,110 @@
+// What all operators share: typed access to tensors through the stable ABI, and checks.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace attention_ext {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// An error in the words of the caller: no file names, no line numbers of ours.
+inline void require(bool holds, const std::string& otherwise) {
+  if (!holds) throw std::runtime_error("attention_ext: " + otherwise);
+}
+
+inline std::string shape_of(const Tensor& x) {
+  std::string text = "[";
+  for (int64_t i = 0; i < x.dim(); ++i) text += (i ? ", " : "") + std::to_string(x.size(i));
+  return text + "]";
+}
+
+inline void require_shape(const Tensor& x, const std::vector<int64_t>& shape, const char* name) {
+  bool same = x.dim() == static_cast<int64_t>(shape.size());
+  for (size_t i = 0; same && i < shape.size(); ++i) same = x.size(i) == shape[i];
+  if (same) return;
+  std::string wanted = "[";
+  for (size_t i = 0; i < shape.size(); ++i) wanted += (i ? ", " : "") + std::to_string(shape[i]);
+  require(false, std::string(name) + " must be " + wanted + "], found " + shape_of(x));
+}
+
+inline bool floating(ScalarType type) {
+  return type == ScalarType::Float || type == ScalarType::Double || type == ScalarType::Half ||
+         type == ScalarType::BFloat16;
+}
+
+// Sums are taken in float64 for float64, else in float32.
+inline ScalarType sum_type(ScalarType type) {
+  return type == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
+
+inline Tensor as_type(const Tensor& x, ScalarType type) {
+  return x.scalar_type() == type ? x : torch::stable::to(x, type);
+}
+
+// Rows of x, [B, H, N, D], in place whatever the strides of the first three dimensions.
+inline Tensor with_contiguous_rows(const Tensor& x) {
+  return x.size(3) <= 1 || x.stride(3) == 1 ? x : torch::stable::contiguous(x);
+}
+
+template <class T>
+struct View {
+  const T* data;
+  int64_t stride_b, stride_h, stride_n;
+  explicit View(const Tensor& x)
+      : data(static_cast<const T*>(x.const_data_ptr())),
+        stride_b(x.stride(0)),
+        stride_h(x.stride(1)),
+        stride_n(x.stride(2)) {}
+  const T* head(int64_t b, int64_t h) const { return data + b * stride_b + h * stride_h; }
+};
+
+inline Tensor new_tensor(const Tensor& like, const std::vector<int64_t>& shape, ScalarType type) {
+  return torch::stable::new_empty(like, shape, type);
+}
+
+template <class T>
+T* data_of(const Tensor& x) {
+  return static_cast<T*>(x.mutable_data_ptr());
+}
+
+// Lengths as the host's integers, checked.
+inline std::vector<int64_t> lengths_of(const Tensor& lengths, int64_t B, int64_t size, const char* name) {
+  require_shape(lengths, {B}, name);
+  const Tensor integers = torch::stable::contiguous(as_type(lengths, ScalarType::Long));
+  const int64_t* values = static_cast<const int64_t*>(integers.const_data_ptr());
+  std::vector<int64_t> result(values, values + B);
+  for (int64_t length : result)
+    require(
+        length >= 0 && length <= size,
+        std::string(name) + " must lie in 0 … " + std::to_string(size) + ", found " + std::to_string(length));
+  return result;
+}
+
+template <class F>
+void parallel(int64_t tasks, const F& task) {
+  torch::stable::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) task(i);
+  });
+}
+
+// The same with scratch memory for each thread's share.
+template <class F>
+void parallel_with_scratch(int64_t tasks, int64_t bytes, const F& task) {
+  torch::stable::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
+    std::unique_ptr<char[]> memory(new char[bytes + 64]);
+    char* aligned = memory.get() + (64 - reinterpret_cast<uintptr_t>(memory.get()) % 64) % 64;
+    for (int64_t i = begin; i < end; ++i) task(i, aligned);
+  });
+}
+
+}  // namespace attention_ext

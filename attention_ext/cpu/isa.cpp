@@ -1,0 +1,34 @@
+// All CPU kernels for one instruction set; setup.py compiles this file once for each.
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#define ISA_TABLE instruction_set_avx512
+#define ISA_NAME "avx512"
+#elif defined(__AVX2__)
+#define VECTOR_BYTES 32
+#define ISA_TABLE instruction_set_avx2
+#define ISA_NAME "avx2"
+#else
+#define VECTOR_BYTES 16
+#define ISA_TABLE instruction_set_generic
+#define ISA_NAME "generic"
+#endif
+
+#include "../clustered_attention/dense.h"
+#include "../hashing/hash.h"
+#include "../improved_clustered_attention/exact.h"
+#include "../kmeans/assign.h"
+#include "kernels.h"
+
+namespace attention_ext {
+
+extern const InstructionSet ISA_TABLE;
+
+#define KERNELS(T)                                                                                    \
+  {Simd<T>::width,         hash_rows,          hash_block<T>,            dense_scratch<T>,            \
+   dense_block<T>,         select_top<T>,      dense_backward_scratch<T>, dense_backward_block<T>,    \
+   exact_scratch<T>,       exact_cluster<T>,   exact_backward_scratch<T>, exact_backward_cluster<T>}
+
+const InstructionSet ISA_TABLE = {
+    ISA_NAME, KERNELS(float), KERNELS(double), {slice_queries, slice_bytes, slice, assign_block}};
+
+}  // namespace attention_ext

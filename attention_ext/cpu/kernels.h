@@ -1,0 +1,204 @@
+// What a CPU kernel set offers: plain functions on plain memory, one table per instruction set.
+//
+// A function does one task of a parallel loop; the operators (<op>/cpu.cpp) own tensors, loops and scratch.
+// Sizes follow the paper: C clusters, D query/key size, E value size, K top keys. A row of C, D, E or K values
+// is stored padded to a whole number of vectors (`padded`), the padding zero.
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+namespace attention_ext {
+
+// A score as an integer of the same order.
+template <class T>
+struct OrderedOf;
+template <>
+struct OrderedOf<float> {
+  typedef int32_t type;
+};
+template <>
+struct OrderedOf<double> {
+  typedef int64_t type;
+};
+template <class T>
+using Ordered = typename OrderedOf<T>::type;
+
+namespace {  // a copy for each instruction set
+
+inline int32_t ordered(float score) {
+  score += 0.0f;  // −0 and 0 are equal
+  int32_t x;
+  memcpy(&x, &score, sizeof(x));
+  return x ^ ((x >> 31) & 0x7fffffff);
+}
+
+inline int64_t ordered(double score) {
+  score += 0.0;
+  int64_t x;
+  memcpy(&x, &score, sizeof(x));
+  return x ^ ((x >> 63) & 0x7fffffffffffffff);
+}
+
+inline float score_of(int32_t x) {
+  x ^= (x >> 31) & 0x7fffffff;
+  float score;
+  memcpy(&score, &x, sizeof(x));
+  return score;
+}
+
+inline double score_of(int64_t x) {
+  x ^= (x >> 63) & 0x7fffffffffffffff;
+  double score;
+  memcpy(&score, &x, sizeof(x));
+  return score;
+}
+
+}  // namespace
+
+template <class T>
+struct HashTask {
+  int64_t rows, D, bits;
+  const T* x;
+  int64_t stride_x;
+  const T* planes_DP;        // transposed and padded
+  const T* largest_P;        // largest magnitude in each plane, padded
+  const double* planes_PD;   // what decides when T cannot
+  int64_t* hashes;
+  T* scratch;                // hash_rows × padded(bits)
+};
+
+// Assignment of one block of queries, and the change of its clusters' bit counts.
+struct AssignTask {
+  int64_t queries, C;
+  const uint64_t* planes;      // from `slice`
+  const int64_t* hashes;
+  const int64_t* centroids_C;
+  int32_t* groups;             // in: the last assignment, −1 for none; out: this one
+  uint64_t* counters_C;        // [C, levels]: bit p of level i is bit i of "members with bit p"
+  int32_t* members_C;
+  int64_t levels;
+};
+
+template <class T>
+struct DenseTask {
+  int64_t C, D, E, K;          // K = 0: no top keys wanted
+  int64_t first, keys;         // this block's keys: first … first + keys − 1
+  const T* centroids_DC;       // mean queries over √D, transposed
+  const T* k;                  // of the whole sequence
+  const T* v;
+  int64_t stride_k, stride_v;
+  T* maximum_C;
+  T* sum_C;
+  T* values_CE;                // Σ exp(score − maximum) · v
+  Ordered<T>* top_scores_CK;
+  int32_t* top_CK;             // rising positions
+  int32_t* top_count_C;
+  char* scratch;
+};
+
+template <class T>
+struct DenseBackwardTask {
+  int64_t C, D, E, K;
+  int64_t first, keys;
+  const T* centroids_DC;
+  const T* centroids_CD;
+  const T* grads_EC;           // Σ over members of the output's gradient, transposed
+  const T* grads_CE;
+  const T* log_sum_C;
+  const T* delta_C;            // Σ over members of gradient · output
+  const T* grad_mass_C;        // K > 0: derivative of the loss by the mass of the top keys
+  const int32_t* top_CK;
+  const int32_t* top_count_C;
+  const T* k;
+  const T* v;
+  int64_t stride_k, stride_v;
+  T* grad_k_SD;                // rows of D and E values, written
+  T* grad_v_SE;
+  T* grad_centroids_CD;        // this block's part
+  T scale;
+  char* scratch;
+};
+
+// Attention of one cluster's members over the cluster's top keys.
+template <class T>
+struct ExactTask {
+  int64_t members, D, E, K;
+  const int32_t* order;        // the members' positions
+  const int32_t* top;          // K positions
+  const T *q, *k, *v;
+  int64_t stride_q, stride_k, stride_v;
+  T scale, mass;
+  const T* base_E;             // what the other keys contribute
+  T* out_NE;                   // rows of E values
+  char* scratch;
+};
+
+template <class T>
+struct ExactBackwardTask {
+  int64_t members, D, E, K;
+  const int32_t* order;
+  const int32_t* top;
+  const T *q, *k, *v, *grad;
+  int64_t stride_q, stride_k, stride_v, stride_grad;
+  T scale, mass;
+  const T* grad_query_D;       // what each member gets through the centroid
+  T* grad_q_ND;                // rows of D values, written
+  T* grad_keys_KD;             // padded rows, written
+  T* grad_values_KE;
+  char* scratch;
+};
+
+template <class T>
+struct Kernels {
+  int64_t width;  // lanes of a vector
+
+  int64_t padded(int64_t n) const { return (n + width - 1) / width * width; }
+
+  int64_t hash_rows;
+  void (*hash)(const HashTask<T>&);
+
+  int64_t (*dense_scratch)(int64_t C, int64_t D, int64_t E, int64_t K);  // bytes
+  void (*dense)(const DenseTask<T>&);
+  // Cut a list in rising positions down to its K best scores in place; returns how many are left.
+  int64_t (*select)(int64_t count, int64_t K, Ordered<T>* scores, int32_t* positions);
+
+  int64_t (*dense_backward_scratch)(int64_t C, int64_t D, int64_t E);
+  void (*dense_backward)(const DenseBackwardTask<T>&);
+
+  int64_t (*exact_scratch)(int64_t D, int64_t E, int64_t K);
+  void (*exact)(const ExactTask<T>&);
+  int64_t (*exact_backward_scratch)(int64_t D, int64_t E, int64_t K);
+  void (*exact_backward)(const ExactBackwardTask<T>&);
+};
+
+struct WordKernels {
+  int64_t block;  // queries in one slice: lanes of one bit plane
+  int64_t (*slice_bytes)(int64_t queries);
+  void (*slice)(int64_t queries, const int64_t* hashes, uint64_t* planes);
+  bool (*assign)(const AssignTask&);  // whether any group changed
+};
+
+struct InstructionSet {
+  const char* name;
+  Kernels<float> single_precision;
+  Kernels<double> double_precision;
+  WordKernels words;
+};
+
+// The fastest set that this machine can run, or the one chosen by `choose_instruction_set`.
+const InstructionSet& instruction_set();
+const char* choose_instruction_set(const char* name);  // "" for the fastest; null if it can't run here
+
+template <class T>
+const Kernels<T>& kernels();
+template <>
+inline const Kernels<float>& kernels<float>() {
+  return instruction_set().single_precision;
+}
+template <>
+inline const Kernels<double>& kernels<double>() {
+  return instruction_set().double_precision;
+}
+
+}  // namespace attention_ext

@@ -1,0 +1,135 @@
+// Vectors as the compiler knows them, for one instruction set.
+//
+// This header and all that builds on it is compiled once per instruction set (cpu/isa.cpp), everything in an
+// unnamed namespace and nothing from the C++ library: an inline function that two translation units share
+// would be kept once by the linker, perhaps in the version that this machine cannot run.
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+#ifdef ATTENTION_EXT_X86
+#include <immintrin.h>
+#endif
+
+#ifndef VECTOR_BYTES
+#error "cpu/isa.cpp sets VECTOR_BYTES"
+#endif
+
+namespace attention_ext {
+namespace {
+
+extern "C" double exp(double);
+
+template <class T>
+struct Simd;
+
+template <>
+struct Simd<float> {
+  typedef float Vec __attribute__((vector_size(VECTOR_BYTES)));
+  typedef int32_t Mask __attribute__((vector_size(VECTOR_BYTES)));
+  static constexpr int64_t width = VECTOR_BYTES / 4;
+};
+
+template <>
+struct Simd<double> {
+  typedef double Vec __attribute__((vector_size(VECTOR_BYTES)));
+  typedef int64_t Mask __attribute__((vector_size(VECTOR_BYTES)));
+  static constexpr int64_t width = VECTOR_BYTES / 8;
+};
+
+template <class T>
+using Vec = typename Simd<T>::Vec;
+template <class T>
+using Mask = typename Simd<T>::Mask;
+
+typedef uint64_t Word __attribute__((vector_size(VECTOR_BYTES)));
+constexpr int64_t word_lanes = VECTOR_BYTES / 8;
+
+template <class T>
+inline Vec<T> load(const T* from) {
+  Vec<T> x;
+  memcpy(&x, from, sizeof(x));
+  return x;
+}
+
+template <class T>
+inline void store(T* to, Vec<T> x) {
+  memcpy(to, &x, sizeof(x));
+}
+
+template <class T>
+inline Vec<T> splat(T x) {
+  return x - Vec<T>{};
+}
+
+// A NaN in `a` is kept, so that it reaches the output as in any sum.
+template <class T>
+inline Vec<T> larger(Vec<T> a, Vec<T> b) {
+  return (a < b) ? b : a;
+}
+
+// Bit i is set where lane i of the comparison holds.
+inline uint32_t bits_of(Mask<float> mask) {
+#if defined(__AVX512DQ__) && VECTOR_BYTES == 64
+  return _mm512_movepi32_mask((__m512i)mask);
+#elif defined(__AVX2__) && VECTOR_BYTES == 32
+  return static_cast<uint32_t>(_mm256_movemask_ps((__m256)mask));
+#elif defined(__SSE2__) && VECTOR_BYTES == 16
+  return static_cast<uint32_t>(_mm_movemask_ps((__m128)mask));
+#else
+  uint32_t bits = 0;
+  for (int i = 0; i < Simd<float>::width; ++i) bits |= (mask[i] ? 1u : 0u) << i;
+  return bits;
+#endif
+}
+
+inline uint32_t bits_of(Mask<double> mask) {
+#if defined(__AVX512DQ__) && VECTOR_BYTES == 64
+  return _mm512_movepi64_mask((__m512i)mask);
+#elif defined(__AVX2__) && VECTOR_BYTES == 32
+  return static_cast<uint32_t>(_mm256_movemask_pd((__m256d)mask));
+#elif defined(__SSE2__) && VECTOR_BYTES == 16
+  return static_cast<uint32_t>(_mm_movemask_pd((__m128d)mask));
+#else
+  uint32_t bits = 0;
+  for (int i = 0; i < Simd<double>::width; ++i) bits |= (mask[i] ? 1u : 0u) << i;
+  return bits;
+#endif
+}
+
+template <class T>
+inline T sum_lanes(Vec<T> x) {
+  T sum = x[0];
+  for (int i = 1; i < Simd<T>::width; ++i) sum += x[i];
+  return sum;
+}
+
+// exp(x) for x ≤ 0 with an error below 2 ulp: x = n·ln 2 + r, a polynomial in r (Cephes), n added to the
+// exponent. Below −87 it stays at exp(−87) ≈ 1e−38, which vanishes beside the 1 of the largest logit.
+inline Vec<float> exp_vec(Vec<float> x) {
+  const float lowest = -87.0f;
+  const float shift = 12582912.0f;  // 1.5 · 2²³: adding it rounds to an integer, held in the low bits
+  x = larger<float>(x, splat<float>(lowest));
+  const Vec<float> shifted = x * 1.44269504f + shift;
+  const Vec<float> n = shifted - shift;
+  Vec<float> r = x - n * 0.693359375f;
+  r = r - n * -2.12194440e-4f;
+  Vec<float> p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  return (Vec<float>)((Mask<float>)p + ((Mask<float>)shifted << 23));
+}
+
+inline Vec<double> exp_vec(Vec<double> x) {
+  for (int i = 0; i < Simd<double>::width; ++i) x[i] = exp(x[i]);
+  return x;
+}
+
+constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+}  // namespace attention_ext

@@ -1,0 +1,162 @@
+// Improved clustered attention on the CPU.
+#include "../clustered_attention/cpu_heads.h"
+
+namespace attention_ext {
+namespace {
+
+template <class T>
+std::vector<int32_t> top_counts(const Heads<T>& in, int64_t K, const int32_t* top_CK) {
+  std::vector<int32_t> count_C(in.heads * in.C);
+  for (int64_t c = 0; c < in.heads * in.C; ++c)
+    count_C[c] = static_cast<int32_t>(std::find(top_CK + c * K, top_CK + (c + 1) * K, -1) - (top_CK + c * K));
+  return count_C;
+}
+
+template <class T>
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(const Heads<T>& in, int64_t topk, const Tensor& like) {
+  const int64_t C = in.C, E = in.E, K = std::min(topk, in.S);
+  const Tensor out = new_tensor(like, {in.B, in.H, in.N, E}, in.type);
+  const Tensor log_sum = new_tensor(like, {in.B, in.H, C}, in.type);
+  const Tensor values = new_tensor(like, {in.B, in.H, C, E}, in.type);
+  const Tensor mass = new_tensor(like, {in.B, in.H, C}, in.type);
+  const Tensor top = new_tensor(like, {in.B, in.H, C, K}, ScalarType::Int);
+  DenseResult<T>{data_of<T>(log_sum), data_of<T>(values), K, data_of<T>(mass), data_of<int32_t>(top)}.compute(in);
+
+  const std::vector<int32_t> top_count_C = top_counts(in, K, data_of<int32_t>(top));
+  parallel_with_scratch(in.heads * C, in.kernel.exact_scratch(in.D, E, K), [&](int64_t task, char* scratch) {
+    const int64_t head = task / C, b = head / in.H, h = head % in.H, members = in.members(head, task % C);
+    T* rows = data_of<T>(out) + head * in.N * E;
+    const int32_t* order = in.members_of(head, task % C);
+    if (top_count_C[task] == 0) {
+      for (int64_t i = 0; i < members; ++i) std::fill_n(rows + order[i] * E, E, T(0));
+      return;
+    }
+    if (members == 0) return;
+    std::vector<T> base(in.padded_E, 0);
+    std::copy_n(data_of<T>(values) + task * E, E, base.data());
+    in.kernel.exact(
+        {members, in.D, E, top_count_C[task], order, data_of<int32_t>(top) + task * K, in.q.head(b, h),
+         in.k.head(b, h), in.v.head(b, h), in.q.stride_n, in.k.stride_n, in.v.stride_n, in.scale,
+         data_of<T>(mass)[task], base.data(), rows, scratch});
+  });
+  zero_padding(in, E, data_of<T>(out));
+  return {as_type(out, like.scalar_type()), log_sum, values, mass, top};
+}
+
+template <class T>
+std::tuple<Tensor, Tensor, Tensor> backward(
+    const Heads<T>& in, const Tensor& like, const Tensor& grad, const Tensor& log_sum, const Tensor& values,
+    const Tensor& mass, const Tensor& top, const Tensor& out) {
+  const int64_t C = in.C, D = in.D, E = in.E, K = top.size(3), S = in.S;
+  const Tensor grad_q = new_tensor(like, {in.B, in.H, in.N, D}, in.type);
+  const Tensor grad_k = new_tensor(like, {in.B, in.H, S, D}, in.type);
+  const Tensor grad_v = new_tensor(like, {in.B, in.H, S, E}, in.type);
+  const Tensor grad_rows = with_contiguous_rows(as_type(grad, in.type));
+  const Tensor out_rows = with_contiguous_rows(as_type(out, in.type));
+  const View<T> g(grad_rows), o(out_rows);
+  const int32_t* top_CK = data_of<int32_t>(top);
+  const std::vector<int32_t> top_count_C = top_counts(in, K, top_CK);
+
+  const DenseGradients<T> dense(in);
+  dense.sum_members(in, g);
+  // δ_j = Σ_i G_i · O_i, and m̂_j · dm̂_j = δ_j − Ḡ_j · V̂^b_j: the dense part needs nothing from the exact one.
+  Buffer<T> grad_mass_C(in.heads * C);
+  parallel(in.heads * C, [&](int64_t task) {
+    const int64_t head = task / C, b = head / in.H, h = head % in.H, members = in.members(head, task % C);
+    const int32_t* member = in.members_of(head, task % C);
+    T delta = 0, base = 0;
+    for (int64_t i = 0; i < members; ++i) {
+      const T* grad_row = g.head(b, h) + member[i] * g.stride_n;
+      const T* out_row = o.head(b, h) + member[i] * o.stride_n;
+      T product = 0;
+      for (int64_t e = 0; e < E; ++e) product += grad_row[e] * out_row[e];
+      delta += product;
+    }
+    for (int64_t e = 0; e < E; ++e)
+      base += (dense.grads_CE + task * in.padded_E)[e] * data_of<T>(values)[task * E + e];
+    (dense.delta_C + head * in.padded_C)[task % C] = delta;
+    *(grad_mass_C + task) = top_count_C[task] ? (delta - base) / data_of<T>(mass)[task] : 0;
+  });
+  dense.pass(
+      in, K, data_of<T>(log_sum), grad_mass_C + 0, top_CK, top_count_C.data(), data_of<T>(grad_k),
+      data_of<T>(grad_v));
+
+  // As many heads at a time as there are threads: a cluster's gradients for its K keys wait in a buffer, and
+  // blocks of keys then add what is theirs in the order of the clusters, whatever the number of threads.
+  const int64_t wave = std::min<int64_t>(in.heads, torch::stable::get_num_threads());
+  Buffer<T> grad_keys(wave * C * kernels<T>().padded(K) * in.padded_D);
+  Buffer<T> grad_values(wave * C * kernels<T>().padded(K) * in.padded_E);
+  for (int64_t first = 0; first < in.heads; first += wave) {
+    const int64_t heads = std::min(wave, in.heads - first);
+    parallel_with_scratch(heads * C, in.kernel.exact_backward_scratch(D, E, K), [&](int64_t task, char* scratch) {
+      const int64_t head = first + task / C, c = task % C, b = head / in.H, h = head % in.H;
+      const int64_t members = in.members(head, c), count = top_count_C[head * C + c];
+      T* rows = data_of<T>(grad_q) + head * in.N * D;
+      const int32_t* order = in.members_of(head, c);
+      if (count == 0)
+        for (int64_t i = 0; i < members; ++i) std::fill_n(rows + order[i] * D, D, T(0));
+      if (count == 0 || members == 0) return;
+      in.kernel.exact_backward(
+          {members, D, E, count, order, top_CK + (head * C + c) * K, in.q.head(b, h), in.k.head(b, h),
+           in.v.head(b, h), g.head(b, h), in.q.stride_n, in.k.stride_n, in.v.stride_n, g.stride_n, in.scale,
+           data_of<T>(mass)[head * C + c], dense.centroid_CD + (head * C + c) * in.padded_D, rows,
+           grad_keys + task * K * in.padded_D, grad_values + task * K * in.padded_E, scratch});
+    });
+    parallel(heads * in.blocks, [&](int64_t task) {
+      const int64_t head = first + task / in.blocks, start = task % in.blocks * in.block_keys;
+      for (int64_t c = 0; c < C; ++c) {
+        if (in.members(head, c) == 0) continue;
+        const int32_t* positions = top_CK + (head * C + c) * K;
+        const int32_t* end = positions + top_count_C[head * C + c];
+        const int64_t slot = (task / in.blocks * C + c) * K;
+        for (const int32_t* at = std::lower_bound(positions, end, start);
+             at < end && *at < start + in.block_keys; ++at) {
+          const T* from_k = grad_keys + (slot + (at - positions)) * in.padded_D;
+          const T* from_v = grad_values + (slot + (at - positions)) * in.padded_E;
+          T* to_k = data_of<T>(grad_k) + (head * S + *at) * D;
+          T* to_v = data_of<T>(grad_v) + (head * S + *at) * E;
+          for (int64_t d = 0; d < D; ++d) to_k[d] += from_k[d];
+          for (int64_t e = 0; e < E; ++e) to_v[e] += from_v[e];
+        }
+      }
+    });
+  }
+  zero_padding(in, D, data_of<T>(grad_q));
+  const ScalarType type = like.scalar_type();
+  return {as_type(grad_q, type), as_type(grad_k, type), as_type(grad_v, type)};
+}
+
+void check_topk(int64_t topk) { require(topk >= 1, "topk must be at least 1, found " + std::to_string(topk)); }
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_attention(
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
+    const Tensor& key_lengths, int64_t clusters, int64_t topk) {
+  check_inputs(q, k, v, groups);
+  check_topk(topk);
+  if (q.scalar_type() == ScalarType::Double)
+    return forward(Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters), topk, q);
+  return forward(Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters), topk, q);
+}
+
+std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
+    const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups,
+    const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, const Tensor& log_sum,
+    const Tensor& values, const Tensor& mass, const Tensor& top, const Tensor& out) {
+  check_inputs(q, k, v, groups);
+  require_shape(grad, {q.size(0), q.size(1), q.size(2), v.size(3)}, "grad");
+  if (q.scalar_type() == ScalarType::Double)
+    return backward(
+        Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters), q, grad, log_sum, values, mass, top,
+        out);
+  return backward(
+      Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters), q, grad, log_sum, values, mass, top, out);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(attention_ext, CPU, library) {
+  library.impl("improved_clustered_attention", TORCH_BOX(&improved_clustered_attention));
+  library.impl("improved_clustered_attention_backward", TORCH_BOX(&improved_clustered_attention_backward));
+}
+
+}  // namespace attention_ext

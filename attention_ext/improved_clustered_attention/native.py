@@ -1,0 +1,88 @@
+"""Improved clustered attention by the compiled kernels, with its derivative."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attention_ext.clustered_attention.native import _check, contiguous_like, sum_dtype
+
+
+def improved_clustered_attention(
+    q_BHND: Tensor,
+    k_BHSD: Tensor,
+    v_BHSE: Tensor,
+    groups_BHN: Tensor,
+    query_lengths_B: Tensor,
+    key_lengths_B: Tensor,
+    clusters: int,
+    topk: int,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Clustered attention made exact on every cluster's K best keys, as the reference does.
+
+    *Fast Transformers with Clustered Attention* eq. 9–11 and 15–17, with their true gradients; groups and
+    top keys are held constant. Sums are taken in float32 (float64 for float64).
+
+    Args:
+        q_BHND, k_BHSD, v_BHSE: queries, keys and values of one type.
+        groups_BHN: cluster of each query, 0 … min(C, N) − 1; anything at padding.
+        query_lengths_B, key_lengths_B: valid positions, 0 … N and 0 … S.
+        clusters: C, 1 … 1024.
+        topk: K ≥ 1, clamped to each sequence's key length.
+        dropout: must be 0, see `clustered_attention.native.why_not`.
+
+    Returns:
+        [B, H, N, E]; zeros at padded queries, and everywhere where no key is valid.
+    """
+    _check(q_BHND, dropout)
+    return torch.ops.attention_ext.improved_clustered_attention(
+        q_BHND, k_BHSD, v_BHSE, groups_BHN, query_lengths_B, key_lengths_B, clusters, topk
+    )[0]
+
+
+def register() -> None:
+    """Tell PyTorch shapes and derivative; called once, when the library is loaded."""
+
+    @torch.library.register_fake("attention_ext::improved_clustered_attention")
+    def _(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        groups: Tensor,
+        query_lengths: Tensor,
+        key_lengths: Tensor,
+        clusters: int,
+        topk: int,
+    ) -> tuple[Tensor, ...]:
+        B, H, N, _ = q.shape
+        C, S, E = min(clusters, N), *v.shape[2:]
+        sums = sum_dtype(q)
+        return (
+            q.new_empty(B, H, N, E),
+            q.new_empty(B, H, C, dtype=sums),
+            q.new_empty(B, H, C, E, dtype=sums),
+            q.new_empty(B, H, C, dtype=sums),
+            q.new_empty(B, H, C, min(topk, S), dtype=torch.int32),
+        )
+
+    @torch.library.register_fake("attention_ext::improved_clustered_attention_backward")
+    def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return contiguous_like(q), contiguous_like(k), contiguous_like(v)
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *tensors, ctx.clusters, _ = inputs
+        out, *others = output
+        ctx.mark_non_differentiable(*others)
+        ctx.save_for_backward(*tensors, *others, out)
+
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        inputs, results = ctx.saved_tensors[:6], ctx.saved_tensors[6:]
+        grads = torch.ops.attention_ext.improved_clustered_attention_backward(
+            grad, *inputs, ctx.clusters, *results
+        )
+        return (*grads, None, None, None, None, None)
+
+    torch.library.register_autograd(
+        "attention_ext::improved_clustered_attention", backward, setup_context=setup_context
+    )

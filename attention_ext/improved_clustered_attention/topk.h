@@ -1,0 +1,123 @@
+// The K best keys of every cluster, found while the scores pass by.
+//
+// Only scores above a cluster's threshold become candidates. The first threshold is a lower bound of the K-th
+// best score: at least K segments of the first chunk have a maximum that reaches it. Later it is the K-th
+// best so far. Candidates stay in the order of their positions, which decides between equal scores.
+#pragma once
+
+#include "../cpu/kernels.h"
+#include "../cpu/simd.h"
+
+namespace attention_ext {
+namespace {
+
+// Keep the K best of a list in rising positions, of equals the first. The K-th best is found by bisection:
+// no branch depends on single scores.
+template <class T>
+int64_t select_top(int64_t count, int64_t K, Ordered<T>* scores, int32_t* positions) {
+  typedef Ordered<T> Score;
+  if (count <= K) return count;
+  Score low = scores[0], high = scores[0];
+  for (int64_t i = 1; i < count; ++i) {
+    low = scores[i] < low ? scores[i] : low;
+    high = scores[i] > high ? scores[i] : high;
+  }
+  // At least K scores reach `low`, fewer than K exceed `high`.
+  while (low < high) {
+    const Score half = static_cast<Score>((static_cast<uint64_t>(high) - static_cast<uint64_t>(low) + 1) >> 1);
+    const Score middle = low + (half ? half : high - low);
+    Score reach = 0;
+    for (int64_t i = 0; i < count; ++i) reach += scores[i] >= middle;
+    if (reach >= K) low = middle;
+    if (reach <= K) high = reach == K ? middle : middle - 1;
+  }
+  int64_t room = K;
+  for (int64_t i = 0; i < count; ++i) room -= scores[i] > low;
+  int64_t kept = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const Score score = scores[i];
+    const bool level = score == low && room > 0;
+    scores[kept] = score;
+    positions[kept] = positions[i];
+    room -= level;
+    kept += score > low || level;
+  }
+  return kept;
+}
+
+template <class T>
+struct TopKeys {
+  int64_t capacity;         // K and one chunk
+  T* segments;
+  T* threshold;             // of each cluster
+  Ordered<T>* scores;       // [C, capacity]
+  int32_t* positions;
+
+  void start(int64_t C, int64_t padded_C, int32_t* count_C) {
+    for (int64_t c = 0; c < padded_C; ++c) threshold[c] = -__builtin_inf();
+    for (int64_t c = 0; c < C; ++c) count_C[c] = 0;
+  }
+
+  // A bound that at least K of the keys exceed, for each of W clusters.
+  Vec<T> first_threshold(int64_t padded_C, int64_t K, int64_t keys, const T* from) {
+    constexpr int64_t W = Simd<T>::width;
+    const int64_t length = keys / (2 * K), count = (keys + length - 1) / length;
+    Vec<T> low = splat<T>(__builtin_inf()), high = -low;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t end = (i + 1) * length < keys ? (i + 1) * length : keys;
+      Vec<T> top = load(from + i * length * padded_C);
+      for (int64_t s = i * length + 1; s < end; ++s) top = larger<T>(top, load(from + s * padded_C));
+      store(segments + i * W, top);
+      low = (top < low) ? top : low;
+      high = larger<T>(high, top);
+    }
+    for (int step = 0; step < 10; ++step) {
+      const Vec<T> middle = low * static_cast<T>(0.5) + high * static_cast<T>(0.5);
+      Mask<T> reach = {};
+      for (int64_t i = 0; i < count; ++i) reach -= load(segments + i * W) >= middle;
+      const Mask<T> enough = reach >= static_cast<Ordered<T>>(K);
+      low = enough ? middle : low;
+      high = enough ? high : middle;
+    }
+    const Vec<T> size = low < Vec<T>{} ? -low : low;
+    return low - size * static_cast<T>(1e-6) - static_cast<T>(1e-30);
+  }
+
+  void search(
+      int64_t C, int64_t padded_C, int64_t K, int64_t first, int64_t keys, const T* from, int32_t* count_C) {
+    constexpr int64_t W = Simd<T>::width;
+    for (int64_t c = 0; c < padded_C; c += W) {
+      Vec<T> bound = load(threshold + c);
+      if (keys >= 2 * K && count_C[c] == 0) bound = larger<T>(bound, first_threshold(padded_C, K, keys, from + c));
+      const uint32_t lanes = C - c < W ? (1u << (C - c)) - 1 : ~0u;
+      for (int64_t s = 0; s < keys; ++s) {
+        const Vec<T> score = load(from + s * padded_C + c);
+        for (uint32_t above = bits_of(score > bound) & lanes; above; above &= above - 1) {
+          const int lane = __builtin_ctz(above);
+          const int64_t at = (c + lane) * capacity + count_C[c + lane]++;
+          scores[at] = ordered(from[s * padded_C + c + lane]);
+          positions[at] = static_cast<int32_t>(first + s);
+        }
+      }
+      for (int64_t i = c; i < C && i < c + W; ++i) {
+        if (count_C[i] <= K) continue;
+        count_C[i] = static_cast<int32_t>(
+            select_top<T>(count_C[i], K, scores + i * capacity, positions + i * capacity));
+        Ordered<T> lowest = scores[i * capacity];
+        for (int64_t j = 1; j < K; ++j)
+          lowest = scores[i * capacity + j] < lowest ? scores[i * capacity + j] : lowest;
+        threshold[i] = score_of(lowest);
+      }
+    }
+  }
+
+  void finish(int64_t C, int64_t K, const int32_t* count_C, Ordered<T>* scores_CK, int32_t* top_CK) const {
+    for (int64_t c = 0; c < C; ++c) {
+      memcpy(scores_CK + c * K, scores + c * capacity, count_C[c] * sizeof(Ordered<T>));
+      memcpy(top_CK + c * K, positions + c * capacity, count_C[c] * sizeof(int32_t));
+    }
+  }
+};
+
+}  // namespace
+}  // namespace attention_ext

@@ -1,0 +1,138 @@
+// K-means in Hamming space on the CPU: assignment in parallel over blocks of queries, majorities over clusters.
+#include <algorithm>
+#include <cstring>
+
+#include "../common.h"
+#include "../cpu/kernels.h"
+
+namespace attention_ext {
+namespace {
+
+struct Block {
+  int64_t sequence, start, queries;
+  std::vector<uint64_t> planes;
+  std::vector<uint64_t> counters_C;  // of members in this block
+  std::vector<int32_t> members_C;
+  bool changed;
+};
+
+struct Sequence {
+  int64_t n, first_block, blocks, levels;
+  std::vector<int64_t> centroids_C;
+  bool done;
+};
+
+int64_t bits_of_count(int64_t n) {
+  int64_t bits = 1;
+  while (n >> bits) ++bits;
+  return bits;
+}
+
+// total += counters, numbers that lie bit by bit.
+void add_counters(uint64_t* total, const uint64_t* counters, int64_t levels) {
+  uint64_t carry = 0;
+  for (int64_t i = 0; i < levels; ++i) {
+    const uint64_t half = total[i] ^ counters[i], both = total[i] & counters[i];
+    total[i] = half ^ carry;
+    carry = both | (half & carry);
+  }
+}
+
+// Bit p of the result: more than half of the members have bit p.
+uint64_t majority(const uint64_t* counters, int64_t levels, int64_t members) {
+  uint64_t above = 0, level = ~0ull;
+  for (int64_t i = levels - 1; i >= 0; --i) {
+    const uint64_t half = (members / 2) >> i & 1 ? ~0ull : 0;
+    above |= level & counters[i] & ~half;
+    level &= ~(counters[i] ^ half);
+  }
+  return above;
+}
+
+void update_centroids(Sequence& sequence, const std::vector<Block>& blocks, int64_t C) {
+  std::vector<uint64_t> total(sequence.levels);
+  for (int64_t c = 0; c < C; ++c) {
+    int64_t members = 0;
+    std::fill(total.begin(), total.end(), 0);
+    for (int64_t i = 0; i < sequence.blocks; ++i) {
+      const Block& block = blocks[sequence.first_block + i];
+      members += block.members_C[c];
+      add_counters(total.data(), block.counters_C.data() + c * sequence.levels, sequence.levels);
+    }
+    if (members)
+      sequence.centroids_C[c] = static_cast<int64_t>(majority(total.data(), sequence.levels, members));
+  }
+}
+
+Tensor hamming_kmeans(
+    const Tensor& hashes, const Tensor& lengths, int64_t clusters, int64_t iterations, int64_t bits) {
+  require(hashes.dim() == 3, "hashes must be [B, H, N], found " + shape_of(hashes));
+  require(hashes.scalar_type() == ScalarType::Long, "hashes must be int64");
+  require(clusters >= 1 && clusters <= 1024, "clusters must lie in 1 … 1024, found " + std::to_string(clusters));
+  require(iterations >= 1, "iterations must be at least 1, found " + std::to_string(iterations));
+  require(bits >= 1 && bits <= 63, "bits must lie in 1 … 63, found " + std::to_string(bits));
+  const int64_t B = hashes.size(0), H = hashes.size(1), N = hashes.size(2);
+  const std::vector<int64_t> length_B = lengths_of(lengths, B, N, "lengths");
+  const Tensor contiguous = torch::stable::contiguous(hashes);
+  const int64_t* hashes_BHN = static_cast<const int64_t*>(contiguous.const_data_ptr());
+  const Tensor groups = new_tensor(hashes, {B, H, N}, ScalarType::Int);
+  int32_t* groups_BHN = data_of<int32_t>(groups);
+  std::fill_n(groups_BHN, B * H * N, -1);
+
+  const WordKernels& kernel = instruction_set().words;
+  std::vector<Sequence> sequences(B * H);
+  std::vector<Block> blocks;
+  for (int64_t s = 0; s < B * H; ++s) {
+    const int64_t n = length_B[s / H];
+    Sequence& sequence = sequences[s];
+    sequence = {n, static_cast<int64_t>(blocks.size()), 0, 0, {}, n <= clusters};
+    if (sequence.done) {
+      for (int64_t i = 0; i < n; ++i) groups_BHN[s * N + i] = static_cast<int32_t>(i);
+      continue;
+    }
+    for (int64_t j = 0; j < clusters; ++j) sequence.centroids_C.push_back(hashes_BHN[s * N + j * n / clusters]);
+    // The split depends on the length alone, though no number of blocks could change the result.
+    const int64_t size = std::max<int64_t>(1024, (n / 16 + kernel.block - 1) / kernel.block * kernel.block);
+    sequence.levels = bits_of_count(n);
+    for (int64_t start = 0; start < n; start += size, ++sequence.blocks)
+      blocks.push_back({s, start, std::min(size, n - start), {}, {}, {}, false});
+  }
+  const int64_t count = static_cast<int64_t>(blocks.size());
+  parallel(count, [&](int64_t i) {
+    Block& block = blocks[i];
+    block.planes.resize(kernel.slice_bytes(block.queries) / 8);
+    block.counters_C.assign(clusters * sequences[block.sequence].levels, 0);
+    block.members_C.assign(clusters, 0);
+    kernel.slice(block.queries, hashes_BHN + block.sequence * N + block.start, block.planes.data());
+  });
+  for (int64_t iteration = 0; iteration < iterations; ++iteration) {
+    if (iteration)
+      parallel(B * H, [&](int64_t s) {
+        Sequence& sequence = sequences[s];
+        if (sequence.done) return;
+        // Nothing moved: neither would anything in a further iteration.
+        sequence.done = true;
+        for (int64_t i = 0; i < sequence.blocks; ++i)
+          if (blocks[sequence.first_block + i].changed) sequence.done = false;
+        if (!sequence.done) update_centroids(sequence, blocks, clusters);
+      });
+    parallel(count, [&](int64_t i) {
+      Block& block = blocks[i];
+      const Sequence& sequence = sequences[block.sequence];
+      if (sequence.done) return;
+      const int64_t first = block.sequence * N + block.start;
+      block.changed = kernel.assign(
+          {block.queries, clusters, block.planes.data(), hashes_BHN + first, sequence.centroids_C.data(),
+           groups_BHN + first, block.counters_C.data(), block.members_C.data(), sequence.levels});
+    });
+  }
+  return groups;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(attention_ext, CPU, library) {
+  library.impl("hamming_kmeans", TORCH_BOX(&hamming_kmeans));
+}
+
+}  // namespace attention_ext

@@ -1,0 +1,22 @@
+// The operators' signatures; each backend registers its implementations beside its code.
+#include <torch/csrc/stable/library.h>
+
+STABLE_TORCH_LIBRARY(attention_ext, library) {
+  library.def("choose_instruction_set(str name) -> str");
+  library.def("hash_sign(Tensor x, Tensor planes) -> Tensor");
+  library.def("hamming_kmeans(Tensor hashes, Tensor lengths, int clusters, int iterations, int bits) -> Tensor");
+  library.def(
+      "clustered_attention(Tensor q, Tensor k, Tensor v, Tensor groups, Tensor query_lengths, "
+      "Tensor key_lengths, int clusters) -> (Tensor, Tensor, Tensor)");
+  library.def(
+      "clustered_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor groups, "
+      "Tensor query_lengths, Tensor key_lengths, int clusters, Tensor log_sum, Tensor values) "
+      "-> (Tensor, Tensor, Tensor)");
+  library.def(
+      "improved_clustered_attention(Tensor q, Tensor k, Tensor v, Tensor groups, Tensor query_lengths, "
+      "Tensor key_lengths, int clusters, int topk) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  library.def(
+      "improved_clustered_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor groups, "
+      "Tensor query_lengths, Tensor key_lengths, int clusters, Tensor log_sum, Tensor values, Tensor mass, "
+      "Tensor top, Tensor out) -> (Tensor, Tensor, Tensor)");
+}
