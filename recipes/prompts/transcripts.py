@@ -1,0 +1,103 @@
+"""The prompts' transcript file: what each recording says, and which recordings are not usable speech."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+
+# Corrections of the file: its typing errors, and spellings that the dictionary has otherwise.
+CORRECTIONS = {
+    "umute": "unmute",
+    "fourtieth": "fortieth",
+    "represenatives": "representatives",
+    "exclaimation": "exclamation",
+    "un-indentified": "unidentified",
+    "witheld": "withheld",
+    "re-enter": "reenter",
+    "re-entered": "reentered",
+    "re-record": "rerecord",
+    "de-activated": "deactivated",
+    "xray": "x-ray",
+    "A.M.": "AM",
+    "P.M.": "PM",
+    "M I S D N": "MISDN",
+    "N B S": "NBS",
+    "3D": "3 D",
+}  # fmt: skip
+
+# Written in capitals, spoken as words; all other words in capitals are spelt out.
+ACRONYMS = {"DAHDI", "SIP"}
+
+_CORRECTED = re.compile(
+    r"(?<!\w)(" + "|".join(map(re.escape, sorted(CORRECTIONS, key=len, reverse=True))) + r")(?!\w)",
+    re.IGNORECASE,
+)
+_NOTE = re.compile(r"\(note:[^)]*\)|\[.\]")
+_BRACKET = re.compile(r"\[[^\]]*\]|<[^>]*>|\([^)]*\)")
+_UNREADABLE = re.compile(r"\S*(?:\d\d|\d\.\d|\w\.\d|www\.)\S*")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """An entry: `key` is the recording's path without its suffix; one of `text`, `excluded` is empty."""
+
+    key: str
+    text: str
+    excluded: str = ""
+
+
+def parse_transcripts(lines: list[str]) -> Iterator[Prompt]:
+    """Yield the entries `key: text` of the file, normalised; `;` starts a comment line.
+
+    An entry that can't be used has the reason in `excluded` and the text as it was written.
+    """
+    for line in lines:
+        if not line.strip() or line.startswith(";"):
+            continue
+        key, colon, written = line.partition(":")
+        key, written = key.strip(), written.strip()
+        if not colon:
+            yield Prompt(key, "", "no transcript: the line has no colon")
+            continue
+        reason = _unusable(written)
+        yield Prompt(key, written, reason) if reason else Prompt(key, normalise(written, key))
+
+
+def normalise(written: str, key: str = "") -> str:
+    """Return the words that are spoken, lower-case; the letter names are `a.` … `z.`, as in CMUdict.
+
+    >>> normalise("Press 4 on the PBX, or # for A.M.")
+    'press four on the p. b. x. or pound for a. m.'
+    """
+    text = _NOTE.sub(" ", written)
+    text = _CORRECTED.sub(lambda match: _correction(match[0]), text)
+    text = text.replace("*", " star ").replace("#", " pound ").replace("x-ray", "x_ray").replace("-", " ")
+    if key.startswith("letters/") and len(text.strip()) == 1:
+        text = text.upper()
+        return f"{text.strip().lower()}."
+    words = (word.strip("'") for word in re.findall(r"[\w']+", text))
+    return " ".join(spoken for word in words if word for spoken in _spoken(word))
+
+
+def _spoken(word: str) -> list[str]:
+    if word.isdigit():
+        return [DIGITS[int(digit)] for digit in word]
+    capitals = word.isalpha() and word.isupper()
+    if capitals and word not in ACRONYMS and word not in {"I", "A"}:
+        return [f"{letter}." for letter in word.lower()]
+    return [word.lower().replace("_", "-")]
+
+
+def _correction(found: str) -> str:
+    return CORRECTIONS.get(found) or CORRECTIONS.get(found.lower(), found)
+
+
+def _unusable(written: str) -> str:
+    text = _NOTE.sub(" ", written)
+    if _BRACKET.search(text):
+        rest = _BRACKET.sub(" ", text).strip()
+        return "speech mixed with another sound" if rest else "not speech"
+    if match := _UNREADABLE.search(text):
+        return f"no telling how {match[0]!r} is read"
+    return "" if re.search(r"\w|[*#]", text) else "empty transcript"
