@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torchaudio.models.decoder import CTCDecoder
 
 BLANK = 0
+HELD = "+"  # marks the label on which a word waits for its last phone to end
+IMPOSSIBLE = -1e9
 
 
 class BeamSearch:
@@ -50,7 +52,7 @@ class BeamSearch:
             lm: n-gram model over the lexicon's words, ARPA or KenLM binary.
             lm_weight: weight of the model's log10 probabilities.
             word_score: added for every word; below 0 for fewer words. At 0 and without `lm` a word and its
-                split into short words cost the same, and the short ones take over.
+               split into short words cost the same, and the short ones take over.
 
         Raises:
             UserError: flashlight-text isn't installed, the tokenizer has no lexicon, `lm` can't be read.
@@ -62,7 +64,6 @@ class BeamSearch:
             )
         if lm is not None and not Path(lm).is_file():
             raise UserError(f"{lm}: expected an ARPA or KenLM file, found none")
-        self._blank = BLANK
         self._lexicon = tokenizer.lexicon
         self._symbols = tokenizer.symbols
         self._decoder = _build_decoder(
@@ -70,6 +71,8 @@ class BeamSearch:
             tokenizer.lexicon,
             lm=None if lm is None else str(lm),
             beam_size=beam,
+            # All labels and the few held ones of a frame (see `with_held`); the improbable ones are cut.
+            beam_size_token=len(tokenizer) + 4,
             beam_threshold=threshold,
             lm_weight=lm_weight,
             word_score=word_score,
@@ -89,21 +92,22 @@ class BeamSearch:
         """
         log_probs_BTV = log_probs_BTV.detach().to("cpu", torch.float32)
         return [
-            self._decode(log_probs_TV[:length].contiguous())
+            self._decode(log_probs_TV[:length])
             for log_probs_TV, length in zip(log_probs_BTV, lengths_B.tolist(), strict=True)
         ]
 
     def _decode(self, log_probs_TV: Tensor) -> TokenPath:
-        frames, size = log_probs_TV.shape
-        if frames == 0:
+        if len(log_probs_TV) == 0:
             return TokenPath([], [], [], [])
+        emissions_TV = with_held(log_probs_TV)
         # torchaudio's own call hides on which frame a word ends, and counts the decoder's start state as
         # frame 0; the decoder's answer has both: [start state, T frames, end state].
-        results = self._decoder.decoder.decode(log_probs_TV.data_ptr(), frames, size)
+        results = self._decoder.decoder.decode(emissions_TV.data_ptr(), *emissions_TV.shape)
         if not results:
             return TokenPath([], [], [], [])
-        best = results[0]
-        return self._read_path(best.tokens[1:-1], best.words[1:], log_probs_TV, best.score)
+        size = log_probs_TV.shape[1]
+        labels = [label if label < size else label - size + 1 for label in results[0].tokens[1:-1]]
+        return self._read_path(labels, results[0].words[1:], log_probs_TV, results[0].score)
 
     def _read_path(
         self, labels: list[int], words: list[int], log_probs_TV: Tensor, score: float
@@ -117,7 +121,7 @@ class BeamSearch:
         confidences: list[float] = []
         found: list[Word] = []
         for label, begin, end in _runs(labels):
-            if label != self._blank:
+            if label != BLANK:
                 ids.append(label)
                 frames.append(begin)
                 confidences.append(float(log_probs_TV[begin:end, label].max().exp()))
@@ -127,7 +131,7 @@ class BeamSearch:
                 first = found[-1].end if found else 0
                 name = self._decoder.word_dict.get_entry(word)
                 if len(ids) - first > 1 and ids[-1] == ids[-2] and not self._is_said(name, ids[first:]):
-                    # The doubled spelling with a blank within: the phone counts once, from its start.
+                    # A held phone, a blank and the phone again: it counts once, from its start.
                     ids.pop()
                     frames.pop()
                     confidences[-2:] = [max(confidences[-2:])]
@@ -153,8 +157,9 @@ def spellings(lexicon: Lexicon, homophones: bool) -> Iterator[tuple[str, tuple[s
     flashlight completes a word on the first frame of its last phone, and then stays between words on the
     silence label: where the last phone lasts for a second frame, the word would be lost to a longer one
     (K AE T with two frames of T became K AE T S). Every pronunciation is therefore also given with its last
-    phone doubled, which lets a hypothesis wait on the first of the two; a double that is itself the
-    pronunciation of another word is left out.
+    phone held: on a label of its own, `T+`, on which a hypothesis may stay before the last frame of T.
+    A word of one phone gets the phone itself twice, because a held label after the same phone of the word
+    before wouldn't need the blank between them that CTC asks for.
 
     Args:
         lexicon: words and pronunciations.
@@ -169,9 +174,23 @@ def spellings(lexicon: Lexicon, homophones: bool) -> Iterator[tuple[str, tuple[s
             if not homophones and first_word[phones] != word:
                 continue
             yield word, phones
-            doubled = (*phones, phones[-1])
-            if doubled not in first_word:
-                yield word, doubled
+            if len(phones) == 1 and phones * 2 not in first_word:
+                yield word, phones * 2
+            elif len(phones) > 1 and phones[-1] != phones[-2]:
+                yield word, (*phones[:-1], phones[-1] + HELD, phones[-1])
+
+
+def with_held(log_probs_TV: Tensor) -> Tensor:
+    """Append a held label for every label but blank: [T, V] → [T, 2V - 1].
+
+    A label may be held in a frame where it is more probable than blank in the next one. Without this
+    condition a held phone, a blank and the phone again would pass for one phone, and the word that begins
+    with the second would lose it.
+    """
+    labels = log_probs_TV[:, BLANK + 1 :]
+    goes_on = torch.zeros_like(labels, dtype=torch.bool)
+    goes_on[:-1] = labels[1:] > log_probs_TV[1:, BLANK, None]
+    return torch.cat([log_probs_TV, labels.masked_fill(~goes_on, IMPOSSIBLE)], dim=1).contiguous()
 
 
 def _build_decoder(symbols: list[str], lexicon: Lexicon, lm: str | None, **options: Any) -> "CTCDecoder":
@@ -189,7 +208,7 @@ def _build_decoder(symbols: list[str], lexicon: Lexicon, lm: str | None, **optio
         try:
             return ctc_decoder(
                 str(path),
-                symbols,
+                symbols + [symbol + HELD for symbol in symbols[BLANK + 1 :]],
                 lm,
                 blank_token=symbols[BLANK],
                 sil_token=symbols[BLANK],
@@ -198,5 +217,5 @@ def _build_decoder(symbols: list[str], lexicon: Lexicon, lm: str | None, **optio
         except RuntimeError as error:
             if lm is None:
                 raise
-            reason = str(error).strip().splitlines()[0]
+            reason = str(error).strip().splitlines()[-1]  # above it, where KenLM raised it
             raise UserError(f"{lm}: expected an ARPA or KenLM file, found {reason}") from error

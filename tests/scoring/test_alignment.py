@@ -8,7 +8,9 @@ from asr.scoring.error_rates import ErrorCounts
 
 def naive_distance(reference: list[str], hypothesis: list[str]) -> int:
     """Levenshtein distance, full table."""
-    table = [[i + j if i * j == 0 else 0 for j in range(len(hypothesis) + 1)] for i in range(len(reference) + 1)]
+    table = [
+        [i + j if i * j == 0 else 0 for j in range(len(hypothesis) + 1)] for i in range(len(reference) + 1)
+    ]
     for i, r in enumerate(reference, 1):
         for j, h in enumerate(hypothesis, 1):
             table[i][j] = min(table[i - 1][j] + 1, table[i][j - 1] + 1, table[i - 1][j - 1] + (r != h))
@@ -39,8 +41,12 @@ def test_alignment_has_the_fewest_errors_and_is_an_alignment():
 
 
 def test_tokens_with_spaces_are_tokens():
-    """jiwer splits and strips at spaces; a character error rate without them would be another number."""
-    assert align(["a", " ", "b"], ["a", "b"]) == [Edit("=", "a", "a"), Edit("D", " ", None), Edit("=", "b", "b")]
+    """Jiwer splits and strips at spaces; a character error rate without them would be another number."""
+    assert align(["a", " ", "b"], ["a", "b"]) == [
+        Edit("=", "a", "a"),
+        Edit("D", " ", None),
+        Edit("=", "b", "b"),
+    ]
     assert align([" "], [" "]) == [Edit("=", " ", " ")]
     assert [edit.operation for edit in align(["new york"], ["new", "york"])].count("=") == 0
 
@@ -54,7 +60,7 @@ def test_empty_sides(reference, hypothesis, operations):
 
 
 def test_rendering_puts_columns_below_each_other():
-    text = render(align("the cat sat".split(), "a cat sat down".split()))
+    text = render(align(["the", "cat", "sat"], ["a", "cat", "sat", "down"]))
     assert text.plain.splitlines() == [
         "REF: the cat sat ****",
         "HYP: a   cat sat down",
@@ -64,9 +70,9 @@ def test_rendering_puts_columns_below_each_other():
 
 
 def test_rendering_breaks_into_blocks_that_fit():
-    edits = align("one two three four five".split(), "one too three five".split())
+    edits = align(["one", "two", "three", "four", "five"], ["one", "too", "three", "five"])
     lines = render(edits, width=14).plain.splitlines()
     assert max(map(len, lines)) <= 14
     assert len(lines) % 3 == 0
     joined = [word for line in lines[::3] for word in line.split()[1:]]
-    assert joined == "one two three four five".split()
+    assert joined == ["one", "two", "three", "four", "five"]

@@ -12,7 +12,9 @@ from asr.scoring.sclite import write_trn
 from asr.scoring.score import score
 
 
-def hypothesis(ident, reference, text, *, phones=None, heard=None, speaker="s1", unit="phone", duration_s=1.0):
+def hypothesis(
+    ident, reference, text, *, phones=None, heard=None, speaker="s1", unit="phone", duration_s=1.0
+):
     tokens = (heard or "").split()
     return Hypothesis(
         ident,
@@ -100,10 +102,19 @@ def test_an_empty_reference_counts_insertions():
         ([], "expected hypotheses to score, found none"),
         ([hypothesis("u1", "a", "a")] * 2, "utterance 'u1': expected once, found 2 times"),
         ([hypothesis("u1", "a", "a"), hypothesis("u2", None, "a")], "utterance 'u2': expected a reference"),
-        ([hypothesis("u1", "", "a"), hypothesis("u2", "", "")], "utterance 'u1' and all others.*word for WER"),
+        (
+            [hypothesis("u1", "", "a"), hypothesis("u2", "", "")],
+            "utterance 'u1' and all others.*word for WER",
+        ),
         ([hypothesis("u1", "", None, phones="NSN", heard="A")], "expected a reference phone for PER"),
-        ([hypothesis("u1", "a", "a"), hypothesis("u2", "a", None)], "utterance 'u2': expected text as in other"),
-        ([hypothesis("u1", "a", "a"), hypothesis("u2", "a", "a", unit="piece")], "'u2': expected unit 'phone'"),
+        (
+            [hypothesis("u1", "a", "a"), hypothesis("u2", "a", None)],
+            "utterance 'u2': expected text as in other",
+        ),
+        (
+            [hypothesis("u1", "a", "a"), hypothesis("u2", "a", "a", unit="piece")],
+            "'u2': expected unit 'phone'",
+        ),
         ([hypothesis("u1", "a", None)], "utterance 'u1': expected reference phones, or"),
     ],
 )
@@ -118,7 +129,7 @@ def sclite_program() -> str | None:
 
 @pytest.mark.skipif(sclite_program() is None, reason="sclite (Debian package sctk) is not installed")
 def test_totals_against_sclite(tmp_path: Path):
-    """sclite weighs a substitution 4 and a deletion or insertion 3. It never finds fewer errors than ours;
+    """Sclite weighs a substitution 4 and a deletion or insertion 3. It never finds fewer errors than ours;
     of two alignments with as many errors it takes the one with fewer substitutions, jiwer either.
     """
     rng = random.Random(0)
@@ -141,7 +152,9 @@ def test_totals_against_sclite(tmp_path: Path):
         hypotheses.append(hypothesis(f"u{number}", " ".join(reference), " ".join(heard), speaker=name))
     reference_path, hypothesis_path = write_trn(tmp_path, hypotheses)
     command = [sclite_program(), "-i", "wsj", "-r", reference_path, "trn", "-h", hypothesis_path, "trn"]
-    done = subprocess.run([*map(str, command), "-o", "rsum", "stdout"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*map(str, command), "-o", "rsum", "stdout"], capture_output=True, text=True, check=True
+    )
     (totals,) = [line for line in done.stdout.splitlines() if line.strip().startswith("| Sum")]
     sentences, words, correct, sub, deletions, insertions, errors, _ = map(
         int, totals.replace("|", " ").split()[1:]

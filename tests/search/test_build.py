@@ -34,5 +34,5 @@ def test_characters_are_left_to_the_tokenizer():
 
 
 def test_an_unknown_decoder_is_named():
-    with pytest.raises(UserError, match="unknown decoder 'beem'.*'beam'"):
+    with pytest.raises(UserError, match=r"unknown decoder 'beem'.*'beam'"):
         build_search("beem", PhoneTokenizer(LEXICON))
