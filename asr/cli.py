@@ -60,7 +60,7 @@ def main(words: list[str] | None = None) -> int:
     except UserError as error:
         if debug:
             traceback.print_exc()
-        print(f"asr: {error}", file=sys.stderr)
+        print(f"asr: {error.line}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("asr: interrupted", file=sys.stderr)

@@ -11,8 +11,11 @@ from lhotse import CutSet, Recording, SupervisionSegment
 from lhotse.cut import MonoCut
 from numpy.typing import NDArray
 
+from asr import config
 from asr.data.manifest import save_cuts
 from asr.text.lexicon import Lexicon
+from asr.train_config import TrainConfig
+from asr.training import train
 
 PITCH_HZ = {"AA": 300, "B": 550, "K": 900, "S": 1400, "IY": 2100, "T": 3000}
 LEXICON = Lexicon(
@@ -103,3 +106,21 @@ TINY = [
     "optimizer.learning_rate=5e-3",
     "trainer.accelerator=cpu",
 ]
+
+
+@pytest.fixture(scope="session")
+def trained(tone_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with a recogniser that knows the tones."""
+    folder = tmp_path_factory.mktemp("exp") / "tones"
+    options = config.compose(
+        TrainConfig,
+        "train",
+        [
+            *TINY,
+            f"data.train=[{tone_corpus}]",
+            f"run={folder}",
+            "trainer.max_steps=80",
+            "trainer.validate_every=40",
+        ],
+    )
+    return train(options)

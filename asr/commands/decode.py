@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from lhotse import CutSet
 from omegaconf import OmegaConf
+from rich.console import Console
 from rich.progress import track
 from torch.utils.data import DataLoader
 
@@ -115,9 +116,8 @@ def _hypotheses(
     recognizer: Recognizer, cuts: CutSet, decoder: Decoder, options: Options
 ) -> Iterator[tuple[str, Hypothesis]]:
     by_id = {cut.id: cut for cut in cuts}
-    for batch in track(
-        _batches(recognizer, cuts, options), description=f"decoding {options.split}", transient=True
-    ):
+    batches = _batches(recognizer, cuts, options)
+    for batch in track(batches, f"decoding {options.split}", console=Console(stderr=True), transient=True):
         batch = batch.to(next(recognizer.parameters()).device)
         with torch.inference_mode():
             log_probs, frames = recognizer(batch.audio, batch.audio_lengths)

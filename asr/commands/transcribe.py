@@ -4,7 +4,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rich.progress import Progress
+from rich.console import Console
+from rich.progress import track
 
 from asr.config import option
 from asr.errors import UserError
@@ -38,17 +39,15 @@ def run(paths: list[Path], options: Options) -> None:
     recognizer = Recognizer.load(paths[0], checkpoint=options.checkpoint, device=options.device)
     recognizer.set_attention(options.attention or recognizer.config.attention, options.backend)
     errors = []
-    with Progress(transient=True) as progress:
-        for name in progress.track(paths[1:], description="transcribing"):
-            try:
-                transcript = recognizer.transcribe(name, decoder=options.decoder, beam=options.beam)
-            except UserError as error:
-                errors.append(str(error))
-                continue
-            if options.format == "json":
-                line = json.dumps({"file": str(name), **asdict(transcript)}, ensure_ascii=False)
-            else:
-                line = transcript.text if len(paths) == 2 else f"{name}\t{transcript.text}"
-            progress.console.out(line, highlight=False)
+    for name in track(paths[1:], "transcribing", console=Console(stderr=True), transient=True):
+        try:
+            transcript = recognizer.transcribe(name, decoder=options.decoder, beam=options.beam)
+        except UserError as error:
+            errors.append(str(error))
+            continue
+        if options.format == "json":
+            print(json.dumps({"file": str(name), **asdict(transcript)}, ensure_ascii=False), flush=True)
+        else:
+            print(transcript.text if len(paths) == 2 else f"{name}\t{transcript.text}", flush=True)
     if errors:
         raise UserError("; ".join(errors))

@@ -1,0 +1,160 @@
+"""Training steps: the loss, batches without a finite one, the optimiser and its rate."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import TINY
+
+import asr.task
+from asr import config
+from asr.checkpoint import load
+from asr.ctc import ctc_loss, frames_needed
+from asr.errors import UserError
+from asr.task import OptimizerConfig, build_optimizer, rate_factor
+from asr.train_config import TrainConfig
+from asr.training import train
+
+
+def options(corpus: Path, folder: Path, *words: str) -> TrainConfig:
+    return config.compose(TrainConfig, "train", [*TINY, f"data.train=[{corpus}]", f"run={folder}", *words])
+
+
+def break_losses(monkeypatch: pytest.MonkeyPatch, calls: range) -> list[int]:
+    """Make the training losses of the given calls NaN: the first call is the worst batch's trial."""
+    count = [-1]
+
+    def broken(*args: torch.Tensor) -> torch.Tensor:
+        losses = ctc_loss(*args)
+        if torch.is_grad_enabled():
+            count[0] += 1
+            if count[0] - 1 in calls:
+                losses = losses * float("nan")
+        return losses
+
+    monkeypatch.setattr(asr.task, "ctc_loss", broken)
+    return count
+
+
+def test_a_step_without_a_finite_loss_changes_nothing_and_is_counted(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = ["optimizer.schedule=constant", "optimizer.warmup_steps=0", "trainer.validate_every=99"]
+    train(options(tone_corpus, tmp_path / "short", *words, "trainer.max_steps=4"))
+    break_losses(monkeypatch, range(4, 6))
+    train(options(tone_corpus, tmp_path / "long", *words, "trainer.max_steps=6"))
+    short, long = (load(tmp_path / run / "checkpoints" / "last.ckpt") for run in ("short", "long"))
+    weights = short["recognizer"]["weights"]
+    assert all(torch.equal(weights[name], x) for name, x in long["recognizer"]["weights"].items())
+    assert json.loads((tmp_path / "long" / "training.json").read_text())["skipped_batches"] == 2
+    assert caplog.text.count("batch skipped, its loss is not finite: train-") == 2
+
+
+def test_training_stops_when_no_loss_is_finite(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_losses(monkeypatch, range(2, 100))
+    with pytest.raises(UserError, match=r"not finite in 4 successive batches, lastly in train-\d+"):
+        train(options(tone_corpus, tmp_path / "run", "trainer.nonfinite_patience=3", "trainer.max_steps=20"))
+
+
+def test_a_gradient_that_is_not_finite_skips_the_step(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class InfiniteGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
+            return gradient * float("inf")
+
+    monkeypatch.setattr(asr.task, "ctc_loss", lambda *args: InfiniteGradient.apply(ctc_loss(*args)))
+    folder = train(options(tone_corpus, tmp_path / "run", "trainer.max_steps=3"))
+    assert json.loads((folder / "training.json").read_text())["skipped_batches"] == 3
+    weights = load(folder / "checkpoints" / "last.ckpt")["recognizer"]["weights"]
+    assert all(x.isfinite().all() for x in weights.values())
+
+
+def test_memory_is_tried_on_the_worst_batch_before_training(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_memory(*args: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(asr.task, "ctc_loss", out_of_memory)
+    with pytest.raises(UserError, match=r"out of memory on the worst batch: \d+ utterances of up to"):
+        train(options(tone_corpus, tmp_path / "run", "trainer.max_steps=3"))
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_the_run_folder_holds_what_the_contract_names(trained: Path) -> None:
+    names = {path.name for path in trained.iterdir()}
+    assert {"config.yaml", "environment.json", "metrics.csv", "checkpoints", "training.json"} <= names
+    environment = json.loads((trained / "environment.json").read_text())
+    assert environment["backend"] in ("native", "reference")
+    assert len(environment["lexicon"]) == 12
+    assert all(len(digest) == 12 for digest in environment["data"].values())
+    with (trained / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == list(range(80))
+    assert float(rows[-1]["dev_per"]) < 0.1
+    assert float(rows[-1]["loss"]) < float(rows[0]["loss"]) / 5
+
+
+def test_a_killed_process_goes_on_as_if_nothing_had_happened(tone_corpus: Path, tmp_path: Path) -> None:
+    words = [*TINY, f"data.train=[{tone_corpus}]", "trainer.max_steps=60", "trainer.checkpoint_every=7"]
+    words += ["model.dropout=0.1", "trainer.threads=1", "trainer.validate_every=30"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    command = [sys.executable, "-m", "asr", "train", *words]
+    process = subprocess.Popen(
+        [*command, f"run={parts}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    last = parts / "checkpoints" / "last.ckpt"
+    while not last.exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert load(last)["global_step"] < 60
+    for folder in (whole, parts):
+        subprocess.run([*command, f"run={folder}", "resume=auto"], check=True, capture_output=True)
+    a, b = (load(folder / "checkpoints" / "last.ckpt")["recognizer"]["weights"] for folder in (whole, parts))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_vectors_are_not_decayed() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4))
+    optimizer = build_optimizer(dict(model.named_parameters()), OptimizerConfig(weight_decay=0.1))
+    decayed = [x.shape for group in optimizer.param_groups if group["weight_decay"] for x in group["params"]]
+    assert decayed == [torch.Size([4, 3])]
+    with pytest.raises(UserError, match=r"optimizer\.name='sgd'"):
+        build_optimizer({}, OptimizerConfig(name="sgd"))
+
+
+def test_the_rate_warms_up_and_falls_to_its_final_ratio() -> None:
+    schedule = OptimizerConfig(warmup_steps=10, final_ratio=0.1)
+    rates = [rate_factor(step, 100, schedule) for step in range(101)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == rates[10] == pytest.approx(1.0)
+    assert rates[100] == pytest.approx(0.1)
+    assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False))
+
+
+def test_frames_needed_counts_a_blank_between_repeats() -> None:
+    """CTC is finite exactly where the targets fit."""
+    for tokens in ([1], [1, 1], [1, 2, 2, 2, 3], []):
+        for frames in range(1, 9):
+            loss = ctc_loss(
+                torch.zeros(1, frames, 4).log_softmax(-1),
+                torch.tensor([frames]),
+                torch.tensor([tokens], dtype=torch.int64).view(1, -1),
+                torch.tensor([len(tokens)]),
+            )
+            assert bool(loss.isfinite()) == (frames >= frames_needed(tokens))

@@ -1,0 +1,37 @@
+# Sourced by the other scripts: makes .venv, or does nothing where it fits this checkout already.
+#
+# Everything comes from PyPI, at the versions of constraints.txt. A second call needs no network.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+fail() {
+    echo "$0: $*" >&2
+    exit 1
+}
+
+# What the installation depends on; the compiled extension is built by it.
+fingerprint() {
+    { cat pyproject.toml setup.py constraints.txt
+      find attention_ext -name '*.cpp' -o -name '*.cu' -o -name '*.h' | LC_ALL=C sort | xargs -r cat
+      "$1" --version
+    } | sha256sum | cut -d' ' -f1
+}
+
+python=${PYTHON:-python3}
+command -v "$python" >/dev/null || fail "no $python: install Python 3.10 or later"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || fail "$("$python" --version) is too old: 3.10 or later is needed"
+
+wanted=$(fingerprint "$python")
+if [ "$(cat .venv/installed 2>/dev/null)" != "$wanted" ]; then
+    echo "Setting up .venv (the first time, about 3 GB are downloaded) …"
+    [ -x .venv/bin/python ] || "$python" -m venv .venv || fail "python -m venv failed: apt-get install python3-venv?"
+    log=.venv/install.log
+    {
+        .venv/bin/python -m pip install --upgrade -c constraints.txt pip setuptools ninja &&
+        .venv/bin/python -m pip install -c constraints.txt torch torchaudio &&
+        .venv/bin/python -m pip install -c constraints.txt --no-build-isolation -e '.[test]'
+    } >"$log" 2>&1 || { tail -n 30 "$log" >&2; fail "the installation failed; all of its output is in $log"; }
+    echo "$wanted" >.venv/installed
+fi
+PATH="$PWD/.venv/bin:$PATH"

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Linters, types and tests, from a fresh clone or any time later.
+#
+#   bash tools/test.sh [pytest's arguments]
+#
+# What needs a GPU, a licensed corpus or an absent tool is skipped with its reason.
+
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+ruff check .
+ruff format --check --quiet .
+mypy
+export OMP_NUM_THREADS=1 # one process a core, one thread each
+pytest --numprocesses="$(nproc)" --dist=worksteal "$@"
