@@ -98,13 +98,18 @@ void softmax_columns(int64_t keys, T* scores, int64_t stride, T* maximum, T* res
     store(maximum + j * W, top[j]);
     total[j] = load(sum + j * W) * factor;
   }
-  for (int64_t s = 0; s < keys; ++s)
+  for (int64_t start = 0; start < keys; start += 16) {
+    // Sums of sums: one long sum of positive terms would lose two digits.
+    Vec<T> part[V] = {};
+    for (int64_t s = start; s < keys && s < start + 16; ++s)
 #pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) {
-      const Vec<T> weight = exp_vec(load(scores + s * stride + j * W) - top[j]);
-      total[j] += weight;
-      store(scores + s * stride + j * W, weight);
-    }
+      for (int j = 0; j < V; ++j) {
+        const Vec<T> weight = exp_vec(load(scores + s * stride + j * W) - top[j]);
+        part[j] += weight;
+        store(scores + s * stride + j * W, weight);
+      }
+    for (int j = 0; j < V; ++j) total[j] += part[j];
+  }
   for (int j = 0; j < V; ++j) store(sum + j * W, total[j]);
 }
 
@@ -141,8 +146,11 @@ void dense_block(const DenseTask<T>& task) {
           store(task.values_CE + i * padded_E + e, load(task.values_CE + i * padded_E + e) * scratch.maximum[i]);
     const PaddedRows<T> v =
         padded_rows<T>(task.v + start * task.stride_v, task.stride_v, keys, task.E, scratch.rows);
-    gemm<T, Order::columns>(
-        C, padded_E, keys, scratch.scores, padded_C, v.data, v.stride, task.values_CE, padded_E, add);
+    // A sum of sums loses fewer digits than one long sum, and the slice of the scores stays in the L1 cache.
+    for (int64_t s = 0; s < keys; s += 128)
+      gemm<T, Order::columns>(
+          C, padded_E, keys - s < 128 ? keys - s : 128, scratch.scores + s * padded_C, padded_C,
+          v.data + s * v.stride, v.stride, task.values_CE, padded_E, add || s > 0);
   }
   if (task.K) scratch.top.finish(C, task.K, task.top_count_C, task.top_scores_CK, task.top_CK);
 }

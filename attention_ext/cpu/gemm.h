@@ -18,17 +18,10 @@ inline __attribute__((always_inline)) void gemm_tile(
     int64_t K, const T* a, int64_t stride_a, const T* b, int64_t stride_b, T* c, int64_t stride_c, bool add) {
   constexpr int64_t W = Simd<T>::width;
   Vec<T> sum[M][V];
-  if (add) {
 #pragma GCC unroll 16
-    for (int i = 0; i < M; ++i)
+  for (int i = 0; i < M; ++i)
 #pragma GCC unroll 4
-      for (int j = 0; j < V; ++j) sum[i][j] = load(c + i * stride_c + j * W);
-  } else {
-#pragma GCC unroll 16
-    for (int i = 0; i < M; ++i)
-#pragma GCC unroll 4
-      for (int j = 0; j < V; ++j) sum[i][j] = Vec<T>{};
-  }
+    for (int j = 0; j < V; ++j) sum[i][j] = Vec<T>{};
 #pragma GCC unroll 2
   for (int64_t k = 0; k < K; ++k) {
     Vec<T> row[V];
@@ -44,7 +37,10 @@ inline __attribute__((always_inline)) void gemm_tile(
 #pragma GCC unroll 16
   for (int i = 0; i < M; ++i)
 #pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) store(c + i * stride_c + j * W, sum[i][j]);
+    for (int j = 0; j < V; ++j) {
+      T* to = c + i * stride_c + j * W;
+      store(to, add ? load(to) + sum[i][j] : sum[i][j]);
+    }
 }
 
 template <class T, Order order, int M, int V>
