@@ -56,7 +56,8 @@ class SoftmaxMechanism(nn.Module):
         _check_shapes(q, k, v)
         query_lengths, key_lengths = self._lengths(q, k, lengths, query_lengths, key_lengths)
         if 0 in (*q.shape[:3], k.shape[2]):
-            return v.new_zeros(*q.shape[:3], v.shape[-1])
+            # A product, so that a backward pass through an empty batch finds its way.
+            return v.new_zeros(*q.shape[:3], k.shape[2]) @ v
         dtype, common = v.dtype, torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
         # Logits and sums keep float32 under autocast, which would take the matrix products to half.
         with torch.autocast(q.device.type, enabled=False):

@@ -1,0 +1,69 @@
+"""What the attention tests share: small mechanisms of every kind and their inputs."""
+
+import oracles
+import torch
+from torch import Tensor
+
+from asr.attention import SoftmaxMechanism, build_mechanism
+from asr.attention.multihead import shared_keys
+
+C, K = 5, 4
+CROSS = ["full", f"oracle-top-{K}", f"clustered-{C}", f"i-clustered-{C}:topk={K}"]
+SHARED = ["shared-full", "lsh-1:chunk=4,buckets=4", "lsh-3:chunk=4,buckets=8"]
+SOFTMAX = CROSS + SHARED
+OWN = [
+    "cast-3",
+    "cast-3:capacity=2",
+    "cast-3:assign=single",
+    "cast-3:assign=single,capacity=5",
+    "agglomerative-4",
+    "agglomerative-4:causal=true",
+    "agglomerative-4:tie=true",
+]
+# Empty, one, around C and K, primes, longer than one LSH chunk and the one before it.
+LENGTHS = torch.tensor([31, 0, 1, K - 1, K, C - 1, C, C + 1, 13, 8, 9, 31])
+
+
+def inputs(
+    mechanism: SoftmaxMechanism,
+    lengths: Tensor = LENGTHS,
+    size: int = 31,
+    dtype: torch.dtype = torch.float64,
+    poison: float = float("nan"),
+    seed: int = 0,
+    scale: float = 1.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q, k [B, 2, N, 6] and v [B, 2, N, 7] with poison in the padding."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(lengths), 2, size)
+    q, k, v = (torch.randn(*shape, d, generator=generator, dtype=torch.float64) for d in (6, 6, 7))
+    q = q * scale
+    if mechanism.needs_shared_keys:
+        k = shared_keys(q)
+    padding = (torch.arange(size) >= lengths.unsqueeze(1))[:, None, :, None]
+    return tuple(x.masked_fill(padding, poison).to(dtype) for x in (q, k, v))  # type: ignore[return-value]
+
+
+def oracle_weights(mechanism: SoftmaxMechanism, q: Tensor, k: Tensor) -> Tensor:
+    """Return the weights [N, S] of one head and one unpadded sequence by the mechanism's oracle."""
+    q, k = q.double(), k.double()
+    kind = mechanism.name.split(":")[0].rsplit("-", 1)[0]
+    if kind.startswith("lsh"):
+        return oracles.lsh(q, k, mechanism.rotations_RDF[:, : q.shape[1]].double(), mechanism.chunk)
+    if kind == "oracle-top":
+        return oracles.oracle_top(q, k, mechanism.topk)
+    if kind in ("clustered", "i-clustered"):
+        grouping = mechanism.grouping
+        hashes = oracles.sign_hash(q, grouping.planes_PD[:, : q.shape[1]].double())
+        groups = oracles.hamming_kmeans(hashes, grouping.clusters, grouping.iterations, grouping.bits)
+        return (
+            oracles.clustered(q, k, groups)
+            if kind == "clustered"
+            else oracles.improved(q, k, groups, mechanism.topk)
+        )
+    return oracles.full(q, k)
+
+
+def build(name: str, **options: object) -> SoftmaxMechanism:
+    """Return a mechanism in evaluation mode, on the reference backend unless told otherwise."""
+    return build_mechanism(name, **{"backend": "reference", **options}).eval()

@@ -1,0 +1,195 @@
+"""Every mechanism once more, written from its paper with loops in float64: what the tests believe.
+
+One head of one sequence without padding at a time: q [N, D], k [S, D], v [S, E]; weights are [N, S].
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def softmax(logits: list[float]) -> list[float]:
+    top = max(logits)
+    powers = [math.exp(logit - top) for logit in logits]
+    return [power / sum(powers) for power in powers]
+
+
+def logits(query: Tensor, k: Tensor, keys: list[int]) -> list[float]:
+    return [float(query @ k[key]) / math.sqrt(len(query)) for key in keys]
+
+
+def best(scores: list[float], count: int) -> list[int]:
+    """Indices of the highest scores, ties to the lowest index."""
+    return sorted(range(len(scores)), key=lambda index: (-scores[index], index))[:count]
+
+
+def full(q: Tensor, k: Tensor) -> Tensor:
+    """Fast Transformers with Clustered Attention, eq. 1."""
+    every = list(range(len(k)))
+    return torch.tensor([softmax(logits(query, k, every)) for query in q], dtype=torch.float64)
+
+
+def oracle_top(q: Tensor, k: Tensor, topk: int) -> Tensor:
+    """Section 4.1: the K best keys of each query, renormalised."""
+    weights = torch.zeros(len(q), len(k), dtype=torch.float64)
+    for i, query in enumerate(q):
+        chosen = best(logits(query, k, list(range(len(k)))), topk)
+        for key, weight in zip(chosen, softmax(logits(query, k, chosen)), strict=True):
+            weights[i, key] = weight
+    return weights
+
+
+def sign_hash(x: Tensor, planes: Tensor) -> list[int]:
+    """Section 3.2.2: bit p is the sign of the product with plane p."""
+    return [sum(1 << p for p, plane in enumerate(planes) if float(row @ plane) > 0) for row in x]
+
+
+def hamming_kmeans(hashes: list[int], clusters: int, iterations: int, bits: int) -> list[int]:
+    """Section 3.2.2 with the project's rules for starts, ties and empty clusters."""
+    n = len(hashes)
+    if n <= clusters:
+        return list(range(n))
+    centroids = [hashes[j * n // clusters] for j in range(clusters)]
+    groups: list[int] = []
+    for iteration in range(iterations):
+        if iteration:
+            for j in range(clusters):
+                members = [h for h, group in zip(hashes, groups, strict=True) if group == j]
+                if members:
+                    ones = [sum(h >> p & 1 for h in members) for p in range(bits)]
+                    centroids[j] = sum(1 << p for p in range(bits) if 2 * ones[p] > len(members))
+        groups = []
+        for h in hashes:
+            distances = [bin(h ^ centroid).count("1") for centroid in centroids]
+            groups.append(distances.index(min(distances)))
+    return groups
+
+
+def clustered(q: Tensor, k: Tensor, groups: list[int]) -> Tensor:
+    """Eq. 3, 4 and 6."""
+    weights = torch.zeros(len(q), len(k), dtype=torch.float64)
+    for group in set(groups):
+        members = [i for i, g in enumerate(groups) if g == group]
+        centroid = sum(q[i] for i in members) / len(members)
+        row = torch.tensor(softmax(logits(centroid, k, list(range(len(k))))), dtype=torch.float64)
+        for i in members:
+            weights[i] = row
+    return weights
+
+
+def improved(q: Tensor, k: Tensor, groups: list[int], topk: int) -> Tensor:
+    """Eq. 9 and 10."""
+    weights = clustered(q, k, groups)
+    for i, query in enumerate(q):
+        members = [m for m, g in enumerate(groups) if g == groups[i]]
+        centroid = sum(q[m] for m in members) / len(members)
+        chosen = best(logits(centroid, k, list(range(len(k)))), topk)
+        mass = sum(float(weights[i, key]) for key in chosen)
+        for key, weight in zip(chosen, softmax(logits(query, k, chosen)), strict=True):
+            weights[i, key] = mass * weight
+    return weights
+
+
+def lsh(q: Tensor, k: Tensor, rotations: Tensor, chunk: int) -> Tensor:
+    """Reformer, section 2: the softmax over the union of what each round's chunks show."""
+    n = len(q)
+    seen: list[set[int]] = [set() for _ in range(n)]
+    for rotation in rotations:
+        turned = [torch.cat((row @ rotation, -(row @ rotation))).tolist() for row in k]
+        order = sorted(range(n), key=lambda i: (turned[i].index(max(turned[i])), i))
+        for rank, i in enumerate(order):
+            start = max(0, (rank // chunk - 1) * chunk)
+            seen[i] |= set(order[start : (rank // chunk + 1) * chunk])
+    weights = torch.zeros(n, n, dtype=torch.float64)
+    for i in range(n):
+        keys = sorted(seen[i] - {i}) or [i]
+        for key, weight in zip(keys, softmax(logits(q[i], k, keys)), strict=True):
+            weights[i, key] = weight
+    return weights
+
+
+def agglomerative(x: Tensor, layer: torch.nn.Module, causal: bool) -> Tensor:
+    """Agglomerative Attention, the equations of section Methods; x is [N, M]."""
+    parameters = {name: value.detach().double() for name, value in layer.named_parameters()}
+
+    def classes(side: str) -> list[list[float]]:
+        weight, bias = parameters[f"{side}.weight"], parameters[f"{side}.bias"]
+        return [softmax((weight @ row + bias).tolist()) for row in x]
+
+    reference = classes("reference_classes")
+    query = reference if "query_classes.weight" not in parameters else classes("query_classes")
+    count = len(reference[0])
+    width = x.shape[1] // count
+    out = []
+    for i in range(len(x)):
+        times = range(i + 1) if causal else range(len(x))
+        parts = []
+        for c in range(count):
+            projection = parameters["values.weight"][c * width : (c + 1) * width]
+            total = sum(reference[t][c] for t in times)
+            average = sum(reference[t][c] * (projection @ x[t]) for t in times) / total
+            parts.append(query[i][c] * average)
+        out.append(parameters["output.weight"] @ torch.cat(parts))
+    return torch.stack(out)
+
+
+def single_assignment(affinity: Tensor, capacity: int) -> list[int]:
+    """CAST, SA Top-K: bids for the best cluster with room, best bidders first; affinity is [N, C]."""
+    n, clusters = affinity.shape
+    owner: list[int | None] = [None] * n
+    while None in owner:
+        room = [capacity - owner.count(j) for j in range(clusters)]
+        bids: dict[int, list[int]] = {}
+        for i in range(n):
+            if owner[i] is None:
+                scores = [float(affinity[i, j]) if room[j] else -1.0 for j in range(clusters)]
+                bids.setdefault(scores.index(max(scores)), []).append(i)
+        for j, bidders in bids.items():
+            for i in sorted(bidders, key=lambda i: (-float(affinity[i, j]), i))[: room[j]]:
+                owner[i] = j
+    return [j for j in owner if j is not None]
+
+
+def cast(x: Tensor, layer: torch.nn.Module) -> Tensor:
+    """CAST, the six steps of the layer's docstring; x is [N, M]."""
+    parameters = {name: value.detach().double() for name, value in layer.named_parameters()}
+    n, heads, clusters = len(x), layer.heads, layer.clusters
+
+    def linear(name: str) -> Tensor:
+        return x @ parameters[f"{name}.weight"].T + parameters[f"{name}.bias"]
+
+    gate = [float(g) for g in linear("gate")]
+    q, k, v = (linear(name).view(n, heads, -1) for name in ("query", "key", "value"))
+    scale = 1 / math.sqrt(q.shape[-1])
+    even = math.ceil(n / clusters)
+    capacity = min(layer.capacity, n) or even
+    mixed = torch.zeros_like(v)
+    for h in range(heads):
+        surrogates = parameters["surrogates_HCD"][h]
+        a_q, a_k = scale * q[:, h] @ surrogates.T, scale * k[:, h] @ surrogates.T
+        joint = []
+        for i in range(n):
+            share = 1 / (1 + math.exp(-gate[i]))
+            sides = zip(softmax(a_q[i].tolist()), softmax(a_k[i].tolist()), strict=True)
+            joint.append([share * side_q + (1 - share) * side_k for side_q, side_k in sides])
+        if layer.assign == "single":
+            owner = single_assignment(torch.tensor(joint, dtype=torch.float64), max(capacity, even))
+            groups = [[i for i in range(n) if owner[i] == j] for j in range(clusters)]
+        else:
+            groups = [best([row[j] for row in joint], capacity) for j in range(clusters)]
+        alive = [j for j in range(clusters) if groups[j]]
+        summaries = {}
+        for j in alive:
+            shares = softmax([float(a_k[i, j]) * (1 + math.log1p(math.exp(-gate[i]))) for i in groups[j]])
+            summaries[j] = sum(share * v[i, h] for share, i in zip(shares, groups[j], strict=True))
+        for i in range(n):
+            shares = softmax([float(a_q[i, j]) * (1 + math.log1p(math.exp(gate[i]))) for j in alive])
+            for share, j in zip(shares, alive, strict=True):
+                if i in groups[j]:
+                    inside = softmax([float(q[i, h] @ k[l, h]) * scale for l in groups[j]])
+                    part = sum(weight * v[l, h] for weight, l in zip(inside, groups[j], strict=True))
+                else:
+                    part = summaries[j]
+                mixed[i, h] += share * part
+    return mixed.flatten(1) @ parameters["output.weight"].T + parameters["output.bias"]

@@ -1,0 +1,47 @@
+"""torch.compile(fullgraph=True): every mechanism is one graph, forward and backward."""
+
+import pytest
+import torch
+from mechanisms import LENGTHS, OWN, SOFTMAX
+
+from asr.attention import build_self_attention
+
+
+def compare(name: str, compiler: str) -> None:
+    torch.manual_seed(0)
+    layer = build_self_attention(name, model_dim=12, heads=2)
+    x = torch.randn(len(LENGTHS), 31, 12, generator=torch.Generator().manual_seed(1))
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend=compiler)
+    results = []
+    for module in (layer, compiled):
+        layer.zero_grad()
+        y = module(x, LENGTHS)
+        y.square().sum().backward()
+        results.append([y.detach(), *(p.grad.clone() for p in layer.parameters())])
+    for eager, graph in zip(*results, strict=True):
+        torch.testing.assert_close(graph, eager, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SOFTMAX + OWN)
+def test_one_graph(name: str) -> None:
+    compare(name, "aot_eager")
+
+
+def test_one_graph_serves_many_lengths() -> None:
+    torch.manual_seed(0)
+    name = "i-clustered-5:topk=4,iterations=2"
+    layer = build_self_attention(name, model_dim=12, heads=2, backend="reference")
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="eager", dynamic=True)
+    with torch.no_grad(), torch._dynamo.config.patch(error_on_recompile=True):
+        for size in (40, 57, 64, 131):
+            x = torch.randn(2, size, 12, generator=torch.Generator().manual_seed(size))
+            lengths = torch.tensor([size, size // 2])
+            torch.testing.assert_close(compiled(x, lengths), layer(x, lengths), rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOFTMAX + OWN)
+def test_inductor(name: str) -> None:
+    compare(name, "inductor")

@@ -1,0 +1,58 @@
+"""Memory grows linearly with the sequence: counted in bytes of every tensor made, forward and backward."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from asr.attention import build_self_attention
+
+
+class CountBytes(TorchDispatchMode):
+    """Records the largest storage that any operation returns, and the sum of all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = self.total = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self.largest = max(self.largest, leaf.untyped_storage().nbytes())
+                self.total += leaf.untyped_storage().nbytes()
+        return result
+
+
+def count(name: str, size: int) -> CountBytes:
+    layer = build_self_attention(name, model_dim=16, heads=2, backend="reference")
+    x = torch.randn(1, size, 16, generator=torch.Generator().manual_seed(0))
+    with CountBytes() as counted:
+        layer(x, torch.tensor([size])).sum().backward()
+    return counted
+
+
+LINEAR = [
+    "clustered-20",
+    "i-clustered-20:topk=16",
+    "lsh-2",
+    "cast-8:capacity=64",
+    "agglomerative-4",
+    "agglomerative-4:causal=true",
+]
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear(name: str) -> None:
+    small, large = count(name, 2048), count(name, 8192)
+    assert large.largest < 4.2 * small.largest
+    assert large.total < 4.2 * small.total
+
+
+def test_quadratic_is_noticed() -> None:
+    assert count("full", 2048).largest > 15 * count("full", 512).largest
+
+
+def test_the_oracle_never_holds_all_weights() -> None:
+    """256 queries at a time, in the backward pass too: 2 heads × 256 × 2048 numbers or positions."""
+    assert count("oracle-top-8", 2048).largest <= 2 * 256 * 2048 * 8

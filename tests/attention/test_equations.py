@@ -1,0 +1,198 @@
+"""Every softmax mechanism against its equations, on sequences that mix all lengths."""
+
+import oracles
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mechanisms import CROSS, LENGTHS, SOFTMAX, C, build, inputs, oracle_weights
+
+from asr.attention.multihead import shared_keys
+from asr.lengths import keep_mask
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
+
+
+def expect(mechanism, q, k, lengths):
+    """The oracle's weights for a padded batch."""
+    expected = torch.zeros(*q.shape[:3], k.shape[2], dtype=torch.float64)
+    for b, n in enumerate(lengths.tolist()):
+        for h in range(q.shape[1]):
+            if n:
+                expected[b, h, :n, :n] = oracle_weights(mechanism, q[b, h, :n], k[b, h, :n])
+    return expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", SOFTMAX)
+def test_equation(name: str, dtype: torch.dtype) -> None:
+    mechanism = build(name)
+    q, k, v = inputs(mechanism, dtype=dtype)
+    expected = expect(mechanism, q, k, LENGTHS)
+    out = mechanism(q, k, v, LENGTHS)
+    assert out.dtype == dtype
+    close = {"rtol": 0, "atol": TOLERANCE[dtype]}
+    torch.testing.assert_close(out.double(), expected @ v.double().nan_to_num(), **close)
+    weights = mechanism.weights(q, k, LENGTHS)
+    torch.testing.assert_close(weights.double(), expected, **close)
+    rows = keep_mask(LENGTHS, q.shape[2]).to(dtype).unsqueeze(1).expand(weights.shape[:3])
+    torch.testing.assert_close(weights.sum(-1), rows, **close)
+    assert (weights >= 0).all()
+
+
+@pytest.mark.parametrize("name", CROSS)
+def test_cross_attention(name: str) -> None:
+    mechanism = build(name)
+    generator = torch.Generator().manual_seed(1)
+    q = torch.randn(4, 2, 11, 6, generator=generator, dtype=torch.float64)
+    k = torch.randn(4, 2, 17, 6, generator=generator, dtype=torch.float64)
+    v = torch.randn(4, 2, 17, 3, generator=generator, dtype=torch.float64)
+    query_lengths, key_lengths = torch.tensor([11, 7, 0, 5]), torch.tensor([2, 17, 9, 0])
+    out = mechanism(q, k, v, query_lengths=query_lengths, key_lengths=key_lengths)
+    for b, (n, s) in enumerate(zip(query_lengths.tolist(), key_lengths.tolist(), strict=True)):
+        expected = torch.zeros(2, 11, 3, dtype=torch.float64)
+        for h in range(2):
+            if n and s:
+                expected[h, :n] = oracle_weights(mechanism, q[b, h, :n], k[b, h, :s]) @ v[b, h, :s]
+        torch.testing.assert_close(out[b], expected, rtol=0, atol=1e-12)
+    weights = mechanism.weights(q, k, query_lengths=query_lengths, key_lengths=key_lengths)
+    torch.testing.assert_close(weights @ v, out, rtol=0, atol=1e-12)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    name=st.sampled_from(SOFTMAX),
+    size=st.integers(1, 40),
+    key_size=st.integers(1, 40),
+    heads=st.integers(1, 3),
+    dims=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    data=st.data(),
+)
+def test_random_shapes(name: str, size: int, key_size: int, heads: int, dims: tuple, data) -> None:
+    mechanism = build(name)
+    if not mechanism.cross_attention:
+        key_size = size
+    lengths = data.draw(st.lists(st.integers(0, size), min_size=1, max_size=3))
+    key_lengths = [data.draw(st.integers(0, key_size)) for _ in lengths] if name in CROSS else lengths
+    generator = torch.Generator().manual_seed(size * 41 + key_size)
+    shape = (len(lengths), heads)
+    q = torch.randn(*shape, size, dims[0], generator=generator, dtype=torch.float64)
+    k = torch.randn(*shape, key_size, dims[0], generator=generator, dtype=torch.float64)
+    k = shared_keys(q) if mechanism.needs_shared_keys else k
+    v = torch.randn(*shape, key_size, dims[1], generator=generator, dtype=torch.float64)
+    given_lengths = torch.tensor(lengths)
+    if mechanism.cross_attention:
+        out = mechanism(q, k, v, query_lengths=given_lengths, key_lengths=torch.tensor(key_lengths))
+    else:
+        out = mechanism(q, k, v, given_lengths)
+    for b, (n, s) in enumerate(zip(lengths, key_lengths, strict=True)):
+        assert (out[b, :, n:] == 0).all()
+        if n and s:
+            expected = oracle_weights(mechanism, q[b, 0, :n], k[b, 0, :s]) @ v[b, 0, :s]
+            torch.testing.assert_close(out[b, 0, :n], expected, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", SOFTMAX)
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e30])
+def test_padding_changes_nothing(name: str, poison: float) -> None:
+    """Output and gradients are the same alone, in a batch, and with any padding behind."""
+    mechanism = build(name)
+
+    def run(q, k, v, lengths):
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        out = mechanism(*leaves, lengths)
+        out.cos().sum().backward()
+        return [out.detach(), *(torch.zeros_like(x) if x.grad is None else x.grad for x in leaves)]
+
+    q, k, v = inputs(mechanism, poison=poison)
+    batch = run(q, k, v, LENGTHS)
+    assert all(x.isfinite().all() for x in batch)
+    for b, n in enumerate(LENGTHS.tolist()):
+        alone = run(q[b : b + 1, :, :n], k[b : b + 1, :, :n], v[b : b + 1, :, :n], torch.tensor([n]))
+        for inside, outside in zip(batch, alone, strict=True):
+            torch.testing.assert_close(inside[b, :, :n], outside[0], rtol=0, atol=1e-12)
+            assert (inside[b, :, n:] == 0).all()
+
+
+@pytest.mark.parametrize("name", SOFTMAX)
+def test_no_lengths_means_all(name: str) -> None:
+    mechanism = build(name)
+    q, k, v = inputs(mechanism, torch.tensor([31, 31]))
+    torch.testing.assert_close(mechanism(q, k, v), mechanism(q, k, v, torch.tensor([31, 31])))
+
+
+@pytest.mark.parametrize("name", SOFTMAX)
+def test_huge_logits_and_identical_queries(name: str) -> None:
+    mechanism = build(name)
+    lengths = torch.tensor([31, 13])
+    q, k, v = inputs(mechanism, lengths, scale=1e4)
+    q[1], k[1] = q[1, :, :1], k[1, :, :1]  # 13 identical queries and keys: all but one cluster are empty
+    leaves = [x.float().requires_grad_() for x in (q, k, v)]
+    out = mechanism(*leaves, lengths)
+    out.square().sum().backward()
+    assert all(leaf.grad.isfinite().all() for leaf in leaves)
+    expected = expect(mechanism, leaves[0].detach(), leaves[1].detach(), lengths) @ v.nan_to_num()
+    torch.testing.assert_close(out.double(), expected, rtol=0, atol=5e-2)  # float32 logits of ±1e4
+
+
+@pytest.mark.parametrize("name", SOFTMAX)
+def test_strides_do_not_matter(name: str) -> None:
+    mechanism = build(name)
+    q, k, v = inputs(mechanism)
+    strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    assert not strided[0].is_contiguous()
+    torch.testing.assert_close(mechanism(*strided, LENGTHS), mechanism(q, k, v, LENGTHS), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", SOFTMAX)
+def test_half_precision_loses_only_the_rounding_of_input_and_output(name: str, dtype: torch.dtype) -> None:
+    mechanism = build(name)
+    q, k, v = inputs(mechanism, dtype=dtype)
+    out = mechanism(q, k, v, LENGTHS)
+    assert out.dtype == dtype
+    exact = mechanism(q.double(), k.double(), v.double(), LENGTHS)
+    torch.testing.assert_close(out.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SOFTMAX)
+def test_gradients_are_those_of_the_equations(name: str) -> None:
+    """The mass factor of i-clustered included; clusters and chosen keys are constants."""
+    mechanism = build(name)
+    lengths = torch.tensor([9, 6, 0])
+    q, k, v = (x[:, :1, :9] for x in inputs(mechanism, lengths, size=9, poison=0.0))
+    leaves = [x.contiguous().requires_grad_() for x in (q, k, v)]
+    assert torch.autograd.gradcheck(lambda *x: mechanism(*x, lengths), leaves)
+
+
+@pytest.mark.parametrize("name", [f"clustered-{C}", f"i-clustered-{C}:topk=2"])
+def test_gradient_of_the_dense_oracle(name: str) -> None:
+    """Not only self-consistent: equal to autograd through weights that are built densely."""
+    mechanism = build(name)
+    leaves = [x.requires_grad_() for x in inputs(mechanism, torch.tensor([31]))]
+    mechanism(*leaves).sin().sum().backward()
+    q, k, v = (x.detach().clone().requires_grad_() for x in leaves)
+    groups = mechanism.clusters(q)[0]
+    outs = []
+    for h in range(2):
+        members = torch.nn.functional.one_hot(groups[h].long(), C).double()
+        centroids = (members.T @ q[0, h]) / members.sum(0).unsqueeze(1)
+        scale = q.shape[-1] ** -0.5
+        rows = (scale * centroids @ k[0, h].T).softmax(-1)
+        weights = rows[groups[h].long()]
+        if name.startswith("i-"):
+            chosen = torch.zeros(C, 31, dtype=torch.bool).scatter(1, rows.topk(2, dim=1).indices, True)
+            chosen = chosen[groups[h].long()]
+            mass = (weights * chosen).sum(-1, keepdim=True)
+            exact = (scale * q[0, h] @ k[0, h].T).masked_fill(~chosen, -torch.inf).softmax(-1)
+            weights = torch.where(chosen, mass * exact, weights)
+        outs.append(weights @ v[0, h])
+    torch.stack(outs).sin().sum().backward()
+    for leaf, other in zip(leaves, (q, k, v), strict=True):
+        torch.testing.assert_close(leaf.grad, other.grad, rtol=0, atol=1e-12)
+
+
+def test_full_is_the_oracle_of_the_oracle() -> None:
+    """The loops agree with torch's softmax, so that one typing error cannot hide in both."""
+    q, k = torch.randn(5, 3, dtype=torch.float64), torch.randn(7, 3, dtype=torch.float64)
+    torch.testing.assert_close(oracles.full(q, k), (q @ k.T / 3**0.5).softmax(-1))

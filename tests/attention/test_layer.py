@@ -1,0 +1,231 @@
+"""The projection layer: shared keys, exchange, rotary positions, backends, precision, saving."""
+
+import dataclasses
+import logging
+import math
+
+import pytest
+import torch
+from mechanisms import LENGTHS, OWN, SHARED, SOFTMAX, C, K, inputs
+
+import attention_ext
+from asr.attention import backend as backend_module
+from asr.attention import build_mechanism, build_self_attention
+from asr.attention.multihead import shared_keys
+from asr.attention.rotary import rotate
+from asr.errors import UserError
+from asr.lengths import keep_mask
+
+
+def build(name: str, **options: object) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return build_self_attention(name, model_dim=12, heads=2, **options).eval()
+
+
+def batch() -> torch.Tensor:
+    x = torch.randn(len(LENGTHS), 31, 12, generator=torch.Generator().manual_seed(1))
+    return x.masked_fill(~keep_mask(LENGTHS, 31).unsqueeze(-1), float("nan"))
+
+
+@pytest.mark.parametrize("name", SOFTMAX + OWN)
+def test_padding_changes_nothing(name: str) -> None:
+    """Output and the gradients of all weights are finite behind NaN, and equal to those of clean padding."""
+    x = batch()
+    gradients = []
+    for poisoned in (x, x.nan_to_num()):
+        layer = build(name)
+        y = layer(poisoned.requires_grad_(), LENGTHS)
+        assert y.shape == x.shape
+        y.square().sum().backward()
+        gradients.append([y.detach(), *(p.grad for p in layer.parameters())])
+    for nan, clean in zip(*gradients, strict=True):
+        assert nan.isfinite().all()
+        assert torch.equal(nan, clean)
+    layer = build(name).double()
+    y = layer(x.double(), LENGTHS)
+    for b, n in enumerate(LENGTHS.tolist()):
+        alone = layer(x[b : b + 1, :n].double(), LENGTHS[b : b + 1])
+        torch.testing.assert_close(y[b : b + 1, :n], alone, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SOFTMAX)
+def test_exchange_equals_building_with_the_weights(name: str) -> None:
+    trained = build("shared-full" if name in SHARED else "full", dropout=0.25)
+    other = build(name)
+    other.load_state_dict(trained.state_dict(), strict=False)
+    trained.set_mechanism(name, backend="reference")
+    assert trained.name == name
+    assert not trained.mechanism.training
+    assert trained.mechanism.dropout == 0.25
+    torch.testing.assert_close(trained(batch(), LENGTHS), other(batch(), LENGTHS))
+    trained.set_mechanism("full")
+    assert trained.mechanism.backend.requested == "reference"
+
+
+def test_shared_layers_run_everything_and_own_keys_refuse_lsh() -> None:
+    layer = build("lsh-2")
+    assert layer.key is None
+    for name in SOFTMAX:
+        layer.set_mechanism(name)
+    shared, full = build("shared-full"), build("shared-full")
+    full.set_mechanism("full")
+    assert torch.equal(shared(batch(), LENGTHS), full(batch(), LENGTHS))
+    for name in SHARED:
+        with pytest.raises(UserError, match=r"keys tied .*\('full'\)"):
+            build("full").set_mechanism(name)
+
+
+def test_shared_keys_make_reformers_logits() -> None:
+    q = torch.randn(1, 1, 5, 9, dtype=torch.float64)
+    q[0, 0, 2] = 0
+    k = shared_keys(q)
+    assert (k[0, 0, 2] == 0).all()
+    logits = q @ k.mT / math.sqrt(9)
+    expected = q @ torch.nn.functional.normalize(q, dim=-1).mT
+    torch.testing.assert_close(logits, expected)
+    torch.autograd.gradcheck(shared_keys, (q[:, :, :2].requires_grad_(),))
+    zero = torch.zeros(1, 1, 1, 4, requires_grad=True)
+    shared_keys(zero).sum().backward()
+    assert zero.grad.isfinite().all()
+    assert shared_keys(torch.full((1, 1, 1, 4), 3e4, dtype=torch.float16)).isfinite().all()
+
+
+def test_rotary_positions_are_relative_and_keep_norms() -> None:
+    q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).expand(2, 1, 1, 20, 8)
+    turned_q, turned_k = rotate(q), rotate(k)
+    torch.testing.assert_close(turned_q.norm(dim=-1), q.norm(dim=-1))
+    torch.testing.assert_close(turned_q[0, 0, 0], q[0, 0, 0])
+    products = (turned_q @ turned_k.mT)[0, 0]
+    for shift in range(-19, 20):
+        diagonal = products.diagonal(shift)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
+    assert products[0].std() > 0.1
+    layer = build("full", rotary=True)
+    x = torch.randn(1, 9, 12, generator=torch.Generator().manual_seed(0))
+    assert not torch.allclose(layer(x).flip(1), layer(x.flip(1)), atol=1e-3)
+    assert torch.allclose(build("full")(x).flip(1), build("full")(x.flip(1)), atol=1e-6)
+    with pytest.raises(UserError, match="even head_dim, found 3"):
+        build("full", head_dim=3, rotary=True)
+
+
+@pytest.mark.parametrize("name", SOFTMAX + OWN)
+def test_state_dict_round_trip(name: str) -> None:
+    """Hash planes travel with the weights; parameters do not depend on the mechanism's name."""
+    layer = build(name)
+    with torch.no_grad():
+        for value in layer.state_dict().values():
+            value.add_(0.01 * torch.randn(value.shape, generator=torch.Generator().manual_seed(4)))
+    other = build(name)
+    assert not torch.equal(layer(batch(), LENGTHS), other(batch(), LENGTHS))
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(layer(batch(), LENGTHS), other(batch(), LENGTHS))
+    if name in SOFTMAX:
+        reference = build("shared-full" if name in SHARED else "full")
+        assert dict(layer.named_parameters()).keys() == dict(reference.named_parameters()).keys()
+
+
+@pytest.mark.parametrize("name", SOFTMAX + OWN)
+def test_autocast(name: str) -> None:
+    layer, x = build(name), batch()
+    exact = layer(x, LENGTHS)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x, LENGTHS)
+    assert y.dtype == torch.bfloat16
+    y.float().square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+    # A rounded query may join another cluster: most values are close, not all.
+    assert (y.float() - exact).abs().median() < 0.02
+
+
+def test_native_full_equals_reference() -> None:
+    for rotary in (False, True):
+        for name in ("full", "shared-full"):
+            native, reference = (build(name, backend=b, rotary=rotary) for b in ("native", "reference"))
+            assert native.backend_in_use() == "native"
+            assert reference.backend_in_use() == "reference"
+            torch.testing.assert_close(native(batch(), LENGTHS), reference(batch(), LENGTHS))
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e30])
+def test_native_full_ignores_padding(poison: float) -> None:
+    native, reference = build_mechanism("full", "native"), build_mechanism("full", "reference")
+    gradients = []
+    for mechanism in (native, reference):
+        leaves = [x.requires_grad_() for x in inputs(mechanism, poison=poison)]
+        mechanism(*leaves, LENGTHS).square().sum().backward()
+        gradients.append([leaf.grad for leaf in leaves])
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_backend_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("lsh-2", f"oracle-top-{K}"):
+        with pytest.raises(UserError, match=f"native can't run {name}: cpu: this mechanism has no compiled"):
+            build_mechanism(name, backend="native")
+    with pytest.raises(UserError, match=r"unknown backend 'cuda': expected auto \| reference \| native"):
+        build_mechanism("full", backend="cuda")
+    monkeypatch.setattr(attention_ext, "why_unavailable", lambda device: f"no {device} today", raising=False)
+    with pytest.raises(UserError, match=r"cpu: no cpu today; cuda: no cuda today"):
+        build_mechanism(f"i-clustered-{C}", backend="native")
+    assert build_mechanism(f"i-clustered-{C}").backend.on("cpu") == "reference"
+
+
+def test_native_runs_where_it_can_and_is_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = backend_module.load_operators("reference")
+    calls = []
+
+    def load(backend: str) -> backend_module.Operators:
+        def record(*args: object, **options: object) -> torch.Tensor:
+            calls.append(backend)
+            return reference.hash_sign(*args, **options)
+
+        return dataclasses.replace(reference, hash_sign=record)
+
+    monkeypatch.setattr(backend_module, "load_operators", load)
+    reasons = {"cpu": None, "cuda": "no GPU"}
+    monkeypatch.setattr(attention_ext, "why_unavailable", reasons.get, raising=False)
+    q, k, v = inputs(build_mechanism("full"))
+    for backend, expected in (("auto", "native"), ("native", "native"), ("reference", "reference")):
+        mechanism = build_mechanism(f"clustered-{C}", backend=backend)
+        assert mechanism.backend.on("cpu") == expected
+        mechanism(q, k, v, LENGTHS)
+        assert calls.pop() == expected
+    assert build_mechanism(f"clustered-{C}").backend.on("cuda") == "reference"
+    assert build_mechanism(f"clustered-{C}").backend.on("mps") == "reference"
+    with pytest.raises(UserError, match="on cuda: no GPU"):
+        build_mechanism(f"clustered-{C}", backend="native").backend.on("cuda")
+
+
+def test_auto_logs_what_it_picked_once(caplog: pytest.LogCaptureFixture) -> None:
+    backend_module._log_once.cache_clear()
+    with caplog.at_level(logging.INFO, logger="asr.attention.backend"):
+        for _ in range(3):
+            build_mechanism("lsh-2")
+            build_mechanism("full")
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum("lsh-2 on cpu: backend auto picked reference (this mechanism has no" in x for x in lines) == 1
+    assert sum("full on cpu: backend auto picked native" in x for x in lines) == 1
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(UserError, match="model_dim=10 is no multiple of heads=4"):
+        build_self_attention("full", 10, 4)
+    with pytest.raises(UserError, match=r"dropout=1.5, expected 0 ≤ dropout < 1"):
+        build_mechanism("full", dropout=1.5)
+    mechanism = build_mechanism("full")
+    q, k, v = inputs(mechanism)
+    with pytest.raises(ValueError, match=r"expected q \[B,H,N,D\]"):
+        mechanism(q, k[..., :3], v)
+    with pytest.raises(ValueError, match=r"expected lengths of shape \(12,\), found \(3,\)"):
+        mechanism(q, k, v, LENGTHS[:3])
+    with pytest.raises(ValueError, match="not both"):
+        mechanism(q, k, v, LENGTHS, key_lengths=LENGTHS)
+    with pytest.raises(ValueError, match="query_lengths and key_lengths"):
+        mechanism(q[:, :, :5], k, v, LENGTHS)
+
+
+@pytest.mark.parametrize("name", SOFTMAX + OWN)
+def test_empty_sizes(name: str) -> None:
+    layer = build(name)
+    assert layer(torch.zeros(2, 0, 12), torch.tensor([0, 0])).shape == (2, 0, 12)
+    layer(torch.zeros(2, 3, 12), torch.tensor([0, 0])).sum().backward()

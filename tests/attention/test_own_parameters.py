@@ -1,0 +1,130 @@
+"""CAST and agglomerative attention: equations, and the properties their papers promise."""
+
+import oracles
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mechanisms import LENGTHS, OWN
+
+from asr.attention import build_mechanism, build_self_attention
+from asr.attention.cast_assignment import assign_single, assign_top
+from asr.errors import UserError
+from asr.lengths import keep_mask
+
+
+def build(name: str, dtype: torch.dtype = torch.float64) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return build_self_attention(name, model_dim=8, heads=2).to(dtype).eval()
+
+
+def batch(dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    x = torch.randn(len(LENGTHS), 31, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return x.masked_fill(~keep_mask(LENGTHS, 31).unsqueeze(-1), float("nan")).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", OWN)
+def test_equation(name: str, dtype: torch.dtype) -> None:
+    layer, x = build(name, dtype), batch(dtype)
+    y = layer(x, LENGTHS)
+    assert y.dtype == dtype
+    for b, n in enumerate(LENGTHS.tolist()):
+        assert (y[b, n:] == 0).all()
+        if n:
+            rows = x[b, :n].double()
+            if name.startswith("cast"):
+                expected = oracles.cast(rows, layer)
+            else:
+                expected = oracles.agglomerative(rows, layer, causal="causal" in name)
+            close = {"rtol": 0, "atol": 1e-12 if dtype == torch.float64 else 1e-5}
+            torch.testing.assert_close(y[b, :n].double(), expected, **close)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_gradcheck(name: str) -> None:
+    layer = build(name)
+    lengths = torch.tensor([7, 4, 0])
+    x = torch.randn(3, 7, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    parameters = list(layer.parameters())
+    assert torch.autograd.gradcheck(lambda x, *_: layer(x, lengths), (x.requires_grad_(), *parameters))
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_cannot_be_exchanged(name: str) -> None:
+    layer = build(name)
+    layer.set_mechanism(layer.name)
+    with pytest.raises(UserError, match="parameters of its own"):
+        layer.set_mechanism("full")
+    with pytest.raises(UserError, match="parameters of its own"):
+        build_self_attention("full", 8, 2).set_mechanism(name)
+    with pytest.raises(UserError, match="build_self_attention"):
+        build_mechanism(name)
+    with pytest.raises(UserError, match="native"):
+        build_self_attention(name, 8, 2, backend="native")
+    with pytest.raises(UserError, match="rotary"):
+        build_self_attention(name, 8, 2, rotary=True)
+
+
+@pytest.mark.parametrize("name", [name for name in OWN if "single" in name or name == "agglomerative-4"])
+def test_every_token_informs_every_other(name: str) -> None:
+    layer = build(name)
+    x = torch.randn(1, 13, 8, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    flow = torch.autograd.functional.jacobian(lambda x: layer(x)[0].sum(-1), x)[:, 0].abs().sum(-1)
+    assert flow.shape == (13, 13)
+    assert (flow > 1e-12).all()
+
+
+def test_gradient_reaches_surrogates_and_gate() -> None:
+    for name in ("cast-3", "cast-3:assign=single"):
+        layer = build(name)
+        layer(batch().nan_to_num(), LENGTHS).square().sum().backward()
+        assert (layer.surrogates_HCD.grad.abs().sum(-1) > 0).all()
+        assert (layer.gate.weight.grad != 0).all()
+        assert (layer.gate.bias.grad != 0).all()
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    size=st.integers(1, 30),
+    clusters=st.integers(1, 7),
+    spare=st.integers(0, 3),
+    levels=st.integers(1, 50),
+    seed=st.integers(0, 9),
+)
+def test_assignments(size: int, clusters: int, spare: int, levels: int, seed: int) -> None:
+    """Few levels make ties frequent."""
+    generator = torch.Generator().manual_seed(seed)
+    affinity = torch.randint(0, levels, (2, 2, size, clusters), generator=generator).double() / levels
+    lengths = torch.tensor([size, size // 2])
+    capacity = (lengths + clusters - 1) // clusters + spare
+    slots = int(capacity.max())
+    members, filled = assign_single(affinity, lengths, capacity, slots)
+    for b, n in enumerate(lengths.tolist()):
+        for h in range(2):
+            expected = oracles.single_assignment(affinity[b, h, :n], int(capacity[b]))
+            for j in range(clusters):
+                tokens = sorted(members[b, h, j][filled[b, h, j]].tolist())
+                assert tokens == [i for i in range(n) if expected[i] == j]
+                assert len(tokens) <= capacity[b]
+
+    capacity = torch.minimum(capacity, lengths)
+    members, filled = assign_top(affinity, lengths, capacity, int(capacity.max()))
+    for b, n in enumerate(lengths.tolist()):
+        for j in range(clusters):
+            tokens = members[b, 0, j][filled[b, 0, j]].tolist()
+            assert tokens == oracles.best(affinity[b, 0, :n, j].tolist(), int(capacity[b]))
+
+
+def test_causal_equals_full_of_every_prefix() -> None:
+    layer, x = build("agglomerative-4:causal=true"), batch()[:1]
+    full = build("agglomerative-4")
+    full.load_state_dict(layer.state_dict())
+    y = layer(x)
+    for n in range(1, 32):
+        torch.testing.assert_close(y[:, n - 1], full(x[:, :n])[:, -1], rtol=0, atol=1e-12)
+
+
+def test_classes_must_divide_the_model() -> None:
+    with pytest.raises(UserError, match="model_dim=8 is no multiple of 3 classes"):
+        build("agglomerative-3")

@@ -1,0 +1,75 @@
+import pytest
+
+from asr.attention import MECHANISMS, build_mechanism, build_self_attention, mechanism_table, parse_name
+from asr.attention.spec import Option, Value, write_value
+from asr.errors import UserError
+
+
+def values_of(option: Option) -> list[Value]:
+    """Smallest, largest and default."""
+    ends = (option.allowed[0], option.allowed[-1])
+    return [*ends, option.default]
+
+
+def test_every_option_survives_the_round_trip() -> None:
+    for mechanism, row in MECHANISMS.items():
+        size = row.schema.size
+        heads = [f"{mechanism}-{value}" for value in values_of(size)] if size else [mechanism]
+        for head in heads:
+            for option in row.schema.options:
+                for value in values_of(option):
+                    spec = parse_name(f"{head}:{option.name}={write_value(value)}")
+                    assert spec.mechanism == mechanism
+                    assert spec.arguments[option.name] == value
+                    assert parse_name(str(spec)) == spec
+                    assert (option.name in str(spec)) == (value != option.default)
+
+
+def test_canonical_names_order_options_and_drop_defaults() -> None:
+    assert (
+        str(parse_name("i-clustered-0100:bits=31,iterations=10,topk=16")) == "i-clustered-100:topk=16,bits=31"
+    )
+    assert str(parse_name("i-clustered-100:topk=32")) == "i-clustered-100"
+    assert build_mechanism("lsh-2:chunk=32").name == "lsh-2"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("fulll", "oracle-top-K"),
+        ("clustered", "i-clustered-C"),
+        ("clustered-", "unknown attention"),
+        ("clustered-x", "unknown attention"),
+        ("clustered-٣", "unknown attention"),
+        ("", "unknown attention"),
+        ("full-3", "unknown attention"),
+        ("clustered-0", "clusters=0, expected 1 … 65536"),
+        ("clustered-99999999999999999999", "expected 1 … 65536"),
+        ("clustered-9:bits=64", "bits=64, expected 1 … 63"),
+        ("clustered-9:bits=-1", "expected 1 … 63"),
+        ("clustered-9:topk=3", "unknown option 'topk=3', expected bits=1 … 63, iterations=1 … 1000"),
+        ("clustered-9:", "unknown option ''"),
+        ("clustered-9:bits", "unknown option 'bits'"),
+        ("clustered-9:bits=3,bits=3", "given twice"),
+        ("lsh-2:buckets=7", "buckets=7, expected 2 … 65536 in steps of 2"),
+        ("cast-8:assign=best", "assign=best, expected topk | single"),
+        ("agglomerative-8:causal=yes", "causal=yes, expected false | true"),
+        ("full:x=1", "none is allowed"),
+    ],
+)
+def test_errors_list_what_is_allowed(name: str, expected: str) -> None:
+    with pytest.raises(UserError, match=r"(?s).*") as error:
+        build_self_attention(name, 32, 4)
+    message = str(error.value)
+    assert expected in message
+    assert repr(name) in message
+    assert "\n" not in message
+
+
+def test_table_shows_every_mechanism() -> None:
+    table = mechanism_table().splitlines()
+    assert len(table) == 2 + len(MECHANISMS)
+    assert len({line.count("|") for line in table}) == 1
+    row = next(line for line in table if "`i-clustered-C`" in line)
+    assert "topk (32), bits (63), iterations (10)" in row
+    assert "| yes |" in row
