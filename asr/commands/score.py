@@ -166,18 +166,18 @@ def _print_score(console: Console, folder: Path, result: Score, worst: int) -> N
 
 
 def _rate_table(folder: Path, result: Score) -> Table:
-    table = Table(title=escape(str(folder)), title_justify="left")
-    for name in ("", "rate %", "95 % interval", "sub", "del", "ins", "length"):
+    # Phone error rates of different lexicons don't compare.
+    caption = f"PER with lexicon {result.lexicon}" if "per" in result.rates and result.lexicon else None
+    table = Table(title=escape(str(folder)), title_justify="left", caption=caption, caption_justify="left")
+    for name in ("", "rate %", "95 % interval", "sub", "del", "ins", "of"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for metric in METRICS:
         if metric not in result.rates:
             continue
         rate = result.rates[metric]
-        # Phone error rates of different lexicons don't compare.
-        lexicon = f" (lexicon {result.lexicon})" if metric == "per" and result.lexicon else ""
         low, high = rate.interval
         table.add_row(
-            metric.upper() + lexicon,
+            metric.upper(),
             f"{100 * rate.rate:.2f}",
             f"{100 * low:.2f} … {100 * high:.2f}",
             str(rate.counts.substitutions),

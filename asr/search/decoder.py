@@ -26,7 +26,7 @@ class BeamConfig:
     threshold: float = option(100.0, help="hypotheses worse than the best by more are dropped", unit="nats")
     lm: str = option("", help="n-gram language model over words, ARPA or KenLM binary; empty: none")
     lm_weight: float = option(2.0, help="weight of the language model")
-    word_score: float = option(0.0, help="added for each word", unit="nats")
+    word_score: float = option(-1.0, help="added for each word; below 0 for fewer words", unit="nats")
 
 
 def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig) -> Decoder:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from asr.errors import UserError
-from asr.search import DECODERS, build_search
+from asr.search.decoder import DECODERS, BeamConfig, build_decoder
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer
 
@@ -17,7 +17,7 @@ def test_every_decoder_gives_words_for_phones(decoder):
     ids = tokenizer.encode("GO ON")
     log_probs = torch.full((1, 8, len(tokenizer)), -9.0)
     log_probs[0, torch.arange(8), torch.tensor([label for index in ids for label in (index, 0)])] = 0.0
-    (path,) = build_search(decoder, tokenizer)(log_probs, torch.tensor([8]))
+    (path,) = build_decoder(decoder, tokenizer, BeamConfig())(log_probs, torch.tensor([8]))
     assert path.text == "GO ON"
     assert path.ids == ids
     assert path.frames == [0, 2, 4, 6]
@@ -27,12 +27,12 @@ def test_every_decoder_gives_words_for_phones(decoder):
 def test_characters_are_left_to_the_tokenizer():
     tokenizer = CharacterTokenizer.train(["go on"])
     log_probs = torch.nn.functional.one_hot(torch.tensor([tokenizer.encode("go")]), len(tokenizer)).float()
-    (path,) = build_search("greedy", tokenizer)(log_probs, torch.tensor([2]))
+    (path,) = build_decoder("greedy", tokenizer, BeamConfig())(log_probs, torch.tensor([2]))
     assert path.words is None
     assert path.text is None
     assert tokenizer.text(path.ids) == "go"
 
 
 def test_an_unknown_decoder_is_named():
-    with pytest.raises(UserError, match=r"unknown decoder 'beem'.*'beam'"):
-        build_search("beem", PhoneTokenizer(LEXICON))
+    with pytest.raises(UserError, match=r"decoder=beem.*'beam'"):
+        build_decoder("beem", PhoneTokenizer(LEXICON), BeamConfig())
