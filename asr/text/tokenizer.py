@@ -186,7 +186,7 @@ class SentencePieceTokenizer(Tokenizer):
                 minloglevel=2,
             )
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[-1].strip()
+            reason = str(error).strip().rpartition("] ")[2]
             raise UserError(f"pieces={pieces}: sentencepiece can't learn that many: {reason}") from None
         return cls(model.getvalue())
 

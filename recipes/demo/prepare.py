@@ -100,7 +100,9 @@ def prepare(options: Options, folder: Path) -> None:
         _remove_others(folder, descriptions)
         _speak(missing, descriptions, folder, _workers(options), console)
     else:
-        console.print(f"{folder} is up to date: all {len(shards)} shards are there")
+        console.print(
+            f"{folder} is up to date: all {len(shards)} shards are there", soft_wrap=True, markup=False
+        )
     lexicon.save(folder / "lexicon.txt")
     table = Table("split", "utterances", "minutes", "words", "speakers", title=f"demo, {len(lexicon)} words")
     for split in ["train", "dev", "test", "test_voices"]:

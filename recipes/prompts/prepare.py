@@ -219,6 +219,14 @@ def _print_summary(
     console.print(table)
     kinds = Counter(prompt.excluded.split(" '")[0] for prompt in excluded)
     reasons = ", ".join(f"{count} × {reason}" for reason, count in kinds.most_common())
-    console.print(f"{len(excluded)} excluded, listed in {folder / 'excluded.tsv'}: {reasons or 'none'}")
+    console.print(
+        f"{len(excluded)} excluded, listed in {folder / 'excluded.tsv'}: {reasons or 'none'}",
+        soft_wrap=True,
+        markup=False,
+    )
     if unknown:
-        console.print(f"{len(unknown)} words outside the lexicon, trained as SPN: {' '.join(unknown)}")
+        console.print(
+            f"{len(unknown)} words outside the lexicon, trained as SPN: {' '.join(unknown)}",
+            soft_wrap=True,
+            markup=False,
+        )

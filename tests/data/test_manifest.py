@@ -1,0 +1,134 @@
+import gzip
+import json
+
+import pytest
+from lhotse import AudioSource, MonoCut, Recording, SupervisionSegment
+
+from asr.data.manifest import load_cuts, save_cuts
+from asr.errors import UserError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "wav").mkdir()
+    (tmp_path / "wav" / "a.wav").write_bytes(b"RIFF, not read here")
+    return tmp_path
+
+
+def make_cut(folder, name="u1"):
+    recording = Recording(name, [AudioSource("file", [0], str(folder / "wav" / "a.wav"))], 16000, 32000, 2.0)
+    supervision = SupervisionSegment(name, name, 0.0, 1.5, text="go on", speaker="ann", language="en")
+    return MonoCut(name, 0.25, 1.5, 0, supervisions=[supervision], recording=recording)
+
+
+def write(folder, *changes):
+    """Save one cut per entry of `changes`, a function that spoils its dictionary or None."""
+    entries = []
+    for number, change in enumerate(changes, start=1):
+        entry = make_cut(folder, f"u{number}").to_dict()
+        if change:
+            change(entry)
+        entries.append(json.dumps(entry))
+    path = folder / "x.cuts.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(entries).encode()))
+    return path
+
+
+def test_round_trip_and_the_folder_may_move(folder, tmp_path):
+    save_cuts([make_cut(folder, "u1"), make_cut(folder, "u2")], folder / "x.cuts.jsonl.gz")
+    line = gzip.decompress((folder / "x.cuts.jsonl.gz").read_bytes()).decode().splitlines()[0]
+    assert json.loads(line)["recording"]["sources"][0]["source"] == "wav/a.wav"
+    moved = folder.rename(folder.with_name("moved"))
+    loaded = load_cuts(moved / "x.cuts.jsonl.gz")
+    assert [cut.id for cut in loaded] == ["u1", "u2"]
+    expected = make_cut(moved, "u1")
+    assert loaded["u1"] == expected
+
+
+def test_audio_elsewhere_stays_absolute(folder):
+    save_cuts([make_cut(folder)], folder / "manifests" / "x.cuts.jsonl.gz")
+    assert load_cuts(folder / "manifests" / "x.cuts.jsonl.gz")[0].recording.sources[0].source == str(
+        folder / "wav" / "a.wav"
+    )
+
+
+def test_equal_cuts_give_equal_bytes(folder):
+    for name in ["x.cuts.jsonl.gz", "y.cuts.jsonl.gz"]:
+        save_cuts([make_cut(folder)], folder / name)
+    assert (folder / "x.cuts.jsonl.gz").read_bytes() == (folder / "y.cuts.jsonl.gz").read_bytes()
+
+
+def test_interrupted_writing_leaves_the_old_manifest(folder):
+    def fail():
+        yield make_cut(folder, "u2")
+        raise KeyboardInterrupt
+
+    save_cuts([make_cut(folder)], folder / "x.cuts.jsonl.gz")
+    with pytest.raises(KeyboardInterrupt):
+        save_cuts(fail(), folder / "x.cuts.jsonl.gz")
+    assert [cut.id for cut in load_cuts(folder / "x.cuts.jsonl.gz")] == ["u1"]
+
+
+def setter(*keys, value):
+    def change(entry):
+        for key in keys[:-1]:
+            entry = entry[key]
+        entry[keys[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (setter("id", value="u1"), "expected ids to be distinct"),
+        (setter("start", value=-0.5), "expected a start of 0 s or later, found -0.5 s"),
+        (setter("start", value=float("nan")), "expected a start of 0 s or later, found nan s"),
+        (setter("duration", value=0.0), "expected a duration above 0 s, found 0.0 s"),
+        (setter("duration", value=-1.0), "expected a duration above 0 s, found -1.0 s"),
+        (setter("start", value=0.6), "within its recording of 2.0 s, found 0.6 s \\+ 1.5 s"),
+        (setter("recording", "sources", 0, "source", value="wav/no.wav"), "found nothing at .*/wav/no.wav"),
+        (setter("recording", "sources", 0, "source", value="wav/empty.wav"), "found an empty file"),
+        (setter("supervisions", 0, "text", value=" "), "expected a transcript, found none"),
+        (setter("supervisions", 0, "text", value=None), "expected a transcript, found none"),
+        (setter("supervisions", value=[]), "exactly one supervision, found 0"),
+        (lambda entry: entry["supervisions"].append(entry["supervisions"][0]), "one supervision, found 2"),
+        (lambda entry: entry.pop("recording"), "expected a recording, found none"),
+        (lambda entry: entry.pop("duration"), "not a lhotse cut"),
+        (setter("type", value="MixedCut"), "expected a MonoCut"),
+    ],
+)
+def test_what_is_wrong_is_named_with_manifest_and_utterance(folder, change, message):
+    (folder / "wav" / "empty.wav").touch()
+    path = write(folder, None, change)
+    with pytest.raises(UserError, match=message) as error:
+        load_cuts(path)
+    name = "u1" if "distinct" in message else "u2"
+    assert str(path) in str(error.value)
+    assert f"utterance {name!r}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_transcripts_may_be_absent_where_none_is_needed(folder):
+    path = write(folder, setter("supervisions", 0, "text", value=None))
+    assert len(load_cuts(path, require_text=False)) == 1
+
+
+def test_broken_files_are_named(folder):
+    path = write(folder, *[None] * 50)
+    whole = path.read_bytes()
+    cases = {
+        whole[: len(whole) // 2]: "expected a whole gzip file",
+        b"not gzip": "expected a whole gzip file",
+        gzip.compress(b""): "found an empty manifest",
+        gzip.compress(b'{"id": "u1"'): ":1: expected a cut in JSON",
+        gzip.compress(b'{"ID": 3}'): "expected a cut with an id",
+        gzip.compress(b"\xff\xfe"): "expected UTF-8",
+    }
+    for content, message in cases.items():
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=message) as error:
+            load_cuts(path)
+        assert str(path) in str(error.value)
+    with pytest.raises(UserError, match="found no such file"):
+        load_cuts(folder / "no.cuts.jsonl.gz")

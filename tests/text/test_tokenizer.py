@@ -1,0 +1,96 @@
+import io
+
+import pytest
+import torch
+
+from asr.errors import UserError
+from asr.text.lexicon import Lexicon
+from asr.text.tokenizer import build_tokenizer, tokenizer_from_state
+
+TEXTS = ["the company said it will report a loss", "shares rose two percent on monday", "it rose"]
+LEXICON = Lexicon({"the": [("DH", "AH"), ("DH", "IY")], "rose": [("R", "OW", "Z")], "it": [("IH", "T")]})
+KINDS = {"phone": "phone", "character": "character", "sentencepiece": "piece"}
+
+
+def make(kind):
+    return build_tokenizer(kind, TEXTS, LEXICON, pieces=24)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blank_is_first_and_never_encoded(kind):
+    tokenizer = make(kind)
+    assert tokenizer.symbols[0] == "<blank>"
+    assert len(tokenizer) == len(tokenizer.symbols) == len(set(tokenizer.symbols))
+    assert tokenizer.unit == KINDS[kind]
+    for text in [*TEXTS, "unheard ñ <NOISE>", ""]:
+        ids = tokenizer.encode(text)
+        assert 0 not in ids
+        assert all(0 < index < len(tokenizer) for index in ids)
+    assert tokenizer.encode("") == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_survives_a_safe_checkpoint(kind):
+    tokenizer = make(kind)
+    file = io.BytesIO()
+    torch.save(tokenizer.state(), file)
+    file.seek(0)
+    again = tokenizer_from_state(torch.load(file, weights_only=True))
+    assert again.symbols == tokenizer.symbols
+    assert again.digest == tokenizer.digest
+    assert [again.encode(text) for text in TEXTS] == [tokenizer.encode(text) for text in TEXTS]
+
+
+@pytest.mark.parametrize("kind", ["character", "sentencepiece"])
+def test_text_comes_back(kind):
+    tokenizer = make(kind)
+    for text in TEXTS:
+        assert tokenizer.text(tokenizer.encode(text)) == text
+        assert tokenizer.oov(text) == []
+    assert tokenizer.text(tokenizer.encode("the  <NOISE> loss")) == "the loss"
+    assert "⁇" in tokenizer.text(tokenizer.encode("loñs"))
+    assert tokenizer.lexicon is None
+
+
+def test_training_is_deterministic():
+    assert make("sentencepiece").digest == make("sentencepiece").digest
+    assert make("character").digest == build_tokenizer("character", TEXTS[::-1]).digest
+
+
+def test_phones_take_the_first_pronunciation_and_mark_what_they_lack():
+    tokenizer = make("phone")
+    text = "the <NOISE> bank rose"
+    assert tokenizer.tokens(tokenizer.encode(text)) == ["DH", "AH", "NSN", "SPN", "R", "OW", "Z"]
+    assert tokenizer.oov(text) == ["bank"]
+    assert tokenizer.text(tokenizer.encode(text)) is None
+    assert tokenizer.lexicon is LEXICON
+    assert {"SPN", "NSN"} <= set(tokenizer.symbols)
+
+
+def test_phones_that_a_lexicon_shares_with_noise_are_one_symbol():
+    tokenizer = build_tokenizer("phone", [], Lexicon({"uh": [("SPN",)], "go": [("G",)]}))
+    assert tokenizer.symbols == ["<blank>", "SPN", "NSN", "G"]
+
+
+def test_characters_count_unknown_ones_and_a_written_bar():
+    tokenizer = make("character")
+    assert tokenizer.oov("it ñ|z") == ["ñ", "|", "z"]
+    assert tokenizer.tokens(tokenizer.encode("it ñ|")) == ["i", "t", "|", "<unk>", "<unk>"]
+
+
+def test_pieces_name_words_they_cannot_cover():
+    assert make("sentencepiece").oov("the loñs rose") == ["loñs"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: build_tokenizer("phone", TEXTS, None), "phones need a lexicon"),
+        (lambda: build_tokenizer("phones", TEXTS, LEXICON), "did you mean 'phone'"),
+        (lambda: build_tokenizer("sentencepiece", TEXTS, None, pieces=900), "pieces=900: .*<= "),
+        (lambda: tokenizer_from_state({"kind": "word"}), "expected the state of a tokenizer"),
+    ],
+)
+def test_user_errors(call, message):
+    with pytest.raises(UserError, match=message):
+        call()
