@@ -1,0 +1,80 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from asr import Recognizer
+from asr.data.module import DataConfig, SpeechData
+from asr.errors import UserError
+
+
+def data(corpus: Path, recognizer: Recognizer, **options: object) -> SpeechData:
+    defaults = {"train": [str(corpus)], "frames_per_batch": 1500, "workers": 0}
+    config = DataConfig(**{**defaults, **options})  # type: ignore[arg-type]
+    return SpeechData(config, recognizer, seed=0, speed_factors=[1.0])
+
+
+@pytest.fixture(scope="module")
+def recognizer(trained: Path) -> Recognizer:
+    return Recognizer.load(trained)
+
+
+def test_batches_hold_audio_and_targets_of_their_utterances(
+    tone_corpus: Path, recognizer: Recognizer
+) -> None:
+    speech = data(tone_corpus, recognizer)
+    texts = {cut.id: cut.supervisions[0].text for cut in speech.train_cuts}
+    speech.batches = speech.epoch_batches(0)
+    seen = []
+    for batch in speech.train_dataloader():
+        assert batch.audio.dtype == torch.float32
+        assert int(batch.audio_lengths.max()) == batch.audio.shape[1]
+        for i, name in enumerate(batch.ids):
+            tokens = batch.tokens[i, : batch.token_lengths[i]].tolist()
+            assert tokens == recognizer.tokenizer.encode(texts[name])
+            assert not batch.audio[i, batch.audio_lengths[i] :].any()
+        seen += batch.ids
+    assert sorted(seen) == sorted(texts)
+
+
+def test_the_worst_batch_is_the_largest(tone_corpus: Path, recognizer: Recognizer) -> None:
+    speech = data(tone_corpus, recognizer)
+    worst = speech.worst_batch()
+    assert int(worst.audio_lengths.max()) == max(cut.num_samples for cut in speech.train_cuts)
+    padded = [speech.train_frames[plan].max() * len(plan) for plan in speech.stream().epoch(0)]
+    size = max(1, int(worst.audio.shape[1] / 160)) * len(worst.ids)
+    assert size >= 0.9 * max(padded)
+
+
+def test_speed_is_a_function_of_seed_epoch_and_utterance(tone_corpus: Path, recognizer: Recognizer) -> None:
+    config = DataConfig(train=[str(tone_corpus)], workers=0)
+    lengths = []
+    for workers in (0, 1):
+        config.workers = workers
+        speech = SpeechData(config, recognizer, seed=5, speed_factors=[0.9, 1.0, 1.1])
+        speech.batches = 2 * speech.epoch_batches(0)
+        batches = [(batch.ids, batch.audio_lengths.tolist()) for batch in speech.train_dataloader()]
+        lengths.append({(i, n) for ids, samples in batches for i, n in zip(ids, samples, strict=True)})
+    assert lengths[0] == lengths[1]
+    cut_samples = {cut.id: cut.num_samples for cut in speech.train_cuts}
+    factors = {round(cut_samples[name] / samples, 1) for name, samples in lengths[0]}
+    assert factors == {0.9, 1.0, 1.1}
+
+
+def test_durations_outside_the_limits_are_left_out_and_listed(
+    tone_corpus: Path, recognizer: Recognizer
+) -> None:
+    durations = sorted(cut.duration for cut in data(tone_corpus, recognizer).train_cuts)
+    limit = float(np.median(durations))
+    speech = data(tone_corpus, recognizer, max_duration_s=limit)
+    left_out = [item for item in speech.left_out if item.split == "train"]
+    assert len(left_out) == sum(duration > limit for duration in durations)
+    assert all(f"outside 0.1 … {limit} s" in item.reason for item in left_out)
+    with pytest.raises(UserError, match="split train: no utterance is usable"):
+        data(tone_corpus, recognizer, max_duration_s=0.2)
+
+
+def test_the_same_utterance_in_two_manifests_is_an_error(tone_corpus: Path, recognizer: Recognizer) -> None:
+    with pytest.raises(UserError, match="utterance train-0 is in two manifests"):
+        data(tone_corpus, recognizer, train=[str(tone_corpus), str(tone_corpus / "train.cuts.jsonl.gz")])
