@@ -4,7 +4,7 @@
 
 What espeak-ng says depends on what it said before in the same process, so equal bytes need a fresh
 process with the same utterances in the same order. It reads the shard's description from `shard.json`
-(see `Shard` in prepare.py), writes `folder/<id>.wav` (16-bit mono) and prints, as JSON, the number of
+(see `_description` in prepare.py), writes `folder/<id>.wav` (16-bit mono) and prints, as JSON, the number of
 samples of each. It imports nothing from the project: starting it costs a tenth of a second.
 """
 

@@ -1,0 +1,156 @@
+"""What the embedded corpus holds: its options, random words, and the plan of who says which sentence."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from asr.config import option
+from asr.errors import UserError
+from asr.text.cmudict import cmudict_entries, without_stress
+
+from .grammar import grammar_words, make_sentence
+from .pronounce import spoken
+from .voices import TRAINING_VOICES, UNSEEN_VOICES, Voice
+
+# Sentences outside are drawn again; with these an utterance lasts about 1.5 to 5 seconds.
+PHONES_MIN, PHONES_MAX = 18, 56
+# For planning only: espeak-ng's pace at 1 word per minute, the silence around a sentence, a usual length.
+PHONES_PER_S_PER_WPM, SILENCE_S, TYPICAL_S = 0.0765, 0.2, 3.5
+SHARD_MINUTES = 3.0
+
+
+@dataclass
+class Options:
+    """What the embedded corpus holds; the defaults are what results are quoted for."""
+
+    # Seed 26 draws no vulgar word from the dictionary, which holds many.
+    seed: int = option(26, help="seed of sentences, random words and variations of the voices")
+    train_minutes: float = option(66.0, help="speech in train, about", unit="min")
+    dev_minutes: float = option(4.0, help="speech in dev, about", unit="min")
+    test_minutes: float = option(7.0, help="speech in test: unseen sentences, voices of train", unit="min")
+    test_voices_minutes: float = option(7.0, help="speech in test_voices: both unseen", unit="min")
+    voices: int = option(12, help="voices in train, dev and test, 1 to 12")
+    unseen_voices: int = option(5, help="voices in test_voices, 1 to 5")
+    random_words: int = option(950, help="random CMUdict words in the lexicon, for phone coverage")
+    random_share: float = option(0.15, help="share of the words that are random ones")
+    sample_rate: int = option(
+        16000, help="of the wav files: 16000, or 8000 for training with prompts", unit="Hz"
+    )
+    workers: int = option(0, help="processes; 0: one per available core")
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A sentence and the way it is spoken."""
+
+    id: str
+    words: list[str]
+    rate: int
+    pitch: int
+    warp: float
+    silence_ms: tuple[int, int]  # before and after; espeak-ng leaves hardly any
+    noise_level: int  # of the room, in 16-bit steps
+    noise_seed: int
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Utterances of one voice that one fresh process speaks: the unit of resumption."""
+
+    name: str
+    split: str
+    voice: Voice
+    utterances: list[Utterance]
+
+
+def draw_random_words(options: Options) -> list[str]:
+    """The fixed list of random words: 2 to 10 letters, no two words of the lexicon spoken alike."""
+    words = grammar_words()
+    taken = {without_stress(spoken(word)) for word in words}
+    candidates = sorted(w for w in cmudict_entries() if w.isascii() and w.isalpha() and 2 <= len(w) <= 10)
+    random.Random(f"words {options.seed}").shuffle(candidates)
+    drawn: list[str] = []
+    for word in candidates:
+        if len(drawn) == options.random_words:
+            break
+        phones = without_stress(spoken(word))
+        if phones not in taken and len(phones) > 1:
+            taken.add(phones)
+            drawn.append(word)
+    return sorted(drawn)
+
+
+def plan(options: Options, random_words: list[str]) -> list[Shard]:
+    """Every shard with its sentences; no sentence is in two splits, or twice in one."""
+    used: set[str] = set()
+    shards = []
+    trained, unseen = TRAINING_VOICES[: options.voices], UNSEEN_VOICES[: options.unseen_voices]
+    # train comes last: its size doesn't change what is tested.
+    splits = [
+        ("test", options.test_minutes, trained),
+        ("test_voices", options.test_voices_minutes, unseen),
+        ("dev", options.dev_minutes, trained),
+        ("train", options.train_minutes, trained),
+    ]
+    for split, minutes, voices in splits:
+        parts = max(1, round(minutes / len(voices) / SHARD_MINUTES))
+        for part in range(parts):
+            for voice in voices:
+                name = f"{split}-{voice.speaker}-{part}"
+                rng = random.Random(f"{name} {options.seed}")
+                seconds = 60 * minutes / len(voices) / parts
+                utterances = list(_draw(rng, name, voice, seconds, options, random_words, used))
+                shards.append(Shard(name, split, voice, utterances))
+    return shards
+
+
+def _draw(
+    rng: random.Random,
+    name: str,
+    voice: Voice,
+    seconds: float,
+    options: Options,
+    random_words: list[str],
+    used: set[str],
+) -> Iterator[Utterance]:
+    """Draw at least one utterance, until they should last for `seconds`; add their sentences to `used`."""
+    number = 0
+    while number == 0 or seconds > TYPICAL_S / 2:
+        words = make_sentence(rng, random_words, options.random_share)
+        phones = sum(len(spoken(word)) for word in words)
+        if " ".join(words) in used or not PHONES_MIN <= phones <= PHONES_MAX:
+            continue
+        used.add(" ".join(words))
+        rate = round(voice.rate * rng.uniform(0.94, 1.06))
+        warp = round(voice.warp * rng.uniform(0.98, 1.02), 3)
+        seconds -= phones / (PHONES_PER_S_PER_WPM * rate * warp) + SILENCE_S
+        yield Utterance(
+            id=f"{name}-{number:04d}",
+            words=words,
+            rate=rate,
+            pitch=voice.pitch + rng.randint(-6, 6),
+            warp=warp,
+            silence_ms=(rng.randint(40, 160), rng.randint(40, 160)),
+            noise_level=rng.randint(2, 20),
+            noise_seed=rng.getrandbits(32),
+        )
+        number += 1
+
+
+def check(options: Options) -> None:
+    """Raise `UserError` for an option out of its range."""
+    limits = {
+        "voices": (1, len(TRAINING_VOICES)),
+        "unseen_voices": (1, len(UNSEEN_VOICES)),
+        "random_share": (0, 1),
+        "random_words": (1, 20000),
+        "sample_rate": (8000, 22050),
+        "workers": (0, 4096),
+    }
+    for name, (low, high) in limits.items():
+        value = getattr(options, name)
+        if not low <= value <= high:
+            raise UserError(f"{name}={value}: expected {low} to {high}")
+    for name in ["train_minutes", "dev_minutes", "test_minutes", "test_voices_minutes"]:
+        if not getattr(options, name) > 0:
+            raise UserError(f"{name}={getattr(options, name)}: expected more than 0 minutes")
