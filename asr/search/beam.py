@@ -27,6 +27,9 @@ class BeamSearch:
     Of a word's pronunciations any may be recognised. Of homophones the language model chooses (among six
     at most, flashlight's limit, beyond which it prints a warning); without one the first in the lexicon does.
 
+    A confident wrong label costs its whole log-probability in every frame that it lasts, where the edits of
+    `WordSearch` count it once: of phones that are often wrong the latter may make the better words.
+
     A model here has no silence label. flashlight needs the index of one: blank takes its place, since
     between two words a hypothesis stays on exactly that label.
     """
@@ -47,12 +50,12 @@ class BeamSearch:
             tokenizer: of phones, with its lexicon.
             beam: hypotheses kept after each frame.
             threshold: hypotheses this far (natural log) below the best one are dropped. The posteriors of
-                CTC are peaked: a word that the beam has to enter through an improbable phone costs 10 or
-                more per phone, and with torchaudio's defaults (50 and 50) no hypothesis may be left.
+                CTC are peaked: a phone that was recognised as another costs 10 or more in each of its
+                frames, and the right word may be that far behind until it ends.
             lm: n-gram model over the lexicon's words, ARPA or KenLM binary.
             lm_weight: weight of the model's log10 probabilities.
             word_score: added for every word; below 0 for fewer words. At 0 and without `lm` a word and its
-               split into short words cost the same, and the short ones take over.
+                split into short words cost the same, and the short ones take over.
 
         Raises:
             UserError: flashlight-text isn't installed, the tokenizer has no lexicon, `lm` can't be read.
