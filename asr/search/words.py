@@ -25,7 +25,7 @@ class WordSearch:
 
     Example:
         >>> lexicon = Lexicon({"GO": [("G", "OW")], "ON": [("AA", "N"), ("AO", "N")]})
-        >>> WordSearch(lexicon)(["G", "OW", "AO", "M"])
+        >>> WordSearch(lexicon)(["G", "OW", "AO", "G"])
         [Word(word='GO', start=0, end=2), Word(word='ON', start=2, end=4)]
     """
 

@@ -1,8 +1,12 @@
+import doctest
 import itertools
 import random
 
 import pytest
 
+import asr.scoring.alignment
+import asr.search.greedy
+import asr.search.words
 from asr.search.path import Word
 from asr.search.words import WordSearch
 from asr.text.lexicon import Lexicon
@@ -97,6 +101,11 @@ def test_noise_belongs_to_no_word():
     assert spoken("NSN DH AH SPN K AE T NSN") == [("THE", 1, 3), ("CAT", 4, 7)]
     assert spoken("NSN SPN") == []
     assert spoken("") == []
+
+
+def test_docstring_examples():
+    for module in (asr.search.words, asr.search.greedy, asr.scoring.alignment):
+        assert doctest.testmod(module).failed == 0
 
 
 def test_a_stray_phone_stays_outside():
