@@ -41,7 +41,7 @@ def test_attention_is_exchanged_and_stays_with_the_weights(trained: Path, tone_c
     audio, _ = soundfile.read(tone_corpus / "wav" / "test-0.wav", dtype="float32")
     batch = torch.from_numpy(audio).unsqueeze(0), torch.tensor([len(audio)])
     with torch.no_grad():
-        full, frames = recognizer(*batch)
+        full, _ = recognizer(*batch)
         recognizer.set_attention("i-clustered-1000")
         assert recognizer.config.attention == "i-clustered-1000"
         same, _ = recognizer(*batch)

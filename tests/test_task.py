@@ -1,6 +1,7 @@
 """Training steps: the loss, batches without a finite one, the optimiser and its rate."""
 
 import csv
+import itertools
 import json
 import signal
 import subprocess
@@ -144,7 +145,7 @@ def test_the_rate_warms_up_and_falls_to_its_final_ratio() -> None:
     assert rates[0] == pytest.approx(0.1)
     assert max(rates) == rates[10] == pytest.approx(1.0)
     assert rates[100] == pytest.approx(0.1)
-    assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False))
+    assert all(a > b for a, b in itertools.pairwise(rates[10:]))
 
 
 def test_frames_needed_counts_a_blank_between_repeats() -> None:

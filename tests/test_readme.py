@@ -1,0 +1,73 @@
+"""What the README says is so."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asr import config
+from asr.attention import mechanism_table
+from asr.cli import COMMANDS
+from asr.commands import decode, score, transcribe
+from asr.commands.prepare import recipe_module
+from asr.train_config import TrainConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+MARKDOWN = [ROOT / "README.md", *sorted((ROOT / "recipes").rglob("*.md"))]
+README = MARKDOWN[0].read_text()
+OPTIONS = {"decode": decode.Options, "score": score.Options, "transcribe": transcribe.Options}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.S | re.M)
+    return [block for name, block in fenced if name == language]
+
+
+def asr_commands() -> list[str]:
+    text = "\n".join(block for path in MARKDOWN for block in blocks(path.read_text(), "sh"))
+    lines = text.replace("\\\n", " ").splitlines()
+    return [" ".join(line.split()) for line in lines if line.startswith("asr ")]
+
+
+@pytest.mark.parametrize("line", asr_commands())
+def test_commands_have_the_options_that_are_shown(line: str) -> None:
+    _, name, *words = line.split(" #")[0].split()
+    assert name in COMMANDS
+    paths, options = config.split_words(words)
+    if name == "train":
+        config.compose(TrainConfig, "train", options)
+    elif name == "prepare":
+        options = [word for word in options if not word.startswith("folder=")]
+        config.parse(recipe_module(paths[0]).Options, options)
+    else:
+        config.parse(OPTIONS[name], options)
+
+
+def test_python_examples_run() -> None:
+    examples = [block for block in blocks(README, "python") if "Recognizer" not in block]
+    assert examples
+    for example in examples:
+        subprocess.run([sys.executable, "-c", example], check=True, timeout=300)
+
+
+def test_the_table_of_mechanisms_is_the_codes_own() -> None:
+    shown = README.split("<!-- mechanisms: asr.attention.mechanism_table() -->\n")[1]
+    assert shown.split("<!-- /mechanisms -->")[0].strip() == mechanism_table().strip()
+
+
+def test_the_tree_names_files_that_exist() -> None:
+    tree = blocks(README, "")[0]
+    named = re.findall(r"^  (\w+\.py|\w+/)", tree, flags=re.M)
+    assert len(named) > 10
+    for name in named:
+        assert (ROOT / "asr" / name).exists() or (ROOT / "recipes" / name).exists(), name
+
+
+def test_every_dependency_has_a_line() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    listed = re.search(r"^dependencies = \[(.*?)\]", project, flags=re.S | re.M)
+    assert listed
+    for name in re.findall(r'"([\w-]+)', listed.group(1)):
+        assert name in README.split("## Dependencies")[1], name
