@@ -27,8 +27,8 @@ def align(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Edit]:
     Among alignments of the same cost jiwer's choice is taken; the number of errors doesn't depend on it.
 
     Example:
-        >>> [edit.operation for edit in align("a b c".split(), "a c d".split())]
-        ['=', 'D', '=', 'I']
+        >>> [edit.operation for edit in align("a b c d e".split(), "a c d f e".split())]
+        ['=', 'D', '=', '=', 'I', '=']
     """
     index: dict[str, int] = {}
     spoken = "".join(_stand_in(index.setdefault(token, len(index))) for token in reference)
