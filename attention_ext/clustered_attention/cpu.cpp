@@ -54,23 +54,24 @@ std::tuple<Tensor, Tensor, Tensor> backward(
 
 std::tuple<Tensor, Tensor, Tensor> clustered_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
-    const Tensor& key_lengths, int64_t clusters) {
+    const Tensor& key_lengths, int64_t clusters, double dropout, const std::optional<Tensor>& seed) {
   check_inputs(q, k, v, groups);
   if (q.scalar_type() == ScalarType::Double)
-    return forward(Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters), q);
-  return forward(Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters), q);
+    return forward(Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q);
+  return forward(Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q);
 }
 
 std::tuple<Tensor, Tensor, Tensor> clustered_attention_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups,
-    const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, const Tensor& log_sum,
+    const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, double dropout,
+    const std::optional<Tensor>& seed, const Tensor& log_sum,
     const Tensor& values) {
   check_inputs(q, k, v, groups);
   require_shape(grad, {q.size(0), q.size(1), q.size(2), v.size(3)}, "grad");
   if (q.scalar_type() == ScalarType::Double)
     return backward(
-        Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters), q, grad, log_sum, values);
-  return backward(Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters), q, grad, log_sum, values);
+        Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, log_sum, values);
+  return backward(Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, log_sum, values);
 }
 
 }  // namespace

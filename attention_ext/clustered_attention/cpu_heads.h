@@ -39,6 +39,15 @@ inline void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, cons
       q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type(), "q, k and v must share a type");
 }
 
+// Dropout of one call; `seed` is one int64, needed where the probability is above 0.
+inline Dropout dropout_of(double probability, const std::optional<Tensor>& seed) {
+  require(probability >= 0 && probability < 1, "dropout must lie in 0 … 1, 1 excluded");
+  if (probability == 0) return {0, 0};
+  require(seed.has_value() && seed->numel() == 1, "dropout needs a seed, one int64");
+  require(seed->scalar_type() == ScalarType::Long, "the seed must be int64");
+  return {probability, static_cast<uint64_t>(*static_cast<const int64_t*>(seed->const_data_ptr()))};
+}
+
 // One call's inputs; `head` counts b · H + h.
 template <class T>
 struct Heads {
@@ -52,13 +61,16 @@ struct Heads {
   View<T> q, k, v;
   std::vector<int64_t> query_length_B, key_length_B;
   int64_t block_keys, blocks;
+  Dropout dropout;
+  std::vector<uint32_t> rows_C;  // [heads, C]: row codes of the clusters' weights
   // Queries of a head sorted by cluster, in the order of their positions; where each cluster starts.
   Buffer<int32_t> order, starts;
   Buffer<T> centroids_DC;  // mean queries over √D, transposed
 
   Heads(
       const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& groups_, const Tensor& query_lengths,
-      const Tensor& key_lengths, int64_t clusters)
+      const Tensor& key_lengths, int64_t clusters, double dropout_probability,
+      const std::optional<Tensor>& seed)
       : q_BHND(with_contiguous_rows(as_type(q_, type))),
         k_BHSD(with_contiguous_rows(as_type(k_, type))),
         v_BHSE(with_contiguous_rows(as_type(v_, type))),
@@ -83,10 +95,14 @@ struct Heads {
         // At most 64 blocks: each costs a partial result of C rows.
         block_keys(std::max<int64_t>(1024, (S / 64 + 511) / 512 * 512)),
         blocks(std::max<int64_t>(1, (S + block_keys - 1) / block_keys)),
+        dropout(dropout_of(dropout_probability, seed)),
         order(heads * N),
         starts(heads * (C + 1)),
         centroids_DC(heads * D * padded_C) {
     require(clusters >= 1 && clusters <= 1024, "clusters must lie in 1 … 1024, found " + std::to_string(clusters));
+    if (dropout.probability > 0)
+      // Rows of clusters are counted after those of queries.
+      for (int64_t row = 0; row < heads * C; ++row) rows_C.push_back(row_code(dropout.seed, heads * N + row));
     sort_by_cluster();
     parallel(heads * C, [&](int64_t task) { write_centroid(task / C, task % C); });
     parallel(heads, [&](int64_t head) {
@@ -168,7 +184,8 @@ struct DenseResult {
           {C, in.D, E, K, block * in.block_keys, keys, in.centroids_DC + head * in.D * in.padded_C,
            in.k.head(b, h), in.v.head(b, h), in.k.stride_n, in.v.stride_n, maximum + part * in.padded_C,
            sum + part * in.padded_C, values + part * C * in.padded_E, scores + part * C * K, top + part * C * K,
-           top_count + part * C, scratch});
+           top_count + part * C, in.dropout.probability, in.rows_C.data() + (in.rows_C.empty() ? 0 : head * C),
+           scratch});
     });
     parallel(in.heads * C, [&](int64_t task) {
       const int64_t head = task / C, c = task % C, first = head * in.blocks;
@@ -206,7 +223,11 @@ struct DenseResult {
       // What the other keys contribute is left when the top keys' share is taken away.
       const T* rows = in.v.head(head / in.H, head % in.H);
       for (int64_t i = 0; i < kept; ++i) {
-        const T weight = std::exp(score_of(candidate_scores[i]) - log_sum_C[task]);
+        T weight = std::exp(score_of(candidate_scores[i]) - log_sum_C[task]);
+        if (in.dropout.probability > 0)
+          weight *= keep_factor(
+              in.rows_C[task], key_code(candidates[i]), drop_threshold(in.dropout.probability),
+              static_cast<T>(1 / (1 - in.dropout.probability)));
         const T* row = rows + candidates[i] * in.v.stride_n;
         for (int64_t e = 0; e < E; ++e) out[e] -= weight * row[e];
       }
@@ -268,7 +289,8 @@ struct DenseGradients {
            grads_CE + head * C * in.padded_E, log_sum + head * padded_C, delta_C + head * padded_C,
            grad_mass_C + head * C, top_CK + head * C * K, top_count_C + head * C, in.k.head(b, h),
            in.v.head(b, h), in.k.stride_n, in.v.stride_n, grad_k + head * in.S * D, grad_v + head * in.S * E,
-           partial + part * C * in.padded_D, in.scale, scratch});
+           partial + part * C * in.padded_D, in.scale, in.dropout.probability,
+           in.rows_C.data() + (in.rows_C.empty() ? 0 : head * C), scratch});
     });
     parallel(in.heads * C, [&](int64_t task) {
       const int64_t head = task / C, c = task % C;

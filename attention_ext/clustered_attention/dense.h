@@ -113,6 +113,18 @@ void softmax_columns(int64_t keys, T* scores, int64_t stride, T* maximum, T* res
   for (int j = 0; j < V; ++j) store(sum + j * W, total[j]);
 }
 
+// Drop weights, and scale those that stay.
+template <class T>
+void drop_columns(
+    int64_t first, int64_t keys, int64_t C, int64_t stride, double probability, const uint32_t* rows_C, T* values) {
+  const uint32_t threshold = drop_threshold(probability);
+  const T factor = static_cast<T>(1 / (1 - probability));
+  for (int64_t s = 0; s < keys; ++s) {
+    const uint32_t key = key_code(first + s);
+    for (int64_t c = 0; c < C; ++c) values[s * stride + c] *= keep_factor(rows_C[c], key, threshold, factor);
+  }
+}
+
 template <class T>
 void dense_block(const DenseTask<T>& task) {
   constexpr int64_t W = Simd<T>::width;
@@ -139,6 +151,8 @@ void dense_block(const DenseTask<T>& task) {
     if (c < padded_C)
       softmax_columns<T, 1>(
           keys, scratch.scores + c, padded_C, task.maximum_C + c, scratch.maximum + c, task.sum_C + c);
+    if (task.dropout > 0)
+      drop_columns<T>(start, keys, C, padded_C, task.dropout, task.rows_C, scratch.scores);
     const bool add = start > task.first;
     if (add)
       for (int64_t i = 0; i < C; ++i)
@@ -214,6 +228,8 @@ void dense_backward_block(const DenseBackwardTask<T>& task) {
         keys, padded_C, D, k, task.stride_k, task.centroids_DC, padded_C, scratch.weights, padded_C, false);
     gemm<T, Order::rows>(
         keys, padded_C, E, v, task.stride_v, task.grads_EC, padded_C, scratch.slopes, padded_C, false);
+    if (task.dropout > 0)
+      drop_columns<T>(start, keys, C, padded_C, task.dropout, task.rows_C, scratch.slopes);
     if (task.K)
       for (int64_t c = 0; c < C; ++c)
         for (int32_t i = scratch.next[c]; i < task.top_count_C[c]; ++i) {
@@ -238,6 +254,8 @@ void dense_backward_block(const DenseBackwardTask<T>& task) {
           scratch.weights[s * padded_C + c] = 0;
         }
       }
+    if (task.dropout > 0)
+      drop_columns<T>(start, keys, C, padded_C, task.dropout, task.rows_C, scratch.weights);
     gemm_to_rows<T>(
         keys, E, C, scratch.weights, padded_C, task.grads_CE, task.grad_v_SE + start * E, scratch.out);
     gemm_to_rows<T>(

@@ -28,33 +28,17 @@ def clustered_attention(
         groups_BHN: cluster of each query, 0 … min(C, N) − 1; anything at padding.
         query_lengths_B, key_lengths_B: valid positions, 0 … N and 0 … S.
         clusters: C, 1 … 1024.
-        dropout: must be 0, see `why_not`.
+        dropout: probability on the C × S weights; PyTorch's generator gives one seed per call.
 
     Returns:
         [B, H, N, E]; zeros at padded queries, and everywhere where no key is valid.
     """
-    _check(q_BHND, dropout)
+    if not torch.compiler.is_compiling():
+        require(q_BHND.device.type)
+    seed = dropout_seed(q_BHND, dropout)
     return torch.ops.attention_ext.clustered_attention(
-        q_BHND, k_BHSD, v_BHSE, groups_BHN, query_lengths_B, key_lengths_B, clusters
+        q_BHND, k_BHSD, v_BHSE, groups_BHN, query_lengths_B, key_lengths_B, clusters, dropout, seed
     )[0]
-
-
-def why_not(q_BHND: Tensor, clusters: int, dropout: float) -> list[str]:
-    """Return the reasons why the compiled kernels cannot take a call; none if they can.
-
-    They do not drop attention weights: a training step with dropout is the reference's.
-    """
-    from attention_ext.library import why_unavailable
-
-    reasons = []
-    unavailable = why_unavailable(q_BHND.device.type)
-    if unavailable is not None:
-        reasons.append(unavailable)
-    if dropout > 0:
-        reasons.append(f"dropout on attention weights is {dropout:g}, the compiled kernels have none")
-    if clusters > 1024:
-        reasons.append(f"there are {clusters} clusters, the compiled kernels take at most 1024")
-    return reasons
 
 
 def register() -> None:
@@ -62,7 +46,15 @@ def register() -> None:
 
     @torch.library.register_fake("attention_ext::clustered_attention")
     def _(
-        q: Tensor, k: Tensor, v: Tensor, groups: Tensor, query_lengths: Tensor, key_lengths: Tensor, clusters: int
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        groups: Tensor,
+        query_lengths: Tensor,
+        key_lengths: Tensor,
+        clusters: int,
+        dropout: float,
+        seed: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         B, H, N, _ = q.shape
         C, E = min(clusters, N), v.shape[3]
@@ -78,17 +70,17 @@ def register() -> None:
         return contiguous_like(q), contiguous_like(k), contiguous_like(v)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.clusters = inputs
+        *tensors, ctx.clusters, ctx.dropout, seed = inputs
         _, log_sum, values = output
         ctx.mark_non_differentiable(log_sum, values)
-        ctx.save_for_backward(*tensors, log_sum, values)
+        ctx.save_for_backward(*tensors, seed, log_sum, values)
 
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        *inputs, log_sum, values = ctx.saved_tensors
+        *inputs, seed, log_sum, values = ctx.saved_tensors
         grads = torch.ops.attention_ext.clustered_attention_backward(
-            grad, *inputs, ctx.clusters, log_sum, values
+            grad, *inputs, ctx.clusters, ctx.dropout, seed, log_sum, values
         )
-        return (*grads, None, None, None, None)
+        return (*grads, *[None] * 6)
 
     torch.library.register_autograd(
         "attention_ext::clustered_attention", backward, setup_context=setup_context
@@ -105,8 +97,6 @@ def contiguous_like(x: Tensor) -> Tensor:
     return x.new_empty(x.shape)
 
 
-def _check(q: Tensor, dropout: float) -> None:
-    if dropout > 0:
-        raise NotImplementedError(f"the compiled kernels have no dropout on attention weights, asked for {dropout}")
-    if not torch.compiler.is_compiling():
-        require(q.device.type)
+def dropout_seed(x: Tensor, dropout: float) -> Tensor | None:
+    """Draw what tells one call's dropped weights from another's; None without dropout."""
+    return torch.randint(1 << 62, (1,), device=x.device) if dropout > 0 else None

@@ -56,6 +56,39 @@ inline double score_of(int64_t x) {
 
 }  // namespace
 
+// Dropout on attention weights: weight (row, key) is dropped where a hash of both falls below a threshold. A
+// number depends on its place alone, so that backward finds it again and threads don't matter.
+struct Dropout {
+  double probability;
+  uint64_t seed;
+};
+
+namespace {
+
+inline uint32_t scramble(uint32_t x) {  // MurmurHash3's last step
+  x = (x ^ (x >> 16)) * 0x85ebca6bu;
+  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+  return x ^ (x >> 16);
+}
+
+inline uint32_t row_code(uint64_t seed, uint64_t row) {
+  uint64_t x = seed + (row + 1) * 0x9e3779b97f4a7c15ull;  // SplitMix64
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return static_cast<uint32_t>((x ^ (x >> 31)) >> 16);
+}
+
+inline uint32_t key_code(int64_t key) { return scramble(static_cast<uint32_t>(key) + 0x9e3779b9u); }
+
+inline uint32_t drop_threshold(double probability) { return static_cast<uint32_t>(probability * 4294967296.0); }
+
+template <class T>
+inline T keep_factor(uint32_t row, uint32_t key, uint32_t threshold, T factor) {
+  return scramble(row ^ key) < threshold ? T(0) : factor;
+}
+
+}  // namespace
+
 template <class T>
 struct HashTask {
   int64_t rows, D, bits;
@@ -94,6 +127,8 @@ struct DenseTask {
   Ordered<T>* top_scores_CK;
   int32_t* top_CK;             // rising positions
   int32_t* top_count_C;
+  double dropout;              // probability
+  const uint32_t* rows_C;      // row codes
   char* scratch;
 };
 
@@ -117,6 +152,8 @@ struct DenseBackwardTask {
   T* grad_v_SE;
   T* grad_centroids_CD;        // this block's part
   T scale;
+  double dropout;
+  const uint32_t* rows_C;
   char* scratch;
 };
 
@@ -131,6 +168,8 @@ struct ExactTask {
   T scale, mass;
   const T* base_E;             // what the other keys contribute
   T* out_NE;                   // rows of E values
+  Dropout dropout;
+  uint64_t first_row;          // number of the head's first query among all rows
   char* scratch;
 };
 
@@ -146,6 +185,8 @@ struct ExactBackwardTask {
   T* grad_q_ND;                // rows of D values, written
   T* grad_keys_KD;             // padded rows, written
   T* grad_values_KE;
+  Dropout dropout;
+  uint64_t first_row;
   char* scratch;
 };
 

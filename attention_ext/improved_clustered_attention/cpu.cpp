@@ -37,7 +37,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(const Heads<T>& in, i
     in.kernel.exact(
         {members, in.D, E, top_count_C[task], order, data_of<int32_t>(top) + task * K, in.q.head(b, h),
          in.k.head(b, h), in.v.head(b, h), in.q.stride_n, in.k.stride_n, in.v.stride_n, in.scale,
-         data_of<T>(mass)[task], base.data(), rows, scratch});
+         data_of<T>(mass)[task], base.data(), rows, in.dropout,
+         static_cast<uint64_t>(head * in.N), scratch});
   });
   zero_padding(in, E, data_of<T>(out));
   return {as_type(out, like.scalar_type()), log_sum, values, mass, top};
@@ -100,7 +101,8 @@ std::tuple<Tensor, Tensor, Tensor> backward(
           {members, D, E, count, order, top_CK + (head * C + c) * K, in.q.head(b, h), in.k.head(b, h),
            in.v.head(b, h), g.head(b, h), in.q.stride_n, in.k.stride_n, in.v.stride_n, g.stride_n, in.scale,
            data_of<T>(mass)[head * C + c], dense.centroid_CD + (head * C + c) * in.padded_D, rows,
-           grad_keys + task * K * in.padded_D, grad_values + task * K * in.padded_E, scratch});
+           grad_keys + task * K * in.padded_D, grad_values + task * K * in.padded_E, in.dropout,
+           static_cast<uint64_t>(head * in.N), scratch});
     });
     parallel(heads * in.blocks, [&](int64_t task) {
       const int64_t head = first + task / in.blocks, start = task % in.blocks * in.block_keys;
@@ -130,26 +132,27 @@ void check_topk(int64_t topk) { require(topk >= 1, "topk must be at least 1, fou
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
-    const Tensor& key_lengths, int64_t clusters, int64_t topk) {
+    const Tensor& key_lengths, int64_t clusters, int64_t topk, double dropout, const std::optional<Tensor>& seed) {
   check_inputs(q, k, v, groups);
   check_topk(topk);
   if (q.scalar_type() == ScalarType::Double)
-    return forward(Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters), topk, q);
-  return forward(Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters), topk, q);
+    return forward(Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), topk, q);
+  return forward(Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), topk, q);
 }
 
 std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups,
-    const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, const Tensor& log_sum,
+    const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, double dropout,
+    const std::optional<Tensor>& seed, const Tensor& log_sum,
     const Tensor& values, const Tensor& mass, const Tensor& top, const Tensor& out) {
   check_inputs(q, k, v, groups);
   require_shape(grad, {q.size(0), q.size(1), q.size(2), v.size(3)}, "grad");
   if (q.scalar_type() == ScalarType::Double)
     return backward(
-        Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters), q, grad, log_sum, values, mass, top,
+        Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, log_sum, values, mass, top,
         out);
   return backward(
-      Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters), q, grad, log_sum, values, mass, top, out);
+      Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, log_sum, values, mass, top, out);
 }
 
 }  // namespace

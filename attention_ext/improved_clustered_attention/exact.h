@@ -90,6 +90,19 @@ void softmax_rows(int64_t rows, int64_t K, int64_t padded_K, T scale, T total, T
   }
 }
 
+// Drop weights of some queries to the chosen keys, and scale those that stay.
+template <class T>
+void drop_rows(
+    const int32_t* order, int64_t rows, const int32_t* top, int64_t K, int64_t padded_K, Dropout dropout,
+    uint64_t first_row, T* values) {
+  const uint32_t threshold = drop_threshold(dropout.probability);
+  const T factor = static_cast<T>(1 / (1 - dropout.probability));
+  for (int64_t i = 0; i < rows; ++i) {
+    const uint32_t row = row_code(dropout.seed, first_row + order[i]);
+    for (int64_t j = 0; j < K; ++j) values[i * padded_K + j] *= keep_factor(row, key_code(top[j]), threshold, factor);
+  }
+}
+
 template <class T>
 struct ExactScratch {
   T *rows, *keys_DK, *values_KE, *queries, *weights, *out;
@@ -130,6 +143,8 @@ void exact_cluster(const ExactTask<T>& task) {
     gemm<T, Order::rows>(
         rows, padded_K, D, scratch.queries, padded_D, scratch.keys_DK, padded_K, scratch.weights, padded_K, false);
     softmax_rows<T>(rows, K, padded_K, task.scale, task.mass, scratch.weights);
+    if (task.dropout.probability > 0)
+      drop_rows<T>(order, rows, task.top, K, padded_K, task.dropout, task.first_row, scratch.weights);
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t e = 0; e < padded_E; e += W) store(scratch.out + i * padded_E + e, load(task.base_E + e));
     gemm<T, Order::rows>(
@@ -188,6 +203,8 @@ void exact_backward_cluster(const ExactBackwardTask<T>& task) {
         rows, padded_K, E, scratch.grads, padded_E, scratch.values_EK, padded_K, scratch.slopes, padded_K, false);
     // From here on the weights carry m̂, the slopes 1/√D: a·m̂ gives dV, and a·m̂·(da − Σ a da)/√D gives ds.
     softmax_rows<T>(rows, K, padded_K, task.scale, task.mass, scratch.weights);
+    if (task.dropout.probability > 0)
+      drop_rows<T>(order, rows, task.top, K, padded_K, task.dropout, task.first_row, scratch.slopes);
     for (int64_t i = 0; i < rows; ++i) {
       T* weight = scratch.weights + i * padded_K;
       T* slope = scratch.slopes + i * padded_K;
@@ -197,6 +214,8 @@ void exact_backward_cluster(const ExactBackwardTask<T>& task) {
       for (int64_t j = 0; j < padded_K; j += W)
         store(slope + j, load(weight + j) * ((load(slope + j) - mean) * task.scale));
     }
+    if (task.dropout.probability > 0)
+      drop_rows<T>(order, rows, task.top, K, padded_K, task.dropout, task.first_row, scratch.weights);
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t d = 0; d < padded_D; d += W)
         store(scratch.out + i * padded_D + d, load(task.grad_query_D + d));

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attention_ext.clustered_attention.native import _check, contiguous_like, sum_dtype
+from attention_ext.clustered_attention.native import contiguous_like, dropout_seed, sum_dtype
+from attention_ext.library import require
 
 
 def improved_clustered_attention(
@@ -30,14 +31,16 @@ def improved_clustered_attention(
         query_lengths_B, key_lengths_B: valid positions, 0 … N and 0 … S.
         clusters: C, 1 … 1024.
         topk: K ≥ 1, clamped to each sequence's key length.
-        dropout: must be 0, see `clustered_attention.native.why_not`.
+        dropout: probability on the weights of both parts, after the mass is taken.
 
     Returns:
         [B, H, N, E]; zeros at padded queries, and everywhere where no key is valid.
     """
-    _check(q_BHND, dropout)
+    if not torch.compiler.is_compiling():
+        require(q_BHND.device.type)
+    seed = dropout_seed(q_BHND, dropout)
     return torch.ops.attention_ext.improved_clustered_attention(
-        q_BHND, k_BHSD, v_BHSE, groups_BHN, query_lengths_B, key_lengths_B, clusters, topk
+        q_BHND, k_BHSD, v_BHSE, groups_BHN, query_lengths_B, key_lengths_B, clusters, topk, dropout, seed
     )[0]
 
 
@@ -54,6 +57,8 @@ def register() -> None:
         key_lengths: Tensor,
         clusters: int,
         topk: int,
+        dropout: float,
+        seed: Tensor | None,
     ) -> tuple[Tensor, ...]:
         B, H, N, _ = q.shape
         C, S, E = min(clusters, N), *v.shape[2:]
@@ -71,17 +76,17 @@ def register() -> None:
         return contiguous_like(q), contiguous_like(k), contiguous_like(v)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.clusters, _ = inputs
+        *tensors, ctx.clusters, _, ctx.dropout, seed = inputs
         out, *others = output
         ctx.mark_non_differentiable(*others)
-        ctx.save_for_backward(*tensors, *others, out)
+        ctx.save_for_backward(*tensors, seed, *others, out)
 
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        inputs, results = ctx.saved_tensors[:6], ctx.saved_tensors[6:]
+        inputs, seed, results = ctx.saved_tensors[:6], ctx.saved_tensors[6], ctx.saved_tensors[7:]
         grads = torch.ops.attention_ext.improved_clustered_attention_backward(
-            grad, *inputs, ctx.clusters, *results
+            grad, *inputs, ctx.clusters, ctx.dropout, seed, *results
         )
-        return (*grads, None, None, None, None, None)
+        return (*grads, *[None] * 7)
 
     torch.library.register_autograd(
         "attention_ext::improved_clustered_attention", backward, setup_context=setup_context
