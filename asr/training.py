@@ -126,13 +126,30 @@ def training_tokenizer(options: TrainConfig) -> Tokenizer:
 
 
 def initialise(recognizer: Recognizer, source: str) -> None:
-    """Take the weights of another run; model and vocabulary must fit."""
-    state = checkpoint.load(checkpoint.find(Path(source)))["recognizer"]
-    other = Recognizer.from_state(state, source)
-    if other.tokenizer.symbols != recognizer.tokenizer.symbols:
-        raise UserError(f"init_from={source}: its vocabulary has other symbols than this training's")
+    """Take the weights of another run; the rows of the CTC head go by the names of their symbols.
+
+    Raises:
+        UserError: the models differ in size, or their vocabularies in kind.
+    """
+    other = Recognizer.from_state(checkpoint.load(checkpoint.find(Path(source)))["recognizer"], source)
+    if other.tokenizer.unit != recognizer.tokenizer.unit:
+        raise UserError(
+            f"init_from={source}: its vocabulary has another unit ({other.tokenizer.unit}) "
+            f"than this training's ({recognizer.tokenizer.unit})"
+        )
+    row = {symbol: i for i, symbol in enumerate(other.tokenizer.symbols)}
+    new = [symbol for symbol in recognizer.tokenizer.symbols if symbol not in row]
+    if new:
+        log.warning("init_from=%s: %d symbols are not in its vocabulary and start anew: %s", source, len(new), new)
+    weights = dict(other.state_dict())
+    for name, own in recognizer.head.named_parameters(prefix="head"):
+        theirs, merged = weights[name], own.detach().clone()
+        for i, symbol in enumerate(recognizer.tokenizer.symbols):
+            if symbol in row:
+                merged[i] = theirs[row[symbol]]
+        weights[name] = merged
     try:
-        recognizer.load_state_dict(other.state_dict())
+        recognizer.load_state_dict(weights)
     except RuntimeError as error:
         raise UserError(f"init_from={source}: {' '.join(str(error).split())[:300]}") from error
 

@@ -148,8 +148,10 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(
 ) -> None:
     corpus = corpus_maker()
     (corpus / "lexicon.txt").write_text((corpus / "lexicon.txt").read_text() + "zoo Z UW\n")
-    line = fails(capsys, train(corpus, tmp_path / "run", f"init_from={trained}"))
-    assert "vocabulary has other symbols" in line
+    line = fails(capsys, train(corpus, tmp_path / "run", f"init_from={trained}", "tokenizer.kind=character"))
+    assert "vocabulary has another unit (phone)" in line
+    line = fails(capsys, train(corpus, tmp_path / "run", f"init_from={trained}", "model.layers=2"))
+    assert "Missing key" in line
     assert train(corpus_maker("other"), tmp_path / "resumed") == 0
     line = fails(capsys, train(corpus, tmp_path / "resumed", "resume=auto", "trainer.max_steps=5"))
     assert "another vocabulary" in line

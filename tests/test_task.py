@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,13 @@ import torch
 from conftest import TINY
 
 import asr.task
-from asr import config
+from asr import Recognizer, config
 from asr.checkpoint import load
 from asr.ctc import ctc_loss, frames_needed
 from asr.errors import UserError
 from asr.task import OptimizerConfig, build_optimizer, rate_factor
 from asr.train_config import TrainConfig
-from asr.training import train
+from asr.training import initialise, train, training_tokenizer
 
 
 def options(corpus: Path, folder: Path, *words: str) -> TrainConfig:
@@ -159,3 +160,19 @@ def test_frames_needed_counts_a_blank_between_repeats() -> None:
                 torch.tensor([len(tokens)]),
             )
             assert bool(loss.isfinite()) == (frames >= frames_needed(tokens))
+
+
+def test_weights_are_taken_over_by_the_names_of_symbols(trained: Path, corpus_maker: Callable[..., Path]) -> None:
+    """A corpus whose lexicon has a phone more or less could not start from another corpus' model."""
+    corpus = corpus_maker()
+    (corpus / "lexicon.txt").write_text((corpus / "lexicon.txt").read_text() + "ah AH\nzoo Z UW\n")
+    old = Recognizer.load(trained)
+    tokenizer = training_tokenizer(options(corpus, corpus / "run"))
+    new = Recognizer(old.config, tokenizer)
+    fresh = new.head.projection.weight.detach().clone()
+    initialise(new, str(trained))
+    for i, symbol in enumerate(tokenizer.symbols):
+        known = symbol in old.tokenizer.symbols
+        expected = old.head.projection.weight[old.tokenizer.symbols.index(symbol)] if known else fresh[i]
+        assert torch.equal(new.head.projection.weight[i], expected)
+    assert {"Z", "UW", "AH"} == set(tokenizer.symbols) - set(old.tokenizer.symbols)
