@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from asr.config import option
 from asr.errors import UserError
 from asr.scoring.alignment import render
-from asr.scoring.error_rates import ErrorCounts
+from asr.scoring.display import counts_line, print_comparison, print_score, shown_metrics
 from asr.scoring.hypotheses import read_hypotheses
 from asr.scoring.sclite import write_trn
-from asr.scoring.score import METRICS, TOKEN_OF, Metric, Score, UtteranceScore, WordFilter, score
+from asr.scoring.score import Score, UtteranceScore, WordFilter, score
 
 __all__ = ["HELP", "POSITIONAL", "Options", "Score", "run", "score"]
 
@@ -29,6 +27,7 @@ HYPOTHESES = "hyp.jsonl"
 class Options:
     """Options of `asr score`."""
 
+    details: bool = option(True, help="print each system's speakers and worst utterances; false: one table")
     worst: int = option(5, help="how many of the worst utterances to print")
     samples: int = option(1000, help="bootstrap samples of the 95 % intervals")
     seed: int = option(0, help="seed of the bootstrap")
@@ -58,12 +57,17 @@ def run(
     if options.samples < 1:
         raise UserError(f"samples={options.samples}: expected at least 1")
     console = console or Console()
-    scores = []
+    scores: list[Score] = []
+    folders: list[Path] = []
     for path in map(Path, paths):
         folder = path.parent if path.name == HYPOTHESES else path
         result = _score_folder(folder, options, filter_words)
         scores.append(result)
-        _print_score(console, folder, result, options.worst)
+        folders.append(folder)
+        if options.details:
+            print_score(console, folder, result, options.worst)
+    if len(scores) > 1 or not options.details:
+        print_comparison(console, folders, scores)
     return scores
 
 
@@ -111,26 +115,10 @@ def _write(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
-def _counts_line(counts: ErrorCounts) -> str:
-    return (
-        f"S {counts.substitutions}, D {counts.deletions}, I {counts.insertions} of {counts.length} "
-        f"= {_percent(counts)} %"
-    )
-
-
-def _percent(counts: ErrorCounts) -> str:
-    return f"{100 * counts.rate:.2f}" if counts.length else "–"
-
-
-def _shown(entry: UtteranceScore) -> list[Metric]:
-    """The metrics whose alignments are worth reading: phones and words, characters follow from words."""
-    return [metric for metric in entry.alignments if metric != "cer"]
-
-
 def _alignment_text(entry: UtteranceScore) -> str:
     lines = [f"{entry.id}  speaker {entry.speaker}"]
-    for metric in _shown(entry):
-        lines.append(f"{metric.upper()}  {_counts_line(entry.counts[metric])}")
+    for metric in shown_metrics(entry):
+        lines.append(f"{metric.upper()}  {counts_line(entry.counts[metric])}")
         lines.append(render(entry.alignments[metric]).plain)
     return "\n".join(lines) + "\n"
 
@@ -143,56 +131,3 @@ def _speaker_lines(result: Score) -> str:
         values = [str(getattr(speaker.counts[metric], name)) for metric in result.rates for name in fields]
         rows.append([speaker.speaker, str(speaker.utterances), *values])
     return "".join("\t".join(row) + "\n" for row in rows)
-
-
-def _print_score(console: Console, folder: Path, result: Score, worst: int) -> None:
-    console.print(_rate_table(folder, result))
-    speed = ""
-    if result.decode_s is not None and result.audio_s > 0:
-        factor = result.decode_s / result.audio_s
-        speed = f", decoded in {result.decode_s:.1f} s (real-time factor {factor:.3f})"
-    console.print(
-        f"{len(result.utterances)} utterances, {result.audio_s:.1f} s of audio{speed}", highlight=False
-    )
-    console.print(_speaker_table(result))
-    if worst > 0:
-        console.print("[bold]Worst utterances[/]")
-    for entry in result.utterances[: max(worst, 0)]:
-        for metric in _shown(entry):
-            counts = _counts_line(entry.counts[metric])
-            console.print(f"[bold]{escape(entry.id)}[/]  {metric.upper()}  {counts}", highlight=False)
-            console.print(render(entry.alignments[metric], console.width), soft_wrap=True, highlight=False)
-    console.print(f"score.json, alignments.txt, speakers.tsv: {escape(str(folder))}", soft_wrap=True)
-
-
-def _rate_table(folder: Path, result: Score) -> Table:
-    # Phone error rates of different lexicons don't compare.
-    caption = f"PER with lexicon {result.lexicon}" if "per" in result.rates and result.lexicon else None
-    table = Table(title=escape(str(folder)), title_justify="left", caption=caption, caption_justify="left")
-    for name in ("", "rate %", "95 % interval", "sub", "del", "ins", "of"):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for metric in METRICS:
-        if metric not in result.rates:
-            continue
-        rate = result.rates[metric]
-        low, high = rate.interval
-        table.add_row(
-            metric.upper(),
-            f"{100 * rate.rate:.2f}",
-            f"{100 * low:.2f} … {100 * high:.2f}",
-            str(rate.counts.substitutions),
-            str(rate.counts.deletions),
-            str(rate.counts.insertions),
-            f"{rate.counts.length} {TOKEN_OF[metric]}s",
-        )
-    return table
-
-
-def _speaker_table(result: Score) -> Table:
-    table = Table("speaker", title="By speaker", title_justify="left")
-    for name in ("utterances", *(f"{metric.upper()} %" for metric in result.rates)):
-        table.add_column(name, justify="right")
-    for speaker in result.speakers:
-        rates = [_percent(speaker.counts[metric]) for metric in result.rates]
-        table.add_row(escape(speaker.speaker), str(speaker.utterances), *rates)
-    return table

@@ -68,3 +68,16 @@ def test_without_arguments_the_commands_are_listed(capsys: pytest.CaptureFixture
     assert main([]) == 2
     printed = capsys.readouterr().out
     assert all(command in printed for command in COMMANDS)
+
+
+def test_several_systems_are_compared_in_one_table(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = []
+    for attention in ("full", "clustered-2"):
+        assert main(["decode", str(trained), f"attention={attention}"]) == 0
+        folders.append(str(trained / "decode" / "test" / f"{attention}-greedy"))
+    capsys.readouterr()
+    assert main(["score", *folders, "details=false"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if "-greedy" in line]
+    assert len(rows) == 2
+    rate = json.loads((Path(folders[1]) / "score.json").read_text())["per"]["rate"]
+    assert f"{100 * rate:.2f} (" in rows[1]
