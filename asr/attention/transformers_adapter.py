@@ -1,0 +1,167 @@
+"""Pretrained encoders of Hugging Face transformers under any mechanism, without retraining."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asr.attention.softmax import SoftmaxMechanism
+from asr.attention.table import build_mechanism
+from asr.errors import UserError
+from asr.lengths import keep_mask
+
+
+def register_attention(name: str, backend: str = "auto", cross_attention: bool = False) -> str:
+    """Make a softmax mechanism known to transformers (≥ 5), attention and mask alike.
+
+    Non-causal self-attention is replaced. Causal attention keeps transformers' SDPA, and so does
+    cross-attention unless asked for. Keys are the model's own, so `shared-full` and `lsh` don't fit.
+
+    Args:
+        name: e.g. `i-clustered-25`.
+        backend: `auto`, `reference` or `native`.
+        cross_attention: replace cross-attention too.
+
+    Returns:
+        The canonical name, for `model.set_attn_implementation`.
+
+    Raises:
+        UserError: transformers is missing, or the mechanism doesn't fit.
+
+    Example:
+        >>> from transformers import AutoModel                                    # doctest: +SKIP
+        >>> model = AutoModel.from_pretrained("bert-base-uncased")                # doctest: +SKIP
+        >>> model.set_attn_implementation(register_attention("i-clustered-25"))   # doctest: +SKIP
+    """
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+    except ImportError as error:
+        raise UserError(
+            "transformers ≥ 5 is not installed: pip install clustered-asr[transformers]"
+        ) from error
+    attention = ReplacedAttention(name, backend, cross_attention)
+    AttentionInterface.register(attention.name, attention)
+    # Without a mask function transformers would pass no mask, and padding would be attended to in silence.
+    AttentionMaskInterface.register(attention.name, padding_mask)
+    return attention.name
+
+
+class ReplacedAttention:
+    """What transformers calls in every attention module.
+
+    Args:
+        name, backend, cross_attention: see `register_attention`.
+    """
+
+    def __init__(self, name: str, backend: str, cross_attention: bool) -> None:
+        mechanism = build_mechanism(name, backend)
+        if mechanism.needs_shared_keys:
+            raise UserError(
+                f"attention {name!r} needs keys tied to the queries: a pretrained model has its own"
+            )
+        self.name, self.backend, self.cross_attention = mechanism.name, backend, cross_attention
+        self.mechanisms: dict[tuple[torch.device, float], SoftmaxMechanism] = {}
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        is_causal: bool | None = None,
+        **options: Any,
+    ) -> tuple[Tensor, None]:
+        """Attend: query [B, H, N, D], key and value [B, H or fewer, S, D] to ([B, N, H, D], None)."""
+        is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        is_cross = _is_cross_attention(module, query, key)
+        if is_causal or (is_cross and not self.cross_attention):
+            from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+            if attention_mask is not None and attention_mask.dim() == 2:
+                attention_mask = attention_mask[:, None, None, :]
+            return sdpa_attention_forward(
+                module, query, key, value, attention_mask, dropout, scaling, is_causal, **options
+            )
+
+        for option in ("position_bias", "softcap", "sliding_window", "cache"):
+            if options.get(option) is not None:
+                raise UserError(
+                    f"attention {self.name!r} can't run {type(module).__name__}: it uses {option}"
+                )
+        key_lengths = None
+        if attention_mask is not None:
+            if attention_mask.dim() != 2:
+                raise UserError(
+                    f"attention {self.name!r} can't run {type(module).__name__}: expected a padding mask "
+                    f"[batch, positions], found a mask of shape {tuple(attention_mask.shape)}"
+                )
+            key_lengths = attention_mask.sum(-1)
+        groups = query.shape[1] // key.shape[1]
+        if groups > 1:
+            key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        if scaling is not None:
+            query = query * (scaling * query.shape[-1] ** 0.5)  # the mechanism divides by √D
+        mixed = self._mechanism(query.device, dropout)(
+            query, key, value, query_lengths=None if is_cross else key_lengths, key_lengths=key_lengths
+        )
+        return mixed.transpose(1, 2).contiguous(), None
+
+    def _mechanism(self, device: torch.device, dropout: float) -> SoftmaxMechanism:
+        """Return the mechanism for a device; transformers gives dropout as 0 in evaluation."""
+        if (device, dropout) not in self.mechanisms:
+            self.mechanisms[device, dropout] = build_mechanism(self.name, self.backend, dropout).to(device)
+        return self.mechanisms[device, dropout]
+
+
+def padding_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: Any = None,
+    attention_mask: Tensor | None = None,
+    **options: Any,
+) -> Tensor | None:
+    """Return the [B, S] mask of a bidirectional layer, None without padding; SDPA's mask for any other.
+
+    Raises:
+        UserError: padding that isn't on the right.
+    """
+    from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
+
+    if mask_function is not bidirectional_mask_function:
+        return sdpa_mask(
+            batch_size,
+            q_length,
+            kv_length,
+            q_offset=q_offset,
+            kv_offset=kv_offset,
+            mask_function=mask_function,
+            attention_mask=attention_mask,
+            **options,
+        )
+    if attention_mask is None:
+        return None
+    keep_BS = attention_mask.bool()
+    on_the_right_B = (keep_BS == keep_mask(keep_BS.sum(-1), keep_BS.shape[-1])).all(-1)
+    message = "expected padding on the right only: set tokenizer.padding_side='right'"
+    if torch.compiler.is_compiling():
+        torch._assert_async(on_the_right_B.all(), message)
+    elif not on_the_right_B.all():
+        row = int(on_the_right_B.long().argmin())
+        raise UserError(f"attention mask of row {row}: {message}")
+    return keep_BS
+
+
+def _is_cross_attention(module: nn.Module, query: Tensor, key: Tensor) -> bool:
+    """Tell by the conventions of transformers' modules; there is no flag that all of them have."""
+    return (
+        query.shape[2] != key.shape[2]
+        or getattr(module, "is_cross_attention", False)
+        or getattr(module, "is_decoder", False)
+        or "Cross" in type(module).__name__
+    )
