@@ -1,4 +1,31 @@
-"""Attention mechanisms, exchangeable by name."""
+"""Attention mechanisms, exchangeable by name, for this program and any other PyTorch model.
+
+A layer of `torch.nn.TransformerEncoderLayer` with another attention, in five lines:
+
+>>> import torch
+>>> class Block(torch.nn.TransformerEncoderLayer):
+...     def __init__(self, attention: str, d_model: int, nhead: int) -> None:
+...         super().__init__(d_model, nhead, batch_first=True)
+...         self.self_attn = build_self_attention(attention, d_model, nhead)
+...     def forward(self, x, lengths):
+...         x = self.norm1(x + self.dropout1(self.self_attn(x, lengths)))
+...         return self.norm2(x + self._ff_block(x))
+>>> block = Block("full", 64, 4).eval()
+>>> x, lengths = torch.randn(2, 300, 64), torch.tensor([300, 120])
+>>> y = block(x, lengths)
+>>> block.self_attn.set_mechanism("i-clustered-25")   # the same weights, another mechanism
+>>> block(x, lengths).shape
+torch.Size([2, 300, 64])
+
+Around projections of one's own, the mechanism alone:
+
+>>> attend = build_mechanism("clustered-25")
+>>> q, k, v = torch.randn(3, 2, 4, 300, 16)
+>>> attend(q, k, v, lengths).shape, attend.clusters(q, lengths).shape
+(torch.Size([2, 4, 300, 16]), torch.Size([2, 4, 300]))
+
+Pretrained models: `asr.attention.transformers_adapter`.
+"""
 
 from asr.attention.layer import SelfAttentionLayer
 from asr.attention.multihead import SelfAttention, build_self_attention

@@ -9,7 +9,7 @@ from asr.attention import build_self_attention
 
 def compare(name: str, compiler: str) -> None:
     torch.manual_seed(0)
-    layer = build_self_attention(name, model_dim=12, heads=2)
+    layer = build_self_attention(name, model_dim=12, heads=2, backend="reference")
     x = torch.randn(len(LENGTHS), 31, 12, generator=torch.Generator().manual_seed(1))
     torch._dynamo.reset()
     compiled = torch.compile(layer, fullgraph=True, backend=compiler)

@@ -19,7 +19,7 @@ from asr.lengths import keep_mask
 
 def build(name: str, **options: object) -> torch.nn.Module:
     torch.manual_seed(0)
-    return build_self_attention(name, model_dim=12, heads=2, **options).eval()
+    return build_self_attention(name, model_dim=12, heads=2, **{"backend": "reference", **options}).eval()
 
 
 def batch() -> torch.Tensor:
@@ -53,13 +53,14 @@ def test_exchange_equals_building_with_the_weights(name: str) -> None:
     trained = build("shared-full" if name in SHARED else "full", dropout=0.25)
     other = build(name)
     other.load_state_dict(trained.state_dict(), strict=False)
-    trained.set_mechanism(name, backend="reference")
+    trained.set_mechanism(name)
     assert trained.name == name
     assert not trained.mechanism.training
     assert trained.mechanism.dropout == 0.25
     torch.testing.assert_close(trained(batch(), LENGTHS), other(batch(), LENGTHS))
-    trained.set_mechanism("full")
     assert trained.mechanism.backend.requested == "reference"
+    trained.set_mechanism("full", backend="auto")
+    assert trained.mechanism.backend.requested == "auto"
 
 
 def test_shared_layers_run_everything_and_own_keys_refuse_lsh() -> None:

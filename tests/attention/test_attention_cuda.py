@@ -1,0 +1,53 @@
+"""The reference on CUDA: the CPU's clusters and outputs, no waiting for the device."""
+
+import pytest
+import torch
+from mechanisms import LENGTHS, OWN, SOFTMAX, build, inputs
+
+from asr.attention import build_self_attention
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize("name", [name for name in SOFTMAX if "clustered" in name])
+def test_same_clusters(name: str) -> None:
+    mechanism = build(name)
+    generator = torch.Generator().manual_seed(0)
+    q, lengths = torch.randn(3, 4, 1500, 64, generator=generator), torch.tensor([1500, 901, 3])
+    for dtype in (torch.float32, torch.bfloat16):
+        expected = mechanism.cpu().clusters(q.to(dtype), lengths)
+        found = mechanism.cuda().clusters(q.to(dtype).cuda(), lengths.cuda())
+        assert torch.equal(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("name", SOFTMAX)
+def test_same_output_and_gradients(name: str) -> None:
+    mechanism = build(name)
+    results = []
+    for device in ("cpu", "cuda"):
+        mechanism.to(device)
+        leaves = [x.to(device).requires_grad_() for x in inputs(mechanism)]
+        out = mechanism(*leaves, LENGTHS.to(device))
+        out.square().sum().backward()
+        results.append([out.detach().cpu(), *(leaf.grad.cpu() for leaf in leaves)])
+    for cpu, cuda in zip(*results, strict=True):
+        torch.testing.assert_close(cuda, cpu, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", SOFTMAX + OWN)
+def test_never_waits_for_the_device(name: str) -> None:
+    """Forward and backward, under autocast as well."""
+    layer = build_self_attention(name, model_dim=32, heads=2, dropout=0.1, backend="reference").cuda()
+    x, lengths = torch.randn(3, 300, 32, device="cuda"), torch.tensor([300, 117, 0], device="cuda")
+    layer(x, lengths).sum().backward()  # libraries load and warm up
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        layer(x, lengths).sum().backward()
+        with torch.autocast("cuda", torch.bfloat16):
+            layer(x, lengths).sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
