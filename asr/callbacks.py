@@ -15,8 +15,8 @@ from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.utilities import rank_zero_only
 
 from asr.checkpoint import FORMAT, best_name, save
-from asr.data.batch import Batch
-from asr.task import RecognitionTask
+from asr.data.stream import StreamBatch
+from asr.task import TrainingTask
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class KeepBest(lightning.Callback):
     @rank_zero_only
     def on_validation_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
         """Save this one if it is among the best, then remove the one that no longer is."""
-        assert isinstance(task, RecognitionTask)
+        assert isinstance(task, TrainingTask)
         if trainer.sanity_checking or self.count == 0:
             return
         rate = float(trainer.callback_metrics[task.error_rate_name])
@@ -90,7 +90,7 @@ class KeepBest(lightning.Callback):
         kept = sorted(path.stem for path in self.folder.glob("best-*.ckpt"))
         if len(kept) >= self.count and name >= kept[self.count - 1]:
             return
-        state = {"format": FORMAT, "recognizer": task.recognizer.state(), "step": trainer.global_step}
+        state = {"format": FORMAT, "step": trainer.global_step, **task.model_state()}
         try:
             save(state, self.folder / f"{name}.ckpt")
         except (OSError, RuntimeError) as error:
@@ -192,7 +192,7 @@ class Cost(lightning.Callback):
         return self.step_s + self.data_wait.seconds
 
     def on_train_batch_start(
-        self, trainer: lightning.Trainer, task: lightning.LightningModule, batch: Batch, batch_idx: int
+        self, trainer: lightning.Trainer, task: lightning.LightningModule, batch: StreamBatch, batch_idx: int
     ) -> None:
         """Start the step's clock."""
         self.started = time.perf_counter()
@@ -202,14 +202,14 @@ class Cost(lightning.Callback):
         trainer: lightning.Trainer,
         task: lightning.LightningModule,
         outputs: Any,
-        batch: Batch,
+        batch: StreamBatch,
         batch_idx: int,
     ) -> None:
         """Stop the step's clock."""
-        assert isinstance(task, RecognitionTask)
+        assert isinstance(task, TrainingTask)
         self.step_s += time.perf_counter() - self.started
         self.batches += 1
-        self.frames += int(task.recognizer.filter_banks.frames(batch.audio_lengths).sum())
+        self.frames += task.frames(batch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts so far."""
@@ -272,7 +272,7 @@ class Lines(lightning.Callback):
     @rank_zero_only
     def on_validation_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
         """Print step, losses, error rate and the time left."""
-        assert isinstance(task, RecognitionTask)
+        assert isinstance(task, TrainingTask)
         metrics = trainer.callback_metrics
         done = trainer.global_step - self.first_step
         left_s = (time.monotonic() - self.started) / max(done, 1) * (self.steps - trainer.global_step)

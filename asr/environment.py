@@ -1,4 +1,4 @@
-"""What a result depends on besides its options: versions, hardware, commit, data."""
+"""What a result depends on besides options and data: commit, versions, hardware."""
 
 import hashlib
 import json
@@ -12,9 +12,6 @@ from typing import Any
 
 import torch
 
-from asr.data.module import manifest_path
-from asr.recognizer import Recognizer
-
 PACKAGES = (
     "clustered-asr",
     "torch",
@@ -27,8 +24,8 @@ PACKAGES = (
 )
 
 
-def describe_environment(recognizer: Recognizer, device_type: str, train: list[str]) -> dict[str, Any]:
-    """Return commit, versions, hardware, the backend really used, lexicon and data hashes."""
+def describe_environment() -> dict[str, Any]:
+    """Return command, commit, versions and hardware."""
     return {
         "command": sys.argv,
         "commit": git_commit(),
@@ -39,12 +36,6 @@ def describe_environment(recognizer: Recognizer, device_type: str, train: list[s
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "device": device_type,
-        "attention": recognizer.config.attention,
-        "backend": recognizer.backend_on(device_type),
-        "tokenizer": recognizer.tokenizer.digest,
-        "lexicon": recognizer.tokenizer.lexicon.digest if recognizer.tokenizer.lexicon else None,
-        "data": {place: file_digest(manifest_path(place, "train")) for place in train},
     }
 
 

@@ -1,159 +1,98 @@
-"""The thin LightningModule: training and validation steps, optimiser, metrics."""
+"""The thin LightningModule: steps, optimiser, metrics, batches without a finite loss."""
 
 import logging
 import time
-from dataclasses import dataclass
+from abc import abstractmethod
 from typing import Any
 
 import lightning
 import numpy as np
 import torch
-from rapidfuzz.distance import Levenshtein
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from asr.checkpoint import FORMAT
-from asr.config import option
-from asr.ctc import ctc_loss
-from asr.data.batch import Batch
-from asr.data.module import SpeechData
+from asr.data.stream import StreamBatch, TrainingData
 from asr.errors import UserError
-from asr.recognizer import Recognizer
-from asr.search.greedy import greedy_search
+from asr.optimizer import SCHEDULES, configure
+from asr.plan import TrainingPlan
 
 log = logging.getLogger(__name__)
 
-SCHEDULES = ("cosine", "plateau", "constant")
 
-
-@dataclass
-class OptimizerConfig:
-    """The optimiser and its learning rate."""
-
-    name: str = option("adamw", help="adamw | radam")
-    learning_rate: float = option(1e-3, help="peak rate")
-    betas: list[float] = option([0.9, 0.98], help="decay of the moments")
-    weight_decay: float = option(0.01, help="decoupled weight decay, on matrices only")
-    schedule: str = option("cosine", help=" | ".join(SCHEDULES))
-    warmup_steps: int = option(0, help="linear warm-up; not with schedule=plateau", unit="steps")
-    final_ratio: float = option(0.01, help="cosine: last rate / peak rate")
-    plateau_factor: float = option(0.5, help="plateau: the rate is multiplied by this")
-    plateau_patience: int = option(3, help="plateau: validations without a better dev loss")
-
-
-def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: OptimizerConfig) -> Optimizer:
-    """Return AdamW, or RAdam with decoupled weight decay (the paper's).
-
-    Biases, norms and other vectors are not decayed.
-    """
-    trained = [x for x in parameters.values() if x.requires_grad]
-    groups = [
-        {"params": [x for x in trained if x.dim() > 1], "weight_decay": config.weight_decay},
-        {"params": [x for x in trained if x.dim() <= 1], "weight_decay": 0.0},
-    ]
-    betas = (config.betas[0], config.betas[1])
-    match config.name:
-        case "adamw":
-            return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas)
-        case "radam":
-            return torch.optim.RAdam(
-                groups, lr=config.learning_rate, betas=betas, decoupled_weight_decay=True
-            )
-    raise UserError(f"optimizer.name={config.name!r}: expected adamw or radam")
-
-
-def rate_factor(step: int, steps: int, config: OptimizerConfig) -> float:
-    """Return the learning rate at `step` of `steps` relative to the peak rate."""
-    if step < config.warmup_steps:
-        return (step + 1) / config.warmup_steps
-    if config.schedule == "constant":
-        return 1.0
-    progress = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
-    cosine = 0.5 * (1 + np.cos(np.pi * min(1.0, progress)))
-    return float(config.final_ratio + (1 - config.final_ratio) * cosine)
-
-
-class RecognitionTask(lightning.LightningModule):
-    """CTC training of a recogniser.
+class TrainingTask(lightning.LightningModule):
+    """Trains a model on a stream of batches.
 
     All random numbers of a step (dropout, augmentation) follow from (seed, batch, rank), so a run
     that was interrupted goes on exactly as if it had not been.
 
+    A subclass says what the loss is, what a validation counts and what a checkpoint keeps.
+
     Args:
-        recognizer: the model.
-        optimizer: optimiser and schedule.
-        steps: optimiser steps of the whole training.
-        seed: of the random numbers in the steps.
-        clip: greatest gradient norm; 0: not clipped.
-        validate_every: batches between validations.
-        nonfinite_patience: successive batches without a finite loss before training stops.
+        model: what is trained.
+        plan: length, optimiser, patience.
     """
 
-    def __init__(
-        self,
-        recognizer: Recognizer,
-        optimizer: OptimizerConfig,
-        *,
-        steps: int,
-        seed: int,
-        clip: float,
-        validate_every: int,
-        nonfinite_patience: int = 10,
-    ) -> None:
+    error_rate_name = "dev_error"  # of validation; the lower the better
+
+    def __init__(self, model: nn.Module, plan: TrainingPlan) -> None:
         super().__init__()
-        if optimizer.schedule not in SCHEDULES:
-            raise UserError(f"optimizer.schedule={optimizer.schedule!r}: expected one of {SCHEDULES}")
-        if optimizer.schedule == "plateau" and optimizer.warmup_steps:
+        if plan.optimizer.schedule not in SCHEDULES:
+            raise UserError(f"optimizer.schedule={plan.optimizer.schedule!r}: expected one of {SCHEDULES}")
+        if plan.optimizer.schedule == "plateau" and plan.optimizer.warmup_steps:
             raise UserError("optimizer.warmup_steps and optimizer.schedule=plateau exclude each other")
-        self.recognizer = recognizer
-        self.optimizer = optimizer
-        self.steps = steps
-        self.seed = seed
-        self.clip = clip
-        self.validate_every = validate_every
-        self.nonfinite_patience = nonfinite_patience
+        self.model = model
+        self.plan = plan
         self.nonfinite = {"successive": 0, "total": 0}
         self.finite_in_window = False
-        self.error_counts = np.zeros(2)
-        self.dev_losses = np.zeros(2)
+        self.dev_sums = np.zeros(4)
 
-    @property
-    def error_rate_name(self) -> str:
-        """The dev error rate that belongs to the vocabulary: `dev_per`, `dev_cer` or `dev_ter`."""
-        return {"phone": "dev_per", "character": "dev_cer"}.get(self.recognizer.tokenizer.unit, "dev_ter")
+    @abstractmethod
+    def losses(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """Return the loss of each item of a batch [B], and the number of targets that they sum over."""
 
-    def losses(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss of each utterance [B], log-probabilities [B, T, V] and frames [B]."""
-        log_probs, frames = self.recognizer(batch.audio, batch.audio_lengths)
-        return ctc_loss(log_probs, frames, batch.tokens, batch.token_lengths), log_probs, frames
+    @abstractmethod
+    def dev_counts(self, batch: Any) -> tuple[float, float, float, float]:
+        """Return errors, their denominator, summed loss and its number of targets of a dev batch."""
+
+    @abstractmethod
+    def frames(self, batch: Any) -> int:
+        """Return the frames or positions of a batch, padding not counted."""
+
+    @abstractmethod
+    def model_state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the model, as plain data and tensors."""
+
+    @abstractmethod
+    def describe(self, device_type: str) -> dict[str, Any]:
+        """Return what a result depends on in the model: mechanism, backend on the device, hashes."""
+
+    @abstractmethod
+    def check_resumable(self, checkpoint: dict[str, Any]) -> None:
+        """Raise UserError where a checkpoint is of another model than this one."""
 
     def on_train_start(self) -> None:
         """Train on the worst batch and forget it: memory runs out now or never."""
         batch = self._data.worst_batch()
         try:
-            losses, *_ = self.losses(batch.to(self.device))
+            losses, _ = self.losses(batch.to(self.device))
             losses.sum().backward()
         except torch.OutOfMemoryError as error:
-            longest_s = float(batch.audio_lengths.max()) / self.recognizer.config.features.sample_rate
-            raise UserError(
-                f"out of memory on the worst batch: {len(batch.ids)} utterances of up to {longest_s:.1f} s; "
-                f"lower data.frames_per_batch={self._data.config.frames_per_batch} or data.max_duration_s"
-            ) from error
+            raise UserError(f"out of memory on the worst batch: {self._data.advice(batch)}") from error
         finally:
             self.zero_grad(set_to_none=True)
 
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: StreamBatch, batch_idx: int) -> None:
         """Make the step's random numbers a function of (seed, batch, rank)."""
-        key = [self.seed, self._data.cursor.batches, self.global_rank]
+        key = [self.plan.seed, self._data.cursor.batches, self.global_rank]
         torch.manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1)))
         self.step_started = time.perf_counter()
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the CTC loss per target token; a batch without a finite loss has no gradient."""
-        losses, *_ = self.losses(batch)
+    def training_step(self, batch: StreamBatch, batch_idx: int) -> Tensor:
+        """Return the loss per target; a batch without a finite loss has no gradient."""
+        losses, targets = self.losses(batch)
         self._data.consumed(batch)
-        loss = losses.sum() / batch.token_lengths.sum().clamp(min=1)
+        loss = losses.sum() / targets.clamp(min=1)
         if not self.trainer.strategy.reduce_boolean_decision(bool(loss.isfinite()), all=True):
             self._count_nonfinite(batch, losses)
             return loss if self._scaled else self._no_gradient()
@@ -162,14 +101,14 @@ class RecognitionTask(lightning.LightningModule):
         self.log("loss", loss.detach(), prog_bar=True)
         return loss
 
-    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        """Log the throughput in feature frames, padding not counted."""
-        frames = float(self.recognizer.filter_banks.frames(batch.audio_lengths).sum())
+    def on_train_batch_end(self, outputs: Any, batch: StreamBatch, batch_idx: int) -> None:
+        """Log the throughput."""
+        seconds = time.perf_counter() - self.step_started
         self.log("data_epoch", float(batch.plan.epoch))
-        self.log("frames_per_s", frames / (time.perf_counter() - self.step_started), prog_bar=True)
+        self.log("frames_per_s", self.frames(batch) / seconds, prog_bar=True)
 
     @property
-    def _data(self) -> SpeechData:
+    def _data(self) -> TrainingData:
         return self.trainer.datamodule  # type: ignore[attr-defined]
 
     @property
@@ -182,12 +121,12 @@ class RecognitionTask(lightning.LightningModule):
         parameters = [x for x in self.parameters() if x.requires_grad]
         return torch.stack([x.flatten()[0] * 0 for x in parameters]).sum()
 
-    def _count_nonfinite(self, batch: Batch, losses: Tensor) -> None:
+    def _count_nonfinite(self, batch: StreamBatch, losses: Tensor) -> None:
         self.nonfinite["total"] += 1
         self.nonfinite["successive"] += 1
         culprits = [i for i, finite in zip(batch.ids, losses.isfinite().tolist(), strict=True) if not finite]
         log.warning("batch skipped, its loss is not finite: %s", ", ".join(culprits) or "on another rank")
-        if self.nonfinite["successive"] > self.nonfinite_patience:
+        if self.nonfinite["successive"] > self.plan.nonfinite_patience:
             raise UserError(
                 f"the loss was not finite in {self.nonfinite['successive']} successive batches, lastly in "
                 f"{', '.join(culprits[:5])}: lower optimizer.learning_rate or look at these utterances"
@@ -197,7 +136,7 @@ class RecognitionTask(lightning.LightningModule):
         self, optimizer: Optimizer, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
         """Clip, log the norm, and drop gradients that are not finite so that the step changes nothing."""
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.clip or float("inf"))
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.plan.clip or float("inf"))
         self.log("gradient_norm", norm)
         self.log("learning_rate", optimizer.param_groups[0]["lr"])
         if not self._scaled and not (self.finite_in_window and bool(norm.isfinite())):
@@ -209,53 +148,30 @@ class RecognitionTask(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Return the optimiser and its schedule."""
-        optimizer = build_optimizer(dict(self.recognizer.named_parameters()), self.optimizer)
-        if self.optimizer.schedule == "plateau":
-            plateau = ReduceLROnPlateau(
-                optimizer, factor=self.optimizer.plateau_factor, patience=self.optimizer.plateau_patience
-            )
-            every = {"interval": "step", "frequency": self.validate_every, "monitor": "dev_loss"}
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, **every}}
-        schedule = LambdaLR(optimizer, lambda step: rate_factor(step, self.steps, self.optimizer))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        parameters = dict(self.model.named_parameters())
+        plan = self.plan
+        return configure(parameters, plan.optimizer, steps=plan.steps, validate_every=plan.validate_every)
 
     def on_validation_epoch_start(self) -> None:
-        """Start counting errors."""
-        self.error_counts[:] = 0
-        self.dev_losses[:] = 0
+        """Start counting."""
+        self.dev_sums[:] = 0
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Count the errors of greedy search and sum the losses."""
-        losses, log_probs, frames = self.losses(batch)
-        for i, path in enumerate(greedy_search(log_probs, frames)):
-            reference = batch.tokens[i, : batch.token_lengths[i]].tolist()
-            self.error_counts += Levenshtein.distance(reference, path.ids), len(reference)
-        self.dev_losses += float(losses.sum()), float(batch.token_lengths.sum())
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Count errors and sum losses."""
+        self.dev_sums += self.dev_counts(batch)
 
     def on_validation_epoch_end(self) -> None:
-        """Log the error rate over all ranks and the loss per token."""
-        sums = torch.tensor([*self.error_counts, *self.dev_losses], device=self.device, dtype=torch.float32)
-        errors, wanted, loss, tokens = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
+        """Log the error rate over all ranks and the loss per target."""
+        sums = torch.tensor(self.dev_sums, device=self.device, dtype=torch.float32)
+        errors, wanted, loss, targets = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
         self.log(self.error_rate_name, errors / max(wanted, 1), prog_bar=True, rank_zero_only=True)
-        self.log("dev_loss", loss / max(tokens, 1), rank_zero_only=True)
+        self.log("dev_loss", loss / max(targets, 1), rank_zero_only=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what it takes to load the recogniser without this class."""
-        checkpoint["format"] = FORMAT
-        checkpoint["recognizer"] = self.recognizer.state()
-        checkpoint["nonfinite"] = dict(self.nonfinite)
+        """Add what it takes to load the model without this class."""
+        checkpoint |= {"format": FORMAT, "nonfinite": dict(self.nonfinite), **self.model_state()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse a checkpoint of another vocabulary; go on counting skipped batches."""
-        check_vocabulary(checkpoint, self.recognizer, "resume")
+        """Refuse a checkpoint of another model; go on counting skipped batches."""
+        self.check_resumable(checkpoint)
         self.nonfinite = checkpoint["nonfinite"]
-
-
-def check_vocabulary(checkpoint: dict[str, Any], recognizer: Recognizer, source: str) -> None:
-    """Raise UserError where a checkpoint's vocabulary is not the recogniser's."""
-    theirs = checkpoint["recognizer"]["tokenizer"]
-    if theirs != recognizer.tokenizer.state():
-        raise UserError(
-            f"{source}: the checkpoint has another vocabulary or lexicon than this training "
-            f"(digest {recognizer.tokenizer.digest}): it can't be resumed with it"
-        )

@@ -7,7 +7,7 @@ from asr.config import option
 from asr.data.module import DataConfig
 from asr.encoder import ModelConfig
 from asr.features import FeatureConfig
-from asr.task import OptimizerConfig
+from asr.optimizer import OptimizerConfig
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -31,6 +31,7 @@ class TrainerConfig:
     checkpoint_every: int = option(200, help="distance of resume points", unit="optimiser steps")
     keep_best: int = option(1, help="recognisers kept by dev error rate")
     average_best: int = option(0, help="average so many of the kept ones at the end; 0: none")
+    stop_at: float = option(-1.0, help="stop when the dev error rate is no higher; −1: never")
     early_stopping: int = option(0, help="validations without a better dev error rate; 0: never stop early")
     precision: str = option("fp32", help=" | ".join(PRECISIONS))
     accumulate: int = option(1, help="batches per optimiser step")
@@ -48,6 +49,8 @@ class RecipeConfig:
     """Which corpus."""
 
     name: str = option("custom", help="the run folder is exp/<name>/<attention>")
+    task: str = option("speech", help="what is trained: speech | copy")
+    length: int = option(0, help="task=copy: symbols in each half of a sequence, L; 0 for speech")
 
 
 @dataclass

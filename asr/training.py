@@ -1,8 +1,10 @@
 """A training run: options to data, model and Lightning trainer, and what it leaves in its folder."""
 
+import json
 import logging
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import lightning
@@ -12,17 +14,18 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from asr import checkpoint, config
 from asr.callbacks import Bar, Cost, KeepBest, Lines, MetricsFile, ResumePoint
-from asr.data.module import SpeechData, load_training_cuts, manifest_path
+from asr.data.stream import TrainingData
 from asr.environment import describe_environment, write_json
 from asr.errors import UserError
-from asr.features import CorpusStatistics
-from asr.recognizer import Recognizer, RecognizerConfig
-from asr.task import RecognitionTask
-from asr.text.lexicon import Lexicon
-from asr.text.tokenizer import Tokenizer, build_tokenizer
+from asr.masked_copy import build_masked_copy
+from asr.recognition import build_recognition
+from asr.task import TrainingTask
 from asr.train_config import PRECISIONS, TrainConfig
 
 log = logging.getLogger(__name__)
+
+Builder = Callable[[TrainConfig, bool], tuple[TrainingTask, TrainingData]]
+BUILDERS: dict[str, Builder] = {"speech": build_recognition, "copy": build_masked_copy}
 
 
 def train(options: TrainConfig) -> Path:
@@ -45,42 +48,24 @@ def train(options: TrainConfig) -> Path:
     _quiet_lightning()
     lightning.seed_everything(options.seed, verbose=False)
 
-    recognizer = Recognizer(
-        RecognizerConfig(options.attention, options.backend, options.features, options.model),
-        training_tokenizer(options),
-        options.augment,
-    )
-    if options.init_from and not resuming:
-        initialise(recognizer, options.init_from)
-    data, steps, validate_every = training_data(options, recognizer)
-    if options.features.normalise == "corpus" and not options.init_from and not resuming:
-        corpus_statistics(recognizer, data)
-
-    resumed_step = int(checkpoint.load(last)["global_step"]) if resuming else 0
+    task, data = BUILDERS[options.recipe.task](options, resuming)
     folder.mkdir(parents=True, exist_ok=True)
     config.save(options, folder / "config.yaml")
     device_type = "cuda" if torch.cuda.is_available() and options.trainer.accelerator != "cpu" else "cpu"
-    write_json(describe_environment(recognizer, device_type, options.data.train), folder / "environment.json")
-    _write_left_out(data, folder)
-    _say_plan(recognizer, data, folder, steps, resumed_step)
-    if resumed_step >= steps:
+    environment = describe_environment() | {"device": device_type, "data": data.digests()}
+    write_json(environment | task.describe(device_type), folder / "environment.json")
+    data.write_report(folder)
+    resumed_step = int(checkpoint.load(last)["global_step"]) if resuming else 0
+    _say_plan(options, task, data, folder, resumed_step)
+    if resuming and _finished_steps(folder) >= task.plan.steps:
         print(f"{folder}: training is finished, nothing to do")
         return folder
 
-    task = RecognitionTask(
-        recognizer,
-        options.optimizer,
-        steps=steps,
-        seed=options.seed,
-        clip=options.trainer.clip,
-        validate_every=validate_every,
-        nonfinite_patience=options.trainer.nonfinite_patience,
-    )
     cost = Cost()
-    trainer = build_trainer(options, task, folder, validate_every, resumed_step, cost)
+    trainer = build_trainer(options, task, folder, resumed_step, cost)
     trainer.fit(task, data, ckpt_path=str(last) if resuming else None, weights_only=True)
     if trainer.is_global_zero:
-        _finish(options, folder, task, data, cost)
+        _finish(options, folder, trainer.global_step, task, data, cost)
     return folder
 
 
@@ -91,6 +76,12 @@ def run_folder(options: TrainConfig) -> Path:
 
 def _check(options: TrainConfig, folder: Path, last: Path) -> bool:
     """Refuse what can't work before anything is read; return whether to resume."""
+    if options.recipe.task not in BUILDERS:
+        raise UserError(f"recipe.task={options.recipe.task!r}: expected one of {list(BUILDERS)}")
+    if bool(options.recipe.length) != (options.recipe.task == "copy"):
+        raise UserError(
+            f"recipe.length={options.recipe.length}: it belongs to recipe=copy, and is needed there"
+        )
     if options.resume not in ("auto", "no"):
         raise UserError(f"resume={options.resume!r}: expected auto or no")
     if options.trainer.precision not in PRECISIONS:
@@ -106,89 +97,8 @@ def _check(options: TrainConfig, folder: Path, last: Path) -> bool:
     return last.exists()
 
 
-def training_tokenizer(options: TrainConfig) -> Tokenizer:
-    """Build the vocabulary from the lexicon or the training texts; list what is outside it."""
-    cuts = load_training_cuts(options.data)
-    texts = [cut.supervisions[0].text or "" for cut in cuts]
-    lexicon = None
-    if options.tokenizer.kind == "phone":
-        beside = manifest_path(options.data.train[0], "train").parent / "lexicon.txt"
-        lexicon = Lexicon.load(Path(options.tokenizer.lexicon or beside))
-    tokenizer = build_tokenizer(options.tokenizer.kind, texts, lexicon, options.tokenizer.pieces)
-    unknown = [item for text in texts for item in tokenizer.oov(text)]
-    if unknown:
-        distinct = sorted(set(unknown))
-        shown = ", ".join(distinct[:20]) + (" …" if len(distinct) > 20 else "")
-        log.warning(
-            "%d tokens (%d distinct) are outside the vocabulary: %s", len(unknown), len(distinct), shown
-        )
-    return tokenizer
-
-
-def initialise(recognizer: Recognizer, source: str) -> None:
-    """Take the weights of another run; the rows of the CTC head go by the names of their symbols.
-
-    Raises:
-        UserError: the models differ in size, or their vocabularies in kind.
-    """
-    other = Recognizer.from_state(checkpoint.load(checkpoint.find(Path(source)))["recognizer"], source)
-    if other.tokenizer.unit != recognizer.tokenizer.unit:
-        raise UserError(
-            f"init_from={source}: its vocabulary has another unit ({other.tokenizer.unit}) "
-            f"than this training's ({recognizer.tokenizer.unit})"
-        )
-    row = {symbol: i for i, symbol in enumerate(other.tokenizer.symbols)}
-    new = [symbol for symbol in recognizer.tokenizer.symbols if symbol not in row]
-    if new:
-        log.warning("init_from=%s: %d symbols are not in its vocabulary and start anew: %s", source, len(new), new)
-    weights = dict(other.state_dict())
-    for name, own in recognizer.head.named_parameters(prefix="head"):
-        theirs, merged = weights[name], own.detach().clone()
-        for i, symbol in enumerate(recognizer.tokenizer.symbols):
-            if symbol in row:
-                merged[i] = theirs[row[symbol]]
-        weights[name] = merged
-    try:
-        recognizer.load_state_dict(weights)
-    except RuntimeError as error:
-        raise UserError(f"init_from={source}: {' '.join(str(error).split())[:300]}") from error
-
-
-def training_data(options: TrainConfig, recognizer: Recognizer) -> tuple[SpeechData, int, int]:
-    """Return the data, the optimiser steps of training, and the batches between validations."""
-    ranks = options.trainer.devices * options.trainer.nodes
-    accumulate = options.trainer.accumulate
-    data = SpeechData(
-        options.data, recognizer, seed=options.seed, speed_factors=options.augment.speed_factors
-    )
-    first_epoch = data.epoch_batches(0, ranks)
-    steps = options.trainer.max_steps
-    if not steps:
-        steps = sum(data.epoch_batches(i, ranks) for i in range(options.trainer.max_epochs)) // accumulate
-    if steps == 0:
-        raise UserError(
-            "training has no steps: see trainer.max_steps, trainer.max_epochs, trainer.accumulate"
-        )
-    data.batches = steps * accumulate
-    validate_every = options.trainer.validate_every or max(1, first_epoch // accumulate)
-    return data, steps, min(validate_every, steps) * accumulate
-
-
-def corpus_statistics(recognizer: Recognizer, data: SpeechData) -> None:
-    """Take mean and variance of the frames of the first epoch, at most 2,000 batches of it."""
-    statistics = CorpusStatistics(recognizer.config.features.mel_bins)
-    for batch in data.first_batches(2000):
-        statistics.update(*recognizer.filter_banks(batch.audio, batch.audio_lengths))
-    statistics.store(recognizer.normalisation)
-
-
 def build_trainer(
-    options: TrainConfig,
-    task: RecognitionTask,
-    folder: Path,
-    validate_every: int,
-    resumed_step: int,
-    cost: Cost,
+    options: TrainConfig, task: TrainingTask, folder: Path, resumed_step: int, cost: Cost
 ) -> lightning.Trainer:
     """Return Lightning's trainer with our checkpoints, metrics and progress.
 
@@ -197,10 +107,13 @@ def build_trainer(
     checkpoints = folder / "checkpoints"
     columns = ["data_epoch", "loss", "learning_rate", "gradient_norm", "frames_per_s"]
     columns += ["dev_loss", task.error_rate_name]
-    progress: lightning.Callback = Bar(refresh_rate=10) if sys.stderr.isatty() else Lines(task.steps)
+    progress: lightning.Callback = Bar(refresh_rate=10) if sys.stderr.isatty() else Lines(task.plan.steps)
     callbacks = [cost, KeepBest(checkpoints, options.trainer.keep_best), progress]
-    if options.trainer.early_stopping:
-        callbacks.append(EarlyStopping(task.error_rate_name, patience=options.trainer.early_stopping))
+    if options.trainer.early_stopping or options.trainer.stop_at >= 0:
+        never = task.plan.steps
+        patience = options.trainer.early_stopping or never
+        threshold = options.trainer.stop_at if options.trainer.stop_at >= 0 else None
+        callbacks.append(EarlyStopping(task.error_rate_name, patience=patience, stopping_threshold=threshold))
     callbacks.append(ResumePoint(checkpoints, options.trainer.checkpoint_every))
     return lightning.Trainer(
         accelerator=options.trainer.accelerator,
@@ -208,9 +121,9 @@ def build_trainer(
         num_nodes=options.trainer.nodes,
         strategy=options.trainer.strategy,
         precision=PRECISIONS[options.trainer.precision],  # type: ignore[arg-type]
-        max_steps=task.steps,
+        max_steps=task.plan.steps,
         max_epochs=1,
-        val_check_interval=validate_every,
+        val_check_interval=task.plan.validate_every,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         accumulate_grad_batches=options.trainer.accumulate,
@@ -230,32 +143,36 @@ def build_trainer(
     )
 
 
-def _write_left_out(data: SpeechData, folder: Path) -> None:
-    rows = [f"{item.split}\t{item.utterance}\t{item.reason}\n" for item in data.left_out]
-    (folder / "left_out.tsv").write_text("split\tutterance\treason\n" + "".join(rows))
+def _finished_steps(folder: Path) -> int:
+    """Return the steps that a finished run was planned with, 0 where the run isn't finished."""
+    path = folder / "training.json"
+    return int(json.loads(path.read_text())["planned_steps"]) if path.exists() else 0
 
 
-def _say_plan(recognizer: Recognizer, data: SpeechData, folder: Path, steps: int, resumed_step: int) -> None:
-    parameters = sum(x.numel() for x in recognizer.parameters() if x.requires_grad)
-    hours = sum(cut.duration for cut in data.train_cuts) / 3600
+def _say_plan(
+    options: TrainConfig, task: TrainingTask, data: TrainingData, folder: Path, resumed_step: int
+) -> None:
+    parameters = sum(x.numel() for x in task.model.parameters() if x.requires_grad)
     resumed = f", resumed at step {resumed_step}" if resumed_step else ""
     print(
-        f"{folder}: {recognizer.config.attention}, {parameters / 1e6:.2f} M parameters, "
-        f"{len(data.train_cuts)} utterances ({hours:.2f} h), {data.epoch_batches(0)} batches an epoch, "
-        f"{steps} steps, {100 * data.padding_share():.1f} % padding{resumed}",
+        f"{folder}: {options.attention}, {parameters / 1e6:.2f} M parameters, {data.describe()}, "
+        f"{data.epoch_batches(0)} batches an epoch, {task.plan.steps} steps{resumed}",
         flush=True,
     )
 
 
-def _finish(options: TrainConfig, folder: Path, task: RecognitionTask, data: SpeechData, cost: Cost) -> None:
-    """Average the best recognisers if asked, and write what training cost to training.json."""
+def _finish(
+    options: TrainConfig, folder: Path, steps: int, task: TrainingTask, data: TrainingData, cost: Cost
+) -> None:
+    """Average the best checkpoints if asked, and write what training cost to training.json."""
     checkpoints = folder / "checkpoints"
     best = sorted(checkpoints.glob("best-*.ckpt"))[: options.trainer.average_best]
     if len(best) > 1:
         checkpoint.save(checkpoint.average(best), checkpoints / "average.ckpt")
     epochs = cost.batches / data.epoch_batches(0, options.trainer.devices * options.trainer.nodes)
     summary = cost.summary() | {
-        "steps": task.steps,
+        "steps": steps,
+        "planned_steps": task.plan.steps,
         "epochs": epochs,
         "seconds_per_epoch": cost.seconds / max(epochs, 1e-9),
         "padding_share": data.padding_share(),
@@ -263,7 +180,7 @@ def _finish(options: TrainConfig, folder: Path, task: RecognitionTask, data: Spe
     }
     write_json(summary, folder / "training.json")
     print(
-        f"trained {task.steps} steps in {cost.seconds:.0f} s ({summary['seconds_per_epoch']:.1f} s an epoch, "
+        f"trained {steps} steps in {cost.seconds:.0f} s ({summary['seconds_per_epoch']:.1f} s an epoch, "
         f"{summary['frames_per_s']:.0f} frames/s, {100 * summary['data_wait_share']:.1f} % waiting for data)"
     )
 

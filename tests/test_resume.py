@@ -9,7 +9,7 @@ from conftest import TINY
 
 from asr import config
 from asr.checkpoint import load
-from asr.task import RecognitionTask
+from asr.recognition import RecognitionTask
 from asr.train_config import TrainConfig
 from asr.training import train
 

@@ -14,14 +14,15 @@ import pytest
 import torch
 from conftest import TINY
 
-import asr.task
+import asr.recognition
 from asr import Recognizer, config
 from asr.checkpoint import load
 from asr.ctc import ctc_loss, frames_needed
 from asr.errors import UserError
-from asr.task import OptimizerConfig, build_optimizer, rate_factor
+from asr.optimizer import OptimizerConfig, build_optimizer, rate_factor
+from asr.recognition import initialise, training_tokenizer
 from asr.train_config import TrainConfig
-from asr.training import initialise, train, training_tokenizer
+from asr.training import train
 
 
 def options(corpus: Path, folder: Path, *words: str) -> TrainConfig:
@@ -40,7 +41,7 @@ def break_losses(monkeypatch: pytest.MonkeyPatch, calls: range) -> list[int]:
                 losses = losses * float("nan")
         return losses
 
-    monkeypatch.setattr(asr.task, "ctc_loss", broken)
+    monkeypatch.setattr(asr.recognition, "ctc_loss", broken)
     return count
 
 
@@ -78,7 +79,7 @@ def test_a_gradient_that_is_not_finite_skips_the_step(
         def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
             return gradient * float("inf")
 
-    monkeypatch.setattr(asr.task, "ctc_loss", lambda *args: InfiniteGradient.apply(ctc_loss(*args)))
+    monkeypatch.setattr(asr.recognition, "ctc_loss", lambda *args: InfiniteGradient.apply(ctc_loss(*args)))
     folder = train(options(tone_corpus, tmp_path / "run", "trainer.max_steps=3"))
     assert json.loads((folder / "training.json").read_text())["skipped_batches"] == 3
     weights = load(folder / "checkpoints" / "last.ckpt")["recognizer"]["weights"]
@@ -91,7 +92,7 @@ def test_memory_is_tried_on_the_worst_batch_before_training(
     def out_of_memory(*args: torch.Tensor) -> torch.Tensor:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(asr.task, "ctc_loss", out_of_memory)
+    monkeypatch.setattr(asr.recognition, "ctc_loss", out_of_memory)
     with pytest.raises(UserError, match=r"out of memory on the worst batch: \d+ utterances of up to"):
         train(options(tone_corpus, tmp_path / "run", "trainer.max_steps=3"))
     assert not (tmp_path / "run" / "checkpoints").exists()
@@ -162,7 +163,9 @@ def test_frames_needed_counts_a_blank_between_repeats() -> None:
             assert bool(loss.isfinite()) == (frames >= frames_needed(tokens))
 
 
-def test_weights_are_taken_over_by_the_names_of_symbols(trained: Path, corpus_maker: Callable[..., Path]) -> None:
+def test_weights_are_taken_over_by_the_names_of_symbols(
+    trained: Path, corpus_maker: Callable[..., Path]
+) -> None:
     """A corpus whose lexicon has a phone more or less could not start from another corpus' model."""
     corpus = corpus_maker()
     (corpus / "lexicon.txt").write_text((corpus / "lexicon.txt").read_text() + "ah AH\nzoo Z UW\n")

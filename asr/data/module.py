@@ -2,11 +2,9 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import lightning
 import numpy as np
 from lhotse import CutSet
 from lhotse.cut import MonoCut
@@ -18,6 +16,8 @@ from asr.ctc import frames_needed
 from asr.data.batch import Batch, Utterances
 from asr.data.manifest import load_cuts
 from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan_by_length
+from asr.data.stream import TrainingData
+from asr.environment import file_digest
 from asr.errors import UserError
 from asr.recognizer import Recognizer
 
@@ -74,7 +74,7 @@ def load_training_cuts(config: DataConfig) -> CutSet:
     return CutSet.from_cuts(cuts[: config.max_utterances or None])
 
 
-class SpeechData(lightning.LightningDataModule):
+class SpeechData(TrainingData):
     """Training and development batches of a recogniser.
 
     Args:
@@ -84,8 +84,6 @@ class SpeechData(lightning.LightningDataModule):
         speed_factors: speed perturbation.
 
     Attributes:
-        batches: length of training, in batches of one rank; set before training.
-        cursor: the next batch.
         left_out: utterances that are not trained or validated on.
     """
 
@@ -95,10 +93,8 @@ class SpeechData(lightning.LightningDataModule):
         super().__init__()
         self.config = config
         self.recognizer = recognizer
-        self.batches = 0
         self.seed = seed
         self.speed_factors = speed_factors
-        self.cursor = Cursor()
         self.left_out: list[LeftOut] = []
         dev = manifest_path(config.dev or config.train[0], "dev")
         self.train_cuts = self._fitting(load_training_cuts(config), "train", max(speed_factors))
@@ -185,8 +181,7 @@ class SpeechData(lightning.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Batches from the cursor on."""
-        ranks = self.trainer.world_size if self.trainer else 1
-        rank = self.trainer.global_rank if self.trainer else 0
+        ranks, rank = self.rank()
         stream = self.stream(self.cursor, ranks=ranks, rank=rank)
         return self._loader(self._utterances(self.train_cuts, self.speed_factors), stream)
 
@@ -195,8 +190,7 @@ class SpeechData(lightning.LightningDataModule):
         frames = self._frames(self.dev_cuts)
         order = np.argsort(-frames, kind="stable")
         plans = plan_by_length(frames, self.config.frames_per_batch, order)
-        ranks = self.trainer.world_size if self.trainer else 1
-        rank = self.trainer.global_rank if self.trainer else 0
+        ranks, rank = self.rank()
         own = [BatchPlan(tuple(plan.tolist())) for plan in plans[rank::ranks]]
         return self._loader(self._utterances(self.dev_cuts), own)
 
@@ -212,14 +206,26 @@ class SpeechData(lightning.LightningDataModule):
             pin_memory=next(self.recognizer.parameters()).is_cuda,
         )
 
-    def consumed(self, batch: Batch) -> None:
-        """Move the cursor behind a batch that has been trained on."""
-        self.cursor = Cursor(batch.plan.epoch, batch.plan.position + 1, self.cursor.batches + 1)
+    def advice(self, batch: Batch) -> str:
+        """Say how large a batch is and what to lower."""
+        longest_s = float(batch.audio_lengths.max()) / self.recognizer.config.features.sample_rate
+        return (
+            f"{len(batch.ids)} utterances of up to {longest_s:.1f} s; lower data.frames_per_batch="
+            f"{self.config.frames_per_batch} or data.max_duration_s={self.config.max_duration_s}"
+        )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the cursor as plain data."""
-        return asdict(self.cursor)
+    def describe(self) -> str:
+        """Say how many utterances and hours there are."""
+        hours = sum(cut.duration for cut in self.train_cuts) / 3600
+        return (
+            f"{len(self.train_cuts)} utterances ({hours:.2f} h), {100 * self.padding_share():.1f} % padding"
+        )
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a saved cursor."""
-        self.cursor = Cursor(**state_dict)
+    def digests(self) -> dict[str, str]:
+        """Return the hash of each training manifest."""
+        return {place: file_digest(manifest_path(place, "train")) for place in self.config.train}
+
+    def write_report(self, folder: Path) -> None:
+        """List the utterances that are left out, in an empty table where there are none."""
+        rows = [f"{item.split}\t{item.utterance}\t{item.reason}\n" for item in self.left_out]
+        (folder / "left_out.tsv").write_text("split\tutterance\treason\n" + "".join(rows))

@@ -1,0 +1,81 @@
+"""The optimiser and its learning rate."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
+
+from asr.config import option
+from asr.errors import UserError
+
+SCHEDULES = ("cosine", "plateau", "constant")
+
+
+@dataclass
+class OptimizerConfig:
+    """The optimiser and its learning rate."""
+
+    name: str = option("adamw", help="adamw | radam")
+    learning_rate: float = option(1e-3, help="peak rate")
+    betas: list[float] = option([0.9, 0.98], help="decay of the moments")
+    weight_decay: float = option(0.01, help="decoupled weight decay, on matrices only")
+    schedule: str = option("cosine", help=" | ".join(SCHEDULES))
+    warmup_steps: int = option(0, help="linear warm-up; not with schedule=plateau", unit="steps")
+    final_ratio: float = option(0.01, help="cosine: last rate / peak rate")
+    plateau_factor: float = option(0.5, help="plateau: the rate is multiplied by this")
+    plateau_patience: int = option(3, help="plateau: validations without a better dev loss")
+
+
+def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: OptimizerConfig) -> Optimizer:
+    """Return AdamW, or RAdam with decoupled weight decay (the paper's).
+
+    Biases, norms and other vectors are not decayed.
+    """
+    trained = [x for x in parameters.values() if x.requires_grad]
+    groups = [
+        {"params": [x for x in trained if x.dim() > 1], "weight_decay": config.weight_decay},
+        {"params": [x for x in trained if x.dim() <= 1], "weight_decay": 0.0},
+    ]
+    betas = (config.betas[0], config.betas[1])
+    match config.name:
+        case "adamw":
+            return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas)
+        case "radam":
+            return torch.optim.RAdam(
+                groups, lr=config.learning_rate, betas=betas, decoupled_weight_decay=True
+            )
+    raise UserError(f"optimizer.name={config.name!r}: expected adamw or radam")
+
+
+def rate_factor(step: int, steps: int, config: OptimizerConfig) -> float:
+    """Return the learning rate at `step` of `steps` relative to the peak rate."""
+    if step < config.warmup_steps:
+        return (step + 1) / config.warmup_steps
+    if config.schedule == "constant":
+        return 1.0
+    progress = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
+    cosine = 0.5 * (1 + np.cos(np.pi * min(1.0, progress)))
+    return float(config.final_ratio + (1 - config.final_ratio) * cosine)
+
+
+def configure(
+    parameters: dict[str, torch.nn.Parameter], config: OptimizerConfig, *, steps: int, validate_every: int
+) -> dict[str, Any]:
+    """Return optimiser and schedule as Lightning's `configure_optimizers` does.
+
+    Args:
+        parameters: by name.
+        config: kind, rate, schedule.
+        steps: optimiser steps of the whole training.
+        validate_every: batches between validations, after each of which `plateau` looks at the dev loss.
+    """
+    optimizer = build_optimizer(parameters, config)
+    if config.schedule == "plateau":
+        plateau = ReduceLROnPlateau(optimizer, factor=config.plateau_factor, patience=config.plateau_patience)
+        every = {"interval": "step", "frequency": validate_every, "monitor": "dev_loss"}
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, **every}}
+    schedule = LambdaLR(optimizer, lambda step: rate_factor(step, steps, config))
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -1,0 +1,151 @@
+"""CTC training of a recogniser: options and manifests to task and data."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from rapidfuzz.distance import Levenshtein
+from torch import Tensor
+
+from asr import checkpoint
+from asr.ctc import ctc_loss
+from asr.data.batch import Batch
+from asr.data.module import SpeechData, load_training_cuts, manifest_path
+from asr.errors import UserError
+from asr.features import CorpusStatistics
+from asr.plan import TrainingPlan, training_plan
+from asr.recognizer import Recognizer, RecognizerConfig
+from asr.search.greedy import greedy_search
+from asr.task import TrainingTask
+from asr.text.lexicon import Lexicon
+from asr.text.tokenizer import Tokenizer, build_tokenizer
+from asr.train_config import TrainConfig
+
+log = logging.getLogger(__name__)
+
+
+class RecognitionTask(TrainingTask):
+    """CTC training of a recogniser; validation is the error rate of greedy search."""
+
+    model: Recognizer
+
+    def __init__(self, model: Recognizer, plan: TrainingPlan) -> None:
+        super().__init__(model, plan)
+        self.error_rate_name = {"phone": "dev_per", "character": "dev_cer"}.get(
+            model.tokenizer.unit, "dev_ter"
+        )
+
+    def losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the CTC loss of each utterance and the number of target tokens."""
+        log_probs, frames = self.model(batch.audio, batch.audio_lengths)
+        losses = ctc_loss(log_probs, frames, batch.tokens, batch.token_lengths)
+        return losses, batch.token_lengths.sum()
+
+    def dev_counts(self, batch: Batch) -> tuple[float, float, float, float]:
+        """Count the errors of greedy search."""
+        log_probs, frames = self.model(batch.audio, batch.audio_lengths)
+        losses = ctc_loss(log_probs, frames, batch.tokens, batch.token_lengths)
+        errors = 0
+        for i, path in enumerate(greedy_search(log_probs, frames)):
+            errors += Levenshtein.distance(batch.tokens[i, : batch.token_lengths[i]].tolist(), path.ids)
+        tokens = float(batch.token_lengths.sum())
+        return errors, tokens, float(losses.sum()), tokens
+
+    def frames(self, batch: Batch) -> int:
+        """Return the feature frames of a batch."""
+        return int(self.model.filter_banks.frames(batch.audio_lengths).sum())
+
+    def model_state(self) -> dict[str, Any]:
+        """Return the recogniser's state."""
+        return {"recognizer": self.model.state()}
+
+    def describe(self, device_type: str) -> dict[str, Any]:
+        """Return mechanism, the backend that it really uses, and hashes of vocabulary and lexicon."""
+        lexicon = self.model.tokenizer.lexicon
+        return {
+            "attention": self.model.config.attention,
+            "backend": self.model.backend_on(device_type),
+            "tokenizer": self.model.tokenizer.digest,
+            "lexicon": lexicon.digest if lexicon else None,
+        }
+
+    def check_resumable(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse a checkpoint of another vocabulary."""
+        if checkpoint["recognizer"]["tokenizer"] != self.model.tokenizer.state():
+            raise UserError(
+                "resume: the checkpoint has another vocabulary or lexicon than this training "
+                f"(digest {self.model.tokenizer.digest}): it can't be resumed with it"
+            )
+
+
+def build_recognition(options: TrainConfig, resuming: bool) -> tuple[RecognitionTask, SpeechData]:
+    """Return task and data of a speech recipe."""
+    recognizer = Recognizer(
+        RecognizerConfig(options.attention, options.backend, options.features, options.model),
+        training_tokenizer(options),
+        options.augment,
+    )
+    if options.init_from and not resuming:
+        initialise(recognizer, options.init_from)
+    data = SpeechData(
+        options.data, recognizer, seed=options.seed, speed_factors=options.augment.speed_factors
+    )
+    if options.features.normalise == "corpus" and not options.init_from and not resuming:
+        corpus_statistics(recognizer, data)
+    return RecognitionTask(recognizer, training_plan(options, data)), data
+
+
+def training_tokenizer(options: TrainConfig) -> Tokenizer:
+    """Build the vocabulary from the lexicon or the training texts; list what is outside it."""
+    cuts = load_training_cuts(options.data)
+    texts = [cut.supervisions[0].text or "" for cut in cuts]
+    lexicon = None
+    if options.tokenizer.kind == "phone":
+        beside = manifest_path(options.data.train[0], "train").parent / "lexicon.txt"
+        lexicon = Lexicon.load(Path(options.tokenizer.lexicon or beside))
+    tokenizer = build_tokenizer(options.tokenizer.kind, texts, lexicon, options.tokenizer.pieces)
+    unknown = [item for text in texts for item in tokenizer.oov(text)]
+    if unknown:
+        distinct = sorted(set(unknown))
+        shown = ", ".join(distinct[:20]) + (" …" if len(distinct) > 20 else "")
+        log.warning(
+            "%d tokens (%d distinct) are outside the vocabulary: %s", len(unknown), len(distinct), shown
+        )
+    return tokenizer
+
+
+def initialise(recognizer: Recognizer, source: str) -> None:
+    """Take the weights of another run; the rows of the CTC head go by the names of their symbols.
+
+    Raises:
+        UserError: the models differ in size, or their vocabularies in kind.
+    """
+    other = Recognizer.from_state(checkpoint.load(checkpoint.find(Path(source)))["recognizer"], source)
+    if other.tokenizer.unit != recognizer.tokenizer.unit:
+        raise UserError(
+            f"init_from={source}: its vocabulary has another unit ({other.tokenizer.unit}) "
+            f"than this training's ({recognizer.tokenizer.unit})"
+        )
+    row = {symbol: i for i, symbol in enumerate(other.tokenizer.symbols)}
+    new = [symbol for symbol in recognizer.tokenizer.symbols if symbol not in row]
+    if new:
+        log.warning("init_from=%s: %d symbols are new to it: %s", source, len(new), ", ".join(new))
+    weights = dict(other.state_dict())
+    for name, own in recognizer.head.named_parameters(prefix="head"):
+        theirs, merged = weights[name], own.detach().clone()
+        for i, symbol in enumerate(recognizer.tokenizer.symbols):
+            if symbol in row:
+                merged[i] = theirs[row[symbol]]
+        weights[name] = merged
+    try:
+        recognizer.load_state_dict(weights)
+    except RuntimeError as error:
+        raise UserError(f"init_from={source}: {' '.join(str(error).split())[:300]}") from error
+
+
+def corpus_statistics(recognizer: Recognizer, data: SpeechData) -> None:
+    """Take mean and variance of the frames of the first epoch, at most 2,000 batches of it."""
+    statistics = CorpusStatistics(recognizer.config.features.mel_bins)
+    for batch in data.first_batches(2000):
+        statistics.update(*recognizer.filter_banks(batch.audio, batch.audio_lengths))
+    statistics.store(recognizer.normalisation)
