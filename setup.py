@@ -25,7 +25,12 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-INSTALLED_NAME = {"asr": "asr", "attention_ext": "attention_ext", "conf": "asr_conf", "recipes": "asr_recipes"}
+INSTALLED_NAME = {
+    "asr": "asr",
+    "attention_ext": "attention_ext",
+    "conf": "asr_conf",
+    "recipes": "asr_recipes",
+}
 SOURCES = Path("attention_ext")
 OPERATORS = ("hashing", "kmeans", "clustered_attention", "improved_clustered_attention")
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"  # torch 2.11
@@ -140,7 +145,9 @@ class BuildKernels(build_ext):
     def get_outputs(self) -> list[str]:
         """Return what was built."""
         package = Path(self.build_lib) / "attention_ext"
-        return [str(path) for path in (*package.glob("kernels_*.so"), package / "build.json") if path.is_file()]
+        return [
+            str(path) for path in (*package.glob("kernels_*.so"), package / "build.json") if path.is_file()
+        ]
 
 
 class AnyPython(bdist_wheel):
@@ -152,7 +159,9 @@ class AnyPython(bdist_wheel):
 
 
 folders = find_packages(include=[f"{folder}{tail}" for folder in INSTALLED_NAME for tail in ("", ".*")])
-packages = [".".join([INSTALLED_NAME[head], *rest]) for head, *rest in (folder.split(".") for folder in folders)]
+packages = [
+    ".".join([INSTALLED_NAME[head], *rest]) for head, *rest in (folder.split(".") for folder in folders)
+]
 
 setup(
     packages=packages,

@@ -10,13 +10,13 @@ STABLE_TORCH_LIBRARY(attention_ext, library) {
       "Tensor key_lengths, int clusters, float dropout, Tensor? seed) -> (Tensor, Tensor, Tensor)");
   library.def(
       "clustered_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor groups, "
-      "Tensor query_lengths, Tensor key_lengths, int clusters, float dropout, Tensor? seed, Tensor log_sum, Tensor values) "
+      "Tensor query_lengths, Tensor key_lengths, int clusters, float dropout, Tensor? seed, Tensor softmax, Tensor values) "
       "-> (Tensor, Tensor, Tensor)");
   library.def(
       "improved_clustered_attention(Tensor q, Tensor k, Tensor v, Tensor groups, Tensor query_lengths, "
       "Tensor key_lengths, int clusters, int topk, float dropout, Tensor? seed) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   library.def(
       "improved_clustered_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor groups, "
-      "Tensor query_lengths, Tensor key_lengths, int clusters, float dropout, Tensor? seed, Tensor log_sum, Tensor values, Tensor mass, "
+      "Tensor query_lengths, Tensor key_lengths, int clusters, float dropout, Tensor? seed, Tensor softmax, Tensor values, Tensor mass, "
       "Tensor top, Tensor out) -> (Tensor, Tensor, Tensor)");
 }

@@ -161,11 +161,11 @@ struct Heads {
   }
 };
 
-// Softmax of every centroid over all keys: log of the sum, weighted values, and the top keys where K > 0.
+// Softmax of every centroid over all keys: its statistics, weighted values, and the top keys where K > 0.
 // Without valid keys all of it is zero.
 template <class T>
 struct DenseResult {
-  T* log_sum_C;              // [heads, C]
+  T* softmax_C;              // [heads, 2, C]: maximum of the scores, 1 / Σ exp(score − maximum)
   T* values_CE;              // [heads, C, E]
   int64_t K;
   T* mass_C;                 // [heads, C]: the weights of the top keys
@@ -191,7 +191,8 @@ struct DenseResult {
       const int64_t head = task / C, c = task % C, first = head * in.blocks;
       T* out = values_CE + task * E;
       std::fill_n(out, E, T(0));
-      log_sum_C[task] = 0;
+      T &maximum_score = softmax_C[2 * head * C + c], &inverse_sum = softmax_C[(2 * head + 1) * C + c];
+      maximum_score = inverse_sum = 0;
       if (K) mass_C[task] = 0, std::fill_n(top_CK + task * K, K, -1);
       const int64_t used = (in.keys(head) + in.block_keys - 1) / in.block_keys;
       if (used == 0) return;
@@ -204,7 +205,8 @@ struct DenseResult {
         const T* from = values + (i * C + c) * in.padded_E;
         for (int64_t e = 0; e < E; ++e) out[e] += factor * from[e];
       }
-      log_sum_C[task] = highest + std::log(total);
+      maximum_score = highest;
+      inverse_sum = 1 / total;
       if (K == 0) return;
 
       std::vector<Ordered<T>> candidate_scores;
@@ -217,13 +219,13 @@ struct DenseResult {
       const int64_t kept = in.kernel.select(
           static_cast<int64_t>(candidates.size()), K, candidate_scores.data(), candidates.data());
       for (int64_t i = 0; i < kept; ++i) {
-        mass_C[task] += std::exp(score_of(candidate_scores[i]) - log_sum_C[task]);
+        mass_C[task] += std::exp(score_of(candidate_scores[i]) - maximum_score) * inverse_sum;
         top_CK[task * K + i] = candidates[i];
       }
       // What the other keys contribute is left when the top keys' share is taken away.
       const T* rows = in.v.head(head / in.H, head % in.H);
       for (int64_t i = 0; i < kept; ++i) {
-        T weight = std::exp(score_of(candidate_scores[i]) - log_sum_C[task]);
+        T weight = std::exp(score_of(candidate_scores[i]) - maximum_score) * inverse_sum;
         if (in.dropout.probability > 0)
           weight *= keep_factor(
               in.rows_C[task], key_code(candidates[i]), drop_threshold(in.dropout.probability),
@@ -259,14 +261,15 @@ struct DenseGradients {
 
   // Needs delta_C; grad_mass_C and the top keys where K > 0. Writes dK and dV of all keys, zero at padding.
   void pass(
-      const Heads<T>& in, int64_t K, const T* log_sum_C, const T* grad_mass_C, const int32_t* top_CK,
+      const Heads<T>& in, int64_t K, const T* softmax_C, const T* grad_mass_C, const int32_t* top_CK,
       const int32_t* top_count_C, T* grad_k, T* grad_v) const {
     const int64_t C = in.C, D = in.D, E = in.E, padded_C = in.padded_C, parts = in.heads * in.blocks;
     Buffer<T> centroids_CD(in.heads * C * in.padded_D), grads_EC(in.heads * E * padded_C);
-    Buffer<T> log_sum(in.heads * padded_C), partial(parts * C * in.padded_D);
+    Buffer<T> maximum(in.heads * padded_C), inverse_sum(in.heads * padded_C), partial(parts * C * in.padded_D);
     parallel(in.heads, [&](int64_t head) {
       for (int64_t c = 0; c < padded_C; ++c) {
-        (log_sum + head * padded_C)[c] = c < C ? log_sum_C[head * C + c] : 0;
+        (maximum + head * padded_C)[c] = c < C ? softmax_C[2 * head * C + c] : 0;
+        (inverse_sum + head * padded_C)[c] = c < C ? softmax_C[(2 * head + 1) * C + c] : 0;
         if (c >= C) (delta_C + head * padded_C)[c] = 0;
         for (int64_t e = 0; e < E; ++e)
           (grads_EC + (head * E + e) * padded_C)[c] = c < C ? (grads_CE + (head * C + c) * in.padded_E)[e] : 0;
@@ -286,7 +289,7 @@ struct DenseGradients {
       in.kernel.dense_backward(
           {C, D, E, K, first, keys, in.centroids_DC + head * D * padded_C,
            centroids_CD + head * C * in.padded_D, grads_EC + head * E * padded_C,
-           grads_CE + head * C * in.padded_E, log_sum + head * padded_C, delta_C + head * padded_C,
+           grads_CE + head * C * in.padded_E, maximum + head * padded_C, inverse_sum + head * padded_C, delta_C + head * padded_C,
            grad_mass_C + head * C, top_CK + head * C * K, top_count_C + head * C, in.k.head(b, h),
            in.v.head(b, h), in.k.stride_n, in.v.stride_n, grad_k + head * in.S * D, grad_v + head * in.S * E,
            partial + part * C * in.padded_D, in.scale, in.dropout.probability,

@@ -240,7 +240,7 @@ void dense_backward_block(const DenseBackwardTask<T>& task) {
     for (int64_t s = 0; s < keys; ++s)
       for (int64_t c = 0; c < padded_C; c += W) {
         T* at = scratch.weights + s * padded_C + c;
-        const Vec<T> weight = exp_vec(load(at) - load(task.log_sum_C + c));
+        const Vec<T> weight = exp_vec(load(at) - load(task.maximum_C + c)) * load(task.inverse_sum_C + c);
         T* slope = scratch.slopes + s * padded_C + c;
         store(slope, weight * (load(slope) - load(task.delta_C + c)));
         store(at, weight);

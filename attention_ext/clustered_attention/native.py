@@ -61,7 +61,7 @@ def register() -> None:
         sums = sum_dtype(q)
         return (
             q.new_empty(B, H, N, E),
-            q.new_empty(B, H, C, dtype=sums),
+            q.new_empty(B, H, 2, C, dtype=sums),
             q.new_empty(B, H, C, E, dtype=sums),
         )
 
@@ -71,14 +71,14 @@ def register() -> None:
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         *tensors, ctx.clusters, ctx.dropout, seed = inputs
-        _, log_sum, values = output
-        ctx.mark_non_differentiable(log_sum, values)
-        ctx.save_for_backward(*tensors, seed, log_sum, values)
+        _, softmax, values = output
+        ctx.mark_non_differentiable(softmax, values)
+        ctx.save_for_backward(*tensors, seed, softmax, values)
 
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        *inputs, seed, log_sum, values = ctx.saved_tensors
+        *inputs, seed, softmax, values = ctx.saved_tensors
         grads = torch.ops.attention_ext.clustered_attention_backward(
-            grad, *inputs, ctx.clusters, ctx.dropout, seed, log_sum, values
+            grad, *inputs, ctx.clusters, ctx.dropout, seed, softmax, values
         )
         return (*grads, *[None] * 6)
 

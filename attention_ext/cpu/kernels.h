@@ -140,7 +140,8 @@ struct DenseBackwardTask {
   const T* centroids_CD;
   const T* grads_EC;           // Σ over members of the output's gradient, transposed
   const T* grads_CE;
-  const T* log_sum_C;
+  const T* maximum_C;          // of the scores, and 1 / Σ exp(score − maximum)
+  const T* inverse_sum_C;
   const T* delta_C;            // Σ over members of gradient · output
   const T* grad_mass_C;        // K > 0: derivative of the loss by the mass of the top keys
   const int32_t* top_CK;

@@ -16,11 +16,11 @@ template <class T>
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(const Heads<T>& in, int64_t topk, const Tensor& like) {
   const int64_t C = in.C, E = in.E, K = std::min(topk, in.S);
   const Tensor out = new_tensor(like, {in.B, in.H, in.N, E}, in.type);
-  const Tensor log_sum = new_tensor(like, {in.B, in.H, C}, in.type);
+  const Tensor softmax = new_tensor(like, {in.B, in.H, 2, C}, in.type);
   const Tensor values = new_tensor(like, {in.B, in.H, C, E}, in.type);
   const Tensor mass = new_tensor(like, {in.B, in.H, C}, in.type);
   const Tensor top = new_tensor(like, {in.B, in.H, C, K}, ScalarType::Int);
-  DenseResult<T>{data_of<T>(log_sum), data_of<T>(values), K, data_of<T>(mass), data_of<int32_t>(top)}.compute(in);
+  DenseResult<T>{data_of<T>(softmax), data_of<T>(values), K, data_of<T>(mass), data_of<int32_t>(top)}.compute(in);
 
   const std::vector<int32_t> top_count_C = top_counts(in, K, data_of<int32_t>(top));
   parallel_with_scratch(in.heads * C, in.kernel.exact_scratch(in.D, E, K), [&](int64_t task, char* scratch) {
@@ -41,12 +41,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(const Heads<T>& in, i
          static_cast<uint64_t>(head * in.N), scratch});
   });
   zero_padding(in, E, data_of<T>(out));
-  return {as_type(out, like.scalar_type()), log_sum, values, mass, top};
+  return {as_type(out, like.scalar_type()), softmax, values, mass, top};
 }
 
 template <class T>
 std::tuple<Tensor, Tensor, Tensor> backward(
-    const Heads<T>& in, const Tensor& like, const Tensor& grad, const Tensor& log_sum, const Tensor& values,
+    const Heads<T>& in, const Tensor& like, const Tensor& grad, const Tensor& softmax, const Tensor& values,
     const Tensor& mass, const Tensor& top, const Tensor& out) {
   const int64_t C = in.C, D = in.D, E = in.E, K = top.size(3), S = in.S;
   const Tensor grad_q = new_tensor(like, {in.B, in.H, in.N, D}, in.type);
@@ -79,7 +79,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
     *(grad_mass_C + task) = top_count_C[task] ? (delta - base) / data_of<T>(mass)[task] : 0;
   });
   dense.pass(
-      in, K, data_of<T>(log_sum), grad_mass_C + 0, top_CK, top_count_C.data(), data_of<T>(grad_k),
+      in, K, data_of<T>(softmax), grad_mass_C + 0, top_CK, top_count_C.data(), data_of<T>(grad_k),
       data_of<T>(grad_v));
 
   // As many heads at a time as there are threads: a cluster's gradients for its K keys wait in a buffer, and
@@ -143,16 +143,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_attention(
 std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups,
     const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, double dropout,
-    const std::optional<Tensor>& seed, const Tensor& log_sum,
+    const std::optional<Tensor>& seed, const Tensor& softmax,
     const Tensor& values, const Tensor& mass, const Tensor& top, const Tensor& out) {
   check_inputs(q, k, v, groups);
   require_shape(grad, {q.size(0), q.size(1), q.size(2), v.size(3)}, "grad");
   if (q.scalar_type() == ScalarType::Double)
     return backward(
-        Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, log_sum, values, mass, top,
+        Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, softmax, values, mass, top,
         out);
   return backward(
-      Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, log_sum, values, mass, top, out);
+      Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, softmax, values, mass, top, out);
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ def register() -> None:
         sums = sum_dtype(q)
         return (
             q.new_empty(B, H, N, E),
-            q.new_empty(B, H, C, dtype=sums),
+            q.new_empty(B, H, 2, C, dtype=sums),
             q.new_empty(B, H, C, E, dtype=sums),
             q.new_empty(B, H, C, dtype=sums),
             q.new_empty(B, H, C, min(topk, S), dtype=torch.int32),
@@ -82,7 +82,8 @@ def register() -> None:
         ctx.save_for_backward(*tensors, seed, *others, out)
 
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        inputs, seed, results = ctx.saved_tensors[:6], ctx.saved_tensors[6], ctx.saved_tensors[7:]
+        saved = ctx.saved_tensors  # may be asked for once only, under checkpointing
+        inputs, seed, results = saved[:6], saved[6], saved[7:]
         grads = torch.ops.attention_ext.improved_clustered_attention_backward(
             grad, *inputs, ctx.clusters, ctx.dropout, seed, *results
         )

@@ -1,0 +1,70 @@
+"""What the kernels' tests share: instruction sets of this machine, random problems, poisoned padding."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from attention_ext import why_unavailable
+from attention_ext.hashing.reference import hash_sign
+from attention_ext.kmeans.reference import hamming_kmeans
+from attention_ext.library import instruction_set
+
+needs_kernels = pytest.mark.skipif(why_unavailable("cpu") is not None, reason=str(why_unavailable("cpu")))
+
+
+def instruction_sets() -> list[str]:
+    """Return the names of those that this machine can run."""
+    if why_unavailable("cpu") is not None:
+        return []
+    names = []
+    for name in ("generic", "avx2", "avx512"):
+        try:
+            names.append(instruction_set(name))
+        except RuntimeError:
+            continue
+    instruction_set()
+    return names
+
+
+@dataclass
+class Problem:
+    """Inputs of one call, float64, and a gradient of its output."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    grad: Tensor
+    groups: Tensor
+    query_lengths: Tensor
+    key_lengths: Tensor
+    clusters: int
+
+    def inputs(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q, k and v in a type, as leaves."""
+        q, k, v = (x.detach().to(dtype).requires_grad_() for x in (self.q, self.k, self.v))
+        return q, k, v
+
+
+def problem(
+    B: int, H: int, N: int, S: int, D: int, E: int, C: int,
+    query_lengths: list[int] | None = None, key_lengths: list[int] | None = None, seed: int = 0,
+) -> Problem:  # fmt: skip
+    """Return random inputs with the reference's groups."""
+    g = torch.Generator().manual_seed(seed)
+    q, k, v, grad = (
+        torch.randn(B, H, *size, generator=g, dtype=torch.float64)
+        for size in ((N, D), (S, D), (S, E), (N, E))
+    )
+    query_lengths_B = torch.tensor(query_lengths or [N] * B)
+    key_lengths_B = torch.tensor(key_lengths or [S] * B)
+    hashes = hash_sign(q, torch.randn(31, D, generator=g))
+    groups = hamming_kmeans(hashes, query_lengths_B, C, 4, 31)
+    return Problem(q, k, v, grad, groups, query_lengths_B, key_lengths_B, C)
+
+
+def poison(x: Tensor, lengths: Tensor) -> Tensor:
+    """Fill what lies behind the lengths with NaN."""
+    padding = torch.arange(x.shape[2]) >= lengths[:, None]
+    return x.masked_fill(padding[:, None, :, None], torch.nan)

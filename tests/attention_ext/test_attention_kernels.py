@@ -1,0 +1,307 @@
+"""Compiled clustered and improved clustered attention against the reference in float64."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from kernel_cases import Problem, instruction_sets, needs_kernels, poison, problem
+from torch import Tensor
+
+from attention_ext import library
+from attention_ext.clustered_attention import native as clustered_native
+from attention_ext.clustered_attention import reference as clustered_reference
+from attention_ext.improved_clustered_attention import native as improved_native
+from attention_ext.improved_clustered_attention import reference as improved_reference
+
+pytestmark = needs_kernels
+
+Attention = Callable[..., Tensor]
+
+
+def native(p: Problem, topk: int | None, **options: Any) -> Attention:
+    """Return the compiled attention of a problem: clustered without top keys, else improved."""
+    attentions = clustered_native.clustered_attention, improved_native.improved_clustered_attention
+    return lambda q, k, v: _call(*attentions, p, topk, q, k, v, **options)
+
+
+def reference(p: Problem, topk: int | None, **options: Any) -> Attention:
+    """Return the same in plain PyTorch."""
+    attentions = clustered_reference.clustered_attention, improved_reference.improved_clustered_attention
+    return lambda q, k, v: _call(*attentions, p, topk, q, k, v, **options)
+
+
+def _call(
+    clustered: Attention, improved: Attention, p: Problem, topk: int | None, q: Tensor, k: Tensor, v: Tensor,
+    **options: Any,
+) -> Tensor:  # fmt: skip
+    shared = (q, k, v, p.groups, p.query_lengths, p.key_lengths)
+    if topk is None:
+        return clustered(*shared, clusters=p.clusters, **options)
+    return improved(*shared, clusters=p.clusters, topk=topk, **options)
+
+
+def run(attend: Attention, p: Problem, dtype: torch.dtype) -> list[Tensor]:
+    """Return output and gradients."""
+    inputs = p.inputs(dtype)
+    out = attend(*inputs)
+    out.backward(p.grad.to(dtype))
+    return [out.detach(), *(x.grad for x in inputs if x.grad is not None)]
+
+
+def error(found: Tensor, exact: Tensor) -> float:
+    return ((found.double() - exact).norm() / exact.norm().clamp(min=1e-30)).item()
+
+
+@pytest.fixture(params=instruction_sets())
+def each_set(request: pytest.FixtureRequest) -> Iterator[None]:
+    library.instruction_set(request.param)
+    yield
+    library.instruction_set()
+
+
+PROBLEMS = {
+    "small": lambda: problem(1, 1, 50, 50, 16, 16, 7),
+    "padded": lambda: problem(2, 3, 200, 200, 64, 64, 20, [200, 133], [200, 133]),
+    "odd sizes, cross": lambda: problem(2, 2, 97, 31, 33, 20, 10, [97, 0], [31, 7]),
+    "one query, no key": lambda: problem(2, 1, 1, 5, 3, 2, 4, [1, 1], [5, 0]),
+    "a key more and less than K": lambda: problem(3, 1, 40, 33, 8, 8, 5, [40, 5, 6], [31, 32, 33]),
+    "many clusters": lambda: problem(1, 1, 700, 515, 8, 24, 300),
+    "blocks of keys": lambda: problem(1, 1, 300, 2600, 32, 32, 40, [299], [2599]),
+    "largest heads": lambda: problem(1, 1, 64, 64, 256, 256, 8),
+}
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("topk", [None, 1, 32])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_float64_equals_the_reference(name: str, topk: int | None) -> None:
+    p = PROBLEMS[name]()
+    for found, exact in zip(
+        run(native(p, topk), p, torch.float64), run(reference(p, topk), p, torch.float64), strict=True
+    ):
+        assert error(found, exact) < 1e-12
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("topk", [None, 32])
+@pytest.mark.parametrize("name", ["padded", "blocks of keys", "largest heads"])
+def test_float32_is_as_exact_as_the_reference(name: str, topk: int | None) -> None:
+    p = PROBLEMS[name]()
+    exact = run(reference(p, topk), p, torch.float64)
+    ours, theirs = run(native(p, topk), p, torch.float32), run(reference(p, topk), p, torch.float32)
+    for found, other, truth in zip(ours, theirs, exact, strict=True):
+        assert error(found, truth) <= 2 * error(other, truth)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("topk", [None, 32])
+def test_half_types_are_as_exact_as_the_reference(topk: int | None, dtype: torch.dtype) -> None:
+    p = PROBLEMS["padded"]()
+    exact = run(reference(p, topk), p, torch.float64)
+    ours, theirs = run(native(p, topk), p, dtype), run(reference(p, topk), p, dtype)
+    for found, other, truth in zip(ours, theirs, exact, strict=True):
+        assert found.dtype == dtype
+        assert error(found, truth) <= 1.5 * error(other, truth)
+
+
+@pytest.mark.parametrize("topk", [None, 6])
+def test_gradcheck(topk: int | None) -> None:
+    p = problem(2, 1, 17, 13, 5, 3, 4, [17, 11], [13, 9])
+    assert torch.autograd.gradcheck(native(p, topk), p.inputs(torch.float64))
+
+
+@pytest.mark.parametrize("topk", [None, 6])
+def test_operators_pass_opcheck(topk: int | None) -> None:
+    p = problem(2, 1, 17, 13, 5, 3, 4, [17, 11], [13, 9])
+    shared = (*p.inputs(torch.float32), p.groups, p.query_lengths, p.key_lengths, p.clusters)
+    ops = torch.ops.attention_ext
+    for dropout, seed in ((0.0, None), (0.3, torch.tensor([7]))):
+        if topk is None:
+            torch.library.opcheck(ops.clustered_attention.default, (*shared, dropout, seed))
+        else:
+            torch.library.opcheck(ops.improved_clustered_attention.default, (*shared, topk, dropout, seed))
+
+
+@pytest.mark.parametrize("topk", [None, 8])
+def test_padding_is_never_read(topk: int | None) -> None:
+    """NaN behind the lengths of q, k, v and of the output's gradient; arbitrary groups at padding."""
+    p = problem(3, 2, 90, 70, 16, 16, 9, [90, 41, 0], [70, 1, 5])
+    clean = run(native(p, topk), p, torch.float32)
+    p.q, p.grad = poison(p.q, p.query_lengths), poison(p.grad, p.query_lengths)
+    p.k, p.v = poison(p.k, p.key_lengths), poison(p.v, p.key_lengths)
+    p.groups = torch.where(p.groups < 0, 2**30, p.groups)
+    for found, expected in zip(run(native(p, topk), p, torch.float32), clean, strict=True):
+        assert torch.equal(found, expected)
+    for size, lengths, found in zip((90, 90, 70, 70), "qqkk", clean, strict=True):
+        padding = torch.arange(size) >= (p.query_lengths if lengths == "q" else p.key_lengths)[:, None]
+        assert (found.transpose(1, 2)[padding] == 0).all()
+
+
+@pytest.mark.parametrize("topk", [None, 8])
+def test_an_utterance_alone_and_in_a_batch(topk: int | None) -> None:
+    p = problem(2, 2, 90, 90, 16, 16, 9, [90, 41], [90, 41])
+    together = run(native(p, topk), p, torch.float32)
+    alone = Problem(
+        *(x[1:, :, :41] for x in (p.q, p.k, p.v, p.grad, p.groups)), p.query_lengths[1:], p.key_lengths[1:], 9
+    )
+    for batch, single in zip(together, run(native(alone, topk), alone, torch.float32), strict=True):
+        assert torch.equal(batch[1:, :, :41], single)
+
+
+@pytest.mark.parametrize("topk", [None, 8])
+def test_views_give_what_copies_give(topk: int | None) -> None:
+    p = problem(2, 3, 60, 60, 16, 16, 6)
+    expected = run(native(p, topk), p, torch.float32)
+    p.q, p.k, p.v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (p.q, p.k, p.v))
+    p.grad = p.grad.mT.contiguous().mT
+    for found, same in zip(run(native(p, topk), p, torch.float32), expected, strict=True):
+        assert torch.equal(found, same)
+    # A gradient that is one number for all: every stride 0.
+    inputs = p.inputs(torch.float32)
+    native(p, topk)(*inputs).sum().backward()
+    p.grad = torch.ones_like(p.grad)
+    assert inputs[0].grad is not None
+    assert torch.equal(inputs[0].grad, run(native(p, topk), p, torch.float32)[1])
+
+
+@pytest.mark.parametrize("topk", [None, 32])
+def test_any_number_of_threads_gives_the_same_bits(topk: int | None) -> None:
+    p = problem(1, 2, 1500, 2100, 16, 16, 30)
+    expected = run(native(p, topk, dropout=0.0), p, torch.float32)
+    for threads in (2, 3):
+        torch.set_num_threads(threads)
+        try:
+            found = run(native(p, topk), p, torch.float32)
+        finally:
+            torch.set_num_threads(1)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.usefixtures("each_set")
+def test_equal_logits_choose_the_first_keys() -> None:
+    """Queries of zero: all logits are equal, more of them than any list of candidates holds."""
+    p = problem(1, 1, 20, 1500, 8, 8, 3)
+    p.q.zero_()
+    top = torch.ops.attention_ext.improved_clustered_attention(
+        *p.inputs(torch.float32), p.groups, p.query_lengths, p.key_lengths, 3, 32, 0.0, None
+    )[4]
+    assert torch.equal(top, torch.arange(32, dtype=torch.int32).expand_as(top))
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("topk", [1, 5, 32, 100])
+def test_top_keys_are_the_best(topk: int) -> None:
+    """Logits that are small integers: exact in any order of summation, and full of ties."""
+    p = problem(1, 2, 40, 1300, 4, 4, 1)
+    p.q, p.k = torch.ones_like(p.q), p.k.mul(3).round()
+    top = torch.ops.attention_ext.improved_clustered_attention(
+        *p.inputs(torch.float32), p.groups, p.query_lengths, p.key_lengths, 1, topk, 0.0, None
+    )[4]
+    scores = p.k.sum(-1).unsqueeze(2)
+    _, expected = improved_reference.top_keys(scores, p.key_lengths, topk)
+    assert torch.equal(top.long(), expected)
+
+
+@pytest.mark.parametrize("topk", [None, 5])
+def test_identical_queries(topk: int | None) -> None:
+    """All in one cluster, the others empty: nothing divides by their counts."""
+    p = problem(1, 1, 200, 60, 8, 8, 20)
+    p.q = p.q[:, :, :1].expand_as(p.q).clone()
+    p.groups.zero_()
+    for found, exact in zip(
+        run(native(p, topk), p, torch.float64), run(reference(p, topk), p, torch.float64), strict=True
+    ):
+        assert error(found, exact) < 1e-12
+
+
+@pytest.mark.parametrize("topk", [None, 5])
+def test_large_logits_do_not_overflow(topk: int | None) -> None:
+    p = problem(1, 1, 60, 60, 8, 8, 6)
+    p.q, p.k = p.q * 100, p.k * 100
+    exact = run(reference(p, topk), p, torch.float64)
+    for found, truth in zip(run(native(p, topk), p, torch.float64), exact, strict=True):
+        torch.testing.assert_close(found, truth, rtol=1e-9, atol=1e-9)
+    assert all(x.isfinite().all() for x in run(native(p, topk), p, torch.float32))
+
+
+@pytest.mark.parametrize("topk", [None, 5])
+def test_nan_in_a_valid_key_is_seen(topk: int | None) -> None:
+    p = problem(1, 1, 60, 60, 8, 8, 6)
+    p.k[0, 0, 3, 2] = torch.nan
+    assert native(p, topk)(*p.inputs(torch.float32)).isnan().all()
+
+
+@pytest.mark.parametrize("topk", [None, 9])
+def test_dropout(topk: int | None) -> None:
+    """The implied weights, read off with v = 1: each is kept and scaled by 1/(1 − p), or gone."""
+    p = problem(1, 2, 60, 50, 8, 50, 6, key_lengths=[47])
+    p.v = torch.eye(50, dtype=torch.float64).expand(1, 2, 50, 50).clone()
+    plain = native(p, topk)(*p.inputs(torch.float64)).detach()
+    torch.manual_seed(3)
+    dropped = native(p, topk, dropout=0.25)(*p.inputs(torch.float64)).detach()
+    kept = dropped.abs() > 1e-9  # taking the top keys' share away leaves rounding errors of it
+    assert (plain[..., :47] > 1e-8).all()
+    torch.testing.assert_close(dropped[kept], plain[kept] / 0.75)
+    assert 0.70 < kept[..., :47].double().mean() < 0.80
+    if topk is None:  # members of a cluster share a mask
+        first = p.groups[0, 0] == p.groups[0, 0, 0]
+        assert (kept[0, 0][first] == kept[0, 0, 0]).all()
+    again = native(p, topk, dropout=0.25)(*p.inputs(torch.float64)).detach()
+    assert not torch.equal(again, dropped)
+    torch.manual_seed(3)
+    assert torch.equal(native(p, topk, dropout=0.25)(*p.inputs(torch.float64)).detach(), dropped)
+
+
+@pytest.mark.parametrize("topk", [None, 6])
+def test_dropout_gradcheck(topk: int | None) -> None:
+    p = problem(1, 2, 17, 13, 5, 3, 4, key_lengths=[11])
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        torch.manual_seed(11)
+        return native(p, topk, dropout=0.4)(q, k, v)
+
+    assert torch.autograd.gradcheck(attend, p.inputs(torch.float64))
+
+
+@pytest.mark.parametrize("topk", [None, 6])
+def test_checkpointing_repeats_the_same_dropout(topk: int | None) -> None:
+    p = problem(1, 1, 30, 30, 8, 8, 4)
+    attend = native(p, topk, dropout=0.3)
+    torch.manual_seed(5)
+    expected = run(attend, p, torch.float32)
+    torch.manual_seed(5)
+    found = run(
+        lambda q, k, v: torch.utils.checkpoint.checkpoint(attend, q, k, v, use_reentrant=False),
+        p,
+        torch.float32,
+    )
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("topk", [None, 6])
+def test_compiles_without_graph_breaks(topk: int | None) -> None:
+    p = problem(2, 1, 40, 40, 8, 8, 4, [40, 23], [40, 23])
+    compiled = torch.compile(native(p, topk), fullgraph=True, backend="aot_eager")
+    for found, same in zip(
+        run(compiled, p, torch.float32), run(native(p, topk), p, torch.float32), strict=True
+    ):
+        assert torch.equal(found, same)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"groups": torch.full((1, 1, 50), 7, dtype=torch.int32)}, "groups must lie in 0 …"),
+        ({"key_lengths": torch.tensor([51])}, "key_lengths must lie in 0 … 50, found 51"),
+        ({"k": torch.ones(1, 1, 50, 9)}, r"k must be \[1, 1, 50, 16\], found \[1, 1, 50, 9\]"),
+        ({"v": torch.ones(1, 1, 50, 9, dtype=torch.float64)}, "share a type"),
+    ],
+)
+def test_errors_name_the_value(change: dict[str, Tensor], message: str) -> None:
+    p = PROBLEMS["small"]()
+    q, k, v = p.inputs(torch.float32)
+    for name, value in change.items():
+        setattr(p, name, value)
+    with pytest.raises(RuntimeError, match=message):
+        native(p, None)(q, change.get("k", k), change.get("v", v))

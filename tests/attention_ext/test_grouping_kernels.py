@@ -1,0 +1,149 @@
+"""Compiled hashing and K-means find the reference's bits and groups, on every instruction set."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from kernel_cases import instruction_sets, needs_kernels
+
+from attention_ext import library
+from attention_ext.hashing import native as hash_native
+from attention_ext.hashing import reference as hash_reference
+from attention_ext.kmeans import native as kmeans_native
+from attention_ext.kmeans import reference as kmeans_reference
+
+pytestmark = needs_kernels
+
+
+@pytest.fixture(params=instruction_sets())
+def each_set(request: pytest.FixtureRequest) -> Iterator[None]:
+    library.instruction_set(request.param)
+    yield
+    library.instruction_set()
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("shape", "bits"),
+    [((2, 3, 501, 64), 63), ((1, 1, 1, 7), 5), ((2, 2, 97, 33), 40), ((1, 2, 0, 8), 9), ((1, 1, 95, 256), 1)],
+)
+def test_hashes(shape: tuple[int, ...], bits: int, dtype: torch.dtype) -> None:
+    g = torch.Generator().manual_seed(sum(shape))
+    x = torch.randn(shape, generator=g).to(dtype)
+    planes = torch.randn(bits, shape[-1], generator=g)
+    assert torch.equal(hash_native.hash_sign(x, planes), hash_reference.hash_sign(x, planes))
+
+
+@pytest.mark.usefixtures("each_set")
+def test_hashes_next_to_a_plane() -> None:
+    """Products that float32 sums to the wrong sign: the kernel must notice and take them in float64."""
+    g = torch.Generator().manual_seed(5)
+    planes = torch.randn(63, 64, generator=g)
+    x = torch.randn(1, 1, 4000, 64, generator=g)
+    along = planes[torch.arange(4000) % 63]
+    x -= (x * along).sum(-1, keepdim=True) / (along * along).sum(-1, keepdim=True) * along
+    exact = hash_reference.hash_sign(x, planes)
+    place = 1 << torch.arange(63)
+    single = torch.where(x @ planes.T > 0, place, 0).sum(-1)
+    assert not torch.equal(single, exact)  # else this test shows nothing
+    assert torch.equal(hash_native.hash_sign(x, planes), exact)
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e-20, 1e18, 1e37])
+def test_hashes_of_extreme_vectors(scale: float) -> None:
+    g = torch.Generator().manual_seed(6)
+    x = (torch.randn(1, 1, 200, 16, generator=g).double() * scale).float()
+    planes = torch.randn(63, 16, generator=g)
+    assert torch.equal(hash_native.hash_sign(x, planes), hash_reference.hash_sign(x, planes))
+
+
+def test_hashes_of_views() -> None:
+    x = torch.randn(2, 50, 3, 32, generator=torch.Generator().manual_seed(1)).transpose(1, 2)
+    planes = torch.randn(63, 300)[:, 5:37]
+    expected = hash_reference.hash_sign(x, planes)
+    assert torch.equal(hash_native.hash_sign(x, planes), expected)
+    assert torch.equal(hash_native.hash_sign(x.mT.contiguous().mT, planes), expected)
+
+
+def random_hashes(shape: tuple[int, ...], bits: int, seed: int) -> torch.Tensor:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randint(0, (1 << bits) - (bits == 63), shape, generator=g)
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("clusters", [1, 2, 31, 33, 100, 129, 1024])
+@pytest.mark.parametrize("iterations", [1, 2, 10])
+def test_groups(clusters: int, iterations: int) -> None:
+    """Lengths 0, 1, C ± 1, a prime, full; in one batch."""
+    N = 1100
+    lengths = torch.tensor([0, 1, clusters - 1, clusters, clusters + 1, 521, N])
+    hashes = random_hashes((7, 2, N), 63, clusters)
+    ours = kmeans_native.hamming_kmeans(hashes, lengths, clusters, iterations, 63)
+    assert torch.equal(ours, kmeans_reference.hamming_kmeans(hashes, lengths, clusters, iterations, 63))
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("bits", [1, 2, 7])
+def test_groups_full_of_ties(bits: int) -> None:
+    """Few bits: equal distances, majorities without a winner, empty clusters, early ends."""
+    hashes = random_hashes((2, 2, 700), bits, bits)
+    lengths = torch.tensor([700, 333])
+    ours = kmeans_native.hamming_kmeans(hashes, lengths, 40, 10, bits)
+    assert torch.equal(ours, kmeans_reference.hamming_kmeans(hashes, lengths, 40, 10, bits))
+
+
+def test_groups_of_identical_queries() -> None:
+    hashes = torch.full((1, 1, 300), 12345)
+    assert (kmeans_native.hamming_kmeans(hashes, torch.tensor([300]), 100, 10, 63) == 0).all()
+
+
+def test_groups_of_a_long_sequence_for_any_number_of_threads() -> None:
+    """20,000 queries are several blocks, whose counts must add up."""
+    hashes = random_hashes((1, 1, 20_000), 31, 3)
+    lengths = torch.tensor([19_997])
+    expected = kmeans_reference.hamming_kmeans(hashes, lengths, 50, 4, 31)
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        try:
+            ours = kmeans_native.hamming_kmeans(hashes, lengths, 50, 4, 31)
+        finally:
+            torch.set_num_threads(1)
+        assert torch.equal(ours, expected)
+
+
+def test_a_sequence_alone_and_in_a_batch() -> None:
+    hashes = random_hashes((2, 1, 400), 63, 4)
+    together = kmeans_native.hamming_kmeans(hashes, torch.tensor([400, 150]), 20, 10, 63)
+    alone = kmeans_native.hamming_kmeans(hashes[1:, :, :150], torch.tensor([150]), 20, 10, 63)
+    assert torch.equal(together[1:, :, :150], alone)
+    assert (together[1, :, 150:] == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: hash_native.hash_sign(torch.ones(1, 1, 2, 3), torch.ones(64, 3)), "at most 63 bits"),
+        (lambda: hash_native.hash_sign(torch.ones(1, 1, 2, 3), torch.ones(5, 4)), r"planes must be \[5, 3\]"),
+        (
+            lambda: kmeans_native.hamming_kmeans(torch.ones(1, 1, 2).long(), torch.tensor([3]), 1, 1, 1),
+            "lengths must lie in 0 … 2, found 3",
+        ),
+        (
+            lambda: kmeans_native.hamming_kmeans(torch.ones(1, 1, 2).long(), torch.tensor([2]), 2000, 1, 1),
+            "clusters must lie in 1 … 1024",
+        ),
+    ],
+)
+def test_errors_name_the_value(call: object, message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        call()  # type: ignore[operator]
+
+
+def test_operator_registration() -> None:
+    x, planes = torch.randn(1, 2, 30, 8), torch.randn(20, 8)
+    hashes = hash_native.hash_sign(x, planes)
+    ops = torch.ops.attention_ext
+    torch.library.opcheck(ops.hash_sign.default, (x, planes))
+    torch.library.opcheck(ops.hamming_kmeans.default, (hashes, torch.tensor([25]), 4, 3, 20))
