@@ -124,6 +124,8 @@ class BuildKernels(build_ext):
         package = Path(self.build_lib) / "attention_ext"
         objects = Path(self.build_temp) / "attention_ext"
         reasons: dict[str, str | None] = {}
+        for old in package.glob("kernels_*.so"):  # of a build that went better than this one may
+            old.unlink()
         try:
             build_cpu(find_torch(), objects, package / "kernels_cpu.so")
             reasons["cpu"] = None

@@ -27,6 +27,8 @@ def why_unavailable(device: str) -> str | None:
     library = FOLDER / f"kernels_{device}.so"
     if not library.is_file():
         return _why_not_built(device)
+    if find_spec("torch") is None:
+        return "torch is not installed"
     import torch
 
     try:
@@ -79,6 +81,4 @@ def _why_not_built(device: str) -> str:
     reason = json.loads(record.read_text()).get(device) if record.is_file() else None
     if reason is not None:
         return reason
-    if find_spec("torch") is None:
-        return "torch is not installed"
     return "the kernels were never built: install this package with pip, from a place with a C++ compiler"
