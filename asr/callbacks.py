@@ -184,7 +184,8 @@ class Cost(lightning.Callback):
         self.batches = 0
         self.frames = 0
         self.step_s = 0.0
-        self.started = 0.0
+        self.cpu_s = 0.0  # of this process, all threads: what a shared machine doesn't distort
+        self.started = (0.0, 0.0)
 
     @property
     def seconds(self) -> float:
@@ -195,7 +196,7 @@ class Cost(lightning.Callback):
         self, trainer: lightning.Trainer, task: lightning.LightningModule, batch: StreamBatch, batch_idx: int
     ) -> None:
         """Start the step's clock."""
-        self.started = time.perf_counter()
+        self.started = time.perf_counter(), time.process_time()
 
     def on_train_batch_end(
         self,
@@ -207,19 +208,21 @@ class Cost(lightning.Callback):
     ) -> None:
         """Stop the step's clock."""
         assert isinstance(task, TrainingTask)
-        self.step_s += time.perf_counter() - self.started
+        self.step_s += time.perf_counter() - self.started[0]
+        self.cpu_s += time.process_time() - self.started[1]
         self.batches += 1
         self.frames += task.frames(batch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts so far."""
-        counts = {"batches": self.batches, "frames": self.frames, "step_s": self.step_s}
+        counts = {"batches": self.batches, "frames": self.frames, "step_s": self.step_s, "cpu_s": self.cpu_s}
         return counts | {"wait_s": self.data_wait.seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on counting."""
         self.batches, self.frames = state_dict["batches"], state_dict["frames"]
-        self.step_s, self.data_wait.seconds = state_dict["step_s"], state_dict["wait_s"]
+        self.step_s, self.cpu_s = state_dict["step_s"], state_dict["cpu_s"]
+        self.data_wait.seconds = state_dict["wait_s"]
 
     def summary(self) -> dict[str, Any]:
         """Return seconds, throughput, the share of waiting, and peak memory of process and GPU."""
@@ -227,6 +230,7 @@ class Cost(lightning.Callback):
         workers_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         return {
             "train_s": self.seconds,
+            "train_cpu_s": self.cpu_s,
             "frames_per_s": self.frames / max(self.seconds, 1e-9),
             "data_wait_share": self.data_wait.seconds / max(self.seconds, 1e-9),
             "peak_memory_mib": peak_kib / 1024,

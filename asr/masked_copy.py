@@ -19,6 +19,7 @@ from asr.data.stream import TrainingData
 from asr.encoder import Encoder, ModelConfig
 from asr.errors import UserError
 from asr.plan import TrainingPlan, training_plan
+from asr.seeds import derived_seed
 from asr.task import TrainingTask
 from asr.train_config import TrainConfig
 
@@ -90,7 +91,7 @@ class Sequences(Dataset[CopyBatch]):
         self.seed = seed
 
     def __getitem__(self, plan: BatchPlan) -> CopyBatch:
-        generator = torch.Generator().manual_seed((self.seed << 32) + plan.position)
+        generator = torch.Generator().manual_seed(derived_seed(self.seed, plan.position))
         return CopyBatch(*make_sequences(BATCH, self.length, generator), plan)
 
 

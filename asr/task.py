@@ -16,6 +16,7 @@ from asr.data.stream import StreamBatch, TrainingData
 from asr.errors import UserError
 from asr.optimizer import SCHEDULES, configure
 from asr.plan import TrainingPlan
+from asr.seeds import derived_seed
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +85,7 @@ class TrainingTask(lightning.LightningModule):
 
     def on_train_batch_start(self, batch: StreamBatch, batch_idx: int) -> None:
         """Make the step's random numbers a function of (seed, batch, rank)."""
-        key = [self.plan.seed, self._data.cursor.batches, self.global_rank]
-        torch.manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1)))
+        torch.manual_seed(derived_seed(self.plan.seed, self._data.cursor.batches, self.global_rank))
         self.step_started = time.perf_counter()
 
     def training_step(self, batch: StreamBatch, batch_idx: int) -> Tensor:

@@ -65,7 +65,7 @@ def train(options: TrainConfig) -> Path:
     trainer = build_trainer(options, task, folder, resumed_step, cost)
     trainer.fit(task, data, ckpt_path=str(last) if resuming else None, weights_only=True)
     if trainer.is_global_zero:
-        _finish(options, folder, trainer.global_step, task, data, cost)
+        _finish(options, folder, trainer, task, data, cost)
     return folder
 
 
@@ -162,7 +162,12 @@ def _say_plan(
 
 
 def _finish(
-    options: TrainConfig, folder: Path, steps: int, task: TrainingTask, data: TrainingData, cost: Cost
+    options: TrainConfig,
+    folder: Path,
+    trainer: lightning.Trainer,
+    task: TrainingTask,
+    data: TrainingData,
+    cost: Cost,
 ) -> None:
     """Average the best checkpoints if asked, and write what training cost to training.json."""
     checkpoints = folder / "checkpoints"
@@ -171,16 +176,18 @@ def _finish(
         checkpoint.save(checkpoint.average(best), checkpoints / "average.ckpt")
     epochs = cost.batches / data.epoch_batches(0, options.trainer.devices * options.trainer.nodes)
     summary = cost.summary() | {
-        "steps": steps,
+        "steps": trainer.global_step,
         "planned_steps": task.plan.steps,
         "epochs": epochs,
+        "dev_error_rate": float(trainer.callback_metrics[task.error_rate_name]),
         "seconds_per_epoch": cost.seconds / max(epochs, 1e-9),
+        "cpu_seconds_per_epoch": cost.cpu_s / max(epochs, 1e-9),
         "padding_share": data.padding_share(),
         "skipped_batches": task.nonfinite["total"],
     }
     write_json(summary, folder / "training.json")
     print(
-        f"trained {steps} steps in {cost.seconds:.0f} s ({summary['seconds_per_epoch']:.1f} s an epoch, "
+        f"trained {trainer.global_step} steps in {cost.seconds:.0f} s ({summary['seconds_per_epoch']:.1f} s an epoch, "
         f"{summary['frames_per_s']:.0f} frames/s, {100 * summary['data_wait_share']:.1f} % waiting for data)"
     )
 

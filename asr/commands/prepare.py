@@ -24,11 +24,14 @@ def recipe_module(name: str) -> ModuleType:
     """Return a recipe's `prepare` module.
 
     Raises:
-        UserError: there is no such recipe.
+        UserError: there is no such recipe, or nothing to prepare.
     """
     if name not in recipes():
         raise UserError(f"unknown recipe {name!r}{did_you_mean(name, recipes())}")
-    return importlib.import_module(f"asr_recipes.{name}.prepare")
+    module = f"asr_recipes.{name}.prepare"
+    if importlib.util.find_spec(module) is None:
+        raise UserError(f"recipe {name} makes its data while training: there is nothing to prepare")
+    return importlib.import_module(module)
 
 
 def options_schema(paths: list[str]) -> type | None:

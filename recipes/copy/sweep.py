@@ -1,0 +1,109 @@
+"""Figure 5: accuracy on masked copy by sequence length and number of clusters or hash rounds.
+
+    python -m asr_recipes.copy.sweep
+    python -m asr_recipes.copy.sweep lengths=[31] attentions=[full,i-clustered-15] train=[trainer.threads=1]
+
+Cells are trained cheapest first. One that is finished is not trained again, an interrupted one goes on.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from asr import config
+from asr.config import option
+from asr.errors import UserError
+from asr.train_config import TrainConfig
+from asr.training import train
+
+CLUSTERS = (15, 30, 60, 100)
+ROUNDS = (1, 4, 8, 16)
+GRID = [
+    "full",
+    *(f"i-clustered-{clusters}" for clusters in CLUSTERS),
+    *(f"clustered-{clusters}" for clusters in CLUSTERS),
+    *(f"lsh-{rounds}" for rounds in ROUNDS),
+]
+
+
+@dataclass
+class Options:
+    """Which cells, and where they go."""
+
+    lengths: list[int] = option([31, 63, 127, 255], help="L, symbols in each half")
+    attentions: list[str] = option(GRID, help="mechanisms")
+    folder: str = option("exp/copy", help="run folders are <folder>/<length>/<attention>")
+    seed: int = option(0, help="of initialisation and sequences")
+    train: list[str] = option([], help="further options of asr train")
+
+
+def cells(options: Options) -> Iterator[tuple[int, str]]:
+    """Yield (length, attention), shorter sequences first."""
+    for length in sorted(options.lengths):
+        for attention in options.attentions:
+            yield length, attention
+
+
+def cell_folder(options: Options, length: int, attention: str) -> Path:
+    """Return the run folder of a cell."""
+    return Path(options.folder, str(length), attention)
+
+
+def sweep(options: Options) -> None:
+    """Train every cell that isn't finished and print the grid after each."""
+    for length, attention in cells(options):
+        words = ["recipe=copy", f"recipe.length={length}", f"attention={attention}", f"seed={options.seed}"]
+        words += [f"run={cell_folder(options, length, attention)}", "resume=auto", *options.train]
+        train(config.compose(TrainConfig, "train", words))
+        write_results(options)
+    Console().print(grid(options))
+
+
+def results(options: Options) -> dict[tuple[int, str], tuple[float, int]]:
+    """Return accuracy (0 … 1) and steps of the finished cells."""
+    found = {}
+    for length, attention in cells(options):
+        path = cell_folder(options, length, attention) / "training.json"
+        if path.exists():
+            summary = json.loads(path.read_text())
+            found[length, attention] = (1 - summary["dev_error_rate"], summary["steps"])
+    return found
+
+
+def write_results(options: Options) -> None:
+    """Write results.tsv: one row for each finished cell."""
+    rows = ["length\tattention\taccuracy\tsteps"]
+    for (length, attention), (accuracy, steps) in results(options).items():
+        rows.append(f"{length}\t{attention}\t{accuracy:.4f}\t{steps}")
+    Path(options.folder, "results.tsv").write_text("\n".join(rows) + "\n")
+
+
+def grid(options: Options) -> Table:
+    """Return the heat map: accuracy in percent (steps taken), greener is better."""
+    table = Table("attention", title="Masked copy: accuracy in % (steps)", title_justify="left")
+    for length in sorted(options.lengths):
+        table.add_column(f"L={length}", justify="right", no_wrap=True)
+    found = results(options)
+    for attention in options.attentions:
+        row = []
+        for length in sorted(options.lengths):
+            accuracy, steps = found.get((length, attention), (None, 0))
+            row.append("–" if accuracy is None else f"{_colour(accuracy)}{100 * accuracy:.1f} ({steps})[/]")
+        table.add_row(attention, *row)
+    return table
+
+
+def _colour(accuracy: float) -> str:
+    return "[green]" if accuracy >= 0.999 else "[yellow]" if accuracy >= 0.9 else "[red]"
+
+
+if __name__ == "__main__":
+    try:
+        sweep(config.parse(Options, sys.argv[1:]))
+    except UserError as error:
+        sys.exit(f"sweep: {error.line}")
