@@ -2,16 +2,20 @@
 
 import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+import torch
 from torch import Tensor
 
+import attention_ext
 from asr.errors import UserError
 
 BACKENDS = ("auto", "reference", "native")
 DEVICES = ("cpu", "cuda")
+MOST_CLUSTERS = 1_024  # of the compiled kernels
+NOT_COMPILED = dict.fromkeys(DEVICES, "this mechanism has no compiled form")
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +47,11 @@ def load_operators(backend: str) -> Operators:
     )
 
 
-def why_kernels_unavailable(device_type: str) -> str | None:
-    """Return why the compiled kernels cannot run on `cpu` or `cuda`; None where they can."""
-    attention_ext = importlib.import_module("attention_ext")
-    if not hasattr(attention_ext, "why_unavailable"):
-        return "attention_ext has no compiled kernels"
-    return attention_ext.why_unavailable(device_type)
+def why_no_kernels(clusters: int) -> dict[str, str | None]:
+    """Return for each device type why the compiled kernels cannot run there; None where they can."""
+    if clusters > MOST_CLUSTERS:
+        return dict.fromkeys(DEVICES, f"the compiled kernels take at most {MOST_CLUSTERS} clusters")
+    return {device: attention_ext.why_unavailable(device) for device in DEVICES}
 
 
 class BackendChoice:
@@ -63,7 +66,7 @@ class BackendChoice:
         UserError: an unknown backend, or `native` where it runs on no device; gives the reasons.
     """
 
-    def __init__(self, requested: str, mechanism: str, reasons: dict[str, str | None]) -> None:
+    def __init__(self, requested: str, mechanism: str, reasons: Mapping[str, str | None]) -> None:
         if requested not in BACKENDS:
             raise UserError(f"unknown backend {requested!r}: expected {' | '.join(BACKENDS)}")
         self.requested, self.mechanism, self.reasons = requested, mechanism, reasons
@@ -72,9 +75,6 @@ class BackendChoice:
                 f"backend native can't run {mechanism}: "
                 + "; ".join(f"{device}: {reason}" for device, reason in reasons.items())
             )
-        if requested == "auto":
-            for device, reason in reasons.items():
-                _log_once(mechanism, device, reason)
 
     def operators(self) -> dict[str, Operators]:
         """Return the operators of each backend that `on` may name."""
@@ -92,11 +92,11 @@ class BackendChoice:
         if self.requested == "reference":
             return "reference"
         reason = self.reasons.get(device_type, f"no kernels for {device_type} devices")
-        if reason is None:
-            return "native"
-        if self.requested == "native":
+        if reason is not None and self.requested == "native":
             raise UserError(f"backend native can't run {self.mechanism} on {device_type}: {reason}")
-        return "reference"
+        if self.requested == "auto" and not torch.compiler.is_compiling():
+            _log_once(self.mechanism, device_type, reason)
+        return "native" if reason is None else "reference"
 
 
 @cache

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from asr.attention.backend import why_kernels_unavailable
+from asr.attention.backend import why_no_kernels
 from asr.attention.clustering import QueryClusters
 from asr.attention.softmax import SoftmaxMechanism, filled_lengths
 from attention_ext.clustered_attention.reference import clustered_weights
@@ -24,7 +24,7 @@ class ClusteredAttention(SoftmaxMechanism):
     def __init__(
         self, name: str, backend: str, dropout: float, clusters: int, bits: int, iterations: int
     ) -> None:
-        super().__init__(name, backend, dropout)
+        super().__init__(name, backend, dropout, why_not_native=why_no_kernels(clusters))
         self.grouping = QueryClusters(clusters, bits, iterations)
         self.operators = self.backend.operators()
 
@@ -64,7 +64,3 @@ class ClusteredAttention(SoftmaxMechanism):
         """
         operators = self.operators[self.backend.on(q.device.type)]
         return self.grouping(q, filled_lengths(lengths, q), operators)
-
-    def why_not_native(self, device_type: str) -> str | None:
-        """Return what the compiled extension says."""
-        return why_kernels_unavailable(device_type)

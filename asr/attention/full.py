@@ -3,6 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+from asr.attention.backend import DEVICES
 from asr.attention.softmax import SoftmaxMechanism, filled_lengths
 from asr.lengths import keep_mask
 from attention_ext.clustered_attention.reference import compute_dtype, masked_softmax, zero_padding
@@ -14,9 +15,8 @@ class FullAttention(SoftmaxMechanism):
     The reference holds N × S weights; native is PyTorch's `scaled_dot_product_attention`.
     """
 
-    def why_not_native(self, device_type: str) -> str | None:
-        """Return None: PyTorch has it on every device."""
-        return None
+    def __init__(self, name: str, backend: str, dropout: float) -> None:
+        super().__init__(name, backend, dropout, why_not_native=dict.fromkeys(DEVICES))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None

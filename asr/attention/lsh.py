@@ -66,9 +66,9 @@ class LSHAttention(SoftmaxMechanism):
         v_BHRGWE = _with_chunk_before(_sort_rows(v, order_BHRN).unflatten(3, (-1, m)))
 
         query_BHRGM = order_BHRN.unflatten(3, (-1, m))
-        # One is added and taken away so that the missing chunk before the first reads −1.
-        key_BHRGW = _with_chunk_before((query_BHRGM + 1).unsqueeze(-1)).squeeze(-1) - 1
-        valid_BHRGW = (key_BHRGW >= 0) & (key_BHRGW < lengths_B.view(-1, 1, 1, 1, 1))
+        key_BHRGW = _with_chunk_before(query_BHRGM.unsqueeze(-1)).squeeze(-1)
+        valid_BHRGW = key_BHRGW < lengths_B.view(-1, 1, 1, 1, 1)
+        valid_BHRGW[:, :, :, 0, :m] = False  # nothing comes before the first chunk
         seen_BHRGMW = valid_BHRGW.unsqueeze(-2) & (key_BHRGW.unsqueeze(-2) != query_BHRGM.unsqueeze(-1))
 
         lowest = torch.finfo(dtype).min
@@ -110,7 +110,7 @@ class LSHAttention(SoftmaxMechanism):
             of_query_BHRGM = expanded_BHRN.gather(3, query_BHRGM.flatten(3)).view_as(query_BHRGM)
             of_key_BHRGW = _with_chunk_before(of_query_BHRGM.unsqueeze(-1)).squeeze(-1)
             count = count + _is_near(of_query_BHRGM.unsqueeze(-1), of_key_BHRGW.unsqueeze(-2))
-        # No round at all only where the window reaches before the first chunk, which is masked.
+        # No round at all only in the window before the first chunk, which is masked.
         return count.clamp(min=1).log()
 
 
@@ -130,6 +130,5 @@ def _sort_rows(x_BHND: Tensor, order_BHRN: Tensor) -> Tensor:
 
 
 def _with_chunk_before(x_BHRGMD: Tensor) -> Tensor:
-    """Put each chunk's predecessor before it, zeros before the first: [B, H, R, G, W = 2M, D]."""
-    before = F.pad(x_BHRGMD[:, :, :, :-1], (0, 0, 0, 0, 1, 0))
-    return torch.cat((before, x_BHRGMD), dim=4)
+    """Put each chunk's predecessor before it, the last before the first: [B, H, R, G, W = 2M, D]."""
+    return torch.cat((x_BHRGMD.roll(1, dims=3), x_BHRGMD), dim=4)

@@ -1,34 +1,42 @@
 """What the softmax family shares: no parameters of its own, lengths instead of masks, exchangeable."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
-from asr.attention.backend import DEVICES, BackendChoice
+from asr.attention.backend import NOT_COMPILED, BackendChoice
 from asr.errors import UserError
 
 
 class SoftmaxMechanism(nn.Module):
     """Maps queries, keys and values of every head to new values.
 
-    A subclass gives `attend` and `dense` and, where compiled code exists, `why_not_native`.
+    A subclass gives `attend` and `dense`.
 
     Args:
         name: canonical name.
         backend: `auto`, `reference` or `native`.
         dropout: probability on attention weights after the softmax, in training.
+        why_not_native: for each device type why no compiled form runs there, None where one does.
     """
 
     needs_shared_keys = False  # True: keys must be the normalised queries
     cross_attention = True  # False: queries and keys must be the same positions
 
-    def __init__(self, name: str, backend: str = "auto", dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        backend: str,
+        dropout: float,
+        why_not_native: Mapping[str, str | None] = NOT_COMPILED,
+    ) -> None:
         super().__init__()
         if not 0.0 <= dropout < 1.0:
             raise UserError(f"attention {name!r}: dropout={dropout}, expected 0 ≤ dropout < 1")
         self.name = name
         self.dropout = dropout
-        reasons = {device: self.why_not_native(device) for device in DEVICES}
-        self.backend = BackendChoice(backend, name, reasons)
+        self.backend = BackendChoice(backend, name, why_not_native)
 
     def forward(
         self,
@@ -99,10 +107,6 @@ class SoftmaxMechanism(nn.Module):
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
         """Compute `weights`."""
         raise NotImplementedError
-
-    def why_not_native(self, device_type: str) -> str | None:
-        """Return why there is no compiled form for a device type; None where there is one."""
-        return "this mechanism has no compiled form"
 
     @property
     def active_dropout(self) -> float:

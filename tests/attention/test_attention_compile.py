@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from mechanisms import LENGTHS, OWN, SOFTMAX
+from mechanisms import CROSS, LENGTHS, OWN, SHARED, SOFTMAX
 
 from asr.attention import build_self_attention
 
@@ -20,7 +20,7 @@ def compare(name: str, compiler: str) -> None:
         y.square().sum().backward()
         results.append([y.detach(), *(p.grad.clone() for p in layer.parameters())])
     for eager, graph in zip(*results, strict=True):
-        torch.testing.assert_close(graph, eager, rtol=0, atol=1e-5)
+        torch.testing.assert_close(graph, eager, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", SOFTMAX + OWN)
@@ -42,6 +42,8 @@ def test_one_graph_serves_many_lengths() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SOFTMAX + OWN)
+@pytest.mark.parametrize(
+    "name", [CROSS[-1], SHARED[-1], "cast-3:assign=single", "agglomerative-4:causal=true"]
+)
 def test_inductor(name: str) -> None:
     compare(name, "inductor")

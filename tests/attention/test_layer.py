@@ -165,7 +165,10 @@ def test_backend_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> No
             build_mechanism(name, backend="native")
     with pytest.raises(UserError, match=r"unknown backend 'cuda': expected auto \| reference \| native"):
         build_mechanism("full", backend="cuda")
-    monkeypatch.setattr(attention_ext, "why_unavailable", lambda device: f"no {device} today", raising=False)
+    with pytest.raises(UserError, match="at most 1024 clusters"):
+        build_mechanism("clustered-1025", backend="native")
+    assert build_mechanism("i-clustered-1025").backend.on("cpu") == "reference"
+    monkeypatch.setattr(attention_ext, "why_unavailable", lambda device: f"no {device} today")
     with pytest.raises(UserError, match=r"cpu: no cpu today; cuda: no cuda today"):
         build_mechanism(f"i-clustered-{C}", backend="native")
     assert build_mechanism(f"i-clustered-{C}").backend.on("cpu") == "reference"
@@ -184,7 +187,7 @@ def test_native_runs_where_it_can_and_is_never_replaced(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(backend_module, "load_operators", load)
     reasons = {"cpu": None, "cuda": "no GPU"}
-    monkeypatch.setattr(attention_ext, "why_unavailable", reasons.get, raising=False)
+    monkeypatch.setattr(attention_ext, "why_unavailable", reasons.get)
     q, k, v = inputs(build_mechanism("full"))
     for backend, expected in (("auto", "native"), ("native", "native"), ("reference", "reference")):
         mechanism = build_mechanism(f"clustered-{C}", backend=backend)
@@ -201,9 +204,11 @@ def test_auto_logs_what_it_picked_once(caplog: pytest.LogCaptureFixture) -> None
     backend_module._log_once.cache_clear()
     with caplog.at_level(logging.INFO, logger="asr.attention.backend"):
         for _ in range(3):
-            build_mechanism("lsh-2")
-            build_mechanism("full")
+            build_mechanism("lsh-2").backend.on("cpu")
+            build_mechanism("full").backend.on("cpu")
+            build_mechanism("clustered-2", backend="reference").backend.on("cpu")
     lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
     assert sum("lsh-2 on cpu: backend auto picked reference (this mechanism has no" in x for x in lines) == 1
     assert sum("full on cpu: backend auto picked native" in x for x in lines) == 1
 
