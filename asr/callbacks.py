@@ -1,6 +1,5 @@
-"""What watches a training run: checkpoints, metrics.csv, progress, the time spent waiting for data."""
+"""What watches a training run: resume points, the best checkpoints, what it costs."""
 
-import csv
 import logging
 import resource
 import time
@@ -9,8 +8,6 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import TQDMProgressBar
-from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -100,62 +97,6 @@ class KeepBest(lightning.Callback):
             (self.folder / f"{stem}.ckpt").unlink()
 
 
-class MetricsFile(Logger):
-    """Logs to `metrics.csv`: one row per step that logged anything, columns fixed from the start.
-
-    Args:
-        path: of the file.
-        columns: metrics to keep besides `step` and `epoch`.
-        resumed_step: rows of later steps are removed first, as those steps are about to be repeated.
-    """
-
-    def __init__(self, path: Path, columns: list[str], resumed_step: int) -> None:
-        super().__init__()
-        self.path = path
-        self.columns = ["step", *columns]
-        self.pending: dict[str, float] = {}
-        rows = []
-        if path.exists() and resumed_step > 0:
-            with path.open(newline="") as file:
-                rows = [row for row in csv.DictReader(file) if int(row["step"]) < resumed_step]
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self.columns, extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(rows)
-
-    @property
-    def name(self) -> str:
-        """Name of the logger."""
-        return "metrics"
-
-    @property
-    def version(self) -> str:
-        """There is one file only."""
-        return ""
-
-    @rank_zero_only
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Options are in config.yaml."""
-
-    @rank_zero_only
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Collect the metrics of a step and write them when the next one begins."""
-        step = int(step or 0)
-        if self.pending and self.pending["step"] != step:
-            self._write()
-        self.pending |= {**metrics, "step": step}
-
-    def finalize(self, status: str) -> None:
-        """Write the last row."""
-        if self.pending:
-            self._write()
-
-    def _write(self) -> None:
-        with self.path.open("a", newline="") as file:
-            csv.DictWriter(file, self.columns, extrasaction="ignore").writerow(self.pending)
-        self.pending = {}
-
-
 class DataWait(Profiler):
     """Sums the time that training waits for its next batch."""
 
@@ -239,52 +180,3 @@ class Cost(lightning.Callback):
             if torch.cuda.is_available()
             else None,
         }
-
-
-class Bar(TQDMProgressBar):
-    """One progress bar over the whole training, with error rate and throughput."""
-
-    def get_metrics(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> dict[str, Any]:
-        """Leave out Lightning's version number; show rates in percent."""
-        items = dict(super().get_metrics(trainer, task))
-        items.pop("v_num", None)
-        return {
-            name: f"{100 * value:.1f} %" if name.endswith("er") and isinstance(value, float) else value
-            for name, value in items.items()
-        }
-
-    def init_validation_tqdm(self) -> Any:
-        """Validation shows through its result alone."""
-        bar = super().init_validation_tqdm()
-        bar.disable = True
-        return bar
-
-
-class Lines(lightning.Callback):
-    """Progress where there is no terminal: a line per validation."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.started = time.monotonic()
-        self.first_step = 0
-
-    def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
-        """Start the clock."""
-        self.started = time.monotonic()
-        self.first_step = trainer.global_step
-
-    @rank_zero_only
-    def on_validation_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
-        """Print step, losses, error rate and the time left."""
-        assert isinstance(task, TrainingTask)
-        metrics = trainer.callback_metrics
-        done = trainer.global_step - self.first_step
-        left_s = (time.monotonic() - self.started) / max(done, 1) * (self.steps - trainer.global_step)
-        name = task.error_rate_name
-        print(
-            f"step {trainer.global_step}/{self.steps}  loss {float(metrics['loss']):.3f}  "
-            f"dev loss {float(metrics['dev_loss']):.3f}  "
-            f"{name.replace('_', ' ').upper()} {100 * float(metrics[name]):.1f} %  "
-            f"{float(metrics['frames_per_s']):.0f} frames/s  {left_s:.0f} s left",
-            flush=True,
-        )

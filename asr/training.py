@@ -13,11 +13,13 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from asr import checkpoint, config
-from asr.callbacks import Bar, Cost, KeepBest, Lines, MetricsFile, ResumePoint
+from asr.callbacks import Cost, KeepBest, ResumePoint
 from asr.data.stream import TrainingData
 from asr.environment import describe_environment, write_json
 from asr.errors import UserError
 from asr.masked_copy import build_masked_copy
+from asr.metrics import MetricsFile
+from asr.progress import Bar, Lines
 from asr.recognition import build_recognition
 from asr.task import TrainingTask
 from asr.train_config import PRECISIONS, TrainConfig
