@@ -1,0 +1,138 @@
+"""`asr bench`: time and memory of attention mechanisms by length."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from asr.attention import parse_name
+from asr.benchmark import DTYPES, PASSES, Problem, Timing, measure, peak_memory_bytes, write_json
+from asr.config import option
+from asr.environment import describe_environment
+from asr.errors import UserError
+
+HELP = (
+    "time attention mechanisms side by side: asr bench attentions=[full,i-clustered-100] lengths=[512,1024]"
+)
+POSITIONAL = ""
+CLOCKS = ("cpu", "wall")
+
+
+@dataclass
+class Options:
+    """Options of `asr bench`; the defaults are Figure 4 of *Fast Transformers with Clustered Attention*."""
+
+    attentions: list[str] = option(
+        ["full", "lsh-1", "lsh-4", "clustered-100", "i-clustered-100"],
+        help="names; name@reference picks a backend, peer:i-clustered-100 is pytorch-fast-transformers",
+    )
+    lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768], help="sequence lengths N")
+    baseline: str = option("full", help="name that the others are compared with")
+    batch: int = option(1, help="sequences B")
+    heads: int = option(6, help="heads H")
+    head_dim: int = option(64, help="head size D")
+    dtype: str = option("float32", help=" | ".join(DTYPES))
+    device: str = option("cpu", help="cpu | cuda")
+    clock: str = option("cpu", help="cpu: CPU time; wall: elapsed time (always used on cuda)")
+    threads: int = option(1, help="threads on the CPU")
+    rounds: int = option(15, help="rounds at most, after one to warm up")
+    seconds: float = option(
+        10.0, help="time for the rounds of one length and pass; three are always made", unit="s"
+    )
+    memory: bool = option(False, help="also measure the peak memory of forward and backward")
+    out: str = option("exp/bench.json", help="where the figures are written")
+    seed: int = option(0, help="seed of the input")
+
+
+def run(paths: Sequence[str | Path], options: Options, *, console: Console | None = None) -> list[Timing]:
+    """Measure, print a table for each pass and write the figures as JSON.
+
+    Raises:
+        UserError: an option out of range, an unknown name, or an absent device.
+    """
+    _check(options)
+    console = console or Console()
+    clock = options.clock if options.device == "cpu" else "wall"
+    timings: list[Timing] = []
+    memory: dict[str, dict[int, int]] = {name: {} for name in options.attentions if options.memory}
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("measuring", total=len(options.lengths))
+        for length in options.lengths:
+            problem = Problem(
+                length,
+                options.batch,
+                options.heads,
+                options.head_dim,
+                options.dtype,
+                options.device,
+                options.seed,
+            )
+            timings += measure(
+                options.attentions,
+                problem,
+                options.baseline,
+                clock,
+                options.threads,
+                options.rounds,
+                options.seconds,
+            )
+            for name in memory:
+                memory[name][length] = peak_memory_bytes(name, problem)
+            progress.advance(task)
+    for passes in PASSES:
+        console.print(_time_table([timing for timing in timings if timing.passes == passes], options, clock))
+    if memory:
+        console.print(_memory_table(memory))
+    write_json(
+        Path(options.out),
+        timings,
+        memory,
+        {"options": asdict(options), "environment": describe_environment()},
+    )
+    console.print(f"figures: {options.out}")
+    return timings
+
+
+def _check(options: Options) -> None:
+    if options.dtype not in DTYPES:
+        raise UserError(f"dtype={options.dtype}: expected {' | '.join(DTYPES)}")
+    if options.clock not in CLOCKS:
+        raise UserError(f"clock={options.clock}: expected {' | '.join(CLOCKS)}")
+    if options.device != "cpu" and not torch.cuda.is_available():
+        raise UserError(f"device={options.device}: this machine has no CUDA device")
+    for name in ("batch", "heads", "head_dim", "threads", "rounds"):
+        if getattr(options, name) < 1:
+            raise UserError(f"{name}={getattr(options, name)}: expected at least 1")
+    if not options.lengths or min(options.lengths) < 1:
+        raise UserError(f"lengths={options.lengths}: expected positive lengths")
+    for name in options.attentions:
+        if not name.startswith("peer:"):
+            parse_name(name.partition("@")[0])
+
+
+def _time_table(timings: list[Timing], options: Options, clock: str) -> Table:
+    columns = ("N", "attention", "µs", "quartiles", f"{options.baseline} / it")
+    table = Table(*columns, title=f"{timings[0].passes}: {clock} time per position", title_justify="left")
+    for timing in timings:
+        low, high = (1e6 * bound / (options.batch * timing.length) for bound in timing.quartiles_s)
+        ratio = "" if timing.ratio is None else f"{timing.ratio:.2f}"
+        table.add_row(
+            str(timing.length),
+            timing.name,
+            f"{timing.per_element_us:.2f}",
+            f"{low:.2f}–{high:.2f}",
+            ratio,
+            end_section=timing.name == options.attentions[-1],
+        )
+    return table
+
+
+def _memory_table(memory: dict[str, dict[int, int]]) -> Table:
+    table = Table("N", *memory, title="peak memory of forward+backward, MiB", title_justify="left")
+    for length in next(iter(memory.values())):
+        table.add_row(str(length), *(f"{sizes[length] / 2**20:.1f}" for sizes in memory.values()))
+    return table
