@@ -7,6 +7,9 @@ from asr.attention.layer import OwnParameterLayer
 from asr.errors import UserError
 from asr.lengths import zero_padding
 
+# Of a class that nobody joins the average fades to zero; its derivative divides by this twice.
+SMALLEST_CLASS = 1e-20
+
 
 class AgglomerativeAttention(OwnParameterLayer):
     """Every class averages its members' projections; every position takes the classes it belongs to.
@@ -64,7 +67,6 @@ class AgglomerativeAttention(OwnParameterLayer):
             sums_BNCE, sizes_BNC = weighted_BNCE.cumsum(1), reference_BNC.cumsum(1)
         else:
             sums_BNCE, sizes_BNC = weighted_BNCE.sum(1, keepdim=True), reference_BNC.sum(1, keepdim=True)
-        # A class that nobody joined has no average.
-        averages_BNCE = sums_BNCE / sizes_BNC.clamp(min=torch.finfo(dtype).tiny).unsqueeze(-1)
+        averages_BNCE = sums_BNCE / sizes_BNC.clamp(min=SMALLEST_CLASS).unsqueeze(-1)
         y = self.output((query_BNC.unsqueeze(-1) * averages_BNCE).flatten(2).to(values_BNCE.dtype))
         return y if lengths is None else zero_padding(y, lengths)

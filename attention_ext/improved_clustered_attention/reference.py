@@ -1,5 +1,7 @@
 """Improved clustered attention in plain PyTorch, the oracle of the compiled kernels."""
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -44,23 +46,12 @@ def improved_clustered_attention(
     Returns:
         [B, H, N, E] of v's type; zeros at padded queries, and everywhere where no key is valid.
     """
-    rest_BHCS, mass_BHC, top_BHCK, members_BHNC = _split(
-        q_BHND, k_BHSD, groups_BHN, query_lengths_B, key_lengths_B, clusters, topk
-    )
-    dtype = rest_BHCS.dtype
-    q_BHND = zero_padding(q_BHND, query_lengths_B).to(dtype)
-    v_BHSE = zero_padding(v_BHSE, key_lengths_B)
-
-    slots_BHN, block_cluster_BHM, block = query_blocks(groups_BHN, members_BHNC)
-    exact_BHMIK, top_BHMK = _exact_weights(
-        q_BHND, k_BHSD, top_BHCK, mass_BHC, slots_BHN, block_cluster_BHM, block, key_lengths_B
-    )
-    values_BHMKE = _gather_rows(v_BHSE, top_BHMK).to(dtype)
-    exact_BHMIE = F.dropout(exact_BHMIK, dropout) @ values_BHMKE
-    exact_BHNE = _from_blocks(exact_BHMIE, slots_BHN)
-
-    rest_BHCE = F.dropout(rest_BHCS, dropout) @ v_BHSE.to(dtype)
-    return zero_padding(exact_BHNE + members_BHNC @ rest_BHCE, query_lengths_B).to(v_BHSE.dtype)
+    weights = _weights(q_BHND, k_BHSD, groups_BHN, query_lengths_B, key_lengths_B, clusters, topk)
+    v_BHSE, out_dtype = zero_padding(v_BHSE, key_lengths_B).to(weights.rest_BHCS.dtype), v_BHSE.dtype
+    exact_BHMIE = F.dropout(weights.exact_BHMIK, dropout) @ _gather_rows(v_BHSE, weights.top_BHMK)
+    rest_BHCE = F.dropout(weights.rest_BHCS, dropout) @ v_BHSE
+    out_BHNE = _from_blocks(exact_BHMIE, weights.slots_BHN) + weights.members_BHNC @ rest_BHCE
+    return zero_padding(out_BHNE, query_lengths_B).to(out_dtype)
 
 
 def improved_clustered_weights(
@@ -73,17 +64,10 @@ def improved_clustered_weights(
     topk: int,
 ) -> Tensor:
     """Return the dense [B, H, N, S] weights W that `improved_clustered_attention` implies: output = W @ v."""
-    rest_BHCS, mass_BHC, top_BHCK, members_BHNC = _split(
-        q_BHND, k_BHSD, groups_BHN, query_lengths_B, key_lengths_B, clusters, topk
-    )
-    q_BHND = zero_padding(q_BHND, query_lengths_B).to(rest_BHCS.dtype)
-    slots_BHN, block_cluster_BHM, block = query_blocks(groups_BHN, members_BHNC)
-    exact_BHMIK, top_BHMK = _exact_weights(
-        q_BHND, k_BHSD, top_BHCK, mass_BHC, slots_BHN, block_cluster_BHM, block, key_lengths_B
-    )
-    exact_BHNK = _from_blocks(exact_BHMIK, slots_BHN)
-    top_BHNK = _from_blocks(top_BHMK.unsqueeze(3).expand_as(exact_BHMIK), slots_BHN)
-    weights_BHNS = (members_BHNC @ rest_BHCS).scatter_add(3, top_BHNK, exact_BHNK)
+    weights = _weights(q_BHND, k_BHSD, groups_BHN, query_lengths_B, key_lengths_B, clusters, topk)
+    exact_BHNK = _from_blocks(weights.exact_BHMIK, weights.slots_BHN)
+    top_BHNK = _from_blocks(weights.top_BHMK.unsqueeze(3).expand_as(weights.exact_BHMIK), weights.slots_BHN)
+    weights_BHNS = (weights.members_BHNC @ weights.rest_BHCS).scatter_add(3, top_BHNK, exact_BHNK)
     return zero_padding(weights_BHNS, query_lengths_B)
 
 
@@ -141,7 +125,25 @@ def query_blocks(groups_BHN: Tensor, members_BHNC: Tensor) -> tuple[Tensor, Tens
     return slots_BHN, block_cluster_BHM.clamp(max=C - 1), block
 
 
-def _split(
+class _Weights(NamedTuple):
+    """The rows of A^t in two parts: what a cluster's members share, and what is theirs on the K best keys.
+
+    Attributes:
+        rest_BHCS: A^c with the K best keys zeroed, per cluster.
+        members_BHNC: which query belongs to which cluster.
+        exact_BHMIK: weights of the queries in block m on its cluster's keys.
+        top_BHMK: positions of these keys.
+        slots_BHN: where each query lies among the M·I slots.
+    """
+
+    rest_BHCS: Tensor
+    members_BHNC: Tensor
+    exact_BHMIK: Tensor
+    top_BHMK: Tensor
+    slots_BHN: Tensor
+
+
+def _weights(
     q_BHND: Tensor,
     k_BHSD: Tensor,
     groups_BHN: Tensor,
@@ -149,40 +151,30 @@ def _split(
     key_lengths_B: Tensor,
     clusters: int,
     topk: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return A^c without its K best keys, their mass m̂ (eq. 9), their positions, and the membership S."""
-    members_BHNC = membership(groups_BHN, query_lengths_B, clusters, compute_dtype(q_BHND))
+) -> _Weights:
+    """Compute eq. 9 and 10."""
+    dtype = compute_dtype(q_BHND)
+    q_BHND = zero_padding(q_BHND, query_lengths_B).to(dtype)
+    k_BHSD = zero_padding(k_BHSD, key_lengths_B).to(dtype)
+    members_BHNC = membership(groups_BHN, query_lengths_B, clusters, dtype)
     scores_BHCS = centroid_scores(q_BHND, k_BHSD, members_BHNC, query_lengths_B, key_lengths_B)
-    weights_BHCS = masked_softmax(scores_BHCS, key_lengths_B)
+    shared_BHCS = masked_softmax(scores_BHCS, key_lengths_B)
     chosen_BHCS, top_BHCK = top_keys(scores_BHCS, key_lengths_B, topk)
-    mass_BHC = weights_BHCS.masked_fill(~chosen_BHCS, 0.0).sum(-1)
-    return weights_BHCS.masked_fill(chosen_BHCS, 0.0), mass_BHC, top_BHCK, members_BHNC
+    mass_BHC = shared_BHCS.masked_fill(~chosen_BHCS, 0.0).sum(-1)
+    rest_BHCS = shared_BHCS.masked_fill(chosen_BHCS, 0.0)
 
-
-def _exact_weights(
-    q_BHND: Tensor,
-    k_BHSD: Tensor,
-    top_BHCK: Tensor,
-    mass_BHC: Tensor,
-    slots_BHN: Tensor,
-    block_cluster_BHM: Tensor,
-    block: int,
-    key_lengths_B: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Return m̂_j · softmax over T_j per slot (eq. 10), [B, H, M, I, K], and T_j per block, [B, H, M, K]."""
+    slots_BHN, cluster_BHM, block = query_blocks(groups_BHN, members_BHNC)
     B, H, N, D = q_BHND.shape
-    M, K = block_cluster_BHM.shape[-1], top_BHCK.shape[-1]
-    top_BHMK = top_BHCK.gather(2, block_cluster_BHM.unsqueeze(-1).expand(B, H, M, K))
-    mass_BHM11 = mass_BHC.gather(2, block_cluster_BHM)[..., None, None]
-    keys_BHMKD = _gather_rows(zero_padding(k_BHSD, key_lengths_B), top_BHMK).to(q_BHND.dtype)
-
+    M, K = cluster_BHM.shape[-1], top_BHCK.shape[-1]
     # One slot more than the blocks have takes the padded queries.
     q_slots = q_BHND.new_zeros(B, H, M * block + 1, D)
     q_slots = q_slots.scatter(2, slots_BHN.unsqueeze(-1).expand(B, H, N, D), q_BHND * D**-0.5)
-    scores_BHMIK = q_slots[:, :, : M * block].view(B, H, M, block, D) @ keys_BHMKD.mT
+    top_BHMK = top_BHCK.gather(2, cluster_BHM.unsqueeze(-1).expand(B, H, M, K))
+    scores_BHMIK = q_slots[:, :, :-1].unflatten(2, (M, block)) @ _gather_rows(k_BHSD, top_BHMK).mT
     # The chosen keys fill the first min(K, length) slots: lengths mask slots as they mask positions.
-    weights_BHMIK = masked_softmax(scores_BHMIK.flatten(2, 3), key_lengths_B).view_as(scores_BHMIK)
-    return mass_BHM11 * weights_BHMIK, top_BHMK
+    own_BHMIK = masked_softmax(scores_BHMIK.flatten(2, 3), key_lengths_B).view_as(scores_BHMIK)
+    exact_BHMIK = mass_BHC.gather(2, cluster_BHM)[..., None, None] * own_BHMIK
+    return _Weights(rest_BHCS, members_BHNC, exact_BHMIK, top_BHMK, slots_BHN)
 
 
 def _gather_rows(x_BHSD: Tensor, index_BHMK: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The projection layer: shared keys, exchange, rotary positions, backends, precision, saving."""
 
+import copy
 import dataclasses
 import logging
 import math
@@ -7,6 +8,7 @@ import math
 import pytest
 import torch
 from mechanisms import LENGTHS, OWN, SHARED, SOFTMAX, C, K, inputs
+from torch.utils.checkpoint import checkpoint
 
 import attention_ext
 from asr.attention import backend as backend_module
@@ -235,3 +237,24 @@ def test_empty_sizes(name: str) -> None:
     layer = build(name)
     assert layer(torch.zeros(2, 0, 12), torch.tensor([0, 0])).shape == (2, 0, 12)
     layer(torch.zeros(2, 3, 12), torch.tensor([0, 0])).sum().backward()
+
+
+@pytest.mark.parametrize("name", SOFTMAX + OWN)
+def test_copies_and_activation_checkpointing(name: str) -> None:
+    layer, x = build(name, dropout=0.1).train(), batch()
+    other = copy.deepcopy(layer)
+    torch.manual_seed(1)
+    layer(x, LENGTHS).square().sum().backward()
+    torch.manual_seed(1)
+    checkpoint(other, x, LENGTHS, use_reentrant=False).square().sum().backward()
+    for ours, theirs in zip(layer.parameters(), other.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_huge_input(name: str) -> None:
+    layer, x = build(name), batch() * 1e4
+    y = layer(x, LENGTHS)
+    y.square().mean().backward()
+    assert y.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
