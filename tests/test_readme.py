@@ -10,14 +10,19 @@ import pytest
 from asr import config
 from asr.attention import mechanism_table
 from asr.cli import COMMANDS
-from asr.commands import decode, score, transcribe
+from asr.commands import bench, decode, score, transcribe
 from asr.commands.prepare import recipe_module
 from asr.train_config import TrainConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKDOWN = [ROOT / "README.md", *sorted((ROOT / "recipes").rglob("*.md"))]
 README = MARKDOWN[0].read_text()
-OPTIONS = {"decode": decode.Options, "score": score.Options, "transcribe": transcribe.Options}
+OPTIONS = {
+    "bench": bench.Options,
+    "decode": decode.Options,
+    "score": score.Options,
+    "transcribe": transcribe.Options,
+}
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -49,6 +54,8 @@ def test_python_examples_run() -> None:
     examples = [block for block in blocks(README, "python") if "Recognizer" not in block]
     assert examples
     for example in examples:
+        if "transformers_adapter" in example:
+            pytest.importorskip("transformers", reason="the extra `transformers` is not installed")
         subprocess.run([sys.executable, "-c", example], check=True, timeout=300)
 
 
