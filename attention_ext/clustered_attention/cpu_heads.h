@@ -92,8 +92,9 @@ struct Heads {
         v(v_BHSE),
         query_length_B(lengths_of(query_lengths, B, N, "query_lengths")),
         key_length_B(lengths_of(key_lengths, B, S, "key_lengths")),
-        // At most 64 blocks: each costs a partial result of C rows.
-        block_keys(std::max<int64_t>(1024, (S / 64 + 511) / 512 * 512)),
+        // At most 8 blocks: each costs a partial result of C rows and a search for top keys of its own. Their
+        // number must not depend on B: an utterance gives the same bits alone and in a batch.
+        block_keys(std::max<int64_t>(1024, (S / 8 + 511) / 512 * 512)),
         blocks(std::max<int64_t>(1, (S + block_keys - 1) / block_keys)),
         dropout(dropout_of(dropout_probability, seed)),
         order(heads * N),
@@ -150,11 +151,7 @@ struct Heads {
     const int64_t count = members(head, c);
     const int32_t* member = members_of(head, c);
     std::vector<T> sum(D, 0);
-    const T* rows = q.head(head / H, head % H);
-    for (int64_t i = 0; i < count; ++i) {
-      const T* row = rows + member[i] * q.stride_n;
-      for (int64_t d = 0; d < D; ++d) sum[d] += row[d];
-    }
+    kernel.sum_rows(count, D, member, q.head(head / H, head % H), q.stride_n, nullptr, sum.data());
     // The mean first, then the scale: as in the reference.
     T* to = centroids_DC + head * D * padded_C + c;
     for (int64_t d = 0; d < D; ++d) to[d * padded_C] = sum[d] / static_cast<T>(std::max<int64_t>(count, 1)) * scale;
@@ -223,16 +220,18 @@ struct DenseResult {
         top_CK[task * K + i] = candidates[i];
       }
       // What the other keys contribute is left when the top keys' share is taken away.
-      const T* rows = in.v.head(head / in.H, head % in.H);
+      std::vector<T> weights(kept);
       for (int64_t i = 0; i < kept; ++i) {
-        T weight = std::exp(score_of(candidate_scores[i]) - maximum_score) * inverse_sum;
+        T& weight = weights[i];
+        weight = std::exp(score_of(candidate_scores[i]) - maximum_score) * inverse_sum;
         if (in.dropout.probability > 0)
           weight *= keep_factor(
               in.rows_C[task], key_code(candidates[i]), drop_threshold(in.dropout.probability),
               static_cast<T>(1 / (1 - in.dropout.probability)));
-        const T* row = rows + candidates[i] * in.v.stride_n;
-        for (int64_t e = 0; e < E; ++e) out[e] -= weight * row[e];
+        weight = -weight;
       }
+      in.kernel.sum_rows(
+          kept, E, candidates.data(), in.v.head(head / in.H, head % in.H), in.v.stride_n, weights.data(), out);
     });
   }
 };
@@ -252,10 +251,9 @@ struct DenseGradients {
       const int64_t head = task / in.C, c = task % in.C;
       T* sum = grads_CE + task * in.padded_E;
       std::fill_n(sum, in.padded_E, T(0));
-      const T* rows = grad.head(head / in.H, head % in.H);
-      const int32_t* member = in.members_of(head, c);
-      for (int64_t i = 0; i < in.members(head, c); ++i)
-        for (int64_t e = 0; e < in.E; ++e) sum[e] += rows[member[i] * grad.stride_n + e];
+      in.kernel.sum_rows(
+          in.members(head, c), in.E, in.members_of(head, c), grad.head(head / in.H, head % in.H), grad.stride_n,
+          nullptr, sum);
     });
   }
 

@@ -19,7 +19,7 @@ int64_t chunk_keys(int64_t C, int64_t largest) {
   return keys;
 }
 
-constexpr int64_t forward_chunk = 512, backward_chunk = 256;
+constexpr int64_t forward_chunk = largest_chunk, backward_chunk = 256;
 
 // Hands out aligned pieces of a task's scratch; with no memory it only adds up what is needed.
 struct Scratch {
@@ -55,6 +55,46 @@ PaddedRows<T> padded_rows(const T* from, int64_t stride, int64_t rows, int64_t s
 template <class T>
 constexpr T lowest_score() {
   return static_cast<T>(sizeof(T) == 4 ? -3.0e38 : -1.0e308);
+}
+
+// sum[size] += Σ over chosen rows of weight · row; all weights are 1 without `weights`.
+template <class T>
+void sum_rows(
+    int64_t count, int64_t size, const int32_t* chosen, const T* rows, int64_t stride, const T* weights, T* sum) {
+  constexpr int64_t W = Simd<T>::width;
+  int64_t j = 0;
+  for (; j + 2 * W <= size; j += 2 * W) {
+    Vec<T> low = load(sum + j), high = load(sum + j + W);
+    for (int64_t i = 0; i < count; ++i) {
+      const T* row = rows + chosen[i] * stride + j;
+      const T weight = weights ? weights[i] : T(1);
+      low += weight * load(row);
+      high += weight * load(row + W);
+    }
+    store(sum + j, low);
+    store(sum + j + W, high);
+  }
+  for (; j < size; ++j)
+    for (int64_t i = 0; i < count; ++i) sum[j] += (weights ? weights[i] : T(1)) * rows[chosen[i] * stride + j];
+}
+
+// Σ over chosen rows of a · b.
+template <class T>
+T dot_rows(
+    int64_t count, int64_t size, const int32_t* chosen, const T* a, int64_t stride_a, const T* b,
+    int64_t stride_b) {
+  constexpr int64_t W = Simd<T>::width;
+  T sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const T *x = a + chosen[i] * stride_a, *y = b + chosen[i] * stride_b;
+    Vec<T> part = {};
+    int64_t j = 0;
+    for (; j + W <= size; j += W) part += load(x + j) * load(y + j);
+    T rest = 0;
+    for (; j < size; ++j) rest += x[j] * y[j];
+    sum += sum_lanes<T>(part) + rest;
+  }
+  return sum;
 }
 
 template <class T>

@@ -24,7 +24,8 @@ namespace attention_ext {
 extern const InstructionSet ISA_TABLE;
 
 #define KERNELS(T)                                                                                    \
-  {Simd<T>::width,         hash_rows,          hash_block<T>,            dense_scratch<T>,            \
+  {Simd<T>::width,         hash_rows,          hash_block<T>,                                         \
+   sum_rows<T>,            dot_rows<T>,        dense_scratch<T>,                                      \
    dense_block<T>,         select_top<T>,      dense_backward_scratch<T>, dense_backward_block<T>,    \
    exact_scratch<T>,       exact_cluster<T>,   exact_backward_scratch<T>, exact_backward_cluster<T>}
 

@@ -200,6 +200,13 @@ struct Kernels {
   int64_t hash_rows;
   void (*hash)(const HashTask<T>&);
 
+  // sum[size] += Σ of chosen rows, times weights if given; Σ of chosen rows' products.
+  void (*sum_rows)(
+      int64_t count, int64_t size, const int32_t* chosen, const T* rows, int64_t stride, const T* weights, T* sum);
+  T (*dot_rows)(
+      int64_t count, int64_t size, const int32_t* chosen, const T* a, int64_t stride_a, const T* b,
+      int64_t stride_b);
+
   int64_t (*dense_scratch)(int64_t C, int64_t D, int64_t E, int64_t K);  // bytes
   void (*dense)(const DenseTask<T>&);
   // Cut a list in rising positions down to its K best scores in place; returns how many are left.

@@ -65,14 +65,8 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   parallel(in.heads * C, [&](int64_t task) {
     const int64_t head = task / C, b = head / in.H, h = head % in.H, members = in.members(head, task % C);
     const int32_t* member = in.members_of(head, task % C);
-    T delta = 0, base = 0;
-    for (int64_t i = 0; i < members; ++i) {
-      const T* grad_row = g.head(b, h) + member[i] * g.stride_n;
-      const T* out_row = o.head(b, h) + member[i] * o.stride_n;
-      T product = 0;
-      for (int64_t e = 0; e < E; ++e) product += grad_row[e] * out_row[e];
-      delta += product;
-    }
+    const T delta = in.kernel.dot_rows(members, E, member, g.head(b, h), g.stride_n, o.head(b, h), o.stride_n);
+    T base = 0;
     for (int64_t e = 0; e < E; ++e)
       base += (dense.grads_CE + task * in.padded_E)[e] * data_of<T>(values)[task * E + e];
     (dense.delta_C + head * in.padded_C)[task % C] = delta;

@@ -68,6 +68,33 @@ void transpose(int64_t rows, int64_t columns, const T* from, T* to) {
     }
 }
 
+// to[D, padded rows] = chosen rows, transposed; through `rows` where they are no whole number of vectors.
+template <class T>
+void gather_transposed(
+    const T* from, int64_t stride, const int32_t* chosen, int64_t count, int64_t size, T* rows, T* to) {
+  constexpr int64_t W = Simd<T>::width;
+  const int64_t padded = round_up(count, W);
+  if (count % W || size % W) {
+    gather_rows<T>(from, stride, chosen, count, padded, size, rows);
+    transpose<T>(padded, round_up(size, W), rows, to);
+    return;
+  }
+  for (int64_t i = 0; i < count; i += W) {
+    if (i + W < count)
+      for (int64_t r = 0; r < W; ++r)
+        for (int64_t j = 0; j < size; j += 64 / sizeof(T))
+          __builtin_prefetch(from + chosen[i + W + r] * stride + j);
+    for (int64_t j = 0; j < size; j += W) {
+      Vec<T> x[W];
+#pragma GCC unroll 16
+      for (int64_t r = 0; r < W; ++r) x[r] = load(from + chosen[i + r] * stride + j);
+      transpose_square<T>(x);
+#pragma GCC unroll 16
+      for (int64_t r = 0; r < W; ++r) store(to + (j + r) * padded + i, x[r]);
+    }
+  }
+}
+
 // Softmax over K of each row's padded values, scaled to `total` (gradients need it unscaled: 1).
 template <class T>
 void softmax_rows(int64_t rows, int64_t K, int64_t padded_K, T scale, T total, T* scores) {
@@ -132,8 +159,7 @@ void exact_cluster(const ExactTask<T>& task) {
   const int64_t D = task.D, E = task.E, K = task.K;
   const int64_t padded_D = round_up(D, W), padded_E = round_up(E, W), padded_K = round_up(K, W);
   ExactScratch<T> scratch(task.scratch, D, E, K);
-  gather_rows<T>(task.k, task.stride_k, task.top, K, padded_K, D, scratch.rows);
-  transpose<T>(padded_K, padded_D, scratch.rows, scratch.keys_DK);
+  gather_transposed<T>(task.k, task.stride_k, task.top, K, D, scratch.rows, scratch.keys_DK);
   gather_rows<T>(task.v, task.stride_v, task.top, K, padded_K, E, scratch.values_KE);
 
   for (int64_t start = 0; start < task.members; start += query_tile) {

@@ -45,6 +45,14 @@ int64_t select_top(int64_t count, int64_t K, Ordered<T>* scores, int32_t* positi
   return kept;
 }
 
+constexpr int64_t largest_chunk = 512;
+#if VECTOR_BYTES == 64
+typedef uint16_t LaneBits;
+#else
+typedef uint8_t LaneBits;
+#endif
+constexpr int64_t keys_per_word = 8 / sizeof(LaneBits);
+
 template <class T>
 struct TopKeys {
   int64_t capacity;         // K and one chunk
@@ -89,14 +97,22 @@ struct TopKeys {
     for (int64_t c = 0; c < padded_C; c += W) {
       Vec<T> bound = load(threshold + c);
       if (keys >= 2 * K && count_C[c] == 0) bound = larger<T>(bound, first_threshold(padded_C, K, keys, from + c));
-      const uint32_t lanes = C - c < W ? (1u << (C - c)) - 1 : ~0u;
-      for (int64_t s = 0; s < keys; ++s) {
-        const Vec<T> score = load(from + s * padded_C + c);
-        for (uint32_t above = bits_of(score > bound) & lanes; above; above &= above - 1) {
-          const int lane = __builtin_ctz(above);
-          const int64_t at = (c + lane) * capacity + count_C[c + lane]++;
-          scores[at] = ordered(from[s * padded_C + c + lane]);
-          positions[at] = static_cast<int32_t>(first + s);
+      // The comparisons of all keys first, then the candidates of 64 comparisons at a time: a loop over each
+      // key's few candidates would mispredict its end every time.
+      const LaneBits lanes = static_cast<LaneBits>(C - c < W ? (1u << (C - c)) - 1 : ~0u);
+      LaneBits above[largest_chunk];
+      for (int64_t s = 0; s < keys; ++s)
+        above[s] = static_cast<LaneBits>(bits_of(load(from + s * padded_C + c) > bound)) & lanes;
+      for (int64_t s = keys; s % keys_per_word; ++s) above[s] = 0;
+      for (int64_t s = 0; s < keys; s += keys_per_word) {
+        uint64_t word;
+        memcpy(&word, above + s, sizeof(word));
+        for (; word; word &= word - 1) {
+          const int bit = __builtin_ctzll(word);
+          const int64_t key = s + bit / (64 / keys_per_word), cluster = c + bit % (64 / keys_per_word);
+          const int64_t at = cluster * capacity + count_C[cluster]++;
+          scores[at] = ordered(from[key * padded_C + cluster]);
+          positions[at] = static_cast<int32_t>(first + key);
         }
       }
       for (int64_t i = c; i < C && i < c + W; ++i) {
