@@ -1,0 +1,11 @@
+"""Writes the table of attention mechanisms into the README, from the code's own table."""
+
+import re
+from pathlib import Path
+
+from asr.attention import mechanism_table
+
+readme = Path(__file__).resolve().parent.parent / "README.md"
+start, end = "<!-- mechanisms: asr.attention.mechanism_table() -->\n", "<!-- /mechanisms -->"
+table = start + mechanism_table().strip() + "\n" + end
+readme.write_text(re.sub(re.escape(start) + ".*?" + end, lambda _: table, readme.read_text(), flags=re.S))
