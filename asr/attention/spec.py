@@ -47,7 +47,8 @@ class Schema:
     """What a name may say.
 
     Attributes:
-        size: the letter and the option of the number that ends the name (C in `clustered-C`), or None.
+        letter: stands for the number that ends the name, C in `clustered-C`; empty without a number.
+        size: the option that this number is, or None.
         options: what may follow the colon, in canonical order.
     """
 

@@ -23,9 +23,9 @@ class Mechanism:
 
     Attributes:
         build: the class; called with `name`, the schema's options, `backend` and `dropout`.
-        schema: number and options of the name.
         source: paper.
         time, memory: cost in N positions at fixed options.
+        schema: number and options of the name.
     """
 
     build: type[SoftmaxMechanism] | type[OwnParameterLayer]
@@ -87,14 +87,14 @@ MECHANISMS: Mapping[str, Mechanism] = {
     "cast": Mechanism(
         CAST,
         "van Engelenhoven et al. 2024, CAST",
-        "N·(C + capacity)",
-        "N·(C + capacity)",
+        "N·(C + capacity), capacity N/C unless given",
+        "N·C",
         Schema(
             "C",
             Option("clusters", 8, COUNT, "clusters and surrogate tokens, C"),
             (
                 Option("assign", "topk", ("topk", "single"), "who chooses: clusters, or each token one"),
-                Option("capacity", 0, range(65_537), "tokens in a cluster; 0: N / C"),
+                Option("capacity", 0, range(65_537), "tokens in a cluster; 0 stands for N / C"),
             ),
         ),
     ),
