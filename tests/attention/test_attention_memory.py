@@ -36,6 +36,8 @@ LINEAR = [
     "clustered-20",
     "i-clustered-20:topk=16",
     "lsh-2",
+    "cast-8",
+    "cast-8:assign=single",
     "cast-8:capacity=64",
     "agglomerative-4",
     "agglomerative-4:causal=true",
