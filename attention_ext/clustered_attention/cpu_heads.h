@@ -60,7 +60,7 @@ struct Heads {
   T scale;
   View<T> q, k, v;
   std::vector<int64_t> query_length_B, key_length_B;
-  int64_t block_keys, blocks;
+  int64_t blocks;  // of keys, at most, in a head
   Dropout dropout;
   std::vector<uint32_t> rows_C;  // [heads, C]: row codes of the clusters' weights
   // Queries of a head sorted by cluster, in the order of their positions; where each cluster starts.
@@ -92,10 +92,7 @@ struct Heads {
         v(v_BHSE),
         query_length_B(lengths_of(query_lengths, B, N, "query_lengths")),
         key_length_B(lengths_of(key_lengths, B, S, "key_lengths")),
-        // At most 8 blocks: each costs a partial result of C rows and a search for top keys of its own. Their
-        // number must not depend on B: an utterance gives the same bits alone and in a batch.
-        block_keys(std::max<int64_t>(1024, (S / 8 + 511) / 512 * 512)),
-        blocks(std::max<int64_t>(1, (S + block_keys - 1) / block_keys)),
+        blocks(std::max<int64_t>(1, std::min<int64_t>(8, (S + 1023) / 1024))),
         dropout(dropout_of(dropout_probability, seed)),
         order(heads * N),
         starts(heads * (C + 1)),
@@ -114,9 +111,13 @@ struct Heads {
 
   int64_t queries(int64_t head) const { return query_length_B[head / H]; }
   int64_t keys(int64_t head) const { return key_length_B[head / H]; }
+  // At most 8 blocks: each costs a partial result of C rows and a search for top keys of its own. They follow
+  // from the length alone: an utterance gives the same bits alone, in any batch, and for any number of threads.
+  int64_t block_keys(int64_t head) const { return std::max<int64_t>(1024, ((keys(head) + 7) / 8 + 511) / 512 * 512); }
   int64_t keys_in_block(int64_t head, int64_t block) const {
-    return std::max<int64_t>(0, std::min(block_keys, keys(head) - block * block_keys));
+    return std::max<int64_t>(0, std::min(block_keys(head), keys(head) - block * block_keys(head)));
   }
+  int64_t blocks_used(int64_t head) const { return (keys(head) + block_keys(head) - 1) / block_keys(head); }
   int64_t members(int64_t head, int64_t c) const {
     const int32_t* start = starts + head * (C + 1) + c;
     return start[1] - start[0];
@@ -178,7 +179,7 @@ struct DenseResult {
       const int64_t keys = in.keys_in_block(head, block);
       if (keys == 0) return;
       in.kernel.dense(
-          {C, in.D, E, K, block * in.block_keys, keys, in.centroids_DC + head * in.D * in.padded_C,
+          {C, in.D, E, K, block * in.block_keys(head), keys, in.centroids_DC + head * in.D * in.padded_C,
            in.k.head(b, h), in.v.head(b, h), in.k.stride_n, in.v.stride_n, maximum + part * in.padded_C,
            sum + part * in.padded_C, values + part * C * in.padded_E, scores + part * C * K, top + part * C * K,
            top_count + part * C, in.dropout.probability, in.rows_C.data() + (in.rows_C.empty() ? 0 : head * C),
@@ -191,7 +192,7 @@ struct DenseResult {
       T &maximum_score = softmax_C[2 * head * C + c], &inverse_sum = softmax_C[(2 * head + 1) * C + c];
       maximum_score = inverse_sum = 0;
       if (K) mass_C[task] = 0, std::fill_n(top_CK + task * K, K, -1);
-      const int64_t used = (in.keys(head) + in.block_keys - 1) / in.block_keys;
+      const int64_t used = in.blocks_used(head);
       if (used == 0) return;
       T highest = std::numeric_limits<T>::lowest(), total = 0;
       for (int64_t i = first; i < first + used; ++i) highest = std::max(highest, (maximum + i * in.padded_C)[c]);
@@ -279,10 +280,11 @@ struct DenseGradients {
     });
     parallel_with_scratch(parts, in.kernel.dense_backward_scratch(C, D, E), [&](int64_t part, char* scratch) {
       const int64_t head = part / in.blocks, block = part % in.blocks, b = head / in.H, h = head % in.H;
-      const int64_t first = block * in.block_keys, keys = in.keys_in_block(head, block);
-      const int64_t all = std::max<int64_t>(0, std::min(in.block_keys, in.S - first));
-      std::fill_n(grad_k + (head * in.S + first + keys) * D, (all - keys) * D, T(0));
-      std::fill_n(grad_v + (head * in.S + first + keys) * E, (all - keys) * E, T(0));
+      const int64_t first = block * in.block_keys(head), keys = in.keys_in_block(head, block);
+      if (block == 0) {
+        std::fill_n(grad_k + (head * in.S + in.keys(head)) * D, (in.S - in.keys(head)) * D, T(0));
+        std::fill_n(grad_v + (head * in.S + in.keys(head)) * E, (in.S - in.keys(head)) * E, T(0));
+      }
       if (keys == 0) return;
       in.kernel.dense_backward(
           {C, D, E, K, first, keys, in.centroids_DC + head * D * padded_C,
@@ -297,7 +299,7 @@ struct DenseGradients {
       const int64_t head = task / C, c = task % C;
       T* sum = centroid_CD + task * in.padded_D;
       std::fill_n(sum, in.padded_D, T(0));
-      const int64_t used = (in.keys(head) + in.block_keys - 1) / in.block_keys;
+      const int64_t used = in.blocks_used(head);
       for (int64_t i = head * in.blocks; i < head * in.blocks + used; ++i)
         for (int64_t d = 0; d < D; ++d) sum[d] += (partial + (i * C + c) * in.padded_D)[d];
       const T share = 1 / static_cast<T>(std::max<int64_t>(in.members(head, c), 1));

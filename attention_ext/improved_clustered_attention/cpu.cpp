@@ -99,14 +99,14 @@ std::tuple<Tensor, Tensor, Tensor> backward(
            static_cast<uint64_t>(head * in.N), scratch});
     });
     parallel(heads * in.blocks, [&](int64_t task) {
-      const int64_t head = first + task / in.blocks, start = task % in.blocks * in.block_keys;
+      const int64_t head = first + task / in.blocks, start = task % in.blocks * in.block_keys(head);
       for (int64_t c = 0; c < C; ++c) {
         if (in.members(head, c) == 0) continue;
         const int32_t* positions = top_CK + (head * C + c) * K;
         const int32_t* end = positions + top_count_C[head * C + c];
         const int64_t slot = (task / in.blocks * C + c) * K;
         for (const int32_t* at = std::lower_bound(positions, end, start);
-             at < end && *at < start + in.block_keys; ++at) {
+             at < end && *at < start + in.block_keys(head); ++at) {
           const T* from_k = grad_keys + (slot + (at - positions)) * in.padded_D;
           const T* from_v = grad_values + (slot + (at - positions)) * in.padded_E;
           T* to_k = data_of<T>(grad_k) + (head * S + *at) * D;

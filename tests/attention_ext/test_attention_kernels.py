@@ -305,3 +305,16 @@ def test_errors_name_the_value(change: dict[str, Tensor], message: str) -> None:
         setattr(p, name, value)
     with pytest.raises(RuntimeError, match=message):
         native(p, None)(q, change.get("k", k), change.get("v", v))
+
+
+@pytest.mark.parametrize("topk", [None, 8])
+def test_padding_beyond_a_block_of_keys_changes_no_bit(topk: int | None) -> None:
+    """Blocks of keys once followed the padded size, not the length; 8,193 keys are one more than 8 blocks."""
+    long = problem(1, 1, 50, 20_000, 8, 8, 5, key_lengths=[8_193])
+    short = Problem(
+        long.q, long.k[:, :, :8_193], long.v[:, :, :8_193], long.grad, long.groups, long.query_lengths,
+        long.key_lengths, 5,
+    )  # fmt: skip
+    padded, alone = (run(native(p, topk), p, torch.float32) for p in (long, short))
+    for size, a, b in zip((50, 50, 8_193, 8_193), padded, alone, strict=True):
+        assert torch.equal(a[:, :, :size], b)
