@@ -80,6 +80,7 @@ Tensor hamming_kmeans(
   std::fill_n(groups_BHN, B * H * N, -1);
 
   const WordKernels& kernel = instruction_set().words;
+  const bool split = B * H < static_cast<int64_t>(torch::stable::get_num_threads());
   std::vector<Sequence> sequences(B * H);
   std::vector<Block> blocks;
   for (int64_t s = 0; s < B * H; ++s) {
@@ -91,40 +92,54 @@ Tensor hamming_kmeans(
       continue;
     }
     for (int64_t j = 0; j < clusters; ++j) sequence.centroids_C.push_back(hashes_BHN[s * N + j * n / clusters]);
-    // The split depends on the length alone, though no number of blocks could change the result.
-    const int64_t size = std::max<int64_t>(1024, (n / 16 + kernel.block - 1) / kernel.block * kernel.block);
+    // Counts are integers: no split into blocks can change the result.
+    const int64_t size = split ? std::max<int64_t>(1024, (n / 16 + kernel.block - 1) / kernel.block * kernel.block) : n;
     sequence.levels = bits_of_count(n);
     for (int64_t start = 0; start < n; start += size, ++sequence.blocks)
       blocks.push_back({s, start, std::min(size, n - start), {}, {}, {}, false});
   }
   const int64_t count = static_cast<int64_t>(blocks.size());
-  parallel(count, [&](int64_t i) {
+  const auto prepare = [&](int64_t i) {
     Block& block = blocks[i];
     block.planes.resize(kernel.slice_bytes(block.queries) / 8);
     block.counters_C.assign(clusters * sequences[block.sequence].levels, 0);
     block.members_C.assign(clusters, 0);
     kernel.slice(block.queries, hashes_BHN + block.sequence * N + block.start, block.planes.data());
-  });
-  for (int64_t iteration = 0; iteration < iterations; ++iteration) {
-    if (iteration)
-      parallel(B * H, [&](int64_t s) {
-        Sequence& sequence = sequences[s];
-        if (sequence.done) return;
-        // Nothing moved: neither would anything in a further iteration.
-        sequence.done = true;
-        for (int64_t i = 0; i < sequence.blocks; ++i)
-          if (blocks[sequence.first_block + i].changed) sequence.done = false;
-        if (!sequence.done) update_centroids(sequence, blocks, clusters);
-      });
-    parallel(count, [&](int64_t i) {
-      Block& block = blocks[i];
-      const Sequence& sequence = sequences[block.sequence];
-      if (sequence.done) return;
-      const int64_t first = block.sequence * N + block.start;
-      block.changed = kernel.assign(
-          {block.queries, clusters, block.planes.data(), hashes_BHN + first, sequence.centroids_C.data(),
-           groups_BHN + first, block.counters_C.data(), block.members_C.data(), sequence.levels});
+  };
+  const auto assign = [&](int64_t i) {
+    Block& block = blocks[i];
+    const Sequence& sequence = sequences[block.sequence];
+    if (sequence.done) return;
+    const int64_t first = block.sequence * N + block.start;
+    block.changed = kernel.assign(
+        {block.queries, clusters, block.planes.data(), hashes_BHN + first, sequence.centroids_C.data(),
+         groups_BHN + first, block.counters_C.data(), block.members_C.data(), sequence.levels});
+  };
+  const auto update = [&](int64_t s) {
+    Sequence& sequence = sequences[s];
+    if (sequence.done) return;
+    // Nothing moved: neither would anything in a further iteration.
+    sequence.done = true;
+    for (int64_t i = 0; i < sequence.blocks; ++i)
+      if (blocks[sequence.first_block + i].changed) sequence.done = false;
+    if (!sequence.done) update_centroids(sequence, blocks, clusters);
+  };
+  if (!split) {
+    parallel(count, [&](int64_t i) {  // a block is a sequence: no thread waits for another
+      prepare(i);
+      assign(i);
+      for (int64_t iteration = 1; iteration < iterations; ++iteration) {
+        update(blocks[i].sequence);
+        assign(i);
+      }
     });
+    return groups;
+  }
+  parallel(count, prepare);
+  parallel(count, assign);
+  for (int64_t iteration = 1; iteration < iterations; ++iteration) {
+    parallel(B * H, update);
+    parallel(count, assign);
   }
   return groups;
 }
