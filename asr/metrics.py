@@ -22,11 +22,15 @@ class MetricsFile(Logger):
         self.path = path
         self.columns = ["step", *columns]
         self.pending: dict[str, float] = {}
+        self._begin(resumed_step)
+
+    @rank_zero_only
+    def _begin(self, resumed_step: int) -> None:
         rows = []
-        if path.exists() and resumed_step > 0:
-            with path.open(newline="") as file:
+        if self.path.exists() and resumed_step > 0:
+            with self.path.open(newline="") as file:
                 rows = [row for row in csv.DictReader(file) if int(row["step"]) < resumed_step]
-        with path.open("w", newline="") as file:
+        with self.path.open("w", newline="") as file:
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore")
             writer.writeheader()
             writer.writerows(rows)

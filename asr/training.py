@@ -11,6 +11,7 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
 
 from asr import checkpoint, config
 from asr.callbacks import Cost, KeepBest, ResumePoint
@@ -51,14 +52,8 @@ def train(options: TrainConfig) -> Path:
     lightning.seed_everything(options.seed, verbose=False)
 
     task, data = BUILDERS[options.recipe.task](options, resuming)
-    folder.mkdir(parents=True, exist_ok=True)
-    config.save(options, folder / "config.yaml")
-    device_type = "cuda" if torch.cuda.is_available() and options.trainer.accelerator != "cpu" else "cpu"
-    environment = describe_environment() | {"device": device_type, "data": data.digests()}
-    write_json(environment | task.describe(device_type), folder / "environment.json")
-    data.write_report(folder)
     resumed_step = int(checkpoint.load(last)["global_step"]) if resuming else 0
-    _say_plan(options, task, data, folder, resumed_step)
+    _describe_run(options, task, data, folder, resumed_step)
     if resuming and _finished_steps(folder) >= task.plan.steps:
         print(f"{folder}: training is finished, nothing to do")
         return folder
@@ -151,9 +146,17 @@ def _finished_steps(folder: Path) -> int:
     return int(json.loads(path.read_text())["planned_steps"]) if path.exists() else 0
 
 
-def _say_plan(
+@rank_zero_only
+def _describe_run(
     options: TrainConfig, task: TrainingTask, data: TrainingData, folder: Path, resumed_step: int
 ) -> None:
+    """Write what the run depends on, and say what is going to happen."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config.save(options, folder / "config.yaml")
+    device_type = "cuda" if torch.cuda.is_available() and options.trainer.accelerator != "cpu" else "cpu"
+    environment = describe_environment() | {"device": device_type, "data": data.digests()}
+    write_json(environment | task.describe(device_type), folder / "environment.json")
+    data.write_report(folder)
     parameters = sum(x.numel() for x in task.model.parameters() if x.requires_grad)
     resumed = f", resumed at step {resumed_step}" if resumed_step else ""
     print(
@@ -189,8 +192,9 @@ def _finish(
     }
     write_json(summary, folder / "training.json")
     print(
-        f"trained {trainer.global_step} steps in {cost.seconds:.0f} s ({summary['seconds_per_epoch']:.1f} s an epoch, "
-        f"{summary['frames_per_s']:.0f} frames/s, {100 * summary['data_wait_share']:.1f} % waiting for data)"
+        f"trained {trainer.global_step} steps in {cost.seconds:.0f} s, "
+        f"{summary['seconds_per_epoch']:.1f} s an epoch, {summary['frames_per_s']:.0f} frames/s, "
+        f"{100 * summary['data_wait_share']:.1f} % waiting for data: {folder}"
     )
 
 

@@ -179,3 +179,17 @@ def test_weights_are_taken_over_by_the_names_of_symbols(
         expected = old.head.projection.weight[old.tokenizer.symbols.index(symbol)] if known else fresh[i]
         assert torch.equal(new.head.projection.weight[i], expected)
     assert {"Z", "UW", "AH"} == set(tokenizer.symbols) - set(old.tokenizer.symbols)
+
+
+@pytest.mark.slow
+def test_two_ranks_train_on_the_same_stream(tone_corpus: Path, tmp_path: Path) -> None:
+    words = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.max_steps=30"]
+    words += ["trainer.devices=2", "trainer.strategy=ddp", "trainer.validate_every=10"]
+    result = subprocess.run([sys.executable, "-m", "asr", "train", *words], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert result.stdout.count("30 steps") == 2  # the plan and the summary, of one rank
+    with (tmp_path / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == list(range(30))
+    assert float(rows[-1]["loss"]) < float(rows[0]["loss"]) / 2
+    assert json.loads((tmp_path / "training.json").read_text())["epochs"] == pytest.approx(15)

@@ -17,5 +17,5 @@ def parse(words: list[str]) -> TrainConfig:
 
 
 def run(paths: list[Path], options: TrainConfig) -> None:
-    """Train and say where the run folder is."""
-    print(f"run folder: {train(options)}")
+    """Train; training itself says where the run folder is."""
+    train(options)

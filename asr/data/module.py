@@ -191,6 +191,10 @@ class SpeechData(TrainingData):
         order = np.argsort(-frames, kind="stable")
         plans = plan_by_length(frames, self.config.frames_per_batch, order)
         ranks, rank = self.rank()
+        if len(order) < ranks:
+            raise UserError(f"split dev: {len(order)} utterances are too few for {ranks} ranks")
+        if len(plans) < ranks:  # every rank needs a batch
+            plans = np.array_split(order, ranks)
         own = [BatchPlan(tuple(plan.tolist())) for plan in plans[rank::ranks]]
         return self._loader(self._utterances(self.dev_cuts), own)
 
