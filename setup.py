@@ -5,11 +5,7 @@ operators of PyTorch's stable ABI and no Python: it serves every Python and ever
 cannot be built is left out and the reason kept in attention_ext/build.json, which
 `attention_ext.why_unavailable` reads; the installation succeeds all the same.
 
-The build looks at these variables of the environment:
-    ATTENTION_EXT_CUDA   0 leaves the CUDA half out, 1 makes its failure an error; otherwise it is built if
-                         nvcc is found in CUDA_HOME or /usr/local/cuda
-    TORCH_CUDA_ARCH_LIST architectures, "8.0;9.0" if unset
-    CXX                  the C++ compiler, c++ if unset
+The C++ compiler is CXX, or c++ if that is unset.
 """
 
 import importlib.util
@@ -132,7 +128,7 @@ class BuildKernels(build_ext):
         except Unavailable as error:
             reasons["cpu"] = str(error)
             print(f"attention_ext is built without its kernels: {error}")
-        reasons["cuda"] = "the CUDA kernels were not built"
+        reasons["cuda"] = "there are no CUDA kernels yet"
         package.mkdir(parents=True, exist_ok=True)
         (package / "build.json").write_text(json.dumps(reasons) + "\n")
 

@@ -66,6 +66,7 @@ def instruction_set(name: str = "") -> str:
     return torch.ops.attention_ext.choose_instruction_set(name)
 
 
+@functools.cache  # PyTorch refuses a second registration
 def _register() -> None:
     from attention_ext.clustered_attention import native as clustered
     from attention_ext.hashing import native as hashing

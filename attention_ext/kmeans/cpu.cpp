@@ -49,19 +49,22 @@ uint64_t majority(const uint64_t* counters, int64_t levels, int64_t members) {
   return above;
 }
 
-void update_centroids(Sequence& sequence, const std::vector<Block>& blocks, int64_t C) {
-  std::vector<uint64_t> total(sequence.levels);
-  for (int64_t c = 0; c < C; ++c) {
-    int64_t members = 0;
-    std::fill(total.begin(), total.end(), 0);
-    for (int64_t i = 0; i < sequence.blocks; ++i) {
-      const Block& block = blocks[sequence.first_block + i];
-      members += block.members_C[c];
-      add_counters(total.data(), block.counters_C.data() + c * sequence.levels, sequence.levels);
-    }
-    if (members)
-      sequence.centroids_C[c] = static_cast<int64_t>(majority(total.data(), sequence.levels, members));
+void update_centroid(Sequence& sequence, const std::vector<Block>& blocks, int64_t c) {
+  uint64_t total[64] = {};
+  int64_t members = 0;
+  for (int64_t i = 0; i < sequence.blocks; ++i) {
+    const Block& block = blocks[sequence.first_block + i];
+    members += block.members_C[c];
+    add_counters(total, block.counters_C.data() + c * sequence.levels, sequence.levels);
   }
+  if (members) sequence.centroids_C[c] = static_cast<int64_t>(majority(total, sequence.levels, members));
+}
+
+// Nothing moved: neither would anything in a further iteration.
+void note_end(Sequence& sequence, const std::vector<Block>& blocks) {
+  bool changed = false;
+  for (int64_t i = 0; i < sequence.blocks; ++i) changed |= blocks[sequence.first_block + i].changed;
+  sequence.done |= !changed;
 }
 
 Tensor hamming_kmeans(
@@ -115,21 +118,18 @@ Tensor hamming_kmeans(
         {block.queries, clusters, block.planes.data(), hashes_BHN + first, sequence.centroids_C.data(),
          groups_BHN + first, block.counters_C.data(), block.members_C.data(), sequence.levels});
   };
-  const auto update = [&](int64_t s) {
-    Sequence& sequence = sequences[s];
-    if (sequence.done) return;
-    // Nothing moved: neither would anything in a further iteration.
-    sequence.done = true;
-    for (int64_t i = 0; i < sequence.blocks; ++i)
-      if (blocks[sequence.first_block + i].changed) sequence.done = false;
-    if (!sequence.done) update_centroids(sequence, blocks, clusters);
+  const auto update = [&](int64_t i) {
+    Sequence& sequence = sequences[i / clusters];
+    if (!sequence.done) update_centroid(sequence, blocks, i % clusters);
   };
   if (!split) {
     parallel(count, [&](int64_t i) {  // a block is a sequence: no thread waits for another
+      const int64_t s = blocks[i].sequence;
       prepare(i);
       assign(i);
-      for (int64_t iteration = 1; iteration < iterations; ++iteration) {
-        update(blocks[i].sequence);
+      for (int64_t iteration = 1; iteration < iterations && !sequences[s].done; ++iteration) {
+        note_end(sequences[s], blocks);
+        for (int64_t c = 0; c < clusters; ++c) update(s * clusters + c);
         assign(i);
       }
     });
@@ -138,7 +138,8 @@ Tensor hamming_kmeans(
   parallel(count, prepare);
   parallel(count, assign);
   for (int64_t iteration = 1; iteration < iterations; ++iteration) {
-    parallel(B * H, update);
+    for (Sequence& sequence : sequences) note_end(sequence, blocks);
+    parallel(B * H * clusters, update);
     parallel(count, assign);
   }
   return groups;
