@@ -3,7 +3,7 @@
 #
 #   bash tools/demo.sh
 #
-# About ten minutes on two cores the first time, most of it installation and training. What is there
+# About five minutes on two cores the first time, most of it installation and training. What is there
 # already is not made again; an interrupted run goes on.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
