@@ -4,29 +4,64 @@ import time
 from typing import Any
 
 import lightning
-from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.utilities import rank_zero_only
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from asr.task import TrainingTask
 
 
-class Bar(TQDMProgressBar):
-    """One progress bar over the whole training, with error rate and throughput."""
+class Bar(lightning.Callback):
+    """One progress bar over the whole training, with loss, dev error rate and throughput.
 
-    def get_metrics(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> dict[str, Any]:
-        """Leave out Lightning's version number; show rates in percent."""
-        items = dict(super().get_metrics(trainer, task))
-        items.pop("v_num", None)
-        return {
-            name: f"{100 * value:.1f} %" if name.endswith("er") and isinstance(value, float) else value
-            for name, value in items.items()
-        }
+    Args:
+        steps: optimiser steps of the whole training.
+        console: where to draw.
+    """
 
-    def init_validation_tqdm(self) -> Any:
-        """Validation shows through its result alone."""
-        bar = super().init_validation_tqdm()
-        bar.disable = True
-        return bar
+    def __init__(self, steps: int, console: Console) -> None:
+        self.steps = steps
+        metrics = TextColumn("{task.fields[metrics]}")
+        self.progress = Progress(
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            metrics,
+            console=console,
+        )
+
+    @rank_zero_only
+    def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
+        """Show the bar."""
+        self.row = self.progress.add_task(
+            "training", total=self.steps, completed=trainer.global_step, metrics=""
+        )
+        self.progress.start()
+
+    @rank_zero_only
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, task: lightning.LightningModule, *_: Any
+    ) -> None:
+        """Move the bar."""
+        assert isinstance(task, TrainingTask)
+        shown = {"loss": "loss {:.3f}", task.error_rate_name: "", "frames_per_s": "{:.0f} frames/s"}
+        shown[task.error_rate_name] = task.error_rate_name.replace("_", " ").upper() + " {:.1%}"
+        known = trainer.callback_metrics
+        texts = [form.format(float(known[name])) for name, form in shown.items() if name in known]
+        self.progress.update(self.row, completed=trainer.global_step, metrics="  ".join(texts))
+
+    @rank_zero_only
+    def teardown(self, trainer: lightning.Trainer, task: lightning.LightningModule, stage: str) -> None:
+        """Leave the bar as it is, also after an error."""
+        self.progress.stop()
 
 
 class Lines(lightning.Callback):

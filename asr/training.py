@@ -2,7 +2,6 @@
 
 import json
 import logging
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
+from rich.console import Console
 
 from asr import checkpoint, config
 from asr.callbacks import Cost, KeepBest, ResumePoint
@@ -104,7 +104,8 @@ def build_trainer(
     checkpoints = folder / "checkpoints"
     columns = ["data_epoch", "loss", "learning_rate", "gradient_norm", "frames_per_s"]
     columns += ["dev_loss", task.error_rate_name]
-    progress: lightning.Callback = Bar(refresh_rate=10) if sys.stderr.isatty() else Lines(task.plan.steps)
+    terminal = Console(stderr=True)
+    progress = Bar(task.plan.steps, terminal) if terminal.is_terminal else Lines(task.plan.steps)
     callbacks = [cost, KeepBest(checkpoints, options.trainer.keep_best), progress]
     if options.trainer.early_stopping or options.trainer.stop_at >= 0:
         never = task.plan.steps
@@ -127,7 +128,7 @@ def build_trainer(
         use_distributed_sampler=False,
         enable_checkpointing=False,
         enable_model_summary=False,
-        enable_progress_bar=isinstance(progress, Bar),
+        enable_progress_bar=False,
         log_every_n_steps=1,
         logger=[
             MetricsFile(folder / "metrics.csv", columns, resumed_step),

@@ -1,0 +1,51 @@
+"""Progress of training is shown on a terminal and elsewhere."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import TINY
+
+from asr.cli import main
+
+
+def words(corpus: Path, folder: Path) -> list[str]:
+    return [
+        *TINY,
+        f"data.train=[{corpus}]",
+        f"run={folder}",
+        "trainer.max_steps=30",
+        "trainer.validate_every=10",
+    ]
+
+
+def test_a_terminal_shows_a_bar(tone_corpus: Path, tmp_path: Path) -> None:
+    """Lightning's bar was created, and stayed invisible."""
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "asr", "train", *words(tone_corpus, tmp_path)]
+    environment = {**os.environ, "COLUMNS": "140", "TERM": "xterm"}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=follower, env=environment)
+    os.close(follower)
+    shown = b""
+    try:
+        while chunk := os.read(leader, 65536):
+            shown += chunk
+    except OSError:  # the terminal is closed
+        pass
+    assert process.wait() == 0
+    text = shown.decode()
+    assert "30/30" in text
+    assert "DEV PER" in text
+    assert "frames/s" in text
+
+
+def test_without_a_terminal_each_validation_is_a_line(
+    tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *words(tone_corpus, tmp_path)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    assert [line.split()[1] for line in lines] == ["10/30", "20/30", "30/30"]
+    assert all("DEV PER" in line and "s left" in line for line in lines)
