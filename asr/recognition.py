@@ -1,5 +1,6 @@
 """CTC training of a recogniser: options and manifests to task and data."""
 
+import functools
 import logging
 from pathlib import Path
 from typing import Any
@@ -101,8 +102,9 @@ def training_tokenizer(options: TrainConfig) -> Tokenizer:
     texts = [cut.supervisions[0].text or "" for cut in cuts]
     lexicon = None
     if options.tokenizer.kind == "phone":
-        beside = manifest_path(options.data.train[0], "train").parent / "lexicon.txt"
-        lexicon = Lexicon.load(Path(options.tokenizer.lexicon or beside))
+        beside = [manifest_path(place, "train").parent / "lexicon.txt" for place in options.data.train]
+        named = [Path(options.tokenizer.lexicon)] if options.tokenizer.lexicon else dict.fromkeys(beside)
+        lexicon = functools.reduce(Lexicon.merged, map(Lexicon.load, named))
     tokenizer = build_tokenizer(options.tokenizer.kind, texts, lexicon, options.tokenizer.pieces)
     unknown = [item for text in texts for item in tokenizer.oov(text)]
     if unknown:

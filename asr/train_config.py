@@ -17,7 +17,7 @@ class TokenizerConfig:
     """The targets."""
 
     kind: str = option("phone", help="phone | character | sentencepiece")
-    lexicon: str = option("", help="lexicon file; empty: lexicon.txt beside the first training manifest")
+    lexicon: str = option("", help="lexicon file; empty: all lexicon.txt beside training manifests")
     pieces: int = option(500, help="sentencepiece: vocabulary size")
 
 

@@ -18,6 +18,7 @@ import asr.recognition
 from asr import Recognizer, config
 from asr.checkpoint import load
 from asr.ctc import ctc_loss, frames_needed
+from asr.data.manifest import load_cuts, save_cuts
 from asr.errors import UserError
 from asr.optimizer import OptimizerConfig, build_optimizer, rate_factor
 from asr.recognition import initialise, training_tokenizer
@@ -193,3 +194,23 @@ def test_two_ranks_train_on_the_same_stream(tone_corpus: Path, tmp_path: Path) -
     assert [int(row["step"]) for row in rows] == list(range(30))
     assert float(rows[-1]["loss"]) < float(rows[0]["loss"]) / 2
     assert json.loads((tmp_path / "training.json").read_text())["epochs"] == pytest.approx(15)
+
+
+def test_joint_training_knows_the_words_of_every_corpus(
+    tone_corpus: Path, corpus_maker: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the first folder's lexicon was read: all words of the second would have become SPN."""
+    other = corpus_maker()
+    cuts = [cut.with_id(f"other-{cut.id}") for cut in load_cuts(other / "train.cuts.jsonl.gz")]
+    save_cuts(cuts, other / "train.cuts.jsonl.gz")
+    lexicon = other / "lexicon.txt"
+    lines = lexicon.read_text().splitlines()
+    lexicon.write_text(
+        "\n".join([*(line for line in lines if not line.startswith("cat")), "zoo Z UW"]) + "\n"
+    )
+    words = [f"data.train=[{other},{tone_corpus}]"]
+    tokenizer = training_tokenizer(config.compose(TrainConfig, "train", words))
+    assert tokenizer.oov("cat zoo be") == []
+    assert "outside the vocabulary" not in caplog.text
+    words.append(f"tokenizer.lexicon={lexicon}")
+    assert training_tokenizer(config.compose(TrainConfig, "train", words)).oov("cat zoo be") == ["cat"]

@@ -43,6 +43,14 @@ class Lexicon:
             raise UserError(f"{path}: expected a lexicon of `word PH PH …` lines, found no word")
         return cls(pronunciations)
 
+    def merged(self, other: "Lexicon") -> "Lexicon":
+        """Return a lexicon with the words of both; where both know a word, this one's come first."""
+        pronunciations = {word: list(said) for word, said in self.pronunciations.items()}
+        for word, said in other.pronunciations.items():
+            known = pronunciations.setdefault(word, [])
+            known += [phones for phones in said if phones not in known]
+        return Lexicon(pronunciations)
+
     def save(self, path: str | Path) -> None:
         """Write the canonical form: words sorted, each word's pronunciations in their order."""
         path = Path(path)
