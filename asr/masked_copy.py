@@ -209,9 +209,7 @@ class CopyTask(TrainingTask):
     def describe(self, device_type: str) -> dict[str, Any]:
         """Return mechanism and backend."""
         layer = next(x for x in self.model.modules() if isinstance(x, SelfAttentionLayer))
-        mechanism = getattr(layer, "mechanism", None)
-        backend = mechanism.backend.on(device_type) if mechanism else "reference"
-        return {"attention": self.model.attention, "backend": backend}
+        return {"attention": self.model.attention, "backend": layer.backend_on(device_type)}
 
     def check_resumable(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint of another model."""

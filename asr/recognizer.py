@@ -17,7 +17,7 @@ from asr.data.audio import load_file
 from asr.encoder import Encoder, ModelConfig
 from asr.errors import UserError
 from asr.features import FeatureConfig, FilterBanks, Normalisation
-from asr.search.decoder import BeamConfig, build_decoder
+from asr.search.decoder import BeamConfig, build_decoder, text_of
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 
 
@@ -125,7 +125,7 @@ class Recognizer(nn.Module):
         found = build_decoder(decoder, self.tokenizer, beam or BeamConfig())(log_probs, frames)[0]
         tokens = self.tokenizer.tokens(found.ids)
         times_s = [round(frame * self.frame_s, 3) for frame in found.frames]
-        text = found.text if found.words is not None else self.tokenizer.text(found.ids)
+        text = text_of(found, self.tokenizer)
         words = [(word.word, times_s[word.start]) for word in found.words or []]
         return Transcript(
             text=" ".join(tokens) if text is None else text,
@@ -158,8 +158,7 @@ class Recognizer(nn.Module):
 
     def backend_on(self, device_type: str) -> str:
         """Return the backend that attention runs on, on `cpu` or `cuda`."""
-        mechanism = getattr(self.attention_layers()[0], "mechanism", None)
-        return mechanism.backend.on(device_type) if mechanism else "reference"
+        return self.attention_layers()[0].backend_on(device_type)
 
     def attention_layers(self) -> list[SelfAttentionLayer]:
         """Return the attention layers, first to last."""

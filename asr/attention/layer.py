@@ -39,9 +39,13 @@ class SelfAttentionLayer(nn.Module):
         """
         raise NotImplementedError
 
-    def backend_in_use(self) -> str:
-        """Return `reference` or `native`: what runs on the device that holds the layer."""
+    def backend_on(self, device_type: str) -> str:
+        """Return `reference` or `native`: what runs on a device, e.g. `cuda`."""
         raise NotImplementedError
+
+    def backend_in_use(self) -> str:
+        """Return what runs on the device that holds the layer."""
+        return self.backend_on(next(self.parameters()).device.type)
 
 
 class OwnParameterLayer(SelfAttentionLayer):
@@ -66,7 +70,7 @@ class OwnParameterLayer(SelfAttentionLayer):
                 "train a model with it, or exchange within the softmax family"
             )
 
-    def backend_in_use(self) -> str:
+    def backend_on(self, device_type: str) -> str:
         """Return `reference`: plain PyTorch everywhere."""
         return "reference"
 

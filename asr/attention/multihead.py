@@ -76,9 +76,9 @@ class SelfAttention(SelfAttentionLayer):
         device = self.output.weight.device
         self.mechanism = mechanism.to(device).train(self.training)
 
-    def backend_in_use(self) -> str:
-        """Return the mechanism's backend on the device of the weights."""
-        return self.mechanism.backend.on(self.output.weight.device.type)
+    def backend_on(self, device_type: str) -> str:
+        """Return the mechanism's backend on a device."""
+        return self.mechanism.backend.on(device_type)
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -23,7 +23,7 @@ from asr.environment import write_json
 from asr.errors import UserError
 from asr.recognizer import Recognizer
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
-from asr.search.decoder import BeamConfig, Decoder, build_decoder
+from asr.search.decoder import BeamConfig, Decoder, build_decoder, text_of
 from asr.search.path import TokenPath
 
 HELP = "decode a split: asr decode exp/demo/full split=test attention=i-clustered-25 decoder=beam"
@@ -156,6 +156,6 @@ def _hypothesis(
         reference_tokens=tokenizer.tokens(tokenizer.encode(reference)),
         tokens=tokenizer.tokens(path.ids),
         times_s=[round(frame * recognizer.frame_s, 3) for frame in path.frames],
-        text=path.text if path.words is not None else tokenizer.text(path.ids),
+        text=text_of(path, tokenizer),
         unit=tokenizer.unit,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from asr.ctc import BLANK
 from asr.errors import UserError
 from asr.search.path import TokenPath, Word
 from asr.text.lexicon import Lexicon
@@ -16,7 +17,6 @@ from asr.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from torchaudio.models.decoder import CTCDecoder
 
-BLANK = 0
 HELD = "+"  # marks the label on which a word waits for its last phone to end
 IMPOSSIBLE = -1e9
 

@@ -29,6 +29,11 @@ class BeamConfig:
     word_score: float = option(-1.0, help="added for each word; below 0 for fewer words", unit="nats")
 
 
+def text_of(path: TokenPath, tokenizer: Tokenizer) -> str | None:
+    """Return the words that a search found, or what the labels spell; None for phones without words."""
+    return tokenizer.text(path.ids) if path.words is None else path.text
+
+
 def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig) -> Decoder:
     """Return a decoder.
 

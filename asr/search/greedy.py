@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
+from asr.ctc import BLANK
 from asr.lengths import keep_mask
 from asr.search.path import TokenPath
-
-BLANK = 0
 
 
 def greedy_search(log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
