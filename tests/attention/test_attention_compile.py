@@ -1,4 +1,7 @@
-"""torch.compile(fullgraph=True): every mechanism is one graph, forward and backward."""
+"""torch.compile(fullgraph=True): every mechanism is one graph, forward and backward.
+
+In float64, where a compiler that reorders sums stays within 1e-9: in float32 a right one once missed 1e-5.
+"""
 
 import pytest
 import torch
@@ -7,10 +10,11 @@ from mechanisms import CROSS, LENGTHS, OWN, SHARED, SOFTMAX
 from asr.attention import build_self_attention
 
 
-def compare(name: str, compiler: str) -> None:
+def compare(name: str, compiler: str, dtype: torch.dtype = torch.float64) -> None:
     torch.manual_seed(0)
-    layer = build_self_attention(name, model_dim=12, heads=2, backend="reference")
-    x = torch.randn(len(LENGTHS), 31, 12, generator=torch.Generator().manual_seed(1))
+    layer = build_self_attention(name, model_dim=12, heads=2, backend="reference").to(dtype)
+    x = torch.randn(len(LENGTHS), 31, 12, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    tolerance = 1e-9 if dtype == torch.float64 else 1e-5
     torch._dynamo.reset()
     compiled = torch.compile(layer, fullgraph=True, backend=compiler)
     results = []
@@ -20,7 +24,7 @@ def compare(name: str, compiler: str) -> None:
         y.square().sum().backward()
         results.append([y.detach(), *(p.grad.clone() for p in layer.parameters())])
     for eager, graph in zip(*results, strict=True):
-        torch.testing.assert_close(graph, eager, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(graph, eager, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", SOFTMAX + OWN)
@@ -42,8 +46,12 @@ def test_one_graph_serves_many_lengths() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [CROSS[-1], SHARED[-1], "cast-3:assign=single", "agglomerative-4:causal=true"]
-)
+@pytest.mark.parametrize("name", [CROSS[-1], SHARED[-1], "agglomerative-4:causal=true"])
 def test_inductor(name: str) -> None:
     compare(name, "inductor")
+
+
+@pytest.mark.slow
+def test_inductor_with_sdpa() -> None:
+    """In float32: Inductor of torch 2.11 hands the float64 backward of CPU attention a float32 sum."""
+    compare("cast-3:assign=single", "inductor", torch.float32)
