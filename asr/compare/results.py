@@ -1,0 +1,443 @@
+"""What a comparison found: one record for tables, figures and the report, as JSON and as CSV.
+
+Paths of runs and of evaluations are relative to the folder that results.json lies in; manifests are as they
+were named on the command line.
+"""
+
+import csv
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from asr.environment import write_json
+from asr.errors import UserError
+
+FORMAT = 1
+METRICS = ("per", "wer", "cer")  # the first that there is heads every table
+
+# What differs between two runs of the same comparison on the same machine: clocks, memory, the environment.
+MEASURED = frozenset(
+    {
+        "created",
+        "environment",
+        "train_s",
+        "train_cpu_s",
+        "seconds_per_epoch",
+        "time_to_best_s",
+        "time_to_best_cpu_s",
+        "peak_memory_mib",
+        "peak_gpu_memory_mib",
+        "forward_s",
+        "forward_cpu_s",
+        "forward_repeats_s",
+        "decode_s",
+    }
+)
+
+# Two-sided 95 % quantiles of Student's t for 1 … 30 degrees of freedom; above them, the normal's.
+T_95 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+
+Record = TypeVar("Record")
+
+
+@dataclass
+class Split:
+    """A manifest.
+
+    Attributes:
+        manifest: path.
+        hash: of the file.
+        utterances: how many.
+        hours: of audio.
+        quantiles_frames: feature frames (10 ms unless the protocol says otherwise) of an utterance, by
+            quantile: "0.05" … "1.0".
+    """
+
+    manifest: str
+    hash: str
+    utterances: int
+    hours: float
+    quantiles_frames: dict[str, int]
+
+
+@dataclass
+class Candidate:
+    """A model to be trained, by what distinguishes it.
+
+    Attributes:
+        label: unique, e.g. `i-clustered-25` or `6 layers, i-clustered-200`.
+        attention: mechanism of training, e.g. `i-clustered-200:topk=16`.
+        mechanism: its kind, e.g. `i-clustered`.
+        size: clusters, rounds or classes in the name; None where it has none.
+        layers: of the encoder.
+        subsampling: feature frames in an encoder frame.
+        overrides: options that differ from the protocol, by their dotted names.
+        finetuned_from: label or run folder of the model it starts from.
+        seeds: one training each.
+    """
+
+    label: str
+    attention: str
+    mechanism: str
+    size: int | None
+    layers: int
+    subsampling: int
+    overrides: dict[str, Any]
+    finetuned_from: str | None
+    seeds: list[int]
+
+
+@dataclass
+class CurvePoint:
+    """Training at a validation: `epoch` is a fraction, `loss` the mean since the validation before."""
+
+    step: int
+    epoch: float
+    train_s: float | None
+    train_cpu_s: float | None
+    loss: float
+    dev_loss: float
+    dev_error: float
+
+
+@dataclass
+class Training:
+    """One training: a candidate and a seed.
+
+    Attributes:
+        candidate: its label.
+        seed: of initialisation, order and augmentation.
+        run: run folder.
+        status: done | failed | missing.
+        error: one line, where it failed.
+        reused: whether the run was there before the comparison.
+        parameters: trained numbers.
+        steps: optimiser steps taken.
+        epochs: passes over the training data, a fraction.
+        frames: feature frames trained on, padding not counted.
+        train_s: time in training steps and waiting for their data; validation is not in it.
+        train_cpu_s: the same in CPU seconds of the training process.
+        seconds_per_epoch: train_s / epochs.
+        time_to_best_s: train_s when the best dev error rate was reached: time to convergence.
+        time_to_best_cpu_s: the same in CPU seconds.
+        best_step: step of the best dev error rate.
+        dev_error: the best dev error rate, as a fraction.
+        dev_error_name: dev_per | dev_cer | dev_ter | dev_error.
+        peak_memory_mib: of the process; peak_gpu_memory_mib: of PyTorch's allocator, None without a GPU.
+        backend: native | reference, the one really used.
+        curve: one point a validation.
+        command: how to train it again.
+    """
+
+    candidate: str
+    seed: int
+    run: str
+    status: str
+    error: str | None = None
+    reused: bool = False
+    parameters: int | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    frames: int | None = None
+    train_s: float | None = None
+    train_cpu_s: float | None = None
+    seconds_per_epoch: float | None = None
+    time_to_best_s: float | None = None
+    time_to_best_cpu_s: float | None = None
+    best_step: int | None = None
+    dev_error: float | None = None
+    dev_error_name: str | None = None
+    peak_memory_mib: float | None = None
+    peak_gpu_memory_mib: float | None = None
+    backend: str | None = None
+    curve: list[CurvePoint] = field(default_factory=list)
+    command: str = ""
+
+
+@dataclass
+class Evaluation:
+    """One trained model, run with one mechanism on one split.
+
+    Attributes:
+        candidate, seed: the model.
+        split: key of `Results.data`.
+        attention: mechanism it is run with.
+        decoder: greedy | beam.
+        folder: of hyp.jsonl and score.json.
+        status: done | failed | missing.
+        error: one line, where it failed.
+        rates: by metric (per, wer, cer): what score.json has: rate, interval, substitutions, deletions,
+            insertions, length.
+        forward_s: wall-clock time of a full forward pass of encoder and CTC head over the split, the median
+            of repeats that were interleaved over all models and mechanisms. It is measured with the first
+            seed of a candidate; other seeds have None.
+        forward_cpu_s: the same in CPU seconds.
+        forward_repeats_s: wall-clock time of each repeat.
+        audio_s: duration of the split.
+        utterances: in the split.
+        decode_s: time of loading, forward pass and search.
+        backend: native | reference, the one really used.
+        command: how to evaluate it again.
+    """
+
+    candidate: str
+    seed: int
+    split: str
+    attention: str
+    decoder: str
+    folder: str
+    status: str
+    error: str | None = None
+    rates: dict[str, dict[str, Any]] = field(default_factory=dict)
+    forward_s: float | None = None
+    forward_cpu_s: float | None = None
+    forward_repeats_s: list[float] = field(default_factory=list)
+    audio_s: float | None = None
+    utterances: int | None = None
+    decode_s: float | None = None
+    backend: str | None = None
+    command: str = ""
+
+
+@dataclass
+class Failure:
+    """A cell that failed: its name, what it was about, one line of reason and its log (relative path)."""
+
+    cell: str
+    candidate: str
+    seed: int | None
+    error: str
+    log: str
+
+
+@dataclass
+class Results:
+    """All of a comparison.
+
+    Attributes:
+        command: the words of the command line.
+        recipe: its name.
+        created: ISO 8601 in UTC.
+        protocol: what all candidates share: `training` (options of `asr train`), `budget`, `seeds`,
+            `evaluate`, `splits`, `decoder`, `clock`, `threads`.
+        environment: commit, hardware, versions.
+        data: by split; `train` and `dev` among them.
+        candidates, trainings, evaluations, failures: in the order of the command line.
+    """
+
+    command: list[str]
+    recipe: str
+    created: str
+    protocol: dict[str, Any]
+    environment: dict[str, Any]
+    data: dict[str, Split]
+    candidates: list[Candidate]
+    trainings: list[Training]
+    evaluations: list[Evaluation]
+    failures: list[Failure]
+    format: int = FORMAT
+
+    def candidate(self, label: str) -> Candidate:
+        """Return the candidate of a label."""
+        return next(candidate for candidate in self.candidates if candidate.label == label)
+
+    def trainings_of(self, label: str) -> list[Training]:
+        """Return the finished trainings of a candidate, one a seed."""
+        return [x for x in self.trainings if x.candidate == label and x.status == "done"]
+
+    def evaluations_of(self, label: str, split: str, attention: str | None = None) -> list[Evaluation]:
+        """Return a candidate's finished evaluations on a split, one a seed.
+
+        Args:
+            label: of the candidate.
+            split: name of the split.
+            attention: mechanism of evaluation; None: the one of training.
+        """
+        wanted = attention or self.candidate(label).attention
+        return [
+            x
+            for x in self.evaluations
+            if (x.candidate, x.split, x.attention, x.status) == (label, split, wanted, "done")
+        ]
+
+    def is_own(self, evaluation: Evaluation) -> bool:
+        """Return whether a model was evaluated with the mechanism it was trained with."""
+        return evaluation.attention == self.candidate(evaluation.candidate).attention
+
+    def attentions(self) -> list[str]:
+        """Return the mechanisms of evaluation, in order of their first appearance."""
+        return list(dict.fromkeys(x.attention for x in self.evaluations))
+
+    def splits(self) -> list[str]:
+        """Return the splits that were evaluated on."""
+        return list(dict.fromkeys(x.split for x in self.evaluations))
+
+    def metrics(self) -> list[str]:
+        """Return the error rates that there are; the first one heads every table."""
+        return [name for name in METRICS if any(name in x.rates for x in self.evaluations)]
+
+    def error_rate(
+        self, label: str, split: str, metric: str, attention: str | None = None
+    ) -> "Estimate | None":
+        """Return a candidate's error rate over its seeds, as a fraction; None where nothing is finished.
+
+        The interval is that of the mean over seeds where there are several, otherwise the bootstrap's over
+        utterances.
+        """
+        found = [x.rates[metric] for x in self.evaluations_of(label, split, attention) if metric in x.rates]
+        if not found:
+            return None
+        if len(found) == 1:
+            low, high = found[0]["interval"]
+            return Estimate(found[0]["rate"], low, high, 1, "utterances")
+        return over_seeds([rate["rate"] for rate in found])
+
+    def forward_s(
+        self, label: str, split: str, attention: str | None = None, clock: str = "wall"
+    ) -> float | None:
+        """Return the time of a full forward pass over a split in seconds, by `wall` or `cpu` clock."""
+        name = "forward_s" if clock == "wall" else "forward_cpu_s"
+        values = [getattr(x, name) for x in self.evaluations_of(label, split, attention)]
+        return next((value for value in values if value is not None), None)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its 95 % interval.
+
+    Attributes:
+        mean: over the seeds.
+        low, high: the interval; None where it can't be told.
+        count: seeds.
+        over: what varies: `seeds` or `utterances`.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    count: int
+    over: str
+
+
+def over_seeds(values: Sequence[float]) -> Estimate:
+    """Return mean and Student's 95 % interval of the mean.
+
+    Example:
+        >>> estimate = over_seeds([0.10, 0.11, 0.12])
+        >>> round(estimate.mean, 4), round(estimate.low, 4), round(estimate.high, 4)
+        (0.11, 0.0852, 0.1348)
+    """
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return Estimate(mean, None, None, len(values), "seeds")
+    freedom = len(values) - 1
+    quantile = T_95[freedom - 1] if freedom <= len(T_95) else 1.96
+    half = quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return Estimate(mean, mean - half, mean + half, len(values), "seeds")
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the indices of the points that no other one beats in both coordinates, cheapest first.
+
+    Args:
+        points: (cost, error), lower is better in both.
+
+    Example:
+        >>> pareto_front([(3.0, 0.1), (1.0, 0.3), (2.0, 0.4), (2.0, 0.2)])
+        [1, 3, 0]
+    """
+    front: list[int] = []
+    best = math.inf
+    for i in sorted(range(len(points)), key=lambda i: points[i]):
+        if points[i][1] < best:
+            front.append(i)
+            best = points[i][1]
+    return front
+
+
+def without_times(value: Any) -> Any:
+    """Return plain data of results without what a clock or the memory's meter gave.
+
+    What is left is the same for an interrupted comparison as for one that ran through, if its budget is one
+    of steps or epochs.
+    """
+    if isinstance(value, dict):
+        return {key: without_times(item) for key, item in value.items() if key not in MEASURED}
+    if isinstance(value, list):
+        return [without_times(item) for item in value]
+    return value
+
+
+def write_results(results: Results, folder: Path) -> None:
+    """Write results.json and results.csv (a row for each evaluation, with its training beside it)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(asdict(results), folder / "results.json")
+    _write_csv(results, folder / "results.csv")
+
+
+def read_results(path: Path) -> Results:
+    """Read results.json, or the one of a folder.
+
+    Raises:
+        UserError: no such file, not JSON, or of another format.
+    """
+    path = path / "results.json" if path.is_dir() else path
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: expected results of asr compare, found {error}") from None
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        found = values.get("format") if isinstance(values, dict) else type(values).__name__
+        raise UserError(f"{path}: expected results of format {FORMAT}, found {found!r}")
+    try:
+        return _from_dict(values)
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path}: not results of format {FORMAT} ({error})") from None
+
+
+def _from_dict(values: dict[str, Any]) -> Results:
+    values = dict(values)
+    values["data"] = {name: Split(**split) for name, split in values["data"].items()}
+    for name, kind in (("candidates", Candidate), ("evaluations", Evaluation), ("failures", Failure)):
+        values[name] = [kind(**entry) for entry in values[name]]
+    values["trainings"] = [
+        Training(**{**entry, "curve": [CurvePoint(**point) for point in entry["curve"]]})
+        for entry in values["trainings"]
+    ]
+    return Results(**values)
+
+
+def _write_csv(results: Results, path: Path) -> None:
+    trainings = {(x.candidate, x.seed): x for x in results.trainings}
+    of_training = [x.name for x in fields(Training) if x.name not in ("candidate", "seed", "curve")]
+    rows = []
+    for evaluation in results.evaluations:
+        candidate = results.candidate(evaluation.candidate)
+        row: dict[str, Any] = {"recipe": results.recipe, "candidate": evaluation.candidate}
+        row |= {"trained_with": candidate.attention, "layers": candidate.layers, "seed": evaluation.seed}
+        row |= {name: getattr(evaluation, name) for name in ("split", "attention", "decoder", "status")}
+        for metric in results.metrics():
+            rate = evaluation.rates.get(metric, {})
+            low, high = rate.get("interval", (None, None))
+            row |= {metric: rate.get("rate"), f"{metric}_low": low, f"{metric}_high": high}
+            counts = ("substitutions", "deletions", "insertions", "length")
+            row |= {f"{metric}_{name}": rate.get(name) for name in counts}
+        timing = ("forward_s", "forward_cpu_s", "audio_s", "utterances", "decode_s", "backend", "error")
+        row |= {name: getattr(evaluation, name) for name in timing}
+        training = trainings[evaluation.candidate, evaluation.seed]
+        row |= {f"training_{name}": getattr(training, name) for name in of_training}
+        rows.append(row)
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else ["candidate"])
+        writer.writeheader()
+        writer.writerows(rows)
+    partial.replace(path)
