@@ -8,9 +8,16 @@ import numpy as np
 import soundfile
 import torch
 import torchaudio.functional
+from lhotse.audio.backend import (
+    CompositeAudioBackend,
+    Sph2pipeSubprocessBackend,
+    get_default_audio_backend,
+    set_current_audio_backend,
+)
 from lhotse.cut import MonoCut
 from numpy.typing import NDArray
 
+from asr.data.sphere import SphereBackend, is_sphere, read_header, read_sphere
 from asr.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -35,9 +42,12 @@ def load_cut(
             refused; more than one channel where one is expected.
     """
     file = cut.recording.sources[0].source
+    _teach_lhotse_sphere()
     try:
         audio = cut.load_audio()
     except Exception as error:  # lhotse wraps every backend's own exceptions
+        if known := _user_error(error):
+            raise UserError(f"utterance {cut.id}: {known}") from error
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f"utterance {cut.id}: cannot read {file}: {reason}") from error
     if audio.shape[0] != 1:
@@ -66,7 +76,10 @@ def load_file(path: Path, sample_rate: int) -> NDArray[np.float32]:
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     try:
-        audio, rate = soundfile.read(path, dtype="float32", always_2d=True)
+        if is_sphere(path):
+            audio, rate = read_sphere(path).T, read_header(path).sample_rate
+        else:
+            audio, rate = soundfile.read(path, dtype="float32", always_2d=True)
     except soundfile.LibsndfileError:
         audio, rate = _read_with_ffmpeg(path)
     if audio.shape[1] > 1:
@@ -102,6 +115,20 @@ def convert(samples: NDArray[np.float32], rate: int, sample_rate: int) -> NDArra
 def notice_resampling(rate: int, sample_rate: int) -> None:
     """Say once per pair of rates that audio is resampled."""
     log.warning("audio at %d Hz is resampled to the model's %d Hz", rate, sample_rate)
+
+
+@functools.cache
+def _teach_lhotse_sphere() -> None:
+    """Read SPHERE by our reader, where lhotse's own would need the program sph2pipe for every file."""
+    others = [b for b in get_default_audio_backend().backends if not isinstance(b, Sph2pipeSubprocessBackend)]
+    set_current_audio_backend(CompositeAudioBackend([SphereBackend(), *others]))
+
+
+def _user_error(error: BaseException | None) -> UserError | None:
+    """The user's error that lhotse has wrapped, if there is one."""
+    while error is not None and not isinstance(error, UserError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _read_with_ffmpeg(path: Path) -> tuple[NDArray[np.float32], int]:

@@ -1,0 +1,170 @@
+"""Shorten (version 2) and SPHERE written by the tests, so that reading them is held against known samples.
+
+Robinson, *Shorten: simple lossless and near-lossless waveform compression* (1994). Every function of the
+format that a 16-bit file can hold is there: DIFF0 to DIFF3, QLPC, ZERO, BITSHIFT, BLOCKSIZE, VERBATIM, QUIT.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+TYPES = {"int16_hl": 3, "int16_lh": 5, "ulaw_lossless": 8}
+BLOCKSIZE = 256
+MEANS = 4  # blocks whose mean predicts the next one's offset
+QUIT, NEW_BLOCKSIZE, BITSHIFT, QLPC, ZERO, VERBATIM = 4, 5, 6, 7, 8, 9
+COMMAND, ENERGY, LPC_ORDER, LPC_COEFFICIENT, SHIFT = 2, 3, 2, 5, 2  # bits of the Rice code of each field
+
+
+class Bits:
+    """Rice codes, most significant bit first."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+
+    def unsigned(self, value: int, bits: int) -> None:
+        low = format(value & ((1 << bits) - 1), f"0{bits}b") if bits else ""
+        self.parts.append("0" * (value >> bits) + "1" + low)
+
+    def signed(self, value: int, bits: int) -> None:
+        self.unsigned(value << 1 if value >= 0 else (~value << 1) | 1, bits + 1)
+
+    def number(self, value: int) -> None:
+        width = max(value.bit_length(), 1)
+        self.unsigned(width, 2)
+        self.unsigned(value, width)
+
+    def packed(self) -> bytes:
+        text = "".join(self.parts)
+        text += "0" * (-len(text) % 32)  # whole words, as shorten writes them
+        return int(text, 2).to_bytes(len(text) // 8, "big")
+
+
+def shorten(
+    samples: NDArray[np.int_],
+    *,
+    type: str = "int16_lh",
+    lpc: int = 0,
+    means: int = MEANS,
+    verbatim: bytes = b"",
+) -> bytes:
+    """Compress [samples] or [samples, channels]; `lpc`: order of linear prediction, used in odd blocks."""
+    columns = samples.reshape(len(samples), -1).T.astype(np.int64)
+    bits = Bits()
+    for value in (TYPES[type], len(columns), BLOCKSIZE, lpc, means, 0):
+        bits.number(value)
+    if verbatim:
+        bits.unsigned(VERBATIM, COMMAND)
+        bits.unsigned(len(verbatim), 5)
+        for byte in verbatim:
+            bits.unsigned(byte, 8)
+    history = [[0] * max(3, lpc) for _ in columns]
+    offsets = [[0] * means for _ in columns]
+    size, shift = BLOCKSIZE, 0
+    for start in range(0, columns.shape[1], BLOCKSIZE):
+        blocks = columns[:, start : start + BLOCKSIZE]
+        if blocks.shape[1] != size:
+            size = blocks.shape[1]
+            bits.unsigned(NEW_BLOCKSIZE, COMMAND)
+            bits.number(size)
+        wanted = _common_shift(blocks)
+        if wanted != shift:
+            # The history is kept in the units of the block that made it.
+            shift = wanted
+            bits.unsigned(BITSHIFT, COMMAND)
+            bits.unsigned(shift, SHIFT)
+        for block, past, means_of in zip(blocks, history, offsets, strict=True):
+            _write_block(bits, (block >> shift).tolist(), past, means_of, shift, lpc, start // BLOCKSIZE)
+    bits.unsigned(QUIT, COMMAND)
+    return b"ajkg\x02" + bits.packed()
+
+
+def _write_block(
+    bits: Bits, block: list[int], past: list[int], means_of: list[int], shift: int, lpc: int, number: int
+) -> None:
+    offset = 0
+    if means_of:
+        offset = _divided(sum(means_of) + len(means_of) // 2, len(means_of))
+        offset = offset >> (shift - 1) >> 1 if shift else offset
+    if any(block):
+        joined = past + block
+        candidates = {order: _differences(joined, len(past), order, offset) for order in range(4)}
+        order = min(candidates, key=lambda order: sum(map(abs, candidates[order])))
+        residual = candidates[order]
+        coefficients: list[int] = []
+        if lpc and number % 2:
+            order = QLPC
+            coefficients = [40, -12, 5, 3, -2, 1][:lpc]
+            residual = _predicted(joined, len(past), coefficients, offset)
+        energy = max(0, int(np.log2(np.mean(np.abs(residual)) * 0.7 + 1)))
+        bits.unsigned(order, COMMAND)
+        bits.unsigned(energy, ENERGY)
+        if order == QLPC:
+            bits.unsigned(len(coefficients), LPC_ORDER)
+            for coefficient in coefficients:
+                bits.signed(coefficient, LPC_COEFFICIENT)
+        for value in residual:
+            bits.signed(value, energy)
+    else:
+        bits.unsigned(ZERO, COMMAND)
+    if means_of:
+        means_of[:] = [*means_of[1:], _divided(sum(block) + len(block) // 2, len(block)) << shift]
+    past[:] = (past + block)[-len(past) :]
+
+
+def _differences(joined: list[int], past: int, order: int, offset: int) -> list[int]:
+    if order == 0:
+        return [value - offset for value in joined[past:]]
+    return np.diff(np.array(joined), order)[past - order :].tolist()
+
+
+def _predicted(joined: list[int], past: int, coefficients: list[int], offset: int) -> list[int]:
+    """What linear prediction (coefficients in 32nds, rounded down) leaves."""
+    centred = [value - offset for value in joined]
+    return [
+        centred[i] - ((32 + sum(c * centred[i - 1 - j] for j, c in enumerate(coefficients))) >> 5)
+        for i in range(past, len(centred))
+    ]
+
+
+def _divided(value: int, by: int) -> int:
+    """C's division: towards zero."""
+    return value // by if value >= 0 else -(-value // by)
+
+
+def _common_shift(blocks: NDArray[np.int64]) -> int:
+    together = int(np.bitwise_or.reduce(blocks, axis=None))
+    return (together & -together).bit_length() - 1 if together else 0
+
+
+def sphere_header(
+    samples: int, rate: int = 16000, channels: int = 1, coding: str = "pcm", width: int = 2, **more: str
+) -> bytes:
+    """The 1,024 bytes before the samples."""
+    fields = {
+        "database_id": "-s4 mini",
+        "sample_count": f"-i {samples}",
+        "sample_rate": f"-i {rate}",
+        "channel_count": f"-i {channels}",
+        "sample_n_bytes": f"-i {width}",
+        "sample_byte_format": "-s2 01" if width == 2 else "-s1 1",
+        "sample_sig_bits": f"-i {8 * width}",
+        "sample_coding": f"-s{len(coding)} {coding}",
+        **more,
+    }
+    lines = "".join(f"{name} {value}\n" for name, value in fields.items())
+    return f"NIST_1A\n   1024\n{lines}end_head\n".encode().ljust(1024, b" ")
+
+
+def write_sphere(
+    path: Path, samples: NDArray[np.int_], rate: int = 16000, *, compressed: bool = False, lpc: int = 0
+) -> None:
+    """Write 16-bit SPHERE, plain or with embedded shorten."""
+    columns = samples.reshape(len(samples), -1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if compressed:
+        header = sphere_header(len(samples), rate, columns.shape[1], "pcm,embedded-shorten-v2.00")
+        path.write_bytes(header + shorten(samples, lpc=lpc))
+    else:
+        header = sphere_header(len(samples), rate, columns.shape[1])
+        path.write_bytes(header + samples.astype("<i2").tobytes())

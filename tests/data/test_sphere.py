@@ -1,0 +1,208 @@
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from lhotse import MonoCut, SupervisionSegment
+from numpy.typing import NDArray
+
+from asr.data.audio import load_cut, load_file
+from asr.data.manifest import load_cuts, save_cuts
+from asr.data.sphere import is_sphere, read_header, read_sphere, sphere_recording
+from asr.errors import UserError
+from tests.data.shorten_encoder import shorten, sphere_header, write_sphere
+
+
+def speechlike(samples: int, channels: int = 1, seed: int = 0) -> NDArray[np.int16]:
+    """Slow and fast noise of changing loudness: every order of difference is the best somewhere."""
+    random = np.random.default_rng(seed)
+    slow = np.cumsum(random.standard_normal((samples, channels)), axis=0) * 50
+    loudness = 3000 * np.abs(np.sin(np.arange(samples) / 900))[:, None]
+    return np.clip(slow + loudness * random.standard_normal((samples, channels)), -32768, 32767).astype("i2")
+
+
+def with_silence() -> NDArray[np.int16]:
+    samples = speechlike(3000)
+    samples[700:2000] = 0
+    return samples
+
+
+def coarse_in_the_middle() -> NDArray[np.int16]:
+    """Blocks whose lowest bits are zero, which shorten shifts out, between blocks where they aren't."""
+    samples = speechlike(4096)
+    samples[1024:2048] = samples[1024:2048] // 8 * 8
+    return samples
+
+
+SIGNALS = {
+    **{
+        f"{samples} samples, {channels} channel(s)": speechlike(samples, channels)
+        for samples in (1, 255, 256, 257, 9973)
+        for channels in (1, 2)
+    },
+    "a pause": with_silence(),
+    "coarse blocks": coarse_in_the_middle(),
+    "constant": np.full((3000, 1), 1234, dtype="i2"),
+    "extremes": np.where(np.arange(3000) % 2, 32767, -32768)[:, None].astype("i2"),
+    "white": np.random.default_rng(1).integers(-32768, 32768, (5000, 1)).astype("i2"),
+}
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+@pytest.mark.parametrize("lpc", [0, 3])
+def test_embedded_shorten_is_decoded_bit_for_bit(tmp_path: Path, name: str, lpc: int) -> None:
+    path = tmp_path / "a.wv1"
+    write_sphere(path, SIGNALS[name], compressed=True, lpc=lpc)
+    decoded = read_sphere(path)
+    assert decoded.dtype == np.float32
+    np.testing.assert_array_equal(decoded * 32768, SIGNALS[name].T)
+
+
+def test_compression_saves_space(tmp_path: Path) -> None:
+    """Otherwise the encoder of the tests wouldn't use what shorten is made of."""
+    time = np.arange(16000)
+    samples = (3000 * np.sin(time / 20) + np.random.default_rng(0).integers(-8, 8, 16000)).astype("i2")
+    assert len(shorten(samples)) < 0.5 * samples.nbytes
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_plain_samples(tmp_path: Path, channels: int) -> None:
+    samples = speechlike(5000, channels)
+    write_sphere(tmp_path / "A.WV1", samples)
+    np.testing.assert_array_equal(read_sphere(tmp_path / "A.WV1") * 32768, samples.T)
+    np.testing.assert_array_equal(read_sphere(tmp_path / "A.WV1", 100, 50) * 32768, samples[100:150].T)
+
+
+def test_big_endian_samples(tmp_path: Path) -> None:
+    samples = speechlike(500)
+    header = sphere_header(500, sample_byte_format="-s2 10")
+    (tmp_path / "a.wv1").write_bytes(header + samples.astype(">i2").tobytes())
+    np.testing.assert_array_equal(read_sphere(tmp_path / "a.wv1") * 32768, samples.T)
+
+
+def test_two_channels_of_mu_law(tmp_path: Path) -> None:
+    """As on Switchboard's discs; G.711 gives 8-bit codes the values that libsndfile reads."""
+    codes = np.random.default_rng(0).integers(0, 256, (4000, 2)).astype(np.uint8)
+    path = tmp_path / "sw02001.sph"
+    path.write_bytes(sphere_header(4000, 8000, 2, "ulaw", 1) + codes.tobytes())
+    sign = np.where(codes & 0x80, 1, -1)
+    exponent, mantissa = (~codes >> 4) & 7, ~codes & 15
+    linear = sign * ((((mantissa.astype(int) << 3) + 132) << exponent) - 132)
+    np.testing.assert_array_equal(read_sphere(path, 1000, 2000) * 32768, linear[1000:3000].T)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("suffix", ["wv1", "WV1", "sph"])
+def test_a_cut_into_a_file_loads_its_own_samples(tmp_path: Path, compressed: bool, suffix: str) -> None:
+    samples = speechlike(16000, channels=2)
+    path = tmp_path / f"a.{suffix}"
+    write_sphere(path, samples, compressed=compressed)
+    recording = sphere_recording(path, "a")
+    assert (recording.num_samples, recording.sampling_rate, recording.channel_ids) == (16000, 16000, [0, 1])
+    supervision = SupervisionSegment("a-1", "a", 0.0, 0.3, channel=1, text="x", speaker="a")
+    cut = MonoCut("a-1", 0.25, 0.3, 1, [supervision], recording=recording)
+    save_cuts([cut], tmp_path / "x.cuts.jsonl.gz")
+    [loaded] = load_cuts(tmp_path / "x.cuts.jsonl.gz")
+    np.testing.assert_array_equal(load_cut(loaded, 16000) * 32768, samples[4000:8800, 1])
+
+
+def test_a_file_of_a_user(tmp_path: Path) -> None:
+    samples = speechlike(3000)
+    write_sphere(tmp_path / "strange.name", samples, compressed=True)
+    np.testing.assert_array_equal(load_file(tmp_path / "strange.name", 16000) * 32768, samples[:, 0])
+
+
+def test_other_files_are_none(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", np.zeros(100), 16000)
+    assert not is_sphere(tmp_path / "a.wav")
+    assert not is_sphere(tmp_path / "missing.wav")
+
+
+@pytest.mark.parametrize("missing", [0.02, 0.3, 0.9, 0.999])
+def test_truncated_shorten_data(tmp_path: Path, missing: float) -> None:
+    path = tmp_path / "01ac0201.wv1"
+    write_sphere(path, speechlike(9000), compressed=True)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: 1024 + round((1 - missing) * (len(whole) - 1024))])
+    with pytest.raises(UserError, match=r"01ac0201\.wv1: expected 9000 samples in 1 channel.* end after \d+"):
+        read_sphere(path)
+
+
+def test_a_cut_of_truncated_data_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.wv1"
+    write_sphere(path, speechlike(9000), compressed=True)
+    recording = sphere_recording(path, "a")
+    path.write_bytes(path.read_bytes()[:3000])
+    cut = MonoCut("utt", 0.0, recording.duration, 0, [], recording=recording)
+    with pytest.raises(UserError, match=r"^utterance utt: .*a\.wv1: expected 9000 samples") as caught:
+        load_cut(cut, 16000)
+    assert "\n" not in str(caught.value)
+
+
+def test_truncated_plain_data(tmp_path: Path) -> None:
+    write_sphere(tmp_path / "a.wv1", speechlike(1000))
+    (tmp_path / "a.wv1").write_bytes((tmp_path / "a.wv1").read_bytes()[:-10])
+    with pytest.raises(UserError, match=r"a\.wv1: expected 3024 bytes for 1000 samples, found 3014"):
+        read_header(tmp_path / "a.wv1")
+
+
+GOOD = sphere_header(4)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"", r"expected a SPHERE header \(NIST_1A\), found b''"),
+        (b"RIFF" + GOOD[4:], r"expected a SPHERE header \(NIST_1A\), found b'RIFF"),
+        (GOOD.replace(b"   1024\n", b"   oops\n"), "expected the length of the SPHERE header"),
+        (GOOD.replace(b"end_head", b"end_hea_"), "expected `end_head`"),
+        (GOOD[:100], "expected `end_head`"),
+        (GOOD.replace(b"sample_count -i 4", b"sample_kount -i 4"), "expected sample_count .* found nothing"),
+        (
+            GOOD.replace(b"sample_rate -i 16000", b"sample_rate -i zero "),
+            "expected sample_rate .* found zero",
+        ),
+        (GOOD.replace(b"channel_count -i", b"channel_count ??"), "expected `name -i value`"),
+        (sphere_header(4, coding="pcm,embedded-shorten-v2.00") + b"xxxx", "expected emb.* found b'xxxx'"),
+    ],
+)
+def test_a_corrupt_header_is_named(tmp_path: Path, raw: bytes, message: str) -> None:
+    (tmp_path / "a.wv1").write_bytes(raw)
+    with pytest.raises(UserError, match=rf"a\.wv1: {message}"):
+        read_header(tmp_path / "a.wv1")
+
+
+def test_a_missing_file_and_samples_outside(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a\.wv1: expected a SPHERE file, found no such file"):
+        read_header(tmp_path / "a.wv1")
+    write_sphere(tmp_path / "a.wv1", speechlike(100))
+    with pytest.raises(UserError, match="samples 90 to 110 are wanted, it has 100"):
+        read_sphere(tmp_path / "a.wv1", 90, 20)
+
+
+def test_compressed_mu_law_asks_for_sph2pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = np.random.default_rng(0).integers(-127, 128, (600, 2))
+    header = sphere_header(600, 8000, 2, "ulaw,embedded-shorten-v2.00", 1)
+    (tmp_path / "a.sph").write_bytes(header + shorten(codes, type="ulaw_lossless"))
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+    with pytest.raises(UserError, match="needs the program sph2pipe"):
+        read_sphere(tmp_path / "a.sph")
+
+
+def test_what_sph2pipe_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script stands for the program: it notes how it was called."""
+    codes = np.random.default_rng(0).integers(-127, 128, (600, 1))
+    path = tmp_path / "a.sph"
+    header = sphere_header(600, 8000, 1, "ulaw,embedded-shorten-v2.00", 1)
+    path.write_bytes(header + shorten(codes, type="ulaw_lossless"))
+    program = tmp_path / "sph2pipe"
+    monkeypatch.setattr(shutil, "which", lambda name: str(program))
+    program.write_text("#!/bin/sh\necho no such thing >&2\n")
+    program.chmod(0o755)
+    with pytest.raises(UserError, match=r"a\.sph: sph2pipe can't read it \(no such thing\)"):
+        read_sphere(path)
+    soundfile.write(tmp_path / "answer.wav", codes[:500, 0] / 32768, 8000, subtype="PCM_16")
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\ncat {tmp_path}/answer.wav\n')
+    np.testing.assert_array_equal(read_sphere(path, 100, 400)[0] * 32768, codes[100:500, 0])
+    assert (tmp_path / "called").read_text().split() == ["-p", "-f", "wav", "-s", "0:500", str(path)]
