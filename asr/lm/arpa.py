@@ -1,0 +1,131 @@
+"""ARPA files: writing an estimate; the vocabulary and the soundness of a file before it is used."""
+
+import gzip
+import math
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from asr.errors import UserError
+from asr.lm.kneser_ney import BEGIN, NgramEstimate
+
+KENLM_MAGIC = b"mmap lm http://kheafield.com/code"
+NEVER = -99.0  # log10 probability of <s>, which is never predicted
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The words that a language model knows; None where a binary file was built without them."""
+
+    words: frozenset[str] | None
+    order: int | None  # None: not read from a binary file
+
+
+def write_arpa(model: NgramEstimate, path: str | Path) -> None:
+    """Write a model as ARPA text, gzipped where the name ends in `.gz`; it appears when it is complete."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with _open(partial, "wt", zipped=path.suffix == ".gz") as file:
+        file.writelines(_arpa_lines(model))
+    os.replace(partial, path)
+
+
+def _arpa_lines(model: NgramEstimate) -> Iterator[str]:
+    yield "\\data\\\n"
+    for order, table in enumerate(model.tables, start=1):
+        yield f"ngram {order}={len(table)}\n"
+    for order, table in enumerate(model.tables, start=1):
+        yield f"\n\\{order}-grams:\n"
+        columns = zip(
+            model.ngrams(order), table.probability.tolist(), table.backoff.tolist(), strict=True
+        )
+        for words, probability, backoff in columns:
+            log_probability = NEVER if words == (BEGIN,) else math.log10(probability)
+            tail = f"\t{math.log10(backoff):.7g}" if order < model.order else ""
+            yield f"{log_probability:.7g}\t{' '.join(words)}{tail}\n"
+    yield "\n\\end\\\n"
+
+
+def read_vocabulary(path: str | Path) -> Vocabulary:
+    """Read the words of an ARPA file (gzipped or not) or of a KenLM binary.
+
+    Raises:
+        UserError: the file is missing, is neither, or is truncated.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path}: expected an ARPA or KenLM file, found none")
+    with open(path, "rb") as file:
+        start = file.read(len(KENLM_MAGIC))
+    if start == KENLM_MAGIC:
+        return Vocabulary(_binary_words(path), None)
+    try:
+        with _open(path, "rt", zipped=start[:2] == b"\x1f\x8b") as text:
+            return _arpa_vocabulary(text, path)
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: the language model is truncated or damaged ({error})") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: expected an ARPA or KenLM file, found no UTF-8 text ({error})") from None
+
+
+def _arpa_vocabulary(file: IO[str], path: Path) -> Vocabulary:
+    """Read the header and the unigrams, and count the lines of the other sections."""
+    expected: list[int] = []
+    found: list[int] = []
+    words: list[str] = []
+    section = None
+    for line in file:
+        line = line.strip()
+        if not line:
+            continue
+        if section is None:
+            if line == "\\data\\":
+                section = 0
+            elif not line.startswith("#"):
+                raise UserError(f"{path}: expected an ARPA or KenLM file, found {line[:60]!r}")
+        elif line == "\\end\\":
+            section = -1
+            break
+        elif line.startswith("\\") and line.endswith("-grams:"):
+            section += 1
+            found.append(0)
+        elif section == 0:
+            expected.append(int(line.partition("=")[2]))
+        else:
+            found[-1] += 1
+            if section == 1:
+                words.append(line.split()[1])
+    if section is None:
+        raise UserError(f"{path}: expected an ARPA or KenLM file, found no \\data\\ section")
+    if section != -1 or found != expected:
+        raise UserError(
+            f"{path}: the language model is truncated: expected {_counts(expected)} n-grams and \\end\\, "
+            f"found {_counts(found)}{'' if section == -1 else ' and no end'}"
+        )
+    return Vocabulary(frozenset(words), len(expected))
+
+
+def _counts(counts: list[int]) -> str:
+    return "+".join(map(str, counts)) or "no"
+
+
+def _binary_words(path: Path) -> frozenset[str] | None:
+    """The words that `build_binary` appends to the file, `<unk>` first, each with a zero byte behind it."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        begin = content.rfind(b"<unk>\0")
+        if begin < 0 or content[-1] != 0:
+            return None
+        try:
+            return frozenset(content[begin:-1].decode().split("\0"))
+        except UnicodeDecodeError:
+            return None
+
+
+def _open(path: Path, mode: str, zipped: bool) -> IO[str]:
+    if zipped:
+        return gzip.open(path, mode, encoding="utf-8")  # type: ignore[return-value]
+    return open(path, mode, encoding="utf-8")
