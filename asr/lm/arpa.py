@@ -40,9 +40,7 @@ def _arpa_lines(model: NgramEstimate) -> Iterator[str]:
         yield f"ngram {order}={len(table)}\n"
     for order, table in enumerate(model.tables, start=1):
         yield f"\n\\{order}-grams:\n"
-        columns = zip(
-            model.ngrams(order), table.probability.tolist(), table.backoff.tolist(), strict=True
-        )
+        columns = zip(model.ngrams(order), table.probability.tolist(), table.backoff.tolist(), strict=True)
         for words, probability, backoff in columns:
             log_probability = NEVER if words == (BEGIN,) else math.log10(probability)
             tail = f"\t{math.log10(backoff):.7g}" if order < model.order else ""

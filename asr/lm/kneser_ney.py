@@ -156,9 +156,7 @@ def _count(words: Ints, offsets: Ints, size: int, order: int) -> list[NgramTable
             row[ends - 1] * size + words[ends], return_index=True, return_inverse=True, return_counts=True
         )
         context = keys // size
-        tables.append(
-            NgramTable(context, row[ends[first]], keys % size, count, tables[-1].starts[context])
-        )
+        tables.append(NgramTable(context, row[ends[first]], keys % size, count, tables[-1].starts[context]))
         row = np.full(len(words), -1)
         row[ends] = of_end
     return tables

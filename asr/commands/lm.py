@@ -1,0 +1,149 @@
+"""`asr lm`: n-gram language models from text, and the perplexity of text under them."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from asr import config
+from asr.config import option
+from asr.errors import UserError, did_you_mean
+from asr.lm.arpa import read_vocabulary, write_arpa
+from asr.lm.kneser_ney import NgramEstimate, estimate
+from asr.lm.ngram import check_casing, is_special, load_kenlm, warn_unknown
+from asr.lm.perplexity import TextScore, score_text
+from asr.lm.text import read_sentences, read_words
+
+HELP = "n-gram language models: asr lm train text=data/demo order=3 out=lm/demo.arpa; asr lm score lm=…"
+POSITIONAL = "train|score"
+TEXT_HELP = "texts (a sentence per line, .gz too), manifests or prepared folders, with commas between"
+SHOWN_UNKNOWN = 10
+
+
+@dataclass
+class TrainOptions:
+    """What to estimate a model from, and where to write it."""
+
+    text: str = option("", help=TEXT_HELP)
+    split: str = option("train", help="split of prepared folders")
+    order: int = option(3, help="longest n-grams, 1 … 6", unit="words")
+    out: str = option("", help="ARPA file to write; gzipped where the name ends in .gz")
+    lexicon: str = option(
+        "",
+        help="lexicon or word list: the model knows its words, others are <unk>; empty: the words of the text",
+    )
+    heldout: str = option("", help="texts to report perplexity on; `folder/dev.cuts.jsonl.gz` for a split")
+
+
+@dataclass
+class ScoreOptions:
+    """Which model meets which text."""
+
+    lm: str = option("", help="language model, ARPA or KenLM binary")
+    text: str = option("", help=TEXT_HELP)
+    split: str = option("test", help="split of prepared folders")
+    lexicon: str = option("", help="also report which words of this lexicon the model lacks")
+
+
+SCHEMAS = {"train": TrainOptions, "score": ScoreOptions}
+
+
+def options_schema(paths: list[str]) -> type:
+    """Return the options of `train` or `score`, for `--help`."""
+    return SCHEMAS[_action(paths or ["train"])]
+
+
+def main(paths: list[str], words: list[str]) -> None:
+    """Estimate a model, or score a text."""
+    if _action(paths) == "train":
+        train(config.parse(TrainOptions, words))
+    else:
+        score(config.parse(ScoreOptions, words))
+
+
+def train(options: TrainOptions) -> NgramEstimate:
+    """Estimate a model, write it, and say what is in it."""
+    sources = _sources(options.text)
+    if not options.out:
+        raise UserError("asr lm train needs out=<file.arpa>, found none")
+    if not Path(options.out).name.endswith((".arpa", ".arpa.gz")):
+        raise UserError(f"out={options.out}: expected a name that ends in .arpa or .arpa.gz")
+    vocabulary = read_words(options.lexicon) if options.lexicon else None
+    model = estimate(_shown(read_sentences(sources, options.split)), options.order, vocabulary)
+    write_arpa(model, options.out)
+    load_kenlm(options.out, [])  # what is written can be read
+    table = Table("n-grams", "number", "D1", "D2", "D3+", title=options.out, title_justify="left")
+    for order, ngrams in enumerate(model.tables, start=1):
+        table.add_row(str(order), f"{len(ngrams):,}", *(f"{value:.3f}" for value in ngrams.discounts))
+    Console().print(table)
+    print(
+        f"{model.sentences:,} sentences, {model.tokens:,} words, {len(model.vocabulary) - 3:,} distinct"
+        + (f", {model.unknown:,} outside the lexicon" if vocabulary else "")
+    )
+    if fallback := [order for order, ngrams in enumerate(model.tables, 1) if not ngrams.estimated]:
+        print(
+            f"the text is too small to estimate discounts of order {', '.join(map(str, fallback))}: "
+            "fixed ones were taken"
+        )
+    if options.heldout:
+        _print_score(
+            options.heldout, score_text(options.out, read_sentences(_sources(options.heldout), "dev"))
+        )
+    return model
+
+
+def score(options: ScoreOptions) -> TextScore:
+    """Print perplexity and out-of-vocabulary words."""
+    if not options.lm:
+        raise UserError("asr lm score needs lm=<ARPA or KenLM file>, found none")
+    sentences = list(read_sentences(_sources(options.text), options.split))
+    vocabulary = read_vocabulary(options.lm)
+    check_casing(options.lm, vocabulary, {word for words in sentences for word in words}, "the text")
+    if options.lexicon:
+        words = read_words(options.lexicon)
+        check_casing(options.lm, vocabulary, words, "the lexicon")
+        warn_unknown(options.lm, vocabulary, words, "the lexicon")
+    result = score_text(options.lm, sentences)
+    known = sum(not is_special(word) for word in vocabulary.words or ())
+    print(f"{options.lm}: {os.path.getsize(options.lm):,} bytes, {known:,} words")
+    _print_score(options.text, result)
+    return result
+
+
+def _print_score(name: str, result: TextScore) -> None:
+    print(
+        f"{name}: {result.sentences:,} sentences, {result.words:,} words, perplexity {result.perplexity:.2f} "
+        f"({result.known_perplexity:.2f} without unknown words), "
+        f"{result.oov:,} unknown words ({100 * result.oov_rate:.2f} %)"
+    )
+    if result.unknown:
+        shown = ", ".join(f"{word} ×{count}" for word, count in result.unknown.most_common(SHOWN_UNKNOWN))
+        more = len(result.unknown) - SHOWN_UNKNOWN
+        print(f"  unknown: {shown}" + (f" and {more} more" if more > 0 else ""))
+
+
+def _shown(sentences: Iterator[list[str]]) -> Iterator[Sequence[str]]:
+    console = Console(stderr=True)
+    yield from track(
+        sentences, "reading text", console=console, transient=True, disable=not console.is_terminal
+    )
+
+
+def _sources(text: str) -> list[str]:
+    sources = [source.strip() for source in text.strip("[]").split(",") if source.strip()]
+    if not sources:
+        raise UserError("asr lm needs text=<text file, manifest or prepared folder>, found none")
+    return sources
+
+
+def _action(paths: list[str]) -> str:
+    if len(paths) != 1 or paths[0] not in SCHEMAS:
+        found = paths[0] if paths else "none"
+        raise UserError(
+            f"asr lm takes one of {', '.join(SCHEMAS)}, found {found}{did_you_mean(found, list(SCHEMAS))}"
+        )
+    return paths[0]

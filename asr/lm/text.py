@@ -1,0 +1,60 @@
+"""Sentences for language models: text files, manifests, prepared folders."""
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+from asr.data.manifest import load_cuts
+from asr.data.module import manifest_path
+from asr.errors import UserError
+from asr.text.tokenizer import NOISE_WORD
+
+
+def read_sentences(sources: list[str], split: str) -> Iterator[list[str]]:
+    """Yield the words of each sentence, without `<NOISE>`.
+
+    Args:
+        sources: text files with a sentence per line (gzipped where the name ends in `.gz`), manifests
+            (`*.cuts.jsonl.gz`), or prepared folders.
+        split: of the prepared folders.
+
+    Raises:
+        UserError: a source is missing, or is no UTF-8 text.
+    """
+    for source in sources:
+        path = Path(source)
+        if path.is_dir() or ".jsonl" in path.name:
+            cuts = load_cuts(manifest_path(source, split))
+            lines: Iterator[str] = (
+                supervision.text or "" for cut in cuts for supervision in cut.supervisions
+            )
+        else:
+            lines = _lines(path)
+        for line in lines:
+            yield [word for word in line.split() if word != NOISE_WORD]
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        with (
+            gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8")
+        ) as file:
+            yield from file
+    except FileNotFoundError:
+        raise UserError(f"{path}: expected a text, a manifest or a prepared folder, found none") from None
+    except (EOFError, OSError) as error:
+        raise UserError(f"{path}: the text can't be read ({error})") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: expected UTF-8 text, found other bytes at byte {error.start}") from None
+
+
+def read_words(path: str | Path) -> list[str]:
+    """Return the first word of every line, each once: of a word list or a lexicon.
+
+    Raises:
+        UserError: the file is missing, is no UTF-8 text, or has no word.
+    """
+    words = list(dict.fromkeys(line.split()[0] for line in _lines(Path(path)) if line.strip()))
+    if not words:
+        raise UserError(f"{path}: expected a lexicon or a word list, found no word")
+    return words
