@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from asr.errors import UserError
 from asr.text.tokenizer import Unit
@@ -25,6 +25,10 @@ class Hypothesis:
     times_s: list[float]  # the start of each token
     text: str | None  # the recognised words; None where the decoder gives tokens alone
     unit: Unit
+    # Of each word: word, start_s, end_s, confidence (0 … 1); None where the decoder knows no words.
+    words: list[dict[str, Any]] | None = None
+    # The best hypotheses, this one first: text and score (natural log); None where only one was asked for.
+    nbest: list[dict[str, Any]] | None = None
 
 
 def write_hypotheses(path: str | Path, hypotheses: Iterable[Hypothesis]) -> None:
@@ -74,7 +78,7 @@ def _parse(line: str) -> Hypothesis:
     if not isinstance(data, dict):
         raise ValueError(f"{type(data).__name__} instead of an object")
     names = {field.name for field in dataclasses.fields(Hypothesis)}
-    if missing := sorted(names - data.keys()):
+    if missing := sorted(names - {"words", "nbest"} - data.keys()):
         raise ValueError(f"no {', '.join(missing)}")
     if unknown := sorted(data.keys() - names):
         raise ValueError(f"unknown {', '.join(unknown)}")
@@ -88,6 +92,9 @@ def _parse(line: str) -> Hypothesis:
         optional = name == "reference_tokens" and data[name] is None
         if not optional and not _all_of(data[name], str):
             raise ValueError(f"{name}={data[name]!r} instead of a list of strings")
+    for name in ("words", "nbest"):
+        if data.get(name) is not None and not _all_of(data[name], dict):
+            raise ValueError(f"{name}={data[name]!r} instead of a list of objects")
     if not _all_of(data["times_s"], int | float):
         raise ValueError(f"times_s={data['times_s']!r} instead of a list of seconds")
     if len(data["times_s"]) != len(data["tokens"]):

@@ -19,8 +19,8 @@ def greedy_search(log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
         lengths_B: [B] valid frames.
 
     Returns:
-        Per utterance the label ids, the frame in which each starts, and its confidence: its highest
-        probability among the frames that it spans.
+        Per utterance the label ids, the frames in which each starts and before which it ends, and its
+        confidence: its highest probability among the frames that it spans.
 
     Example:
         >>> probs = torch.tensor([[[0.1, 0.9], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]]])
@@ -43,10 +43,13 @@ def greedy_search(log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
     ids = best_BT[utterance, frame].tolist()
     confidences = best_of_run[run_BT[utterance, frame]].exp().tolist()
     frames = frame.tolist()
+    # A run may go on in the padding; a label may not.
+    run_lengths = run_BT.flatten().bincount()
+    ends = torch.minimum(frame + run_lengths[run_BT[utterance, frame]], lengths_B[utterance]).tolist()
     paths = []
     begin = 0
     for count in starts_BT.sum(dim=1).tolist():
         own = slice(begin, begin + count)
-        paths.append(TokenPath(ids[own], frames[own], confidences[own]))
+        paths.append(TokenPath(ids[own], frames[own], confidences[own], ends=ends[own]))
         begin += count
     return paths

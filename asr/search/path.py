@@ -21,6 +21,8 @@ class TokenPath:
     confidences: list[float]  # of each label, 0 … 1
     words: list[Word] | None = None  # None: the search gives labels alone
     score: float | None = field(default=None, compare=False)  # log score, where a search ranks hypotheses
+    ends: list[int] = field(default_factory=list, compare=False)  # the frame after the last of each label
+    alternatives: list["TokenPath"] = field(default_factory=list, compare=False)  # the next best, in order
 
     @property
     def text(self) -> str | None:
