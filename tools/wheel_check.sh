@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# One binary for every torch from 2.11 on: builds a wheel with the tested torch, installs it beside another
+# one, and runs the kernels' tests there.
+#
+#   bash tools/wheel_check.sh ['torch==2.13.0+cpu']
+#
+# The other torch is downloaded: several GB unless it is a CPU build.
+
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+other=${1:-torch>2.11}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+git clone --quiet . "$work/source" # what is committed, without this checkout's build
+(cd "$work/source" && python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work/wheels" .)
+python -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet "$other" numpy pytest hypothesis pytest-timeout
+"$work/venv/bin/pip" install --quiet --no-deps "$work"/wheels/*.whl
+
+# Away from the checkout, or its own attention_ext would be imported.
+mkdir "$work/tests"
+cp tests/attention_ext/{kernel_cases,test_attention_kernels,test_grouping_kernels}.py "$work/tests"
+cd "$work/tests"
+export OMP_NUM_THREADS=1
+"$work/venv/bin/python" -c "
+import attention_ext, torch
+print('torch', torch.__version__, 'with', attention_ext.__file__)
+reason = attention_ext.why_unavailable('cpu')
+if reason:
+    raise SystemExit(f'the CPU kernels do not load: {reason}')"
+"$work/venv/bin/python" -m pytest -q -p no:cacheprovider .
