@@ -71,7 +71,11 @@ def processor() -> str:
 
 def file_digest(path: Path) -> str:
     """Return the first 12 hex digits of a file's SHA-256."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()[:12]
 
 
 def write_json(values: dict[str, Any], path: Path) -> None:

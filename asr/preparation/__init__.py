@@ -1,0 +1,19 @@
+"""What every recipe's `prepare.py` is made of: options, reading, processes, writing, the data card.
+
+A recipe in one file is in `recipes/README.md`.
+"""
+
+from asr.preparation.cuts import audio_facts, recording, utterance_cut
+from asr.preparation.options import PreparationOptions
+from asr.preparation.run import Preparation
+from asr.preparation.text_files import read_lines, read_text
+
+__all__ = [
+    "Preparation",
+    "PreparationOptions",
+    "audio_facts",
+    "read_lines",
+    "read_text",
+    "recording",
+    "utterance_cut",
+]

@@ -1,0 +1,64 @@
+"""Cuts of a corpus: an audio file's facts from its header, an utterance from them."""
+
+from pathlib import Path
+
+import soundfile
+from lhotse import AudioSource, MonoCut, Recording, SupervisionSegment
+
+from asr.errors import UserError
+
+
+def audio_facts(path: str | Path) -> tuple[int, int, int]:
+    """Return (samples per channel, sample rate in Hz, channels) from the header; nothing is decoded.
+
+    Raises:
+        UserError: there is no file, it is empty, or libsndfile doesn't know it.
+    """
+    try:
+        info = soundfile.info(str(path))
+    except soundfile.LibsndfileError as error:
+        if not Path(path).is_file():
+            raise UserError(f"{path}: expected an audio file, found none") from None
+        if Path(path).stat().st_size == 0:
+            raise UserError(f"{path}: expected audio, found an empty file") from None
+        reason = str(error).rpartition(": ")[2].rstrip(".")
+        raise UserError(f"{path}: expected an audio file, found one that can't be read ({reason})") from None
+    if info.frames <= 0:
+        raise UserError(f"{path}: expected audio, found no samples")
+    return info.frames, info.samplerate, info.channels
+
+
+def recording(name: str, path: str | Path, samples: int, sample_rate: int, channels: int = 1) -> Recording:
+    """Return lhotse's description of an audio file; utterances of one file may share it."""
+    source = AudioSource("file", list(range(channels)), str(path))
+    return Recording(name, [source], sample_rate, samples, samples / sample_rate)
+
+
+def utterance_cut(
+    name: str,
+    source: Recording,
+    text: str,
+    speaker: str,
+    *,
+    start_s: float = 0.0,
+    duration_s: float | None = None,
+    channel: int = 0,
+    language: str = "en",
+) -> MonoCut:
+    """Return the manifest entry of an utterance.
+
+    Args:
+        name: id of the utterance.
+        source: the recording it lies in.
+        text: its transcript, normalised.
+        speaker: id of the speaker.
+        start_s: where it begins in the recording.
+        duration_s: how long it is; None: to the end of the recording.
+        channel: which channel of the recording.
+        language: of the transcript.
+    """
+    duration_s = source.duration - start_s if duration_s is None else duration_s
+    supervision = SupervisionSegment(
+        name, source.id, 0.0, duration_s, channel, text=text, speaker=speaker, language=language
+    )
+    return MonoCut(name, start_s, duration_s, channel, [supervision], recording=source)

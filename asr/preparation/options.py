@@ -1,0 +1,15 @@
+"""The options that every recipe's preparation has."""
+
+from dataclasses import dataclass
+
+from asr.config import option
+
+
+@dataclass
+class PreparationOptions:
+    """What a recipe's `Options` extends; neither changes what is written from whole input."""
+
+    workers: int = option(0, help="processes; 0: one per available core")
+    allow_partial: bool = option(
+        False, help="go on without what is missing or broken, and list it in problems.tsv"
+    )

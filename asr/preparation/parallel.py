@@ -1,0 +1,144 @@
+"""A function over many items in processes: in order, with a progress bar, resumable."""
+
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeRemainingColumn as TimeLeftColumn
+
+from asr.errors import UserError
+
+# A process costs seconds to start: fewer items than this are done here, one after the other.
+WORTH_A_POOL = 200
+
+
+class Failed(str):
+    """The message of a UserError that an item met."""
+
+
+def available_cores() -> int:
+    """Return the number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def attempts(
+    function: Callable[[Any], Any], items: Sequence[Any], *, workers: int, threads: bool
+) -> Iterator[Any]:
+    """Yield the result of each item in order, or `Failed` where the function raised a `UserError`.
+
+    Args:
+        function: a module's own function where processes are used; threads take any.
+        items: what it is called with.
+        workers: how many at once.
+        threads: use threads, for functions that wait for a subprocess or the network.
+
+    Raises:
+        UserError: a process was killed, by lack of memory as a rule.
+    """
+    attempt = partial(_attempt, function)
+    if workers <= 1 or (not threads and len(items) < WORTH_A_POOL):
+        yield from map(attempt, items)
+        return
+    pool: Executor
+    if threads:
+        pool, chunk = ThreadPoolExecutor(workers), 1
+    else:
+        # Not fork: this process has threads (progress bar, numerical libraries), which a copy would lack.
+        methods = multiprocessing.get_all_start_methods()
+        context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        pool = ProcessPoolExecutor(workers, context, initializer=_one_thread)
+        chunk = max(1, min(256, len(items) // (workers * 8)))
+    try:
+        yield from pool.map(attempt, items, chunksize=chunk)
+    except BrokenProcessPool:
+        raise UserError(
+            f"a process of {workers} was killed (out of memory?): try fewer, workers={workers // 2}"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def progress_bar(label: str, total: int, console: Console) -> Iterator[Callable[[], None]]:
+    """Show a bar while the block runs; what is yielded moves it by one."""
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+    columns += [TimeElapsedColumn(), TimeLeftColumn()]
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(label, total=total)
+        yield lambda: progress.advance(task)
+
+
+class Journal:
+    """Results by key in a file of JSON lines, so that an interrupted run goes on where it was.
+
+    Args:
+        path: the file; lines of another `version` are forgotten, a torn last line as well.
+        version: what the results depend on besides their keys.
+    """
+
+    def __init__(self, path: Path, version: str) -> None:
+        self.path = path
+        self.version = version
+        self.known = dict(self._read())
+        self._file: TextIO | None = None
+
+    def _read(self) -> Iterator[tuple[str, Any]]:
+        try:
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            return
+        if not lines or lines[0] != json.dumps(self.version):
+            return
+        for line in lines[1:]:
+            try:
+                key, result = json.loads(line)
+            except ValueError:
+                return
+            yield key, result
+
+    def add(self, key: str, result: Any) -> Any:
+        """Keep a result (plain data) and return it as it will be read again: tuples become lists."""
+        line = json.dumps([key, result], ensure_ascii=False)
+        if self._file is None:
+            self._open()
+        assert self._file is not None
+        self._file.write(line + "\n")
+        return json.loads(line)[1]
+
+    def _open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # Written anew rather than appended to: the last line may be torn.
+        partial_path = self.path.with_name(self.path.name + ".partial")
+        with open(partial_path, "w", encoding="utf-8") as file:
+            file.write(json.dumps(self.version) + "\n")
+            file.writelines(json.dumps([k, r], ensure_ascii=False) + "\n" for k, r in self.known.items())
+        partial_path.replace(self.path)
+        self._file = open(self.path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
+
+    def close(self) -> None:
+        """Flush to disk."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _attempt(function: Callable[[Any], Any], item: Any) -> Any:
+    try:
+        return function(item)
+    except UserError as error:
+        return Failed(error)
+
+
+def _one_thread() -> None:
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)

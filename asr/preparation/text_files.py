@@ -1,0 +1,40 @@
+"""Text of a corpus, read as UTF-8 or refused with file and line."""
+
+import gzip
+import zlib
+from pathlib import Path
+
+from asr.errors import UserError
+
+
+def read_text(path: str | Path, encoding: str = "utf-8") -> str:
+    """Return a text file's content, line ends as `\\n`; `.gz` is unpacked.
+
+    Raises:
+        UserError: the file is missing, not readable, a broken gzip file, or holds bytes that are not
+            text in `encoding` (named with their line).
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+    except FileNotFoundError:
+        raise UserError(f"{path}: expected a text file, found none") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: expected a whole gzip file, found a broken one ({error})") from None
+    except OSError as error:
+        raise UserError(f"{path}: the file can't be read ({error.strerror})") from None
+    try:
+        text = content.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        found = content[error.start : error.end].hex(" ")
+        raise UserError(f"{path}:{line}: expected {encoding} text, found the bytes {found}") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_lines(path: str | Path, encoding: str = "utf-8") -> list[tuple[int, str]]:
+    """Return (line number from 1, line) of every line that is not blank; errors as in `read_text`."""
+    lines = enumerate(read_text(path, encoding).split("\n"), start=1)
+    return [(number, line) for number, line in lines if line.strip()]

@@ -1,0 +1,246 @@
+import gzip
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import soundfile
+from lhotse import MonoCut
+from rich.console import Console
+
+from asr.config import option
+from asr.data.manifest import load_cuts
+from asr.errors import UserError
+from asr.preparation import Preparation, PreparationOptions, recording, utterance_cut
+from asr.text.lexicon import Lexicon
+
+LEXICON = Lexicon({"go": [("G", "OW")], "on": [("AA", "N")]})
+
+
+@dataclass
+class Options(PreparationOptions):
+    flavour: str = option("plain", help="anything")
+
+
+@pytest.fixture
+def wav(tmp_path):
+    path = tmp_path / "corpus" / "a.wav"
+    path.parent.mkdir()
+    soundfile.write(path, np.zeros(16000, dtype=np.float32), 16000)
+    return path
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Begin a preparation; what it prints is in `.console.export_text()`."""
+
+    def begin(**options):
+        console = Console(record=True, width=300)
+        return Preparation("toy", tmp_path / "data", Options(workers=1, **options), console=console)
+
+    return begin
+
+
+def cut(wav, name="u1", text="go on", speaker="ann", **place):
+    return utterance_cut(name, recording("a", wav, 16000, 16000), text, speaker, **place)
+
+
+def everything(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_it_writes_manifests_lexicon_texts_lists_card_and_summary(start, wav, tmp_path):
+    run = start(flavour="salt")
+    run.drop("u9", "too short", "go")
+    run.finish(
+        {"train": [cut(wav), cut(wav, "u2", "go off <NOISE> off", "ben", start_s=0.25)], "dev": [cut(wav)]},
+        lexicon=LEXICON,
+        texts={"train": ["go on", "go off"]},
+        sources=[wav],
+        notes={"Licence": "Free."},
+    )
+    folder = tmp_path / "data"
+    assert sorted(everything(folder)) == [
+        "README.md",
+        "dev.cuts.jsonl.gz",
+        "excluded.tsv",
+        "lexicon.txt",
+        "lm/train.txt",
+        "oov.tsv",
+        "preparation.json",
+        "train.cuts.jsonl.gz",
+    ]
+    cuts = load_cuts(folder / "train.cuts.jsonl.gz")
+    assert [(c.id, c.start, c.duration, c.supervisions[0].text) for c in cuts] == [
+        ("u1", 0.0, 1.0, "go on"),
+        ("u2", 0.25, 0.75, "go off <NOISE> off"),
+    ]
+    assert Lexicon.load(folder / "lexicon.txt") == LEXICON
+    assert (folder / "lm/train.txt").read_text() == "go on\ngo off\n"
+    assert (folder / "oov.tsv").read_text() == "word\tcount\noff\t2\n"
+    assert (folder / "excluded.tsv").read_text() == "utterance\treason\ttext\nu9\ttoo short\tgo\n"
+    card = (folder / "README.md").read_text()
+    assert "asr prepare toy flavour=salt" in card
+    assert "| train | 2 | 0.00 | 2 | 6 | 2 (1 distinct) |" in card
+    assert "* 1 × too short" in card
+    assert "## Licence\n\nFree." in card
+    assert LEXICON.digest in card
+    printed = run.console.export_text()
+    assert "2 (1 distinct)" in printed
+    assert "1 dropped" in printed
+    assert "1 × too short" in printed
+
+
+def test_the_same_again_is_nothing_to_do_and_the_same_bytes(start, wav, tmp_path):
+    for _ in range(2):
+        run = start()
+        run.finish({"train": [cut(wav)]}, sources=[wav.parent])
+        first = everything(tmp_path / "data")
+    assert everything(tmp_path / "data") == first
+    again = start()
+    assert again.is_done([wav.parent])
+    assert "nothing to do" in again.console.export_text()
+
+
+@pytest.mark.parametrize("change", ["options", "corpus", "manifest", "sources"])
+def test_what_changed_is_prepared_again(start, wav, tmp_path, change):
+    start().finish({"train": [cut(wav)]}, sources=[wav.parent])
+    options = {"flavour": "salt"} if change == "options" else {}
+    if change == "corpus":
+        (wav.parent / "b.txt").touch()
+    if change == "manifest":
+        (tmp_path / "data/train.cuts.jsonl.gz").write_bytes(b"")
+    assert not start(**options).is_done([wav] if change == "sources" else [wav.parent])
+
+
+def test_what_an_earlier_run_wrote_goes_and_other_files_stay(start, wav, tmp_path):
+    start().finish({"train": [cut(wav)], "old": [cut(wav)]}, lexicon=LEXICON)
+    (tmp_path / "data/lm").mkdir()
+    (tmp_path / "data/lm/own.txt").touch()
+    start().finish({"train": [cut(wav)]})
+    names = sorted(everything(tmp_path / "data"))
+    assert names == ["README.md", "excluded.tsv", "lm/own.txt", "preparation.json", "train.cuts.jsonl.gz"]
+
+
+def test_a_text_that_is_no_data_card_is_not_overwritten(start, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/README.md").write_text("My thesis\n")
+    with pytest.raises(UserError, match=r"data/README.md: expected none.*folder=…"):
+        start()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda wav: [cut(wav), cut(wav)], "split train: utterance 'u1': expected ids to be distinct"),
+        (lambda wav: [cut(wav, text=" ")], "utterance 'u1': expected a transcript, found none"),
+        (lambda wav: [cut(wav, duration_s=2.0)], "within its recording of 1.0 s, found 0.0 s \\+ 2.0 s"),
+        (lambda wav: [cut(wav.with_name("b.wav"))], "found nothing at .*b.wav"),
+        (lambda wav: [], "split train: expected utterances, found none"),
+    ],
+)
+def test_bad_cuts_are_refused_and_leave_what_was_there(start, wav, tmp_path, spoil, message):
+    start().finish({"train": [cut(wav)]})
+    before = everything(tmp_path / "data")
+    run = start()
+    with pytest.raises(UserError, match=message) as error:
+        run.finish({"train": spoil(wav), "dev": [cut(wav)]}, lexicon=LEXICON)
+    after = everything(tmp_path / "data")
+    after.pop("problems.tsv", None)
+    assert after == before
+    assert "allow_partial=true" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_several_problems_are_shown_counted_and_listed(start, tmp_path):
+    run = start()
+    for number in range(12):
+        run.problem(f"file{number}.wav: expected audio,\nfound none")
+    run.expect("index si84", 7138, 7137)
+    with pytest.raises(UserError, match=r"^13 problems, the first: file0.wav: expected audio, found none"):
+        run.check()
+    printed = run.console.export_text()
+    assert "file9.wav" in printed
+    assert "file10.wav" not in printed
+    assert "… and 3 more" in printed
+    listed = (tmp_path / "data/problems.tsv").read_text().splitlines()
+    assert listed[0] == "problem"
+    assert listed[-1] == "index si84: expected 7138, found 7137"
+    assert len(listed) == 14
+
+
+def test_allow_partial_goes_on_and_lists(start, wav, tmp_path):
+    run = start(allow_partial=True)
+    run.expect("index", 3, 2)
+    run.check()
+    run.finish({"train": [cut(wav), cut(wav)]}, sources=[wav])
+    assert len(load_cuts(tmp_path / "data/train.cuts.jsonl.gz")) == 1
+    problems = (tmp_path / "data/problems.tsv").read_text()
+    assert problems.startswith("problem\nindex: expected 3, found 2\n")
+    assert "expected ids to be distinct" in problems
+    assert "2 problems" in run.console.export_text()
+    assert start(allow_partial=True).is_done([wav])
+    assert not start().is_done([wav])
+
+
+def double(number):
+    if number == 13:
+        raise UserError("13: unlucky")
+    return (number, 2 * number)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_map_keeps_the_order_and_collects_the_errors_of_items(tmp_path, workers):
+    run = Preparation("toy", tmp_path, Options(workers=workers), console=Console(quiet=True))
+    results = run.map(double, range(400), "doubling")
+    assert results == [None if n == 13 else (n, 2 * n) for n in range(400)]
+    assert run.problems == ["13: unlucky"]
+
+
+def test_an_interrupted_map_goes_on_where_it_was(start, wav, tmp_path):
+    calls = []
+
+    def work(number):
+        calls.append(number)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return [number, {"text": "ä"}]
+
+    with pytest.raises(KeyboardInterrupt):
+        start().map(work, [1, 2, 3, 4, 5], "work", key=str)
+    run = start()
+    assert run.map(work, [1, 2, 3, 4, 5], "work", key=str) == [[n, {"text": "ä"}] for n in range(1, 6)]
+    assert calls == [1, 2, 3, 4, 4, 5]
+    assert "work: 3 of 5 are there from an earlier run" in run.console.export_text()
+    run.finish({"train": [cut(wav)]})
+    assert not (tmp_path / "data/.unfinished").exists()
+
+
+def test_a_torn_journal_loses_its_last_line_only(start, tmp_path):
+    calls = []
+
+    def work(number):
+        calls.append(number)
+        return number
+
+    start().map(work, [1, 2, 3], "work", key=str)
+    journal = tmp_path / "data/.unfinished/work.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-3])
+    assert start().map(work, [1, 2, 3], "work", key=str) == [1, 2, 3]
+    assert calls == [1, 2, 3, 3]
+
+
+def test_manifests_are_lhotse_s_own_format(start, wav, tmp_path):
+    """The fast writer and `MonoCut.to_dict` agree to the byte, custom fields included."""
+    plain, shared = cut(wav), recording("a", wav, 16000, 16000, channels=2)
+    rich = cut(wav, "u2")
+    rich.supervisions[0].custom = {"dialect": "north"}
+    sides = [utterance_cut(f"s{c}", shared, "go", "ann", channel=c, start_s=0.1) for c in (0, 1)]
+    cuts = [plain, rich, *sides]
+    start().finish({"train": cuts})
+    lines = gzip.decompress((tmp_path / "data/train.cuts.jsonl.gz").read_bytes()).decode().splitlines()
+    assert [json.loads(line) for line in lines] == [c.to_dict() for c in cuts]
+    assert lines[0] == json.dumps(plain.to_dict())
+    assert [MonoCut.from_dict(c.to_dict()) for c in cuts] == list(
+        load_cuts(tmp_path / "data/train.cuts.jsonl.gz")
+    )
