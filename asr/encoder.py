@@ -11,7 +11,7 @@ from asr.config import option
 from asr.errors import UserError
 from asr.lengths import zero_padding
 
-POSITIONS = ("sinusoidal", "rotary")
+POSITIONS = ("sinusoidal", "rotary", "convolution", "none")
 
 
 @dataclass
@@ -27,6 +27,10 @@ class ModelConfig:
     subsampling: int = option(1, help="encoder frames are this many times longer: 1 (the paper's), 2 or 4")
     positions: str = option("sinusoidal", help=f"position information: {' | '.join(POSITIONS)}")
     position_scale: float = option(1.0, help="sinusoidal positions are multiplied by this")
+    position_shift: int = option(
+        0, help="sinusoidal: in training, utterances start at a random position up to this", unit="frames"
+    )
+    position_kernel: int = option(31, help="convolution: width of the relative positions, odd", unit="frames")
 
 
 class Subsampling(nn.Module):
@@ -68,12 +72,73 @@ class Subsampling(nn.Module):
         return self.projection(x), lengths
 
 
-def sinusoidal_positions(frames: int, size: int, device: torch.device) -> Tensor:
-    """Return the fixed positional encoding [frames, size] of Vaswani et al. 2017, section 3.5."""
+def sinusoidal_positions(
+    frames: int, size: int, device: torch.device, start_B: Tensor | None = None
+) -> Tensor:
+    """Return the fixed positional encoding of Vaswani et al. 2017, section 3.5, for any number of frames.
+
+    Args:
+        frames: T.
+        size: M.
+        device: of the result.
+        start_B: position of the first frame of each utterance; None: 0.
+
+    Returns:
+        [T, M], or [B, T, M] with starts.
+    """
     position = torch.arange(frames, device=device, dtype=torch.float32).unsqueeze(1)
+    if start_B is not None:
+        position = position + start_B.view(-1, 1, 1)
     rate = torch.exp(torch.arange(0, size, 2, device=device) * (-math.log(10000.0) / size))
     angle = position * rate
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)[:, :size]
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :size]
+
+
+class SinusoidalPositions(nn.Module):
+    """Adds the sinusoidal encoding.
+
+    Args:
+        scale: factor of the encoding.
+        shift: in training every utterance starts at a random position, 0 … shift: the encoder sees
+            positions of long recordings and learns not to depend on absolute ones (*SHAPE: Shifted
+            Absolute Position Embedding*, Kiyono et al. 2021).
+    """
+
+    def __init__(self, scale: float, shift: int) -> None:
+        super().__init__()
+        self.scale = scale
+        self.shift = shift
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Map [B, T, M] to [B, T, M]."""
+        start_B = None
+        if self.training and self.shift:
+            start_B = torch.randint(self.shift + 1, lengths.shape, device=x.device)
+        return x + self.scale * sinusoidal_positions(x.shape[1], x.shape[2], x.device, start_B).to(x.dtype)
+
+
+class ConvolutionalPositions(nn.Module):
+    """Adds what a convolution over the neighbouring frames says: relative positions only.
+
+    wav2vec 2.0 (Baevski et al. 2020, section 2). Frame t depends on t − kernel/2 … t + kernel/2,
+    wherever in a recording of whatever length that is.
+
+    Args:
+        size: M.
+        groups: of the convolution; divides M.
+        kernel: odd number of frames.
+    """
+
+    def __init__(self, size: int, groups: int, kernel: int) -> None:
+        super().__init__()
+        if kernel < 1 or kernel % 2 == 0:
+            raise UserError(f"model.position_kernel={kernel}: expected an odd number of frames")
+        self.convolution = nn.Conv1d(size, size, kernel, padding=kernel // 2, groups=groups)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Map [B, T, M] with [B] lengths to [B, T, M]."""
+        near = self.convolution(zero_padding(x, lengths).transpose(1, 2)).transpose(1, 2)
+        return x + nn.functional.gelu(near)
 
 
 class Block(nn.Module):
@@ -130,8 +195,12 @@ class Encoder(nn.Module):
         if config.positions not in POSITIONS:
             raise UserError(f"model.positions={config.positions!r}: expected one of {POSITIONS}")
         size = config.heads * config.head_dim
-        self.position_scale = config.position_scale if config.positions == "sinusoidal" else 0.0
         self.subsampling = Subsampling(bins, size, config.subsampling)
+        self.positions: nn.Module | None = None  # rotary ones are the attention layers' business
+        if config.positions == "sinusoidal" and config.position_scale:
+            self.positions = SinusoidalPositions(config.position_scale, config.position_shift)
+        elif config.positions == "convolution":
+            self.positions = ConvolutionalPositions(size, config.heads, config.position_kernel)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, attention, backend) for _ in range(config.layers))
         self.norm = nn.LayerNorm(size)
@@ -147,8 +216,8 @@ class Encoder(nn.Module):
             [B, T', M] and [B] valid encoder frames, T' = T / subsampling rounded up.
         """
         x, lengths = self.subsampling(features, lengths)
-        if self.position_scale:
-            x = x + self.position_scale * sinusoidal_positions(x.shape[1], x.shape[2], x.device).to(x.dtype)
+        if self.positions is not None:
+            x = self.positions(x, lengths)
         x = self.dropout(x)
         for block in self.blocks:
             x = block(x, lengths)

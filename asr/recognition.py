@@ -91,6 +91,7 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
     data = SpeechData(
         options.data, recognizer, seed=options.seed, speed_factors=options.augment.speed_factors
     )
+    recognizer.config.longest_s = data.longest_s
     if options.features.normalise == "corpus" and not options.init_from and not resuming:
         corpus_statistics(recognizer, data)
     return RecognitionTask(recognizer, training_plan(options, data)), data

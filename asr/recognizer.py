@@ -50,6 +50,7 @@ class RecognizerConfig:
     backend: str = "auto"
     features: FeatureConfig = field(default_factory=FeatureConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    longest_s: float = 0.0  # longest audio in training; 0: not known, an older checkpoint
 
 
 class Recognizer(nn.Module):

@@ -14,7 +14,7 @@ def encoder(attention: str = "full", **options: object) -> Encoder:
 
 @pytest.mark.parametrize("attention", ["full", "shared-full", "clustered-5", "i-clustered-5:topk=4"])
 @pytest.mark.parametrize("subsampling", [1, 2, 4])
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "convolution", "none"])
 def test_an_utterance_is_the_same_alone_and_among_poisoned_padding(
     attention: str, subsampling: int, positions: str
 ) -> None:

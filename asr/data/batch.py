@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 from lhotse import CutSet
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from asr.data.audio import load_cut
+from asr.data.concatenate import Concatenation, Group, join
 from asr.data.sampler import BatchPlan
 from asr.text.tokenizer import Tokenizer
 
@@ -63,6 +65,7 @@ class Utterances(Dataset[Batch]):
         resample: convert other rates rather than refuse them.
         speed_factors: one is drawn for each utterance and epoch.
         seed: of the draw.
+        concatenation: joins utterances; a plan's indices are then those of its epoch's groups.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Utterances(Dataset[Batch]):
         resample: bool = True,
         speed_factors: list[float] | None = None,
         seed: int = 0,
+        concatenation: Concatenation | None = None,
     ) -> None:
         self.cuts = list(cuts)
         self.tokenizer = tokenizer
@@ -81,29 +85,37 @@ class Utterances(Dataset[Batch]):
         self.resample = resample
         self.speed_factors = speed_factors or [1.0]
         self.seed = seed
+        self.concatenation = concatenation
 
     def __len__(self) -> int:
         return len(self.cuts)
 
     def __getitem__(self, plan: BatchPlan) -> Batch:
-        cuts = [self.cuts[i] for i in plan.utterances]
-        audio = [
-            torch.from_numpy(
-                load_cut(cut, self.sample_rate, resample=self.resample, speed=self._speed(plan.epoch, i))
-            )
-            for i, cut in zip(plan.utterances, cuts, strict=True)
-        ]
-        texts = [cut.supervisions[0].text or "" if cut.supervisions else "" for cut in cuts]
+        groups = self.concatenation.groups(plan.epoch) if self.concatenation else None
+        chosen = [groups[i] if groups else (i,) for i in plan.utterances]
+        audio = [torch.from_numpy(self._samples(plan.epoch, group)) for group in chosen]
+        texts = [" ".join(self._text(i) for i in group) for group in chosen]
         encode = self.tokenizer.encode if self.tokenizer else lambda text: []
         tokens = [torch.tensor(encode(text), dtype=torch.int64) for text in texts]
         return Batch(
-            ids=[cut.id for cut in cuts],
+            ids=["+".join(self.cuts[i].id for i in group) for group in chosen],
             audio=pad_sequence(audio, batch_first=True),
             audio_lengths=torch.tensor([len(x) for x in audio]),
             tokens=pad_sequence(tokens, batch_first=True),
             token_lengths=torch.tensor([len(x) for x in tokens]),
             plan=plan,
         )
+
+    def _samples(self, epoch: int, group: Group) -> NDArray[np.float32]:
+        parts = [
+            load_cut(self.cuts[i], self.sample_rate, resample=self.resample, speed=self._speed(epoch, i))
+            for i in group
+        ]
+        return join(parts, self.sample_rate, seed=self.seed, epoch=epoch, group=group)
+
+    def _text(self, utterance: int) -> str:
+        supervisions = self.cuts[utterance].supervisions
+        return supervisions[0].text or "" if supervisions else ""
 
     def _speed(self, epoch: int, utterance: int) -> float:
         if len(self.speed_factors) == 1:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from asr.config import option
 from asr.ctc import frames_needed
 from asr.data.batch import Batch, Utterances
+from asr.data.concatenate import Concatenation
 from asr.data.manifest import load_cuts
 from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan_by_length
 from asr.data.stream import TrainingData
@@ -38,6 +39,9 @@ class DataConfig:
     prefetch: int = option(8, help="batches each worker loads ahead")
     min_duration_s: float = option(0.1, help="shorter utterances are left out and listed", unit="s")
     max_duration_s: float = option(40.0, help="longer utterances are left out and listed", unit="s")
+    concatenate_s: float = option(
+        0.0, help="join training utterances up to this length, with pauses; 0: train on them singly", unit="s"
+    )
     resample: bool = option(True, help="resample audio of another rate with a notice; false: refuse it")
     max_utterances: int = option(0, help="train on the first so many only; 0: all")
 
@@ -99,12 +103,21 @@ class SpeechData(TrainingData):
         dev = manifest_path(config.dev or config.train[0], "dev")
         self.train_cuts = self._fitting(load_training_cuts(config), "train", max(speed_factors))
         self.dev_cuts = self._fitting(load_cuts(dev), "dev", 1.0)
-        self.train_frames = self._frames(self.train_cuts)
+        durations_s = [cut.duration / min(speed_factors) for cut in self.train_cuts]
+        self.concatenation = Concatenation(durations_s, config.concatenate_s, seed)
 
-    def _frames(self, cuts: list[MonoCut]) -> NDArray[np.int64]:
+    def train_frames(self, epoch: int) -> NDArray[np.int64]:
+        """Return the feature frames of each training utterance of an epoch, at their slowest."""
+        return self._frames(self.concatenation.durations(epoch))
+
+    @property
+    def longest_s(self) -> float:
+        """The longest audio that training sees, in seconds, at most."""
+        return max(self.config.concatenate_s, float(self.concatenation.durations_s.max()))
+
+    def _frames(self, durations_s: NDArray[np.float64]) -> NDArray[np.int64]:
         per_second = 1000 / self.recognizer.config.features.frame_shift_ms
-        slowest = min(self.speed_factors)
-        return np.array([max(1, round(cut.duration / slowest * per_second)) for cut in cuts], dtype=np.int64)
+        return np.maximum(1, np.rint(durations_s * per_second)).astype(np.int64)
 
     def _fitting(self, cuts: CutSet, split: str, fastest: float) -> list[MonoCut]:
         kept = []
@@ -155,21 +168,28 @@ class SpeechData(TrainingData):
 
     def first_batches(self, count: int) -> Iterator[Batch]:
         """Yield the first batches of the first epoch, without speed perturbation."""
-        utterances = self._utterances(self.train_cuts)
+        utterances = self._utterances(self.train_cuts, concatenation=self.concatenation)
         for indices in self.stream().epoch(0)[:count]:
             yield utterances[BatchPlan(tuple(indices.tolist()))]
 
     def padding_share(self) -> float:
         """Return the share of padding in the first epoch's frames, 0 … 1."""
-        return padding_share(self.train_frames, self.stream().epoch(0))
+        return padding_share(self.train_frames(0), self.stream().epoch(0))
 
     def worst_batch(self) -> Batch:
         """Return the batch that needs most memory: as many of the longest utterances as the budget holds."""
-        longest = np.argsort(-self.train_frames, kind="stable")
-        first = plan_by_length(self.train_frames, self.config.frames_per_batch, longest)[0]
-        return self._utterances(self.train_cuts)[BatchPlan(tuple(first.tolist()))]
+        frames = self.train_frames(0)
+        longest = np.argsort(-frames, kind="stable")
+        first = plan_by_length(frames, self.config.frames_per_batch, longest)[0]
+        utterances = self._utterances(self.train_cuts, concatenation=self.concatenation)
+        return utterances[BatchPlan(tuple(first.tolist()))]
 
-    def _utterances(self, cuts: list[MonoCut], speed_factors: list[float] | None = None) -> Utterances:
+    def _utterances(
+        self,
+        cuts: list[MonoCut],
+        speed_factors: list[float] | None = None,
+        concatenation: Concatenation | None = None,
+    ) -> Utterances:
         return Utterances(
             CutSet.from_cuts(cuts),
             self.recognizer.tokenizer,
@@ -177,17 +197,19 @@ class SpeechData(TrainingData):
             resample=self.config.resample,
             speed_factors=speed_factors,
             seed=self.seed,
+            concatenation=concatenation,
         )
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Batches from the cursor on."""
         ranks, rank = self.rank()
         stream = self.stream(self.cursor, ranks=ranks, rank=rank)
-        return self._loader(self._utterances(self.train_cuts, self.speed_factors), stream)
+        utterances = self._utterances(self.train_cuts, self.speed_factors, self.concatenation)
+        return self._loader(utterances, stream)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Development batches, longest first; ranks take turns."""
-        frames = self._frames(self.dev_cuts)
+        frames = self._frames(np.array([cut.duration for cut in self.dev_cuts]))
         order = np.argsort(-frames, kind="stable")
         plans = plan_by_length(frames, self.config.frames_per_batch, order)
         ranks, rank = self.rank()
@@ -221,9 +243,9 @@ class SpeechData(TrainingData):
     def describe(self) -> str:
         """Say how many utterances and hours there are."""
         hours = sum(cut.duration for cut in self.train_cuts) / 3600
-        return (
-            f"{len(self.train_cuts)} utterances ({hours:.2f} h), {100 * self.padding_share():.1f} % padding"
-        )
+        joined = f", joined up to {self.config.concatenate_s:g} s" if self.config.concatenate_s else ""
+        padding = f"{100 * self.padding_share():.1f} % padding"
+        return f"{len(self.train_cuts)} utterances ({hours:.2f} h{joined}), {padding}"
 
     def digests(self) -> dict[str, str]:
         """Return the hash of each training manifest."""

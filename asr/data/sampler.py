@@ -1,7 +1,7 @@
 """Batches by a frame budget from utterances of like length, resumable at any batch in O(1)."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ class BatchPlan:
     """Which utterances form a batch.
 
     Attributes:
-        utterances: indices into the manifest.
+        utterances: indices into the manifest, or into the groups that an epoch joins.
         epoch: passes over the data before this one.
         position: of this batch in its epoch.
     """
@@ -81,7 +81,8 @@ class BatchStream(Sampler[BatchPlan]):
     a cursor plans that one epoch: no earlier batch is planned or read again.
 
     Args:
-        frames: [utterances] frames of each.
+        frames: [utterances] frames of each; where they are joined anew in every epoch, a function of
+            the epoch.
         budget: padded frames in a batch.
         batches: length of the stream for this rank, counted from its beginning.
         seed: of the order.
@@ -93,7 +94,7 @@ class BatchStream(Sampler[BatchPlan]):
 
     def __init__(
         self,
-        frames: NDArray[np.int64],
+        frames: NDArray[np.int64] | Callable[[int], NDArray[np.int64]],
         budget: int,
         batches: int,
         *,
@@ -103,9 +104,9 @@ class BatchStream(Sampler[BatchPlan]):
         rank: int = 0,
         start: Cursor | None = None,
     ) -> None:
-        if len(frames) == 0:
+        self.frames = frames if callable(frames) else lambda epoch: frames
+        if len(self.frames(0)) == 0:
             raise UserError("there are no utterances to train on")
-        self.frames = frames
         self.budget = budget
         self.batches = batches
         self.seed = seed
@@ -131,9 +132,10 @@ class BatchStream(Sampler[BatchPlan]):
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the batches of an epoch for all ranks, a multiple of the ranks."""
         random = np.random.default_rng([self.seed, epoch])
-        noise = 1 + self.jitter * random.uniform(-1, 1, len(self.frames))
-        order = np.argsort(self.frames * noise, kind="stable")
-        plans = plan_by_length(self.frames, self.budget, order)
+        frames = self.frames(epoch)
+        noise = 1 + self.jitter * random.uniform(-1, 1, len(frames))
+        order = np.argsort(frames * noise, kind="stable")
+        plans = plan_by_length(frames, self.budget, order)
         batches = [plans[i] for i in random.permutation(len(plans))]
         missing = -len(batches) % self.ranks
         return batches + list(itertools.islice(itertools.cycle(batches), missing))

@@ -1,0 +1,86 @@
+"""Utterances joined to long ones for training, with pauses between them, anew in every epoch."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asr.errors import UserError
+
+Group = tuple[int, ...]
+
+PAUSE_S = (0.2, 1.2)  # shortest and longest pause
+PAUSE_AMPLITUDE = (1e-5, 1e-3)  # of its noise: −100 … −60 dB of full scale
+ORDER, PAUSES = range(2)  # what random numbers are for
+
+
+class Concatenation:
+    """Which utterances follow each other in an epoch: a function of (seed, epoch) alone.
+
+    The utterances of an epoch are shuffled and joined in that order. A group's length is drawn
+    uniformly below the limit, so that single utterances, groups of any length and the limit itself
+    are all trained on; every utterance occurs once in an epoch.
+
+    Args:
+        durations_s: of each utterance.
+        limit_s: longest group, pauses included; an utterance that is longer stays alone. 0: nothing
+            is joined.
+        seed: of order, lengths and pauses.
+
+    Example:
+        >>> Concatenation([2.0, 3.0, 4.0, 2.0], limit_s=10.0, seed=1).groups(epoch=0)
+        [(0,), (1, 2), (3,)]
+    """
+
+    def __init__(self, durations_s: Sequence[float], limit_s: float, seed: int) -> None:
+        if limit_s < 0:
+            raise UserError(f"data.concatenate_s={limit_s}: expected seconds, or 0 for single utterances")
+        self.durations_s = np.asarray(durations_s, dtype=np.float64)
+        self.limit_s = limit_s
+        self.seed = seed
+        self._latest: tuple[int, list[Group]] = (-1, [])
+
+    def groups(self, epoch: int) -> list[Group]:
+        """Return the groups of an epoch: indices of utterances in the order in which they follow."""
+        if self._latest[0] != epoch:
+            self._latest = epoch, self._draw(epoch)
+        return self._latest[1]
+
+    def _draw(self, epoch: int) -> list[Group]:
+        if not self.limit_s:
+            return [(i,) for i in range(len(self.durations_s))]
+        random = np.random.default_rng([self.seed, epoch, ORDER])
+        groups: list[Group] = []
+        group: list[int] = []
+        room_s = 0.0
+        for i in random.permutation(len(self.durations_s)).tolist():
+            needed_s = self.durations_s[i] + PAUSE_S[1]
+            if group and needed_s > room_s:
+                groups.append(tuple(group))
+                group = []
+            if not group:
+                room_s = random.uniform(0.0, self.limit_s)
+            group.append(i)
+            room_s -= needed_s
+        return [*groups, tuple(group)]
+
+    def durations(self, epoch: int) -> NDArray[np.float64]:
+        """Return the duration of each group of an epoch in seconds, its pauses at their longest."""
+        return np.array([self.duration_s(group) for group in self.groups(epoch)])
+
+    def duration_s(self, group: Group) -> float:
+        """Return the duration of a group, its pauses at their longest."""
+        return float(self.durations_s[list(group)].sum()) + PAUSE_S[1] * (len(group) - 1)
+
+
+def join(
+    parts: Sequence[NDArray[np.float32]], sample_rate: int, *, seed: int, epoch: int, group: Group
+) -> NDArray[np.float32]:
+    """Join the samples of a group, with pauses of quiet noise that follow from (seed, epoch, group)."""
+    random = np.random.default_rng([seed, epoch, PAUSES, *group])
+    joined = list(parts[:1])
+    for part in parts[1:]:
+        samples = round(random.uniform(*PAUSE_S) * sample_rate)
+        amplitude = np.exp(random.uniform(*np.log(PAUSE_AMPLITUDE)))
+        joined += [(amplitude * random.standard_normal(samples)).astype(np.float32), part]
+    return np.concatenate(joined)

@@ -1,0 +1,87 @@
+"""Utterances joined for training: a function of seed and epoch, nothing lost, texts in order."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asr import Recognizer
+from asr.data.concatenate import PAUSE_S, Concatenation, join
+from asr.data.module import DataConfig, SpeechData
+from asr.data.sampler import Cursor
+from asr.errors import UserError
+
+DURATIONS_S = np.random.default_rng(0).uniform(1, 8, 500)
+
+
+def test_every_utterance_is_once_in_an_epoch_and_no_group_is_too_long() -> None:
+    joined = Concatenation(DURATIONS_S, 20.0, seed=3)
+    for epoch in range(3):
+        groups = joined.groups(epoch)
+        assert sorted(i for group in groups for i in group) == list(range(500))
+        assert max(joined.durations(epoch)) <= 20.0
+        sizes = [len(group) for group in groups]
+        assert min(sizes) == 1
+        assert max(sizes) >= 4
+
+
+def test_groups_follow_from_seed_and_epoch() -> None:
+    first = Concatenation(DURATIONS_S, 20.0, seed=3).groups(5)
+    again = Concatenation(DURATIONS_S, 20.0, seed=3)
+    again.groups(1)
+    assert again.groups(5) == first
+    assert again.groups(6) != first
+    assert Concatenation(DURATIONS_S, 20.0, seed=4).groups(5) != first
+
+
+def test_an_utterance_longer_than_the_limit_stays_alone() -> None:
+    assert Concatenation([30.0, 30.0], 20.0, seed=0).groups(0) in ([(0,), (1,)], [(1,), (0,)])
+    with pytest.raises(UserError, match="concatenate_s=-1"):
+        Concatenation([1.0], -1, seed=0)
+
+
+def test_pauses_are_quiet_and_speech_is_untouched() -> None:
+    parts = [np.full(1000, 0.5, dtype=np.float32), np.full(700, -0.5, dtype=np.float32)]
+    audio = join(parts, 8000, seed=0, epoch=1, group=(4, 2))
+    assert audio.dtype == np.float32
+    assert (audio[:1000] == 0.5).all()
+    assert (audio[-700:] == -0.5).all()
+    pause = audio[1000:-700]
+    assert PAUSE_S[0] <= len(pause) / 8000 <= PAUSE_S[1]
+    assert 0 < np.abs(pause).max() < 0.01
+    assert (audio == join(parts, 8000, seed=0, epoch=1, group=(4, 2))).all()
+    assert len(audio) != len(join(parts, 8000, seed=0, epoch=2, group=(4, 2)))
+
+
+@pytest.fixture
+def speech(trained: Path, tone_corpus: Path) -> SpeechData:
+    config = DataConfig(train=[str(tone_corpus)], frames_per_batch=1500, workers=0, concatenate_s=5.0)
+    return SpeechData(config, Recognizer.load(trained), seed=0, speed_factors=[0.9, 1.1])
+
+
+def test_batches_hold_joined_texts_and_go_on_after_an_interruption(speech: SpeechData) -> None:
+    texts = {cut.id: cut.supervisions[0].text or "" for cut in speech.train_cuts}
+    speech.batches = 2 * speech.epoch_batches(0)
+    whole = list(speech.train_dataloader())
+    seen = []
+    for batch in whole:
+        for i, names in enumerate(batch.ids):
+            tokens = batch.tokens[i, : batch.token_lengths[i]].tolist()
+            text = " ".join(texts[name] for name in names.split("+"))
+            assert tokens == speech.recognizer.tokenizer.encode(text)
+        if batch.plan.epoch == 0:
+            seen += [name for names in batch.ids for name in names.split("+")]
+    assert sorted(seen) == sorted(texts)
+    assert max(int(batch.audio_lengths.max()) for batch in whole) <= 5 * 16000
+    assert any("+" in name for batch in whole for name in batch.ids)
+    reached = whole[len(whole) // 2].plan
+    speech.cursor = Cursor(reached.epoch, reached.position, len(whole) // 2)
+    for resumed, batch in zip(speech.train_dataloader(), whole[len(whole) // 2 :], strict=True):
+        assert resumed.ids == batch.ids
+        assert resumed.audio.equal(batch.audio)
+
+
+def test_the_longest_training_audio_is_known(speech: SpeechData) -> None:
+    assert speech.longest_s == 5.0
+    assert "joined up to 5 s" in speech.describe()
+    assert int(speech.worst_batch().audio_lengths.max()) > 3 * 16000
