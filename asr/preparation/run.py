@@ -4,7 +4,7 @@ import contextlib
 import csv
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -176,6 +176,7 @@ class Preparation:
         *,
         lexicon: Lexicon | None = None,
         texts: dict[str, Iterable[str]] | None = None,
+        files: Mapping[str, Callable[[Path], object]] | None = None,
         sources: Iterable[str | Path] = (),
         notes: dict[str, str] | None = None,
     ) -> None:
@@ -187,6 +188,7 @@ class Preparation:
             splits: cuts by split, consumed once, so generators serve.
             lexicon: written as lexicon.txt; words outside it are counted and listed in oov.tsv.
             texts: sentences for language models by name, written as lm/<name>.txt.
+            files: what writes each further file, by its name below the folder.
             sources: files and folders of the corpus, for `is_done` and the data card.
             notes: further sections of the data card by heading, e.g. the licence.
 
@@ -201,6 +203,8 @@ class Preparation:
             summaries = self._draft_splits(splits, lexicon, drafts)
             self.check()
             self._draft_texts(texts or {}, drafts)
+            for name, write in (files or {}).items():
+                write(self._draft(name, drafts))
             self._draft_lists(summaries, drafts)
             if lexicon is not None:
                 draft = self._draft("lexicon.txt", drafts)
