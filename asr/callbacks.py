@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.utilities import rank_zero_only
 
+from asr.budget import TimeBudget
 from asr.checkpoint import FORMAT, best_name, save
 from asr.data.stream import StreamBatch
 from asr.task import TrainingTask
@@ -98,40 +99,80 @@ class KeepBest(lightning.Callback):
 
 
 class DataWait(Profiler):
-    """Sums the time that training waits for its next batch."""
+    """Sums the time that training waits for its next batch, and the CPU time that it spends on loading it.
+
+    Attributes:
+        seconds, cpu_s: since `Cost` took them last.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.seconds = 0.0
-        self.started: float | None = None
+        self.cpu_s = 0.0
+        self.started: tuple[float, float] | None = None
 
     def start(self, action_name: str) -> None:
         """Begin to wait."""
         if action_name.endswith("train_dataloader_next"):
-            self.started = time.perf_counter()
+            self.started = time.perf_counter(), time.process_time()
 
     def stop(self, action_name: str) -> None:
         """End of a wait."""
         if action_name.endswith("train_dataloader_next") and self.started is not None:
-            self.seconds += time.perf_counter() - self.started
+            self.seconds += time.perf_counter() - self.started[0]
+            self.cpu_s += time.process_time() - self.started[1]
             self.started = None
 
 
 class Cost(lightning.Callback):
-    """Counts what training cost, over interruptions: validation and checkpoints are not in it."""
+    """Counts what training cost, over interruptions, and ends it when its budget of time is spent.
 
-    def __init__(self) -> None:
+    Validation and checkpoints are not in it, nor what is between an interruption and the resume point
+    before it.
+
+    Args:
+        budget: time that training may take; None: it isn't this that ends it.
+    """
+
+    def __init__(self, budget: TimeBudget | None = None) -> None:
+        self.budget = budget
         self.data_wait = DataWait()
         self.batches = 0
         self.frames = 0
         self.step_s = 0.0
-        self.cpu_s = 0.0  # of this process, all threads: what a shared machine doesn't distort
+        self.wait_s = 0.0
+        self.wait_cpu_s = 0.0
+        self.step_cpu_s = 0.0
+        self.earlier_peak_mib = 0.0  # of the process before an interruption
         self.started = (0.0, 0.0)
 
     @property
     def seconds(self) -> float:
         """Time in training steps and waiting for their data."""
-        return self.step_s + self.data_wait.seconds
+        return self.step_s + self.wait_s
+
+    @property
+    def cpu_s(self) -> float:
+        """The same in CPU time of all threads of this process: what a shared machine doesn't distort."""
+        return self.step_cpu_s + self.wait_cpu_s
+
+    @property
+    def peak_mib(self) -> float:
+        """Peak memory of the process."""
+        return max(self.earlier_peak_mib, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+    def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
+        """Tell the schedule where an interrupted training stands."""
+        self._spend(trainer, task)
+
+    def _spend(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> bool:
+        """Tell the task the share of the budget that is spent, alike on all ranks; return whether all is."""
+        if self.budget is None:
+            return False
+        assert isinstance(task, TrainingTask)
+        share = (self.cpu_s if self.budget.clock == "cpu" else self.seconds) / self.budget.seconds
+        task.spent = min(1.0, trainer.strategy.broadcast(share))
+        return task.spent >= 1.0
 
     def on_train_batch_start(
         self, trainer: lightning.Trainer, task: lightning.LightningModule, batch: StreamBatch, batch_idx: int
@@ -150,31 +191,42 @@ class Cost(lightning.Callback):
         """Stop the step's clock."""
         assert isinstance(task, TrainingTask)
         self.step_s += time.perf_counter() - self.started[0]
-        self.cpu_s += time.process_time() - self.started[1]
+        self.step_cpu_s += time.process_time() - self.started[1]
+        # Waits count with their step: a resume point before the step must not hold them.
+        self.wait_s += self.data_wait.seconds
+        self.wait_cpu_s += self.data_wait.cpu_s
+        self.data_wait.seconds = self.data_wait.cpu_s = 0.0
         self.batches += 1
         self.frames += task.frames(batch)
+        task.log("train_s", self.seconds)
+        task.log("train_cpu_s", self.cpu_s)
+        if self._spend(trainer, task) and (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts so far."""
-        counts = {"batches": self.batches, "frames": self.frames, "step_s": self.step_s, "cpu_s": self.cpu_s}
-        return counts | {"wait_s": self.data_wait.seconds}
+        counts = {"batches": self.batches, "frames": self.frames, "peak_mib": self.peak_mib}
+        counts |= {"step_s": self.step_s, "cpu_s": self.step_cpu_s}
+        return counts | {"wait_s": self.wait_s, "wait_cpu_s": self.wait_cpu_s}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on counting."""
         self.batches, self.frames = state_dict["batches"], state_dict["frames"]
-        self.step_s, self.cpu_s = state_dict["step_s"], state_dict["cpu_s"]
-        self.data_wait.seconds = state_dict["wait_s"]
+        self.step_s, self.step_cpu_s = state_dict["step_s"], state_dict["cpu_s"]
+        self.wait_s = state_dict["wait_s"]
+        self.wait_cpu_s = state_dict.get("wait_cpu_s", 0.0)  # earlier checkpoints don't have it
+        self.earlier_peak_mib = state_dict.get("peak_mib", 0.0)
 
     def summary(self) -> dict[str, Any]:
         """Return seconds, throughput, the share of waiting, and peak memory of process and GPU."""
-        peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         workers_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         return {
+            "frames": self.frames,
             "train_s": self.seconds,
             "train_cpu_s": self.cpu_s,
             "frames_per_s": self.frames / max(self.seconds, 1e-9),
-            "data_wait_share": self.data_wait.seconds / max(self.seconds, 1e-9),
-            "peak_memory_mib": peak_kib / 1024,
+            "data_wait_share": self.wait_s / max(self.seconds, 1e-9),
+            "peak_memory_mib": self.peak_mib,
             "peak_worker_memory_mib": workers_kib / 1024,
             "peak_gpu_memory_mib": torch.cuda.max_memory_allocated() / 2**20
             if torch.cuda.is_available()

@@ -1,5 +1,6 @@
 """The optimiser and its learning rate."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,19 +51,35 @@ def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: Optimizer
     raise UserError(f"optimizer.name={config.name!r}: expected adamw or radam")
 
 
-def rate_factor(step: int, steps: int, config: OptimizerConfig) -> float:
-    """Return the learning rate at `step` of `steps` relative to the peak rate."""
+def rate_factor(step: int, steps: int, config: OptimizerConfig, spent: float | None = None) -> float:
+    """Return the learning rate at `step` of `steps` relative to the peak rate.
+
+    Where training is as long as a budget of time, `spent` is the share of it that is used up, 0 … 1, and
+    takes the place of the share of steps: the rate reaches its end when the budget does.
+    """
+    if spent is not None:
+        warm = min(1.0, (step + 1) / max(1, config.warmup_steps))
+        return warm * (1.0 if config.schedule == "constant" else _cosine(spent, config))
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
     if config.schedule == "constant":
         return 1.0
     progress = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
+    return _cosine(progress, config)
+
+
+def _cosine(progress: float, config: OptimizerConfig) -> float:
     cosine = 0.5 * (1 + np.cos(np.pi * min(1.0, progress)))
     return float(config.final_ratio + (1 - config.final_ratio) * cosine)
 
 
 def configure(
-    parameters: dict[str, torch.nn.Parameter], config: OptimizerConfig, *, steps: int, validate_every: int
+    parameters: dict[str, torch.nn.Parameter],
+    config: OptimizerConfig,
+    *,
+    steps: int,
+    validate_every: int,
+    spent: Callable[[], float] | None = None,
 ) -> dict[str, Any]:
     """Return optimiser and schedule as Lightning's `configure_optimizers` does.
 
@@ -71,11 +88,12 @@ def configure(
         config: kind, rate, schedule.
         steps: optimiser steps of the whole training.
         validate_every: batches between validations, after each of which `plateau` looks at the dev loss.
+        spent: tells the share of a budget of time that is used up; None: `steps` is the length.
     """
     optimizer = build_optimizer(parameters, config)
     if config.schedule == "plateau":
         plateau = ReduceLROnPlateau(optimizer, factor=config.plateau_factor, patience=config.plateau_patience)
         every = {"interval": "step", "frequency": validate_every, "monitor": "dev_loss"}
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, **every}}
-    schedule = LambdaLR(optimizer, lambda step: rate_factor(step, steps, config))
+    schedule = LambdaLR(optimizer, lambda step: rate_factor(step, steps, config, spent() if spent else None))
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

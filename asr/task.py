@@ -47,6 +47,7 @@ class TrainingTask(lightning.LightningModule):
         self.nonfinite = {"successive": 0, "total": 0}
         self.finite_in_window = False
         self.dev_sums = np.zeros(4)
+        self.spent = 0.0  # share of the plan's budget of time
 
     @abstractmethod
     def losses(self, batch: Any) -> tuple[Tensor, Tensor]:
@@ -150,7 +151,10 @@ class TrainingTask(lightning.LightningModule):
         """Return the optimiser and its schedule."""
         parameters = dict(self.model.named_parameters())
         plan = self.plan
-        return configure(parameters, plan.optimizer, steps=plan.steps, validate_every=plan.validate_every)
+        spent = (lambda: self.spent) if plan.budget else None
+        return configure(
+            parameters, plan.optimizer, steps=plan.steps, validate_every=plan.validate_every, spent=spent
+        )
 
     def on_validation_epoch_start(self) -> None:
         """Start counting."""

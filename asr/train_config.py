@@ -27,6 +27,8 @@ class TrainerConfig:
 
     max_steps: int = option(0, help="length of training; 0: by max_epochs", unit="optimiser steps")
     max_epochs: int = option(100, help="length of training where max_steps is 0")
+    budget: str = option("", help="length of training by time, e.g. 10min; then max_epochs doesn't count")
+    budget_clock: str = option("wall", help="wall | cpu: CPU seconds, the fair clock on a shared machine")
     validate_every: int = option(0, help="0: once an epoch", unit="optimiser steps")
     checkpoint_every: int = option(200, help="distance of resume points", unit="optimiser steps")
     keep_best: int = option(1, help="recognisers kept by dev error rate")

@@ -3,7 +3,7 @@
 import json
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import lightning
@@ -20,6 +20,7 @@ from asr.environment import describe_environment, write_json
 from asr.errors import UserError
 from asr.masked_copy import build_masked_copy
 from asr.metrics import MetricsFile
+from asr.plan import ENDLESS, TrainingPlan
 from asr.progress import Bar, Lines
 from asr.recognition import build_recognition
 from asr.task import TrainingTask
@@ -31,11 +32,12 @@ Builder = Callable[[TrainConfig, bool], tuple[TrainingTask, TrainingData]]
 BUILDERS: dict[str, Builder] = {"speech": build_recognition, "copy": build_masked_copy}
 
 
-def train(options: TrainConfig) -> Path:
+def train(options: TrainConfig, watchers: Sequence[lightning.Callback] = ()) -> Path:
     """Train a recogniser.
 
     Args:
         options: every setting.
+        watchers: callbacks that look on.
 
     Returns:
         The run folder.
@@ -54,12 +56,12 @@ def train(options: TrainConfig) -> Path:
     task, data = BUILDERS[options.recipe.task](options, resuming)
     resumed_step = int(checkpoint.load(last)["global_step"]) if resuming else 0
     _describe_run(options, task, data, folder, resumed_step)
-    if resuming and _finished_steps(folder) >= task.plan.steps:
+    if resuming and _finished(folder, task.plan):
         print(f"{folder}: training is finished, nothing to do")
         return folder
 
-    cost = Cost()
-    trainer = build_trainer(options, task, folder, resumed_step, cost)
+    cost = Cost(task.plan.budget)
+    trainer = build_trainer(options, task, folder, resumed_step, cost, watchers)
     trainer.fit(task, data, ckpt_path=str(last) if resuming else None, weights_only=True)
     if trainer.is_global_zero:
         _finish(options, folder, trainer, task, data, cost)
@@ -95,24 +97,31 @@ def _check(options: TrainConfig, folder: Path, last: Path) -> bool:
 
 
 def build_trainer(
-    options: TrainConfig, task: TrainingTask, folder: Path, resumed_step: int, cost: Cost
+    options: TrainConfig,
+    task: TrainingTask,
+    folder: Path,
+    resumed_step: int,
+    cost: Cost,
+    watchers: Sequence[lightning.Callback] = (),
 ) -> lightning.Trainer:
     """Return Lightning's trainer with our checkpoints, metrics and progress.
 
-    Lightning sees one epoch: the data's epochs follow each other in one stream of batches.
+    Lightning sees one epoch: the data's epochs follow each other in one stream of batches. Its number isn't
+    limited, as a finished training that is given more steps goes on in it.
     """
     checkpoints = folder / "checkpoints"
     columns = ["data_epoch", "loss", "learning_rate", "gradient_norm", "frames_per_s"]
-    columns += ["dev_loss", task.error_rate_name]
+    columns += ["train_s", "train_cpu_s", "dev_loss", task.error_rate_name]
     terminal = Console(stderr=True)
-    progress = Bar(task.plan.steps, terminal) if terminal.is_terminal else Lines(task.plan.steps)
-    callbacks = [cost, KeepBest(checkpoints, options.trainer.keep_best), progress]
+    progress = Bar(task.plan, terminal) if terminal.is_terminal else Lines(task.plan)
+    # Resume points first: what they take is before the clock of a step starts.
+    callbacks = [ResumePoint(checkpoints, options.trainer.checkpoint_every), cost]
+    callbacks += [KeepBest(checkpoints, options.trainer.keep_best), progress, *watchers]
     if options.trainer.early_stopping or options.trainer.stop_at >= 0:
         never = task.plan.steps
         patience = options.trainer.early_stopping or never
         threshold = options.trainer.stop_at if options.trainer.stop_at >= 0 else None
         callbacks.append(EarlyStopping(task.error_rate_name, patience=patience, stopping_threshold=threshold))
-    callbacks.append(ResumePoint(checkpoints, options.trainer.checkpoint_every))
     return lightning.Trainer(
         accelerator=options.trainer.accelerator,
         devices=options.trainer.devices,
@@ -120,7 +129,7 @@ def build_trainer(
         strategy=options.trainer.strategy,
         precision=PRECISIONS[options.trainer.precision],  # type: ignore[arg-type]
         max_steps=task.plan.steps,
-        max_epochs=1,
+        max_epochs=-1,
         val_check_interval=task.plan.validate_every,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
@@ -141,10 +150,16 @@ def build_trainer(
     )
 
 
-def _finished_steps(folder: Path) -> int:
-    """Return the steps that a finished run was planned with, 0 where the run isn't finished."""
+def _finished(folder: Path, plan: TrainingPlan) -> bool:
+    """Return whether a run has had all that is planned: an earlier plan may have been a shorter one."""
     path = folder / "training.json"
-    return int(json.loads(path.read_text())["planned_steps"]) if path.exists() else 0
+    if not path.exists():
+        return False
+    summary = json.loads(path.read_text())
+    if plan.budget is None:
+        return int(summary["planned_steps"]) >= plan.steps
+    same_clock = summary.get("budget_clock") == plan.budget.clock
+    return same_clock and float(summary["budget_s"]) >= plan.budget.seconds
 
 
 @rank_zero_only
@@ -158,13 +173,16 @@ def _describe_run(
     environment = describe_environment() | {"device": device_type, "data": data.digests()}
     write_json(environment | task.describe(device_type), folder / "environment.json")
     data.write_report(folder)
-    parameters = sum(x.numel() for x in task.model.parameters() if x.requires_grad)
     resumed = f", resumed at step {resumed_step}" if resumed_step else ""
     print(
-        f"{folder}: {options.attention}, {parameters / 1e6:.2f} M parameters, {data.describe()}, "
-        f"{data.epoch_batches(0)} batches an epoch, {task.plan.steps} steps{resumed}",
+        f"{folder}: {options.attention}, {_parameters(task) / 1e6:.2f} M parameters, {data.describe()}, "
+        f"{data.epoch_batches(0)} batches an epoch, {task.plan.length}{resumed}",
         flush=True,
     )
+
+
+def _parameters(task: TrainingTask) -> int:
+    return sum(x.numel() for x in task.model.parameters() if x.requires_grad)
 
 
 def _finish(
@@ -183,7 +201,10 @@ def _finish(
     epochs = cost.batches / data.epoch_batches(0, options.trainer.devices * options.trainer.nodes)
     summary = cost.summary() | {
         "steps": trainer.global_step,
-        "planned_steps": task.plan.steps,
+        "planned_steps": 0 if task.plan.steps == ENDLESS else task.plan.steps,
+        "budget_s": task.plan.budget.seconds if task.plan.budget else None,
+        "budget_clock": task.plan.budget.clock if task.plan.budget else None,
+        "parameters": _parameters(task),
         "epochs": epochs,
         "dev_error_rate": float(trainer.callback_metrics[task.error_rate_name]),
         "seconds_per_epoch": cost.seconds / max(epochs, 1e-9),

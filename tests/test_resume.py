@@ -39,7 +39,7 @@ def run(corpus: Path, folder: Path, *words: str) -> tuple[list[dict[str, str]], 
     with (folder / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     for row in rows:
-        del row["frames_per_s"]
+        del row["frames_per_s"], row["train_s"], row["train_cpu_s"]
     return rows, load(folder / "checkpoints" / "last.ckpt")["recognizer"]["weights"]
 
 
