@@ -45,6 +45,7 @@ def load_cuts(path: str | Path, require_text: bool = True) -> CutSet:
     cuts: list[MonoCut] = []
     ids: set[str] = set()
     files: set[str] = set()
+    last: tuple[Any, Recording | None] = None, None  # neighbours share a recording: in memory as well
     for number, line in enumerate(_lines(path), start=1):
         entry = _parse(line, f"{path}:{number}")
         where = f"{path}: utterance {entry['id']!r}"
@@ -52,7 +53,12 @@ def load_cuts(path: str | Path, require_text: bool = True) -> CutSet:
             raise UserError(f"{where}: expected ids to be distinct, found this one again in line {number}")
         ids.add(entry["id"])
         try:
-            cut = MonoCut.from_dict(_with_sources(entry, folder, _absolute))
+            described = entry.pop("recording", None)
+            cut = MonoCut.from_dict(entry)
+            if described != last[0]:
+                absolute = _with_sources({"recording": described}, folder, _absolute)["recording"]
+                last = described, Recording.from_dict(absolute) if absolute else None
+            cut.recording = last[1]
         except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
             raise UserError(f"{where}: not a lhotse cut ({type(error).__name__}: {error})") from None
         check_cut(cut, where, files, require_text)
