@@ -1,0 +1,151 @@
+"""What a mechanism costs inside the model: a training step, and a long recording encoded.
+
+    python tools/model_benchmark.py attentions=[full,i-clustered-100]  # training steps, interleaved
+    python tools/model_benchmark.py attentions=[full,i-clustered-100] encode=60000
+
+The model is the preset `wsj` (9 layers, no subsampling) unless `model=` names another; features are random.
+Time is CPU time of the process, which other work on the machine disturbs least.
+"""
+
+import itertools
+import multiprocessing
+import resource
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from asr import config
+from asr.config import option
+from asr.ctc import CTCHead, ctc_loss
+from asr.encoder import Encoder, ModelConfig
+from asr.errors import UserError
+from asr.optimizer import OptimizerConfig, build_optimizer
+from asr.train_config import TrainConfig
+
+MEL_BINS = 40
+VOCABULARY = 42
+FRAMES_PER_LABEL = 12
+PARTS = ("forward", "loss", "backward", "optimiser")
+
+
+@dataclass
+class Options:
+    """What is measured."""
+
+    attentions: list[str] = option(["full", "clustered-100", "i-clustered-100"], help="mechanisms")
+    model: str = option("wsj", help="preset in conf/model")
+    frames: int = option(780, help="of each utterance in a training step", unit="frames")
+    batch: int = option(4, help="utterances in a training step")
+    rounds: int = option(7, help="after one that isn't counted")
+    encode: int = option(
+        0, help="encode one recording of so many frames instead, each mechanism in a process of its own"
+    )
+    threads: int = option(1, help="of PyTorch")
+
+
+class Model(torch.nn.Module):
+    """Features to CTC log-probabilities."""
+
+    def __init__(self, preset: ModelConfig, attention: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder = Encoder(preset, MEL_BINS, attention, "auto")
+        self.head = CTCHead(preset.heads * preset.head_dim, VOCABULARY)
+
+    def forward(self, features: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Map [B, T, F] and [B] to [B, T', V] and [B]."""
+        states, lengths = self.encoder(features, lengths)
+        return self.head(states), lengths
+
+
+def training_steps(preset: ModelConfig, optimizer: OptimizerConfig, options: Options) -> None:
+    """Time the parts of a training step, the mechanisms taking turns."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(options.batch, options.frames, MEL_BINS, generator=generator)
+    lengths = torch.full((options.batch,), options.frames)
+    count = options.frames // preset.subsampling // FRAMES_PER_LABEL
+    labels = torch.randint(1, VOCABULARY, (options.batch, count), generator=generator)
+    label_lengths = torch.full((options.batch,), count)
+    models = {name: Model(preset, name) for name in options.attentions}
+    optimizers = {
+        name: build_optimizer(dict(model.named_parameters()), optimizer) for name, model in models.items()
+    }
+    times: dict[str, list[list[float]]] = {name: [] for name in models}
+    for index in range(options.rounds + 1):
+        for name, model in models.items():
+            marks = [time.process_time()]
+            log_probs, frames = model(features, lengths)
+            marks.append(time.process_time())
+            loss = ctc_loss(log_probs, frames, labels, label_lengths).sum() / label_lengths.sum()
+            marks.append(time.process_time())
+            loss.backward()
+            marks.append(time.process_time())
+            optimizers[name].step()
+            optimizers[name].zero_grad()
+            marks.append(time.process_time())
+            if index:
+                times[name].append([b - a for a, b in itertools.pairwise(marks)])
+    title = f"CPU s of a training step, {options.batch} × {options.frames} frames, preset {options.model}"
+    table = Table("attention", *PARTS, "step ± quartiles", f"{options.attentions[0]} / it", title=title)
+    steps = {name: [sum(row) for row in rows] for name, rows in times.items()}
+    base = statistics.median(steps[options.attentions[0]])
+    for name, rows in times.items():
+        parts = [statistics.median(column) for column in zip(*rows, strict=True)]
+        step = statistics.median(steps[name])
+        low, _, high = statistics.quantiles(steps[name], n=4, method="inclusive")
+        cells = [
+            *(f"{part:.3f}" for part in parts),
+            f"{step:.3f} ± {(high - low) / 2:.3f}",
+            f"{base / step:.2f}",
+        ]
+        table.add_row(name, *cells)
+    Console().print(table)
+
+
+def encode(preset: ModelConfig, attention: str, options: Options) -> tuple[float, float, float]:
+    """Encode one recording: CPU seconds, wall seconds, and MiB above the model and its input."""
+    torch.set_num_threads(options.threads)
+    model = Model(preset, attention).eval()
+    features = torch.randn(1, options.encode, MEL_BINS, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        model(features[:, :512], torch.tensor([512]))
+        held_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        cpu_s, wall_s = time.process_time(), time.perf_counter()
+        model(features, torch.tensor([options.encode]))
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return time.process_time() - cpu_s, time.perf_counter() - wall_s, (peak_kib - held_kib) / 1024
+
+
+def encodings(preset: ModelConfig, options: Options) -> None:
+    """Encode a long recording with each mechanism and print what it took."""
+    table = Table(
+        "attention", "CPU s", "wall s", "MiB above model and input", title=f"{options.encode} frames encoded"
+    )
+    for name in options.attentions:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            cpu_s, wall_s, mib = pool.apply(encode, (preset, name, options))
+        table.add_row(name, f"{cpu_s:.1f}", f"{wall_s:.1f}", f"{mib:.0f}")
+    Console().print(table)
+
+
+def main(words: list[str]) -> None:
+    """Measure what the words ask for."""
+    options = config.parse(Options, words)
+    torch.set_num_threads(options.threads)
+    preset = config.compose(TrainConfig, "train", [f"model={options.model}", "optimizer=radam"])
+    if options.encode:
+        encodings(preset.model, options)
+    else:
+        training_steps(preset.model, preset.optimizer, options)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"model_benchmark: {error.line}")
