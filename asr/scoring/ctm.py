@@ -1,0 +1,120 @@
+"""Conversation time marks (CTM): recognised words with recording, channel and time."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from asr.errors import UserError
+from asr.preparation.text_files import read_lines
+from asr.scoring.text_lines import write_atomically
+
+BEGIN, NEXT, END = "<ALT_BEGIN>", "<ALT>", "<ALT_END>"
+
+
+@dataclass(frozen=True)
+class CtmWord:
+    """A recognised word of one channel of a recording."""
+
+    file: str
+    channel: str
+    start_s: float
+    duration_s: float
+    word: str
+    confidence: float | None = None  # 0 … 1
+
+    @property
+    def middle_s(self) -> float:
+        """Where the word is, when a segment is looked for that it lies in."""
+        return self.start_s + self.duration_s / 2.0
+
+
+@dataclass(frozen=True)
+class CtmAlternatives:
+    """Word sequences of which any counts as recognised."""
+
+    file: str
+    channel: str
+    choices: tuple[tuple[CtmWord, ...], ...]
+
+    @property
+    def start_s(self) -> float:
+        """The start of the earliest word."""
+        return min(word.start_s for choice in self.choices for word in choice)
+
+    @property
+    def middle_s(self) -> float:
+        """The middle of the last word of all choices (sclite's rule)."""
+        return max(word.middle_s for choice in self.choices for word in choice)
+
+
+CtmEntry = CtmWord | CtmAlternatives
+
+
+def read_ctm(path: str | Path) -> list[CtmEntry]:
+    """Read `file channel start duration word [confidence]` lines and alternatives between `<ALT…>` lines.
+
+    Raises:
+        UserError: no such file, other bytes than UTF-8, a line that isn't such a word (as file:line).
+    """
+    lines = (
+        (f"{path}:{number}", line.split()) for number, line in read_lines(path) if not line.startswith(";;")
+    )
+    entries: list[CtmEntry] = []
+    for where, fields in lines:
+        if len(fields) > 4 and fields[4].upper() == BEGIN:
+            entries.append(_read_alternatives(lines, fields, where))
+        else:
+            entries.append(_parse(fields, where))
+    return entries
+
+
+def write_ctm(path: str | Path, entries: Iterable[CtmEntry]) -> None:
+    """Write words and alternatives by recording, channel and time, as sclite wants them."""
+    write_atomically(path, (line for entry in in_order(entries) for line in format_entry(entry)))
+
+
+def in_order(entries: Iterable[CtmEntry]) -> list[CtmEntry]:
+    """Sort by recording, channel and start; what starts at the same time keeps its order."""
+    return sorted(entries, key=lambda entry: (entry.file, entry.channel, entry.start_s))
+
+
+def format_entry(entry: CtmEntry) -> Iterator[str]:
+    """Yield the line of a word, or the lines of alternatives."""
+    if isinstance(entry, CtmWord):
+        confidence = "" if entry.confidence is None else f" {entry.confidence:.4f}"
+        times = f"{entry.start_s:.3f} {entry.duration_s:.3f}"
+        yield f"{entry.file} {entry.channel} {times} {entry.word}{confidence}"
+        return
+    for index, choice in enumerate(entry.choices):
+        yield f"{entry.file} {entry.channel} * * {NEXT if index else BEGIN}"
+        for word in choice:
+            yield from format_entry(word)
+    yield f"{entry.file} {entry.channel} * * {END}"
+
+
+def _read_alternatives(
+    lines: Iterator[tuple[str, list[str]]], first: list[str], where: str
+) -> CtmAlternatives:
+    choices: list[list[CtmWord]] = [[]]
+    for place, fields in lines:
+        match fields[4].upper() if len(fields) > 4 else "":
+            case "<ALT>":
+                choices.append([])
+            case "<ALT_END>":
+                if not any(choices):
+                    break
+                return CtmAlternatives(first[0], first[1], tuple(map(tuple, choices)))
+            case _:
+                choices[-1].append(_parse(fields, place))
+    raise UserError(f"{where}: expected words and {END} after {BEGIN}, found none")
+
+
+def _parse(fields: list[str], where: str) -> CtmWord:
+    try:
+        start_s, duration_s = float(fields[2]), float(fields[3])
+        confidence = float(fields[5]) if len(fields) > 5 and fields[5].upper() != "NA" else None
+        return CtmWord(fields[0], fields[1], start_s, duration_s, fields[4], confidence)
+    except (ValueError, IndexError):
+        raise UserError(
+            f"{where}: expected `file channel start duration word`, found {' '.join(fields)[:60]!r}"
+        ) from None

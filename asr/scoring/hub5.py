@@ -1,0 +1,145 @@
+"""Scoring as in NIST's Hub-5 evaluations: STM reference, CTM hypothesis, mapping rules, sclite's counts."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from asr.errors import UserError
+from asr.scoring.alignment import Edit
+from asr.scoring.ctm import CtmAlternatives, CtmEntry, CtmWord, in_order
+from asr.scoring.error_rates import ErrorCounts
+from asr.scoring.glm import Glm
+from asr.scoring.network import Network, align_networks, network_of, tokens_of
+from asr.scoring.stm import Stm, StmSegment, by_channel
+
+NO_RULES = Glm([])
+
+
+@dataclass(frozen=True)
+class SegmentScore:
+    """The alignment of one segment of the reference."""
+
+    segment: StmSegment
+    edits: list[Edit]
+    counts: ErrorCounts
+
+
+def score_segments(
+    stm: Stm,
+    entries: Iterable[CtmEntry],
+    reference_rules: Glm = NO_RULES,
+    hypothesis_rules: Glm = NO_RULES,
+    *,
+    progress: bool = False,
+) -> list[SegmentScore]:
+    """Align what was recognised with the reference, segment by segment, as `hubscr.pl` does.
+
+    A word belongs to the first segment of its channel that ends after the word's middle, else to the
+    last one. Segments marked IGNORE_TIME_SEGMENT_IN_SCORING count for nothing, nor do their words. A
+    channel without words is one of deletions.
+
+    Args:
+        stm: reference.
+        entries: hypothesis, in any order.
+        reference_rules: `read_glm(path, "reference")`.
+        hypothesis_rules: `read_glm(path, "hypothesis")`.
+        progress: draw a bar.
+
+    Raises:
+        UserError: a word in a channel that the reference lacks, or markup that can't be read.
+    """
+    segments = by_channel(stm.segments)
+    heard: dict[tuple[str, str], list[CtmEntry]] = {channel: [] for channel in segments}
+    for entry in in_order(entries):
+        channel = (entry.file, entry.channel)
+        if channel not in heard:
+            raise UserError(
+                f"recording {entry.file}, channel {entry.channel}: expected it in the reference, found it "
+                "in the hypothesis alone"
+            )
+        heard[channel] += filter_entry(entry, hypothesis_rules)
+    work = [pair for channel in segments for pair in _assigned(segments[channel], heard[channel])]
+    bar = track(work, "scoring", console=Console(stderr=True), transient=True, disable=not progress)
+    return [_score(segment, own, reference_rules) for segment, own in bar if not segment.ignored]
+
+
+def pooled(scores: Sequence[SegmentScore]) -> ErrorCounts:
+    """Add up the counts."""
+    return sum((score.counts for score in scores), ErrorCounts())
+
+
+def filter_entry(entry: CtmEntry, rules: Glm) -> list[CtmEntry]:
+    """Apply mapping rules to a recognised word, which may become several, alternatives, or nothing.
+
+    The word's time is shared out equally among the words that it becomes.
+    """
+    if isinstance(entry, CtmAlternatives):
+        return [replace(entry, choices=tuple(_filter_choice(choice, rules) for choice in entry.choices))]
+    try:
+        tokens = tokens_of(rules.filter(entry.word))
+    except ValueError as error:
+        raise UserError(f"recording {entry.file}, word at {entry.start_s:g} s: {error}") from None
+    choices: list[list[str]] = [[]]
+    for token in tokens:
+        if token == "/":
+            choices.append([])
+        elif token not in ("{", "}"):
+            choices[-1].append(token)
+    spread = [_spread(entry, choice) for choice in choices if choice]
+    if len(spread) > 1:
+        return [CtmAlternatives(entry.file, entry.channel, tuple(spread))]
+    return list(spread[0]) if spread else []
+
+
+def _filter_choice(choice: Iterable[CtmWord], rules: Glm) -> tuple[CtmWord, ...]:
+    """Apply mapping rules within an alternative; of further alternatives in it the first stands."""
+    filtered = [entry for word in choice for entry in filter_entry(word, rules)]
+    return tuple(
+        word for x in filtered for word in (x.choices[0] if isinstance(x, CtmAlternatives) else (x,))
+    )
+
+
+def _spread(entry: CtmWord, tokens: list[str]) -> tuple[CtmWord, ...]:
+    if len(tokens) == 1:
+        return (replace(entry, word=tokens[0]),)
+    share_s = entry.duration_s / len(tokens)
+    # Rounded to milliseconds, as SCTK's filter writes them.
+    starts_s = [round(entry.start_s + share_s * i, 3) for i in range(len(tokens))]
+    return tuple(
+        replace(entry, word=token, start_s=start_s, duration_s=round(share_s, 3))
+        for token, start_s in zip(tokens, starts_s, strict=True)
+    )
+
+
+def _assigned(segments: list[StmSegment], entries: list[CtmEntry]) -> list[tuple[StmSegment, list[CtmEntry]]]:
+    assigned = []
+    position = 0
+    for segment in segments[:-1]:
+        start = position
+        end_s = float(np.float32(segment.end_s))  # sclite keeps the times of segments in single precision
+        while position < len(entries) and entries[position].middle_s < end_s:
+            position += 1
+        assigned.append((segment, entries[start:position]))
+    return [*assigned, (segments[-1], entries[position:])]
+
+
+def _score(segment: StmSegment, entries: list[CtmEntry], rules: Glm) -> SegmentScore:
+    try:
+        reference = network_of(rules.filter(segment.text))
+    except ValueError as error:
+        raise UserError(f"segment {segment.name}: {error}") from None
+    edits = align_networks(reference, _network(entries))
+    return SegmentScore(segment, edits, ErrorCounts.of(edits))
+
+
+def _network(entries: list[CtmEntry]) -> Network:
+    network = Network()
+    for entry in entries:
+        if isinstance(entry, CtmWord):
+            network.add_tokens([entry.word])
+        else:
+            network.add_choices([[word.word for word in choice] or ["@"] for choice in entry.choices])
+    return network

@@ -1,0 +1,227 @@
+"""Alignment of word networks as NIST's sclite does it: alternatives, optional words, fragments.
+
+Costs (SCTK, sclite options -F -D): 4 for a substitution, 3 for an insertion or a deletion, 2 for leaving
+out an optional word, 0.001 for leaving out `@`, 1 for `@` against `@`. Of alignments of the same cost the
+one that sclite finds is taken, so that the counts of substitutions, deletions and insertions are the same.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from asr.scoring.alignment import Edit
+
+NULL = "@"  # stands for no word in an alternation
+
+
+@dataclass(frozen=True)
+class NetworkWord:
+    """A word of a network."""
+
+    text: str
+    optional: bool = False
+
+    @classmethod
+    def parse(cls, written: str) -> "NetworkWord":
+        """Return the word of `word`, `(word)`; a last `*` and what follows a semicolon are dropped."""
+        text = written.partition(";")[0].lower()
+        if len(text) > 1 and text.endswith("*"):
+            text = text[:-1]
+        if text.startswith("(") and text.endswith(")"):
+            return cls(text[1:-1], optional=True)
+        return cls(text)
+
+    @property
+    def null(self) -> bool:
+        """Whether this is no word."""
+        return self.text == NULL and not self.optional
+
+    @property
+    def fragment(self) -> bool:
+        """Whether the word was broken off: `-x` or `x-`."""
+        return self.text.endswith("-") or (self.text.startswith("-") and not self.optional)
+
+    @property
+    def shown(self) -> str:
+        """The word as it is printed."""
+        return f"({self.text})" if self.optional else self.text
+
+
+@dataclass
+class Network:
+    """Words and for each the positions of those that may come right before it; 0 is the beginning.
+
+    Attributes:
+        words: words[0] is None, the beginning.
+        before: before[i] are the predecessors of words[i], in the order in which they are looked at.
+        last: the words at which the network ends.
+    """
+
+    words: list[NetworkWord | None] = field(default_factory=lambda: [None])
+    before: list[list[int]] = field(default_factory=lambda: [[]])
+    last: list[int] = field(default_factory=lambda: [0])
+
+    def add_word(self, word: NetworkWord) -> None:
+        """Put a word after all ends."""
+        self.words.append(word)
+        self.before.append(self.last)
+        self.last = [len(self.words) - 1]
+
+    def add_choices(self, choices: Iterable[Sequence[str]]) -> None:
+        """Put alternatives after all ends, each a sequence of tokens as in `add_tokens`."""
+        start, ends = self.last, []
+        for choice in choices:
+            self.last = start
+            self.add_tokens(choice)
+            ends += self.last
+        self.last = ends
+
+    def add_tokens(self, tokens: Sequence[str]) -> None:
+        """Put words and alternations `{ a b / c }` after all ends; alternations may be nested."""
+        position = 0
+        while position < len(tokens):
+            if tokens[position] != "{":
+                self.add_word(NetworkWord.parse(tokens[position]))
+                position += 1
+                continue
+            choices, position = _split_choices(tokens, position)
+            self.add_choices(choices)
+
+
+def network_of(text: str) -> Network:
+    """Return the network of a text with markup.
+
+    >>> network = network_of("{ he is / he's } (uh) here")
+    >>> [word.shown for word in network.words[1:]], network.before
+    (['he', 'is', "he's", '(uh)', 'here'], [[], [0], [1], [0], [2, 3], [4]])
+
+    Raises:
+        ValueError: an alternation that doesn't end or has nothing in it.
+    """
+    network = Network()
+    network.add_tokens(tokens_of(text))
+    return network
+
+
+def tokens_of(text: str) -> list[str]:
+    """Split at blanks; within alternations braces and slashes are tokens of their own."""
+    tokens: list[str] = []
+    depth = 0
+    for written in text.split():
+        if depth == 0 and not written.startswith("{"):
+            tokens.append(written)
+            continue
+        for token in written.replace("{", " { ").replace("}", " } ").replace("/", " / ").split():
+            depth += (token == "{") - (token == "}")
+            tokens.append(token)
+    return tokens
+
+
+def align_networks(reference: Network, hypothesis: Network) -> list[Edit]:
+    """Return the best alignment of any path of the reference with any path of the hypothesis.
+
+    `@` does not appear. An optional word that is left out counts as right: its edit is `=` with an empty
+    partner.
+    """
+    # cost, and where it comes from, of having gone as far as word r of one and word h of the other
+    cost = [[0.0] * len(hypothesis.words) for _ in reference.words]
+    back = [[(0, 0)] * len(hypothesis.words) for _ in reference.words]
+    for r, spoken in enumerate(reference.words):
+        for h, heard in enumerate(hypothesis.words):
+            if not r and not h:
+                continue
+            # sclite prefers a pair, then an insertion, then a deletion, of the same cost.
+            best = float("inf")
+            if r and h:
+                for r_before in reference.before[r]:
+                    for h_before in hypothesis.before[h]:
+                        if cost[r_before][h_before] < best:
+                            best, back[r][h] = cost[r_before][h_before], (r_before, h_before)
+                best = _total(best, _step(spoken, heard))
+            if h:
+                before = min(hypothesis.before[h], key=cost[r].__getitem__)
+                inserted = _total(cost[r][before], _step(None, heard))
+                if inserted < best:
+                    best, back[r][h] = inserted, (r, before)
+            if r:
+                before = min(reference.before[r], key=lambda position: cost[position][h])
+                deleted = _total(cost[before][h], _step(spoken, None))
+                if deleted < best:
+                    best, back[r][h] = deleted, (before, h)
+            cost[r][h] = best
+    ends = [(r, h) for r in reference.last for h in hypothesis.last]
+    return _trace(reference, hypothesis, back, min(ends, key=lambda end: cost[end[0]][end[1]]))
+
+
+def _trace(
+    reference: Network, hypothesis: Network, back: list[list[tuple[int, int]]], end: tuple[int, int]
+) -> list[Edit]:
+    edits: list[Edit] = []
+    r, h = end
+    while r or h:
+        r_before, h_before = back[r][h]
+        spoken = reference.words[r] if r_before != r else None
+        heard = hypothesis.words[h] if h_before != h else None
+        edits += _edit(spoken, heard)
+        r, h = r_before, h_before
+    return edits[::-1]
+
+
+def _edit(spoken: NetworkWord | None, heard: NetworkWord | None) -> list[Edit]:
+    if (spoken is None or spoken.null) and (heard is None or heard.null):
+        return []
+    if heard is None:
+        assert spoken is not None
+        return [Edit("=", spoken.shown, "") if spoken.optional else Edit("D", spoken.shown, None)]
+    if spoken is None:
+        return [Edit("=", "", heard.shown) if heard.optional else Edit("I", None, heard.shown)]
+    return [Edit("=" if same(spoken, heard) else "S", spoken.shown, heard.shown)]
+
+
+def same(spoken: NetworkWord, heard: NetworkWord) -> bool:
+    """Whether two words count as equal; a fragment equals any word that begins (or ends) as it does."""
+    a, b = spoken.text, heard.text
+    if spoken.fragment or heard.fragment:
+        for fragment, other in ((a, b), (b, a)):
+            if len(fragment) > 1 and fragment.startswith("-"):
+                return other.endswith(fragment[1:])
+            if len(fragment) > 1 and fragment.endswith("-"):
+                return other.startswith(fragment[:-1])
+    return a == b
+
+
+def _step(spoken: NetworkWord | None, heard: NetworkWord | None) -> float:
+    if spoken is None or heard is None:
+        word = spoken or heard
+        assert word is not None
+        return 0.001 if word.null else 2.0 if word.optional else 3.0
+    if spoken.null and heard.null:
+        return 1.0
+    return 0.0 if same(spoken, heard) else 4.0
+
+
+@cache
+def _total(cost: float, step: float) -> float:
+    # sclite adds in single precision, which decides between sums that differ by rounding alone.
+    return float(np.float32(cost) + np.float32(step))
+
+
+def _split_choices(tokens: Sequence[str], start: int) -> tuple[list[list[str]], int]:
+    """Return the alternatives of the alternation at tokens[start], and the position after it."""
+    choices: list[list[str]] = [[]]
+    depth = 0
+    for position in range(start, len(tokens)):
+        token = tokens[position]
+        depth += (token == "{") - (token == "}")
+        if depth == 0:
+            filled = [choice for choice in choices if choice]
+            if not filled:
+                raise ValueError("expected alternatives within { }, found none")
+            return filled, position + 1
+        if token == "/" and depth == 1:
+            choices.append([])
+        elif position > start:
+            choices[-1].append(token)
+    raise ValueError("expected an alternation { a / b } to end, found no }")

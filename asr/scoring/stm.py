@@ -1,0 +1,113 @@
+"""Segment time marks (STM): what was said in each segment of a recording, with NIST's markup."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from asr.errors import UserError
+from asr.preparation.text_files import read_lines
+from asr.scoring.text_lines import write_atomically
+
+IGNORED = "IGNORE_TIME_SEGMENT_IN_SCORING"
+
+
+@dataclass(frozen=True)
+class StmSegment:
+    """One line: a stretch of one channel of a recording, and the words in it.
+
+    `text` may hold alternations `{ a / b }`, `@` for no word, `(optional)` words and fragments `ab-`.
+    """
+
+    file: str
+    channel: str
+    speaker: str
+    start_s: float
+    end_s: float
+    label: str  # `<O,sw,F,sw-F>`, or empty
+    text: str
+
+    @property
+    def ignored(self) -> bool:
+        """Whether scoring leaves this segment out, with all words recognised in it."""
+        return IGNORED in self.text.upper()
+
+    @property
+    def name(self) -> str:
+        """What messages call the segment."""
+        return f"{self.file} {self.channel} {self.start_s:g}–{self.end_s:g} s"
+
+
+@dataclass(frozen=True)
+class Stm:
+    """A file of segments, with the comment lines that say what its labels mean."""
+
+    segments: list[StmSegment]
+    comments: list[str]
+
+    def restricted(self, prefixes: tuple[str, ...]) -> "Stm":
+        """Return the segments of the recordings whose names begin with one of the prefixes."""
+        return Stm([x for x in self.segments if x.file.startswith(prefixes)], self.comments)
+
+
+def read_stm(path: str | Path) -> Stm:
+    """Read `file channel speaker start end [<label>] words…` lines; `;;` begins a comment.
+
+    Raises:
+        UserError: no such file, other bytes than UTF-8, a line that isn't such a segment (as file:line).
+    """
+    segments, comments = [], []
+    for number, line in read_lines(path):
+        if line.startswith(";;"):
+            comments.append(line)
+        else:
+            segments.append(_parse(line, f"{path}:{number}"))
+    if not segments:
+        raise UserError(f"{path}: expected segments, found none")
+    return Stm(segments, comments)
+
+
+def write_stm(path: str | Path, stm: Stm) -> None:
+    """Write comments, then segments, in the order of the file."""
+    write_atomically(path, [*stm.comments, *map(format_segment, stm.segments)])
+
+
+def format_segment(segment: StmSegment) -> str:
+    """Return the segment as a line."""
+    fields = [segment.file, segment.channel, segment.speaker]
+    fields += [f"{segment.start_s:.2f}", f"{segment.end_s:.2f}", segment.label, segment.text]
+    return " ".join(field for field in fields if field)
+
+
+def by_channel(segments: Iterable[StmSegment]) -> dict[tuple[str, str], list[StmSegment]]:
+    """Group the segments by recording and channel, each group in the order of time."""
+    groups: dict[tuple[str, str], list[StmSegment]] = {}
+    for segment in sorted(segments, key=lambda x: (x.file, x.channel, x.start_s)):
+        groups.setdefault((segment.file, segment.channel), []).append(segment)
+    return groups
+
+
+def plain_words(text: str) -> list[str]:
+    """Return the words without markup: of alternations the first, no parentheses, no `@`.
+
+    >>> plain_words("(%HESITATION) { HE'S / HE IS } THE BA- BACK { @ / UH }")
+    ['%HESITATION', "HE'S", 'THE', 'BA-', 'BACK']
+    """
+    first = re.sub(r"\{([^{}/]*)(/[^{}]*)?\}", r" \1 ", text)
+    return [word for word in re.sub(r"[(){}]", " ", first).split() if word != "@"]
+
+
+def _parse(line: str, where: str) -> StmSegment:
+    fields = line.split(maxsplit=5)
+    try:
+        file, channel, speaker = fields[:3]
+        start_s, end_s = float(fields[3]), float(fields[4])
+    except (ValueError, IndexError):
+        raise UserError(
+            f"{where}: expected `file channel speaker start end <label> words`, found {line.strip()[:60]!r}"
+        ) from None
+    if not 0 <= start_s <= end_s:
+        raise UserError(f"{where}: expected a segment from start to end, found {start_s:g} to {end_s:g} s")
+    rest = fields[5] if len(fields) > 5 else ""
+    label, _, text = rest.partition(" ") if rest.startswith("<") else ("", "", rest)
+    return StmSegment(file, channel, speaker, start_s, end_s, label, " ".join(text.split()))

@@ -1,0 +1,1 @@
+"""Recipe `switchboard`: conversational telephone speech, tested on eval2000."""

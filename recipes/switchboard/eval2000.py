@@ -1,0 +1,158 @@
+"""The Hub-5 2000 evaluation set: segments from the PEM file, words from the STM file."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from asr.preparation import read_lines
+from asr.scoring.glm import Glm, read_glm
+from asr.scoring.network import network_of
+from asr.scoring.stm import Stm, StmSegment, plain_words, read_stm
+
+CONVERSATIONS = 40
+UTTERANCES = {"eval2000": 4459, "eval2000_swbd": 1831, "eval2000_callhm": 2628}
+PREFIXES = {"eval2000": ("sw_", "en_"), "eval2000_swbd": ("sw_",), "eval2000_callhm": ("en_",)}
+MARGIN_S = 0.1  # segments are cut tightly; each end is moved out by so much, half-way to a neighbour at most
+NOTHING_SAID = "[noise]"  # the transcript of a segment without words: manifests need one
+
+
+class Span(NamedTuple):
+    """A segment of the PEM file."""
+
+    conversation: str  # sw_4390
+    side: str  # A or B
+    start_s: float
+    end_s: float
+
+    @property
+    def name(self) -> str:
+        """The utterance's id: conversation, side, start and end in hundredths of a second."""
+        return (
+            f"{self.conversation}-{self.side}_{_hundredths(self.start_s):06d}-{_hundredths(self.end_s):06d}"
+        )
+
+
+@dataclass
+class TestSet:
+    """Utterances with their text, the reference to score with, what was left out or is wrong."""
+
+    spans: dict[str, Span]  # as they are cut from the audio, by id
+    texts: dict[str, str]
+    stm: Stm
+    repairs: Counter[str] = field(default_factory=Counter)
+    ignored: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def read_test_set(pem: Path, stm: Path, glm: Path) -> TestSet:
+    """Join segments and reference, and widen the segments.
+
+    Raises:
+        UserError: a file that can't be read, or lines that aren't of its format.
+    """
+    problems: list[str] = []
+    spans = {span.name: span for span in read_pem(pem, problems)}
+    reference, repairs = repaired(read_stm(stm))
+    rules = read_glm(glm, "reference")
+    test = TestSet({}, {}, reference, repairs, problems=problems)
+    by_name = {}
+    for segment in reference.segments:
+        name = Span(segment.file, segment.channel.upper(), segment.start_s, segment.end_s).name
+        by_name[name] = segment
+        if name not in spans:
+            problems.append(f"{stm}: segment {segment.name}: expected it in {pem.name}, found it here alone")
+        elif problem := _markup_problem(segment, rules):
+            problems.append(f"{stm}: segment {segment.name}: {problem}")
+    wide = widened(spans)
+    for name, span in wide.items():
+        if name not in by_name:
+            problems.append(f"{pem}: segment {name}: expected its transcript in {stm.name}, found none")
+        elif by_name[name].ignored:
+            test.ignored.append(name)
+        else:
+            test.spans[name] = span
+            test.texts[name] = " ".join(plain_words(by_name[name].text)).lower() or NOTHING_SAID
+    return test
+
+
+def read_pem(path: Path, problems: list[str]) -> list[Span]:
+    """Read `en_4156 A unknown_speaker 301.85 302.48` lines; `;;` begins a comment."""
+    spans = []
+    for number, line in read_lines(path):
+        if line.lstrip().startswith(";;"):
+            continue
+        fields = line.split()
+        try:
+            conversation, side, _, start_s, end_s = fields
+            span = Span(conversation, side.upper(), float(start_s), float(end_s))
+            if span.side not in ("A", "B") or not 0 <= span.start_s < span.end_s:
+                raise ValueError
+        except ValueError:
+            problems.append(
+                f"{path}:{number}: expected `conversation A|B speaker start end`, found {line.strip()!r}"
+            )
+            continue
+        spans.append(span)
+    return spans
+
+
+def repaired(stm: Stm) -> tuple[Stm, Counter[str]]:
+    """Return the reference without what NIST's own programs stumble over, and how often that was.
+
+    `((` becomes `(`, and the marks of asides are taken out.
+    """
+    repairs: Counter[str] = Counter()
+    segments = []
+    for segment in stm.segments:
+        text, asides = re.subn(r"<[BE]_ASIDE>", " ", segment.text, flags=re.IGNORECASE)
+        label = segment.label
+        if label.upper() in ("<B_ASIDE>", "<E_ASIDE>"):
+            label, asides = "", asides + 1
+        text, doubled = re.subn(r"\(\s*\(", "(", text)
+        repairs.update({"marks of asides": asides, "doubled parentheses": doubled})
+        segments.append(replace(segment, label=label, text=" ".join(text.split())))
+    return Stm(segments, stm.comments), +repairs
+
+
+def widened(spans: dict[str, Span], margin_s: float = MARGIN_S) -> dict[str, Span]:
+    """Return the segments longer by `margin_s` at each end, where the neighbours leave room for it."""
+    wide: dict[str, Span] = {}
+    sides: dict[tuple[str, str], list[tuple[str, Span]]] = {}
+    for name, span in spans.items():
+        sides.setdefault((span.conversation, span.side), []).append((name, span))
+    for side in sides.values():
+        side.sort(key=lambda item: item[1].start_s)
+        ends = [None, *(span.end_s for _, span in side)]
+        starts = [*(span.start_s for _, span in side[1:]), None]
+        for (name, span), before_s, after_s in zip(side, ends, starts, strict=False):
+            wide[name] = span._replace(
+                start_s=max(0.0, span.start_s - _room(before_s, span.start_s, margin_s)),
+                end_s=span.end_s + _room(span.end_s, after_s, margin_s),
+            )
+    return {name: wide[name] for name in sorted(spans)}
+
+
+def subset(names: Iterable[str], split: str) -> list[str]:
+    """Return the utterances of eval2000, eval2000_swbd or eval2000_callhm."""
+    return [name for name in names if name.startswith(PREFIXES[split])]
+
+
+def _room(end_s: float | None, start_s: float | None, margin_s: float) -> float:
+    if end_s is None or start_s is None:
+        return margin_s
+    return max(0.0, min(margin_s, (start_s - end_s) / 2))
+
+
+def _hundredths(time_s: float) -> int:
+    return round(100 * time_s)
+
+
+def _markup_problem(segment: StmSegment, rules: Glm) -> str | None:
+    try:
+        network_of(rules.filter(segment.text))
+    except ValueError as error:
+        return str(error)
+    return None

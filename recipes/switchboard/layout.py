@@ -1,0 +1,133 @@
+"""Where things lie in a copy of Switchboard (LDC97S62), its transcripts and eval2000."""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from asr.errors import UserError
+
+from .transcripts import FILE as TRANSCRIPT
+
+DICTIONARY = "sw-ms98-dict.text"
+DISC = re.compile(r"(swb1|swbd1|sw1)?[_-]?d(isc)?[_-]?\d+", re.IGNORECASE)
+PEM, STM, GLM = "hub5e_00.pem", "hub5e00.english.000405.stm", "en20000405_hub5.glm"
+LDC = "LDC97S62"
+TRANSCRIPTS_HINT = (
+    "the MS98 transcripts are free: https://www.openslr.org/5 (or the link on the corpus' page at the LDC)"
+)
+
+
+@dataclass
+class Corpus:
+    """The files that preparation reads.
+
+    Attributes:
+        audio: SPHERE files by conversation, `sw02001`.
+        transcripts: by conversation side, `sw02001-A`.
+        dictionary: the distribution's lexicon, None where it isn't.
+    """
+
+    audio: dict[str, str] = field(default_factory=dict)
+    transcripts: dict[str, str] = field(default_factory=dict)
+    dictionary: Path | None = None
+
+
+@dataclass
+class Eval2000:
+    """The test set's files: audio by conversation, segments, reference, mapping rules."""
+
+    audio: dict[str, str]
+    pem: Path
+    stm: Path
+    glm: Path
+
+
+def find_corpus(corpus: str, transcripts: str = "") -> Corpus:
+    """Look below the folders that the user named, in whatever case of letters.
+
+    Raises:
+        UserError: a folder isn't there, is one disc, or has no audio or no transcripts.
+    """
+    root = _folder("corpus", corpus)
+    roots = [root, *([_folder("transcripts", transcripts)] if transcripts else [])]
+    found = Corpus()
+    for path in (path for folder in roots for path in _files(folder)):
+        name = os.path.basename(path).lower()
+        if name.endswith(".sph"):
+            found.audio.setdefault(conversation_of(name), path)
+        elif side := TRANSCRIPT.fullmatch(name):
+            found.transcripts.setdefault(f"sw0{side[1]}-{side[2].upper()}", path)
+        elif name == DICTIONARY:
+            found.dictionary = found.dictionary or Path(path)
+    _refuse_disc(root, found)
+    if not found.audio:
+        kind = "transcripts without audio" if found.transcripts else "something else"
+        raise UserError(f"corpus={root}: expected the .sph files of {LDC} somewhere below, found {kind}")
+    if not found.transcripts:
+        raise UserError(
+            f"corpus={root}: expected sw2001A-ms98-a-trans.text and its like somewhere below, found none; "
+            f"name their folder with transcripts=… ({TRANSCRIPTS_HINT})"
+        )
+    return found
+
+
+def find_eval2000(speech: str, transcripts: str = "") -> Eval2000:
+    """Look for the test set below one folder, or below one for audio and one for the reference.
+
+    Raises:
+        UserError: a folder isn't there, or a file that is needed isn't below.
+    """
+    roots = [_folder("eval2000", speech)]
+    if transcripts:
+        roots.append(_folder("eval2000_transcripts", transcripts))
+    audio: dict[str, str] = {}
+    named: dict[str, Path] = {}
+    for path in (path for folder in roots for path in _files(folder)):
+        name = os.path.basename(path).lower()
+        if re.fullmatch(r"(sw|en)_\d+\.sph", name):
+            audio.setdefault(name.removesuffix(".sph"), path)
+        named.setdefault(name, Path(path))
+    below = " and ".join(str(root) for root in roots)
+    if not audio:
+        raise UserError(f"{below}: expected sw_4390.sph, en_4156.sph and their like (LDC2002S09), found none")
+    missing = [name for name in (PEM, STM, GLM) if name not in named]
+    if missing:
+        hint = "" if missing == [PEM] else "; name the folder of LDC2002T43 with eval2000_transcripts=…"
+        raise UserError(f"{below}: expected {', '.join(missing)} somewhere below, found none{hint}")
+    return Eval2000(audio, named[PEM], named[STM], named[GLM])
+
+
+def conversation_of(name: str) -> str:
+    """Return the conversation of an audio file: `sw2001.sph` and `sw02001.sph` are `sw02001`."""
+    stem = name.lower().removesuffix(".sph")
+    number = re.fullmatch(r"sw0?(\d{4})", stem)
+    return f"sw0{number[1]}" if number else stem
+
+
+def _folder(option: str, value: str) -> Path:
+    if not value:
+        raise UserError(f"{option}= is empty: name the folder with {LDC} (audio and MS98 transcripts)")
+    path = Path(value)
+    if not path.is_dir():
+        raise UserError(f"{option}={path}: expected a folder, found {'a file' if path.exists() else 'none'}")
+    return path.absolute()
+
+
+def _files(folder: Path) -> Iterator[str]:
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders.sort()
+        yield from (os.path.join(place, name) for name in sorted(names))
+
+
+def _refuse_disc(root: Path, found: Corpus) -> None:
+    """Say so where one disc of several was named."""
+    if DISC.fullmatch(root.name) is None or not found.audio:
+        return
+    others = [path.name for path in root.parent.iterdir() if path.is_dir() and path != root]
+    if others := sorted(name for name in others if DISC.fullmatch(name)):
+        raise UserError(
+            f"corpus={root}: this looks like the disc {root.name} alone; the parent is needed, which also "
+            f"has {', '.join(others[:5])}"
+        )

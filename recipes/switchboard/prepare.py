@@ -1,0 +1,259 @@
+"""Recipe `switchboard`: Switchboard-1 and eval2000 to manifests, a lexicon and references."""
+
+import csv
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from lhotse import MonoCut, Recording
+
+from asr.config import option
+from asr.data.sphere import read_header, sphere_recording
+from asr.errors import UserError
+from asr.preparation import Preparation, PreparationOptions, read_lines, utterance_cut
+from asr.scoring.stm import write_stm
+from asr.text.lexicon import Lexicon
+
+from . import eval2000 as test_set
+from .layout import DICTIONARY, Corpus, Eval2000, find_corpus, find_eval2000
+from .pronunciations import public_lexicon, read_dictionary
+from .splits import SEGMENTS, divide
+from .transcripts import Segment, read_transcript
+from .words import is_noise
+
+SAMPLE_RATE = 8000
+CHANNEL = {"A": 0, "B": 1}
+FILES = (2435, 2438)  # both counts are in use: the later pressing lacks three
+OVERHANG_S = 0.5  # so far a segment may end behind its audio, and is cut short
+LICENCE = (
+    "Switchboard-1 Release 2 (LDC97S62) and eval2000 (LDC2002S09, LDC2002T43) are licensed by the Linguistic "
+    "Data Consortium: https://www.ldc.upenn.edu. The audio is not copied: the manifests point into it."
+)
+
+
+@dataclass
+class Options(PreparationOptions):
+    """Where the corpora lie."""
+
+    corpus: str = option("", help="folder with LDC97S62 (*.sph) and, as a rule, swb_ms98_transcriptions")
+    transcripts: str = option("", help="folder with swb_ms98_transcriptions, where it lies elsewhere")
+    eval2000: str = option("", help="folder with LDC2002S09 (audio, PEM) and LDC2002T43; empty: no test set")
+    eval2000_transcripts: str = option("", help="folder with LDC2002T43, where it lies elsewhere")
+    call_table: str = option("", help="call_con_tab.csv: callers are the speakers; empty: conversation sides")
+    lexicon: str = option("auto", help="auto | ms98 | cmudict; auto: sw-ms98-dict.text where it is")
+
+
+def prepare(options: Options, folder: Path) -> None:
+    """Write train_dev, train_nodev and train_nodup, eval2000 with its subsets, lexicon and LM text.
+
+    The audio stays where it is: a cut names file, channel and time.
+    """
+    if options.lexicon not in ("auto", "ms98", "cmudict"):
+        raise UserError(f"lexicon={options.lexicon}: expected auto, ms98 or cmudict")
+    corpus = find_corpus(options.corpus, options.transcripts)
+    evaluation = find_eval2000(options.eval2000, options.eval2000_transcripts) if options.eval2000 else None
+    sources = [Path(x) for x in _named(options)]
+    run = Preparation("switchboard", folder, options)
+    if run.is_done(sources):
+        return
+    speakers = _callers(options.call_table) if options.call_table else {}
+    segments = _read_segments(run, corpus)
+    recordings = _recordings(run, corpus.audio, "reading headers")
+    _compare(run, corpus)
+    run.expect("segments with words in the transcripts", SEGMENTS, len(segments))
+    if len(corpus.audio) not in FILES:
+        run.problem(f"audio files: expected {FILES[0]} or {FILES[1]}, found {len(corpus.audio)}")
+    segments = [segment for segment in segments if _fits(run, segment, recordings)]
+    divided = divide(segments)
+    splits: dict[str, Iterable[MonoCut]] = {
+        name: _training_cuts(members, recordings, speakers) for name, members in divided.items()
+    }
+    notes = {"Licence": LICENCE}
+    files: dict[str, Callable[[Path], object]] = {}
+    if evaluation:
+        splits |= _test_cuts(run, evaluation, files, notes)
+    run.check()
+    lexicon, notes["Lexicon"] = _lexicon(options, corpus, segments)
+    run.finish(
+        splits,
+        lexicon=lexicon,
+        texts={"train": _sentences(divided["train_nodev"])},
+        sources=sources,
+        notes=notes,
+        files=files,
+    )
+
+
+def _sentences(segments: list[Segment]) -> Iterator[str]:
+    """Yield the words of each utterance that has any besides noises."""
+    for segment in segments:
+        if words := [word for word in segment.text.split() if not is_noise(word)]:
+            yield " ".join(words)
+
+
+def _named(options: Options) -> Iterator[str]:
+    places = (options.corpus, options.transcripts, options.eval2000, options.eval2000_transcripts)
+    yield from (place for place in (*places, options.call_table) if place)
+
+
+def _read_segments(run: Preparation, corpus: Corpus) -> list[Segment]:
+    """Read all transcripts; report what can't be read, and drop what has no words."""
+    segments: list[Segment] = []
+    seen: set[str] = set()
+    for transcript in run.map(read_transcript, list(corpus.transcripts.values()), "reading transcripts"):
+        if transcript is None:
+            continue
+        for message in transcript.problems:
+            run.problem(message)
+        for segment in transcript.segments:
+            if not segment.text:
+                run.drop(segment.name, "silence")
+            elif segment.name in seen:
+                run.problem(f"utterance {segment.name!r}: expected ids to be distinct, found this one again")
+            else:
+                seen.add(segment.name)
+                segments.append(segment)
+    return segments
+
+
+def _recordings(run: Preparation, audio: dict[str, str], label: str) -> dict[str, Recording]:
+    """Return the recordings by conversation; what isn't two channels at 8 kHz is a problem."""
+    found = run.map(_recording, list(audio.items()), label)
+    return {recording.id: recording for recording in found if recording is not None}
+
+
+def _recording(item: tuple[str, str]) -> Recording:
+    conversation, path = item
+    header = read_header(path)
+    if header.channels != 2:
+        raise UserError(f"{path}: expected two channels, one for each side, found {header.channels}")
+    if header.sample_rate != SAMPLE_RATE:
+        raise UserError(f"{path}: expected {SAMPLE_RATE} Hz, found {header.sample_rate} Hz")
+    return sphere_recording(path, conversation)
+
+
+def _compare(run: Preparation, corpus: Corpus) -> None:
+    """Report transcripts without audio, audio without transcripts, and single sides."""
+    for side, path in corpus.transcripts.items():
+        if side.partition("-")[0] not in corpus.audio:
+            run.problem(f"{path}: expected the audio {side.partition('-')[0]}.sph, found none")
+    for conversation, path in corpus.audio.items():
+        for side in CHANNEL:
+            if f"{conversation}-{side}" not in corpus.transcripts:
+                run.problem(f"{path}: expected a transcript of side {side}, found none")
+
+
+def _fits(run: Preparation, segment: Segment, recordings: dict[str, Recording]) -> bool:
+    recording = recordings.get(segment.conversation)
+    if recording is None:
+        return False  # reported with its file
+    if segment.start / 100 < recording.duration and segment.end / 100 <= recording.duration + OVERHANG_S:
+        return True
+    run.problem(
+        f"utterance {segment.name!r}: expected it within the {recording.duration:.2f} s of "
+        f"{recording.sources[0].source}, found its end at {segment.end / 100:.2f} s"
+    )
+    return False
+
+
+def _training_cuts(
+    segments: list[Segment], recordings: dict[str, Recording], speakers: dict[str, str]
+) -> Iterator[MonoCut]:
+    for segment in segments:
+        recording = recordings[segment.conversation]
+        side = f"{segment.conversation}-{segment.side}"
+        start_s = segment.start / 100
+        yield utterance_cut(
+            segment.name,
+            recording,
+            segment.text,
+            speakers.get(side, side),
+            start_s=start_s,
+            duration_s=round(min(segment.end / 100, recording.duration) - start_s, 6),
+            channel=CHANNEL[segment.side],
+        )
+
+
+def _test_cuts(
+    run: Preparation, evaluation: Eval2000, files: dict[str, Callable[[Path], object]], notes: dict[str, str]
+) -> dict[str, Iterable[MonoCut]]:
+    """Return the splits of eval2000; put references and rules into `files`, what was changed into `notes`."""
+    test = test_set.read_test_set(evaluation.pem, evaluation.stm, evaluation.glm)
+    for message in test.problems:
+        run.problem(message)
+    for name in test.ignored:
+        run.drop(name, "eval2000: not to be scored")
+    recordings = _recordings(run, evaluation.audio, "reading headers of eval2000")
+    run.expect("eval2000: conversations", test_set.CONVERSATIONS, len(evaluation.audio))
+    named = {span.conversation for span in test.spans.values()}
+    for conversation in sorted(named - evaluation.audio.keys()):
+        run.problem(f"{evaluation.pem}: expected the audio {conversation}.sph, found none")
+    files["hub5.glm"] = partial(shutil.copyfile, evaluation.glm)
+    splits: dict[str, Iterable[MonoCut]] = {}
+    for split, expected in test_set.UTTERANCES.items():
+        members = test_set.subset(test.spans, split)
+        run.expect(f"{split}: utterances", expected, len(members))
+        there = [name for name in members if test.spans[name].conversation in recordings]
+        splits[split] = _evaluation_cuts(run, there, test, recordings)
+        files[f"{split}.stm"] = partial(write_stm, stm=test.stm.restricted(test_set.PREFIXES[split]))
+    changes = ", ".join(f"{count} × {what}" for what, count in test.repairs.items()) or "none"
+    notes["eval2000"] = (
+        f"Segments of {evaluation.pem.name}, each end moved out by {test_set.MARGIN_S} s where the neighbours "
+        f"leave room. Taken out of the reference, since NIST's programs stumble over it: {changes}. The "
+        "manifests have its words without markup; official figures come from the STM files with hub5.glm (`asr score`)."
+    )
+    return splits
+
+
+def _evaluation_cuts(
+    run: Preparation, names: list[str], test: test_set.TestSet, recordings: dict[str, Recording]
+) -> Iterator[MonoCut]:
+    for name in names:
+        span = test.spans[name]
+        recording = recordings[span.conversation]
+        end_s = min(span.end_s, recording.duration)
+        if span.end_s > recording.duration + OVERHANG_S:
+            run.problem(
+                f"utterance {name!r}: expected it within the {recording.duration:.2f} s of "
+                f"{recording.sources[0].source}, found its end at {span.end_s:.2f} s"
+            )
+            continue
+        yield utterance_cut(
+            name,
+            recording,
+            test.texts[name],
+            f"{span.conversation}-{span.side}",
+            start_s=round(span.start_s, 6),
+            duration_s=round(end_s - span.start_s, 6),
+            channel=CHANNEL[span.side],
+        )
+
+
+def _lexicon(options: Options, corpus: Corpus, segments: list[Segment]) -> tuple[Lexicon, str]:
+    """Return the lexicon and a sentence that says which it is."""
+    if options.lexicon == "ms98" and corpus.dictionary is None:
+        raise UserError(f"lexicon=ms98: expected {DICTIONARY} below the corpus, found none")
+    if options.lexicon != "cmudict" and corpus.dictionary is not None:
+        lexicon, left_out = read_dictionary(corpus.dictionary)
+        return lexicon, (
+            f"{corpus.dictionary.name} of the distribution, letters and noises added; {left_out} entries "
+            "without a word or phones left out."
+        )
+    words = {word for segment in segments for word in segment.text.split()}
+    missing = f"since {DICTIONARY} is missing" if corpus.dictionary is None else "as asked for"
+    return public_lexicon(words), (
+        f"CMUdict, {missing}: phone error rates do not compare with those of other recipes."
+    )
+
+
+def _callers(path: str) -> dict[str, str]:
+    """Read the LDC's call table, `2001, "A", 1007, …`: the caller of each conversation side."""
+    callers = {}
+    for number, line in read_lines(path):
+        fields = [field.strip().strip('"') for field in next(csv.reader([line], skipinitialspace=True))]
+        if len(fields) < 3 or not fields[0].isdigit() or fields[1] not in CHANNEL or not fields[2].isdigit():
+            raise UserError(f"{path}:{number}: expected `conversation, side, caller, …`, found {line[:60]!r}")
+        callers[f"sw0{fields[0]}-{fields[1]}"] = f"sw{fields[2]}"
+    return callers

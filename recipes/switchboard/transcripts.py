@@ -1,0 +1,80 @@
+"""The MS98 transcripts of a conversation side: segments with times and words."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from asr.errors import UserError
+from asr.preparation import read_lines
+
+from .words import map_word
+
+LINE = re.compile(
+    r"sw(\d{4})([AB])-ms98-a-(\d{4}) +(\d+(?:\.\d+)?) +(\d+(?:\.\d+)?)(?: +(.*))?", re.IGNORECASE
+)
+FILE = re.compile(r"sw(\d{4})([AB])-ms98-a-trans\.text", re.IGNORECASE)
+
+
+class Segment(NamedTuple):
+    """What one side of a conversation said in a stretch of time."""
+
+    conversation: str  # sw02001
+    side: str  # A or B
+    start: int  # in hundredths of a second
+    end: int
+    text: str  # empty where nothing was said
+
+    @property
+    def name(self) -> str:
+        """The utterance's id: conversation, side, start and end, as Kaldi's recipe has it."""
+        return f"{self.conversation}-{self.side}_{self.start:06d}-{self.end:06d}"
+
+
+class Transcript(NamedTuple):
+    """A file's segments, and what is wrong with others."""
+
+    segments: list[Segment]
+    problems: list[str]
+
+
+def read_transcript(path: str | Path) -> Transcript:
+    """Read `sw2001A-ms98-a-trans.text`: lines of id, start, end (s) and words.
+
+    Raises:
+        UserError: the file can't be read, isn't UTF-8, or its name isn't that of a transcript.
+    """
+    named = FILE.fullmatch(Path(path).name)
+    if named is None:
+        raise UserError(f"{path}: expected a name like sw2001A-ms98-a-trans.text")
+    segments, problems = [], []
+    for number, line in read_lines(path):
+        try:
+            segment = parse_line(line)
+            if (segment.conversation[3:], segment.side) != (named[1], named[2].upper()):
+                raise ValueError(f"expected a segment of {named[1]}{named[2]}, found {line.split()[0]}")
+        except ValueError as error:
+            problems.append(f"{path}:{number}: {error}")
+        else:
+            segments.append(segment)
+    return Transcript(segments, problems)
+
+
+def parse_line(line: str) -> Segment:
+    """Return the segment of a line.
+
+    >>> parse_line("sw2001A-ms98-a-0002 0.977625 11.561375 hi um [silence] yeah i'd [laughter-like]")
+    Segment(conversation='sw02001', side='A', start=98, end=1156, text="hi um yeah i'd like")
+
+    Raises:
+        ValueError: the line is none of a transcript, ends before it starts, or has unknown markup.
+    """
+    fields = LINE.fullmatch(line.strip())
+    if fields is None:
+        raise ValueError(f"expected `sw2001A-ms98-a-0001 start end words`, found {line.strip()[:60]!r}")
+    # Half a hundredth is rounded up.
+    start, end = (int(100 * float(time) + 0.5) for time in (fields[4], fields[5]))
+    if end <= start:
+        raise ValueError(f"expected an end after the start, found {fields[4]} s to {fields[5]} s")
+    words = [map_word(word) for word in (fields[6] or "").split()]
+    text = " ".join(word for word in words if word is not None)
+    return Segment(f"sw0{fields[1]}", fields[2].upper(), start, end, text)
