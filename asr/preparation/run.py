@@ -172,13 +172,13 @@ class Preparation:
 
     def finish(
         self,
-        splits: dict[str, Iterable[MonoCut]],
+        splits: Mapping[str, Iterable[MonoCut]],
         *,
         lexicon: Lexicon | None = None,
-        texts: dict[str, Iterable[str]] | None = None,
+        texts: Mapping[str, Iterable[str]] | None = None,
         files: Mapping[str, Callable[[Path], object]] | None = None,
         sources: Iterable[str | Path] = (),
-        notes: dict[str, str] | None = None,
+        notes: Mapping[str, str] | None = None,
     ) -> None:
         """Write manifests, lexicon, texts, lists and the data card; print the summary.
 
@@ -261,7 +261,7 @@ class Preparation:
 
     def _draft_splits(
         self,
-        splits: dict[str, Iterable[MonoCut]],
+        splits: Mapping[str, Iterable[MonoCut]],
         lexicon: Lexicon | None,
         drafts: list[tuple[Path, Path]],
     ) -> list[SplitSummary]:
@@ -297,7 +297,7 @@ class Preparation:
             summary.add(cut, lexicon)
             yield cut
 
-    def _draft_texts(self, texts: dict[str, Iterable[str]], drafts: list[tuple[Path, Path]]) -> None:
+    def _draft_texts(self, texts: Mapping[str, Iterable[str]], drafts: list[tuple[Path, Path]]) -> None:
         for name, sentences in texts.items():
             with open(self._draft(f"lm/{name}.txt", drafts), "w", encoding="utf-8") as file:
                 file.writelines(sentence + "\n" for sentence in sentences)

@@ -1,7 +1,7 @@
 """What was prepared, for the eye: the table on the screen and the data card beside the manifests."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def data_card(
     problems: list[str],
     outputs: list[tuple[str, int, str]],
     sources: list[tuple[Path, str]],
-    notes: dict[str, str],
+    notes: Mapping[str, str],
 ) -> str:
     """Return the data card in Markdown: the same text for the same input, so no date and no machine.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from asr.config import option
 from asr.errors import UserError
+from asr.preparation import PreparationOptions
 from asr.text.cmudict import cmudict_entries, without_stress
 
 from .grammar import grammar_words, make_sentence
@@ -20,7 +21,7 @@ SHARD_MINUTES = 3.0
 
 
 @dataclass
-class Options:
+class Options(PreparationOptions):
     """What the embedded corpus holds; the defaults are what results are quoted for."""
 
     # Seed 26 draws no vulgar word from the dictionary, which holds many.
@@ -36,7 +37,6 @@ class Options:
     sample_rate: int = option(
         16000, help="of the wav files: 16000, or 8000 for training with prompts", unit="Hz"
     )
-    workers: int = option(0, help="processes; 0: one per available core")
 
 
 @dataclass(frozen=True)

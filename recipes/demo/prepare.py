@@ -4,22 +4,19 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from lhotse import AudioSource, MonoCut, Recording, SupervisionSegment
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from lhotse import MonoCut
 
-from asr.data.manifest import save_cuts
 from asr.errors import UserError
+from asr.preparation import Preparation, recording, utterance_cut
 
 from .corpus import Options, Shard, check, draw_random_words, plan
 from .grammar import grammar_words
@@ -27,6 +24,9 @@ from .pronounce import closed_lexicon, mnemonics
 
 __all__ = ["Options", "prepare"]
 
+LICENCE = (
+    "The generated speech is yours. It was spoken by espeak-ng (GPL-3); pronunciations are CMUdict's (BSD)."
+)
 SYNTHESIS = Path(__file__).with_name("synthesis.py")
 
 
@@ -41,27 +41,26 @@ def prepare(options: Options, folder: Path) -> None:
     words = draw_random_words(options)
     lexicon = closed_lexicon([*grammar_words(), *words])
     shards = plan(options, words)
-    folder.mkdir(parents=True, exist_ok=True)
     descriptions = {shard.name: _description(shard, options, engine) for shard in shards}
+    preparation = Preparation("demo", folder, options)
     missing = [shard for shard in shards if not _is_done(folder, shard.name, descriptions[shard.name])]
-    console = Console()
     if missing:
         _remove_others(folder, descriptions)
-        _speak(missing, descriptions, folder, _workers(options), console)
+        # The longest first, so that the last ones don't leave cores idle.
+        missing.sort(key=lambda shard: -len(shard.utterances))
+        speak = partial(_speak_shard, folder=folder)
+        shard_tasks = [(shard.name, descriptions[shard.name]) for shard in missing]
+        preparation.map(speak, shard_tasks, "speaking", threads=True)
+        preparation.check()
     else:
-        console.print(
-            f"{folder} is up to date: all {len(shards)} shards are there", soft_wrap=True, markup=False
+        preparation.say(f"{folder} is up to date: all {len(shards)} shards are there")
+    splits = {
+        split: chain.from_iterable(
+            [_cuts(shard, folder, options) for shard in shards if shard.split == split]
         )
-    lexicon.save(folder / "lexicon.txt")
-    table = Table("split", "utterances", "minutes", "words", "speakers", title=f"demo, {len(lexicon)} words")
-    for split in ["train", "dev", "test", "test_voices"]:
-        cuts = [cut for shard in shards if shard.split == split for cut in _cuts(shard, folder, options)]
-        save_cuts(cuts, folder / f"{split}.cuts.jsonl.gz")
-        minutes = sum(cut.duration for cut in cuts) / 60
-        spoken_words = sum(len(cut.supervisions[0].text.split()) for cut in cuts)
-        speakers = len({cut.supervisions[0].speaker for cut in cuts})
-        table.add_row(split, str(len(cuts)), f"{minutes:.1f}", str(spoken_words), str(speakers))
-    console.print(table)
+        for split in ["train", "dev", "test", "test_voices"]
+    }
+    preparation.finish(splits, lexicon=lexicon, notes={"Licence": LICENCE})
 
 
 def _description(shard: Shard, options: Options, engine: dict[str, str]) -> dict[str, Any]:
@@ -98,66 +97,32 @@ def _remove_others(folder: Path, descriptions: dict[str, Any]) -> None:
             shutil.rmtree(path)
 
 
-def _speak(
-    shards: list[Shard], descriptions: dict[str, Any], folder: Path, workers: int, console: Console
-) -> None:
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-    longest_first = sorted(shards, key=lambda shard: -len(shard.utterances))
-    with Progress(*columns, console=console) as progress, ThreadPoolExecutor(workers) as pool:
-        task = progress.add_task("speaking", total=sum(len(shard.utterances) for shard in shards))
-        try:
-            for spoken_count in pool.map(
-                lambda shard: _speak_shard(shard.name, descriptions[shard.name], folder), longest_first
-            ):
-                progress.advance(task, spoken_count)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-def _speak_shard(name: str, description: dict[str, Any], folder: Path) -> int:
+def _speak_shard(task: tuple[str, dict[str, Any]], folder: Path) -> None:
     """Run synthesis.py; the shard's folder appears whole, with the lengths of its files, or not at all."""
-    partial, final = folder / "wav" / f"{name}.partial", folder / "wav" / name
-    for leftover in (partial, final):
+    name, description = task
+    draft, final = folder / "wav" / f"{name}.partial", folder / "wav" / name
+    for leftover in (draft, final):
         shutil.rmtree(leftover, ignore_errors=True)
-    partial.mkdir(parents=True)
-    (partial / "description.json").write_text(json.dumps(description))
-    command = [sys.executable, str(SYNTHESIS), str(partial / "description.json"), str(partial)]
+    draft.mkdir(parents=True)
+    (draft / "description.json").write_text(json.dumps(description))
+    command = [sys.executable, str(SYNTHESIS), str(draft / "description.json"), str(draft)]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode != 0:
         reason = (run.stderr.strip().splitlines() or [f"exit status {run.returncode}"])[-1]
         raise UserError(f"shard {name}: espeak-ng could not speak it: {reason}")
     lengths = json.loads(run.stdout)
-    (partial / "description.json").unlink()
-    (partial / "shard.json").write_text(json.dumps({"digest": description["digest"], "samples": lengths}))
-    partial.rename(final)
-    return len(lengths)
+    (draft / "description.json").unlink()
+    (draft / "shard.json").write_text(json.dumps({"digest": description["digest"], "samples": lengths}))
+    draft.rename(final)
 
 
 def _cuts(shard: Shard, folder: Path, options: Options) -> Iterator[MonoCut]:
     samples = json.loads((folder / "wav" / shard.name / "shard.json").read_text())["samples"]
     for utterance in shard.utterances:
         count = samples[utterance.id]
-        duration = count / options.sample_rate
-        source = AudioSource("file", [0], str(folder / "wav" / shard.name / f"{utterance.id}.wav"))
-        yield MonoCut(
-            id=utterance.id,
-            start=0.0,
-            duration=duration,
-            channel=0,
-            recording=Recording(utterance.id, [source], options.sample_rate, count, duration),
-            supervisions=[
-                SupervisionSegment(
-                    id=utterance.id,
-                    recording_id=utterance.id,
-                    start=0.0,
-                    duration=duration,
-                    text=" ".join(utterance.words),
-                    speaker=shard.voice.speaker,
-                    language="en",
-                )
-            ],
-        )
+        wav = folder / "wav" / shard.name / f"{utterance.id}.wav"
+        spoken = recording(utterance.id, wav, count, options.sample_rate)
+        yield utterance_cut(utterance.id, spoken, " ".join(utterance.words), shard.voice.speaker)
 
 
 def _engine() -> dict[str, str]:
@@ -172,9 +137,3 @@ def _engine() -> dict[str, str]:
         "data": str(espeakng_loader.get_data_path()),
         "version": importlib.metadata.version("espeakng-loader"),
     }
-
-
-def _workers(options: Options) -> int:
-    if options.workers > 0:
-        return options.workers
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

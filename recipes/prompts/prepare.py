@@ -1,24 +1,21 @@
 """Recipe `prompts`: the recorded English prompts of Asterisk to manifests and a lexicon."""
 
-import csv
 import gzip
 import hashlib
 import shutil
 import subprocess
-from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import soundfile
-from lhotse import AudioSource, MonoCut, Recording, SupervisionSegment
+from lhotse import MonoCut
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 from asr.config import option
-from asr.data.manifest import save_cuts
 from asr.errors import UserError
+from asr.preparation import Preparation, PreparationOptions, recording, utterance_cut
 from asr.text.cmudict import cmudict_lexicon
 from asr.text.lexicon import Lexicon
 
@@ -27,13 +24,14 @@ from .transcripts import Prompt, parse_transcripts
 PACKAGES = ["asterisk-core-sounds-en-wav", "asterisk-core-sounds-en"]
 TRANSCRIPTS = ["core-sounds-en.txt", "core-sounds-en.txt.gz"]
 SPEAKER = "allison"
+LICENCE = "CC BY-SA 3.0, © 2003–2010 Allison Smith, funded by Digium, Inc."
 # Shares of the distinct texts, in hundredths: below 80 train, below 88 dev, else test.
 TRAIN_UNTIL, DEV_UNTIL = 80, 88
 FRAME_S = 0.01
 
 
 @dataclass
-class Options:
+class Options(PreparationOptions):
     """Where the prompts come from and how they are trimmed."""
 
     source: str = option(
@@ -50,30 +48,26 @@ def prepare(options: Options, folder: Path) -> None:
     The audio stays where it is (in `folder/packages` when this fetches it); silence at both ends is
     left out by the cuts. Equal texts are in one split, so no test sentence is in training.
     """
-    console = Console()
-    source = Path(options.source) if options.source else _fetch(folder / "packages", console)
+    preparation = Preparation("prompts", folder, options)
+    source = Path(options.source) if options.source else _fetch(folder / "packages", preparation.console)
+    if preparation.is_done([source]):
+        return
     transcripts = _find_transcripts(source)
     prompts = list(parse_transcripts(_read_lines(transcripts)))
     root = _find_audio_root(source, [prompt.key for prompt in prompts])
-    excluded = [prompt for prompt in prompts if prompt.excluded]
-    cuts: dict[str, list[MonoCut]] = {"train": [], "dev": [], "test": []}
-    for prompt in track([p for p in prompts if not p.excluded], "reading", console=console, transient=True):
-        cut_or_reason = _cut(prompt, root / f"{prompt.key}.wav", options)
+    usable = [prompt for prompt in prompts if not prompt.excluded]
+    for prompt in prompts:
+        if prompt.excluded:
+            preparation.drop(prompt.key, prompt.excluded, prompt.text)
+    splits: dict[str, list[MonoCut]] = {"train": [], "dev": [], "test": []}
+    found = preparation.map(partial(_cut, root=root, options=options), usable, "reading")
+    for prompt, cut_or_reason in zip(usable, found, strict=True):
         if isinstance(cut_or_reason, str):
-            excluded.append(Prompt(prompt.key, prompt.text, cut_or_reason))
-        else:
-            cuts[split_of(prompt.text)].append(cut_or_reason)
-    texts = [cut.supervisions[0].text for split in cuts.values() for cut in split]
-    lexicon, unknown = build_lexicon(texts)
-    for split, members in cuts.items():
-        if not members:
-            raise UserError(
-                f"{transcripts}: expected enough prompts for three splits, found none for {split}"
-            )
-        save_cuts(members, folder / f"{split}.cuts.jsonl.gz")
-    lexicon.save(folder / "lexicon.txt")
-    _write_excluded(excluded, folder / "excluded.tsv")
-    _print_summary(cuts, excluded, lexicon, unknown, folder, console)
+            preparation.drop(prompt.key, cut_or_reason, prompt.text)
+        elif cut_or_reason is not None:
+            splits[split_of(prompt.text)].append(cut_or_reason)
+    words = {word for split in splits.values() for cut in split for word in cut.supervisions[0].text.split()}
+    preparation.finish(splits, lexicon=build_lexicon(words), sources=[source], notes={"Licence": LICENCE})
 
 
 def split_of(text: str) -> str:
@@ -82,13 +76,11 @@ def split_of(text: str) -> str:
     return "train" if hundredth < TRAIN_UNTIL else "dev" if hundredth < DEV_UNTIL else "test"
 
 
-def build_lexicon(texts: list[str]) -> tuple[Lexicon, list[str]]:
-    """The words' pronunciations from CMUdict and extra_lexicon.txt, and the words that neither knows."""
-    words = {word for text in texts for word in text.split()}
+def build_lexicon(words: set[str]) -> Lexicon:
+    """The words' pronunciations from extra_lexicon.txt and CMUdict; words that neither knows are absent."""
     extra = Lexicon.load(Path(__file__).with_name("extra_lexicon.txt"))
     known = cmudict_lexicon(words).pronunciations
-    known |= {word: extra.pronunciations[word] for word in words if word in extra}
-    return Lexicon(known), sorted(words - set(known))
+    return Lexicon(known | {word: extra.pronunciations[word] for word in words if word in extra})
 
 
 def speech_bounds(samples: np.ndarray, sample_rate: int, silence_db: float) -> tuple[float, float] | None:
@@ -102,8 +94,9 @@ def speech_bounds(samples: np.ndarray, sample_rate: int, silence_db: float) -> t
     return loud[0] * FRAME_S, (loud[-1] + 1) * FRAME_S
 
 
-def _cut(prompt: Prompt, path: Path, options: Options) -> MonoCut | str:
+def _cut(prompt: Prompt, root: Path, options: Options) -> MonoCut | str:
     """The trimmed recording, or the reason why there is none."""
+    path = root / f"{prompt.key}.wav"
     if not path.exists():
         return "no recording"
     try:
@@ -121,24 +114,8 @@ def _cut(prompt: Prompt, path: Path, options: Options) -> MonoCut | str:
     if duration > options.max_s:
         return f"longer than {options.max_s:g} s"
     name = prompt.key.replace("/", "-")
-    return MonoCut(
-        id=name,
-        start=start,
-        duration=duration,
-        channel=0,
-        recording=Recording(name, [AudioSource("file", [0], str(path))], sample_rate, len(samples), length),
-        supervisions=[
-            SupervisionSegment(
-                id=name,
-                recording_id=name,
-                start=0.0,
-                duration=duration,
-                text=prompt.text,
-                speaker=SPEAKER,
-                language="en",
-            )
-        ],
-    )
+    whole = recording(name, path, len(samples), sample_rate)
+    return utterance_cut(name, whole, prompt.text, SPEAKER, start_s=start, duration_s=duration)
 
 
 def _fetch(folder: Path, console: Console) -> Path:
@@ -192,41 +169,3 @@ def _find_audio_root(source: Path, keys: list[str]) -> Path:
     if not hits or max(hits.values()) == 0:
         raise UserError(f"{source}: expected the prompts as wav files somewhere below, found none of them")
     return max(hits, key=lambda folder: hits[folder])
-
-
-def _write_excluded(excluded: list[Prompt], path: Path) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file, delimiter="\t", lineterminator="\n")
-        rows.writerow(["key", "reason", "text"])
-        rows.writerows(
-            [prompt.key, prompt.excluded, prompt.text] for prompt in sorted(excluded, key=lambda p: p.key)
-        )
-
-
-def _print_summary(
-    cuts: dict[str, list[MonoCut]],
-    excluded: list[Prompt],
-    lexicon: Lexicon,
-    unknown: list[str],
-    folder: Path,
-    console: Console,
-) -> None:
-    table = Table("split", "utterances", "minutes", "words", title=f"prompts, {len(lexicon)} words")
-    for split, members in cuts.items():
-        minutes = sum(cut.duration for cut in members) / 60
-        words = sum(len(cut.supervisions[0].text.split()) for cut in members)
-        table.add_row(split, str(len(members)), f"{minutes:.1f}", str(words))
-    console.print(table)
-    kinds = Counter(prompt.excluded.split(" '")[0] for prompt in excluded)
-    reasons = ", ".join(f"{count} × {reason}" for reason, count in kinds.most_common())
-    console.print(
-        f"{len(excluded)} excluded, listed in {folder / 'excluded.tsv'}: {reasons or 'none'}",
-        soft_wrap=True,
-        markup=False,
-    )
-    if unknown:
-        console.print(
-            f"{len(unknown)} words outside the lexicon, trained as SPN: {' '.join(unknown)}",
-            soft_wrap=True,
-            markup=False,
-        )

@@ -107,7 +107,7 @@ def test_resumes_after_a_kill_and_then_does_nothing(corpus, tmp_path, monkeypatc
     spoken_shards = []
     speak = demo._speak_shard
     monkeypatch.setattr(
-        demo, "_speak_shard", lambda name, *rest: (spoken_shards.append(name), speak(name, *rest))[1]
+        demo, "_speak_shard", lambda task, folder: (spoken_shards.append(task[0]), speak(task, folder))[1]
     )
     demo.prepare(tiny(), folder)
     assert sorted(spoken_shards) == shards[:2]

@@ -116,7 +116,7 @@ def test_miniature(source, tmp_path, capsys):
         ["mixed", "speech mixed with another sound"],
         ["quiet", "silence"],
     ]
-    assert "5 excluded" in " ".join(capsys.readouterr().out.split())
+    assert "5 dropped" in " ".join(capsys.readouterr().out.split())
 
 
 def test_equal_texts_share_a_split_that_never_moves():
