@@ -23,6 +23,7 @@ from asr.environment import write_json
 from asr.errors import UserError
 from asr.recognizer import Recognizer
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
+from asr.scoring.word_filter import rules_beside
 from asr.search.decoder import BeamConfig, Decoder, build_decoder, text_of
 from asr.search.path import TokenPath
 
@@ -85,6 +86,7 @@ def decode(path: Path, options: Options) -> Path:
     write_hypotheses(folder / "hyp.jsonl", [hypotheses[cut.id] for cut in cuts])
     audio_s = sum(cut.duration for cut in cuts)
     lexicon = recognizer.tokenizer.lexicon
+    rules = rules_beside(manifest)
     about = {
         "checkpoint": str(file),
         "manifest": str(manifest),
@@ -94,6 +96,7 @@ def decode(path: Path, options: Options) -> Path:
         "device": device,
         "threads": torch.get_num_threads(),
         "lexicon": lexicon.digest if lexicon else None,
+        "word_filter": rules.as_dict() if rules else None,
         "audio_s": audio_s,
         "decode_s": seconds,
         "real_time_factor": seconds / audio_s,
@@ -109,7 +112,8 @@ def _training_folder(run_folder: Path) -> str:
     config = run_folder / "config.yaml"
     if not config.is_file():
         raise UserError(f"{config}: not there, so name the data: data=<prepared folder or manifest>")
-    return str(OmegaConf.load(config).data.train[0])
+    place = Path(OmegaConf.load(config).data.train[0])
+    return str(place.parent if place.name.endswith(".jsonl.gz") else place)
 
 
 def _hypotheses(

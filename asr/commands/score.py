@@ -15,6 +15,7 @@ from asr.scoring.display import counts_line, print_comparison, print_score, show
 from asr.scoring.hypotheses import read_hypotheses
 from asr.scoring.sclite import write_trn
 from asr.scoring.score import Score, UtteranceScore, WordFilter, score
+from asr.scoring.word_filter import WordFilterRules
 
 __all__ = ["HELP", "POSITIONAL", "Options", "Score", "run", "score"]
 
@@ -34,6 +35,9 @@ class Options:
     ignore_case: bool = option(
         True, help="compare words and characters without regard to case, as sclite does"
     )
+    word_filter: bool = option(
+        True, help="apply the recipe's scoring rules to references and hypotheses; false: words as they are"
+    )
     trn: bool = option(False, help="also write ref.trn and hyp.trn for NIST sclite")
 
 
@@ -46,8 +50,9 @@ def run(
 ) -> list[Score]:
     """Score every folder (or its hyp.jsonl) and write score.json, alignments.txt and speakers.tsv into it.
 
-    `filter_words` is a recipe's scoring rule over a list of words. Decoding's own figures are read from
-    decode.json beside the hypotheses, if there is one: `decode_s`, and `lexicon`, a digest.
+    `filter_words` is a scoring rule over a list of words, instead of the recipe's. Decoding's own figures are
+    read from decode.json beside the hypotheses, if there is one: `decode_s`, `lexicon`, a digest, and
+    `word_filter`, the recipe's scoring rules, which score.json repeats.
 
     Raises:
         UserError: a folder without hypotheses, or hypotheses that can't be scored.
@@ -74,7 +79,9 @@ def run(
 def _score_folder(folder: Path, options: Options, filter_words: WordFilter | None) -> Score:
     path = folder / HYPOTHESES
     hypotheses = read_hypotheses(path)
-    decode_s, lexicon = _read_decode_record(folder / "decode.json")
+    decode_s, lexicon, rules = _read_decode_record(folder / "decode.json")
+    if filter_words is None and options.word_filter:
+        filter_words = rules
     try:
         result = score(
             hypotheses,
@@ -92,13 +99,16 @@ def _score_folder(folder: Path, options: Options, filter_words: WordFilter | Non
     if options.trn:
         write_trn(folder, hypotheses)
     # Last: where there is a score.json, the other files belong to it.
-    _write(folder / "score.json", json.dumps(result.as_dict(), indent=2, allow_nan=False) + "\n")
+    summary = result.as_dict()
+    if isinstance(filter_words, WordFilterRules):
+        summary["word_filter"] = filter_words.as_dict()
+    _write(folder / "score.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
     return result
 
 
-def _read_decode_record(path: Path) -> tuple[float | None, str | None]:
+def _read_decode_record(path: Path) -> tuple[float | None, str | None, WordFilterRules | None]:
     if not path.exists():
-        return None, None
+        return None, None, None
     try:
         record = json.loads(path.read_text())
         decode_s, lexicon = record["decode_s"], record.get("lexicon")
@@ -106,7 +116,8 @@ def _read_decode_record(path: Path) -> tuple[float | None, str | None]:
             raise TypeError(f"decode_s={decode_s!r}, lexicon={lexicon!r}")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path}: expected decode_s (seconds) and lexicon (digest), found {error}") from error
-    return decode_s, lexicon
+    rules = record.get("word_filter")
+    return decode_s, lexicon, WordFilterRules.from_dict(rules, str(path)) if rules else None
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,0 +1,83 @@
+"""A recipe's scoring rules for words, as data: what is dropped, deleted inside words, or repaired.
+
+`asr prepare` writes them beside the manifests as scoring.json, `asr decode` copies them into decode.json,
+`asr score` applies them to references and hypotheses alike.
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from asr.errors import UserError
+
+FILE = "scoring.json"
+
+
+@dataclass(frozen=True)
+class WordFilterRules:
+    """Rules, applied in this order.
+
+    Attributes:
+        drop: words that are left out.
+        delete: texts that are deleted wherever they stand in a word.
+        replace: texts that are replaced wherever they stand in a word: misspellings of the references.
+
+    >>> rules = WordFilterRules(drop=["<NOISE>"], delete=[":"], replace={"COMPAIGN": "CAMPAIGN"})
+    >>> rules(["A:ND", "<NOISE>", ":", "COMPAIGNS"])
+    ['AND', 'CAMPAIGNS']
+    """
+
+    drop: list[str] = field(default_factory=list)
+    delete: list[str] = field(default_factory=list)
+    replace: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, words: list[str]) -> list[str]:
+        """Return the words that are scored; a word of which nothing is left is none."""
+        dropped = set(self.drop)
+        return [kept for word in words if word not in dropped and (kept := self._repaired(word))]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data that `from_dict` takes."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Any, source: str) -> "WordFilterRules":
+        """Read plain data; raise `UserError` naming `source` where it can't be rules."""
+        names = {item.name for item in dataclasses.fields(cls)}
+        if not isinstance(values, dict) or not names.issuperset(values):
+            raise UserError(
+                f"{source}: expected scoring rules ({', '.join(sorted(names))}), found {values!r}"
+            )
+        rules = cls(**values)
+        lists_fit = all(
+            isinstance(texts, list) and all(text and isinstance(text, str) for text in texts)
+            for texts in (rules.drop, rules.delete)
+        )
+        if not lists_fit or not isinstance(rules.replace, dict) or "" in rules.replace:
+            raise UserError(f"{source}: expected lists `drop`, `delete` and a table `replace` of texts")
+        return rules
+
+    def save(self, path: Path) -> None:
+        """Write the rules as JSON."""
+        path.write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
+
+    def _repaired(self, word: str) -> str:
+        for text in self.delete:
+            word = word.replace(text, "")
+        for wrong, right in self.replace.items():
+            word = word.replace(wrong, right)
+        return word
+
+
+def rules_beside(manifest: Path) -> WordFilterRules | None:
+    """Return the rules that the recipe wrote beside a manifest, None where there are none."""
+    path = manifest.parent / FILE
+    if not path.is_file():
+        return None
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: expected scoring rules in JSON, found {error}") from None
+    return WordFilterRules.from_dict(values, str(path))

@@ -1,0 +1,26 @@
+"""Pronunciations of words that no dictionary has: the grapheme-to-phoneme model `g2p_en`, if installed."""
+
+import re
+from collections.abc import Callable
+
+from asr.text.cmudict import without_stress
+from asr.text.lexicon import Phones
+
+
+def installed_model() -> Callable[[str], Phones] | None:
+    """Return what pronounces a word in CMUdict's 39 phones, without stress; None where there is no model.
+
+    Letters alone are read: marks as in `A:ND*` are passed over. A word without letters has no phones.
+    """
+    try:
+        from g2p_en import G2p
+    except ImportError:
+        return None
+    model = G2p()
+
+    def pronounce(word: str) -> Phones:
+        letters = re.sub(r"[^a-z']", "", word.lower())
+        phones = model.predict(letters) if re.search("[a-z]", letters) else []
+        return without_stress(phone for phone in phones if phone.rstrip("012").isalpha())
+
+    return pronounce

@@ -1,0 +1,110 @@
+"""The language models on disc 13-32.1 and their text: packed ARPA files, newspaper text of 1987 to 1989."""
+
+import gzip
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from asr.errors import UserError
+
+from .layout import Distribution
+
+DISC = "13-32.1"
+FOLDER = "wsj1/doc/lng_modl"
+# Bigrams and trigrams of 20,000 words, the vocabulary open; the same of 5,000 words (its trigram closed).
+MODELS = ("bcb20onp", "tcb20onp", "bcb05onp", "tcb05cnp")
+TEXT = f"{FOLDER}/lm_train/np_data/"
+YEARS = ("87", "88", "89")
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def model_files(distribution: Distribution) -> tuple[dict[str, Path], list[str]]:
+    """Return the packed models by name, and the paths at which there is none."""
+    found, missing = {}, []
+    for name in MODELS:
+        place = f"{FOLDER}/base_lm/{name}.z"
+        if path := distribution.find(DISC, place):
+            found[name] = Path(path)
+        else:
+            missing.append(place)
+    return found, missing
+
+
+def write_model(path: Path, target: Path) -> None:
+    """Unpack an ARPA model to a gzip file; what stands before its `\\data\\` is left out.
+
+    Raises:
+        UserError: the file can't be unpacked, or is no whole ARPA model.
+    """
+    last = b""
+    with open(target, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
+        for line in packed_lines(path):
+            if last or line.strip() == b"\\data\\":
+                packed.write(line)
+                last = line.strip() or last
+    if last != b"\\end\\":
+        expected = "\\end\\" if last else "\\data\\"
+        raise UserError(f"{path}: expected an ARPA language model, found no line {expected} in it")
+
+
+def text_files(distribution: Distribution) -> list[Path]:
+    """Return the files of newspaper text, in the order of their names."""
+    places = [f"{DISC}/{TEXT}{year}/" if distribution.discs else f"{TEXT}{year}/" for year in YEARS]
+    found = [(name, path) for name, path in distribution.ending(".z") if name.startswith(tuple(places))]
+    return [Path(path) for _, path in sorted(found)]
+
+
+def sentences(files: Iterable[Path]) -> Iterator[str]:
+    """Yield the sentences of newspaper text in upper case; lines of SGML (`<s.…>`, `</art>`) are left out.
+
+    Raises:
+        UserError: a file can't be unpacked, or holds other bytes than UTF-8.
+    """
+    for path in files:
+        for number, line in enumerate(packed_lines(path), start=1):
+            if line.startswith(b"<") or not line.strip():
+                continue
+            try:
+                yield " ".join(line.decode().upper().split())
+            except UnicodeDecodeError:
+                raise UserError(f"{path}:{number}: expected UTF-8 text, found other bytes") from None
+
+
+def packed_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file packed by compress(1) or gzip, or of one that isn't packed.
+
+    Raises:
+        UserError: the file is broken, or packed and no program is here to unpack it.
+    """
+    with open(path, "rb") as file:
+        magic = file.read(2)
+    if magic == GZIP_MAGIC:
+        try:
+            with gzip.open(path) as file:
+                yield from file
+        except (EOFError, gzip.BadGzipFile) as error:
+            raise UserError(f"{path}: expected a whole gzip file, found a broken one ({error})") from None
+    elif magic[:1] == b"\x1f":
+        yield from _through_gzip(path)
+    else:
+        with open(path, "rb") as file:
+            yield from file
+
+
+def _through_gzip(path: Path) -> Iterator[bytes]:
+    """Python has no reader of compress(1)'s format, the program gzip has."""
+    program = shutil.which("gzip")
+    if program is None:
+        raise UserError(f"{path}: packed by compress(1); install gzip to unpack it")
+    command = [program, "-d", "-c"]
+    with (
+        open(path, "rb") as file,
+        subprocess.Popen(command, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stderr is not None
+        yield from process.stdout
+        complaint = process.stderr.read().decode(errors="replace").strip()
+    if process.returncode:
+        raise UserError(f"{path}: expected a file packed by compress(1), found another ({complaint})")

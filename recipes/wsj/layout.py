@@ -1,0 +1,134 @@
+"""Where things lie in a copy of WSJ0 and WSJ1: as discs or merged, in whatever case of letters."""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from asr.errors import UserError
+
+_DISC = re.compile(r"(11|13)[-_.](\d{1,2})[-_.]1", re.IGNORECASE)
+CORPORA = ("wsj0", "wsj1")
+DISCS = {"wsj0": "11-1.1 … 11-15.1", "wsj1": "13-1.1 … 13-34.1"}
+
+# What is read beside the audio, and from which disc.
+NEEDED_DISCS = {
+    "11-13.1": "the indices of WSJ0",
+    "11-2.1": "speakers of si_tr_s",
+    "13-34.1": "the indices of WSJ1",
+    "13-32.1": "the index of eval93 and the language models",
+    "13-33.1": "the audio of eval93",
+}
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A copy of the corpus.
+
+    Attributes:
+        root: the folder that the user named.
+        discs: their folders by name, `11-13.1`; empty: merged into `wsj0` and `wsj1`.
+        files: from the name in lower case, `11-13.1/wsj0/…` or `wsj0/…`, to the path as it is on disk.
+    """
+
+    root: Path
+    discs: dict[str, Path]
+    files: dict[str, str]
+
+    def find(self, disc: str, path: str) -> str | None:
+        """Return the file that an index or this recipe names, None where it isn't.
+
+        Args:
+            disc: `11-13.1`; of no account in a merged copy.
+            path: below the disc, `wsj0/doc/…`, in any case of letters.
+        """
+        name = path.lower().lstrip("/")
+        return self.files.get(f"{disc}/{name}" if self.discs else name)
+
+    def ending(self, suffix: str) -> Iterator[tuple[str, str]]:
+        """Yield (name in lower case, path on disk) of all files that end so."""
+        return ((name, path) for name, path in self.files.items() if name.endswith(suffix))
+
+    def missing_parts(self) -> list[str]:
+        """Say which discs or corpora are not there, and what they would be needed for."""
+        if self.discs:
+            missing = [(disc, use) for disc, use in NEEDED_DISCS.items() if disc not in self.discs]
+            return [f"{self.root}: disc {disc} is missing: it has {use}" for disc, use in missing]
+        there = {name.partition("/")[0] for name in self.files}
+        return [
+            f"{self.root}: {corpus} is missing (merged from the discs {DISCS[corpus]})"
+            for corpus in CORPORA
+            if corpus not in there
+        ]
+
+
+def disc_name(written: str) -> str | None:
+    """Return a disc's canonical name, `11_13_1` → `11-13.1`; None where it isn't one."""
+    match = _DISC.fullmatch(written.strip())
+    return f"{match[1]}-{int(match[2])}.1" if match else None
+
+
+def find_distribution(corpus: str) -> Distribution:
+    """Look at the folder that the user named.
+
+    Raises:
+        UserError: it isn't there, is one disc or one corpus rather than all, or holds something else.
+    """
+    if not corpus:
+        raise UserError(
+            "corpus= is empty: name the folder with the discs (11-1.1 …, 13-1.1 …) or with wsj0 and wsj1"
+        )
+    root = Path(corpus)
+    if not root.is_dir():
+        raise UserError(f"corpus={corpus}: expected a folder with discs of WSJ or wsj0 and wsj1, found none")
+    # Names as they are, also where the last part is a link or `.`.
+    own = root.absolute() if root.name else root.resolve()
+    if disc := disc_name(own.name):
+        raise UserError(
+            f"corpus={corpus}: this looks like disc {disc}; the parent is needed: corpus={own.parent}"
+        )
+    if own.name.lower() in CORPORA and not _merged(root):
+        raise UserError(
+            f"corpus={corpus}: this looks like {own.name} alone; the parent, with wsj0 and wsj1, is needed: "
+            f"corpus={own.parent}"
+        )
+    if discs := _discs(root):
+        return Distribution(root, discs, dict(_listing(discs)))
+    if merged := _merged(root):
+        return Distribution(root, {}, dict(_listing(merged)))
+    found = ", ".join(sorted(os.listdir(root))[:5]) or "nothing"
+    raise UserError(
+        f"corpus={corpus}: expected discs (folders 11-1.1 …, 13-1.1 …) or wsj0 and wsj1, found {found}"
+    )
+
+
+def _discs(root: Path) -> dict[str, Path]:
+    """Disc folders in `root` or one level below, as where each LDC number has a folder."""
+    candidates = _folders(root)
+    candidates += [below for child in candidates if not disc_name(child.name) for below in _folders(child)]
+    discs: dict[str, Path] = {}
+    for folder in candidates:
+        if disc := disc_name(folder.name):
+            other = discs.setdefault(disc, folder)
+            if other != folder:
+                raise UserError(f"{root}: disc {disc} is there twice: {other} and {folder}")
+    return discs
+
+
+def _merged(root: Path) -> dict[str, Path]:
+    """`wsj0` and `wsj1`, or what is there of them."""
+    return {folder.name.lower(): folder for folder in _folders(root) if folder.name.lower() in CORPORA}
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(child for child in folder.iterdir() if child.is_dir())
+
+
+def _listing(places: dict[str, Path]) -> Iterator[tuple[str, str]]:
+    for name, place in places.items():
+        base = str(place)
+        for folder, _, files in os.walk(base, followlinks=True):
+            prefix = name + folder[len(base) :].replace(os.sep, "/").lower() + "/"
+            for file in files:
+                yield prefix + file.lower(), f"{folder}{os.sep}{file}"

@@ -1,0 +1,139 @@
+"""Recipe `wsj`: the discs of WSJ0 and WSJ1 (or a merged copy) to manifests, lexicon and language models."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from lhotse import MonoCut
+
+from asr.config import option
+from asr.data.sphere import read_header, read_sphere
+from asr.errors import UserError
+from asr.preparation import Preparation, PreparationOptions, recording, utterance_cut
+from asr.scoring.word_filter import FILE as SCORING_FILE
+from asr.text.g2p import installed_model
+from asr.text.lexicon import Lexicon
+from asr.text.tokenizer import NOISE_WORD
+
+from .language_models import model_files, sentences, text_files, write_model
+from .layout import Distribution, find_distribution
+from .pronunciations import build_lexicon
+from .scoring import SCORING
+from .selection import Selection, select
+
+Writer = Callable[[Path], object]
+
+SAMPLE_RATE = 16000
+LICENCE = """LDC93S6A or LDC93S6B (WSJ0) and LDC94S13A or LDC94S13B (WSJ1): by licence of the Linguistic Data
+Consortium. Manifests, lexicon and texts hold parts of it: they may go no further than the corpus itself."""
+
+
+@dataclass
+class Options(PreparationOptions):
+    """Where the corpus is and what is made of it."""
+
+    corpus: str = option("", help="folder with the discs (11-1.1 …, 13-1.1 …), or with wsj0 and wsj1")
+    verify: bool = option(True, help="decode every file to see that it is whole; false: its header must do")
+    language_models: bool = option(True, help="unpack the ARPA models and the text they were trained on")
+    g2p: bool = option(True, help="pronounce words outside CMUdict by g2p_en where that is installed")
+
+
+def prepare(options: Options, folder: Path) -> None:
+    """Write the manifests of all splits, lexicon.txt, lm/ and scoring.json below `folder`.
+
+    Raises:
+        UserError: `corpus` is something else, or a part is missing or broken and not `allow_partial`.
+    """
+    distribution = find_distribution(options.corpus)
+    preparation = Preparation("wsj", folder, options)
+    if preparation.is_done([options.corpus]):
+        return
+    for message in distribution.missing_parts():
+        preparation.problem(message)
+    preparation.check()
+    selection = select(distribution, preparation)
+    facts = _audio_facts(preparation, selection, options.verify)
+    preparation.check()
+    lexicon, guessed, unknown = build_lexicon(
+        (word for text in selection.texts.values() for word in text.split()),
+        installed_model() if options.g2p else None,
+    )
+    texts: dict[str, Iterable[str]] = {}
+    files: dict[str, Writer] = {SCORING_FILE: SCORING.save}
+    if options.language_models:
+        texts, models = _language_models(distribution, preparation)
+        files |= models
+    if guessed:
+        files["guessed.txt"] = Lexicon({word: lexicon.pronunciations[word] for word in guessed}).save
+    preparation.finish(
+        {split: _cuts(names, selection, facts) for split, names in selection.splits.items()},
+        lexicon=lexicon,
+        texts=texts,
+        files=files,
+        sources=[options.corpus],
+        notes={"Words": _words_note(selection, guessed, unknown), "Licence": LICENCE},
+    )
+
+
+def audio_facts_of_header(path: str) -> list[int]:
+    """Return samples and sample rate of a SPHERE file, checked as far as its header goes."""
+    header = read_header(path)
+    if (header.sample_rate, header.channels) != (SAMPLE_RATE, 1):
+        raise UserError(
+            f"{path}: expected {SAMPLE_RATE} Hz and one channel, found {header.sample_rate} Hz and "
+            f"{header.channels}"
+        )
+    return [header.samples, header.sample_rate]
+
+
+def audio_facts_of_samples(path: str) -> list[int]:
+    """Return samples and sample rate of a SPHERE file that decodes to as many as it says."""
+    facts = audio_facts_of_header(path)
+    read_sphere(path)
+    return facts
+
+
+def _audio_facts(preparation: Preparation, selection: Selection, verify: bool) -> dict[str, list[int]]:
+    """Samples and rate by utterance; what can't be read is a problem and absent."""
+    audio = sorted(selection.audio.items())
+    function = audio_facts_of_samples if verify else audio_facts_of_header
+    facts = preparation.map(function, [path for _, path in audio], "reading audio", key=_file_key)
+    return {name: found for (name, _), found in zip(audio, facts, strict=True) if found is not None}
+
+
+def _file_key(path: str) -> str:
+    state = Path(path).stat()
+    return f"{path} {state.st_size} {state.st_mtime_ns}"
+
+
+def _cuts(names: Iterable[str], selection: Selection, facts: dict[str, list[int]]) -> Iterator[MonoCut]:
+    for name in names:
+        if name in selection.texts and name in facts:
+            source = recording(name, selection.audio[name], *facts[name])
+            yield utterance_cut(name, source, selection.texts[name], speaker=name[:3])
+
+
+def _language_models(
+    distribution: Distribution, preparation: Preparation
+) -> tuple[dict[str, Iterable[str]], dict[str, Writer]]:
+    """Texts and files for `Preparation.finish`; what the copy lacks is a problem."""
+    found, missing = model_files(distribution)
+    texts = text_files(distribution)
+    for path in missing:
+        preparation.problem(f"{distribution.root}: expected the language model {path}, found none")
+    if not texts:
+        preparation.problem(f"{distribution.root}: expected text for language models, found none")
+    files: dict[str, Writer] = {
+        f"lm/{name}.arpa.gz": partial(write_model, path) for name, path in found.items()
+    }
+    return ({"train": sentences(texts)} if texts else {}), files
+
+
+def _words_note(selection: Selection, guessed: list[str], unknown: list[str]) -> str:
+    noises = sum(text.split().count(NOISE_WORD) for text in selection.texts.values())
+    return (
+        f"`{NOISE_WORD}`, trained as NSN: {noises:,}. Distinct words outside CMUdict: {len(guessed):,} "
+        f"pronounced by g2p_en (guessed.txt), {len(unknown):,} trained as SPN (oov.tsv). "
+        "Error rates with another lexicon don't compare."
+    )

@@ -1,0 +1,163 @@
+"""Which utterances the splits have, with their audio and words; what doesn't fit together is reported."""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from asr.errors import UserError
+from asr.preparation import Preparation, read_lines
+
+from .layout import Distribution
+from .scoring import SCORING
+from .splits import LEFT_OUT_REASON, SPLITS, Entry, Index, Split, parse_index
+from .transcripts import Transcript, normalise, parse_dot_file
+
+
+@dataclass
+class Selection:
+    """What the indices name and the copy has.
+
+    Attributes:
+        splits: ids of the utterances of each split, in the order of its indices.
+        audio: the file of each utterance.
+        texts: the words of each utterance that has a transcript.
+    """
+
+    splits: dict[str, list[str]] = field(default_factory=dict)
+    audio: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+
+
+def select(distribution: Distribution, preparation: Preparation) -> Selection:
+    """Read indices and transcripts; problems and what the rules leave out go to `preparation`."""
+    selection = Selection()
+    indices = {
+        index: _entries(index, distribution, preparation)
+        for index in dict.fromkeys(index for split in SPLITS for index in split.indices)
+    }
+    for split in SPLITS:
+        names = _utterances(split, indices, selection, preparation)
+        if names is not None:
+            selection.splits[split.name] = names
+    selection.texts = _texts(distribution, selection, preparation)
+    for split in SPLITS:
+        if split.words and split.name in selection.splits:
+            texts = (selection.texts.get(name, "") for name in selection.splits[split.name])
+            words = sum(len(SCORING(text.split())) for text in texts)
+            preparation.expect(f"split {split.name}, scored words", split.words, words)
+    return selection
+
+
+def _entries(
+    index: Index, distribution: Distribution, preparation: Preparation
+) -> list[tuple[Entry, str]] | None:
+    """The entries of an index that have audio, with its path; None where there is no index."""
+    path = distribution.find(index.disc, index.path)
+    if path is None:
+        disc = f"{index.disc}/" if distribution.discs else ""
+        preparation.problem(f"{distribution.root}: expected the index {disc}{index.path}, found none")
+        return None
+    try:
+        lines = read_lines(path)
+    except UserError as error:
+        preparation.problem(str(error))
+        return None
+    found, on_missing_disc = [], Counter[str]()
+    for entry in parse_index(lines, index, path):
+        if isinstance(entry, UserError):
+            preparation.problem(str(entry))
+        elif entry.left_out:
+            preparation.drop(entry.utterance, LEFT_OUT_REASON)
+        elif audio := distribution.find(entry.disc, entry.path):
+            found.append((entry, audio))
+        elif distribution.discs and entry.disc not in distribution.discs:
+            on_missing_disc[entry.disc] += 1
+        else:
+            preparation.problem(f"{entry.line}: expected the audio {entry.path}, found none")
+    for disc, count in sorted(on_missing_disc.items()):
+        preparation.problem(f"{path}: disc {disc} is missing: {count} entries are on it")
+    return found
+
+
+def _utterances(
+    split: Split,
+    indices: dict[Index, list[tuple[Entry, str]] | None],
+    selection: Selection,
+    preparation: Preparation,
+) -> list[str] | None:
+    """The ids of a split, as many as there have to be; None where one of its indices is missing."""
+    lines: dict[str, str] = {}
+    for index in split.indices:
+        entries = indices[index]
+        if entries is None:
+            return None
+        for entry, audio in entries:
+            if entry.utterance in lines:
+                preparation.problem(
+                    f"{entry.line}: utterance {entry.utterance} is already in {lines[entry.utterance]}"
+                )
+                continue
+            lines[entry.utterance] = entry.line
+            selection.audio[entry.utterance] = audio
+    if split.utterances:
+        preparation.expect(f"split {split.name}, utterances", split.utterances, len(lines))
+    return list(lines)
+
+
+def _texts(distribution: Distribution, selection: Selection, preparation: Preparation) -> dict[str, str]:
+    transcripts = _transcripts(distribution, {_session(name) for name in selection.audio}, preparation)
+    has_audio = {name.rpartition("/")[2].partition(".")[0] for name, _ in distribution.ending(".wv1")}
+    for name, transcript in transcripts.items():
+        if name not in has_audio:
+            preparation.problem(f"{transcript.line}: transcript of {name}, expected its audio, found none")
+    texts = {}
+    for name in sorted(selection.audio):
+        if name not in transcripts:
+            preparation.problem(
+                f"{selection.audio[name]}: expected the transcript of {name} in {_session(name)}, found none"
+            )
+            continue
+        transcript = transcripts[name]
+        if not transcript.written:
+            preparation.problem(f"{transcript.line}: expected the transcript of {name}, found an empty one")
+        else:
+            try:
+                text = normalise(transcript.written)
+            except UserError as error:
+                preparation.problem(f"{transcript.line}: utterance {name}: {error}")
+                continue
+            if text:
+                texts[name] = text
+            else:
+                preparation.drop(name, "no word in the transcript", transcript.written)
+    return texts
+
+
+def _session(utterance: str) -> str:
+    """The name of the file that an utterance's transcript is in."""
+    return f"{utterance[:6]}00.dot"
+
+
+def _transcripts(
+    distribution: Distribution, sessions: set[str], preparation: Preparation
+) -> dict[str, Transcript]:
+    """Transcripts by utterance id from the files of these names, wherever they are."""
+    files = defaultdict(list)
+    for name, path in distribution.ending(".dot"):
+        files[name.rpartition("/")[2]].append(path)
+    transcripts: dict[str, Transcript] = {}
+    for path in sorted(path for session in sessions for path in files[session]):
+        try:
+            lines = read_lines(path)
+        except UserError as error:
+            preparation.problem(str(error))
+            continue
+        for transcript in parse_dot_file(lines, path):
+            if isinstance(transcript, UserError):
+                preparation.problem(str(transcript))
+                continue
+            # Some copies have a file twice; that is no harm while both say the same.
+            name = transcript.utterance
+            other = transcripts.setdefault(name, transcript)
+            if other.written != transcript.written:
+                preparation.problem(f"{transcript.line}: {name} has another transcript in {other.line}")
+    return transcripts

@@ -1,0 +1,101 @@
+"""The splits of WSJ: which index names their utterances, and how many there have to be."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from asr.errors import UserError
+
+from .layout import disc_name
+
+_ENTRY = re.compile(r"(\S+?)\s*:\s*(\S+)")
+
+
+@dataclass(frozen=True)
+class Index:
+    """A file that lists audio: the disc it is on, its path, and discs that it names wrongly."""
+
+    disc: str
+    path: str
+    moved: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Split:
+    """A set of utterances.
+
+    Attributes:
+        name: of the manifest.
+        indices: that list it.
+        utterances: that there have to be; 0: not known for certain, so not checked.
+        words: that their transcripts have to have for scoring; 0: not checked.
+    """
+
+    name: str
+    indices: tuple[Index, ...]
+    utterances: int
+    words: int = 0
+
+
+# One speaker is in the index of WSJ0 that the field leaves out.
+LEFT_OUT = ("11-2.1", "wsj0/si_tr_s/401/")
+LEFT_OUT_REASON = "speaker 401 of disc 11-2.1, who is in no training set"
+
+_SI84 = Index("11-13.1", "wsj0/doc/indices/train/tr_s_wv1.ndx")
+_SI200 = Index("13-34.1", "wsj1/doc/indices/si_tr_s.ndx")
+_ON_THE_NEXT_DISC = (("13-32.1", "13-33.1"),)
+
+SPLITS = (
+    Split("si84", (_SI84,), 7138),
+    Split("si284", (_SI84, _SI200), 37416),
+    Split("dev93", (Index("13-34.1", "wsj1/doc/indices/h1_p0.ndx"),), 503, 8234),
+    Split("eval92", (Index("11-13.1", "wsj0/doc/indices/test/nvp/si_et_20.ndx"),), 333, 5643),
+    Split("eval93", (Index("13-32.1", "wsj1/doc/indices/wsj1/eval/h1_p0.ndx", _ON_THE_NEXT_DISC),), 213),
+    # The same recordings' counterparts for a closed vocabulary of 5,000 words.
+    Split("dev93_5k", (Index("13-34.1", "wsj1/doc/indices/h2_p0.ndx"),), 513),
+    Split("eval92_5k", (Index("11-13.1", "wsj0/doc/indices/test/nvp/si_et_05.ndx"),), 330),
+    Split("eval93_5k", (Index("13-32.1", "wsj1/doc/indices/wsj1/eval/h2_p0.ndx", _ON_THE_NEXT_DISC),), 0),
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of an index: where an utterance's audio is."""
+
+    disc: str
+    path: str
+    line: str
+
+    @property
+    def utterance(self) -> str:
+        """The utterance's id: the file's stem in lower case."""
+        return self.path.rpartition("/")[2].partition(".")[0].lower()
+
+    @property
+    def left_out(self) -> bool:
+        """Whether the field leaves it out."""
+        return self.path.startswith(LEFT_OUT[1]) and self.disc == LEFT_OUT[0]
+
+
+def parse_index(lines: list[tuple[int, str]], index: Index, source: str) -> Iterator[Entry | UserError]:
+    """Yield the entries of an index, or what is wrong with a line.
+
+    Args:
+        lines: (number, text) of the file.
+        index: whose file it is.
+        source: name of the file, for messages.
+    """
+    moved = dict(index.moved)
+    for number, line in lines:
+        if line.lstrip().startswith(";"):
+            continue
+        where = f"{source}:{number}"
+        match = _ENTRY.fullmatch(line.strip())
+        disc = disc_name(match[1]) if match else None
+        if match is None or disc is None:
+            yield UserError(f"{where}: expected `11_13_1:wsj0/…/01ic0201.wv1`, found {line.strip()[:60]!r}")
+            continue
+        path = match[2].lower().lstrip("/")
+        if not path.endswith(".wv1"):
+            path += ".wv1"
+        yield Entry(moved.get(disc, disc), path, where)

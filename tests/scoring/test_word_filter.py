@@ -1,0 +1,66 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from asr.commands import score as command
+from asr.errors import UserError
+from asr.scoring.hypotheses import Hypothesis, write_hypotheses
+from asr.scoring.word_filter import FILE, WordFilterRules, rules_beside
+
+RULES = WordFilterRules(drop=["<NOISE>", "<UNK>"], delete=[":", "*"], replace={"COMPAIGN": "CAMPAIGN"})
+
+
+@pytest.mark.parametrize(
+    ("words", "scored"),
+    [
+        ("PRICES ROSE", "PRICES ROSE"),
+        ("<NOISE> PRICES <UNK> ROSE <NOISE>", "PRICES ROSE"),
+        ("PR:ICES *ROSE*", "PRICES ROSE"),
+        (": PRICES *", "PRICES"),
+        ("COMPAIGN COMPAIGNS", "CAMPAIGN CAMPAIGNS"),
+        ("C:OMPAIGN", "CAMPAIGN"),
+        ("<NOISE>", ""),
+    ],
+)
+def test_rules_apply_in_their_order(words: str, scored: str) -> None:
+    assert RULES(words.split()) == scored.split()
+
+
+def test_rules_come_back_from_disk(tmp_path: Path) -> None:
+    assert rules_beside(tmp_path / "dev.cuts.jsonl.gz") is None
+    RULES.save(tmp_path / FILE)
+    assert rules_beside(tmp_path / "dev.cuts.jsonl.gz") == RULES
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"dorp": []}', '{"drop": "<NOISE>"}', '{"delete": [""]}', '{"replace": {"": "x"}}'],
+)
+def test_broken_rules_name_their_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(UserError, match=r"scoring\.json: expected"):
+        rules_beside(tmp_path / "dev.cuts.jsonl.gz")
+
+
+def test_asr_score_applies_the_rules_that_decoding_noted(tmp_path: Path) -> None:
+    """To the reference and to the hypothesis alike; without them every mark is an error."""
+    hypothesis = Hypothesis(
+        id="u1",
+        speaker="s",
+        duration_s=1.0,
+        reference="THE COMPAIGN <NOISE> F:ELL",
+        reference_tokens=None,
+        tokens=[],
+        times_s=[],
+        text="<UNK> THE CAMPAIGN FELL *",
+        unit="character",
+    )
+    write_hypotheses(tmp_path / "hyp.jsonl", [hypothesis])
+    (tmp_path / "decode.json").write_text(json.dumps({"decode_s": 1.0, "word_filter": RULES.as_dict()}))
+    [filtered] = command.run([tmp_path], command.Options(details=False))
+    assert (filtered.rates["wer"].rate, filtered.rates["wer"].counts.length) == (0.0, 3)
+    assert json.loads((tmp_path / "score.json").read_text())["word_filter"] == RULES.as_dict()
+    [as_written] = command.run([tmp_path], command.Options(details=False, word_filter=False))
+    assert (as_written.rates["wer"].rate, as_written.rates["wer"].counts.length) == (1.0, 4)
+    assert "word_filter" not in json.loads((tmp_path / "score.json").read_text())
