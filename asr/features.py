@@ -11,7 +11,10 @@ from asr.config import option
 from asr.errors import UserError
 from asr.lengths import keep_mask, zero_padding
 
-NORMALISATIONS = ("utterance", "corpus", "none")
+NORMALISATIONS = ("utterance", "corpus", "window", "none")
+
+# Frames whose spectra are in memory at once: the result does not depend on it.
+BLOCK_FRAMES = 6000
 
 
 @dataclass
@@ -25,10 +28,13 @@ class FeatureConfig:
     low_freq_hz: float = option(20.0, help="lower edge of the first filter", unit="Hz")
     high_freq_hz: float = option(-400.0, help="upper edge of the last; ≤ 0: below the Nyquist", unit="Hz")
     normalise: str = option("utterance", help=f"mean–variance normalisation: {' | '.join(NORMALISATIONS)}")
+    normalise_window_s: float = option(10.0, help="normalise=window: seconds around each frame", unit="s")
 
 
 class FilterBanks(nn.Module):
     """Log-mel energies as Kaldi's compute-fbank-feats gives them (snip-edges, no dither).
+
+    They are computed in blocks of frames, so that an hour takes little more memory than its features.
 
     A frame exists only where its whole window lies inside the utterance, so neither padding nor
     batch mates can leak into it. The samples are expected in −1 … 1.
@@ -47,6 +53,7 @@ class FilterBanks(nn.Module):
         super().__init__()
         if config.normalise not in NORMALISATIONS:
             raise UserError(f"features.normalise={config.normalise!r}: expected one of {NORMALISATIONS}")
+        self.mel_bins = config.mel_bins
         self.window_samples = int(config.frame_length_ms * config.sample_rate / 1000)
         self.shift_samples = int(config.frame_shift_ms * config.sample_rate / 1000)
         with warnings.catch_warnings():  # lhotse warns of snip_edges, whose frame counts are handled here
@@ -82,25 +89,41 @@ class FilterBanks(nn.Module):
         shortfall = self.window_samples - audio_BS.shape[1]
         if shortfall > 0:
             audio_BS = nn.functional.pad(audio_BS, (0, shortfall))
+        audio_BS = zero_padding(audio_BS.float(), lengths_B)
+        total = int(self.frames(torch.tensor(audio_BS.shape[1])))
+        features = audio_BS.new_empty(audio_BS.shape[0], total, self.mel_bins)
         with torch.autocast(audio_BS.device.type, enabled=False):
-            features = self.layer(zero_padding(audio_BS.float(), lengths_B))
+            for start in range(0, total, BLOCK_FRAMES):
+                end = min(start + BLOCK_FRAMES, total)
+                last_sample = (end - 1) * self.shift_samples + self.window_samples
+                block = audio_BS[:, start * self.shift_samples : last_sample]
+                features[:, start:end] = self.layer(block)
         return zero_padding(features, frames), frames
 
 
 class Normalisation(nn.Module):
-    """Mean–variance normalisation per utterance, or with the corpus statistics of the training set.
+    """Mean–variance normalisation of filter banks.
+
+    `utterance` takes the statistics of the whole utterance: of an hour they are other ones than of five
+    seconds. `window` takes those of the frames around each frame, as Kaldi's apply-cmvn-sliding --center
+    does: an utterance that is no longer than the window gets what `utterance` gives, and a long recording
+    what its parts would get. `corpus` takes the training set's.
 
     Args:
-        kind: `utterance`, `corpus` or `none`.
+        kind: `utterance`, `window`, `corpus` or `none`.
         mel_bins: F.
+        window_frames: of `window`.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, kind: str, mel_bins: int) -> None:
+    def __init__(self, kind: str, mel_bins: int, window_frames: int = 1000) -> None:
         super().__init__()
+        if kind not in NORMALISATIONS:
+            raise UserError(f"features.normalise={kind!r}: expected one of {NORMALISATIONS}")
         self.kind = kind
+        self.window_frames = window_frames
         self.register_buffer("mean", torch.zeros(mel_bins))
         self.register_buffer("std", torch.ones(mel_bins))
 
@@ -110,12 +133,32 @@ class Normalisation(nn.Module):
             return features
         if self.kind == "corpus":
             return zero_padding((features - self.mean) / self.std, lengths)
+        if self.kind == "window":
+            parts = features.split(16, dim=2)  # in parts, for what double precision takes of memory
+            return torch.cat([self._sliding(part, lengths) for part in parts], dim=2)
         keep = keep_mask(lengths, features.shape[1]).unsqueeze(-1)
         count = lengths.clamp(min=1).view(-1, 1, 1)
         mean = features.sum(dim=1, keepdim=True) / count
         centred = torch.where(keep, features - mean, 0.0)
         std = (centred.square().sum(dim=1, keepdim=True) / count).sqrt()
         return centred / (std + 1e-5)
+
+    def _sliding(self, features: Tensor, lengths: Tensor) -> Tensor:
+        """Normalise by running sums over the window, which is shifted inwards at the ends."""
+        T = features.shape[1]
+        size = lengths.clamp(max=self.window_frames).unsqueeze(1)
+        centre = torch.arange(T, device=features.device).unsqueeze(0)
+        start = (centre - self.window_frames // 2).clamp(min=0).minimum(lengths.unsqueeze(1) - size)
+        start = start.unsqueeze(-1).expand(-1, -1, features.shape[2])
+        end = start + size.unsqueeze(-1)
+        count = size.clamp(min=1).unsqueeze(-1)
+        wide = zero_padding(features, lengths).double()  # the sums of an hour need the digits
+        mean, square = (
+            (sums.gather(1, end) - sums.gather(1, start)) / count
+            for sums in (nn.functional.pad(x.cumsum(dim=1), (0, 0, 1, 0)) for x in (wide, wide.square()))
+        )
+        std = (square - mean.square()).clamp(min=0).sqrt()
+        return zero_padding(((wide - mean) / (std + 1e-5)).to(features.dtype), lengths)
 
 
 class CorpusStatistics:

@@ -76,7 +76,9 @@ class Recognizer(nn.Module):
         self.tokenizer = tokenizer
         self.augment = augment or AugmentConfig()
         self.filter_banks = FilterBanks(config.features)
-        self.normalisation = Normalisation(config.features.normalise, config.features.mel_bins)
+        features = config.features
+        window_frames = max(1, round(1000 * features.normalise_window_s / features.frame_shift_ms))
+        self.normalisation = Normalisation(features.normalise, features.mel_bins, window_frames)
         self.encoder = Encoder(config.model, config.features.mel_bins, config.attention, config.backend)
         self.head = CTCHead(config.model.heads * config.model.head_dim, len(tokenizer))
 

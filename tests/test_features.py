@@ -48,6 +48,38 @@ def test_padding_and_batch_mates_change_nothing() -> None:
         assert not features[i, frames[i] :].any()
 
 
+def test_blocks_of_frames_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    banks = FilterBanks(FeatureConfig(mel_bins=40))
+    audio = torch.stack([speech_like(20000, seed) for seed in range(2)])
+    lengths = torch.tensor([20000, 9000])
+    whole, frames = banks(audio, lengths)
+    for block in (1, 7, int(frames[0]) - 1, int(frames[0])):
+        monkeypatch.setattr("asr.features.BLOCK_FRAMES", block)
+        blocked, counts = banks(audio, lengths)
+        assert counts.equal(frames)
+        assert torch.allclose(blocked, whole, atol=1e-5)
+
+
+def test_window_normalisation_is_the_utterances_of_each_window() -> None:
+    random = torch.Generator().manual_seed(0)
+    features = torch.randn(3, 50, 20, generator=random) * 3 + 5
+    lengths = torch.tensor([50, 11, 0])
+    features[1, 11:] = float("nan")
+    features[2] = float("nan")
+    for window in (4, 11, 49):
+        normal = Normalisation("window", 20, window)(features, lengths)
+        for i, length in enumerate(lengths.tolist()):
+            size = min(window, length)
+            for t in range(length):
+                start = min(max(0, t - window // 2), length - size)
+                around = features[i : i + 1, start : start + size]
+                expected = Normalisation("utterance", 20)(around, torch.tensor([size]))[0, t - start]
+                assert torch.allclose(normal[i, t], expected, atol=1e-4)
+            assert not normal[i, length:].any()
+    whole = Normalisation("utterance", 20)(features.nan_to_num(), lengths)
+    assert torch.allclose(Normalisation("window", 20, 50)(features, lengths), whole, atol=1e-4)
+
+
 def test_stays_float32_under_autocast() -> None:
     banks = FilterBanks(FeatureConfig(mel_bins=40))
     audio = speech_like(8000).unsqueeze(0)

@@ -1,0 +1,196 @@
+"""Recordings of any length, rate and container: read and resampled in blocks, and checked."""
+
+import logging
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import torch
+import torchaudio.functional
+from numpy.typing import NDArray
+
+from asr.data.audio import checked, notice_resampling
+from asr.data.sphere import is_sphere, read_header, read_sphere
+from asr.errors import UserError
+
+log = logging.getLogger(__name__)
+
+CHANNELS = ("mix", "separate")
+BLOCK_S = 30
+CLIPPED_LEVEL = 0.999
+CLIPPED_SHARE = 1e-3  # of the samples: what is more is told
+SILENT_PEAK = 1e-4  # −80 dB of full scale
+LARGEST_RATIO = 1000  # numerator and denominator of a ratio of rates: the filter grows with both
+
+Samples = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Source:
+    """An opened audio file: its rate in Hz and its samples [samples, channels] in blocks."""
+
+    rate: int
+    blocks: Iterator[Samples]
+
+
+def read_recording(path: Path, sample_rate: int, channels: str = "mix") -> list[Samples]:
+    """Return the channels of any audio file that libsndfile or FFmpeg reads.
+
+    The container is told by its content, whatever the file is called; of a video the first audio track
+    is taken. Clipping, damage and a missing end are told, as warnings that name the file.
+
+    Args:
+        path: wav, flac, mp3, ogg, SPHERE, m4a, mp4, mkv, …
+        sample_rate: wanted rate in Hz.
+        channels: `mix` averages them, `separate` keeps them.
+
+    Returns:
+        [samples] float32 for each channel; one with `mix`.
+
+    Raises:
+        UserError: the file is missing, is not audio, is empty or holds samples that are not finite.
+    """
+    if channels not in CHANNELS:
+        raise UserError(f"channels={channels!r}: expected one of {CHANNELS}")
+    source = _open(path)
+    clipped = total = 0
+
+    def checked_blocks() -> Iterator[Samples]:
+        nonlocal clipped, total
+        for block in _until_damage(source, path):
+            if not total and block.shape[1] > 1 and channels == "mix":
+                log.warning("%s: %d channels are averaged to one", path, block.shape[1])
+            clipped += int((np.abs(block) >= CLIPPED_LEVEL).any(axis=1).sum())
+            total += len(block)
+            samples = block.mean(axis=1, keepdims=True) if channels == "mix" else block
+            yield np.ascontiguousarray(samples.T)
+
+    if source.rate != sample_rate:
+        notice_resampling(source.rate, sample_rate)
+    parts = list(resampled(checked_blocks(), source.rate, sample_rate))
+    if not total:
+        raise UserError(f"{path}: no samples")
+    if clipped > CLIPPED_SHARE * total:
+        log.warning("%s: clipped: %.1f %% of its samples are at full scale", path, 100 * clipped / total)
+    recording = np.concatenate(parts, axis=1)
+    parts.clear()
+    return [checked(channel, str(path)) for channel in recording]
+
+
+def is_silent(samples: Samples) -> bool:
+    """Whether nothing in [samples] is louder than −80 dB of full scale."""
+    return bool(samples.max() < SILENT_PEAK and samples.min() > -SILENT_PEAK)
+
+
+def resampled(blocks: Iterator[Samples], rate: int, sample_rate: int) -> Iterator[Samples]:
+    """Resample [channels, samples] block by block to what the whole would give, up to rounding.
+
+    torchaudio's windowed-sinc filter sees enough of both neighbours. A ratio of rates whose filter would
+    be huge is replaced by one that differs by less than a millionth.
+
+    Args:
+        blocks: of any lengths.
+        rate: in Hz.
+        sample_rate: wanted rate in Hz.
+    """
+    if rate == sample_rate:
+        yield from blocks
+        return
+    ratio = Fraction(rate, sample_rate).limit_denominator(LARGEST_RATIO)
+    step_in, step_out = ratio.numerator, ratio.denominator
+    width = int(np.ceil(6 / 0.99 * max(1, step_in / step_out)))  # torchaudio's default filter
+    context = 1 + -(-width // step_in)  # in steps, each of step_in samples
+    convert = torchaudio.functional.resample
+
+    held: Samples | None = None
+    before = 0  # steps at the beginning of `held` that are context only
+    for block in blocks:
+        held = block if held is None else np.concatenate([held, block], axis=1)
+        ready = held.shape[1] // step_in - context - before
+        if ready < BLOCK_S * rate // step_in:
+            continue
+        converted = convert(torch.from_numpy(held), step_in, step_out).numpy()
+        yield converted[:, before * step_out : (before + ready) * step_out].copy()
+        done = before + ready
+        before = min(context, done)
+        held = held[:, (done - before) * step_in :]
+    if held is not None and held.shape[1]:
+        yield convert(torch.from_numpy(held), step_in, step_out).numpy()[:, before * step_out :]
+
+
+def _open(path: Path) -> Source:
+    """Open a file by what it holds."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    if path.stat().st_size == 0:
+        raise UserError(f"{path}: an empty file")
+    if is_sphere(path):
+        rate = read_header(path).sample_rate
+        return Source(rate, iter([np.ascontiguousarray(read_sphere(path).T)]))
+    try:
+        file = soundfile.SoundFile(path)
+    except (soundfile.LibsndfileError, TypeError):  # TypeError: a name that ends in .raw
+        return _open_with_ffmpeg(path)
+    _warn_of_missing_end(path)
+    return Source(file.samplerate, file.blocks(BLOCK_S * file.samplerate, dtype="float32", always_2d=True))
+
+
+def _warn_of_missing_end(path: Path) -> None:
+    """Tell that a wav file is shorter than its header says, which libsndfile passes over."""
+    with path.open("rb") as file:
+        head = file.read(12)
+    if head[:4] != b"RIFF" or head[8:] != b"WAVE":
+        return
+    promised = struct.unpack("<I", head[4:8])[0] + 8
+    size = path.stat().st_size
+    if promised - 8 not in (0, 0xFFFFFFFF) and promised > size + 1:  # streamed files don't know their size
+        log.warning("%s: its end is missing: %d of %d bytes are there", path, size, promised)
+
+
+def _open_with_ffmpeg(path: Path) -> Source:
+    import av
+
+    try:
+        container = av.open(str(path))
+        stream = next(iter(container.streams.audio), None)
+    except av.FFmpegError as error:
+        raise UserError(f"{path}: not a readable audio file ({error.strerror})") from error
+    if stream is None:
+        raise UserError(f"{path}: no audio in this file")
+
+    def blocks() -> Iterator[Samples]:
+        resampler = av.AudioResampler(format="fltp")
+        collected: list[Samples] = []
+        with container:
+            for frame in container.decode(stream):
+                collected += [part.to_ndarray().astype(np.float32) for part in resampler.resample(frame)]
+                if sum(part.shape[1] for part in collected) >= BLOCK_S * stream.rate:
+                    yield np.concatenate(collected, axis=1).T
+                    collected.clear()
+        if collected:
+            yield np.concatenate(collected, axis=1).T
+
+    return Source(stream.rate, blocks())
+
+
+def _until_damage(source: Source, path: Path) -> Iterator[Samples]:
+    """Yield blocks up to the first that can't be decoded, and tell where that is."""
+    import av
+
+    samples = 0
+    try:
+        for block in source.blocks:
+            samples += len(block)
+            if len(block):
+                yield block
+    except (soundfile.LibsndfileError, av.FFmpegError) as error:
+        reason = " ".join(str(error).split())
+        if not samples:
+            raise UserError(f"{path}: not a readable audio file ({reason})") from error
+        log.warning(
+            "%s: damaged after %.1f s (%s): the rest is left out", path, samples / source.rate, reason
+        )

@@ -1,0 +1,143 @@
+"""Recordings read in blocks are those read at once; damage is told in one line."""
+
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import soundfile
+import torch
+import torchaudio.functional
+
+from asr.data import recording
+from asr.data.recording import is_silent, read_recording, resampled
+from asr.errors import UserError
+
+
+def noise(samples: int, channels: int = 1, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    return (0.1 * random.standard_normal((samples, channels))).astype(np.float32)
+
+
+@pytest.mark.parametrize(("rate", "wanted"), [(44100, 16000), (8000, 16000), (48000, 8000), (11025, 16000)])
+@pytest.mark.parametrize("block", [700, 5000, 100_000])
+def test_resampling_in_blocks_is_resampling_at_once(
+    rate: int, wanted: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "BLOCK_S", 0.02)
+    audio = noise(30_011, 2).T.copy()
+    blocks = iter(audio[:, i : i + block] for i in range(0, audio.shape[1], block))
+    found = np.concatenate(list(resampled(blocks, rate, wanted)), axis=1)
+    expected = torchaudio.functional.resample(torch.from_numpy(audio), rate, wanted).numpy()
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() < 1e-6
+
+
+def test_a_coprime_rate_keeps_time() -> None:
+    seconds = np.arange(44101 * 5) / 44101
+    tone = np.sin(2 * np.pi * 440 * seconds).astype(np.float32)[None]
+    found = np.concatenate(list(resampled(iter([tone]), 44101, 16000)), axis=1)[0]
+    expected = np.sin(2 * np.pi * 440 * np.arange(len(found)) / 16000)
+    assert abs(len(found) - 5 * 16000) <= 1
+    assert np.abs(found - expected)[100:-100].max() < 0.01
+
+
+def test_channels_are_mixed_or_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    audio = noise(20_000, 2)
+    path = tmp_path / "two.wav"
+    soundfile.write(path, audio, 8000, subtype="FLOAT")
+    monkeypatch.setattr(recording, "BLOCK_S", 1)
+    left, right = read_recording(path, 8000, "separate")
+    assert np.array_equal(left, audio[:, 0])
+    assert np.array_equal(right, audio[:, 1])
+    assert "averaged" not in caplog.text
+    (mixed,) = read_recording(path, 8000)
+    assert np.allclose(mixed, audio.mean(axis=1))
+    assert "two.wav: 2 channels are averaged" in caplog.text
+    with pytest.raises(UserError, match="channels='left'"):
+        read_recording(path, 8000, "left")
+
+
+def write_video(path: Path, sound: bool) -> None:
+    with av.open(str(path), "w") as container:
+        picture = container.add_stream("mpeg4", rate=10)
+        picture.width = picture.height = 32
+        speech = container.add_stream("aac", rate=16000, layout="mono") if sound else None
+        for _ in range(10):
+            frame = av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), dtype=np.uint8), format="rgb24")
+            container.mux(picture.encode(frame))
+        container.mux(picture.encode(None))
+        if speech:
+            frame = av.AudioFrame.from_ndarray(noise(16000).T, format="fltp", layout="mono")
+            frame.sample_rate = 16000
+            container.mux(speech.encode(frame))
+            container.mux(speech.encode(None))
+
+
+def test_a_video_gives_its_sound_under_any_name(tmp_path: Path) -> None:
+    video = tmp_path / "talk.mp4"
+    write_video(video, sound=True)
+    (audio,) = read_recording(video, 16000)
+    assert len(audio) == pytest.approx(16000, abs=2100)  # AAC adds its delay
+    assert audio.std() == pytest.approx(0.1, rel=0.3)
+    for name in ("talk.wav", "talk.raw"):
+        other = tmp_path / name
+        other.write_bytes(video.read_bytes())
+        assert np.array_equal(read_recording(other, 16000)[0], audio)
+    silent = tmp_path / "silent.mp4"
+    write_video(silent, sound=False)
+    with pytest.raises(UserError, match=r"silent\.mp4: no audio in this file"):
+        read_recording(silent, 16000)
+
+
+def test_what_is_no_audio_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.wav"
+    with pytest.raises(UserError, match=r"x\.wav: no such file"):
+        read_recording(path, 16000)
+    path.touch()
+    with pytest.raises(UserError, match=r"x\.wav: an empty file"):
+        read_recording(path, 16000)
+    path.write_text("these are no samples")
+    with pytest.raises(UserError, match=r"x\.wav: not a readable audio file"):
+        read_recording(path, 16000)
+    soundfile.write(path, np.zeros((0, 1), dtype=np.float32), 16000)
+    with pytest.raises(UserError, match=r"x\.wav: no samples"):
+        read_recording(path, 16000)
+    soundfile.write(path, np.array([0.0, np.nan], dtype=np.float32), 16000, subtype="FLOAT")
+    with pytest.raises(UserError, match=r"x\.wav: sample 1 is not finite"):
+        read_recording(path, 16000)
+
+
+def test_clipping_and_a_missing_end_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "loud.wav"
+    soundfile.write(path, np.clip(20 * noise(16000), -1, 1), 16000)
+    read_recording(path, 16000)
+    assert "loud.wav: clipped: " in caplog.text
+    assert "end is missing" not in caplog.text
+    path.write_bytes(path.read_bytes()[:20_000])
+    (audio,) = read_recording(path, 16000)
+    assert len(audio) == (20_000 - 44) // 2
+    assert "loud.wav: its end is missing: 20000 of 32044 bytes are there" in caplog.text
+
+
+def test_a_damaged_flac_is_read_up_to_the_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(recording, "BLOCK_S", 1)
+    path = tmp_path / "x.flac"
+    audio = noise(64_000)
+    soundfile.write(path, audio, 16000)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    (found,) = read_recording(path, 16000)
+    assert 16_000 <= len(found) < 40_000
+    assert np.abs(found - audio[: len(found), 0]).max() < 1e-4
+    assert "x.flac: damaged after" in caplog.text
+
+
+def test_silence_is_told_from_quiet_speech() -> None:
+    assert is_silent(np.zeros(100, dtype=np.float32))
+    assert is_silent(1e-4 * noise(100)[:, 0])
+    assert not is_silent(0.01 * noise(100)[:, 0])
