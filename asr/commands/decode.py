@@ -1,16 +1,26 @@
 """`asr decode`: a trained recogniser and a manifest to hypotheses."""
 
+import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from lhotse import CutSet
 from omegaconf import OmegaConf
 from rich.console import Console
-from rich.progress import track
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from asr import checkpoint
@@ -19,13 +29,14 @@ from asr.data.batch import Batch, Utterances
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
 from asr.data.sampler import BatchPlan, plan_by_length
-from asr.environment import write_json
+from asr.environment import git_commit, write_json
 from asr.errors import UserError
 from asr.recognizer import Recognizer
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
-from asr.scoring.word_filter import rules_beside
-from asr.search.decoder import BeamConfig, Decoder, build_decoder, text_of
+from asr.search.decoder import DECODERS, BeamConfig, Weights, text_of, words_of
 from asr.search.path import TokenPath
+from asr.search.pool import Found, SearchPool
+from asr.search.tune import Trial, record, tune, tuned, word_errors
 
 HELP = "decode a split: asr decode exp/demo/full split=test attention=i-clustered-25 decoder=beam"
 POSITIONAL = "<run folder or checkpoint>"
@@ -39,13 +50,20 @@ class Options:
     data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
     attention: str = option("", help="attention mechanism; empty: the one of training")
     backend: str = option("auto", help="auto | reference | native")
-    decoder: str = option("greedy", help="greedy | beam")
+    decoder: str = option("greedy", help=" | ".join(DECODERS))
     beam: BeamConfig = field(default_factory=BeamConfig)
+    tune: str = option(
+        "", help="first find lm_weight, word_score and size on this split, e.g. dev, and record them"
+    )
+    tune_utterances: int = option(
+        300, help="tune on at most so many utterances of the split, drawn at random"
+    )
     checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
-    output: str = option("", help="folder; empty: <run>/decode/<split>/<attention>-<decoder>")
+    output: str = option("", help="folder; empty: <run>/decode/<split>/<attention>-<decoder>[-<lm>]")
     frames_per_batch: int = option(20000, help="feature frames in a batch", unit="frames")
     device: str = option("auto", help="auto | cpu | cuda")
     workers: int = option(0, help="processes that load audio")
+    jobs: int = option(1, help="processes that search; 1: search in this one")
     resample: bool = option(True, help="resample audio of another rate with a notice; false: refuse it")
 
 
@@ -69,41 +87,60 @@ def decode(path: Path, options: Options) -> Path:
     device = options.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if options.jobs > 1 and options.decoder == "cuda":
+        raise UserError(f"jobs={options.jobs}: decoder=cuda searches on the GPU, in this process")
     file = checkpoint.find(path, options.checkpoint)
     recognizer = Recognizer.load(file, device=device)
     recognizer.set_attention(options.attention or recognizer.config.attention, options.backend)
     run_folder = path if path.is_dir() else file.parent.parent
-    manifest = manifest_path(options.data or _training_folder(run_folder), options.split)
+    data = options.data or _training_folder(run_folder)
+    manifest = manifest_path(data, options.split)
     cuts = load_cuts(manifest)
-    decoder = build_decoder(options.decoder, recognizer.tokenizer, options.beam)
-    name = f"{recognizer.config.attention}-{options.decoder}"
+    lm = f"-{Path(options.beam.lm).name.partition('.')[0]}" if options.beam.lm else ""
+    name = f"{recognizer.config.attention}-{options.decoder}{lm}"
     folder = Path(options.output or run_folder / "decode" / options.split / name)
     folder.mkdir(parents=True, exist_ok=True)
+    if options.tune:
+        _tune(recognizer, manifest_path(data, options.tune), run_folder, options)
+    beam, source = tuned(run_folder, options.decoder, options.beam)
+    if source:
+        print(f"weights of {source}")
 
     started = time.perf_counter()
-    hypotheses = dict(_hypotheses(recognizer, cuts, decoder, options))
-    seconds = time.perf_counter() - started
-    write_hypotheses(folder / "hyp.jsonl", [hypotheses[cut.id] for cut in cuts])
+    with SearchPool(options.decoder, recognizer.tokenizer, beam, options.jobs) as pool:
+        ready = time.perf_counter()
+        found, encode_s = _search(recognizer, cuts, pool, options)
+    seconds = time.perf_counter() - ready
+    hypotheses = [_hypothesis(recognizer, found[cut.id].path, cut, beam.nbest) for cut in cuts]
+    write_hypotheses(folder / "hyp.jsonl", hypotheses)
     audio_s = sum(cut.duration for cut in cuts)
+    search_s = sum(result.cpu_s for result in found.values())
     lexicon = recognizer.tokenizer.lexicon
-    rules = rules_beside(manifest)
     about = {
         "checkpoint": str(file),
         "manifest": str(manifest),
         "attention": recognizer.config.attention,
         "backend": recognizer.backend_on(torch.device(device).type),
         "decoder": options.decoder,
+        "beam": None if options.decoder == "greedy" else asdict(beam.complete(options.decoder)),
+        "weights_from": source,
         "device": device,
         "threads": torch.get_num_threads(),
+        "jobs": options.jobs,
+        "commit": git_commit(),
         "lexicon": lexicon.digest if lexicon else None,
-        "word_filter": rules.as_dict() if rules else None,
         "audio_s": audio_s,
         "decode_s": seconds,
         "real_time_factor": seconds / audio_s,
+        "prepare_s": ready - started,
+        "encode_s": encode_s,
+        "search_cpu_s": search_s,
+        "search_real_time_factor_per_core": search_s / audio_s,
     }
     write_json(about, folder / "decode.json")
     print(
-        f"{len(cuts)} utterances, {audio_s:.0f} s of audio in {seconds:.1f} s (RTF {seconds / audio_s:.4f})"
+        f"{len(cuts)} utterances, {audio_s:.0f} s of audio in {seconds:.1f} s (RTF {seconds / audio_s:.4f}; "
+        f"encoder {encode_s / audio_s:.4f}, search {search_s / audio_s:.4f} on one core)"
     )
     return folder
 
@@ -116,24 +153,103 @@ def _training_folder(run_folder: Path) -> str:
     return str(place.parent if place.name.endswith(".jsonl.gz") else place)
 
 
-def _hypotheses(
-    recognizer: Recognizer, cuts: CutSet, decoder: Decoder, options: Options
-) -> Iterator[tuple[str, Hypothesis]]:
-    by_id = {cut.id: cut for cut in cuts}
-    batches = _batches(recognizer, cuts, options)
-    for batch in track(batches, f"decoding {options.split}", console=Console(stderr=True), transient=True):
-        batch = batch.to(next(recognizer.parameters()).device)
-        with torch.inference_mode():
-            log_probs, frames = recognizer(batch.audio, batch.audio_lengths)
-        for name, path in zip(batch.ids, decoder(log_probs, frames), strict=True):
-            cut = by_id[name]
-            supervision = cut.supervisions[0]
-            yield (
-                name,
-                _hypothesis(
-                    recognizer, path, name, supervision.speaker or "unknown", supervision.text, cut.duration
-                ),
-            )
+def _search(
+    recognizer: Recognizer, cuts: CutSet, pool: SearchPool, options: Options
+) -> tuple[dict[str, Found], float]:
+    """Return what was found in each utterance, and the seconds that the encoder took."""
+    found: dict[str, Found] = {}
+    encode_s = 0.0
+    with _progress() as progress:
+        row = progress.add_task(f"decoding {options.split}", total=len(cuts))
+
+        def collect(results: Iterator[Found]) -> None:
+            for result in results:
+                found[result.id] = result
+                progress.advance(row)
+
+        for batch in _batches(recognizer, cuts, options):
+            started = time.perf_counter()
+            log_probs_BTV, lengths_B = _log_probs(recognizer, batch)
+            encode_s += time.perf_counter() - started
+            pool.put(batch.ids, log_probs_BTV, lengths_B)
+            collect(pool.ready())
+        collect(pool.results())
+    return found, encode_s
+
+
+def _log_probs(recognizer: Recognizer, batch: Batch) -> tuple[Tensor, Tensor]:
+    batch = batch.to(next(recognizer.parameters()).device)
+    with torch.inference_mode():
+        log_probs_BTV, lengths_B = recognizer(batch.audio, batch.audio_lengths)
+    if log_probs_BTV.device.type == "cuda":
+        torch.cuda.synchronize()  # so that the encoder's time isn't counted as the search's
+    return log_probs_BTV, lengths_B
+
+
+def _tune(recognizer: Recognizer, manifest: Path, run_folder: Path, options: Options) -> None:
+    """Find the weights of the decoder on a split and record them with the run."""
+    if options.decoder not in ("beam", "prefix"):
+        raise UserError(f"tune={options.tune}: decoder={options.decoder} has no weights; beam and prefix do")
+    cuts = list(load_cuts(manifest))
+    if len(cuts) > options.tune_utterances > 0:
+        cuts = random.Random(0).sample(cuts, options.tune_utterances)
+    references = {cut.id: cut.supervisions[0].text for cut in cuts}
+    started = time.perf_counter()
+    emissions = [
+        (batch.ids, *_log_probs(recognizer, batch))
+        for batch in _batches(recognizer, CutSet.from_cuts(cuts), options)
+    ]
+    start = options.beam.weights(options.decoder)
+    with (
+        SearchPool(options.decoder, recognizer.tokenizer, options.beam, options.jobs) as pool,
+        _progress() as progress,
+    ):
+        row = progress.add_task(f"tuning on {options.tune}", total=None)
+
+        def evaluate(weights: Weights) -> Trial:
+            pool.reweight(weights)
+            for ids, log_probs_BTV, lengths_B in emissions:
+                pool.put(ids, log_probs_BTV, lengths_B)
+            found = list(pool.results())
+            texts = [text_of(result.path, recognizer.tokenizer) or "" for result in found]
+            errors, length = word_errors([references[result.id] for result in found], texts)
+            trial = Trial(weights, errors, length, sum(result.cpu_s for result in found))
+            progress.update(row, advance=1, description=f"tuning on {options.tune}: {_shown(trial)}")
+            return trial
+
+        best, trials = tune(evaluate, start, with_lm=bool(options.beam.lm))
+    about: dict[str, Any] = {
+        "split": options.tune,
+        "manifest": str(manifest),
+        "utterances": len(cuts),
+        "attention": recognizer.config.attention,
+        "commit": git_commit(),
+    }
+    path = record(run_folder, options.decoder, options.beam, best, trials, about)
+    print(
+        f"tuned on {len(cuts)} utterances of {options.tune} in {time.perf_counter() - started:.0f} s, "
+        f"{len(trials)} trials: {_shown(trials[0])} → {_shown(best)}; {path}"
+    )
+
+
+def _shown(trial: Trial) -> str:
+    weights = trial.weights
+    return (
+        f"WER {100 * trial.rate:.2f} % (lm_weight {weights.lm_weight:g}, word_score {weights.word_score:g}, "
+        f"size {weights.size})"
+    )
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
 
 
 def _batches(recognizer: Recognizer, cuts: CutSet, options: Options) -> DataLoader[Batch]:
@@ -148,18 +264,38 @@ def _batches(recognizer: Recognizer, cuts: CutSet, options: Options) -> DataLoad
     )
 
 
-def _hypothesis(
-    recognizer: Recognizer, path: TokenPath, name: str, speaker: str, reference: str, duration_s: float
-) -> Hypothesis:
+def _hypothesis(recognizer: Recognizer, path: TokenPath, cut: Any, nbest: int) -> Hypothesis:
     tokenizer = recognizer.tokenizer
+    supervision = cut.supervisions[0]
+    hypotheses = [path, *path.alternatives]
     return Hypothesis(
-        id=name,
-        speaker=speaker,
-        duration_s=duration_s,
-        reference=reference,
-        reference_tokens=tokenizer.tokens(tokenizer.encode(reference)),
+        id=cut.id,
+        speaker=supervision.speaker or "unknown",
+        duration_s=cut.duration,
+        reference=supervision.text,
+        reference_tokens=tokenizer.tokens(tokenizer.encode(supervision.text)),
         tokens=tokenizer.tokens(path.ids),
         times_s=[round(frame * recognizer.frame_s, 3) for frame in path.frames],
         text=text_of(path, tokenizer),
         unit=tokenizer.unit,
+        words=_word_times(recognizer, path),
+        nbest=[{"text": text_of(other, tokenizer), "score": other.score} for other in hypotheses]
+        if nbest > 1
+        else None,
     )
+
+
+def _word_times(recognizer: Recognizer, path: TokenPath) -> list[dict[str, Any]] | None:
+    """Each word with its times (s) and the mean confidence of its labels."""
+    words = words_of(path, recognizer.tokenizer)
+    if words is None:
+        return None
+    return [
+        {
+            "word": word.word,
+            "start_s": round(path.frames[word.start] * recognizer.frame_s, 3),
+            "end_s": round(path.ends[word.end - 1] * recognizer.frame_s, 3),
+            "confidence": round(sum(path.confidences[word.start : word.end]) / (word.end - word.start), 4),
+        }
+        for word in words
+    ]

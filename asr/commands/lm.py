@@ -16,7 +16,8 @@ from asr.lm.arpa import read_vocabulary, write_arpa
 from asr.lm.kneser_ney import NgramEstimate, estimate
 from asr.lm.ngram import check_casing, is_special, load_kenlm, warn_unknown
 from asr.lm.perplexity import TextScore, score_text
-from asr.lm.text import read_sentences, read_words
+from asr.lm.text import read_sentences
+from asr.text.lexicon import read_words
 
 HELP = "n-gram language models: asr lm train text=data/demo order=3 out=lm/demo.arpa; asr lm score lm=…"
 POSITIONAL = "train|score"
@@ -34,7 +35,7 @@ class TrainOptions:
     out: str = option("", help="ARPA file to write; gzipped where the name ends in .gz")
     lexicon: str = option(
         "",
-        help="lexicon or word list: the model knows its words, others are <unk>; empty: the words of the text",
+        help="lexicon or word list: the model knows its words, others are <unk>; empty: the text's words",
     )
     heldout: str = option("", help="texts to report perplexity on; `folder/dev.cuts.jsonl.gz` for a split")
 

@@ -95,7 +95,7 @@ def estimate(
         >>> model = estimate([["a", "b"], ["a"]], order=2)
         >>> model.vocabulary
         ['<unk>', '<s>', '</s>', 'a', 'b']
-        >>> round(sum(model.tables[0].probability) - 1, 12)  # <s> is never predicted
+        >>> round(float(model.tables[0].probability.sum()), 12)  # <s> is never predicted
         0.0
     """
     if not 1 <= order <= 6:

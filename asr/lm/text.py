@@ -46,15 +46,3 @@ def _lines(path: Path) -> Iterator[str]:
         raise UserError(f"{path}: the text can't be read ({error})") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: expected UTF-8 text, found other bytes at byte {error.start}") from None
-
-
-def read_words(path: str | Path) -> list[str]:
-    """Return the first word of every line, each once: of a word list or a lexicon.
-
-    Raises:
-        UserError: the file is missing, is no UTF-8 text, or has no word.
-    """
-    words = list(dict.fromkeys(line.split()[0] for line in _lines(Path(path)) if line.strip()))
-    if not words:
-        raise UserError(f"{path}: expected a lexicon or a word list, found no word")
-    return words

@@ -1,24 +1,29 @@
-"""Beam search over the words of a lexicon, with an optional n-gram model (flashlight through torchaudio)."""
+"""Beam search over the words of a lexicon, with an optional n-gram model of words (flashlight)."""
 
-import tempfile
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from asr.ctc import BLANK
 from asr.errors import UserError
+from asr.lm.arpa import read_vocabulary
+from asr.lm.ngram import check_casing, is_special, load_kenlm, warn_unknown
 from asr.search.path import TokenPath, Word
-from asr.text.lexicon import Lexicon
-from asr.text.tokenizer import Tokenizer
+from asr.search.spelling import (
+    Labels,
+    held_log_probs,
+    lexicon_spellings,
+    unheld,
+    with_held_labels,
+    word_spellings,
+)
+from asr.text.tokenizer import WORD_GAP, Tokenizer
 
-if TYPE_CHECKING:
-    from torchaudio.models.decoder import CTCDecoder
-
-HELD = "+"  # marks the label on which a word waits for its last phone to end
-IMPOSSIBLE = -1e9
+SAME_TEXT = 20  # hypotheses looked at for each one asked for: many differ in pronunciation or time alone
 
 
 class BeamSearch:
@@ -30,56 +35,67 @@ class BeamSearch:
     A confident wrong label costs its whole log-probability in every frame that it lasts, where the edits of
     `WordSearch` count it once: of phones that are often wrong the latter may make the better words.
 
-    A model here has no silence label. flashlight needs the index of one: blank takes its place, since
-    between two words a hypothesis stays on exactly that label.
+    A model of phones or pieces has no silence label. flashlight needs the index of one: blank takes its
+    place, since between two words a hypothesis stays on exactly that label. Of characters it is the gap.
     """
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         *,
+        words: Sequence[str] | None = None,
         beam: int = 300,
         threshold: float = 100.0,
+        tokens: int = 0,
         lm: str | Path | None = None,
         lm_weight: float = 2.0,
         word_score: float = -1.0,
+        nbest: int = 1,
     ):
         """Build the decoder; takes seconds for a lexicon of 100,000 words.
 
         Args:
-            tokenizer: of phones, with its lexicon.
+            tokenizer: the model's.
+            words: that characters or pieces may spell; None: those of the tokenizer's lexicon, or of `lm`.
             beam: hypotheses kept after each frame.
             threshold: hypotheses this far (natural log) below the best one are dropped. The posteriors of
                 CTC are peaked: a phone that was recognised as another costs 10 or more in each of its
                 frames, and the right word may be that far behind until it ends.
-            lm: n-gram model over the lexicon's words, ARPA or KenLM binary.
+            tokens: most probable labels tried in a frame; 0: all.
+            lm: n-gram model over the words, ARPA or KenLM binary.
             lm_weight: weight of the model's log10 probabilities.
             word_score: added for every word; below 0 for fewer words. At 0 and without `lm` a word and its
                 split into short words cost the same, and the short ones take over.
+            nbest: hypotheses of different words to return: the best and its `alternatives`.
 
         Raises:
-            UserError: flashlight-text isn't installed, the tokenizer has no lexicon, `lm` can't be read.
+            UserError: flashlight-text isn't installed, there are no words, or `lm` can't be read or is
+                written in another case than the words.
         """
-        if tokenizer.unit != "phone" or tokenizer.lexicon is None:
-            raise UserError(
-                f"decoder=beam: expected a model of phones with a lexicon, found one of {tokenizer.unit}s; "
-                "use decoder=greedy"
-            )
-        if lm is not None and not Path(lm).is_file():
-            raise UserError(f"{lm}: expected an ARPA or KenLM file, found none")
-        self._lexicon = tokenizer.lexicon
-        self._symbols = tokenizer.symbols
-        self._decoder = _build_decoder(
-            tokenizer.symbols,
-            tokenizer.lexicon,
-            lm=None if lm is None else str(lm),
-            beam_size=beam,
-            # All labels and the few held ones of a frame (see `with_held`); the improbable ones are cut.
-            beam_size_token=len(tokenizer) + 4,
-            beam_threshold=threshold,
-            lm_weight=lm_weight,
-            word_score=word_score,
-        )
+        self._size = len(tokenizer)
+        self._gap = tokenizer.symbols.index(WORD_GAP) if tokenizer.unit == "character" else BLANK
+        self._spellings = _spellings(tokenizer, words, lm)
+        self._words = list(self._spellings)
+        self._nbest = nbest
+        self._lm = _load_lm(lm, self._words)
+        self._trie = self._build_trie(homophones=lm is not None)
+        self._options: dict[str, Any] = {
+            "beam_size": beam,
+            # Beside the labels tried, the few held ones of a frame; the improbable ones are cut.
+            "beam_size_token": (tokens or self._size) + 4,
+            "beam_threshold": threshold,
+            "lm_weight": lm_weight,
+            "word_score": word_score,
+        }
+        self._decoder = self._build_decoder()
+
+    def with_weights(self, beam: int, lm_weight: float, word_score: float) -> "BeamSearch":
+        """Return a search with other weights that shares the lexicon and the language model."""
+        other = copy.copy(self)
+        weights = {"beam_size": beam, "lm_weight": lm_weight, "word_score": word_score}
+        other._options = self._options | weights
+        other._decoder = other._build_decoder()
+        return other
 
     def __call__(self, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
         """Decode a batch, one utterance after the other.
@@ -102,15 +118,17 @@ class BeamSearch:
     def _decode(self, log_probs_TV: Tensor) -> TokenPath:
         if len(log_probs_TV) == 0:
             return TokenPath([], [], [], [])
-        emissions_TV = with_held(log_probs_TV)
-        # torchaudio's own call hides on which frame a word ends, and counts the decoder's start state as
-        # frame 0; the decoder's answer has both: [start state, T frames, end state].
-        results = self._decoder.decoder.decode(emissions_TV.data_ptr(), *emissions_TV.shape)
-        if not results:
-            return TokenPath([], [], [], [])
-        size = log_probs_TV.shape[1]
-        labels = [label if label < size else label - size + 1 for label in results[0].tokens[1:-1]]
-        return self._read_path(labels, results[0].words[1:], log_probs_TV, results[0].score)
+        emissions_TV = held_log_probs(log_probs_TV)
+        # The result counts the start as a frame: [start, T frames, end].
+        results = self._decoder.decode(emissions_TV.data_ptr(), *emissions_TV.shape)
+        found: dict[str | None, TokenPath] = {}
+        for result in results[: self._nbest * SAME_TEXT if self._nbest > 1 else 1]:
+            labels = [unheld(label, self._size) for label in result.tokens[1:-1]]
+            path = self._read_path(labels, result.words[1:], log_probs_TV, result.score)
+            found.setdefault(path.text, path)
+        best, *others = list(found.values())[: self._nbest] or [TokenPath([], [], [], [])]
+        best.alternatives.extend(others)
+        return best
 
     def _read_path(
         self, labels: list[int], words: list[int], log_probs_TV: Tensor, score: float
@@ -121,28 +139,96 @@ class BeamSearch:
         """
         ids: list[int] = []
         frames: list[int] = []
+        ends: list[int] = []
         confidences: list[float] = []
         found: list[Word] = []
         for label, begin, end in _runs(labels):
             if label != BLANK:
                 ids.append(label)
                 frames.append(begin)
+                ends.append(end)
                 confidences.append(float(log_probs_TV[begin:end, label].max().exp()))
             for word in words[begin:end]:
                 if word < 0:
                     continue
                 first = found[-1].end if found else 0
-                name = self._decoder.word_dict.get_entry(word)
-                if len(ids) - first > 1 and ids[-1] == ids[-2] and not self._is_said(name, ids[first:]):
-                    # A held phone, a blank and the phone again: it counts once, from its start.
+                while self._gap != BLANK and ids[first] == self._gap:
+                    first += 1
+                name = self._words[word]
+                if (
+                    len(ids) - first > 1
+                    and ids[-1] == ids[-2]
+                    and tuple(ids[first:]) not in self._spellings[name]
+                ):
+                    # A held label, a blank and the label again: it counts once, from its start.
                     ids.pop()
                     frames.pop()
+                    ends[-2:] = [ends[-1]]
                     confidences[-2:] = [max(confidences[-2:])]
                 found.append(Word(name, first, len(ids)))
-        return TokenPath(ids, frames, confidences, found, score)
+        return TokenPath(ids, frames, confidences, found, score, ends)
 
-    def _is_said(self, word: str, ids: list[int]) -> bool:
-        return tuple(self._symbols[index] for index in ids) in self._lexicon.pronunciations[word]
+    def _build_trie(self, homophones: bool) -> Any:
+        from flashlight.lib.text.decoder import SmearingMode, Trie
+
+        trie = Trie(2 * self._size - 1, self._gap)
+        index = {word: number for number, word in enumerate(self._words)}
+        start = self._lm.start(False)
+        for word, labels in with_held_labels(self._spellings, self._size, homophones):
+            trie.insert(list(labels), index[word], self._lm.score(start, index[word])[1])
+        trie.smear(SmearingMode.MAX)
+        return trie
+
+    def _build_decoder(self) -> Any:
+        from flashlight.lib.text.decoder import CriterionType, LexiconDecoder, LexiconDecoderOptions
+
+        options = LexiconDecoderOptions(
+            unk_score=-float("inf"),
+            sil_score=0.0,
+            log_add=False,
+            criterion_type=CriterionType.CTC,
+            **self._options,
+        )
+        no_word = len(self._words)
+        return LexiconDecoder(options, self._trie, self._lm, self._gap, BLANK, no_word, [], False)
+
+
+def _spellings(
+    tokenizer: Tokenizer, words: Sequence[str] | None, lm: str | Path | None
+) -> dict[str, list[Labels]]:
+    """The words that may be recognised; checks them against the language model's."""
+    vocabulary = read_vocabulary(lm) if lm is not None else None
+    if tokenizer.lexicon is not None:
+        spellings, of = lexicon_spellings(tokenizer), "the lexicon"
+    elif words is not None:
+        spellings, of = word_spellings(tokenizer, words, "beam.lexicon"), "beam.lexicon"
+    elif vocabulary is not None and vocabulary.words is not None:
+        # The model is asked for its own words alone; as the casing is what training texts had, a model of
+        # another casing can spell nothing of it.
+        known = sorted(word for word in vocabulary.words if not is_special(word))
+        spellings, of = word_spellings(tokenizer, known, str(lm)), "the language model"
+    else:
+        raise UserError(
+            f"decoder=beam: a model of {tokenizer.unit}s needs words to search for: name beam.lm or "
+            "beam.lexicon (a word list), or use decoder=prefix"
+        )
+    if vocabulary is not None:
+        assert lm is not None
+        check_casing(lm, vocabulary, spellings, of)
+        warn_unknown(lm, vocabulary, spellings, of)
+    return spellings
+
+
+def _load_lm(lm: str | Path | None, words: list[str]) -> Any:
+    if lm is not None:
+        return load_kenlm(lm, words)
+    try:
+        from flashlight.lib.text.decoder import ZeroLM
+    except ImportError as error:
+        raise UserError(
+            f"decoder=beam needs flashlight-text ({error}): pip install 'flashlight-text>=0.0.7'"
+        ) from error
+    return ZeroLM()
 
 
 def _runs(labels: list[int]) -> Iterator[tuple[int, int, int]]:
@@ -152,73 +238,3 @@ def _runs(labels: list[int]) -> Iterator[tuple[int, int, int]]:
         if position == len(labels) or labels[position] != labels[begin]:
             yield labels[begin], begin, position
             begin = position
-
-
-def spellings(lexicon: Lexicon, homophones: bool) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the words with the phone sequences that the decoder is given.
-
-    flashlight completes a word on the first frame of its last phone, and then stays between words on the
-    silence label: where the last phone lasts for a second frame, the word would be lost to a longer one
-    (K AE T with two frames of T became K AE T S). Every pronunciation is therefore also given with its last
-    phone held: on a label of its own, `T+`, on which a hypothesis may stay before the last frame of T.
-    A word of one phone gets the phone itself twice, because a held label after the same phone of the word
-    before wouldn't need the blank between them that CTC asks for.
-
-    Args:
-        lexicon: words and pronunciations.
-        homophones: whether to yield every word of a pronunciation, or the first alone.
-    """
-    first_word: dict[tuple[str, ...], str] = {}
-    for word, pronunciations in lexicon.pronunciations.items():
-        for phones in pronunciations:
-            first_word.setdefault(phones, word)
-    for word, pronunciations in lexicon.pronunciations.items():
-        for phones in pronunciations:
-            if not homophones and first_word[phones] != word:
-                continue
-            yield word, phones
-            if len(phones) == 1 and phones * 2 not in first_word:
-                yield word, phones * 2
-            elif len(phones) > 1 and phones[-1] != phones[-2]:
-                yield word, (*phones[:-1], phones[-1] + HELD, phones[-1])
-
-
-def with_held(log_probs_TV: Tensor) -> Tensor:
-    """Append a held label for every label but blank: [T, V] → [T, 2V - 1].
-
-    A label may be held in a frame where it is more probable than blank in the next one. Without this
-    condition a held phone, a blank and the phone again would pass for one phone, and the word that begins
-    with the second would lose it.
-    """
-    labels = log_probs_TV[:, BLANK + 1 :]
-    goes_on = torch.zeros_like(labels, dtype=torch.bool)
-    goes_on[:-1] = labels[1:] > log_probs_TV[1:, BLANK, None]
-    return torch.cat([log_probs_TV, labels.masked_fill(~goes_on, IMPOSSIBLE)], dim=1).contiguous()
-
-
-def _build_decoder(symbols: list[str], lexicon: Lexicon, lm: str | None, **options: Any) -> "CTCDecoder":
-    try:
-        from torchaudio.models.decoder import ctc_decoder
-    except (ImportError, RuntimeError) as error:
-        raise UserError(
-            f"decoder=beam needs flashlight-text ({error}): pip install 'flashlight-text>=0.0.7'"
-        ) from error
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "lexicon.txt")
-        with open(path, "w", encoding="utf-8") as file:
-            for word, phones in spellings(lexicon, homophones=lm is not None):
-                file.write(f"{word} {' '.join(phones)}\n")
-        try:
-            return ctc_decoder(
-                str(path),
-                symbols + [symbol + HELD for symbol in symbols[BLANK + 1 :]],
-                lm,
-                blank_token=symbols[BLANK],
-                sil_token=symbols[BLANK],
-                **options,
-            )
-        except RuntimeError as error:
-            if lm is None:
-                raise
-            reason = str(error).strip().splitlines()[-1]  # above it, where KenLM raised it
-            raise UserError(f"{lm}: expected an ARPA or KenLM file, found {reason}") from error

@@ -92,6 +92,18 @@ class Lexicon:
         )
 
 
+def read_words(path: str | Path) -> list[str]:
+    """Return the first word of every line, each once: the words of a lexicon, or of a plain list.
+
+    Raises:
+        UserError: the file is missing, is no UTF-8 text, or has no word.
+    """
+    words = list(dict.fromkeys(line.split()[0] for line in _lines(Path(path)) if line.strip()))
+    if not words:
+        raise UserError(f"{path}: expected a lexicon or a list of words, found no word")
+    return words
+
+
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()

@@ -1,0 +1,60 @@
+"""CTC prefix beam search on the GPU, without lexicon or language model (torchaudio's CUDA decoder)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asr.errors import UserError
+from asr.search.path import TokenPath
+from asr.search.times import align_labels
+from asr.text.tokenizer import Tokenizer
+
+
+class CudaSearch:
+    """Decodes a batch at once; frames are those of the best alignment of the labels found."""
+
+    def __init__(self, tokenizer: Tokenizer, *, beam: int = 10, nbest: int = 1) -> None:
+        """Build the decoder.
+
+        Args:
+            tokenizer: the model's.
+            beam: prefixes kept after each frame, at most as many as there are labels.
+            nbest: hypotheses to return, at most `beam`.
+
+        Raises:
+            UserError: there is no CUDA device, or torchaudio has no CUDA decoder.
+        """
+        if not torch.cuda.is_available():
+            raise UserError("decoder=cuda needs a CUDA device, found none; decoder=prefix runs on the CPU")
+        try:
+            from torchaudio.models.decoder import cuda_ctc_decoder
+        except (ImportError, OSError, RuntimeError) as error:
+            raise UserError(f"decoder=cuda: torchaudio's CUDA decoder can't be loaded: {error}") from error
+        self._nbest = min(nbest, beam, len(tokenizer))
+        self._decoder: Any = cuda_ctc_decoder(
+            tokenizer.symbols,
+            nbest=self._nbest,
+            beam_size=min(beam, len(tokenizer)),
+            blank_skip_threshold=1.0,  # skipping frames that are nearly blank would change the result
+        )
+
+    def __call__(self, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
+        """Decode a batch: [B, T, V] log-probabilities, blank at index 0, and [B] valid frames."""
+        if log_probs_BTV.device.type != "cuda":
+            raise UserError(
+                f"decoder=cuda needs the model on a CUDA device, found {log_probs_BTV.device.type}: "
+                "device=cuda, or decoder=prefix"
+            )
+        log_probs_BTV = log_probs_BTV.detach().float().contiguous()
+        found = self._decoder(log_probs_BTV, lengths_B.to(log_probs_BTV.device, torch.int32))
+        paths = []
+        on_cpu = log_probs_BTV.cpu()
+        for log_probs_TV, length, hypotheses in zip(on_cpu, lengths_B.tolist(), found, strict=True):
+            best, *others = (
+                align_labels(log_probs_TV[:length], list(hypothesis.tokens), float(hypothesis.score))
+                for hypothesis in hypotheses
+            )
+            best.alternatives.extend(others)
+            paths.append(best)
+        return paths

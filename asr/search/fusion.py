@@ -1,0 +1,151 @@
+"""What a language model adds to a label sequence that grows label by label."""
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asr.errors import UserError
+from asr.lm.arpa import Vocabulary, read_vocabulary
+from asr.lm.kneser_ney import UNKNOWN as UNKNOWN_WORD
+from asr.lm.ngram import NgramModel, check_casing, is_special
+from asr.text.tokenizer import UNKNOWN, WORD_GAP, Tokenizer
+
+PIECE_START = "▁"  # what sentencepiece writes before the first piece of a word
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a label sequence stands: the n-gram model's state, and the word that isn't finished."""
+
+    state: Any = None
+    word: str = ""
+
+
+class NoModel:
+    """No language model; and the weights of those that there are."""
+
+    weight = 0.0
+    word_score = 0.0
+
+    def with_weights(self, weight: float, word_score: float) -> "NoModel":
+        """Return the same model with other weights."""
+        other = copy.copy(self)
+        other.weight, other.word_score = weight, word_score
+        return other
+
+    def start(self) -> Context:
+        """Return the context before the first label."""
+        return Context()
+
+    def extend(self, context: Context, label: int) -> tuple[Context, float]:
+        """Return the context after a label, and what the label adds to the score."""
+        return context, 0.0
+
+    def finish(self, context: Context) -> float:
+        """Return what the end adds to the score."""
+        return 0.0
+
+
+class TokenModel(NoModel):
+    """An n-gram model of labels: each adds its weighted log10 probability."""
+
+    def __init__(self, path: str | Path, tokenizer: Tokenizer, weight: float) -> None:
+        self._model = NgramModel(path, tokenizer.symbols)
+        self.weight = weight
+
+    def start(self) -> Context:
+        """See `NoModel`."""
+        return Context(self._model.start())
+
+    def extend(self, context: Context, label: int) -> tuple[Context, float]:
+        """See `NoModel`."""
+        state, log10 = self._model.score(context.state, label)
+        return Context(state), self.weight * log10
+
+    def finish(self, context: Context) -> float:
+        """See `NoModel`."""
+        return self.weight * self._model.finish(context.state)
+
+
+class WordModel(NoModel):
+    """An n-gram model of words: where one is complete it adds its weighted log10 probability and a constant.
+
+    A word that the n-gram model doesn't know may be spelled; it has the probability of `<unk>`.
+    """
+
+    def __init__(
+        self, path: str | Path, tokenizer: Tokenizer, vocabulary: Vocabulary, weight: float, word_score: float
+    ) -> None:
+        if vocabulary.words is None:
+            raise UserError(f"{path}: built without its words, which decoder=prefix needs: use the ARPA file")
+        words = sorted(vocabulary.words | {UNKNOWN_WORD})
+        self._index = {word: number for number, word in enumerate(words)}
+        self._model = NgramModel(path, words)
+        self._symbols = tokenizer.symbols
+        self._pieces = tokenizer.unit == "piece"
+        self.weight = weight
+        self.word_score = word_score
+
+    def start(self) -> Context:
+        """See `NoModel`."""
+        return Context(self._model.start())
+
+    def extend(self, context: Context, label: int) -> tuple[Context, float]:
+        """See `NoModel`."""
+        symbol = self._symbols[label]
+        if self._pieces:
+            if not symbol.startswith(PIECE_START):
+                return Context(context.state, context.word + symbol), 0.0
+            state, score = self._complete(context)
+            return Context(state, symbol.removeprefix(PIECE_START)), score
+        if symbol != WORD_GAP:
+            return Context(context.state, context.word + symbol), 0.0
+        state, score = self._complete(context)
+        return Context(state), score
+
+    def finish(self, context: Context) -> float:
+        """See `NoModel`."""
+        state, score = self._complete(context)
+        return score + self.weight * self._model.finish(state)
+
+    def _complete(self, context: Context) -> tuple[Any, float]:
+        if not context.word:
+            return context.state, 0.0
+        index = self._index.get(context.word, self._index[UNKNOWN_WORD])
+        state, log10 = self._model.score(context.state, index)
+        return state, self.weight * log10 + self.word_score
+
+
+def build_fusion(lm: str, tokenizer: Tokenizer, weight: float, word_score: float) -> NoModel:
+    """Return the language model of a search without lexicon.
+
+    Args:
+        lm: ARPA or KenLM file of labels or of words, told apart by what it knows; empty: none.
+        tokenizer: the recogniser's.
+        weight: of log10 probabilities.
+        word_score: added for each word, where the model is one of words.
+
+    Raises:
+        UserError: the file can't be read, is of another case, or is of words where the labels are phones.
+    """
+    if not lm:
+        return NoModel()
+    vocabulary = read_vocabulary(lm)
+    symbols = [symbol for symbol in tokenizer.symbols[1:] if symbol != UNKNOWN]
+    known = {word for word in vocabulary.words or () if not is_special(word)}
+    of_tokens = vocabulary.words is None or len(known & set(symbols)) >= len(known) / 2
+    if of_tokens:
+        return TokenModel(lm, tokenizer, weight)
+    if tokenizer.unit == "phone":
+        raise UserError(
+            f"{lm}: a model of words; decoder=prefix of phones takes one of phones "
+            "(asr lm train model=<run> …), words go with decoder=beam"
+        )
+    written = {character for symbol in symbols for character in symbol if character.isalpha()}
+    check_casing(lm, _letters(known), written, "the model's texts")
+    return WordModel(lm, tokenizer, vocabulary, weight, word_score)
+
+
+def _letters(words: set[str]) -> Vocabulary:
+    return Vocabulary(frozenset("".join(words)), None)

@@ -1,0 +1,126 @@
+"""Search in several processes: log-probabilities in, label sequences out, in the order they came."""
+
+import logging
+import multiprocessing
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asr.search.decoder import BeamConfig, Decoder, Weights, build_decoder, reweighted
+from asr.search.path import TokenPath
+from asr.text.tokenizer import Tokenizer, tokenizer_from_state
+
+WAITING = 16  # utterances per process that may wait, so that log-probabilities don't pile up
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the search made of an utterance, and the CPU seconds that it took."""
+
+    id: str
+    path: TokenPath
+    cpu_s: float
+
+
+class SearchPool:
+    """Decodes utterances in `jobs` processes, or in this one.
+
+    Example:
+        >>> with SearchPool("beam", tokenizer, BeamConfig(), jobs=4) as pool:  # doctest: +SKIP
+        ...     pool.put(ids, log_probs_BTV, lengths_B)
+        ...     found = list(pool.results())
+    """
+
+    def __init__(self, name: str, tokenizer: Tokenizer, beam: BeamConfig, jobs: int = 1) -> None:
+        """Build the decoder; `UserError` as of `build_decoder`, before any process starts."""
+        self.decoder = build_decoder(name, tokenizer, beam)
+        self._weights: Weights | None = None
+        self._jobs = jobs
+        self._done: deque[Found | Future[Found]] = deque()
+        self._executor: ProcessPoolExecutor | None = None
+        if jobs > 1:
+            # Not forked: this process has run threads, of PyTorch and perhaps of CUDA.
+            self._executor = ProcessPoolExecutor(
+                jobs,
+                multiprocessing.get_context("spawn"),
+                initializer=_start_worker,
+                initargs=(name, tokenizer.state(), beam),
+            )
+
+    def __enter__(self) -> "SearchPool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+
+    def reweight(self, weights: Weights) -> None:
+        """Search with other weights from here on."""
+        self._weights = weights
+        if self._executor is None:
+            self.decoder = reweighted(self.decoder, weights)
+
+    def put(self, ids: list[str], log_probs_BTV: Tensor, lengths_B: Tensor) -> None:
+        """Search a batch, or have it searched.
+
+        Args:
+            ids: [B] names of the utterances.
+            log_probs_BTV: [B, T, V] log-probabilities, blank at index 0.
+            lengths_B: [B] valid frames.
+        """
+        if self._executor is None:
+            started = time.process_time()
+            paths = self.decoder(log_probs_BTV, lengths_B)
+            cpu_s = (time.process_time() - started) / max(len(ids), 1)
+            self._done += [Found(name, path, cpu_s) for name, path in zip(ids, paths, strict=True)]
+            return
+        log_probs_BTV = log_probs_BTV.detach().float().cpu()
+        for name, log_probs_TV, length in zip(ids, log_probs_BTV, lengths_B.tolist(), strict=True):
+            emissions = log_probs_TV[:length].numpy()
+            self._done.append(self._executor.submit(_search, name, emissions, self._weights))
+
+    def ready(self) -> Iterator[Found]:
+        """Yield what is done; wait where too much is waiting."""
+        while self._done:
+            first = self._done[0]
+            if isinstance(first, Future) and not first.done() and len(self._done) <= WAITING * self._jobs:
+                return
+            yield _result(self._done.popleft())
+
+    def results(self) -> Iterator[Found]:
+        """Yield everything that was put in, in order."""
+        while self._done:
+            yield _result(self._done.popleft())
+
+
+def _result(found: "Found | Future[Found]") -> Found:
+    return found.result() if isinstance(found, Future) else found
+
+
+class _Worker:
+    """The decoder of a worker process and the weights that it has."""
+
+    decoder: Decoder
+    weights: Weights | None = None
+
+
+def _start_worker(name: str, tokenizer: dict[str, Any], beam: BeamConfig) -> None:
+    logging.disable(logging.WARNING)  # the first process has said it
+    torch.set_num_threads(1)
+    _Worker.decoder = build_decoder(name, tokenizer_from_state(tokenizer), beam)
+
+
+def _search(name: str, emissions_TV: Any, weights: Weights | None) -> Found:
+    if weights is not None and weights != _Worker.weights:
+        _Worker.decoder = reweighted(_Worker.decoder, weights)
+        _Worker.weights = weights
+    started = time.process_time()
+    log_probs_BTV = torch.from_numpy(emissions_TV)[None]
+    (path,) = _Worker.decoder(log_probs_BTV, torch.tensor([log_probs_BTV.shape[1]]))
+    return Found(name, path, time.process_time() - started)

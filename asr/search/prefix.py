@@ -1,0 +1,179 @@
+"""CTC prefix beam search without a lexicon, with an optional n-gram model of labels or words."""
+
+import copy
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asr.ctc import BLANK
+from asr.search.fusion import Context, NoModel
+from asr.search.path import TokenPath
+from asr.search.times import align_labels
+
+IMPOSSIBLE = -math.inf
+
+
+class PrefixSearch:
+    """The most probable label sequence: probabilities of all its alignments are added up.
+
+    Graves and Jaitly, *Towards End-to-End Speech Recognition with Recurrent Neural Networks*, 2014,
+    algorithm 1, with the language model at labels or at words as in Hannun et al., *First-Pass Large
+    Vocabulary Continuous Speech Recognition using Bi-Directional Recurrent DNNs*, 2014.
+
+    Example:
+        >>> import torch
+        >>> search = PrefixSearch(NoModel(), beam=4)
+        >>> probs = torch.tensor([[[0.6, 0.4], [0.6, 0.4]]])  # greedy search: blank twice
+        >>> search(probs.log(), torch.tensor([2]))[0].ids
+        [1]
+    """
+
+    def __init__(
+        self,
+        fusion: NoModel,
+        *,
+        beam: int = 50,
+        tokens: int = 0,
+        token_threshold: float = 10.0,
+        nbest: int = 1,
+    ) -> None:
+        """Build the search.
+
+        Args:
+            fusion: the language model.
+            beam: prefixes kept after each frame.
+            tokens: most probable labels tried in a frame; 0: all.
+            token_threshold: labels this far (natural log) below the best one of a frame aren't tried.
+            nbest: hypotheses to return: the best and its `alternatives`.
+        """
+        self._fusion = fusion
+        self._beam = beam
+        self._tokens = tokens
+        self._token_threshold = token_threshold
+        self._nbest = nbest
+
+    def with_weights(self, beam: int, lm_weight: float, word_score: float) -> "PrefixSearch":
+        """Return a search with other weights that shares the language model."""
+        other = copy.copy(self)
+        other._beam = beam
+        other._fusion = self._fusion.with_weights(lm_weight, word_score)
+        return other
+
+    def __call__(self, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
+        """Decode a batch, one utterance after the other.
+
+        Args:
+            log_probs_BTV: [B, T, V] log-probabilities, blank at index 0.
+            lengths_B: [B] valid frames.
+
+        Returns:
+            Per utterance the labels; their frames and confidences are those of the best alignment. The score
+            is the natural log of the sequence's probability plus the weighted terms.
+        """
+        log_probs_BTV = log_probs_BTV.detach().to("cpu", torch.float32)
+        return [
+            self._decode(log_probs_TV[:length])
+            for log_probs_TV, length in zip(log_probs_BTV, lengths_B.tolist(), strict=True)
+        ]
+
+    def _decode(self, log_probs_TV: Tensor) -> TokenPath:
+        beam = [_Prefix(None, BLANK, self._fusion.start(), 0.0, log_blank=0.0)]
+        for log_probs_V in log_probs_TV.numpy():
+            beam = self._step(beam, log_probs_V)
+        scored = [(prefix.score + self._fusion.finish(prefix.context), prefix) for prefix in beam]
+        scored.sort(key=lambda pair: -pair[0])
+        best, *others = (
+            align_labels(log_probs_TV, prefix.labels(), score) for score, prefix in scored[: self._nbest]
+        )
+        best.alternatives.extend(others)
+        return best
+
+    def _step(self, beam: list["_Prefix"], log_probs_V: NDArray[np.float32]) -> list["_Prefix"]:
+        """Read a frame: every prefix stays as it is, on blank or on its last label, or grows by a label."""
+        log_probs: list[float] = log_probs_V.tolist()
+        labels = self._labels(log_probs_V)
+        reached = dict.fromkeys(beam)  # in order of discovery: a prefix and one that grew into it are one
+        for prefix in beam:
+            total = prefix.total
+            prefix.next_blank = _log_add(prefix.next_blank, total + log_probs[BLANK])
+            prefix.next_label = _log_add(prefix.next_label, prefix.log_label + log_probs[prefix.label])
+            for label in labels:
+                # The last label again is a new one only after a blank.
+                before = prefix.log_blank if label == prefix.label else total
+                if before == IMPOSSIBLE:
+                    continue
+                child = prefix.children.get(label)
+                if child is None:
+                    context, added = self._fusion.extend(prefix.context, label)
+                    child = prefix.children[label] = _Prefix(prefix, label, context, prefix.added + added)
+                child.next_label = _log_add(child.next_label, before + log_probs[label])
+                reached[child] = None
+        for prefix in reached:
+            prefix.advance()
+        best = sorted(reached, key=lambda prefix: -prefix.score)
+        for prefix in best[self._beam :]:
+            prefix.drop()
+        return best[: self._beam]
+
+    def _labels(self, log_probs_V: NDArray[np.float32]) -> list[int]:
+        """The labels that are tried, blank apart."""
+        likely = np.flatnonzero(log_probs_V >= log_probs_V.max() - self._token_threshold)
+        if self._tokens and len(likely) > self._tokens:
+            likely = likely[np.argsort(-log_probs_V[likely], kind="stable")[: self._tokens]]
+        return [label for label in likely.tolist() if label != BLANK]
+
+
+class _Prefix:
+    """A label sequence, as a node of the tree of those that are kept, with its probability."""
+
+    def __init__(
+        self,
+        parent: "_Prefix | None",
+        label: int,
+        context: Context,
+        added: float,
+        log_blank: float = IMPOSSIBLE,
+    ) -> None:
+        self.parent = parent
+        self.label = label
+        self.context = context
+        self.added = added  # by the language model
+        self.children: dict[int, _Prefix] = {}
+        # Log probability of the alignments that end on blank, and of those that end on the label.
+        self.log_blank, self.log_label = log_blank, IMPOSSIBLE
+        self.next_blank, self.next_label = IMPOSSIBLE, IMPOSSIBLE
+        self.total = log_blank
+        self.score = log_blank
+
+    def advance(self) -> None:
+        """Take what was gathered in a frame."""
+        self.log_blank, self.log_label = self.next_blank, self.next_label
+        self.next_blank, self.next_label = IMPOSSIBLE, IMPOSSIBLE
+        self.total = _log_add(self.log_blank, self.log_label)
+        self.score = self.total + self.added
+
+    def drop(self) -> None:
+        """Leave the beam; what leads to no prefix in the beam leaves the tree."""
+        self.log_blank, self.log_label, self.total, self.score = (IMPOSSIBLE,) * 4
+        prefix = self
+        while prefix.parent is not None and not prefix.children and prefix.total == IMPOSSIBLE:
+            del prefix.parent.children[prefix.label]
+            prefix = prefix.parent
+
+    def labels(self) -> list[int]:
+        """The labels, first to last."""
+        labels = []
+        prefix = self
+        while prefix.parent is not None:
+            labels.append(prefix.label)
+            prefix = prefix.parent
+        return labels[::-1]
+
+
+def _log_add(a: float, b: float) -> float:
+    if a < b:
+        a, b = b, a
+    return a if b == IMPOSSIBLE else a + math.log1p(math.exp(b - a))
