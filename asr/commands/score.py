@@ -12,7 +12,8 @@ from asr.config import option
 from asr.errors import UserError
 from asr.scoring.alignment import render
 from asr.scoring.display import counts_line, print_comparison, print_score, shown_metrics
-from asr.scoring.hypotheses import read_hypotheses
+from asr.scoring.hypotheses import Hypothesis, read_hypotheses
+from asr.scoring.official import official_score, print_official, reference_of
 from asr.scoring.sclite import write_trn
 from asr.scoring.score import Score, UtteranceScore, WordFilter, score
 from asr.scoring.word_filter import WordFilterRules
@@ -39,6 +40,7 @@ class Options:
         True, help="apply the recipe's scoring rules to references and hypotheses; false: words as they are"
     )
     trn: bool = option(False, help="also write ref.trn and hyp.trn for NIST sclite")
+    nist: bool = option(True, help="official scores: ask NIST's hubscr.pl as well, where it is installed")
 
 
 def run(
@@ -66,7 +68,7 @@ def run(
     folders: list[Path] = []
     for path in map(Path, paths):
         folder = path.parent if path.name == HYPOTHESES else path
-        result = _score_folder(folder, options, filter_words)
+        result = _score_folder(folder, options, filter_words, console)
         scores.append(result)
         folders.append(folder)
         if options.details:
@@ -76,7 +78,7 @@ def run(
     return scores
 
 
-def _score_folder(folder: Path, options: Options, filter_words: WordFilter | None) -> Score:
+def _score_folder(folder: Path, options: Options, filter_words: WordFilter | None, console: Console) -> Score:
     path = folder / HYPOTHESES
     hypotheses = read_hypotheses(path)
     decode_s, lexicon, rules = _read_decode_record(folder / "decode.json")
@@ -102,8 +104,28 @@ def _score_folder(folder: Path, options: Options, filter_words: WordFilter | Non
     summary = result.as_dict()
     if isinstance(filter_words, WordFilterRules):
         summary["word_filter"] = filter_words.as_dict()
+    if official := _official(folder, hypotheses, options, console):
+        summary["official"] = official
     _write(folder / "score.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
     return result
+
+
+def _official(
+    folder: Path, hypotheses: list[Hypothesis], options: Options, console: Console
+) -> dict[str, object]:
+    """Return the official scores of a test set that has a reference in NIST's formats, by subset."""
+    record = folder / "decode.json"
+    manifest = Path(json.loads(record.read_text()).get("manifest") or "") if record.exists() else Path()
+    if not manifest.is_file() or reference_of(manifest) is None:
+        return {}
+    if hypotheses[0].text is None:
+        console.print(f"no official score: it needs words, found {hypotheses[0].unit}s (decoder=beam)")
+        return {}
+    scores = official_score(
+        hypotheses, manifest, folder, nist=options.nist, samples=options.samples, seed=options.seed
+    )
+    print_official(console, folder, scores)
+    return {name: subset.as_dict() for name, subset in scores.items()}
 
 
 def _read_decode_record(path: Path) -> tuple[float | None, str | None, WordFilterRules | None]:

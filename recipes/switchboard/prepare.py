@@ -13,15 +13,18 @@ from asr.config import option
 from asr.data.sphere import read_header, sphere_recording
 from asr.errors import UserError
 from asr.preparation import Preparation, PreparationOptions, read_lines, utterance_cut
+from asr.scoring.official import FILLERS, RULES
 from asr.scoring.stm import write_stm
+from asr.scoring.word_filter import FILE as SCORING
+from asr.scoring.word_filter import WordFilterRules
 from asr.text.lexicon import Lexicon
 
 from . import eval2000 as test_set
 from .layout import DICTIONARY, Corpus, Eval2000, find_corpus, find_eval2000
 from .pronunciations import public_lexicon, read_dictionary
-from .splits import SEGMENTS, divide
+from .splits import DEVELOPMENT, SEGMENTS, divide
 from .transcripts import Segment, read_transcript
-from .words import is_noise
+from .words import NOISES, is_noise
 
 SAMPLE_RATE = 8000
 CHANNEL = {"A": 0, "B": 1}
@@ -42,6 +45,7 @@ class Options(PreparationOptions):
     eval2000: str = option("", help="folder with LDC2002S09 (audio, PEM) and LDC2002T43; empty: no test set")
     eval2000_transcripts: str = option("", help="folder with LDC2002T43, where it lies elsewhere")
     call_table: str = option("", help="call_con_tab.csv: callers are the speakers; empty: conversation sides")
+    dev_utterances: int = option(DEVELOPMENT, help="first utterances, kept for validation (train_dev)")
     lexicon: str = option("auto", help="auto | ms98 | cmudict; auto: sw-ms98-dict.text where it is")
 
 
@@ -66,12 +70,13 @@ def prepare(options: Options, folder: Path) -> None:
     if len(corpus.audio) not in FILES:
         run.problem(f"audio files: expected {FILES[0]} or {FILES[1]}, found {len(corpus.audio)}")
     segments = [segment for segment in segments if _fits(run, segment, recordings)]
-    divided = divide(segments)
+    divided = divide(segments, options.dev_utterances)
     splits: dict[str, Iterable[MonoCut]] = {
         name: _training_cuts(members, recordings, speakers) for name, members in divided.items()
     }
     notes = {"Licence": LICENCE}
-    files: dict[str, Callable[[Path], object]] = {}
+    rules = WordFilterRules(drop=[*NOISES, *sorted(FILLERS)])
+    files: dict[str, Callable[[Path], object]] = {SCORING: rules.save}
     if evaluation:
         splits |= _test_cuts(run, evaluation, files, notes)
     run.check()
@@ -190,7 +195,7 @@ def _test_cuts(
     named = {span.conversation for span in test.spans.values()}
     for conversation in sorted(named - evaluation.audio.keys()):
         run.problem(f"{evaluation.pem}: expected the audio {conversation}.sph, found none")
-    files["hub5.glm"] = partial(shutil.copyfile, evaluation.glm)
+    files[RULES] = partial(shutil.copyfile, evaluation.glm)
     splits: dict[str, Iterable[MonoCut]] = {}
     for split, expected in test_set.UTTERANCES.items():
         members = test_set.subset(test.spans, split)
@@ -200,9 +205,10 @@ def _test_cuts(
         files[f"{split}.stm"] = partial(write_stm, stm=test.stm.restricted(test_set.PREFIXES[split]))
     changes = ", ".join(f"{count} × {what}" for what, count in test.repairs.items()) or "none"
     notes["eval2000"] = (
-        f"Segments of {evaluation.pem.name}, each end moved out by {test_set.MARGIN_S} s where the neighbours "
-        f"leave room. Taken out of the reference, since NIST's programs stumble over it: {changes}. The "
-        "manifests have its words without markup; official figures come from the STM files with hub5.glm (`asr score`)."
+        f"Segments of {evaluation.pem.name}, each end moved out by {test_set.MARGIN_S} s where there is "
+        f"room. Taken out of the reference, since NIST's programs stumble over it: {changes}. The manifests "
+        f"have its words without markup; official figures come from the STM files with {RULES}, which "
+        "`asr score` uses."
     )
     return splits
 

