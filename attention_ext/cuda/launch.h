@@ -1,0 +1,105 @@
+// What all CUDA operators share on the host: launches on PyTorch's current stream, and checks of the input.
+//
+// Nothing here waits for the device: what lies in device memory (lengths, groups) is never looked at.
+#pragma once
+
+#include "../common.h"
+#include "device.h"
+
+#ifdef __CUDACC__
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/accelerator.h>
+#define ATTENTION_EXT_DEVICE CUDA
+#else
+#define ATTENTION_EXT_DEVICE CPU
+#endif
+
+namespace attention_ext {
+namespace {
+
+// The device of a tensor for as long as this lives, and its current stream.
+class Launcher {
+ public:
+#ifdef __CUDACC__
+  explicit Launcher(const Tensor& x) : guard_(x.get_device_index()) {
+    void* stream = nullptr;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(x.get_device_index(), &stream));
+    stream_ = static_cast<cudaStream_t>(stream);
+  }
+#else
+  explicit Launcher(const Tensor&) {}
+#endif
+
+  // Run a kernel on a grid of blocks; an empty grid is no work.
+  template <class... Parameters, class... Arguments>
+  void operator()(
+      const char* name, void (*kernel)(Parameters...), int64_t x, int64_t y, int64_t z, Arguments... arguments) const {
+    if (x <= 0 || y <= 0 || z <= 0) return;
+    require(x < (1ll << 31) && y <= 65535 && z <= 65535, std::string(name) + " would need too many blocks");
+    const dim3 grid(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
+#ifdef __CUDACC__
+    kernel<<<grid, threads, 0, stream_>>>(static_cast<Parameters>(arguments)...);
+    const cudaError_t error = cudaGetLastError();
+    require(error == cudaSuccess, std::string(name) + " could not be launched: " + cudaGetErrorString(error));
+#else
+    emulation::run(grid, threads, [&] { kernel(static_cast<Parameters>(arguments)...); });
+#endif
+  }
+
+ private:
+#ifdef __CUDACC__
+  torch::stable::accelerator::DeviceGuard guard_;
+  cudaStream_t stream_;
+#endif
+};
+
+inline void require_type(const Tensor& x, const char* name) {
+  const ScalarType type = x.scalar_type();
+  require(
+      type == ScalarType::Float || type == ScalarType::Half || type == ScalarType::BFloat16,
+      std::string(name) + " must be float32, float16 or bfloat16 on CUDA");
+}
+
+inline void require_device(const Tensor& x, const Tensor& like, const char* name) {
+  require(
+      x.is_cpu() == like.is_cpu() && x.get_device_index() == like.get_device_index(),
+      std::string(name) + " must lie on the same device as the other tensors");
+}
+
+// Lengths as int64 on the device. They are not looked at: kernels bring them into range.
+inline Tensor lengths_on_device(const Tensor& lengths, const Tensor& like, const char* name) {
+  require_shape(lengths, {like.size(0)}, name);
+  require_device(lengths, like, name);
+  return torch::stable::contiguous(as_type(lengths, ScalarType::Long));
+}
+
+inline void require_heads(const Tensor& x) {
+  require(x.size(0) * x.size(1) <= 65535, "at most 65,535 sequences (batch × heads) on CUDA, found " + shape_of(x));
+  require(x.size(2) < (1ll << 31), "at most 2^31 − 1 positions");
+}
+
+// Call f with a null pointer of the tensor's type.
+template <class F>
+auto with_type(const Tensor& x, F f) {
+  switch (x.scalar_type()) {
+    case ScalarType::Half: return f(static_cast<Half*>(nullptr));
+    case ScalarType::BFloat16: return f(static_cast<BFloat16*>(nullptr));
+    default: return f(static_cast<float*>(nullptr));
+  }
+}
+
+// Where the rows of [B, H, N, D] lie, for the device.
+template <class T>
+struct Rows {
+  const T* data;
+  int64_t stride_b, stride_h, stride_n;
+  explicit Rows(const Tensor& x)
+      : data(static_cast<const T*>(x.const_data_ptr())),
+        stride_b(x.stride(0)),
+        stride_h(x.stride(1)),
+        stride_n(x.stride(2)) {}
+  __device__ const T* head(int64_t head, int64_t H) const { return data + head / H * stride_b + head % H * stride_h; }
+};
+
+}  // namespace
+}  // namespace attention_ext

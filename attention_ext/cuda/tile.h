@@ -1,0 +1,198 @@
+// The one matrix product behind all CUDA kernels: a block of threads makes a tile of 64 × 64.
+//
+// Operands pass through shared memory in float32, 32 of the summed index at a time, as [k][row or column]. A
+// matrix with the summed index along its rows is transposed on its way there (`across`), one with it down its
+// columns is not (`along`). Rows may be picked by an index, and what lies outside a matrix reads as zero.
+//
+// Two ways to multiply. float32 input: fused multiply-adds. float16 and bfloat16: tensor cores in TF32, which
+// holds both types exactly; an operand that is float32 by nature (centroids, weights, gradients) is split in two
+// TF32 numbers and multiplied twice, so that 22 bits of it count.
+#pragma once
+
+#include "device.h"
+
+namespace attention_ext {
+namespace {
+
+constexpr int tile = 64, depth = 32;
+constexpr int row_stride = tile + 8;  // rows start 8 banks apart: reads by tensor-core fragments meet no conflict
+
+struct TileMemory {
+  alignas(16) float a[depth][row_stride];
+  alignas(16) float b[depth][row_stride];
+};
+
+template <class T>
+struct Matrix {
+  const T* data;
+  int64_t stride;           // between rows; values of a row lie side by side
+  const int32_t* index;     // row r lies at index[r], is zero where that is −1; null: at r
+  int64_t rows, columns;
+};
+
+template <class T>
+__device__ Matrix<T> matrix(const T* data, int64_t stride, int64_t rows, int64_t columns, const int32_t* index = nullptr) {
+  return {data, stride, index, rows, columns};
+}
+
+template <class T>
+struct alignas(4 * sizeof(T)) Four {
+  T x[4];
+};
+
+// Four neighbours of a row; `vectors`: every row starts at a multiple of four values.
+template <class T>
+__device__ inline void load_four(const Matrix<T>& from, bool vectors, int64_t row, int64_t column, float* to) {
+  to[0] = to[1] = to[2] = to[3] = 0.0f;
+  if (row >= from.rows || column >= from.columns) return;
+  const int64_t at = from.index == nullptr ? row : from.index[row];
+  if (at < 0) return;
+  const T* source = from.data + at * from.stride + column;
+  if (vectors && column + 4 <= from.columns) {
+    const Four<T> four = *reinterpret_cast<const Four<T>*>(source);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) to[j] = static_cast<float>(four.x[j]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      if (column + j < from.columns) to[j] = static_cast<float>(source[j]);
+  }
+}
+
+template <class T>
+__device__ inline bool in_vectors(const Matrix<T>& x) {
+  return reinterpret_cast<uintptr_t>(x.data) % sizeof(Four<T>) == 0 && x.stride % 4 == 0;
+}
+
+// to[k][i] = from[first + i][k0 + k]. A lane keeps to one row: its stores meet no bank conflict, and its loads find
+// the rest of a sector in the L1 cache.
+template <class T>
+__device__ inline void load_across(float (*to)[row_stride], const Matrix<T>& from, int64_t first, int64_t k0) {
+  const bool vectors = in_vectors(from);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int step = 2 * warp + i;  // 2 halves of the rows × 8 groups of four
+    const int row = step / 8 * 32 + lane, k = step % 8 * 4;
+    float four[4];
+    load_four(from, vectors, first + row, k0 + k, four);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) to[k + j][row] = four[j];
+  }
+}
+
+// to[k][i] = from[k0 + k][first + i].
+template <class T>
+__device__ inline void load_along(float (*to)[row_stride], const Matrix<T>& from, int64_t first, int64_t k0) {
+  const bool vectors = in_vectors(from);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int at = threadIdx.x + i * threads;
+    const int k = at / (tile / 4), column = at % (tile / 4) * 4;
+    float four[4];
+    load_four(from, vectors, k0 + k, first + column, four);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) to[k][column + j] = four[j];
+  }
+}
+
+// Where the values of a thread lie: a warp has 16 rows × 32 columns of the tile.
+__device__ inline int warp_row() { return static_cast<int>(threadIdx.x) / 64 * 16; }
+__device__ inline int warp_column() { return static_cast<int>(threadIdx.x) / 32 % 2 * 32; }
+
+struct Fma {
+  static constexpr bool split_a = false, split_b = false;
+  static __device__ int row(int i) { return warp_row() + threadIdx.x % 32 / 8 * 4 + i / 4; }
+  static __device__ int column(int i) { return warp_column() + threadIdx.x % 8 * 4 + i % 4; }
+
+  static __device__ void add(float* sum, const TileMemory& memory) {
+    const int row0 = row(0), column0 = column(0);
+#pragma unroll 8
+    for (int k = 0; k < depth; ++k) {
+      const Four<float> a = *reinterpret_cast<const Four<float>*>(&memory.a[k][row0]);
+      const Four<float> b = *reinterpret_cast<const Four<float>*>(&memory.b[k][column0]);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) sum[i] = fmaf(a.x[i / 4], b.x[i % 4], sum[i]);
+    }
+  }
+};
+
+// The 11 leading bits; what is left is x minus them, without rounding.
+__device__ inline float high_part(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
+
+template <bool SplitA, bool SplitB>
+struct TensorCores {
+  static __device__ int row(int i) { return warp_row() + threadIdx.x % 32 / 4 + i % 4 / 2 * 8; }
+  static __device__ int column(int i) { return warp_column() + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2; }
+
+  static __device__ void add(float* sum, const TileMemory& memory) {
+    const int group = threadIdx.x % 32 / 4, member = threadIdx.x % 4;
+    const int row0 = warp_row() + group, column0 = warp_column() + group;
+#pragma unroll
+    for (int k = 0; k < depth; k += 8) {
+      float high_a[4], low_a[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float x = memory.a[k + member + i / 2 * 4][row0 + i % 2 * 8];
+        high_a[i] = high_part(x);
+        low_a[i] = high_part(x - high_a[i]);
+      }
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        float high_b[2], low_b[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float x = memory.b[k + member + i * 4][column0 + n * 8];
+          high_b[i] = high_part(x);
+          low_b[i] = high_part(x - high_b[i]);
+        }
+        if constexpr (SplitB) tensor_product(sum + 4 * n, high_a, low_b);
+        if constexpr (SplitA) tensor_product(sum + 4 * n, low_a, high_b);
+        tensor_product(sum + 4 * n, high_a, high_b);
+      }
+    }
+  }
+};
+
+// How to multiply for input of type T; `SplitA`, `SplitB`: the operand is no input but float32.
+template <class T, bool SplitA, bool SplitB>
+struct Multiplier {
+  using type = TensorCores<SplitA, SplitB>;
+};
+template <bool SplitA, bool SplitB>
+struct Multiplier<float, SplitA, SplitB> {
+  using type = Fma;
+};
+
+// A thread's 16 values of the tile.
+template <class Way>
+struct Tile {
+  float sum[16];
+
+  __device__ Tile() {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) sum[i] = 0.0f;
+  }
+
+  // Add the product over k = first … last − 1; load_a(k) and load_b(k) fill memory.a and memory.b.
+  template <class LoadA, class LoadB>
+  __device__ void multiply(TileMemory& memory, int64_t first, int64_t last, LoadA load_a, LoadB load_b) {
+    for (int64_t k = first; k < last; k += depth) {
+      load_a(k);
+      load_b(k);
+      __syncthreads();
+      Way::add(sum, memory);
+      __syncthreads();
+    }
+  }
+
+  // take(row, column, value) for each of this thread's values.
+  template <class F>
+  __device__ void each(F take) const {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) take(Way::row(i), Way::column(i), sum[i]);
+  }
+};
+
+}  // namespace
+}  // namespace attention_ext

@@ -1,0 +1,89 @@
+// Sign-random-projection hashing on CUDA: a tile of 64 vectors × 64 planes per block.
+#include "../cuda/launch.h"
+#include "../cuda/tile.h"
+
+namespace attention_ext {
+namespace {
+
+// Bits as on the CPU (hash.h): what float32 cannot tell from zero is taken again in float64.
+// Grid (tiles of vectors, heads).
+template <class T>
+__global__ void __launch_bounds__(threads) hash_tile(
+    Rows<T> x_BHND, int64_t H, int64_t N, int D, int bits, const float* planes_PD, const double* exact_PD,
+    int64_t* hashes) {
+  __shared__ TileMemory memory;
+  __shared__ float norm[tile], largest[tile];
+  __shared__ unsigned words[tile][2];
+  const int64_t head = blockIdx.y, first = static_cast<int64_t>(blockIdx.x) * tile;
+  const T* x = x_BHND.head(head, H);
+  const Matrix<T> vectors = matrix(x, x_BHND.stride_n, N, D);
+  const Matrix<float> planes = matrix(planes_PD, D, bits, D);
+  const int thread = threadIdx.x;
+
+  if (thread < tile) norm[thread] = largest[thread] = 0.0f, words[thread][0] = words[thread][1] = 0;
+  Tile<Fma> products;
+  for (int k = 0; k < D; k += depth) {
+    load_across(memory.a, vectors, first, k);
+    load_across(memory.b, planes, 0, k);
+    __syncthreads();
+    Fma::add(products.sum, memory);
+    if (thread < tile)
+      for (int i = 0; i < depth; ++i) {
+        norm[thread] += fabsf(memory.a[i][thread]);
+        largest[thread] = fmaxf(largest[thread], fabsf(memory.b[i][thread]));
+      }
+    __syncthreads();
+  }
+  const float gamma = 2.0f * static_cast<float>(D + 2) * 5.9604645e-8f;
+  const float underflow = static_cast<float>(D + 2) * 2.0f * 1.1754944e-38f;
+  products.each([&](int row, int plane, float product) {
+    if (first + row >= N || plane >= bits) return;
+    const float bound = gamma * norm[row] * largest[plane] + underflow;
+    bool above = product > bound;
+    if (!above && !(product < -bound)) {
+      const T* vector = x + (first + row) * x_BHND.stride_n;
+      double exact = 0;
+      for (int d = 0; d < D; ++d)
+        exact += static_cast<double>(static_cast<float>(vector[d])) * exact_PD[plane * static_cast<int64_t>(D) + d];
+      above = exact > 0;
+    }
+    if (above) atomicOr(&words[row][plane / 32], 1u << plane % 32);
+  });
+  __syncthreads();
+  if (thread < tile && first + thread < N)
+    hashes[head * N + first + thread] =
+        static_cast<int64_t>(static_cast<uint64_t>(words[thread][1]) << 32 | words[thread][0]);
+}
+
+Tensor hash_sign(const Tensor& x, const Tensor& planes) {
+  require(x.dim() == 4, "x must be [B, H, N, D], found " + shape_of(x));
+  require(planes.dim() == 2, "planes must be [P, D], found " + shape_of(planes));
+  require_shape(planes, {planes.size(0), x.size(3)}, "planes");
+  require(planes.size(0) <= 63, "at most 63 bits fit in a hash, found " + std::to_string(planes.size(0)) + " planes");
+  require_type(x, "x");
+  require(floating(planes.scalar_type()), "planes must have a floating type");
+  require_device(planes, x, "planes");
+  require_heads(x);
+  const Launcher launch(x);
+  const int64_t B = x.size(0), H = x.size(1), N = x.size(2), D = x.size(3);
+  const Tensor rows = with_contiguous_rows(x);
+  const Tensor exact = torch::stable::contiguous(as_type(planes, ScalarType::Double));
+  const Tensor rounded = torch::stable::contiguous(as_type(planes, ScalarType::Float));
+  const Tensor hashes = new_tensor(x, {B, H, N}, ScalarType::Long);
+  with_type(x, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch(
+        "hash_tile", hash_tile<T>, ceil_div(N, tile), B * H, 1, Rows<T>(rows), H, N, D, planes.size(0),
+        static_cast<const float*>(rounded.const_data_ptr()), static_cast<const double*>(exact.const_data_ptr()),
+        data_of<int64_t>(hashes));
+  });
+  return hashes;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(attention_ext, ATTENTION_EXT_DEVICE, library) {
+  library.impl("hash_sign", TORCH_BOX(&hash_sign));
+}
+
+}  // namespace attention_ext

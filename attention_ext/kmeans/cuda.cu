@@ -1,0 +1,144 @@
+// K-means in Hamming space on CUDA: one launch per iteration, integers only.
+//
+// Counters: [heads, C, 64] int32, entry p < 63 the members with bit p, entry 63 all members.
+#include "../cuda/launch.h"
+
+namespace attention_ext {
+namespace {
+
+constexpr int counted = 64;
+constexpr int shared_clusters = 128;  // counters of so many clusters fit into shared memory
+constexpr int block_queries = 1024;
+
+struct Iteration {
+  int number;
+  bool last;
+  const int32_t* before;         // counters of the iteration before
+  int32_t* counters;             // zero at the start
+  int32_t* next;                 // zeroed here
+  const int64_t* old_centroids;  // [heads, C]
+  int64_t* centroids;
+};
+
+// The centroid's start, the majority of its members, or what it was. All threads of a block meet here.
+__device__ inline void make_centroids(
+    const Iteration& step, int64_t head, int64_t n, int64_t N, int C, const int64_t* hashes, int64_t* centroid) {
+  for (int c = threadIdx.x; c < C; c += threads) {
+    const int64_t at = head * C + c;
+    if (step.number == 0) {
+      centroid[c] = hashes[head * N + c * n / C];
+      continue;
+    }
+    const int32_t* count = step.before + at * counted;
+    const int32_t members = count[63];
+    uint64_t majority = 0;
+#pragma unroll 8
+    for (int p = 0; p < 63; ++p) majority |= static_cast<uint64_t>(2ll * count[p] > members) << p;
+    centroid[c] = members > 0 ? static_cast<int64_t>(majority) : step.old_centroids[at];
+  }
+  __syncthreads();
+  if (blockIdx.x == 0)
+    for (int c = threadIdx.x; c < C; c += threads) step.centroids[head * C + c] = centroid[c];
+}
+
+// Grid (blocks of queries, heads). Assigns, and counts for the next iteration's centroids.
+__global__ void __launch_bounds__(threads) assign(
+    Iteration step, int64_t H, int64_t N, int C, const int64_t* hashes, const int64_t* length_B, int32_t* groups) {
+  __shared__ int64_t centroid[most_clusters];
+  __shared__ int32_t shared_counters[shared_clusters * counted];
+  __shared__ uint64_t hash_of[threads];
+  __shared__ int32_t group_of[threads];
+  const int64_t head = blockIdx.y, n = length_of(length_B, head, H, N);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * block_queries;
+  const int thread = threadIdx.x;
+  const int64_t last = first + block_queries < N ? first + block_queries : N;
+  const int64_t head_counters = head * C * counted;
+
+  const int64_t blocks = gridDim.x;
+  for (int64_t i = blockIdx.x * static_cast<int64_t>(threads) + thread; i < C * counted; i += blocks * threads)
+    step.next[head_counters + i] = 0;
+  if (n <= C || first >= n) {  // the same for all threads of the block
+    for (int64_t i = first + thread; i < last; i += threads)
+      groups[head * N + i] = i < n ? static_cast<int32_t>(i) : -1;
+    return;
+  }
+  make_centroids(step, head, n, N, C, hashes, centroid);
+  const bool in_shared = C <= shared_clusters;
+  int32_t* counters = in_shared ? shared_counters : step.counters + head_counters;
+  if (in_shared)
+    for (int i = thread; i < C * counted; i += threads) shared_counters[i] = 0;
+  __syncthreads();
+
+  for (int64_t start = first; start < last; start += threads) {
+    const int64_t i = start + thread;
+    const uint64_t hash = i < n ? static_cast<uint64_t>(hashes[head * N + i]) : 0;
+    int nearest = 1 << 30;  // distance · 1024 + cluster: of equal distances the lowest cluster
+    for (int c = 0; c < C; ++c) {
+      const int distance = __popcll(hash ^ static_cast<uint64_t>(centroid[c]));
+      const int candidate = distance * most_clusters + c;
+      nearest = candidate < nearest ? candidate : nearest;
+    }
+    const int32_t group = i < n ? nearest % most_clusters : -1;
+    if (i < last) groups[head * N + i] = group;
+    if (step.last) continue;
+    // 32 lanes take the bits of one query side by side: different counters, different banks.
+    hash_of[thread] = hash | 1ull << 63;
+    group_of[thread] = group;
+    __syncthreads();
+    const int lane = thread % 32;
+    for (int j = thread / 32 * 32; j < thread / 32 * 32 + 32; ++j) {
+      if (group_of[j] < 0) continue;
+      for (int p = lane; p < counted; p += 32)
+        if (hash_of[j] >> p & 1) atomicAdd(&counters[group_of[j] * counted + p], 1);
+    }
+    __syncthreads();
+  }
+  if (!in_shared || step.last) return;
+  for (int i = thread; i < C * counted; i += threads)
+    if (shared_counters[i] != 0) atomicAdd(&step.counters[head_counters + i], shared_counters[i]);
+}
+
+Tensor hamming_kmeans(
+    const Tensor& hashes, const Tensor& lengths, int64_t clusters, int64_t iterations, int64_t bits) {
+  require(hashes.dim() == 3, "hashes must be [B, H, N], found " + shape_of(hashes));
+  require(hashes.scalar_type() == ScalarType::Long, "hashes must be int64");
+  require(
+      clusters >= 1 && clusters <= most_clusters,
+      "clusters must lie in 1 … 1024, found " + std::to_string(clusters));
+  require(iterations >= 1, "iterations must be at least 1, found " + std::to_string(iterations));
+  require(bits >= 1 && bits <= 63, "bits must lie in 1 … 63, found " + std::to_string(bits));
+  require_heads(hashes);
+  const Launcher launch(hashes);
+  const int64_t B = hashes.size(0), H = hashes.size(1), N = hashes.size(2), heads = B * H;
+  const Tensor contiguous = torch::stable::contiguous(hashes);
+  const Tensor lengths_B = lengths_on_device(lengths, hashes, "lengths");
+  const Tensor groups = new_tensor(hashes, {B, H, N}, ScalarType::Int);
+  Tensor counters = new_tensor(hashes, {3, heads * clusters * counted}, ScalarType::Int);
+  const Tensor centroids = new_tensor(hashes, {2, heads * clusters}, ScalarType::Long);
+  torch::stable::zero_(counters);
+  int32_t* counter = data_of<int32_t>(counters);
+  const int64_t size = heads * clusters * counted;
+  for (int64_t i = 0; i < iterations; ++i) {
+    const Iteration step{
+        static_cast<int>(i > 0),
+        i + 1 == iterations,
+        counter + (i + 2) % 3 * size,
+        counter + i % 3 * size,
+        counter + (i + 1) % 3 * size,
+        data_of<int64_t>(centroids) + (i + 1) % 2 * heads * clusters,
+        data_of<int64_t>(centroids) + i % 2 * heads * clusters};
+    launch(
+        "assign", assign, ceil_div(N, block_queries), heads, 1, step, H, N, clusters,
+        static_cast<const int64_t*>(contiguous.const_data_ptr()),
+        static_cast<const int64_t*>(lengths_B.const_data_ptr()), data_of<int32_t>(groups));
+  }
+  return groups;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(attention_ext, ATTENTION_EXT_DEVICE, library) {
+  library.impl("hamming_kmeans", TORCH_BOX(&hamming_kmeans));
+}
+
+}  // namespace attention_ext
