@@ -13,33 +13,14 @@ from asr.checkpoint import find
 from asr.checkpoint import load as load_checkpoint
 from asr.config import from_dict, to_dict
 from asr.ctc import CTCHead
-from asr.data.audio import load_file
+from asr.data.recording import read_recording
 from asr.encoder import Encoder, ModelConfig
 from asr.errors import UserError
 from asr.features import FeatureConfig, FilterBanks, Normalisation
-from asr.search.decoder import BeamConfig, build_decoder, text_of
+from asr.search.decoder import Decoder
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
-
-
-@dataclass(frozen=True)
-class Transcript:
-    """What was said in a recording.
-
-    Attributes:
-        text: the words; labels in a row where the vocabulary knows no words.
-        tokens: labels of the vocabulary.
-        times_s: start of each label in seconds.
-        confidence: of each label, 0 … 1.
-        words: (word, start in seconds) where the search gives words.
-        duration_s: of the recording.
-    """
-
-    text: str
-    tokens: list[str]
-    times_s: list[float]
-    confidence: list[float]
-    words: list[tuple[str, float]] | None
-    duration_s: float
+from asr.transcript import Transcript
+from asr.transcription import TranscriptionConfig, transcribe_samples
 
 
 @dataclass
@@ -106,38 +87,50 @@ class Recognizer(nn.Module):
         samples = torch.tensor([round(duration_s * self.config.features.sample_rate)])
         return int(self.encoder.subsampling.lengths(self.filter_banks.frames(samples)))
 
-    @torch.inference_mode()
-    def transcribe(
-        self, path: str | Path, *, decoder: str = "greedy", beam: BeamConfig | None = None
-    ) -> Transcript:
-        """Transcribe an audio file of any length in one pass.
+    def transcribe(self, path: str | Path, **options: Any) -> Transcript:
+        """Transcribe an audio file of any length, rate and container.
 
         Args:
             path: anything that libsndfile or FFmpeg reads.
-            decoder: `greedy` or `beam`.
-            beam: of the beam search.
+            options: of `TranscriptionConfig`: `mode="chunked"`, `decoder="beam"`, …
 
         Raises:
             UserError: the file can't be read, or is shorter than one frame.
         """
-        rate = self.config.features.sample_rate
-        audio = torch.from_numpy(load_file(Path(path), rate)).to(self.head.projection.weight.device)
-        log_probs, frames = self.eval()(audio.unsqueeze(0), torch.tensor([len(audio)], device=audio.device))
-        if int(frames) == 0:
-            raise UserError(f"{path}: {1000 * len(audio) / rate:.1f} ms is shorter than one frame")
-        found = build_decoder(decoder, self.tokenizer, beam or BeamConfig())(log_probs, frames)[0]
-        tokens = self.tokenizer.tokens(found.ids)
-        times_s = [round(frame * self.frame_s, 3) for frame in found.frames]
-        text = text_of(found, self.tokenizer)
-        words = [(word.word, times_s[word.start]) for word in found.words or []]
-        return Transcript(
-            text=" ".join(tokens) if text is None else text,
-            tokens=tokens,
-            times_s=times_s,
-            confidence=[round(x, 4) for x in found.confidences],
-            words=None if found.words is None else words,
-            duration_s=len(audio) / rate,
-        )
+        config = TranscriptionConfig(**options)
+        if config.channels != "mix":
+            raise UserError(
+                f"channels={config.channels!r}: transcribe_channels() has one transcript for each"
+            )
+        return self.transcribe_channels(path, config)[0]
+
+    def transcribe_channels(
+        self, path: str | Path, config: TranscriptionConfig, decoder: Decoder | None = None
+    ) -> list[Transcript]:
+        """Transcribe the channels of an audio file, or their mean.
+
+        Args:
+            path: anything that libsndfile or FFmpeg reads.
+            config: how.
+            decoder: built from `config` before, for many files; None: built here.
+
+        Raises:
+            UserError: the file can't be read, or is shorter than one frame.
+        """
+        config.check()
+        recording = read_recording(Path(path), self.config.features.sample_rate, config.channels)
+        several = config.channels == "separate" and len(recording) > 1
+        return [
+            transcribe_samples(
+                self,
+                samples,
+                config,
+                f"{path}, channel {number}" if several else str(path),
+                decoder,
+                number if several else None,
+            )
+            for number, samples in enumerate(recording, start=1)
+        ]
 
     @property
     def frame_s(self) -> float:

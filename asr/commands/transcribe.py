@@ -1,53 +1,107 @@
-"""`asr transcribe`: audio files to text."""
+"""`asr transcribe`: audio files to text, subtitles and times."""
 
-import json
-from dataclasses import asdict, dataclass, field
+import logging
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from rich.console import Console
-from rich.progress import track
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from asr.config import option
 from asr.errors import UserError
+from asr.features import NORMALISATIONS
 from asr.recognizer import Recognizer
-from asr.search.decoder import BeamConfig
+from asr.search.decoder import build_decoder
+from asr.transcript import Transcript
+from asr.transcript_formats import FORMATS, write_transcript
+from asr.transcription import TranscriptionConfig
 
 HELP = "transcribe audio files: asr transcribe exp/demo/full recording.wav"
-POSITIONAL = "<run folder or checkpoint> <audio file> …"
-FORMATS = ("text", "json")
+POSITIONAL = "<run folder or checkpoint> <audio file or folder> …"
+SUFFIXES = {"text": ".txt", "json": ".json", "srt": ".srt", "vtt": ".vtt", "textgrid": ".TextGrid"}
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
-class Options:
-    """How to transcribe."""
+class Options(TranscriptionConfig):
+    """How to transcribe, and what to write where."""
 
     attention: str = option("", help="attention mechanism; empty: the one of training")
     backend: str = option("auto", help="auto | reference | native")
-    decoder: str = option("greedy", help="greedy | beam")
-    beam: BeamConfig = field(default_factory=BeamConfig)
+    normalise: str = option("", help="features.normalise in its place, e.g. window; empty: training's")
     checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
     device: str = option("cpu", help="cpu | cuda")
-    format: str = option("text", help=f"{' | '.join(FORMATS)}: a line for each file on standard output")
+    format: str = option("text", help=" | ".join(FORMATS))
+    output: str = option("", help="folder for one file for each recording; empty: standard output")
 
 
 def run(paths: list[Path], options: Options) -> None:
-    """Print the text of every file; files that can't be read are reported at the end."""
-    if len(paths) < 2:
-        raise UserError("asr transcribe takes a run folder or checkpoint and at least one audio file")
+    """Write the transcript of every file; files that can't be read are reported at the end."""
+    options.check()
     if options.format not in FORMATS:
         raise UserError(f"format={options.format!r}: expected one of {FORMATS}")
-    recognizer = Recognizer.load(paths[0], checkpoint=options.checkpoint, device=options.device)
-    recognizer.set_attention(options.attention or recognizer.config.attention, options.backend)
+    files = _audio_files(paths[1:])
+    if not files:
+        raise UserError("asr transcribe takes a run folder or checkpoint and at least one audio file")
+    if len(files) > 1 and options.format not in ("text", "json") and not options.output:
+        raise UserError(
+            f"format={options.format} of {len(files)} files: name a folder for them, output=<folder>"
+        )
+    recognizer = _load(Path(paths[0]), options)
+    decoder = build_decoder(options.decoder, recognizer.tokenizer, options.beam)
     errors = []
-    for name in track(paths[1:], "transcribing", console=Console(stderr=True), transient=True):
-        try:
-            transcript = recognizer.transcribe(name, decoder=options.decoder, beam=options.beam)
-        except UserError as error:
-            errors.append(str(error))
-            continue
-        if options.format == "json":
-            print(json.dumps({"file": str(name), **asdict(transcript)}, ensure_ascii=False), flush=True)
-        else:
-            print(transcript.text if len(paths) == 2 else f"{name}\t{transcript.text}", flush=True)
+    with _progress() as progress:
+        task = progress.add_task("transcribing", total=len(files), file="")
+        for file in files:
+            progress.update(task, file=file.name)
+            try:
+                transcripts = recognizer.transcribe_channels(file, options, decoder)
+            except UserError as error:
+                errors.append(error.line)
+            except torch.OutOfMemoryError:
+                errors.append(f"{file}: out of memory: use mode=chunked or a linear attention mechanism")
+            else:
+                _write(transcripts, file, options, alone=len(files) == 1)
+            progress.advance(task)
     if errors:
         raise UserError("; ".join(errors))
+
+
+def _audio_files(paths: list[Path]) -> list[Path]:
+    """Return the files named, and all files below the folders named."""
+    files: list[Path] = []
+    for path in map(Path, paths):
+        files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return files
+
+
+def _load(path: Path, options: Options) -> Recognizer:
+    recognizer = Recognizer.load(path, checkpoint=options.checkpoint, device=options.device)
+    recognizer.set_attention(options.attention or recognizer.config.attention, options.backend)
+    kind = options.normalise or recognizer.config.features.normalise
+    if kind not in NORMALISATIONS or (kind == "corpus" and recognizer.config.features.normalise != kind):
+        raise UserError(f"normalise={kind!r}: expected one of {NORMALISATIONS}; corpus, where trained so")
+    recognizer.normalisation.kind = kind
+    return recognizer
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, TextColumn("{task.fields[file]}"), console=Console(stderr=True), transient=True)
+
+
+def _write(transcripts: list[Transcript], file: Path, options: Options, alone: bool) -> None:
+    if options.output:
+        place = Path(options.output, file.name + SUFFIXES[options.format])
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(write_transcript(transcripts, options.format, str(file)), encoding="utf-8")
+    elif options.format == "text" and not (alone and len(transcripts) == 1):
+        for transcript in transcripts:
+            channel = "" if transcript.channel is None else f"\t{transcript.channel}"
+            print(f"{file}{channel}\t{transcript.text}", flush=True)
+    else:
+        sys.stdout.write(write_transcript(transcripts, options.format, str(file)))
+        sys.stdout.flush()

@@ -1,0 +1,186 @@
+"""Long recordings made of test utterances: what an hour in one pass costs, and how errors grow with length.
+
+    python -m asr_recipes.demo.long model=exp/demo/long 'systems=[i-clustered-100,full,chunked]'
+
+Each measurement is `asr transcribe` in a process of its own: wall time and peak memory are the whole
+command's, Python and model included.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+import torch
+from lhotse.cut import MonoCut
+from rapidfuzz.distance import Levenshtein
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from asr import Recognizer
+from asr.config import option, parse
+from asr.data.audio import load_cut
+from asr.data.manifest import load_cuts
+from asr.data.module import manifest_path
+from asr.environment import write_json
+from asr.errors import UserError
+from asr.search.greedy import greedy_search
+
+PAUSE_S = (0.3, 1.5)
+PAUSE_AMPLITUDE = 3e-4  # of its noise: −70 dB of full scale
+
+
+@dataclass
+class Options:
+    """What to measure."""
+
+    model: str = option("exp/demo/long", help="run folder or checkpoint")
+    data: str = option("data/demo", help="prepared folder")
+    split: str = option("test", help="split whose utterances make up the recordings")
+    minutes: list[float] = option([0.5, 2.0, 5.0, 15.0, 60.0], help="lengths of the recordings", unit="min")
+    systems: list[str] = option(
+        ["i-clustered-100", "full", "chunked"],
+        help="attention mechanisms in one pass; chunked, or chunked:20:4 with chunk_s and overlap_s",
+    )
+    longest_full: float = option(60.0, help="recordings longer than this are not given to full", unit="min")
+    normalise: str = option("", help="normalisation in place of training's, e.g. window")
+    seed: int = option(0, help="of order and pauses")
+    folder: str = option("exp/demo/long_recordings", help="where recordings and results are written")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measurement."""
+
+    system: str
+    minutes: float
+    error_rate: float
+    singly: float  # error rate of the same utterances decoded one by one
+    wall_s: float
+    cpu_s: float
+    real_time_factor: float
+    peak_gib: float
+    certainty: float
+
+
+def make_recording(cuts: list[MonoCut], minutes: float, rate: int, seed: int, path: Path) -> list[MonoCut]:
+    """Write a recording of at least so many minutes, and return its utterances in their order.
+
+    The utterances come in a random order, all of them before any comes again, with pauses of 0.3 to
+    1.5 s of quiet noise between them.
+    """
+    random = np.random.default_rng(seed)
+    order: Iterator[int] = (int(i) for _ in iter(int, 1) for i in random.permutation(len(cuts)))
+    chosen, samples = [], 0
+    with soundfile.SoundFile(path, "w", rate, 1, "PCM_16") as file:
+        while samples < 60 * minutes * rate:
+            cut = cuts[next(order)]
+            pause = PAUSE_AMPLITUDE * random.standard_normal(round(random.uniform(*PAUSE_S) * rate))
+            audio = np.concatenate([load_cut(cut, rate), pause])
+            file.write(audio)
+            samples += len(audio)
+            chosen.append(cut)
+    return chosen
+
+
+@torch.inference_mode()
+def errors_singly(recognizer: Recognizer, cuts: list[MonoCut]) -> dict[str, int]:
+    """Return the label errors of each utterance decoded by itself."""
+    errors = {}
+    for cut in track(cuts, "singly", console=Console(stderr=True), transient=True):
+        audio = torch.from_numpy(load_cut(cut, recognizer.config.features.sample_rate))
+        log_probs, frames = recognizer(audio.unsqueeze(0), torch.tensor([len(audio)]))
+        reference = recognizer.tokenizer.encode(cut.supervisions[0].text or "")
+        errors[cut.id] = Levenshtein.distance(reference, greedy_search(log_probs, frames)[0].ids)
+    return errors
+
+
+def measure(model: str, system: str, audio: Path, normalise: str) -> tuple[dict[str, Any], dict[str, float]]:
+    """Transcribe in a process of its own; return the transcript and what it cost.
+
+    Raises:
+        UserError: the process failed; with its last line.
+    """
+    name, _, sizes = system.partition(":") if system.startswith("chunked") else (system, "", "")
+    words = [f"attention={system}"]
+    if name == "chunked":
+        chunk_s, overlap_s = sizes.split(":") if sizes else ("20", "4")
+        words = ["mode=chunked", "attention=full", f"chunk_s={chunk_s}", f"overlap_s={overlap_s}"]
+    words += [f"normalise={normalise}", "format=json"]
+    started = time.perf_counter()
+    output, messages = audio.with_suffix(".json"), audio.with_suffix(".stderr")
+    with output.open("w") as out, messages.open("w") as err:
+        command = [sys.executable, "-m", "asr", "transcribe", model, str(audio), *words]
+        process = subprocess.Popen(command, stdout=out, stderr=err)
+        _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    wall_s = time.perf_counter() - started
+    if process.returncode:
+        last = (messages.read_text().strip().splitlines() or ["no message: out of memory?"])[-1]
+        raise UserError(f"{system} on {audio}: {last}")
+    costs = {"wall_s": wall_s, "cpu_s": usage.ru_utime + usage.ru_stime, "peak_gib": usage.ru_maxrss / 2**20}
+    return json.loads(output.read_text()), costs
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure every system on every length."""
+    recognizer = Recognizer.load(options.model)
+    cuts = list(load_cuts(manifest_path(options.data, options.split)))
+    singly = errors_singly(recognizer, cuts)
+    folder = Path(options.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = []
+    for minutes in options.minutes:
+        audio = folder / f"{minutes:g}min.wav"
+        chosen = make_recording(cuts, minutes, recognizer.config.features.sample_rate, options.seed, audio)
+        reference = recognizer.tokenizer.encode(" ".join(cut.supervisions[0].text or "" for cut in chosen))
+        symbols = recognizer.tokenizer.tokens(reference)
+        for system in options.systems:
+            if system == "full" and minutes > options.longest_full:
+                continue
+            transcript, costs = measure(options.model, system, audio, options.normalise)
+            figure = Figure(
+                system=system,
+                minutes=minutes,
+                error_rate=Levenshtein.distance(symbols, transcript["tokens"]) / len(symbols),
+                singly=sum(singly[cut.id] for cut in chosen) / len(symbols),
+                real_time_factor=costs["wall_s"] / transcript["duration_s"],
+                certainty=transcript["certainty"],
+                **costs,
+            )
+            figures.append(figure)
+            print(json.dumps(asdict(figure)), flush=True)
+    write_json({"options": asdict(options), "figures": [asdict(x) for x in figures]}, folder / "results.json")
+    return figures
+
+
+def show(figures: list[Figure]) -> None:
+    """Print the figures as a table."""
+    table = Table("system", "minutes", "PER %", "singly %", "wall s", "RTF", "peak GiB", "certainty")
+    for x in figures:
+        rates = [f"{100 * x.error_rate:.2f}", f"{100 * x.singly:.2f}"]
+        costs = [f"{x.wall_s:.1f}", f"{x.real_time_factor:.4f}", f"{x.peak_gib:.2f}", f"{x.certainty:.3f}"]
+        table.add_row(x.system, f"{x.minutes:g}", *rates, *costs)
+    Console().print(table)
+
+
+def main() -> int:
+    """Read the options from the command line; a user's error is one line."""
+    try:
+        show(run(parse(Options, sys.argv[1:])))
+    except UserError as error:
+        print(f"long: {error.line}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
