@@ -1,0 +1,216 @@
+"""Figure 1: error rate against the time of a full forward pass, with the Pareto front."""
+
+from itertools import pairwise
+from typing import Any, Literal
+
+import altair as alt
+
+from asr.compare.results import Estimate, Results, pareto_front
+from asr.report import theme
+from asr.report.figure import Figure, Panel, Provenance, Series, spec_of
+from asr.report.words import clock_words, error_words, mechanism_words, percent, seconds
+
+EXCHANGED = "exchanged at evaluation"
+Anchor = tuple[Literal["left", "right"], int, int]
+ANCHORS: dict[str, Anchor] = {  # where a label stands: alignment and offset in pixels
+    "right": ("left", 10, 1),
+    "right below": ("left", 6, 13),
+    "right above": ("left", 6, -12),
+    "left": ("right", -10, 1),
+    "left below": ("right", -6, 13),
+    "left above": ("right", -6, -12),
+}
+HEIGHT = 400
+PLOT = (640.0, 340.0)  # pixels that the labels' places are worked out for
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+LETTER, LINE = 6.3, 13.0  # size of a letter of the labels, pixels
+
+
+def figure(results: Results, provenance: Provenance) -> Figure | None:
+    """Return the figure, one panel a split; None where no forward pass was timed."""
+    if not results.metrics():
+        return None
+    metric = results.metrics()[0]
+    clock = str(results.protocol.get("clock", "wall"))
+    of_split = {split: points(results, split, metric, clock) for split in results.splits()}
+    of_split = {split: rows for split, rows in of_split.items() if rows}
+    if not of_split:
+        return None
+    panels = [
+        Panel(f"Split {split}" if len(of_split) > 1 else "", _spec(rows, split, metric, clock), HEIGHT)
+        for split, rows in of_split.items()
+    ]
+    return Figure(
+        key="figure-1",
+        label="Figure 1",
+        title=f"{metric.upper()} against the time of a full forward pass",
+        caption=(
+            f"One point a model, run with the mechanism it was trained with; time is {clock_words(clock)} of "
+            "encoder and CTC head over the whole split, the median of repeats interleaved over all models. "
+            f"Bars: 95 % interval, {_interval_words(of_split)}. The dashed line is the Pareto front: "
+            "no other model is both faster and more accurate."
+        ),
+        panels=panels,
+        series=_series([row for rows in of_split.values() for row in rows]),
+        log=("x", "y"),
+        provenance=provenance,
+    )
+
+
+def points(results: Results, split: str, metric: str, clock: str) -> list[dict[str, Any]]:
+    """Return a row for every model and mechanism of evaluation; rates in percent, times in seconds."""
+    rows: list[dict[str, Any]] = []
+    for candidate in results.candidates:
+        for attention in results.attentions():
+            estimate = results.error_rate(candidate.label, split, metric, attention)
+            time_s = results.forward_s(candidate.label, split, attention, clock)
+            if estimate is None or time_s is None:
+                continue
+            own = attention == candidate.attention
+            family = theme.family(attention)
+            rows.append(
+                {
+                    "series": family if own else EXCHANGED,
+                    "family": family,
+                    "own": own,
+                    "model": candidate.label,
+                    "run with": attention,
+                    "layers": candidate.layers,
+                    "size": mechanism_words(attention),
+                    "time_s": time_s,
+                    "rate": 100 * estimate.mean,
+                    "time": seconds(time_s),
+                    "rate (95 %)": percent(estimate),
+                    "seeds": estimate.count,
+                    **_bounds(estimate),
+                }
+            )
+    own_rows = [row for row in rows if row["own"]]
+    front = {id(own_rows[i]) for i in pareto_front([(row["time_s"], row["rate"]) for row in own_rows])}
+    for row in rows:
+        row["front"] = id(row) in front
+    for row, anchor in zip(own_rows, place_labels(own_rows), strict=True):
+        row["anchor"] = anchor
+    return rows
+
+
+def place_labels(rows: list[dict[str, Any]]) -> list[str]:
+    """Choose a side for every point's label that keeps it clear of points, the front and other labels.
+
+    Greedy, in order of time; the plot's size is taken to be `PLOT`, so that it is a good guess on others.
+    """
+    if not rows:
+        return []
+    columns = _to_pixels([row["time_s"] for row in rows], PLOT[0])
+    lines = [PLOT[1] - y for y in _to_pixels([row["rate"] for row in rows], PLOT[1])]
+    points = [(x - 6, y - 6, x + 6, y + 6) for x, y in zip(columns, lines, strict=True)]
+    front = sorted((x, y) for row, x, y in zip(rows, columns, lines, strict=True) if row["front"])
+    taken = [*points, *_steps(front)]
+    chosen = [""] * len(rows)
+    for i in sorted(range(len(rows)), key=lambda i: columns[i]):
+        width = LETTER * len(rows[i]["model"])
+        best = ("right", float("inf"), points[i])
+        for anchor, (align, dx, dy) in ANCHORS.items():
+            left = columns[i] + dx - (width if align == "right" else 0.0)
+            box = (left, lines[i] + dy - LINE / 2, left + width, lines[i] + dy + LINE / 2)
+            outside = max(0.0, -box[0]) + max(0.0, box[2] - PLOT[0])
+            cost = LINE * outside + sum(_overlap(box, other) for other in taken)
+            if cost < best[1]:
+                best = (anchor, cost, box)
+        chosen[i] = best[0]
+        taken.append(best[2])
+    return chosen
+
+
+def _steps(front: list[tuple[float, float]]) -> list[Box]:
+    """Return boxes around the lines of the front: right at a point's height, then to the next one."""
+    boxes = []
+    for (x, y), (next_x, next_y) in pairwise(front):
+        boxes += [(x, y - 2, next_x, y + 2), (next_x - 2, min(y, next_y), next_x + 2, max(y, next_y))]
+    return boxes
+
+
+def _to_pixels(values: list[float], size: float) -> list[float]:
+    low, high = min(values), max(values)
+    return [size * (0.05 + 0.9 * ((value - low) / (high - low) if high > low else 0.5)) for value in values]
+
+
+def _overlap(a: Box, b: Box) -> float:
+    width = min(a[2], b[2]) - max(a[0], b[0])
+    height = min(a[3], b[3]) - max(a[1], b[1])
+    return max(0.0, width) * max(0.0, height)
+
+
+def _spec(rows: list[dict[str, Any]], split: str, metric: str, clock: str) -> dict[str, Any]:
+    families = theme.in_family_order(list({row["family"]: None for row in rows}))
+    title = f"forward pass over {split}, {clock_words(clock)} (s)"
+    x = alt.X("time_s:Q", title=title, scale=alt.Scale(zero=False, padding=24))
+    y = alt.Y("rate:Q", title=error_words(metric), scale=alt.Scale(zero=False, padding=16))
+    color = alt.Color(
+        "family:N",
+        scale=alt.Scale(domain=families, range=[theme.token(name) for name in families]),
+        legend=alt.Legend(title=None, orient="top"),
+    )
+    shape = alt.Shape(
+        "family:N",
+        scale=alt.Scale(domain=families, range=[theme.look(name).shape for name in families]),
+        legend=alt.Legend(title=None, orient="top"),
+    )
+    shown = ("model", "run with", "layers", "size", "rate (95 %)", "time", "seeds")
+    tooltip = [alt.Tooltip(f"{name}:N") for name in shown]
+    base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y)
+    front = (
+        base.transform_filter("datum.front")
+        .mark_line(interpolate="step-after", strokeDash=[5, 4], strokeWidth=1.5, color="~muted")
+        .encode(order=alt.Order("time_s:Q"))
+    )
+    intervals = (
+        base.transform_filter("datum.own && isValid(datum.low)")
+        .mark_rule(strokeWidth=1.5, opacity=0.7)
+        .encode(y=alt.Y("low:Q", title=error_words(metric)), y2="high:Q", color=color)
+    )
+    exchanged = (
+        base.transform_filter("!datum.own")
+        .mark_point(size=55, filled=False, strokeWidth=1.2, opacity=0.75)
+        .encode(color=color, shape=shape, tooltip=tooltip)
+    )
+    own = (
+        base.transform_filter("datum.own")
+        .mark_point(size=110, filled=True, opacity=1, stroke="~card", strokeWidth=1)
+        .encode(color=color, shape=shape, tooltip=tooltip)
+    )
+    labels = [
+        base.transform_filter(f"datum.anchor === '{anchor}' && (labels || datum.front)")
+        .mark_text(align=align, dx=dx, dy=dy, fontSize=11, color="~ink")
+        .encode(text="model:N", tooltip=tooltip)
+        for anchor, (align, dx, dy) in ANCHORS.items()
+        if any(row.get("anchor") == anchor for row in rows)
+    ]
+    # The page sets `labels` to false on a narrow screen, where the front alone is labelled.
+    chart = alt.layer(front, intervals, exchanged, own, *labels).add_params(
+        alt.param(name="labels", value=True)
+    )
+    return spec_of(chart)
+
+
+def _bounds(estimate: Estimate) -> dict[str, float | None]:
+    # An interval over few seeds may reach below zero, which no logarithm knows.
+    low = None if estimate.low is None else max(100 * estimate.low, 0.0)
+    return {"low": low, "high": None if estimate.high is None else 100 * estimate.high}
+
+
+def _interval_words(of_split: dict[str, list[dict[str, Any]]]) -> str:
+    counts = {row["seeds"] for rows in of_split.values() for row in rows}
+    if counts == {1}:
+        return "bootstrap over utterances (one seed)"
+    if 1 in counts:
+        return "of the mean over seeds, or over utterances where there is one seed"
+    return "of the mean over seeds"
+
+
+def _series(rows: list[dict[str, Any]]) -> list[Series]:
+    families = theme.in_family_order(list({row["family"]: None for row in rows if row["own"]}))
+    entries = [Series(name, name, name) for name in families]
+    if any(not row["own"] for row in rows):
+        entries.append(Series(EXCHANGED, EXCHANGED, "other", hollow=True, shown=False))
+    return entries

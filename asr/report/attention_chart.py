@@ -1,0 +1,269 @@
+"""Figure 8: attention maps over the spectrogram, with the error of each mechanism by layer."""
+
+import base64
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from asr.attention import MECHANISMS, parse_name
+from asr.compare.results import Candidate, Results
+from asr.data.audio import load_cut
+from asr.data.manifest import load_cuts
+from asr.errors import UserError
+from asr.recognizer import Recognizer
+from asr.report import theme
+from asr.report.attention_maps import AttentionMaps, approximation_errors, attention_maps
+from asr.report.figure import Figure, Panel, Provenance, lines_of, spec_of
+from asr.report.findings import main_split
+
+SIZE = 340  # of a map, pixels
+PIXELS = 400  # of its picture, at most
+MARGIN = 0.2  # of the map's side: spectrogram and labels
+UTTERANCES = 6  # that the approximation error is averaged over
+LONGEST_S = 20.0  # of an utterance shown: dense weights are quadratic
+GAMMA = 0.5  # brightens small weights
+
+
+def figures(
+    results: Results, folder: Path, source: Provenance, utterance: str, layer: int, head: int
+) -> Iterator[Figure]:
+    """Yield the maps of one utterance and the approximation errors over several.
+
+    Args:
+        results: of the comparison.
+        folder: that run folders are relative to.
+        source: provenance of the comparison.
+        utterance: its id; empty: the one of median length in the main split.
+        layer, head: see `attention_maps`.
+
+    Raises:
+        UserError: no trained model of the softmax family, or no such utterance, layer or head.
+    """
+    candidate = subject(results)
+    training = results.trainings_of(candidate.label)[0]
+    recognizer = Recognizer.load(folder / training.run)
+    split = main_split(results)
+    names = mechanisms(results, candidate)
+    cuts = sorted(load_cuts(results.data[split].manifest), key=lambda cut: (cut.duration, cut.id))
+    rate = recognizer.config.features.sample_rate
+    cut = _choose(cuts, utterance, split)
+    pictured = ["full", *(name for name in names if theme.family(name) in ("clustered", "i-clustered"))]
+    text = cut.supervisions[0].text or ""
+    maps = attention_maps(
+        recognizer, torch.from_numpy(load_cut(cut, rate)), text, list(dict.fromkeys(pictured)), layer, head
+    )
+    model = f"{candidate.label}, seed {training.seed}"
+    yield Figure(
+        key="figure-8",
+        label="Figure 8",
+        title=f"Attention maps of layer {maps.layer}, head {maps.head}",
+        caption=(
+            f"Utterance {cut.id} of {split}: “{text}”. Rows are queries, columns keys; both are "
+            f"aligned with the spectrogram and the labels of the transcript (forced alignment). "
+            f"Queries and keys are those of {model}; each map is what one mechanism makes of them. "
+            "Brighter is more weight, the square root of it, on one scale."
+        ),
+        panels=[Panel(name, _map_spec(maps, name), SIZE, SIZE) for name in maps.weights_NN],
+        provenance=source,
+        columns=min(3, len(maps.weights_NN)),
+    )
+    chosen = _spread([cut for cut in cuts if cut.duration <= LONGEST_S])
+    rows = approximation_errors(recognizer, [torch.from_numpy(load_cut(x, rate)) for x in chosen], names)
+    yield Figure(
+        key="figure-8-error",
+        label="Figure 8b",
+        title="Distance of attention weights from full attention, by layer",
+        caption=(
+            f"Mean over queries, heads and {len(chosen)} utterances of {split} of the L1 distance (0 … 2) "
+            f"between a query's weights and those of full attention, on the queries and keys of {model}."
+        ),
+        panels=[_error_panel(rows, names)],
+        series=lines_of([(name, theme.family(name)) for name in names]),
+        log=("y",),
+        provenance=source,
+    )
+
+
+def subject(results: Results) -> Candidate:
+    """Return the candidate whose attention is looked at: full attention's, else one of the softmax family.
+
+    Raises:
+        UserError: no model of the softmax family was trained.
+    """
+    trained = [
+        candidate
+        for candidate in results.candidates
+        if results.trainings_of(candidate.label)
+        and MECHANISMS[parse_name(candidate.attention).mechanism].exchangeable
+    ]
+    preferred = sorted(
+        trained,
+        key=lambda candidate: (
+            ("full", "shared-full").index(candidate.mechanism)
+            if candidate.mechanism in ("full", "shared-full")
+            else 2
+        ),
+    )
+    if not preferred:
+        raise UserError("expected a trained model of the softmax family, found none")
+    return preferred[0]
+
+
+def mechanisms(results: Results, candidate: Candidate) -> list[str]:
+    """Return the approximations to look at: those of the comparison, clustered and i-clustered among them."""
+    shared = _needs_shared_keys(candidate.attention)
+    named = [*results.attentions(), *(x.attention for x in results.candidates)]
+    found = [
+        name
+        for name in dict.fromkeys(named)
+        if theme.family(name) not in ("full", "shared-full")
+        and MECHANISMS[parse_name(name).mechanism].exchangeable
+        and (shared or not _needs_shared_keys(name))
+    ]
+    sizes = [x.rpartition("-")[2] for x in found if theme.family(x) in ("clustered", "i-clustered")]
+    clusters = next((size for size in sizes if size.isdigit()), "25")
+    for kind in ("clustered", "i-clustered"):
+        if not any(theme.family(name) == kind for name in found):
+            found.append(f"{kind}-{clusters}")
+    return theme.in_family_order(found)
+
+
+def _needs_shared_keys(attention: str) -> bool:
+    build = MECHANISMS[parse_name(attention).mechanism].build
+    return bool(getattr(build, "needs_shared_keys", False))
+
+
+def _choose(cuts: list[Any], utterance: str, split: str) -> Any:
+    if utterance:
+        found = [cut for cut in cuts if cut.id == utterance]
+        if not found:
+            raise UserError(f"utterance={utterance}: there is none of this id in split {split}")
+        return found[0]
+    short = [cut for cut in cuts if cut.duration <= LONGEST_S]
+    if not short:
+        raise UserError(f"split {split}: expected an utterance of at most {LONGEST_S:g} s, found none")
+    return short[len(short) // 2]
+
+
+def _spread(cuts: list[Any]) -> list[Any]:
+    """Take utterances evenly over the lengths."""
+    count = min(UTTERANCES, len(cuts))
+    return [cuts[i * (len(cuts) - 1) // max(1, count - 1)] for i in range(count)]
+
+
+def picture(values: Tensor, scale: float) -> str:
+    """Return a matrix [rows, columns] as a PNG in a data URI: 0 … scale in `theme.SEQUENCE`."""
+    rows, columns = (min(PIXELS, size) for size in values.shape)
+    pooled = torch.nn.functional.adaptive_max_pool2d(values[None].float(), (rows, columns))[0]
+    levels = (255 * (pooled / scale).clamp(0, 1)).round().to(torch.uint8).numpy()
+    image = Image.fromarray(levels, mode="L").convert("P")
+    anchors = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in theme.SEQUENCE]
+    steps = np.linspace(0, 255, len(anchors))
+    palette = np.stack([np.interp(np.arange(256), steps, np.array(anchors)[:, i]) for i in range(3)], axis=1)
+    image.putpalette(palette.round().astype(np.uint8).flatten().tolist())
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _map_spec(maps: AttentionMaps, name: str) -> dict[str, Any]:
+    frames = maps.weights_NN[name].shape[0]
+    edge, near = -MARGIN * frames, -0.055 * frames
+    # One scale for all maps, so that they compare: where all but the largest weights of the first saturate.
+    scale = float(next(iter(maps.weights_NN.values())).float().flatten().sort().values[-max(1, frames // 2)])
+    shown = maps.spectrogram_TF - maps.spectrogram_TF.min()
+    spectrum_FT = shown.T.flip(0)  # low frequencies next to the map
+    span = float(shown.max()) or 1.0
+    images = [
+        (
+            picture((maps.weights_NN[name].clamp(min=0) / max(scale, 1e-9)) ** GAMMA, 1.0),
+            0,
+            frames,
+            0,
+            frames,
+        ),
+        (picture(spectrum_FT, span), 0, frames, edge, near),
+        (picture(spectrum_FT.T, span), edge, near, 0, frames),
+    ]
+    rows = [{"url": url, "x": x, "x2": x2, "y": y, "y2": y2} for url, x, x2, y, y2 in images]
+    limits = alt.Scale(domain=[edge, frames], nice=False, zero=False)
+    downward = alt.Scale(domain=[edge, frames], nice=False, zero=False, reverse=True)
+    pictures = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_image(aspect=False)
+        .encode(
+            x=alt.X("x:Q", scale=limits, axis=None),
+            x2="x2:Q",
+            y=alt.Y("y:Q", scale=downward, axis=None),
+            y2="y2:Q",
+            url="url:N",
+        )
+    )
+    return spec_of(alt.layer(pictures, *_label_layers(maps, frames, near / 2, limits, downward)))
+
+
+def _label_layers(
+    maps: AttentionMaps, frames: int, middle: float, across: alt.Scale, downward: alt.Scale
+) -> Iterator[alt.Chart]:
+    """Yield the labels above and on the left; one that would cover the one before is left to the tooltip."""
+    rows = []
+    for label, span in maps.labels:
+        start, end = span.start_frame * maps.frame_s, span.end_frame * maps.frame_s
+        rows.append(
+            {
+                "label": label,
+                "at": (span.start_frame + span.end_frame) / 2,
+                "time": f"{start:.2f} … {end:.2f} s",
+                "confidence": round(span.confidence, 3),
+                "edge": middle,
+            }
+        )
+    pixel = SIZE / (frames * (1 + MARGIN))
+    tooltip = [alt.Tooltip(f"{name}:N") for name in ("label", "time", "confidence")]
+    for x, y, width in (("at", "edge", 4.6), ("edge", "at", 0.0)):
+        kept, free = [], -1e9
+        for row in rows:
+            half = max(4.0, width * len(str(row["label"])) / 2)
+            if (at := pixel * float(str(row["at"]))) - half >= free:
+                kept.append(row)
+                free = at + half
+        yield (
+            alt.Chart(alt.Data(values=kept))
+            .mark_text(fontSize=7.5, color="~ink")
+            .encode(
+                x=alt.X(f"{x}:Q", scale=across, axis=None),
+                y=alt.Y(f"{y}:Q", scale=downward, axis=None),
+                text="label:N",
+                tooltip=tooltip,
+            )
+        )
+
+
+def _error_panel(rows: list[dict[str, float | int | str]], names: list[str]) -> Panel:
+    lines = lines_of([(name, theme.family(name)) for name in names])
+    base = alt.Chart(alt.Data(values=[{**row, "series": row["mechanism"]} for row in rows])).encode(
+        x=alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("error:Q", title="L1 distance to full", scale=alt.Scale(zero=False)),
+        color=alt.Color(
+            "series:N",
+            scale=alt.Scale(domain=names, range=[theme.token(line.family) for line in lines]),
+            legend=alt.Legend(title=None, orient="right"),
+        ),
+    )
+    dashes = alt.StrokeDash(
+        "series:N", scale=alt.Scale(domain=names, range=[theme.DASHES[line.dash or 0] for line in lines])
+    )
+    tooltip = [
+        alt.Tooltip("mechanism:N"),
+        alt.Tooltip("layer:O"),
+        alt.Tooltip("error:Q", title="L1 to full", format=".4f"),
+    ]
+    points = base.mark_point(size=50, filled=True, opacity=1).encode(tooltip=tooltip)
+    return Panel("", spec_of(alt.layer(base.mark_line(strokeWidth=1.8).encode(strokeDash=dashes), points)))

@@ -1,0 +1,141 @@
+"""Attention maps of an utterance under several mechanisms, and how far each is from full attention."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from asr.alignment import TokenSpan, force_align
+from asr.attention import build_mechanism
+from asr.attention.layer import SelfAttentionLayer
+from asr.attention.multihead import SelfAttention
+from asr.errors import UserError
+from asr.recognizer import Recognizer
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """What Figure 8 shows.
+
+    Attributes:
+        weights_NN: by mechanism, [N, N]: rows are queries, columns keys.
+        spectrogram_TF: log-mel features, [T, F].
+        labels: of the transcript, with their frames of the encoder (N of them).
+        layer, head: 1 is the first.
+        frame_s: duration of a frame of the encoder.
+    """
+
+    weights_NN: dict[str, Tensor]
+    spectrogram_TF: Tensor
+    labels: list[tuple[str, TokenSpan]]
+    layer: int
+    head: int
+    frame_s: float
+
+
+def attention_maps(
+    recognizer: Recognizer, audio: Tensor, text: str, names: Sequence[str], layer: int = 0, head: int = 0
+) -> AttentionMaps:
+    """Return one head's weights under each mechanism, on the queries and keys of one trained layer.
+
+    Args:
+        recognizer: of the softmax family.
+        audio: [samples].
+        text: what is said in it.
+        names: mechanisms, see `build_mechanism`.
+        layer: 1 is the first; 0: the last.
+        head: 1 is the first; 0: the one whose full attention is most peaked (lowest mean entropy).
+
+    Raises:
+        UserError: there is no such layer or head, or the audio is too short for its transcript.
+    """
+    heads = recognizer.config.model.heads
+    layers = queries_and_keys(recognizer, audio)
+    for name, value, most in (("layer", layer, len(layers)), ("head", head, heads)):
+        if not 0 <= value <= most:
+            raise UserError(f"{name}={value}: expected 1 … {most}, or 0 for a choice")
+    layer = layer or len(layers)
+    q_1HND, k_1HND = layers[layer - 1]
+    full_HNN = weights(recognizer, "full", q_1HND, k_1HND)
+    if head == 0:
+        entropy_H = -torch.special.xlogy(full_HNN, full_HNN).sum(-1).mean(-1)
+        head = int(entropy_H.argmin()) + 1
+    features, frames = recognizer.filter_banks(audio.unsqueeze(0), torch.tensor([len(audio)]))
+    log_probs, encoder_frames = recognizer(audio.unsqueeze(0), torch.tensor([len(audio)]))
+    ids = recognizer.tokenizer.encode(text)
+    spans = force_align(log_probs[0, : int(encoder_frames)], ids)
+    return AttentionMaps(
+        {name: weights(recognizer, name, q_1HND, k_1HND)[head - 1] for name in names},
+        features[0, : int(frames)],
+        list(zip(recognizer.tokenizer.tokens(ids), spans, strict=True)),
+        layer,
+        head,
+        recognizer.frame_s,
+    )
+
+
+def approximation_errors(
+    recognizer: Recognizer, utterances: Sequence[Tensor], names: Sequence[str]
+) -> list[dict[str, float | int | str]]:
+    """Return for each layer and mechanism the L1 distance of its weights from those of full attention.
+
+    The sum over keys of |w − w_full|, 0 … 2, is averaged over queries, heads and utterances. Every layer is
+    fed what it gets under the model's own mechanism, so that errors of the layers below are not in it.
+
+    Args:
+        recognizer: of the softmax family.
+        utterances: [samples] each.
+        names: mechanisms.
+
+    Returns:
+        Rows of layer (1 is the first), mechanism and error.
+    """
+    sums: dict[tuple[int, str], float] = {}
+    positions = 0
+    for audio in utterances:
+        layers = queries_and_keys(recognizer, audio)
+        positions += layers[0][0].shape[2]
+        for number, (q_1HND, k_1HND) in enumerate(layers, start=1):
+            full_HNN = weights(recognizer, "full", q_1HND, k_1HND)
+            for name in names:
+                distance_HN = (weights(recognizer, name, q_1HND, k_1HND) - full_HNN).abs().sum(-1)
+                total = float(distance_HN.mean(0).sum())
+                sums[number, name] = sums.get((number, name), 0.0) + total
+    return [
+        {"layer": layer, "mechanism": name, "error": total / positions}
+        for (layer, name), total in sums.items()
+    ]
+
+
+def queries_and_keys(recognizer: Recognizer, audio: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return queries and keys, [1, H, N, D] each, of every layer, first to last.
+
+    Raises:
+        UserError: the model's mechanism has parameters of its own, or the audio is shorter than a frame.
+    """
+    inputs: list[tuple[SelfAttention, Tensor]] = []
+
+    def note(layer: SelfAttentionLayer, arguments: tuple[Tensor, ...]) -> None:
+        if not isinstance(layer, SelfAttention):
+            raise UserError(
+                f"attention {layer.name!r} has parameters of its own: it has no attention weights"
+            )
+        inputs.append((layer, arguments[0]))
+
+    hooks = [layer.register_forward_pre_hook(note) for layer in recognizer.attention_layers()]
+    try:
+        with torch.inference_mode():
+            _, frames = recognizer(audio.unsqueeze(0), torch.tensor([len(audio)]))
+            if int(frames) == 0:
+                raise UserError(f"{len(audio)} samples of audio are shorter than one frame")
+            return [layer.project(x_1NM)[:2] for layer, x_1NM in inputs]
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def weights(recognizer: Recognizer, name: str, q_1HND: Tensor, k_1HND: Tensor) -> Tensor:
+    """Return the dense weights [H, N, N] of a mechanism."""
+    with torch.inference_mode():
+        return build_mechanism(name, backend=recognizer.config.backend).eval().weights(q_1HND, k_1HND)[0]

@@ -1,0 +1,119 @@
+"""Figure 4: time and memory of the attention kernels for each position, from `asr bench`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from asr.errors import UserError
+from asr.report import theme
+from asr.report.figure import Figure, Panel, Series, lines_of, spec_of
+from asr.report.provenance import of_environment
+
+TITLES = {"forward": "forward, µs per position", "forward+backward": "forward and backward, µs per position"}
+
+
+def figure(path: Path) -> Figure:
+    """Return the figure of a `bench.json`.
+
+    Raises:
+        UserError: the file is missing or not what `asr bench` writes.
+    """
+    try:
+        record = json.loads(path.read_text())
+        timings, memory = time_rows(record), memory_rows(record)
+        provenance = of_environment(record["environment"], seeds=str(record["options"]["seed"]), data="")
+        options = record["options"]
+        shape = f"batch {options['batch']}, {options['heads']} heads of {options['head_dim']}"
+        where = f"{options['dtype']} on {options['device']}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: expected figures of asr bench, found {error!r}") from None
+    names = theme.in_family_order(list({row["series"]: None for row in timings}))
+    lines = lines_of([(name, theme.family(name)) for name in names])
+    panels = [
+        Panel("", _spec([row for row in timings if row["passes"] == passes], lines, TITLES[passes]))
+        for passes in TITLES
+        if any(row["passes"] == passes for row in timings)
+    ]
+    if memory:
+        panels.append(Panel("", _spec(memory, lines, "peak memory, KiB per position")))
+    return Figure(
+        key="figure-4",
+        label="Figure 4",
+        title="Time and memory of attention for each position",
+        caption=(
+            f"One attention mechanism alone on random input ({shape}, {where}), medians with quartiles, "
+            "rounds of all mechanisms interleaved. A flat line is a cost linear in the sequence length."
+        ),
+        panels=panels,
+        series=lines,
+        log=("x", "y"),
+        log_at_first=("x", "y"),
+        provenance=provenance,
+    )
+
+
+def time_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for every mechanism, length and pass, in microseconds per position."""
+    rows = []
+    for timing in record["timings"]:
+        positions = record["options"]["batch"] * timing["length"]
+        low, high = (1e6 * bound / positions for bound in timing["quartiles_s"])
+        rows.append(
+            {
+                "series": timing["name"],
+                "length": timing["length"],
+                "passes": timing["passes"],
+                "value": timing["per_element_us"],
+                "low": low,
+                "high": high,
+            }
+        )
+    return rows
+
+
+def memory_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for every mechanism and length, in KiB per position."""
+    return [
+        {
+            "series": name,
+            "length": int(length),
+            "value": size / 1024 / (record["options"]["batch"] * int(length)),
+            "low": None,
+            "high": None,
+        }
+        for name, sizes in record["memory_bytes"].items()
+        for length, size in sizes.items()
+        if size > 0
+    ]
+
+
+def _spec(rows: list[dict[str, Any]], lines: list[Series], title: str) -> dict[str, Any]:
+    names = [line.key for line in lines]
+    log = alt.Scale(type="log", nice=False, padding=8)
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x=alt.X("length:Q", title="sequence length N", scale=log, axis=alt.Axis(format="~s")),
+        color=alt.Color(
+            "series:N",
+            scale=alt.Scale(domain=names, range=[theme.token(line.family) for line in lines]),
+            legend=alt.Legend(title=None, orient="right"),
+        ),
+    )
+    y = alt.Y("value:Q", title=title, scale=alt.Scale(type="log", nice=True), axis=alt.Axis(format="~g"))
+    dashes = alt.StrokeDash(
+        "series:N", scale=alt.Scale(domain=names, range=[theme.DASHES[line.dash or 0] for line in lines])
+    )
+    tooltip = [
+        alt.Tooltip("series:N", title="mechanism"),
+        alt.Tooltip("length:Q"),
+        alt.Tooltip("value:Q", title=title, format=".4g"),
+    ]
+    drawn = base.mark_line(strokeWidth=1.8).encode(y=y, strokeDash=dashes)
+    points = base.mark_point(size=45, filled=True, opacity=1).encode(y=y, tooltip=tooltip)
+    quartiles = (
+        base.transform_filter("isValid(datum.low)")
+        .mark_rule(strokeWidth=1.5, opacity=0.6)
+        .encode(y=alt.Y("low:Q", title=title), y2="high:Q")
+    )
+    return spec_of(alt.layer(quartiles, drawn, points))

@@ -1,0 +1,78 @@
+"""Figure 5: accuracy on masked copy by sequence length and mechanism, from the runs of a sweep."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from asr.errors import UserError
+from asr.report import theme
+from asr.report.figure import Figure, Panel, spec_of
+from asr.report.provenance import of_environment
+
+ROW_HEIGHT, COLUMN_WIDTH = 26, 72
+
+
+def figure(folder: Path) -> Figure:
+    """Return the figure of a folder with runs `<L>/<attention>`, L symbols in each half.
+
+    Raises:
+        UserError: there is no finished run in the folder, or one can't be read.
+    """
+    rows = sweep_rows(folder)
+    if not rows:
+        raise UserError(f"{folder}: expected finished runs <length>/<attention>, found none")
+    names = theme.in_family_order(list({row["attention"]: None for row in rows}))
+    width = COLUMN_WIDTH * len({row["length"] for row in rows})
+    first = folder / str(rows[0]["length"]) / rows[0]["attention"] / "environment.json"
+    environment = json.loads(first.read_text()) if first.is_file() else {}
+    return Figure(
+        key="figure-5",
+        label="Figure 5",
+        title="Masked copy: accuracy by length and mechanism",
+        caption=(
+            "Symbols told right, in percent; the steps taken are in the tooltip. L is the length of each "
+            "half: a masked symbol is found L + 1 positions away. Empty: not trained."
+        ),
+        panels=[Panel("", _spec(rows, names), ROW_HEIGHT * len(names), width)],
+        provenance=of_environment(environment, seeds="", data="synthetic"),
+    )
+
+
+def sweep_rows(folder: Path) -> list[dict[str, Any]]:
+    """Return a row for every finished run, accuracy in percent."""
+    rows = []
+    for path in sorted(folder.glob("*/*/training.json")):
+        length, attention = path.parts[-3:-1]
+        if not length.isdigit():
+            continue
+        try:
+            summary = json.loads(path.read_text())
+            accuracy, steps = 100 * (1 - summary["dev_error_rate"]), summary["steps"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}: expected what training writes at its end, found {error!r}") from None
+        rows.append({"attention": attention, "length": int(length), "accuracy": accuracy, "steps": steps})
+    return rows
+
+
+def _spec(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
+    lengths = sorted({row["length"] for row in rows})
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x=alt.X("length:O", title="L", sort=lengths, axis=alt.Axis(labelAngle=0, orient="top")),
+        y=alt.Y("attention:N", title=None, sort=names),
+        tooltip=[
+            alt.Tooltip("attention:N"),
+            alt.Tooltip("length:O", title="L"),
+            alt.Tooltip("accuracy:Q", title="accuracy (%)", format=".2f"),
+            alt.Tooltip("steps:Q"),
+        ],
+    )
+    cells = base.mark_rect(cornerRadius=2).encode(
+        color=alt.Color("accuracy:Q", scale=alt.Scale(domain=[0, 100], range=theme.SEQUENCE), legend=None)
+    )
+    text = base.mark_text(fontSize=11).encode(
+        text=alt.Text("accuracy:Q", format=".1f"),
+        color=alt.condition("datum.accuracy > 60", alt.value("#000000"), alt.value("#ffffff")),
+    )
+    return spec_of(alt.layer(cells, text))

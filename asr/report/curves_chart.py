@@ -1,0 +1,98 @@
+"""Figure 7: loss and error rate during training, against epochs and against time."""
+
+from typing import Any
+
+import altair as alt
+
+from asr.compare.results import Results
+from asr.report import theme
+from asr.report.figure import Figure, Panel, Provenance, Series, lines_of, spec_of
+from asr.report.words import clock_words, error_words
+
+HEIGHT = 240
+
+
+def figure(results: Results, provenance: Provenance) -> Figure | None:
+    """Return the figure; None where no training was validated."""
+    clock = str(results.protocol.get("clock", "wall"))
+    rows = curve_rows(results, clock)
+    if not rows:
+        return None
+    names = [x.dev_error_name for x in results.trainings if x.dev_error_name]
+    error = error_words(names[0] if names else "error")
+    trained = {row["series"] for row in rows}
+    candidates = [(x.label, theme.family(x.attention)) for x in results.candidates]
+    lines = [line for line in lines_of(candidates) if line.key in trained]
+    times = f"training time, {clock_words(clock)} (s)"
+    axes = {"epoch": "epochs", "time_s": times if any(row["time_s"] is not None for row in rows) else ""}
+    measures = {"loss": "training loss", "dev_loss": "dev loss", "dev_error": f"dev {error}"}
+    panels = [
+        Panel("", _spec(rows, lines, x, x_title, y, y_title), HEIGHT)
+        for y, y_title in measures.items()
+        for x, x_title in axes.items()
+        if x_title
+    ]
+    return Figure(
+        key="figure-7",
+        label="Figure 7",
+        title="Loss and error rate during training",
+        caption=(
+            "A point at every validation, one line a seed. Training time is time in training steps and "
+            "waiting for their data, validation not counted. The training loss is the mean since the "
+            "validation before; loss is per target token. Dev error rates are those of greedy search."
+        ),
+        panels=panels,
+        series=lines,
+        log=("x", "y"),
+        provenance=provenance,
+        columns=2 if axes["time_s"] else 1,
+    )
+
+
+def curve_rows(results: Results, clock: str) -> list[dict[str, Any]]:
+    """Return a row for every validation of every training; error rates in percent."""
+    return [
+        {
+            "series": training.candidate,
+            "seed": training.seed,
+            "step": point.step,
+            "epoch": point.epoch,
+            "time_s": point.train_cpu_s if clock == "cpu" else point.train_s,
+            "loss": point.loss,
+            "dev_loss": point.dev_loss,
+            "dev_error": 100 * point.dev_error,
+        }
+        for training in results.trainings
+        for point in training.curve
+    ]
+
+
+def _spec(
+    rows: list[dict[str, Any]], lines: list[Series], x: str, x_title: str, y: str, y_title: str
+) -> dict[str, Any]:
+    labels = [line.key for line in lines]
+    several = len({(row["series"], row["seed"]) for row in rows}) > len(lines)
+    tooltip = [
+        alt.Tooltip("series:N", title="model"),
+        alt.Tooltip("seed:N"),
+        alt.Tooltip("step:Q"),
+        alt.Tooltip("epoch:Q", format=".2f"),
+        alt.Tooltip(f"{y}:Q", title=y_title, format=".4g"),
+    ]
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x=alt.X(f"{x}:Q", title=x_title, scale=alt.Scale(zero=False, nice=False)),
+        y=alt.Y(f"{y}:Q", title=y_title, scale=alt.Scale(zero=False)),
+        color=alt.Color(
+            "series:N",
+            scale=alt.Scale(domain=labels, range=[theme.token(line.family) for line in lines]),
+            legend=alt.Legend(title=None, orient="right"),
+        ),
+        detail="seed:N",
+    )
+    dashes = alt.StrokeDash(
+        "series:N", scale=alt.Scale(domain=labels, range=[theme.DASHES[line.dash or 0] for line in lines])
+    )
+    drawn = base.mark_line(strokeWidth=1.8, opacity=0.6 if several else 0.85).encode(strokeDash=dashes)
+    dots = base.mark_circle(size=9, opacity=0.7)
+    hover = base.mark_point(size=60, opacity=0).encode(tooltip=tooltip)
+    return spec_of(alt.layer(drawn, dots, hover))

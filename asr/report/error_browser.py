@@ -1,0 +1,185 @@
+"""What the report needs to browse errors: the worst utterances of every system, aligned, with their audio."""
+
+import base64
+import io
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import soundfile
+
+from asr.compare.results import Evaluation, Results
+from asr.data.audio import load_cut
+from asr.data.manifest import load_cuts
+from asr.errors import UserError
+from asr.scoring.alignment import Edit
+from asr.scoring.display import shown_metrics
+from asr.scoring.hypotheses import read_hypotheses
+from asr.scoring.score import Score, UtteranceScore, score
+
+log = logging.getLogger(__name__)
+
+TOKENS = 60_000  # aligned tokens in the page over all systems, about a megabyte
+AT_LEAST = 5  # utterances of a system, whatever their length
+PER_SPEAKER = 3  # of the worst utterances are there for every speaker, space allowing
+CONFUSIONS = 10  # of each kind
+AUDIO_RATE = 16000  # Hz
+AUDIO_BYTES = 6_000_000  # of all players together
+
+
+def browse(results: Results, folder: Path, audio: int) -> dict[str, Any] | None:
+    """Return systems with their worst utterances, and the audio of some; None without hypotheses.
+
+    Plain data: the page writes every string of it as text.
+
+    Args:
+        results: of the comparison.
+        folder: that the evaluations' folders are relative to.
+        audio: so many of the worst utterances of each model get a player.
+    """
+    evaluations = first_seeds(results)
+    scores = [(evaluation, _score(folder / evaluation.folder)) for evaluation in evaluations]
+    systems = [
+        _system(results, evaluation, found, TOKENS // len(scores)) for evaluation, found in scores if found
+    ]
+    if not systems:
+        return None
+    return {"systems": systems, "audio": _audio(results, systems, audio)}
+
+
+def first_seeds(results: Results) -> list[Evaluation]:
+    """Return the finished evaluations of every candidate's first seed, own mechanisms first."""
+    first: dict[str, int] = {}
+    for evaluation in results.evaluations:
+        if evaluation.status == "done":
+            first.setdefault(evaluation.candidate, evaluation.seed)
+    found = [x for x in results.evaluations if x.status == "done" and x.seed == first[x.candidate]]
+    return sorted(found, key=lambda x: not results.is_own(x))
+
+
+def _score(folder: Path) -> Score | None:
+    try:
+        return score(read_hypotheses(folder / "hyp.jsonl"), samples=1)
+    except UserError as error:
+        log.warning("report: %s", error)
+        return None
+
+
+def _system(results: Results, evaluation: Evaluation, found: Score, tokens: int) -> dict[str, Any]:
+    metric = next(iter(found.rates))
+    name = evaluation.candidate
+    if not results.is_own(evaluation):
+        name += f", run with {evaluation.attention}"
+    chosen = _choose(found, tokens)
+    return {
+        "name": name,
+        "own": results.is_own(evaluation),
+        "split": evaluation.split,
+        "metric": metric.upper(),
+        "of": len(found.utterances),
+        "confusions": _confusions(found),
+        "utterances": [_utterance(entry) for entry in chosen],
+    }
+
+
+def _choose(found: Score, tokens: int) -> list[UtteranceScore]:
+    """Take the worst of all, then the worst of every speaker, then the next worst, while there is space."""
+    seen: Counter[str] = Counter()
+    priority = {}
+    for rank, entry in enumerate(found.utterances):  # worst first
+        seen[entry.speaker] += 1
+        group = 0 if rank < AT_LEAST else 1 if seen[entry.speaker] <= PER_SPEAKER else 2
+        priority[entry.id] = (group, rank)
+    kept: list[UtteranceScore] = []
+    used = 0
+    for entry in sorted(found.utterances, key=lambda entry: priority[entry.id]):
+        used += len(entry.alignments[shown_metrics(entry)[0]])
+        if used > tokens and len(kept) >= AT_LEAST:
+            break
+        kept.append(entry)
+    return sorted(kept, key=lambda entry: priority[entry.id][1])
+
+
+def _utterance(entry: UtteranceScore) -> dict[str, Any]:
+    metric = shown_metrics(entry)[0]
+    counts = entry.counts[metric]
+    return {
+        "id": entry.id,
+        "speaker": entry.speaker,
+        "counts": [counts.substitutions, counts.deletions, counts.insertions, counts.length],
+        "edits": [_edit(edit) for edit in entry.alignments[metric]],
+    }
+
+
+def _edit(edit: Edit) -> list[str | None] | str:
+    # A token told right is its own shorthand: most of them are.
+    if edit.operation == "=" and edit.reference == edit.hypothesis and edit.reference is not None:
+        return edit.reference
+    return [edit.operation, edit.reference, edit.hypothesis]
+
+
+def _confusions(found: Score) -> dict[str, list[list[str | int | None]]]:
+    """Return the commonest substitutions, deletions and insertions over all utterances."""
+    kinds: dict[str, Counter[tuple[str | None, str | None]]] = {kind: Counter() for kind in "SDI"}
+    for entry in found.utterances:
+        for edit in entry.alignments[shown_metrics(entry)[0]]:
+            if edit.operation != "=":
+                kinds[edit.operation][edit.reference, edit.hypothesis] += 1
+    return {
+        kind: [[reference, heard, times] for (reference, heard), times in counts.most_common(CONFUSIONS)]
+        for kind, counts in kinds.items()
+    }
+
+
+def _audio(results: Results, systems: list[dict[str, Any]], count: int) -> dict[str, str]:
+    """Return `<split>/<utterance>` to a data URI for the `count` worst utterances of each system."""
+    wanted = {
+        (system["split"], system["utterances"][rank]["id"]): None
+        for rank in range(count)  # the worst of every system first: there may not be space for all
+        for system in systems
+        if system["own"] and rank < len(system["utterances"])
+    }
+    players: dict[str, str] = {}
+    used = 0
+    cuts: dict[str, dict[str, Any]] = {}
+    for split, ident in wanted:
+        if split not in cuts:
+            cuts[split] = _cuts(results, split)
+        if ident not in cuts[split]:
+            continue
+        try:
+            uri = data_uri(cuts[split][ident])
+        except UserError as error:
+            log.warning("report: no audio of %s: %s", ident, error)
+            continue
+        used += len(uri)
+        if used > AUDIO_BYTES:
+            break
+        players[f"{split}/{ident}"] = uri
+    return players
+
+
+def _cuts(results: Results, split: str) -> dict[str, Any]:
+    if split not in results.data:
+        return {}
+    try:
+        return {cut.id: cut for cut in load_cuts(results.data[split].manifest)}
+    except UserError as error:
+        log.warning("report: no audio of %s: %s", split, error)
+        return {}
+
+
+def data_uri(cut: Any) -> str:
+    """Return an utterance as MP3, which every browser plays, in a data URI: 5 KB a second before base64."""
+    buffer = io.BytesIO()
+    soundfile.write(
+        buffer,
+        load_cut(cut, AUDIO_RATE),
+        AUDIO_RATE,
+        format="MP3",
+        subtype="MPEG_LAYER_III",
+        bitrate_mode="CONSTANT",
+        compression_level=0.8,
+    )
+    return "data:audio/mpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

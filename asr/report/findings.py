@@ -1,0 +1,130 @@
+"""What the figures say, in sentences computed from the results: the first thing a reader sees."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from asr.compare.results import Estimate, Results, pareto_front
+from asr.report.words import clock_words, percent, seconds
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A heading of one or two words and the sentence that belongs to it."""
+
+    head: str
+    text: str
+
+
+def findings(results: Results) -> list[Finding]:
+    """Return what can be said: accuracy, speed, the front, exchange, what is missing."""
+    if not results.metrics():
+        return list(_missing(results))
+    metric, split = results.metrics()[0], main_split(results)
+    rates = {
+        candidate.label: estimate
+        for candidate in results.candidates
+        if (estimate := results.error_rate(candidate.label, split, metric))
+    }
+    if not rates:
+        return list(_missing(results))
+    clock = str(results.protocol.get("clock", "wall"))
+    times = {
+        label: time_s
+        for label in rates
+        if (time_s := results.forward_s(label, split, clock=clock)) is not None
+    }
+    return [
+        *_accuracy(rates, metric, split),
+        *_speed(rates, times, clock, split),
+        *_front(rates, times),
+        *_exchange(results, split, metric),
+        *_missing(results),
+    ]
+
+
+def main_split(results: Results) -> str:
+    """Return the split that findings are about: `test` where there is one, else the last one named."""
+    return "test" if "test" in results.splits() else results.splits()[-1]
+
+
+def _accuracy(rates: dict[str, Estimate], metric: str, split: str) -> Iterator[Finding]:
+    order = sorted(rates, key=lambda label: rates[label].mean)
+    best = order[0]
+    text = f"{best} has the lowest {metric.upper()} on {split}: {percent(rates[best])} %."
+    level = [label for label in order[1:] if _overlap(rates[best], rates[label])]
+    if level:
+        text += f" Its interval overlaps with that of {_and(level)}: this comparison doesn't tell them apart."
+    elif len(order) > 1:
+        text += f" Next is {order[1]} with {percent(rates[order[1]])} %."
+    yield Finding("Most accurate", text)
+
+
+def _speed(rates: dict[str, Estimate], times: dict[str, float], clock: str, split: str) -> Iterator[Finding]:
+    if not times:
+        return
+    fastest = min(times, key=lambda label: times[label])
+    text = f"{fastest} passes over {split} in {seconds(times[fastest])} of {clock_words(clock)}"
+    reference = "full" if "full" in times else min(times, key=lambda label: rates[label].mean)
+    if reference != fastest:
+        ratio = times[reference] / times[fastest]
+        text += f", {ratio:.2f} times as fast as {reference} ({seconds(times[reference])})"
+    yield Finding("Fastest", text + ".")
+
+
+def _front(rates: dict[str, Estimate], times: dict[str, float]) -> Iterator[Finding]:
+    labels = list(times)
+    if len(labels) < 2:
+        return
+    on_front = [labels[i] for i in pareto_front([(times[label], rates[label].mean) for label in labels])]
+    beaten = [label for label in labels if label not in on_front]
+    if len(on_front) == 1:
+        yield Finding("Pareto front", f"{on_front[0]} alone: it is both the fastest and the most accurate.")
+        return
+    verb = "is" if len(beaten) == 1 else "are"
+    text = f"{_and(on_front)}, from the fastest to the most accurate."
+    if beaten:
+        text += f" {_and(beaten)} {verb} beaten in both by another model."
+    else:
+        text += " No model is beaten in both."
+    yield Finding("Pareto front", text)
+
+
+def _exchange(results: Results, split: str, metric: str) -> Iterator[Finding]:
+    """The model that keeps most of its accuracy under a mechanism that it wasn't trained with."""
+    kept = []
+    for candidate in results.candidates:
+        own = results.error_rate(candidate.label, split, metric)
+        for attention in results.attentions():
+            other = results.error_rate(candidate.label, split, metric, attention)
+            if own and other and attention != candidate.attention:
+                kept.append((other.mean - own.mean, candidate.label, attention, own, other))
+    if kept:
+        change, label, attention, own, other = min(kept, key=lambda entry: entry[:3])
+        yield Finding(
+            "Exchange",
+            f"{label} run with {attention} instead of its own mechanism goes from {percent(own)} % to "
+            f"{percent(other)} % ({100 * change:+.2f} points): the least change to the worse of "
+            f"{len(kept)} such pairs.",
+        )
+
+
+def _missing(results: Results) -> Iterator[Finding]:
+    if results.failures:
+        labels = list(dict.fromkeys(failure.candidate for failure in results.failures))
+        cells = "1 cell" if len(results.failures) == 1 else f"{len(results.failures)} cells"
+        yield Finding("Failed", f"{cells} failed, of {_and(labels)}: what is shown is without them.")
+    states = [x.status for x in results.trainings] + [x.status for x in results.evaluations]
+    if unfinished := states.count("missing"):
+        yield Finding("Unfinished", f"{unfinished} cells have not run yet: the report will change.")
+
+
+def _overlap(a: Estimate, b: Estimate) -> bool:
+    if a.low is None or a.high is None or b.low is None or b.high is None:
+        return False
+    return a.low <= b.high and b.low <= a.high
+
+
+def _and(names: list[str]) -> str:
+    if len(names) < 2:
+        return "".join(names)
+    return ", ".join(names[:-1]) + " and " + names[-1]

@@ -1,0 +1,251 @@
+"""The report of a comparison: one HTML page without network access, and its figures as PNG and PDF."""
+
+import base64
+import hashlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from asr.compare.results import Results
+from asr.config import option
+from asr.errors import UserError
+from asr.report import (
+    accuracy_chart,
+    attention_chart,
+    bench_chart,
+    copy_chart,
+    curves_chart,
+    theme,
+)
+from asr.report.error_browser import browse
+from asr.report.figure import Figure, Provenance, export, interactive_spec
+from asr.report.findings import findings
+from asr.report.provenance import of_results
+from asr.report.tables import Table, cost_table, exchange_table
+
+log = logging.getLogger(__name__)
+
+NAME = "report.html"
+
+
+@dataclass
+class ReportOptions:
+    """What goes into a report besides the results."""
+
+    bench: str = option("", help="bench.json of asr bench; empty: the one in the folder, if there is one")
+    copy: str = option("", help="folder of a masked-copy sweep; empty: copy/ in the folder, if there is one")
+    audio: int = option(
+        5, help="of each model's worst utterances so many can be played; 0: no audio in the page"
+    )
+    maps: bool = option(True, help="attention maps and approximation errors (loads a trained model)")
+    utterance: str = option("", help="of the attention maps; empty: the one of median length in the split")
+    layer: int = option(0, help="of the attention maps, 1 is the first; 0: the last")
+    head: int = option(
+        0, help="of the attention maps, 1 is the first; 0: the one with the most peaked weights"
+    )
+    static: bool = option(True, help="also write figures/*.png and *.pdf")
+
+
+def write_report(results: Results, folder: Path, options: ReportOptions | None = None) -> Path:
+    """Write `report.html` and `figures/` into a folder.
+
+    Args:
+        results: what to show.
+        folder: of results.json, that the paths in the results are relative to.
+        options: what else goes in.
+
+    Returns:
+        The page's path.
+
+    Raises:
+        UserError: a benchmark, a sweep or an utterance that the options name can't be used.
+    """
+    options = options or ReportOptions()
+    source = of_results(results)
+    body = list(_body(results, folder, options, source))
+    figures = [item for item in body if isinstance(item, Figure)]
+    if options.static:
+        for figure in figures:
+            export(figure, folder / "figures")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / NAME
+    partial = path.with_name(path.name + ".partial")
+    html = _render(results, body, browse(results, folder, options.audio), source, options.static)
+    partial.write_text(html, encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def _body(
+    results: Results, folder: Path, options: ReportOptions, source: Provenance
+) -> Iterator[Figure | Table]:
+    """Yield figures and tables in the order of the page."""
+    optional: list[Figure | Table | None] = [
+        accuracy_chart.figure(results, source),
+        cost_table(results),
+        *(exchange_table(results, split) for split in results.splits()),
+        curves_chart.figure(results, source),
+    ]
+    yield from (item for item in optional if item)
+    bench = Path(options.bench) if options.bench else folder / "bench.json"
+    if options.bench or bench.is_file():
+        yield bench_chart.figure(bench)
+    copy = Path(options.copy) if options.copy else folder / "copy"
+    if options.copy or copy.is_dir():
+        yield copy_chart.figure(copy)
+    if options.maps:
+        try:
+            yield from attention_chart.figures(
+                results, folder, source, options.utterance, options.layer, options.head
+            )
+        except UserError as error:
+            # What the user asked for by name is worth stopping for; a picture beside the results is not.
+            if options.utterance or options.layer or options.head:
+                raise
+            log.warning("report: no attention maps: %s", error)
+
+
+def _render(
+    results: Results,
+    body: list[Figure | Table],
+    errors: dict[str, Any] | None,
+    source: Provenance,
+    static: bool,
+) -> str:
+    files = resources.files("asr.report") / "templates"
+    library = Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", theme.VEGA_LITE))
+    script = Markup((files / "report.js").read_text(encoding="utf-8"))
+    for text in (library, script):
+        if "</script" in text.lower() or "<!--" in text:
+            raise RuntimeError(
+                "a script of the page would end its own element: it must not hold </script or <!--"
+            )
+    figures = [item for item in body if isinstance(item, Figure)]
+    environment = Environment(
+        loader=PackageLoader("asr.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    heading = f"{results.recipe}: attention mechanisms compared"
+    return environment.get_template("report.html.jinja").render(
+        policy=_policy([library, script]),
+        style=_style((files / "style.css").read_text(encoding="utf-8")),
+        library=library,
+        script=script,
+        title=heading,
+        heading=heading,
+        created=_time(results.created),
+        sections=_sections(body, results, errors),
+        findings=findings(results),
+        protocol_line=_protocol_line(results),
+        failures=results.failures,
+        body=body,
+        errors=errors,
+        candidates=results.candidates,
+        data=results.data,
+        settings=list(_flat(results.protocol)),
+        environment=list(_flat(results.environment)),
+        commands=[
+            command
+            for command in [x.command for x in results.trainings] + [x.command for x in results.evaluations]
+            if command
+        ],
+        source=source,
+        static=static,
+        colour=lambda name: f"var(--{theme.token(name)[1:]})",
+        shape=lambda name: theme.SHAPE_PATHS[theme.look(name).shape],
+        dashes=theme.DASHES,
+        family=theme.family,
+        page_data={
+            "figures": {
+                figure.key: {
+                    "specs": [interactive_spec(panel) for panel in figure.panels],
+                    "log": list(figure.log_at_first),
+                }
+                for figure in figures
+            },
+            "config": theme.coloured(theme.vega_config(), theme.css_references()),
+            "errors": errors,
+        },
+    )
+
+
+def _policy(scripts: list[Markup]) -> str:
+    """Return a content security policy: these scripts and no other, nothing from the network."""
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "media-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _style(text: str) -> Markup:
+    light, dark = theme.css_variables(dark=False), theme.css_variables(dark=True)
+    text = text.replace("LIGHT_COLOURS", light).replace("DARK_COLOURS", dark)
+    return Markup(text.replace("FONT", theme.FONT))
+
+
+def _sections(
+    body: list[Figure | Table], results: Results, errors: dict[str, Any] | None
+) -> list[tuple[str, str]]:
+    """Return anchor and name of every section."""
+    sections = [("summary", "Summary")]
+    if results.failures:
+        sections.append(("failures", "Failed"))
+    named: dict[str, str] = {}
+    for item in body:
+        named.setdefault(item.label, item.key)
+    sections += [(key, label) for label, key in named.items()]
+    if errors:
+        sections.append(("errors", "Errors"))
+    return [*sections, ("protocol", "Protocol")]
+
+
+def _protocol_line(results: Results) -> str:
+    """Return the protocol's gist: how many models, on what, within which budget."""
+    trainings = len([x for x in results.trainings if x.status == "done"])
+    parts = [f"{len(results.candidates)} candidates, {trainings} trainings"]
+    if budget := results.protocol.get("budget"):
+        parts.append(f"budget {budget if not isinstance(budget, dict) else _in_words(budget)} each")
+    if train := results.data.get("train"):
+        parts.append(f"{train.hours:.2f} h of training data")
+    parts += [
+        f"{name}: {results.data[name].utterances} utterances"
+        for name in results.splits()
+        if name in results.data
+    ]
+    clock = str(results.protocol.get("clock", "wall"))
+    parts.append(f"times are {'CPU' if clock == 'cpu' else 'wall-clock'} times")
+    return " · ".join(parts)
+
+
+def _time(created: str) -> str:
+    """Return an ISO 8601 time in UTC as a person reads it, anything else as it is."""
+    try:
+        return datetime.fromisoformat(created).strftime("%Y-%m-%d %H:%M UTC")
+    except ValueError:
+        return created
+
+
+def _in_words(values: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in values.items() if value not in (None, "", 0))
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield dotted names and values of nested settings."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", str(value)

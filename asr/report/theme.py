@@ -1,0 +1,154 @@
+"""Colours and shapes of mechanisms, the same in every figure and table, for light and for dark paper."""
+
+from dataclasses import dataclass
+from typing import Any
+
+VEGA_LITE = "6.4"  # what altair writes and vl-convert draws
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', 'Helvetica Neue', Arial, sans-serif"
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a family of mechanisms is drawn.
+
+    Attributes:
+        light: colour on white paper, contrast at least 3 : 1.
+        dark: colour on dark paper, the same.
+        shape: name of a Vega symbol, so that nothing hangs on colour alone.
+    """
+
+    light: str
+    dark: str
+    shape: str
+
+
+# After Okabe and Ito's palette for colour-blind readers, darkened for white paper and lightened for dark.
+FAMILIES: dict[str, Look] = {
+    "full": Look("#4d4d4d", "#c8ccd2", "circle"),
+    "i-clustered": Look("#0068a8", "#5db2f0", "diamond"),
+    "clustered": Look("#00835f", "#35c79d", "square"),
+    "lsh": Look("#c65200", "#ff944d", "triangle-up"),
+    "shared-full": Look("#8a6a00", "#e3bb4a", "triangle-down"),
+    "oracle-top": Look("#b0508a", "#ea9cc8", "cross"),
+    "cast": Look("#6448b4", "#ab97f2", "triangle-right"),
+    "agglomerative": Look("#8a1c3c", "#e5738c", "triangle-left"),
+}
+OTHER = Look("#6b7280", "#9aa4b2", "circle")
+
+SHAPE_PATHS = {  # in a box of −1 … 1, for legends in HTML
+    "circle": "M.85,0A.85,.85,0,1,1,-.85,0A.85,.85,0,1,1,.85,0Z",
+    "diamond": "M0,-1L1,0L0,1L-1,0Z",
+    "square": "M-.8,-.8H.8V.8H-.8Z",
+    "triangle-up": "M0,-.9L.95,.75H-.95Z",
+    "triangle-down": "M0,.9L.95,-.75H-.95Z",
+    "triangle-right": "M.9,0L-.75,.95V-.95Z",
+    "triangle-left": "M-.9,0L.75,.95V-.95Z",
+    "cross": "M-.35,-1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z",
+}
+DASHES: tuple[list[int], ...] = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2])
+
+# A chart names colours by these tokens; page and export put in those of the paper they draw on.
+INK = {  # light, dark
+    "~ink": ("#1c2128", "#e6e9ee"),
+    "~muted": ("#59626e", "#9aa4b2"),
+    "~line": ("#e1e5ea", "#2b323c"),
+    "~card": ("#ffffff", "#191e25"),
+    "~page": ("#f5f6f8", "#0f1317"),
+    "~accent": ("#0068a8", "#5db2f0"),
+    "~heat": ("#0068a8", "#2f8fdc"),
+    "~substitution": ("#7d5200", "#f0c36a"),
+    "~substitution-paper": ("#fdf0d2", "#3a2f14"),
+    "~deletion": ("#b3261e", "#ff9c93"),
+    "~deletion-paper": ("#fde4e1", "#44201d"),
+    "~insertion": ("#7a2f9b", "#d9a3f2"),
+    "~insertion-paper": ("#f3e3fa", "#361f42"),
+}
+SEQUENCE = ["#00204d", "#31446b", "#666970", "#958f78", "#cab969", "#ffea46"]  # cividis
+
+
+def family(attention: str) -> str:
+    """Return the family of a mechanism's name.
+
+    Example:
+        >>> family("i-clustered-100:topk=16"), family("full@reference"), family("peer:clustered-25")
+        ('i-clustered', 'full', 'clustered')
+    """
+    head = attention.removeprefix("peer:").partition("@")[0].partition(":")[0]
+    stem, _, number = head.rpartition("-")
+    return stem if stem and number.isdigit() else head
+
+
+def look(name: str) -> Look:
+    """Return the look of a family."""
+    return FAMILIES.get(name, OTHER)
+
+
+def token(name: str) -> str:
+    """Return what stands for a family's colour in a chart."""
+    return f"~{name}" if name in FAMILIES else "~other"
+
+
+def in_family_order(attentions: list[str]) -> list[str]:
+    """Sort mechanisms by family, then by the number in their names."""
+
+    def rank(attention: str) -> tuple[int, int, str]:
+        name = family(attention)
+        number = attention.partition(":")[0].rpartition("-")[2]
+        place = list(FAMILIES).index(name) if name in FAMILIES else len(FAMILIES)
+        return place, int(number) if number.isdigit() else 0, attention
+
+    return sorted(attentions, key=rank)
+
+
+def colours(dark: bool) -> dict[str, str]:
+    """Return the colour of every token."""
+    looks = {**FAMILIES, "other": OTHER}
+    families = {f"~{name}": entry.dark if dark else entry.light for name, entry in looks.items()}
+    return families | {name: pair[dark] for name, pair in INK.items()}
+
+
+def coloured(spec: Any, table: dict[str, str]) -> Any:
+    """Return a chart's specification with what `table` gives for a colour's token in its place."""
+    match spec:
+        case dict():
+            # Data are the user's: a transcript may well begin with a tilde.
+            return {key: item if key == "values" else coloured(item, table) for key, item in spec.items()}
+        case list():
+            return [coloured(item, table) for item in spec]
+        case str():
+            return table.get(spec, spec)
+    return spec
+
+
+def css_references() -> dict[str, str]:
+    """Return the CSS variable of every token: a chart in the page follows its theme, also in print."""
+    return {name: f"var(--{name[1:]})" for name in colours(dark=False)}
+
+
+def css_variables(dark: bool) -> str:
+    """Return the colours as CSS custom properties: `--full: …; --ink: …`."""
+    return " ".join(f"--{name[1:]}: {value};" for name, value in colours(dark).items())
+
+
+def vega_config() -> dict[str, Any]:
+    """Return Vega-Lite's `config` with colour tokens: quiet axes, one typeface, no background."""
+    return {
+        "background": None,
+        "font": FONT,
+        "view": {"stroke": None},
+        "axis": {
+            "labelColor": "~muted",
+            "titleColor": "~ink",
+            "gridColor": "~line",
+            "domainColor": "~muted",
+            "tickColor": "~line",
+            "labelFontSize": 11,
+            "titleFontSize": 12,
+            "titleFontWeight": 500,
+            "titlePadding": 8,
+            "tickCount": 6,
+        },
+        "legend": {"labelColor": "~ink", "titleColor": "~ink", "labelFontSize": 11, "titleFontSize": 11},
+        "title": {"color": "~ink", "fontSize": 13, "fontWeight": 600, "anchor": "start", "offset": 10},
+        "text": {"color": "~ink"},
+    }

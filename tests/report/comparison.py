@@ -1,0 +1,236 @@
+"""A made-up comparison on disk, with the corners that a report must take: failures, gaps, markup in text."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+from lhotse import CutSet
+
+from asr.compare.results import Candidate, CurvePoint, Evaluation, Failure, Results, Split, Training
+from asr.data.manifest import load_cuts, save_cuts
+from asr.report import theme
+from asr.scoring.hypotheses import Hypothesis, write_hypotheses
+from asr.scoring.score import score
+
+INJECTION = "<script>alert(1)</script>"
+NASTY = ["</script><!--", INJECTION, "<img/src=x>", "&amp;", "~full", "${x}", "{{x}}"]
+PHONES = [
+    "AA",
+    "AE",
+    "AH",
+    "B",
+    "D",
+    "EH",
+    "F",
+    "G",
+    "IH",
+    "IY",
+    "K",
+    "L",
+    "M",
+    "N",
+    "OW",
+    "P",
+    "R",
+    "S",
+    "T",
+    "UW",
+    "V",
+    "W",
+    "Z",
+]
+MODELS = {  # PER in %, forward seconds, seconds per epoch
+    "full": (8.1, 9.2, 61.0),
+    "shared-full": (9.4, 9.0, 60.0),
+    "lsh-1": (13.9, 4.1, 33.0),
+    "lsh-4": (11.2, 7.7, 52.0),
+    "clustered-25": (12.6, 3.4, 29.0),
+    "clustered-100": (10.9, 5.0, 38.0),
+    "i-clustered-25": (8.6, 4.4, 36.0),
+    "i-clustered-100": (8.3, 6.1, 45.0),
+    "cast-8": (16.2, 5.5, 40.0),
+    "agglomerative-8": (21.3, 3.1, 27.0),
+}
+SEEDS = {"full": [0, 1, 2], "i-clustered-25": [0, 1, 2]}
+
+
+def make_comparison(
+    folder: Path, manifest: Path | None = None, models: list[str] | None = None, utterances: int = 24
+) -> Results:
+    """Write hypotheses into a folder and return results about them.
+
+    Args:
+        folder: of the comparison.
+        manifest: of the test split, whose utterances are taken; None: there is no audio.
+        models: of `MODELS`; one more candidate, which failed, comes with them.
+        utterances: in the test split, without a manifest.
+    """
+    random = np.random.default_rng(0)
+    models = models or list(MODELS)
+    references = _references(random, manifest, utterances)
+    evaluate = [name for name in models if theme.family(name) not in ("cast", "agglomerative")]
+    candidates, trainings, evaluations = [], [], []
+    for name in models:
+        seeds = SEEDS.get(name, [0])
+        candidates.append(_candidate(name, seeds))
+        for seed in seeds:
+            trainings.append(_training(random, name, seed))
+            for other in dict.fromkeys([name, *evaluate]):
+                if other == name or _exchangeable(name, other):
+                    evaluations.append(_evaluation(random, folder, name, seed, other, references))
+    candidates.append(_candidate("clustered-400", [0]))
+    trainings.append(Training("clustered-400", 0, "runs/clustered-400/0", "failed", "out of memory <b>"))
+    hours = sum(hypothesis.duration_s for hypothesis in references) / 3600
+    quantiles = {"0.05": 110, "0.5": 331, "0.95": 702, "1.0": 911}
+    return Results(
+        command=["asr", "compare", "recipe=demo", f"attentions=[{','.join(models)}]", f"note={INJECTION}"],
+        recipe="demo",
+        created="2026-11-21T07:00:00+00:00",
+        protocol={
+            "training": {
+                "recipe": "demo",
+                "data": {"frames_per_batch": 20000},
+                "trainer": {"max_steps": 900},
+            },
+            "budget": "10min",
+            "seeds": [0, 1, 2],
+            "evaluate": evaluate,
+            "clock": "wall",
+        },
+        environment={
+            "commit": "0123456789abcdef0123456789abcdef01234567+",
+            "processor": "Intel(R) Xeon(R) Processor",
+            "cores": 2,
+            "threads": 1,
+            "gpus": [],
+            "packages": {"torch": "2.11.0"},
+        },
+        data={
+            "train": Split("data/demo/train.cuts.jsonl.gz", "5b2f0c1d9a77", 2000, 2.1, quantiles),
+            "dev": Split("data/demo/dev.cuts.jsonl.gz", "0a1b2c3d4e5f", 100, 0.1, quantiles),
+            "test": Split(
+                str(manifest or "data/none.jsonl"), "9f8e7d6c5b4a", len(references), hours, quantiles
+            ),
+        },
+        candidates=candidates,
+        trainings=trainings,
+        evaluations=evaluations,
+        failures=[
+            Failure("train clustered-400 seed 0", "clustered-400", 0, "out of memory <b>", "logs/1.log")
+        ],
+    )
+
+
+def poison(manifest: Path, folder: Path) -> Path:
+    """Copy a manifest with markup in the name of its first utterance's speaker."""
+    cuts = list(load_cuts(manifest))
+    cuts[0].supervisions[0].speaker = INJECTION
+    path = folder / "poisoned.cuts.jsonl.gz"
+    save_cuts(CutSet.from_cuts(cuts), path)
+    return path
+
+
+def _references(random: np.random.Generator, manifest: Path | None, utterances: int) -> list[Hypothesis]:
+    if manifest:
+        given = [(cut.id, cut.supervisions[0].speaker, cut.duration) for cut in load_cuts(manifest)]
+    else:
+        given = [(f"test-{i}", f"s{i % 3}", 3.3) for i in range(utterances)]
+    references = []
+    for i, (ident, speaker, duration_s) in enumerate(given):
+        phones = [str(phone) for phone in random.choice(PHONES, int(random.integers(15, 60)))]
+        if i == 0:
+            phones[:7], speaker = NASTY, INJECTION
+        references.append(Hypothesis(ident, speaker, duration_s, None, phones, [], [], None, "phone"))
+    return references
+
+
+def _candidate(name: str, seeds: list[int]) -> Candidate:
+    number = name.rpartition("-")[2]
+    return Candidate(
+        label=name,
+        attention=name,
+        mechanism=theme.family(name),
+        size=int(number) if number.isdigit() else None,
+        layers=9,
+        subsampling=1,
+        overrides={"attention": name},
+        finetuned_from=None,
+        seeds=seeds,
+    )
+
+
+def _exchangeable(trained: str, other: str) -> bool:
+    shared = ("lsh", "shared-full")
+    if theme.family(trained) in ("cast", "agglomerative"):
+        return False
+    return theme.family(other) not in shared or theme.family(trained) in shared
+
+
+def _training(random: np.random.Generator, name: str, seed: int) -> Training:
+    rate, _, epoch_s = MODELS[name]
+    curve = []
+    for i in range(1, 16):
+        fall = math.exp(-i / 3)
+        error = rate / 100 + 0.7 * fall + random.normal(0, 0.006)
+        loss = 0.2 + 3 * fall
+        curve.append(CurvePoint(60 * i, 2.0 * i, 2 * i * epoch_s, 2 * i * epoch_s, loss, loss * 1.1, error))
+    return Training(
+        candidate=name,
+        seed=seed,
+        run=f"runs/{name}/{seed}",
+        status="done",
+        parameters=3_300_000,
+        steps=900,
+        epochs=30.0,
+        train_s=30 * epoch_s,
+        train_cpu_s=30 * epoch_s,
+        seconds_per_epoch=epoch_s,
+        time_to_best_s=26 * epoch_s,
+        time_to_best_cpu_s=26 * epoch_s,
+        best_step=780,
+        dev_error=rate / 100,
+        dev_error_name="dev_per",
+        peak_memory_mib=1100.0 + rate,
+        backend="native",
+        curve=curve,
+        command=f"asr train recipe=demo attention={name} seed={seed}",
+    )
+
+
+def _evaluation(
+    random: np.random.Generator, folder: Path, name: str, seed: int, other: str, references: list[Hypothesis]
+) -> Evaluation:
+    rate = MODELS[name][0] / 100 * (1.0 if name == other else 1.5) * (1 + 0.04 * seed)
+    hypotheses = [_heard(random, reference, rate) for reference in references]
+    place = f"evaluations/{name}/{seed}/test/{other}-greedy"
+    write_hypotheses(folder / place / "hyp.jsonl", hypotheses)
+    rates = {metric: found.as_dict() for metric, found in score(hypotheses, samples=100).rates.items()}
+    return Evaluation(
+        candidate=name,
+        seed=seed,
+        split="test",
+        attention=other,
+        decoder="greedy",
+        folder=place,
+        status="done",
+        rates=rates,
+        forward_s=MODELS[other][1] if seed == 0 else None,
+        forward_cpu_s=MODELS[other][1] if seed == 0 else None,
+        audio_s=sum(reference.duration_s for reference in references),
+        utterances=len(references),
+        backend="native",
+        command=f"asr decode runs/{name}/{seed} split=test attention={other}",
+    )
+
+
+def _heard(random: np.random.Generator, reference: Hypothesis, rate: float) -> Hypothesis:
+    tokens = []
+    for phone in reference.reference_tokens or []:
+        chance = random.random()
+        if chance < rate * 0.3:
+            continue
+        tokens.append(str(random.choice(PHONES)) if chance < rate * 0.8 else phone)
+        if chance > 1 - rate * 0.2:
+            tokens.append(INJECTION)
+    fields = {**vars(reference), "tokens": tokens, "times_s": [0.0] * len(tokens)}
+    return Hypothesis(**fields)
