@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from lhotse import CutSet
 from omegaconf import OmegaConf
@@ -20,20 +19,17 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from torch import Tensor
-from torch.utils.data import DataLoader
 
 from asr import checkpoint
 from asr.config import option
-from asr.data.batch import Batch, Utterances
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
-from asr.data.sampler import BatchPlan, plan_by_length
+from asr.emissions import Emissions, emissions
 from asr.environment import git_commit, write_json
 from asr.errors import UserError
 from asr.recognizer import Recognizer
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
-from asr.search.decoder import DECODERS, BeamConfig, Weights, text_of, words_of
+from asr.search.decoder import DECODERS, WEIGHTED, BeamConfig, Weights, text_of, words_of
 from asr.search.path import TokenPath
 from asr.search.pool import Found, SearchPool
 from asr.search.tune import Trial, record, tune, tuned, word_errors
@@ -89,6 +85,8 @@ def decode(path: Path, options: Options) -> Path:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if options.jobs > 1 and options.decoder == "cuda":
         raise UserError(f"jobs={options.jobs}: decoder=cuda searches on the GPU, in this process")
+    if options.tune and options.decoder not in WEIGHTED:
+        raise UserError(f"tune={options.tune}: decoder={options.decoder} has no weights; beam and prefix do")
     file = checkpoint.find(path, options.checkpoint)
     recognizer = Recognizer.load(file, device=device)
     recognizer.set_attention(options.attention or recognizer.config.attention, options.backend)
@@ -100,17 +98,19 @@ def decode(path: Path, options: Options) -> Path:
     name = f"{recognizer.config.attention}-{options.decoder}{lm}"
     folder = Path(options.output or run_folder / "decode" / options.split / name)
     folder.mkdir(parents=True, exist_ok=True)
-    if options.tune:
-        _tune(recognizer, manifest_path(data, options.tune), run_folder, options)
-    beam, source = tuned(run_folder, options.decoder, options.beam)
-    if source:
-        print(f"weights of {source}")
-
     started = time.perf_counter()
-    with SearchPool(options.decoder, recognizer.tokenizer, beam, options.jobs) as pool:
-        ready = time.perf_counter()
+    with SearchPool(options.decoder, recognizer.tokenizer, options.beam, options.jobs) as pool:
+        prepare_s = time.perf_counter() - started
+        if options.tune:
+            _tune(recognizer, manifest_path(data, options.tune), pool, run_folder, options)
+        beam, source = tuned(run_folder, options.decoder, options.beam)
+        if source:
+            print(f"weights of {source}")
+        if options.decoder in WEIGHTED:
+            pool.reweight(beam.weights(options.decoder))
+        started = time.perf_counter()
         found, encode_s = _search(recognizer, cuts, pool, options)
-    seconds = time.perf_counter() - ready
+        seconds = time.perf_counter() - started
     hypotheses = [_hypothesis(recognizer, found[cut.id].path, cut, beam.nbest) for cut in cuts]
     write_hypotheses(folder / "hyp.jsonl", hypotheses)
     audio_s = sum(cut.duration for cut in cuts)
@@ -132,7 +132,7 @@ def decode(path: Path, options: Options) -> Path:
         "audio_s": audio_s,
         "decode_s": seconds,
         "real_time_factor": seconds / audio_s,
-        "prepare_s": ready - started,
+        "prepare_s": prepare_s,
         "encode_s": encode_s,
         "search_cpu_s": search_s,
         "search_real_time_factor_per_core": search_s / audio_s,
@@ -167,49 +167,41 @@ def _search(
                 found[result.id] = result
                 progress.advance(row)
 
-        for batch in _batches(recognizer, cuts, options):
-            started = time.perf_counter()
-            log_probs_BTV, lengths_B = _log_probs(recognizer, batch)
-            encode_s += time.perf_counter() - started
-            pool.put(batch.ids, log_probs_BTV, lengths_B)
+        for batch in _emissions(recognizer, cuts, options):
+            encode_s += batch.encode_s
+            pool.put(batch.ids, batch.log_probs_BTV, batch.lengths_B)
             collect(pool.ready())
         collect(pool.results())
     return found, encode_s
 
 
-def _log_probs(recognizer: Recognizer, batch: Batch) -> tuple[Tensor, Tensor]:
-    batch = batch.to(next(recognizer.parameters()).device)
-    with torch.inference_mode():
-        log_probs_BTV, lengths_B = recognizer(batch.audio, batch.audio_lengths)
-    if log_probs_BTV.device.type == "cuda":
-        torch.cuda.synchronize()  # so that the encoder's time isn't counted as the search's
-    return log_probs_BTV, lengths_B
+def _emissions(recognizer: Recognizer, cuts: CutSet, options: Options) -> Iterator[Emissions]:
+    return emissions(
+        recognizer,
+        cuts,
+        frames_per_batch=options.frames_per_batch,
+        workers=options.workers,
+        resample=options.resample,
+    )
 
 
-def _tune(recognizer: Recognizer, manifest: Path, run_folder: Path, options: Options) -> None:
+def _tune(
+    recognizer: Recognizer, manifest: Path, pool: SearchPool, run_folder: Path, options: Options
+) -> None:
     """Find the weights of the decoder on a split and record them with the run."""
-    if options.decoder not in ("beam", "prefix"):
-        raise UserError(f"tune={options.tune}: decoder={options.decoder} has no weights; beam and prefix do")
     cuts = list(load_cuts(manifest))
     if len(cuts) > options.tune_utterances > 0:
         cuts = random.Random(0).sample(cuts, options.tune_utterances)
     references = {cut.id: cut.supervisions[0].text for cut in cuts}
     started = time.perf_counter()
-    emissions = [
-        (batch.ids, *_log_probs(recognizer, batch))
-        for batch in _batches(recognizer, CutSet.from_cuts(cuts), options)
-    ]
-    start = options.beam.weights(options.decoder)
-    with (
-        SearchPool(options.decoder, recognizer.tokenizer, options.beam, options.jobs) as pool,
-        _progress() as progress,
-    ):
+    batches = list(_emissions(recognizer, CutSet.from_cuts(cuts), options))
+    with _progress() as progress:
         row = progress.add_task(f"tuning on {options.tune}", total=None)
 
         def evaluate(weights: Weights) -> Trial:
             pool.reweight(weights)
-            for ids, log_probs_BTV, lengths_B in emissions:
-                pool.put(ids, log_probs_BTV, lengths_B)
+            for batch in batches:
+                pool.put(batch.ids, batch.log_probs_BTV, batch.lengths_B)
             found = list(pool.results())
             texts = [text_of(result.path, recognizer.tokenizer) or "" for result in found]
             errors, length = word_errors([references[result.id] for result in found], texts)
@@ -217,7 +209,7 @@ def _tune(recognizer: Recognizer, manifest: Path, run_folder: Path, options: Opt
             progress.update(row, advance=1, description=f"tuning on {options.tune}: {_shown(trial)}")
             return trial
 
-        best, trials = tune(evaluate, start, with_lm=bool(options.beam.lm))
+        best, trials = tune(evaluate, options.beam.weights(options.decoder), with_lm=bool(options.beam.lm))
     about: dict[str, Any] = {
         "split": options.tune,
         "manifest": str(manifest),
@@ -249,18 +241,6 @@ def _progress() -> Progress:
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
-    )
-
-
-def _batches(recognizer: Recognizer, cuts: CutSet, options: Options) -> DataLoader[Batch]:
-    features = recognizer.config.features
-    frames = np.array([max(1, round(cut.duration * 1000 / features.frame_shift_ms)) for cut in cuts])
-    plans = plan_by_length(frames, options.frames_per_batch, np.argsort(-frames, kind="stable"))
-    return DataLoader(
-        Utterances(cuts, None, features.sample_rate, resample=options.resample),
-        batch_size=None,
-        sampler=[BatchPlan(tuple(plan.tolist())) for plan in plans],
-        num_workers=options.workers,
     )
 
 

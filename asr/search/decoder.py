@@ -18,6 +18,7 @@ from asr.text.lexicon import read_words
 from asr.text.tokenizer import WORD_GAP, Tokenizer
 
 DECODERS = ["greedy", "beam", "prefix", "cuda"]
+WEIGHTED = ("beam", "prefix")  # which have weights to tune
 SIZES = {"greedy": 1, "beam": 300, "prefix": 50, "cuda": 10}
 LM_WEIGHT = 2.0
 WORD_SCORE = -1.0
@@ -109,7 +110,7 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig) -> Decoder:
     """
     if name not in DECODERS:
         raise UserError(f"decoder={name}: no such decoder{did_you_mean(name, DECODERS)}")
-    if beam.lm and name not in ("beam", "prefix"):
+    if beam.lm and name not in WEIGHTED:
         raise UserError(
             f"decoder={name} takes no language model, found beam.lm={beam.lm}: beam or prefix does"
         )

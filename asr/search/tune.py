@@ -11,7 +11,7 @@ from rapidfuzz.distance import Levenshtein
 
 from asr.environment import file_digest, write_json
 from asr.errors import UserError
-from asr.search.decoder import BeamConfig, Weights
+from asr.search.decoder import WEIGHTED, BeamConfig, Weights
 
 FILE = "tuned.json"
 STEPS = (1.0, 0.5, 0.25)  # of the language model's weight and of the word score
@@ -118,7 +118,7 @@ def tuned(run: Path, decoder: str, beam: BeamConfig) -> tuple[BeamConfig, str | 
         The options, and where the values come from; None where nothing was found.
     """
     path = run / "decode" / FILE
-    if not path.is_file() or decoder not in ("beam", "prefix"):
+    if not path.is_file() or decoder not in WEIGHTED:
         return beam, None
     found = _read(path).get(_key(decoder, beam))
     if found is None:
