@@ -1,0 +1,50 @@
+"""`asr compare`: attention mechanisms under one protocol to error rates, costs and a report."""
+
+import importlib.util
+import shlex
+from pathlib import Path
+
+from rich.console import Console
+
+from asr.compare.options import CompareConfig, Request, parse
+from asr.errors import UserError
+
+__all__ = ["HELP", "POSITIONAL", "Options", "parse", "run"]
+
+HELP = "train, evaluate and time mechanisms side by side: recipe=demo attentions=[full,i-clustered-25] …"
+POSITIONAL = "[any option of asr train, for all candidates]"
+Options = CompareConfig
+
+
+def run(paths: list[Path], request: Request) -> None:
+    """Compare, or print the plan; where cells fail, say so at the end.
+
+    Raises:
+        UserError: what can't be, and cells that failed.
+    """
+    from asr.compare.estimate import print_plan
+    from asr.compare.plan import make_plan
+    from asr.compare.run import run_plan
+    from asr.compare.tables import print_results
+
+    if paths:
+        raise UserError(f"asr compare takes key=value options only, found {str(paths[0])!r}")
+    console = Console()
+    if not console.is_terminal:
+        console.width = 160
+    plan = make_plan(request)
+    if request.options.dry_run:
+        print_plan(plan, console)
+        return
+    results = run_plan(plan, ["asr", "compare", *request.command], console)
+    print_results(results, console)
+    console.print(f"to do it again, or go on: {shlex.join(results.command)}", markup=False, soft_wrap=True)
+    for name in ("results.json", "results.csv"):
+        print(f"{name}: {plan.folder / name}")
+    if importlib.util.find_spec("asr.report"):
+        from asr.report.page import write_report
+
+        print(f"report: {write_report(results, plan.folder)}")
+    if results.failures:
+        failed = ", ".join(failure.cell for failure in results.failures[:5])
+        raise UserError(f"{len(results.failures)} cells failed ({failed}); the rest is in the results")

@@ -1,0 +1,231 @@
+"""What the cells of a comparison left behind, as one record."""
+
+import csv
+import json
+import os
+import shlex
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asr.compare.candidates import NOT_PROTOCOL, flat
+from asr.compare.cells import Cell, State, log_path, read_state
+from asr.compare.plan import Plan, timing_cells
+from asr.compare.results import CurvePoint, Evaluation, Failure, Results, Split, Training
+from asr.config import to_dict
+from asr.data.manifest import load_cuts
+from asr.environment import describe_environment, file_digest
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+
+
+def collect(plan: Plan, command: list[str]) -> Results:
+    """Gather the results of all cells, finished or not."""
+    trainings = [_training(plan, label, seed, cell) for (label, seed), cell in plan.trainings.items()]
+    times = _times(plan)
+    evaluations = [
+        _evaluation(plan, label, seed, split, attention, cell, times)
+        for (label, seed, split, attention), cell in plan.evaluations.items()
+    ]
+    return Results(
+        command=command,
+        recipe=plan.protocol.recipe.name,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        protocol=_protocol(plan),
+        environment={key: x for key, x in describe_environment().items() if key != "command"},
+        data={
+            name: _split(path, plan.protocol.features.frame_shift_ms) for name, path in plan.manifests.items()
+        },
+        candidates=[planned.candidate for planned in plan.candidates],
+        trainings=trainings,
+        evaluations=evaluations,
+        failures=_failures(plan),
+    )
+
+
+def _protocol(plan: Plan) -> dict[str, Any]:
+    options = plan.options
+    if options.budget:
+        budget = f"{options.budget} of training by the {options.budget_clock} clock"
+    else:
+        steps = plan.protocol.trainer.max_steps
+        budget = f"{steps} steps" if steps else f"{plan.protocol.trainer.max_epochs} epochs"
+    training = flat(to_dict(plan.protocol))
+    return {
+        "training": {key: value for key, value in training.items() if key not in NOT_PROTOCOL},
+        "budget": budget,
+        "clock": options.budget_clock,
+        "seeds": options.seeds,
+        "evaluate": options.evaluate,
+        "splits": list(dict.fromkeys(split for _, _, split, _ in plan.evaluations)),
+        "decoder": options.decoder,
+        "decode": options.decode,
+        "timing_repeats": options.timing_repeats,
+        "device": options.device,
+        "threads": plan.protocol.trainer.threads,
+    }
+
+
+def _split(manifest: Path, frame_shift_ms: float) -> Split:
+    durations_s = np.array([cut.duration for cut in load_cuts(manifest)])
+    frames = durations_s * 1000 / frame_shift_ms
+    quantiles = {str(q): round(float(np.quantile(frames, q))) for q in QUANTILES}
+    return Split(
+        str(manifest), file_digest(manifest), len(durations_s), float(durations_s.sum()) / 3600, quantiles
+    )
+
+
+def _training(plan: Plan, label: str, seed: int, cell: Cell) -> Training:
+    state = read_state(plan.folder, cell.name)
+    status, error = _status(plan, cell, state)
+    run = plan.run_folder(label, seed)
+    planned = next(x for x in plan.candidates if x.candidate.label == label)
+    training = Training(
+        candidate=label,
+        seed=seed,
+        run=os.path.relpath(run, plan.folder),
+        status=status,
+        error=error,
+        reused=bool(state.result.get("reused")),
+        command=_train_command(plan, planned.candidate.attention, seed, cell),
+    )
+    if status != "done":
+        return training
+    summary = json.loads((run / "training.json").read_text())
+    about = json.loads((run / "environment.json").read_text())
+    training.backend = about.get("backend")
+    for name in ("parameters", "steps", "epochs", "frames", "train_s", "train_cpu_s", "seconds_per_epoch"):
+        setattr(training, name, summary.get(name))
+    training.peak_memory_mib = summary.get("peak_memory_mib")
+    training.peak_gpu_memory_mib = summary.get("peak_gpu_memory_mib")
+    training.dev_error_name, training.curve = _curve(run, summary)
+    if training.curve:
+        best = min(training.curve, key=lambda point: point.dev_error)
+        training.dev_error, training.best_step = best.dev_error, best.step
+        training.time_to_best_s, training.time_to_best_cpu_s = best.train_s, best.train_cpu_s
+    return training
+
+
+def _curve(run: Path, summary: dict[str, Any]) -> tuple[str, list[CurvePoint]]:
+    """Return the name of the dev error rate, and a point for each validation."""
+    with (run / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    name = next(
+        column for column in reversed(list(rows[0])) if column.startswith("dev_") and column != "dev_loss"
+    )
+    epochs_per_step = summary["epochs"] / max(summary["steps"], 1)
+    points: list[CurvePoint] = []
+    losses: list[float] = []
+    for row in rows:
+        losses += [float(row["loss"])] if row["loss"] else []
+        if not row[name]:
+            continue
+        step = int(row["step"]) + 1
+        points.append(
+            CurvePoint(
+                step=step,
+                epoch=step * epochs_per_step,
+                train_s=_number(row.get("train_s")),
+                train_cpu_s=_number(row.get("train_cpu_s")),
+                loss=sum(losses) / len(losses) if losses else float("nan"),
+                dev_loss=float(row["dev_loss"]),
+                dev_error=float(row[name]),
+            )
+        )
+        losses = []
+    return name, points
+
+
+def _number(text: str | None) -> float | None:
+    return float(text) if text else None
+
+
+def _evaluation(
+    plan: Plan,
+    label: str,
+    seed: int,
+    split: str,
+    attention: str,
+    cell: Cell,
+    times: dict[tuple[str, str, str], dict[str, Any]],
+) -> Evaluation:
+    state = read_state(plan.folder, cell.name)
+    status, error = _status(plan, cell, state)
+    folder = plan.folder / cell.name
+    options = plan.options
+    words = ["asr", "decode", str(plan.run_folder(label, seed)), f"split={split}", f"attention={attention}"]
+    words += [f"decoder={options.decoder}", f"data={plan.manifests[split]}", *options.decode]
+    evaluation = Evaluation(
+        candidate=label,
+        seed=seed,
+        split=split,
+        attention=attention,
+        decoder=options.decoder,
+        folder=cell.name,
+        status=status,
+        error=error,
+        command=shlex.join(words),
+    )
+    if status != "done":
+        return evaluation
+    score = json.loads((folder / "score.json").read_text())
+    evaluation.rates = {name: score[name] for name in ("per", "wer", "cer") if name in score}
+    evaluation.audio_s, evaluation.utterances = score["audio_s"], score["utterances"]
+    about = json.loads((folder / "decode.json").read_text())
+    evaluation.decode_s, evaluation.backend = about["decode_s"], about["backend"]
+    planned = next(x for x in plan.candidates if x.candidate.label == label)
+    if seed == planned.candidate.seeds[0]:
+        found = times.get((label, split, attention), {})
+        evaluation.forward_s, evaluation.forward_cpu_s = found.get("forward_s"), found.get("forward_cpu_s")
+        evaluation.forward_repeats_s = found.get("forward_repeats_s", [])
+    return evaluation
+
+
+def _times(plan: Plan) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """Return the times of each candidate, split and mechanism."""
+    found = {}
+    for cell in timing_cells(plan):
+        state = read_state(plan.folder, cell.name)
+        if state.status == "done" and state.key == cell.key:
+            split = cell.name.removeprefix("timings/")
+            for model, taken in zip(cell.settings["models"], state.result["times"], strict=True):
+                found[model["label"], split, model["attention"]] = taken
+    return found
+
+
+def _status(plan: Plan, cell: Cell, state: State) -> tuple[str, str | None]:
+    """Return done, failed or missing, and why; a cell is missing where what it needs has failed."""
+    if state.status in ("done", "failed") and state.key == cell.key:
+        return state.status, state.error
+    if cell.needs and read_state(plan.folder, cell.needs).status == "failed":
+        return "missing", f"{cell.needs} failed"
+    return "missing", None
+
+
+def _train_command(plan: Plan, attention: str, seed: int, cell: Cell) -> str:
+    words = ["asr", "train", *plan.request.words, f"attention={attention}", f"seed={seed}"]
+    planned = next(x for x in plan.candidates if plan.trainings.get((x.candidate.label, seed)) == cell)
+    words += [f"{key}={value}" for key, value in planned.candidate.overrides.items()]
+    words += [f"init_from={planned.candidate.finetuned_from}"] if planned.candidate.finetuned_from else []
+    return shlex.join(words)
+
+
+def _failures(plan: Plan) -> list[Failure]:
+    found = []
+    owners = {cell.name: key[:2] for key, cell in plan.evaluations.items()}
+    owners |= {cell.name: key for key, cell in plan.trainings.items()}
+    for cell in [*plan.cells(), *timing_cells(plan)]:
+        state = read_state(plan.folder, cell.name)
+        label, seed = owners.get(cell.name, ("all candidates", None))
+        log = str(log_path(Path(), cell.name))
+        if state.status == "failed" and state.key == cell.key:
+            found.append(Failure(cell.name, label, seed, state.error or "", log))
+        if cell.kind != "timing" or state.status != "done" or state.key != cell.key:
+            continue
+        for model, taken in zip(cell.settings["models"], state.result["times"], strict=True):
+            if taken["error"]:
+                name = f"{cell.name}: {model['attention']}"
+                found.append(Failure(name, model["label"], None, taken["error"], log))
+    return found

@@ -1,0 +1,121 @@
+"""The process that works on cells, one after the other: `python -m asr.compare.worker <folder> <cell> …`.
+
+It tells what it does through the cells' states. It ends at once when the process that started it does: the
+other end of its standard input closes then.
+"""
+
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from rich.console import Console
+
+from asr.commands import decode, score
+from asr.compare.candidates import nested
+from asr.compare.cells import Cell, read_cell, read_state, write_fraction, write_state
+from asr.compare.timing import forward_times
+from asr.config import from_dict
+from asr.errors import UserError
+from asr.progress import completed, plan_total
+from asr.task import TrainingTask
+from asr.train_config import TrainConfig
+from asr.training import train
+
+
+def main(words: list[str]) -> None:
+    """Work on the named cells of a comparison's folder."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    folder = Path(words[0])
+    for name in words[1:]:
+        work(folder, read_cell(folder, name))
+
+
+def work(folder: Path, cell: Cell) -> None:
+    """Work on a cell and keep its outcome; what it raises becomes its error."""
+    print(f"=== {cell.name}", flush=True)
+    write_fraction(folder / cell.name / "fraction", 0.0)
+    write_state(folder, cell, "running")
+    started = time.monotonic()
+    try:
+        result = {"training": _train, "evaluation": _evaluate, "timing": _time}[cell.kind](folder, cell)
+    except Exception as error:
+        traceback.print_exc()
+        line = error.line if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        first = (line.strip().splitlines() or [type(error).__name__])[0]
+        write_state(folder, cell, "failed", error=first, seconds=time.monotonic() - started)
+        return
+    write_state(folder, cell, "done", seconds=time.monotonic() - started, result=result)
+
+
+class Watcher(lightning.Callback):
+    """Writes how much of training is done, at most twice a second."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.written = 0.0
+
+    def on_train_batch_end(self, trainer: lightning.Trainer, task: Any, *_: Any) -> None:
+        """Write if it is time."""
+        assert isinstance(task, TrainingTask)
+        if trainer.is_global_zero and time.monotonic() - self.written > 0.5:
+            self.written = time.monotonic()
+            write_fraction(self.path, completed(task.plan, task) / plan_total(task.plan))
+
+
+def _train(folder: Path, cell: Cell) -> dict[str, Any]:
+    run = folder / cell.name
+    values = nested(cell.settings["options"] | cell.free | {"run": str(run), "resume": "auto"})
+    options = from_dict(TrainConfig, values, str(run))
+    if cell.needs:
+        options.init_from = str(folder / read_state(folder, cell.needs).result["run"])
+    train(options, [Watcher(run / "fraction")])
+    return {"run": cell.name}
+
+
+def _evaluate(folder: Path, cell: Cell) -> dict[str, Any]:
+    if cell.settings["threads"]:
+        torch.set_num_threads(cell.settings["threads"])
+    run = folder / read_state(folder, cell.needs).result["run"]
+    options = from_dict(decode.Options, cell.settings["options"], cell.name)
+    options.output = str(folder / cell.name)
+    decode.decode(run, options)
+    score.run([options.output], score.Options(details=False), console=Console(file=sys.stdout))
+    return {}
+
+
+def _time(folder: Path, cell: Cell) -> dict[str, Any]:
+    settings = cell.settings
+    if settings["threads"]:
+        torch.set_num_threads(settings["threads"])
+    device = settings["device"]
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    models = [
+        (folder / read_state(folder, model["training"]).result["run"], model["attention"])
+        for model in settings["models"]
+    ]
+    times = forward_times(
+        models,
+        Path(settings["manifest"]),
+        repeats=settings["repeats"],
+        frames_per_batch=settings["frames_per_batch"],
+        device=device,
+        advance=lambda share: write_fraction(folder / cell.name / "fraction", share),
+    )
+    return {"device": device, "times": times}
+
+
+def _end_with_parent() -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    os._exit(130)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
