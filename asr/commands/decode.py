@@ -29,6 +29,7 @@ from asr.environment import git_commit, write_json
 from asr.errors import UserError
 from asr.recognizer import Recognizer
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
+from asr.scoring.word_filter import rules_beside
 from asr.search.decoder import DECODERS, WEIGHTED, BeamConfig, Weights, text_of, words_of
 from asr.search.path import TokenPath
 from asr.search.pool import Found, SearchPool
@@ -116,6 +117,7 @@ def decode(path: Path, options: Options) -> Path:
     audio_s = sum(cut.duration for cut in cuts)
     search_s = sum(result.cpu_s for result in found.values())
     lexicon = recognizer.tokenizer.lexicon
+    rules = rules_beside(manifest)
     about = {
         "checkpoint": str(file),
         "manifest": str(manifest),
@@ -129,6 +131,7 @@ def decode(path: Path, options: Options) -> Path:
         "jobs": options.jobs,
         "commit": git_commit(),
         "lexicon": lexicon.digest if lexicon else None,
+        "word_filter": rules.as_dict() if rules else None,
         "audio_s": audio_s,
         "decode_s": seconds,
         "real_time_factor": seconds / audio_s,
