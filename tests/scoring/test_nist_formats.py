@@ -1,0 +1,143 @@
+"""STM, CTM and mapping rules: read, written, refused with file and line."""
+
+import pytest
+
+from asr.errors import UserError
+from asr.scoring.ctm import CtmAlternatives, CtmWord, read_ctm, write_ctm
+from asr.scoring.glm import Glm, Rule, parse_rule, read_glm
+from asr.scoring.stm import Stm, StmSegment, plain_words, read_stm, write_stm
+
+
+def test_stm_there_and_back(tmp_path):
+    path = tmp_path / "ref.stm"
+    content = (
+        ';; LABEL "O" "Overall" ""\n'
+        "sw_4390 A sw_4390_A 0.50 2.25 <O,sw,F,sw-F> { HE'S / HE IS } (%HESITATION) GO-\n"
+        "sw_4390 A sw_4390_A 2.25 3.00 NO LABEL\n"
+        "sw_4390 B sw_4390_B 3.00 4.00 <O> IGNORE_TIME_SEGMENT_IN_SCORING\n"
+        "sw_4390 B sw_4390_B 4.00 5.00 <O>\n"
+    )
+    path.write_text(content)
+    stm = read_stm(path)
+    assert [segment.label for segment in stm.segments] == ["<O,sw,F,sw-F>", "", "<O>", "<O>"]
+    assert [segment.ignored for segment in stm.segments] == [False, False, True, False]
+    write_stm(path, stm)
+    assert path.read_text() == content
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_ctm_there_and_back(tmp_path):
+    path = tmp_path / "hyp.ctm"
+    content = (
+        "sw_1 A 0.500 0.250 hello 0.9000\n"
+        "sw_1 A * * <ALT_BEGIN>\n"
+        "sw_1 A 1.000 0.100 he\n"
+        "sw_1 A 1.100 0.100 is\n"
+        "sw_1 A * * <ALT>\n"
+        "sw_1 A 1.000 0.200 he's\n"
+        "sw_1 A * * <ALT_END>\n"
+        "sw_1 B 0.100 0.200 yes\n"
+    )
+    path.write_text(content)
+    entries = read_ctm(path)
+    assert entries[0] == CtmWord("sw_1", "A", 0.5, 0.25, "hello", 0.9)
+    assert isinstance(entries[1], CtmAlternatives)
+    write_ctm(path, reversed(entries))  # sorted by recording, channel and time
+    assert path.read_text() == content
+
+
+@pytest.mark.parametrize(
+    ("read", "line", "message"),
+    [
+        (read_stm, b"f A s 0.0 x WORDS", r":2: expected `file channel speaker start end"),
+        (read_stm, b"f A s 1.0", ":2: expected `file"),
+        (read_stm, b"f A s 2.0 1.0 WORDS", ":2: expected a segment from start to end, found 2 to 1 s"),
+        (read_stm, b"f A s 2.0 3.0 caf\xe9", ":2: expected utf-8 text"),
+        (read_ctm, b"f A 0.0 word", ":2: expected `file channel start duration word`"),
+        (read_ctm, b"f A * * <ALT_BEGIN>\nf A 0 1 x", ":2: expected words and <ALT_END>"),
+        (read_ctm, b"f A * * <ALT_BEGIN>\nf A * * <ALT_END>", ":2: expected words and <ALT_END>"),
+        (lambda path: read_glm(path, "reference"), b"A -> B", ":2: expected a rule `A => B / C __ D`"),
+        (lambda path: read_glm(path, "reference"), b"* format = 'NIST2'", ":2: expected rules of the format"),
+        (lambda path: read_glm(path, "reference"), b"* name", ":2: expected a quoted value"),
+    ],
+)
+def test_a_broken_line_is_named(read, line, message, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b";; a comment\n" + line + b"\n")
+    with pytest.raises(UserError, match=message):
+        read(path)
+
+
+def test_an_empty_reference_is_refused(tmp_path):
+    (tmp_path / "ref.stm").write_text(";; nothing\n")
+    with pytest.raises(UserError, match="expected segments, found none"):
+        read_stm(tmp_path / "ref.stm")
+    with pytest.raises(UserError, match="found none"):
+        read_ctm(tmp_path / "no.ctm")
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("OKAY => O. K.", Rule("OKAY", "O. K.")),
+        ("[  ] => [ ]", Rule("  ", " ")),
+        ('"UH" => ""', Rule("UH", "")),
+        ("UH =>  %HESITATION     / [ ] __ [ ]", Rule("UH", "%HESITATION", " ", " ")),
+        ("FALKNER => FAULKNER / [WILLIAM ] __", Rule("FALKNER", "FAULKNER", "WILLIAM ", "")),
+        ("T. => TEE / __ [ SHIRT]", Rule("T.", "TEE", "", " SHIRT")),
+        ("HE'S => [{HE IS / HE HAS}] / [ ] __ [ ]", Rule("HE'S", "{HE IS / HE HAS}", " ", " ")),
+        ("GONNA => GOING TO", Rule("GONNA", "GOING TO")),
+        ("SO => [] / [ ] __ [ A ]", Rule("SO", "", " ", " A ")),
+    ],
+)
+def test_rules_are_read_as_rfilter1_reads_them(line, rule):
+    assert parse_rule(line, "here") == rule
+
+
+def test_the_first_rule_that_fits_is_applied_from_left_to_right():
+    glm = Glm([Rule("A B", "1"), Rule("A", "2", " ", " "), Rule("B", "3", "A "), Rule("AB", "4")])
+    assert glm.apply(" A B A AB B A ") == " 1 2 4 B 2 "
+    assert glm.apply(" a b ") == " 1 "  # in whatever case
+    assert Glm([Rule("A", "1")], case_sensitive=True).apply("a A") == "a 1"
+    assert Glm([Rule("A", "1")], copy_unmatched=False).apply("a-b A") == "11"
+
+
+def test_contexts_are_looked_up_before_the_rules():
+    """What a rule has put out is no context of the next one."""
+    glm = Glm([Rule("A", "X"), Rule("B", "Y", "X "), Rule("B", "Z", "A ")])
+    assert glm.apply("A B") == "X Z"
+
+
+def test_sections_apply_to_references_or_hypotheses(tmp_path):
+    path = tmp_path / "rules.glm"
+    path.write_text(
+        ";; first line\n* case_sensitive = 'F'\nA => 1\n"
+        ';;  INPUT_DEPENDENT_APPLICATION = "stm|trn"\nB => 2\n'
+        ';;  INPUT_DEPENDENT_APPLICATION = "HYP"\nC => 3\n'
+        ';;  INPUT_DEPENDENT_APPLICATION = ".*"\nD => 4 ;; to the end\n'
+    )
+    assert read_glm(path, "reference").apply("abcd") == "12c4"
+    assert read_glm(path, "hypothesis").apply("abcd") == "1b34"
+
+
+@pytest.mark.parametrize(
+    ("text", "filtered"),
+    [
+        ("(uh huh) well-known ba- -ck", "(UH) (HUH) WELL KNOWN BA- -CK"),
+        ("( ba- )  x", "(BA-) X"),
+        ("a-b-c", "A B C"),
+        ("", ""),
+    ],
+)
+def test_the_filter_does_what_csrfilt_does(text, filtered):
+    assert Glm([]).filter(text) == filtered
+
+
+def test_plain_words_of_a_reference():
+    text = "(%HESITATION) { HE'S / HE IS } THE BA- BACK { @ / UH } (OH YES)"
+    assert plain_words(text) == ["%HESITATION", "HE'S", "THE", "BA-", "BACK", "OH", "YES"]
+
+
+def test_a_reference_is_restricted_by_the_names_of_recordings():
+    segments = [StmSegment(f, "A", "s", 0, 1, "", "A") for f in ("sw_1", "en_1", "sw_2")]
+    assert [x.file for x in Stm(segments, []).restricted(("sw_",)).segments] == ["sw_1", "sw_2"]
