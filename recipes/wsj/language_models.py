@@ -3,7 +3,7 @@
 import gzip
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from asr.errors import UserError
@@ -31,12 +31,14 @@ def model_files(distribution: Distribution) -> tuple[dict[str, Path], list[str]]
     return found, missing
 
 
-def write_model(path: Path, target: Path) -> None:
-    """Unpack an ARPA model to a gzip file; what stands before its `\\data\\` is left out.
+def write_model(path_and_target: tuple[Path, Path]) -> bool:
+    """Unpack an ARPA model to a gzip file, and return True; what stands before its `\\data\\` is left out.
 
     Raises:
         UserError: the file can't be unpacked, or is no whole ARPA model.
     """
+    path, target = path_and_target
+    target.parent.mkdir(parents=True, exist_ok=True)
     last = b""
     with open(target, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
         for line in packed_lines(path):
@@ -46,6 +48,7 @@ def write_model(path: Path, target: Path) -> None:
     if last != b"\\end\\":
         expected = "\\end\\" if last else "\\data\\"
         raise UserError(f"{path}: expected an ARPA language model, found no line {expected} in it")
+    return True
 
 
 def text_files(distribution: Distribution) -> list[Path]:
@@ -55,20 +58,19 @@ def text_files(distribution: Distribution) -> list[Path]:
     return [Path(path) for _, path in sorted(found)]
 
 
-def sentences(files: Iterable[Path]) -> Iterator[str]:
+def sentences(path: Path) -> Iterator[str]:
     """Yield the sentences of newspaper text in upper case; lines of SGML (`<s.…>`, `</art>`) are left out.
 
     Raises:
-        UserError: a file can't be unpacked, or holds other bytes than UTF-8.
+        UserError: the file can't be unpacked, or holds other bytes than UTF-8.
     """
-    for path in files:
-        for number, line in enumerate(packed_lines(path), start=1):
-            if line.startswith(b"<") or not line.strip():
-                continue
-            try:
-                yield " ".join(line.decode().upper().split())
-            except UnicodeDecodeError:
-                raise UserError(f"{path}:{number}: expected UTF-8 text, found other bytes") from None
+    for number, line in enumerate(packed_lines(path), start=1):
+        if line.startswith(b"<") or not line.strip():
+            continue
+        try:
+            yield " ".join(line.decode().upper().split())
+        except UnicodeDecodeError:
+            raise UserError(f"{path}:{number}: expected UTF-8 text, found other bytes") from None
 
 
 def packed_lines(path: Path) -> Iterator[bytes]:

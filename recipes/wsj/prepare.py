@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from lhotse import MonoCut
@@ -117,17 +116,29 @@ def _cuts(names: Iterable[str], selection: Selection, facts: dict[str, list[int]
 def _language_models(
     distribution: Distribution, preparation: Preparation
 ) -> tuple[dict[str, Iterable[str]], dict[str, Writer]]:
-    """Texts and files for `Preparation.finish`; what the copy lacks is a problem."""
+    """Texts and files for `Preparation.finish`; what the copy lacks, or has broken, is a problem."""
     found, missing = model_files(distribution)
     texts = text_files(distribution)
     for path in missing:
         preparation.problem(f"{distribution.root}: expected the language model {path}, found none")
     if not texts:
         preparation.problem(f"{distribution.root}: expected text for language models, found none")
+    jobs = [(path, preparation.folder / "lm" / f"{name}.arpa.gz.partial") for name, path in found.items()]
+    written = preparation.map(write_model, jobs, "unpacking language models", threads=True)
     files: dict[str, Writer] = {
-        f"lm/{name}.arpa.gz": partial(write_model, path) for name, path in found.items()
+        f"lm/{target.stem}": target.replace for (_, target), done in zip(jobs, written, strict=True) if done
     }
-    return ({"train": sentences(texts)} if texts else {}), files
+    return ({"train": _sentences(texts, preparation)} if texts else {}), files
+
+
+def _sentences(texts: list[Path], preparation: Preparation) -> Iterator[str]:
+    for path in texts:
+        try:
+            yield from sentences(path)
+        except UserError as error:
+            if not preparation.allow_partial:
+                raise
+            preparation.problem(str(error))
 
 
 def _words_note(selection: Selection, guessed: list[str], unknown: list[str]) -> str:

@@ -211,7 +211,7 @@ def _write_language_models(copy: Miniature) -> None:
         path = copy.path("13-32.1", f"{base}/base_lm/{name}.z")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(compress((preamble + ARPA).encode()))
-    for year, sentence in (("87", "Prices rose ."), ("88", "No bonds fell ."), ("89", "Six rose .")):
+    for year, sentence in (("87", "Prices rose"), ("88", "No bonds fell"), ("89", "Six rose")):
         path = copy.path("13-32.1", f"{base}/lm_train/np_data/{year}/{year}1.z")
         path.parent.mkdir(parents=True, exist_ok=True)
         text = f"<art.{year}>\n<p>\n<s>\n{sentence}\n</s>\n</p>\n"

