@@ -14,7 +14,7 @@ from asr import __version__
 from asr.config import describe, parse, split_words
 from asr.errors import UserError, did_you_mean
 
-COMMANDS = ["prepare", "train", "lm", "decode", "score", "transcribe", "bench", "compare"]
+COMMANDS = ["prepare", "train", "lm", "decode", "score", "transcribe", "bench", "compare", "export-data"]
 
 
 def main(words: list[str] | None = None) -> int:
@@ -43,7 +43,7 @@ def main(words: list[str] | None = None) -> int:
         name, *rest = words
         if name not in COMMANDS:
             raise UserError(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}")
-        command = importlib.import_module(f"asr.commands.{name}")
+        command = command_module(name)
         if "--help" in rest or "-h" in rest:
             print_help(name, command, [word for word in rest if word not in ("--help", "-h")])
             return 0
@@ -67,11 +67,16 @@ def main(words: list[str] | None = None) -> int:
         return 130
 
 
+def command_module(name: str) -> ModuleType:
+    """Return the module of a command."""
+    return importlib.import_module(f"asr.commands.{name.replace('-', '_')}")
+
+
 def print_overview() -> None:
     """Print the commands."""
     table = Table("command", "what it does", title="asr <command> key=value …", title_justify="left")
     for name in COMMANDS:
-        table.add_row(name, importlib.import_module(f"asr.commands.{name}").HELP)
+        table.add_row(name, command_module(name).HELP)
     Console().print(table, "asr <command> --help lists a command's options; --debug shows tracebacks.")
 
 
@@ -83,7 +88,10 @@ def print_help(name: str, command: ModuleType, paths: list[str]) -> None:
     table = Table("option", "type", "default", "meaning")
     for row in describe(schema) if schema else []:
         table.add_row(*row)
-    console.print(table)
+    if table.row_count:
+        console.print(table)
+    if hasattr(command, "details"):
+        console.print(command.details(paths))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,12 @@ import pkgutil
 from pathlib import Path
 from types import ModuleType
 
+from rich.table import Table
+
 from asr import config
 from asr.errors import UserError, did_you_mean
 
-HELP = "make the manifests of a recipe: asr prepare demo"
+HELP = "make the manifests of a recipe: asr prepare demo (asr prepare --help lists the recipes)"
 POSITIONAL = "<recipe>"
 
 
@@ -28,15 +30,36 @@ def recipe_module(name: str) -> ModuleType:
     """
     if name not in recipes():
         raise UserError(f"unknown recipe {name!r}{did_you_mean(name, recipes())}")
-    module = f"asr_recipes.{name}.prepare"
-    if importlib.util.find_spec(module) is None:
+    if not has_preparation(name):
         raise UserError(f"recipe {name} makes its data while training: there is nothing to prepare")
-    return importlib.import_module(module)
+    return importlib.import_module(f"asr_recipes.{name}.prepare")
+
+
+def has_preparation(name: str) -> bool:
+    """Return whether a recipe has something to prepare."""
+    return importlib.util.find_spec(f"asr_recipes.{name}.prepare") is not None
 
 
 def options_schema(paths: list[str]) -> type | None:
     """Return the options of the named recipe, for `--help`."""
     return recipe_module(paths[0]).Options if paths else None
+
+
+def details(paths: list[str]) -> Table | str:
+    """Return what `--help` says besides options: the recipes, or what one of them writes."""
+    if paths:
+        return f"folder=… says where to (data/{paths[0]}). {recipe_summary(paths[0])}"
+    table = Table("recipe", "what it is", title="asr prepare <recipe> --help lists a recipe's options")
+    for name in recipes():
+        if has_preparation(name):
+            table.add_row(name, recipe_summary(name))
+    return table
+
+
+def recipe_summary(name: str) -> str:
+    """Return the first line of a recipe's package."""
+    package = importlib.import_module(f"asr_recipes.{name}")
+    return (package.__doc__ or "").strip().partition("\n")[0]
 
 
 def main(paths: list[str], words: list[str]) -> None:
@@ -49,5 +72,8 @@ def main(paths: list[str], words: list[str]) -> None:
     folders = [word.partition("=")[2] for word in words if word.startswith("folder=")]
     options = config.parse(module.Options, [word for word in words if not word.startswith("folder=")])
     folder = Path(folders[-1]) if folders else Path("data", paths[0])
-    module.prepare(options, folder)
+    try:
+        module.prepare(options, folder)
+    except PermissionError as error:
+        raise UserError(f"{error.filename}: {error.strerror}") from None
     print(f"manifests: {folder}")

@@ -4,6 +4,7 @@ A recipe in one file is in `recipes/README.md`.
 """
 
 from asr.preparation.cuts import audio_facts, recording, utterance_cut
+from asr.preparation.lexicon import word_lexicon
 from asr.preparation.options import PreparationOptions
 from asr.preparation.run import Preparation
 from asr.preparation.text_files import read_lines, read_text
@@ -16,4 +17,5 @@ __all__ = [
     "read_text",
     "recording",
     "utterance_cut",
+    "word_lexicon",
 ]

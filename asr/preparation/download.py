@@ -1,0 +1,80 @@
+"""Archives from the network: resumed after an interruption, checked against a checksum, unpacked whole."""
+
+import hashlib
+import shutil
+import tarfile
+import urllib.error
+from pathlib import Path
+
+from lhotse.utils import resumable_download, safe_extract
+
+from asr.errors import UserError
+
+BLOCK = 1 << 20
+
+
+def download(url: str, path: Path, checksum: str) -> None:
+    """Fetch a file unless it is there; what an interrupted call left is continued.
+
+    Args:
+        url: where it is.
+        path: where to; a file of the right checksum is kept as it is.
+        checksum: hex digits of its MD5 (32) or SHA-256 (64).
+
+    Raises:
+        UserError: the network or the server fails, or the file that was fetched isn't the expected one
+            (it is removed).
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and digest(path, len(checksum)) == checksum:
+        return
+    size = -1
+    # A connection that breaks ends a file early without an error: as long as it grows, go on.
+    while size < (size := _fetch(url, path)):
+        found = digest(path, len(checksum))
+        if found == checksum:
+            return
+    path.unlink()
+    raise UserError(f"{url}: expected the checksum {checksum}, found {found}: removed, run the command again")
+
+
+def digest(path: Path, digits: int) -> str:
+    """Return the MD5 (`digits` = 32) or SHA-256 (64) of a file, in hex."""
+    hasher = hashlib.md5(usedforsecurity=False) if digits == 32 else hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK):
+            hasher.update(block)
+    return hasher.hexdigest()
+
+
+def unpack(archive: Path, member: str, target: Path) -> None:
+    """Unpack the folder `member` of a tar archive to `target`, which appears whole or not at all.
+
+    Raises:
+        UserError: the archive is broken, or has no such folder.
+    """
+    staging = target.with_name(f".unpacking-{target.name}")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    try:
+        with tarfile.open(archive) as tar:
+            safe_extract(tar, staging)
+        (staging / member).rename(target)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise UserError(
+            f"{archive}: expected a tar archive with {member}, unpacking failed ({error})"
+        ) from None
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _fetch(url: str, path: Path) -> int:
+    """Continue a download; return how many bytes are there."""
+    try:
+        resumable_download(url, path)
+    except (urllib.error.URLError, OSError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise UserError(
+            f"{url}: the download failed ({reason}); what has come is kept, the same command goes on"
+        ) from None
+    return path.stat().st_size

@@ -1,0 +1,1 @@
+"""Your own data: a folder of audio and its transcripts."""

@@ -1,0 +1,246 @@
+"""Recipe `folder`: your own audio with transcripts in a table or in a text file each."""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from asr.config import option
+from asr.errors import UserError
+from asr.preparation import Preparation, read_text
+from asr.preparation.own_data import SPLIT_NAMES, OwnDataOptions, Row, check_options, finish_rows
+
+from .tables import SUFFIXES, Entry, parse_columns, read_table
+
+AUDIO_SUFFIXES = (
+    *(".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au"),
+    *(".sph", ".wv1", ".wv2"),
+)
+SPLITS = {"train", "dev", "test", *SPLIT_NAMES}
+
+
+@dataclass
+class Options(OwnDataOptions):
+    """Where audio and transcripts are, and how they belong together."""
+
+    audio: str = option("", help="folder with the recordings, in subfolders or not")
+    transcripts: str = option(
+        "",
+        help="table (.tsv, .csv, .jsonl) or folder of tables named as splits (train.tsv, dev.tsv, …), or of "
+        "a .txt per recording; empty: the .txt beside each recording",
+    )
+    columns: str = option("", help="names of the table's columns where unusual: audio:clip,text:phrase")
+    speaker: str = option(
+        "", help="where no column has it: regular expression on the path below audio=, e.g. '^([^/]+)/'"
+    )
+    channel: int = option(-1, help="which channel of recordings with several, from 0; -1: they must have one")
+    unlisted: bool = option(False, help="leave out, and list, recordings that no transcript names")
+    text: str = option("words", help="none: as it is | lower: lower-case | words: that and no punctuation")
+
+
+def prepare(options: Options, folder: Path) -> None:
+    """Write manifests, lexicon.txt and lm/train.txt below `folder`; the audio stays where it is.
+
+    Raises:
+        UserError: the folder or table is something else, or parts are broken and not `allow_partial`.
+    """
+    check_options(options)
+    root = _root(options)
+    transcripts = Path(options.transcripts) if options.transcripts else root
+    sources = list(dict.fromkeys([root, transcripts]))
+    preparation = Preparation("folder", folder, options)
+    if preparation.is_done(sources):
+        return
+    files = AudioFiles(root)
+    if tables := _tables(transcripts):
+        rows = list(_rows_of_tables(tables, files, options, preparation))
+    else:
+        rows = list(_rows_of_texts(transcripts, files, preparation))
+    rows = [_with_speaker(row, files, options, preparation) for row in _with_splits(rows, files)]
+    _check_unlisted(rows, files, options, preparation)
+    finish_rows(rows, preparation, options, sources)
+
+
+class AudioFiles:
+    """The recordings below a folder, found by path, path without suffix, or name alone.
+
+    Args:
+        root: the folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.paths = [
+            os.path.join(folder, name)
+            for folder, _, names in os.walk(root, followlinks=True)
+            for name in names
+            if name.lower().endswith(AUDIO_SUFFIXES) and not name.startswith(".")
+        ]
+        self.paths.sort()
+        self._by_name: dict[str, list[str]] = defaultdict(list)
+        for path in self.paths:
+            inside = self.inside(path)
+            for name in {inside, _stem(inside), os.path.basename(inside), _stem(os.path.basename(inside))}:
+                self._by_name[name].append(path)
+
+    def inside(self, path: str) -> str:
+        """Return a path relative to the folder, with slashes."""
+        return os.path.relpath(path, self.root).replace(os.sep, "/")
+
+    def find(self, name: str, where: str) -> str:
+        """Return the recording that a transcript names.
+
+        Raises:
+            UserError: naming `where`, if there is none or more than one.
+        """
+        if os.path.isabs(name) and os.path.isfile(name):
+            return name
+        written = name.replace("\\", "/").removeprefix("./")
+        for candidate in (written, os.path.basename(written)):
+            found = self._by_name.get(candidate, [])
+            if len(found) == 1:
+                return found[0]
+            if found:
+                raise UserError(
+                    f"{where}: {name!r} could be {self.inside(found[0])} or {self.inside(found[1])}: "
+                    "expected a path that is one of them"
+                )
+        raise UserError(f"{where}: expected the recording {name!r} below {self.root}, found none")
+
+
+def _root(options: Options) -> Path:
+    if not options.audio:
+        raise UserError("audio= is needed: the folder with the recordings")
+    root = Path(options.audio)
+    if root.is_file():
+        raise UserError(f"audio={root}: expected a folder, found a file; name its folder {root.parent}")
+    if not root.is_dir():
+        raise UserError(f"audio={root}: expected a folder with recordings, found none")
+    return root
+
+
+def _tables(transcripts: Path) -> list[tuple[str, Path]]:
+    """(split, table) of the transcripts; empty where they are a text file per recording."""
+    if transcripts.is_dir():
+        tables = sorted(path for path in transcripts.iterdir() if path.suffix.lower() in SUFFIXES)
+        return [(path.stem, path) for path in tables if path.stem.lower() in SPLITS]
+    if not transcripts.exists():
+        raise UserError(f"transcripts={transcripts}: expected a table or a folder, found none")
+    if transcripts.suffix.lower() not in SUFFIXES:
+        raise UserError(f"transcripts={transcripts}: expected one of {', '.join(SUFFIXES)} or a folder")
+    return [("", transcripts)]
+
+
+def _rows_of_tables(
+    tables: list[tuple[str, Path]], files: AudioFiles, options: Options, preparation: Preparation
+) -> Iterator[Row]:
+    columns = parse_columns(options.columns)
+    for split, path in tables:
+        try:
+            entries = read_table(path, columns)
+        except UserError as error:
+            preparation.problem(str(error))
+            continue
+        for entry in entries:
+            try:
+                yield _row(entry, split, files)
+            except UserError as error:
+                preparation.problem(str(error))
+
+
+def _row(entry: Entry, split: str, files: AudioFiles) -> Row:
+    fields = entry.fields
+    audio = files.find(fields["audio"], entry.where)
+    start_s, end_s = entry.number("start"), entry.number("end")
+    duration_s, channel = entry.number("duration"), entry.number("channel")
+    if duration_s is None and end_s is not None:
+        duration_s = end_s - (start_s or 0.0)
+    name = fields.get("id") or _identifier(_stem(files.inside(audio)))
+    if not fields.get("id") and start_s is not None:
+        name += f"-{round(1000 * start_s):08d}"
+    return Row(
+        name,
+        audio,
+        fields["text"],
+        entry.where,
+        speaker=fields.get("speaker", ""),
+        split=fields.get("split") or split,
+        start_s=start_s or 0.0,
+        # Whole files are as long as they are, whatever the table has rounded them to.
+        duration_s=duration_s if start_s is not None or end_s is not None else None,
+        channel=None if channel is None else int(channel),
+    )
+
+
+def _rows_of_texts(transcripts: Path, files: AudioFiles, preparation: Preparation) -> Iterator[Row]:
+    used = set()
+    for audio in files.paths:
+        inside = _stem(files.inside(audio))
+        path = transcripts / f"{inside}.txt"
+        if not path.is_file():
+            continue
+        used.add(path)
+        try:
+            yield Row(_identifier(inside), audio, " ".join(read_text(path).split()), str(path))
+        except UserError as error:
+            preparation.problem(str(error))
+    for path in sorted(transcripts.rglob("*.txt")):
+        if path not in used:
+            preparation.problem(
+                f"{path}: expected a recording of the same name below {files.root}, found none"
+            )
+
+
+def _with_speaker(row: Row, files: AudioFiles, options: Options, preparation: Preparation) -> Row:
+    """The row with the speaker that its path says, and the channel of the options."""
+    speaker, channel = row.speaker, row.channel
+    if options.speaker and not speaker:
+        inside = files.inside(row.audio)
+        try:
+            match = re.search(options.speaker, inside)
+        except re.error as error:
+            raise UserError(f"speaker={options.speaker}: not a regular expression ({error})") from None
+        if match is None or not match.groups():
+            preparation.problem(f"speaker={options.speaker}: expected a group that matches, found {inside}")
+        else:
+            speaker = match[1]
+    if channel is None and options.channel >= 0:
+        channel = options.channel
+    return replace(row, speaker=speaker, channel=channel)
+
+
+def _with_splits(rows: list[Row], files: AudioFiles) -> list[Row]:
+    """The rows with the first folders of their paths as splits, if all are names of splits."""
+    folders = [files.inside(row.audio).rpartition("/")[0].partition("/")[0] for row in rows]
+    if any(row.split for row in rows) or not all(folder.lower() in SPLITS for folder in folders):
+        return rows
+    return [replace(row, split=folder) for row, folder in zip(rows, folders, strict=True)]
+
+
+def _check_unlisted(rows: list[Row], files: AudioFiles, options: Options, preparation: Preparation) -> None:
+    listed = {row.audio for row in rows}
+    unlisted = [path for path in files.paths if path not in listed]
+    if not files.paths:
+        preparation.problem(
+            f"audio={files.root}: expected recordings ({' '.join(AUDIO_SUFFIXES)}) below, found none"
+        )
+    elif unlisted and not (options.unlisted or preparation.allow_partial):
+        examples = ", ".join(files.inside(path) for path in unlisted[:3])
+        preparation.problem(
+            f"audio={files.root}: expected transcripts of all {len(files.paths):,} recordings, found none of "
+            f"{len(unlisted):,}, e.g. {examples} (unlisted=true leaves them out and lists them)"
+        )
+    else:
+        for path in unlisted:
+            preparation.drop(_identifier(_stem(files.inside(path))), "no transcript names it")
+
+
+def _stem(path: str) -> str:
+    return os.path.splitext(path)[0]
+
+
+def _identifier(inside: str) -> str:
+    """An utterance id from a path: no slashes, no spaces."""
+    return re.sub(r"\s+", "_", inside.replace("/", "-"))

@@ -1,0 +1,127 @@
+"""Tables of transcripts: TSV, CSV or JSON lines, by the usual names of their columns."""
+
+import csv
+import io
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from asr.errors import UserError
+from asr.preparation import read_lines, read_text
+
+SUFFIXES = (".tsv", ".csv", ".jsonl", ".json")
+NAMES = {
+    "audio": ["audio", "file", "path", "wav", "audio_path", "audio_file", "audio_filepath", "filename"],
+    "text": ["text", "transcript", "transcription", "sentence", "words"],
+    "id": ["id", "utterance", "utterance_id", "utt_id", "utt"],
+    "speaker": ["speaker", "speaker_id", "spk", "client_id", "reader"],
+    "split": ["split", "set", "subset", "partition"],
+    "start": ["start", "start_s", "offset", "begin"],
+    "end": ["end", "end_s", "stop"],
+    "duration": ["duration", "duration_s"],
+    "channel": ["channel"],
+}
+NUMBERS = ["start", "end", "duration", "channel"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a table: its fields by our names of the columns, and where it stands."""
+
+    where: str
+    fields: dict[str, str] = field(default_factory=dict)
+
+    def number(self, name: str) -> float | None:
+        """Return a numeric field; None where the table hasn't it or it is empty."""
+        value = self.fields.get(name, "").strip()
+        if not value:
+            return None
+        try:
+            return float(value)
+        except ValueError:
+            raise UserError(f"{self.where}: expected a number as {name}, found {value!r}") from None
+
+
+def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
+    """Return the entries of a table.
+
+    A first line with known names is the header. Without one there must be two columns, audio and text.
+
+    Args:
+        path: .tsv (no quoting), .csv (quotes as usual), .jsonl or .json (an object a line).
+        columns: names of unusual columns by ours, e.g. `{"text": "phrase"}`.
+
+    Raises:
+        UserError: with file and line, for anything else.
+    """
+    if path.suffix in (".jsonl", ".json"):
+        return [_json_entry(f"{path}:{number}", line, columns) for number, line in read_lines(path)]
+    style: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
+    reader = csv.reader(io.StringIO(read_text(path)), **style)
+    lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
+    if not lines:
+        raise UserError(f"{path}: expected lines with audio and text, found none")
+    header = _known([cell.strip() for cell in lines[0][1]], columns)
+    if "audio" in header and "text" in header:
+        lines = lines[1:]
+    elif len(lines[0][1]) == 2 and not columns:
+        header = {"audio": 0, "text": 1}
+    else:
+        raise UserError(
+            f"{path}:{lines[0][0]}: expected columns named audio and text (or two columns without names), "
+            f"found {', '.join(lines[0][1])[:80]!r}; columns=audio:x,text:y names others"
+        )
+    entries = []
+    for number, cells in lines:
+        where = f"{path}:{number}"
+        if len(cells) <= max(header["audio"], header["text"]):
+            raise UserError(f"{where}: expected {max(header.values()) + 1} columns, found {len(cells)}")
+        entries.append(Entry(where, {n: cells[i].strip() for n, i in header.items() if i < len(cells)}))
+    return entries
+
+
+def parse_columns(written: str) -> dict[str, str]:
+    """Return `audio:clip,text:phrase` as a dictionary.
+
+    Raises:
+        UserError: it is written otherwise, or names a column that isn't used.
+    """
+    columns = {}
+    for pair in filter(None, (part.strip() for part in written.split(","))):
+        name, colon, column = pair.partition(":")
+        if not colon or name not in NAMES:
+            raise UserError(f"columns={written}: expected {'|'.join(NAMES)}:<column>, found {pair!r}")
+        columns[name] = column
+    return columns
+
+
+def _known(cells: list[str], columns: dict[str, str]) -> dict[str, int]:
+    """Positions of the columns that are used, by our names."""
+    lowered = [cell.lower() for cell in cells]
+    found = {}
+    for name, usual in NAMES.items():
+        names = [columns[name]] if name in columns else usual
+        for candidate in names:
+            if candidate in cells or candidate.lower() in lowered:
+                found[name] = (
+                    cells.index(candidate) if candidate in cells else lowered.index(candidate.lower())
+                )
+                break
+    return found
+
+
+def _json_entry(where: str, line: str, columns: dict[str, str]) -> Entry:
+    try:
+        values = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where}: expected a JSON object, found {line[:40]!r} ({error.msg})") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{where}: expected a JSON object, found {line[:40]!r}")
+    keys = list(values)
+    header = _known(keys, columns)
+    for name in ["audio", "text"]:
+        if name not in header:
+            raise UserError(f"{where}: expected the {name} (as {' or '.join(NAMES[name][:4])}), found {keys}")
+    read = {name: values[keys[index]] for name, index in header.items()}
+    return Entry(where, {name: "" if value is None else str(value) for name, value in read.items()})

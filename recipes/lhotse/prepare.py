@@ -1,0 +1,144 @@
+"""Recipe `lhotse`: lhotse's cuts, or its recordings and supervisions, to checked manifests."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lhotse import CutSet, MonoCut, RecordingSet, SupervisionSet, load_manifest
+
+from asr.config import option
+from asr.errors import UserError
+from asr.preparation import Preparation
+from asr.preparation.own_data import OwnDataOptions, Row, check_options, finish_rows
+
+SUFFIX = re.compile(r"\.(?:jsonl|json|yaml)(?:\.gz)?$")
+
+
+@dataclass
+class Options(OwnDataOptions):
+    """Which manifests."""
+
+    source: str = option(
+        "",
+        help="a manifest of cuts, or a folder of <split>.cuts.jsonl.gz, of x_cuts_<split>.jsonl.gz, or of "
+        "pairs x_recordings_<split>.jsonl.gz and x_supervisions_<split>.jsonl.gz",
+    )
+
+
+def prepare(options: Options, folder: Path) -> None:
+    """Write manifests, lexicon.txt and lm/train.txt below `folder`; the audio stays where it is.
+
+    A cut with several supervisions becomes an utterance for each.
+
+    Raises:
+        UserError: `source` is something else, or entries are broken and not `allow_partial`.
+    """
+    check_options(options)
+    manifests = find_manifests(options.source)
+    sources = [path for paths in manifests.values() for path in paths]
+    preparation = Preparation("lhotse", folder, options)
+    if preparation.is_done(sources):
+        return
+    rows = [row for split, paths in manifests.items() for row in read_cuts(paths, split, preparation)]
+    finish_rows(rows, preparation, options, sources)
+
+
+def find_manifests(source: str) -> dict[str, list[Path]]:
+    """Return the files of each split: cuts, or recordings and supervisions.
+
+    Raises:
+        UserError: there are none, or one of a pair is missing.
+    """
+    if not source:
+        raise UserError("source= is needed: a manifest of lhotse's cuts, or a folder of some")
+    path = Path(source)
+    if path.is_file():
+        return {"": [path]}
+    if not path.is_dir():
+        raise UserError(f"source={source}: expected a manifest or a folder, found neither")
+    files = {
+        SUFFIX.sub("", child.name): child for child in sorted(path.iterdir()) if SUFFIX.search(child.name)
+    }
+    cuts = {_split(stem): [file] for stem, file in files.items() if re.search(r"(^|[._])cuts([._]|$)", stem)}
+    if cuts:
+        return cuts
+    pairs = {}
+    for stem, file in files.items():
+        if "recordings" in stem:
+            other = files.get(stem.replace("recordings", "supervisions"))
+            if other is None:
+                raise UserError(f"{file}: expected its supervisions beside it, found none")
+            pairs[_split(stem)] = [file, other]
+    if not pairs:
+        raise UserError(f"source={source}: expected manifests of cuts, or of recordings, found none")
+    return pairs
+
+
+def read_cuts(paths: list[Path], split: str, preparation: Preparation) -> Iterator[Row]:
+    """Yield the utterances of a split; what can't be one is a problem."""
+    where = str(paths[0])
+    try:
+        loaded: list[Any] = [load_manifest(path) for path in paths]
+        cuts = loaded[0] if isinstance(loaded[0], CutSet) else _cuts_of(loaded, paths)
+    except UserError as error:
+        preparation.problem(str(error))
+        return
+    except Exception as error:  # lhotse raises what its parsers raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        preparation.problem(
+            f"{where}: expected a manifest of lhotse, found one that can't be read ({reason})"
+        )
+        return
+    for cut in cuts:
+        named = f"{where}: cut {cut.id!r}"
+        if not isinstance(cut, MonoCut) or cut.recording is None:
+            preparation.problem(f"{named}: expected a MonoCut with a recording, found {type(cut).__name__}")
+            continue
+        source = cut.recording.sources[0]
+        if source.type != "file" or cut.recording.transforms:
+            preparation.problem(
+                f"{named}: expected audio in a file as it is, found a {source.type}"
+                + (" with transforms" if cut.recording.transforms else "")
+            )
+            continue
+        if not cut.supervisions:
+            preparation.problem(f"{named}: expected a supervision, found none")
+        for supervision in cut.supervisions:
+            alone = len(cut.supervisions) == 1
+            start_s = cut.start if alone else cut.start + supervision.start
+            yield Row(
+                cut.id if alone and len(paths) == 1 else supervision.id,
+                _path(source.source, paths[0]),
+                supervision.text or "",
+                named,
+                speaker=supervision.speaker or "",
+                split=split,
+                start_s=start_s,
+                duration_s=cut.duration if alone else supervision.duration,
+                channel=int(cut.channel),
+                recording=cut.recording.id,
+            )
+
+
+def _cuts_of(loaded: list[Any], paths: list[Path]) -> CutSet:
+    if (
+        len(loaded) != 2
+        or not isinstance(loaded[0], RecordingSet)
+        or not isinstance(loaded[1], SupervisionSet)
+    ):
+        raise UserError(f"{paths[0]}: expected cuts, found {type(loaded[0]).__name__}")
+    cuts = CutSet.from_manifests(recordings=loaded[0], supervisions=loaded[1])
+    return cuts.trim_to_supervisions(keep_overlapping=False)
+
+
+def _path(written: str, manifest: Path) -> str:
+    """Relative paths start at the current folder, as in lhotse, or at the manifest, as in ours."""
+    return written if Path(written).exists() else str(manifest.parent / written)
+
+
+def _split(stem: str) -> str:
+    """The split in a file's name: `x_cuts_dev-clean` and `dev-clean.cuts` are dev-clean."""
+    after = re.search(r"(?:cuts|recordings)[._](.+)$", stem)
+    return after[1] if after else re.sub(r"[._]?cuts$", "", stem)

@@ -1,0 +1,1 @@
+"""LibriSpeech and mini LibriSpeech: read English that anyone may have."""

@@ -1,0 +1,175 @@
+"""Recipe `librispeech`: a local copy of LibriSpeech, or a download, to manifests, lexicon and text."""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lhotse import MonoCut
+
+from asr.config import option
+from asr.errors import UserError
+from asr.preparation import (
+    Preparation,
+    PreparationOptions,
+    audio_facts,
+    read_lines,
+    recording,
+    utterance_cut,
+    word_lexicon,
+)
+from asr.preparation.download import download, unpack
+
+from .parts import PARTS, parts_by_split
+
+LICENCE = "CC BY 4.0: V. Panayotov, G. Chen, D. Povey, S. Khudanpur, LibriSpeech, ICASSP 2015."
+SAMPLE_RATE = 16000
+# [id, text, samples] of an utterance: plain data, which a thousand hours leave room for.
+Utterance = list[Any]
+
+
+@dataclass
+class Options(PreparationOptions):
+    """Which parts, and where they come from."""
+
+    subset: str = option(
+        "clean-100", help="train: mini | clean-100 | clean-360 | clean-460 | other-500 | 960"
+    )
+    evaluation: list[str] = option(
+        [], help="dev and test parts; empty: dev-clean-2 for mini, else dev- and test-clean and -other"
+    )
+    corpus: str = option("", help="folder LibriSpeech of a local copy; empty: <folder>/corpus/LibriSpeech")
+    download: bool = option(False, help="fetch the parts that are not there from OpenSLR (mini: 0.5 GB)")
+    mirror: str = option("https://www.openslr.org/resources", help="where to download from")
+    keep_archives: bool = option(False, help="keep the downloaded archives when they are unpacked")
+    lexicon: str = option("", help="e.g. OpenSLR 11's librispeech-lexicon.txt; empty: CMUdict")
+
+
+def prepare(options: Options, folder: Path) -> None:
+    """Write manifests of train, dev and the other splits, lexicon.txt and lm/train.txt below `folder`.
+
+    Raises:
+        UserError: `corpus` is something else, or a part is missing or broken and not `allow_partial`.
+    """
+    splits = parts_by_split(options.subset, options.evaluation)
+    wanted = [part for parts in splits.values() for part in parts]
+    preparation = Preparation("librispeech", folder, options)
+    corpus = Path(options.corpus) if options.corpus else folder / "corpus" / "LibriSpeech"
+    if options.download:
+        fetch([part for part in wanted if not (corpus / part).is_dir()], corpus, options, preparation)
+    else:
+        check_corpus(corpus, wanted, options)
+    sources = [corpus / part for part in wanted]
+    if preparation.is_done(sources):
+        return
+    utterances = {part: _read(part, corpus, preparation) for part in wanted}
+    preparation.check()
+    words = {word for members in utterances.values() for _, text, _ in members for word in text.split()}
+    preparation.finish(
+        {split: _cuts(corpus, parts, utterances) for split, parts in splits.items()},
+        lexicon=word_lexicon(words, options.lexicon, preparation),
+        texts={"train": (text for part in splits["train"] for _, text, _ in utterances[part])},
+        sources=sources,
+        notes={"Text": "Transcripts are lower-cased, otherwise as they are.", "Licence": LICENCE},
+    )
+
+
+def check_corpus(corpus: Path, wanted: list[str], options: Options) -> None:
+    """Raise `UserError` that says what a folder without any wanted part is instead."""
+    if any((corpus / part).is_dir() for part in wanted):
+        return
+    where = f"corpus={options.corpus}" if options.corpus else str(corpus)
+    expected = f"expected {', '.join(wanted)} below"
+    if not corpus.is_dir():
+        raise UserError(f"{where}: {expected}, found no such folder; download=true fetches what is missing")
+    if corpus.name in PARTS:
+        raise UserError(f"{where}: this looks like the part {corpus.name}; the parent is needed")
+    if (corpus / "LibriSpeech").is_dir():
+        raise UserError(f"{where}: this looks like the parent of LibriSpeech; name {corpus / 'LibriSpeech'}")
+    if archives := sorted(path.name for path in corpus.glob("*.tar.gz")):
+        raise UserError(f"{where}: {expected}, found archives to be unpacked first: {', '.join(archives)}")
+    others = sorted(part for part in PARTS if (corpus / part).is_dir())
+    found = f"{', '.join(others)}; choose by subset= and evaluation=" if others else "none of LibriSpeech"
+    raise UserError(f"{where}: {expected}, found {found}; download=true fetches what is missing")
+
+
+def fetch(parts: list[str], corpus: Path, options: Options, preparation: Preparation) -> None:
+    """Download and unpack parts into `corpus`, each wholly or not at all."""
+    for part in parts:
+        archive = corpus.parent / f"{part}.tar.gz"
+        preparation.say(f"{part}: downloading to {archive}")
+        url = f"{options.mirror.rstrip('/')}/{PARTS[part].resource}/{part}.tar.gz"
+        download(url, archive, PARTS[part].checksum)
+        preparation.say(f"{part}: unpacking")
+        unpack(archive, f"LibriSpeech/{part}", corpus / part)
+        if not options.keep_archives:
+            archive.unlink()
+
+
+def read_chapter(folder: str) -> dict[str, list[Any]]:
+    """Return the utterances `[id, text, samples]` of a chapter's folder, and what is wrong with others."""
+    utterances: list[Utterance] = []
+    problems: list[str] = []
+    transcripts = sorted(Path(folder).glob("*.trans.txt"))
+    if not transcripts:
+        raise UserError(f"{folder}: expected a file of transcripts (*.trans.txt), found none")
+    transcribed = set()
+    prefix = "-".join(Path(folder).parts[-2:]) + "-"  # speaker and chapter
+    for path in transcripts:
+        for number, line in read_lines(path):
+            name, _, text = line.strip().partition(" ")
+            transcribed.add(name)
+            audio = os.path.join(folder, f"{name}.flac")
+            try:
+                if not name.startswith(prefix):
+                    raise UserError(
+                        f"{path}:{number}: expected an id that begins with {prefix}, found {name}"
+                    )
+                if not text:
+                    raise UserError(f"{path}:{number}: expected a transcript of {name}, found none")
+                if not os.path.exists(audio):
+                    raise UserError(f"{path}:{number}: expected the audio of {name}, found no {audio}")
+                samples, rate, channels = audio_facts(audio)
+                if (rate, channels) != (SAMPLE_RATE, 1):
+                    raise UserError(
+                        f"{audio}: expected {SAMPLE_RATE} Hz and one channel, found {rate} Hz and {channels}"
+                    )
+                utterances.append([name, " ".join(text.lower().split()), samples])
+            except UserError as error:
+                problems.append(str(error))
+    for path in sorted(Path(folder).glob("*.flac")):
+        if path.stem not in transcribed:
+            problems.append(f"{path}: expected a transcript of it in {transcripts[0].name}, found none")
+    return {"utterances": utterances, "problems": problems}
+
+
+def chapter_state(folder: str) -> str:
+    """Return a text that changes when a file of the chapter does."""
+    with os.scandir(folder) as entries:
+        states = sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in entries)
+    return f"{folder} {states}"
+
+
+def _read(part: str, corpus: Path, preparation: Preparation) -> list[Utterance]:
+    """All utterances of a part, in the order of their ids."""
+    chapters = sorted(str(path) for path in (corpus / part).glob("*/*") if path.is_dir())
+    if not chapters:
+        preparation.problem(f"{corpus / part}: expected speakers/chapters below, found none (part {part})")
+        return []
+    utterances: list[Utterance] = []
+    for found in preparation.map(read_chapter, chapters, part, key=chapter_state):
+        if found is not None:
+            utterances += found["utterances"]
+            for problem in found["problems"]:
+                preparation.problem(problem)
+    preparation.expect(f"{part}: utterances", PARTS[part].utterances, len(utterances))
+    return sorted(utterances)
+
+
+def _cuts(corpus: Path, parts: Iterable[str], utterances: dict[str, list[Utterance]]) -> Iterator[MonoCut]:
+    for part in parts:
+        for name, text, samples in utterances[part]:
+            speaker, chapter, _ = name.split("-", 2)
+            audio = corpus / part / speaker / chapter / f"{name}.flac"
+            yield utterance_cut(name, recording(name, audio, samples, SAMPLE_RATE), text, speaker)

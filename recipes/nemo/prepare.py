@@ -1,0 +1,124 @@
+"""Recipe `nemo`: manifests of NVIDIA NeMo (an object per line) to manifests of lhotse."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asr.config import option
+from asr.errors import UserError
+from asr.preparation import Preparation, read_lines
+from asr.preparation.own_data import SPLIT_NAMES, OwnDataOptions, Row, check_options, finish_rows
+
+SUFFIXES = (".json", ".jsonl")
+SPLITS = ["train", "dev", "test", *SPLIT_NAMES]
+
+
+@dataclass
+class Options(OwnDataOptions):
+    """Which manifests."""
+
+    source: str = option(
+        "", help="a manifest, or a folder of some named as splits (train_….json, dev….jsonl)"
+    )
+
+
+def prepare(options: Options, folder: Path) -> None:
+    """Write manifests, lexicon.txt and lm/train.txt below `folder`; the audio stays where it is.
+
+    Raises:
+        UserError: `source` is something else, or lines are broken and not `allow_partial`.
+    """
+    check_options(options)
+    manifests = find_manifests(options.source)
+    preparation = Preparation("nemo", folder, options)
+    sources = [path for _, path in manifests]
+    if preparation.is_done(sources):
+        return
+    rows = [row for split, path in manifests for row in read_manifest(path, split, preparation)]
+    finish_rows(rows, preparation, options, sources)
+
+
+def find_manifests(source: str) -> list[tuple[str, Path]]:
+    """Return (split, manifest); a single file has the split "" (to be chosen).
+
+    Raises:
+        UserError: there is none, or a file of a folder names no split.
+    """
+    if not source:
+        raise UserError("source= is needed: a NeMo manifest, or a folder of some")
+    path = Path(source)
+    if path.is_file():
+        return [("", path)]
+    if not path.is_dir():
+        raise UserError(f"source={source}: expected a NeMo manifest or a folder, found neither")
+    files = sorted(child for child in path.iterdir() if child.suffix in SUFFIXES)
+    if not files:
+        raise UserError(f"source={source}: expected manifests ({', '.join(SUFFIXES)}), found none")
+    found = []
+    for file in files:
+        splits = [split for split in SPLITS if file.stem.lower().startswith(split)]
+        if not splits:
+            raise UserError(f"{file}: expected a name that begins with train, dev or test")
+        found.append((max(splits, key=len), file))
+    return found
+
+
+def read_manifest(path: Path, split: str, preparation: Preparation) -> Iterator[Row]:
+    """Yield the utterances of a manifest; broken lines are problems.
+
+    Relative audio paths start at the manifest, as in NeMo. An id comes from `id` or `utt_id`, else from
+    the audio file's name, with the offset where there is one.
+    """
+    try:
+        lines = read_lines(path)
+    except UserError as error:
+        preparation.problem(str(error))
+        return
+    for number, line in lines:
+        where = f"{path}:{number}"
+        try:
+            yield _row(where, _entry(where, line), path.parent, split)
+        except UserError as error:
+            preparation.problem(str(error))
+
+
+def _entry(where: str, line: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError as error:
+        hint = "; NeMo's manifests have an object on each line" if line.strip() in ("[", "{") else ""
+        raise UserError(f"{where}: expected a JSON object, found {line[:40]!r} ({error.msg}){hint}") from None
+    if not isinstance(entry, dict) or "audio_filepath" not in entry:
+        raise UserError(f"{where}: expected an object with audio_filepath, found {line[:60]!r}")
+    return entry
+
+
+def _row(where: str, entry: dict[str, Any], folder: Path, split: str) -> Row:
+    if "text" not in entry and "text_filepath" in entry:
+        raise UserError(f"{where}: expected the transcript as text, found text_filepath")
+    audio = str(folder / str(entry["audio_filepath"]))
+    offset = entry.get("offset")
+    try:
+        start_s = float(offset or 0.0)
+        duration_s = None if entry.get("duration") is None else float(entry["duration"])
+    except (TypeError, ValueError):
+        raise UserError(
+            f"{where}: expected numbers as offset and duration, found {offset!r}, {entry['duration']!r}"
+        ) from None
+    name = entry.get("id") or entry.get("utt_id") or Path(audio).stem
+    if offset is not None and not (entry.get("id") or entry.get("utt_id")):
+        name = f"{name}-{round(1000 * start_s):08d}"
+    return Row(
+        str(name).replace(" ", "_"),
+        audio,
+        str(entry.get("text") or ""),
+        where,
+        speaker=str(entry.get("speaker") or ""),
+        split=split,
+        start_s=start_s,
+        # Without an offset an entry is its whole file, whatever its duration is rounded to.
+        duration_s=duration_s if offset is not None else None,
+        channel=int(entry["channel"]) if entry.get("channel") is not None else None,
+    )
