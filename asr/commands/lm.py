@@ -1,7 +1,7 @@
 """`asr lm`: n-gram language models from text, and the perplexity of text under them."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from asr.lm.kneser_ney import NgramEstimate, estimate
 from asr.lm.ngram import check_casing, is_special, load_kenlm, warn_unknown
 from asr.lm.perplexity import TextScore, score_text
 from asr.lm.text import read_sentences
+from asr.recognizer import Recognizer
 from asr.text.lexicon import read_words
 
 HELP = "n-gram language models: asr lm train text=data/demo order=3 out=lm/demo.arpa; asr lm score lm=…"
@@ -31,11 +32,14 @@ class TrainOptions:
 
     text: str = option("", help=TEXT_HELP)
     split: str = option("train", help="split of prepared folders")
-    order: int = option(3, help="longest n-grams, 1 … 6", unit="words")
+    order: int = option(3, help="longest n-grams, 2 … 6", unit="words")
     out: str = option("", help="ARPA file to write; gzipped where the name ends in .gz")
     lexicon: str = option(
         "",
         help="lexicon or word list: the model knows its words, others are <unk>; empty: the text's words",
+    )
+    model: str = option(
+        "", help="run folder or checkpoint: n-grams of this recogniser's labels, not of words"
     )
     heldout: str = option("", help="texts to report perplexity on; `folder/dev.cuts.jsonl.gz` for a split")
 
@@ -73,8 +77,15 @@ def train(options: TrainOptions) -> NgramEstimate:
         raise UserError("asr lm train needs out=<file.arpa>, found none")
     if not Path(options.out).name.endswith((".arpa", ".arpa.gz")):
         raise UserError(f"out={options.out}: expected a name that ends in .arpa or .arpa.gz")
-    vocabulary = read_words(options.lexicon) if options.lexicon else None
-    model = estimate(_shown(read_sentences(sources, options.split)), options.order, vocabulary)
+    if options.model and options.lexicon:
+        raise UserError(
+            "model= and lexicon=: the labels of a recogniser are all the words there are; name one"
+        )
+    spell, vocabulary = _labels_of(options.model)
+    if options.lexicon:
+        vocabulary = read_words(options.lexicon)
+    sentences = map(spell, read_sentences(sources, options.split))
+    model = estimate(_shown(sentences), options.order, vocabulary)
     write_arpa(model, options.out)
     load_kenlm(options.out, [])  # what is written can be read
     table = Table("n-grams", "number", "D1", "D2", "D3+", title=options.out, title_justify="left")
@@ -87,13 +98,12 @@ def train(options: TrainOptions) -> NgramEstimate:
     )
     if fallback := [order for order, ngrams in enumerate(model.tables, 1) if not ngrams.estimated]:
         print(
-            f"the text is too small to estimate discounts of order {', '.join(map(str, fallback))}: "
+            f"order {', '.join(map(str, fallback))}: these counts don't allow to estimate discounts; "
             "fixed ones were taken"
         )
     if options.heldout:
-        _print_score(
-            options.heldout, score_text(options.out, read_sentences(_sources(options.heldout), "dev"))
-        )
+        heldout = map(spell, read_sentences(_sources(options.heldout), "dev"))
+        _print_score(options.heldout, score_text(options.out, heldout))
     return model
 
 
@@ -113,6 +123,14 @@ def score(options: ScoreOptions) -> TextScore:
     print(f"{options.lm}: {os.path.getsize(options.lm):,} bytes, {known:,} words")
     _print_score(options.text, result)
     return result
+
+
+def _labels_of(model: str) -> tuple[Callable[[list[str]], list[str]], list[str] | None]:
+    """How a recogniser writes a sentence, and its labels; sentences as they are where there is no model."""
+    if not model:
+        return list, None
+    tokenizer = Recognizer.load(model).tokenizer
+    return lambda words: tokenizer.tokens(tokenizer.encode(" ".join(words))), tokenizer.symbols[1:]
 
 
 def _print_score(name: str, result: TextScore) -> None:

@@ -92,11 +92,17 @@ def _arpa_vocabulary(file: IO[str], path: Path) -> Vocabulary:
             section += 1
             found.append(0)
         elif section == 0:
-            expected.append(int(line.partition("=")[2]))
+            name, _, number = line.partition("=")
+            if not number.strip().isdigit():
+                raise UserError(f"{path}: expected `{name}=<number>`, found {line[:60]!r}")
+            expected.append(int(number))
         else:
             found[-1] += 1
             if section == 1:
-                words.append(line.split()[1])
+                fields = line.split()
+                if len(fields) < 2:
+                    raise UserError(f"{path}: expected a probability and a word, found {line[:60]!r}")
+                words.append(fields[1])
     if section is None:
         raise UserError(f"{path}: expected an ARPA or KenLM file, found no \\data\\ section")
     if section != -1 or found != expected:

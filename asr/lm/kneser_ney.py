@@ -84,28 +84,28 @@ def estimate(
 
     Args:
         sentences: words of each sentence, without `<s>` and `</s>`; empty ones are passed over.
-        order: 1 … 6.
+        order: 2 … 6; that of the longest sentence with its boundaries where none is so long.
         vocabulary: all words that the model is to know, those that the text lacks included; any other word
             counts as `<unk>`. None: the words of the text.
 
     Raises:
-        UserError: no text, an order outside 1 … 6, or a word that is `<s>` or `</s>`.
+        UserError: no text, an order outside 2 … 6, or a word that is `<s>` or `</s>`.
 
     Example:
         >>> model = estimate([["a", "b"], ["a"]], order=2)
         >>> model.vocabulary
         ['<unk>', '<s>', '</s>', 'a', 'b']
         >>> round(float(model.tables[0].probability.sum()), 12)  # <s> is never predicted
-        0.0
+        1.0
     """
-    if not 1 <= order <= 6:
-        raise UserError(f"order={order}: expected 1 … 6 (KenLM reads no longer n-grams)")
+    if not 2 <= order <= 6:
+        raise UserError(f"order={order}: expected 2 … 6, the orders that KenLM reads")
     words, offsets, names, unknown = _index(sentences, vocabulary)
     if not len(words):
         raise UserError("expected text to estimate a language model from, found no sentence with a word")
     tables = _count(words, offsets, len(names), order)
     for level, table in enumerate(tables):
-        adjusted = _adjusted_counts(table, tables[level + 1] if level + 1 < order else None)
+        adjusted = _adjusted_counts(table, tables[level + 1] if level + 1 < len(tables) else None)
         if level == 0:
             adjusted[SPECIAL.index(BEGIN)] = 0  # never predicted
         _smooth(table, adjusted, tables[level - 1] if level else None)
@@ -152,6 +152,8 @@ def _count(words: Ints, offsets: Ints, size: int, order: int) -> list[NgramTable
     row = words  # of the n-gram that ends at each position, in the table of its order
     for length in range(2, order + 1):
         ends = np.flatnonzero(offsets >= length - 1)
+        if not len(ends):
+            break
         keys, first, of_end, count = np.unique(
             row[ends - 1] * size + words[ends], return_index=True, return_inverse=True, return_counts=True
         )

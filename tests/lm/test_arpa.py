@@ -1,0 +1,86 @@
+import gzip
+from pathlib import Path
+
+import pytest
+
+from asr.errors import UserError
+from asr.lm.arpa import read_vocabulary, write_arpa
+from asr.lm.kneser_ney import estimate
+from asr.lm.ngram import NgramModel, check_casing, warn_unknown
+
+pytest.importorskip("flashlight.lib.text", reason="flashlight-text is not installed")
+
+DATA = Path(__file__).parent / "data"
+TEXT = [line.split() for line in (DATA / "words.txt").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", ["own.arpa", "own.arpa.gz"])
+def test_kenlm_reads_what_was_written(name, tmp_path):
+    estimated = estimate(TEXT, 3)
+    write_arpa(estimated, tmp_path / name)
+    assert read_vocabulary(tmp_path / name).words == set(estimated.vocabulary)
+    own = NgramModel(tmp_path / name, ["said", "company", "zebra"])
+    theirs = NgramModel(DATA / "lmplz.trie", ["said", "company", "zebra"])
+    for words in [(0,), (1, 0), (1, 0, 1), (2, 0)]:
+        scores = []
+        for model in (own, theirs):
+            state, log10 = model.start(), 0.0
+            for word in words:
+                state, added = model.score(state, word)
+                log10 += added
+            scores.append(log10 + model.finish(state))
+        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+
+
+def test_the_words_of_a_binary_file():
+    words = read_vocabulary(DATA / "lmplz.arpa.gz").words
+    assert read_vocabulary(DATA / "lmplz.trie").words == words
+    assert len(words) == 283
+
+
+@pytest.mark.parametrize("keep", [0.03, 0.3, 0.7, 0.999])
+def test_a_truncated_arpa_file_is_refused(keep, tmp_path):
+    content = gzip.decompress((DATA / "lmplz.arpa.gz").read_bytes())
+    path = tmp_path / "cut.arpa"
+    path.write_bytes(content[: int(keep * len(content))])
+    with pytest.raises(UserError, match=r"cut.arpa: the language model is truncated: expected 283.*found"):
+        read_vocabulary(path)
+
+
+def test_other_damage_is_refused(tmp_path):
+    (tmp_path / "cut.arpa.gz").write_bytes((DATA / "lmplz.arpa.gz").read_bytes()[:5000])
+    (tmp_path / "cut.trie").write_bytes((DATA / "lmplz.trie").read_bytes()[:9000])
+    (tmp_path / "words.arpa").write_text("no model\n")
+    (tmp_path / "bytes.arpa").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "empty.arpa").write_text("")
+    lines = gzip.decompress((DATA / "lmplz.arpa.gz").read_bytes()).decode().splitlines()
+    (tmp_path / "header.arpa").write_text("\n".join([lines[0], "ngram 1=many", *lines[2:]]))
+    (tmp_path / "line.arpa").write_text("\n".join([*lines[:6], "-1.0", *lines[7:]]))
+    for name, reason in {
+        "none.arpa": "found none",
+        "cut.arpa.gz": "truncated or damaged",
+        "cut.trie": "KenLM refuses: Binary file has size 9000",
+        "words.arpa": "expected an ARPA or KenLM file, found 'no model'",
+        "bytes.arpa": "no UTF-8 text",
+        "empty.arpa": "found no",
+        "header.arpa": "expected `ngram 1=<number>`, found 'ngram 1=many'",
+        "line.arpa": "expected a probability and a word, found '-1.0'",
+    }.items():
+        with pytest.raises(UserError, match=f"{name}: .*{reason}"):
+            NgramModel(tmp_path / name, ["a"])
+
+
+def test_another_casing_is_refused():
+    vocabulary = read_vocabulary(DATA / "lmplz.trie")
+    words = [word.upper() for word in vocabulary.words if word.isalpha()]
+    with pytest.raises(UserError, match=r"another case than those of the lexicon .*0 of 280, and 280 regard"):
+        check_casing("some.arpa", vocabulary, words, "the lexicon")
+    check_casing("some.arpa", vocabulary, [word.lower() for word in words], "the lexicon")
+    # Words of another subject are no other casing.
+    check_casing("some.arpa", vocabulary, ["ZEBRA", "YAK", "THE"], "the lexicon")
+
+
+def test_unknown_words_are_counted(caplog):
+    warn_unknown("some.arpa", read_vocabulary(DATA / "lmplz.trie"), ["said", "zebra", "yak"], "the lexicon")
+    assert "2 of 3 words of the lexicon are unknown" in caplog.text
+    assert "yak, zebra" in caplog.text
