@@ -18,10 +18,10 @@ import numpy as np
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))  # the encoders of the tests
-WORDS = (
+TOKENS = (
     "THE OF PRICES ROSE FELL BONDS COMPANY SAID IT WOULD SELL SHARES IN A NEW MARKET YESTERDAY ,COMMA "
     ".PERIOD [loud_breath] <and> ZORKMIDS QUARTER MILLION DOLLARS TWENTY-FIVE U. S. <five> --DASH"
-).split()
+)
 # Files of WSJ by split: index, folder of the audio, folder of the transcripts, files, files of a speaker.
 WSJ = [
     ("11-13.1/wsj0/doc/indices/train/tr_s_wv1.ndx", "11-1.1/wsj0/si_tr_s", "11-4.1/wsj0/dots", 7138, 90),
@@ -40,6 +40,7 @@ def fabricate_wsj(root: Path) -> list[str]:
     from tests.data.shorten_encoder import write_sphere
 
     random = np.random.default_rng(0)
+    tokens = TOKENS.split()
     sample = root / "sample.wv1"
     write_sphere(sample, random.integers(-300, 300, 1600), compressed=True)
     audio = sample.read_bytes()
@@ -57,7 +58,7 @@ def fabricate_wsj(root: Path) -> list[str]:
                 utterance = f"{name}c02{np.base_repr(number - first + 36, 36).lower()}"
                 (root / "corpus" / folder / name / f"{utterance}.wv1").write_bytes(audio)
                 entries.append(f"{disc.replace('-', '_').replace('.', '_')}:{place}/{name}/{utterance}.wv1\n")
-                transcripts.append(f"{' '.join(random.choice(WORDS, 18))} ({utterance})\n")
+                transcripts.append(f"{' '.join(random.choice(tokens, 18))} ({utterance})\n")
             _write(root / "corpus" / dots / name / f"{name}c0200.dot", transcripts)
         _write(root / "corpus" / index, entries)
     return ["wsj", f"corpus={root / 'corpus'}", "language_models=false", "allow_partial=true"]

@@ -116,7 +116,9 @@ def _lines(path: Path) -> Iterator[str]:
         with opener(path, "rt", encoding="utf-8") as stream:
             yield from stream
     except FileNotFoundError:
-        raise UserError(f"{path}: expected a manifest, found no such file (asr prepare makes it)") from None
+        others = sorted(other.name.partition(".")[0] for other in path.parent.glob("*.cuts.jsonl.gz"))
+        hint = f"the splits there: {', '.join(others)}" if others else "asr prepare makes it"
+        raise UserError(f"{path}: expected a manifest, found no such file ({hint})") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: expected a whole gzip file, found a broken one ({error})") from None
     except UnicodeDecodeError:
