@@ -3,9 +3,11 @@
     python tools/preparation_benchmark.py wsj workers=2
 
 Each corpus is a function that fabricates it and returns the words of the command line; the same number of
-files, index entries and transcripts as the distribution has, a tenth of a second of noise in each file.
+files, index entries and transcripts as the distribution has, a tenth of a second of noise in each file (WSJ)
+or holes of the real length (Switchboard). CPU seconds say what a machine with nothing else to do would take.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -64,18 +66,101 @@ def fabricate_wsj(root: Path) -> list[str]:
     return ["wsj", f"corpus={root / 'corpus'}", "language_models=false", "allow_partial=true"]
 
 
-CORPORA: dict[str, Callable[[Path], list[str]]] = {"wsj": fabricate_wsj}
+def fabricate_switchboard(root: Path) -> list[str]:
+    """Write 2,438 conversations with 264,333 segments of words and as many silences, and eval2000.
+
+    The counts are the real ones, so preparation passes without allow_partial.
+    """
+    random = np.random.default_rng(0)
+    letters = np.array(list("etaoinshrdlu"))
+    vocabulary = sorted({"".join(random.choice(letters, random.integers(2, 10))) for _ in range(25_000)})
+    corpus, evaluation = root / "LDC97S62", root / "hub5_2000"
+    transcripts = corpus / "swb_ms98_transcriptions"
+    segments = _shared_out(264_333, 2 * 2438)
+    for number in range(2001, 2001 + 2438):
+        for side in "AB":
+            lines = list(_switchboard_side(f"sw{number}{side}", next(segments), vocabulary, random))
+            _write(transcripts / f"{number}"[:2] / f"{number}" / f"sw{number}{side}-ms98-a-trans.text", lines)
+        _hole(corpus / f"swb1_d{1 + number % 23}" / f"sw0{number}.sph", seconds=600)
+    _write(transcripts / "sw-ms98-dict.text", [f"{word} {' '.join(word)}\n" for word in vocabulary])
+    _fabricate_eval2000(evaluation, vocabulary, random)
+    return ["switchboard", f"corpus={corpus}", f"eval2000={evaluation}"]
 
 
-def measure(words: list[str]) -> tuple[float, float, int]:
-    """Run `asr` with these words; return seconds, peak memory of its processes together in MiB, status."""
+def _switchboard_side(
+    name: str, segments: int, vocabulary: list[str], random: np.random.Generator
+) -> Iterator[str]:
+    step_s = 590 / segments
+    for i in range(segments):
+        start_s, end_s = i * step_s, (i + 0.7) * step_s
+        # Backchannels are frequent: of more than 300 the rest is left out of train_nodup.
+        text = "uh-huh" if i % 12 == 0 else _sentence(vocabulary, 1 + i % 23, random)
+        if i % 20 == 5:
+            text += " [laughter-yes] w[ell]- [noise]"
+        yield f"{name}-ms98-a-{2 * i + 1:04d} {start_s:.6f} {end_s:.6f} {text}\n"
+        yield f"{name}-ms98-a-{2 * i + 2:04d} {end_s:.6f} {(i + 1) * step_s:.6f} [silence]\n"
+
+
+def _fabricate_eval2000(folder: Path, vocabulary: list[str], random: np.random.Generator) -> None:
+    pem, stm = [], [';; LABEL "O" "Overall" "Overall"\n']
+    for prefix, first, utterances in (("en_", 4156, 2628), ("sw_", 4390, 1831)):
+        shares = _shared_out(utterances, 40)
+        for number in range(first, first + 20):
+            for side in "AB":
+                count = next(shares)
+                for i in range(count):
+                    times = f"{i * 300 / count:.2f} {(i + 0.8) * 300 / count:.2f}"
+                    text = _sentence(vocabulary, 10, random).upper()
+                    pem.append(f"{prefix}{number} {side} unknown_speaker {times}\n")
+                    stm.append(f"{prefix}{number} {side} {prefix}{number}_{side} {times} <O> (UH) {text}\n")
+            _hole(folder / "english" / f"{prefix}{number}.sph", seconds=310)
+    _write(folder / "english" / "hub5e_00.pem", pem)
+    _write(folder / "hub5e00.english.000405.stm", stm)
+    _write(folder / "en20000405_hub5.glm", [";; rules\n", "UH => %HESITATION / [ ] __ [ ]\n"])
+
+
+def _sentence(vocabulary: list[str], words: int, random: np.random.Generator) -> str:
+    # Few words are frequent, as in speech: the square of a uniform number.
+    return " ".join(vocabulary[int(len(vocabulary) * x)] for x in random.random(words) ** 2)
+
+
+def _shared_out(total: int, parts: int) -> Iterator[int]:
+    """Yield `parts` numbers that differ by one at most and add up to `total`."""
+    yield from (total // parts + (i < total % parts) for i in range(parts))
+
+
+def _hole(path: Path, seconds: int) -> None:
+    """Write a two-channel µ-law SPHERE file of silence that takes no room on the disk."""
+    samples = seconds * 8000
+    fields = [f"sample_count -i {samples}", "sample_n_bytes -i 1", "channel_count -i 2"]
+    fields += ["sample_rate -i 8000", "sample_coding -s4 ulaw", "end_head"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        file.write("\n".join(["NIST_1A", "   1024", *fields, ""]).encode().ljust(1024))
+        file.truncate(1024 + 2 * samples)
+
+
+CORPORA: dict[str, Callable[[Path], list[str]]] = {
+    "wsj": fabricate_wsj,
+    "switchboard": fabricate_switchboard,
+}
+
+
+def measure(words: list[str]) -> tuple[float, float, float, int]:
+    """Run `asr` with these words; return seconds, CPU seconds, peak memory in MiB and status.
+
+    All its processes count, looked at ten times a second.
+    """
     started = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", "asr", *words])
     peak = 0
+    used_s: dict[int, float] = {}
     while process.poll() is None:
-        peak = max(peak, sum(_resident(pid) for pid in _family(process.pid)))
+        family = list(_family(process.pid))
+        peak = max(peak, sum(_resident(pid) for pid in family))
+        used_s |= {pid: used for pid in family if (used := _cpu_s(pid))}
         time.sleep(0.1)
-    return time.perf_counter() - started, peak / 1024, process.returncode
+    return time.perf_counter() - started, sum(used_s.values()), peak / 1024, process.returncode
 
 
 def _family(pid: int) -> Iterator[int]:
@@ -97,6 +182,15 @@ def _resident(pid: int) -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("VmRSS")), 0)
 
 
+def _cpu_s(pid: int) -> float:
+    """Seconds that a process has computed for, itself."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _write(path: Path, lines: list[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(lines))
@@ -113,8 +207,11 @@ def main(words: list[str]) -> None:
         print(f"fabricated in {time.perf_counter() - started:.0f} s", flush=True)
         for label in ("prepared", "called again"):
             prepare = ["prepare", *command, f"folder={root / 'data'}", *words[1:]]
-            seconds, peak, status = measure(prepare)
-            print(f"{label} in {seconds:.1f} s, peak memory {peak:.0f} MiB, exit status {status}", flush=True)
+            seconds, cpu_s, peak, status = measure(prepare)
+            memory = f"peak memory {peak:.0f} MiB"
+            print(
+                f"{label} in {seconds:.1f} s ({cpu_s:.1f} CPU s), {memory}, exit status {status}", flush=True
+            )
     finally:
         shutil.rmtree(root)
 
