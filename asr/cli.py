@@ -14,7 +14,19 @@ from asr import __version__
 from asr.config import describe, parse, split_words
 from asr.errors import UserError, did_you_mean
 
-COMMANDS = ["prepare", "train", "lm", "decode", "score", "transcribe", "bench", "compare", "export-data"]
+COMMANDS = [
+    "prepare",
+    "train",
+    "lm",
+    "decode",
+    "score",
+    "align",
+    "transcribe",
+    "bench",
+    "compare",
+    "report",
+    "export-data",
+]
 
 
 def main(words: list[str] | None = None) -> int:

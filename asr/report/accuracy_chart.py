@@ -21,7 +21,7 @@ ANCHORS: dict[str, Anchor] = {  # where a label stands: alignment and offset in 
     "left above": ("right", -6, -12),
 }
 HEIGHT = 400
-PLOT = (640.0, 340.0)  # pixels that the labels' places are worked out for
+WIDE, NARROW, TALL = 700.0, 230.0, 340.0  # pixels of a plot that the labels' places are worked out for
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 LETTER, LINE = 6.3, 13.0  # size of a letter of the labels, pixels
 
@@ -89,31 +89,48 @@ def points(results: Results, split: str, metric: str, clock: str) -> list[dict[s
     front = {id(own_rows[i]) for i in pareto_front([(row["time_s"], row["rate"]) for row in own_rows])}
     for row in rows:
         row["front"] = id(row) in front
-    for row, anchor in zip(own_rows, place_labels(own_rows), strict=True):
-        row["anchor"] = anchor
+    for row, wide, narrow in zip(
+        own_rows,
+        place_labels(own_rows, own_rows, WIDE),
+        place_labels(own_rows, [row for row in own_rows if row["front"]], NARROW),
+        strict=True,
+    ):
+        row |= {"anchor": wide, "narrow": narrow}
     return rows
 
 
-def place_labels(rows: list[dict[str, Any]]) -> list[str]:
-    """Choose a side for every point's label that keeps it clear of points, the front and other labels.
+def place_labels(
+    rows: list[dict[str, Any]], labelled: list[dict[str, Any]], plot_width: float
+) -> list[str | None]:
+    """Choose a side for points' labels that keeps them clear of points, the front and other labels.
 
-    Greedy, in order of time; the plot's size is taken to be `PLOT`, so that it is a good guess on others.
+    Greedy, in order of time.
+
+    Args:
+        rows: the points.
+        labelled: those of them with a label.
+        plot_width: in pixels.
+
+    Returns:
+        A key of `ANCHORS` for each point, None without a label.
     """
     if not rows:
         return []
-    columns = _to_pixels([row["time_s"] for row in rows], PLOT[0])
-    lines = [PLOT[1] - y for y in _to_pixels([row["rate"] for row in rows], PLOT[1])]
+    columns = _to_pixels([row["time_s"] for row in rows], plot_width)
+    lines = [TALL - y for y in _to_pixels([row["rate"] for row in rows], TALL)]
     points = [(x - 6, y - 6, x + 6, y + 6) for x, y in zip(columns, lines, strict=True)]
     front = sorted((x, y) for row, x, y in zip(rows, columns, lines, strict=True) if row["front"])
     taken = [*points, *_steps(front)]
-    chosen = [""] * len(rows)
+    chosen: list[str | None] = [None] * len(rows)
     for i in sorted(range(len(rows)), key=lambda i: columns[i]):
+        if rows[i] not in labelled:
+            continue
         width = LETTER * len(rows[i]["model"])
         best = ("right", float("inf"), points[i])
         for anchor, (align, dx, dy) in ANCHORS.items():
             left = columns[i] + dx - (width if align == "right" else 0.0)
             box = (left, lines[i] + dy - LINE / 2, left + width, lines[i] + dy + LINE / 2)
-            outside = max(0.0, -box[0]) + max(0.0, box[2] - PLOT[0])
+            outside = max(0.0, -box[0]) + max(0.0, box[2] - plot_width)
             cost = LINE * outside + sum(_overlap(box, other) for other in taken)
             if cost < best[1]:
                 best = (anchor, cost, box)
@@ -149,12 +166,12 @@ def _spec(rows: list[dict[str, Any]], split: str, metric: str, clock: str) -> di
     color = alt.Color(
         "family:N",
         scale=alt.Scale(domain=families, range=[theme.token(name) for name in families]),
-        legend=alt.Legend(title=None, orient="top"),
+        legend=alt.Legend(title=None, orient="top", symbolOpacity=1),
     )
     shape = alt.Shape(
         "family:N",
         scale=alt.Scale(domain=families, range=[theme.look(name).shape for name in families]),
-        legend=alt.Legend(title=None, orient="top"),
+        legend=alt.Legend(title=None, orient="top", symbolOpacity=1),
     )
     shown = ("model", "run with", "layers", "size", "rate (95 %)", "time", "seeds")
     tooltip = [alt.Tooltip(f"{name}:N") for name in shown]
@@ -180,11 +197,11 @@ def _spec(rows: list[dict[str, Any]], split: str, metric: str, clock: str) -> di
         .encode(color=color, shape=shape, tooltip=tooltip)
     )
     labels = [
-        base.transform_filter(f"datum.anchor === '{anchor}' && (labels || datum.front)")
+        base.transform_filter(f"(labels ? datum.anchor : datum.narrow) === '{anchor}'")
         .mark_text(align=align, dx=dx, dy=dy, fontSize=11, color="~ink")
         .encode(text="model:N", tooltip=tooltip)
         for anchor, (align, dx, dy) in ANCHORS.items()
-        if any(row.get("anchor") == anchor for row in rows)
+        if any(anchor in (row.get("anchor"), row.get("narrow")) for row in rows)
     ]
     # The page sets `labels` to false on a narrow screen, where the front alone is labelled.
     chart = alt.layer(front, intervals, exchanged, own, *labels).add_params(

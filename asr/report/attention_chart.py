@@ -20,7 +20,7 @@ from asr.errors import UserError
 from asr.recognizer import Recognizer
 from asr.report import theme
 from asr.report.attention_maps import AttentionMaps, approximation_errors, attention_maps
-from asr.report.figure import Figure, Panel, Provenance, lines_of, spec_of
+from asr.report.figure import LINE_LEGEND, Figure, Panel, Provenance, lines_of, spec_of
 from asr.report.findings import main_split
 
 SIZE = 340  # of a map, pixels
@@ -54,11 +54,9 @@ def figures(
     cuts = sorted(load_cuts(results.data[split].manifest), key=lambda cut: (cut.duration, cut.id))
     rate = recognizer.config.features.sample_rate
     cut = _choose(cuts, utterance, split)
-    pictured = ["full", *(name for name in names if theme.family(name) in ("clustered", "i-clustered"))]
+    pictured = ["full", *(first_of(kind, names) for kind in ("clustered", "i-clustered"))]
     text = cut.supervisions[0].text or ""
-    maps = attention_maps(
-        recognizer, torch.from_numpy(load_cut(cut, rate)), text, list(dict.fromkeys(pictured)), layer, head
-    )
+    maps = attention_maps(recognizer, torch.from_numpy(load_cut(cut, rate)), text, pictured, layer, head)
     model = f"{candidate.label}, seed {training.seed}"
     yield Figure(
         key="figure-8",
@@ -135,6 +133,11 @@ def mechanisms(results: Results, candidate: Candidate) -> list[str]:
     return theme.in_family_order(found)
 
 
+def first_of(kind: str, names: list[str]) -> str:
+    """Return the first mechanism of a family."""
+    return next(name for name in names if theme.family(name) == kind)
+
+
 def _needs_shared_keys(attention: str) -> bool:
     build = MECHANISMS[parse_name(attention).mechanism].build
     return bool(getattr(build, "needs_shared_keys", False))
@@ -178,9 +181,9 @@ def _map_spec(maps: AttentionMaps, name: str) -> dict[str, Any]:
     edge, near = -MARGIN * frames, -0.055 * frames
     # One scale for all maps, so that they compare: where all but the largest weights of the first saturate.
     scale = float(next(iter(maps.weights_NN.values())).float().flatten().sort().values[-max(1, frames // 2)])
-    shown = maps.spectrogram_TF - maps.spectrogram_TF.min()
-    spectrum_FT = shown.T.flip(0)  # low frequencies next to the map
-    span = float(shown.max()) or 1.0
+    low, high = maps.spectrogram_TF.flatten().quantile(torch.tensor([0.02, 0.995])).tolist()
+    spectrum_FT = (maps.spectrogram_TF - low).T.flip(0)  # low frequencies next to the map
+    span = (high - low) or 1.0
     images = [
         (
             picture((maps.weights_NN[name].clamp(min=0) / max(scale, 1e-9)) ** GAMMA, 1.0),
@@ -227,7 +230,7 @@ def _label_layers(
         )
     pixel = SIZE / (frames * (1 + MARGIN))
     tooltip = [alt.Tooltip(f"{name}:N") for name in ("label", "time", "confidence")]
-    for x, y, width in (("at", "edge", 4.6), ("edge", "at", 0.0)):
+    for x, y, width in (("at", "edge", 5.4), ("edge", "at", 0.0)):
         kept, free = [], -1e9
         for row in rows:
             half = max(4.0, width * len(str(row["label"])) / 2)
@@ -254,7 +257,7 @@ def _error_panel(rows: list[dict[str, float | int | str]], names: list[str]) -> 
         color=alt.Color(
             "series:N",
             scale=alt.Scale(domain=names, range=[theme.token(line.family) for line in lines]),
-            legend=alt.Legend(title=None, orient="right"),
+            legend=LINE_LEGEND,
         ),
     )
     dashes = alt.StrokeDash(

@@ -8,7 +8,7 @@ import altair as alt
 
 from asr.errors import UserError
 from asr.report import theme
-from asr.report.figure import Figure, Panel, Series, lines_of, spec_of
+from asr.report.figure import LINE_LEGEND, Figure, Panel, Series, lines_of, spec_of
 from asr.report.provenance import of_environment
 
 TITLES = {"forward": "forward, µs per position", "forward+backward": "forward and backward, µs per position"}
@@ -97,7 +97,7 @@ def _spec(rows: list[dict[str, Any]], lines: list[Series], title: str) -> dict[s
         color=alt.Color(
             "series:N",
             scale=alt.Scale(domain=names, range=[theme.token(line.family) for line in lines]),
-            legend=alt.Legend(title=None, orient="right"),
+            legend=LINE_LEGEND,
         ),
     )
     y = alt.Y("value:Q", title=title, scale=alt.Scale(type="log", nice=True), axis=alt.Axis(format="~g"))

@@ -6,7 +6,7 @@ import altair as alt
 
 from asr.compare.results import Results
 from asr.report import theme
-from asr.report.figure import Figure, Panel, Provenance, Series, lines_of, spec_of
+from asr.report.figure import LINE_LEGEND, Figure, Panel, Provenance, Series, lines_of, spec_of
 from asr.report.words import clock_words, error_words
 
 HEIGHT = 240
@@ -85,7 +85,7 @@ def _spec(
         color=alt.Color(
             "series:N",
             scale=alt.Scale(domain=labels, range=[theme.token(line.family) for line in lines]),
-            legend=alt.Legend(title=None, orient="right"),
+            legend=LINE_LEGEND,
         ),
         detail="seed:N",
     )

@@ -11,7 +11,11 @@ import vl_convert
 
 from asr.report import theme
 
-STATIC_WIDTH, STATIC_HEIGHT = 420, 280  # of one panel, pixels
+STATIC_WIDTH, STATIC_HEIGHT = 420, 280  # of one panel of several, pixels
+ALONE_WIDTH = 600  # of the only one
+LINE_LEGEND = alt.Legend(
+    title=None, orient="right", symbolType="stroke", symbolSize=300, symbolStrokeWidth=2, symbolOpacity=1
+)
 
 
 @dataclass(frozen=True)
@@ -140,11 +144,12 @@ def interactive_spec(panel: Panel) -> dict[str, Any]:
 
 def static_spec(figure: Figure) -> dict[str, Any]:
     """Return all panels of a figure as one picture on white paper, with Vega's own legend."""
+    width = ALONE_WIDTH if len(figure.panels) == 1 else STATIC_WIDTH
     hidden = [series.key for series in figure.series if not series.shown]
     panels = [
         {
             **_filtered(panel.spec, {"filter": {"not": {"field": "series", "oneOf": hidden}}}),
-            "width": panel.width or STATIC_WIDTH,
+            "width": panel.width or width,
             "height": panel.height,
             **({"title": panel.title} if panel.title else {}),
         }

@@ -1,0 +1,170 @@
+"""`asr align`: when the words and labels of known transcripts were said."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lhotse.cut import MonoCut
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.progress import track
+
+from asr import checkpoint
+from asr.alignment import AlignedToken, AlignedWord, align_text
+from asr.config import option
+from asr.data.audio import load_cut
+from asr.data.manifest import load_cuts
+from asr.data.module import manifest_path
+from asr.data.recording import Samples, read_recording
+from asr.errors import UserError
+from asr.recognizer import Recognizer
+from asr.scoring.ctm import CtmWord, write_ctm
+from asr.transcript_formats import textgrid
+from asr.transcription import MODES, TranscriptionConfig, emissions
+
+HELP = "times of words and phones: asr align exp/demo/full split=test, or … recording.wav text='go on'"
+POSITIONAL = "<run folder or checkpoint> [<audio file>]"
+
+
+@dataclass
+class Options:
+    """What to align, and how."""
+
+    split: str = option("test", help="split of the data, where no audio file is named")
+    data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
+    text: str = option("", help="transcript of the audio file; empty: what the .txt file beside it says")
+    attention: str = option("", help="attention mechanism; empty: the one of training")
+    backend: str = option("auto", help="auto | reference | native")
+    mode: str = option("onepass", help=" | ".join(MODES))
+    chunk_s: float = option(20.0, help="mode=chunked: length of a chunk", unit="s")
+    overlap_s: float = option(4.0, help="mode=chunked: what neighbours share", unit="s")
+    checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
+    output: str = option("", help="folder; empty: <run>/align/<split>, or the audio file's")
+    device: str = option("cpu", help="cpu | cuda")
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """What is aligned: samples at the model's rate, and where they lie in their recording."""
+
+    id: str
+    text: str
+    samples: Samples
+    recording: str
+    channel: str = "1"
+    start_s: float = 0.0
+
+
+def run(paths: list[Path], options: Options) -> None:
+    """Align, say where the times are, and list what could not be aligned."""
+    if not 1 <= len(paths) <= 2:
+        raise UserError("asr align takes a run folder or checkpoint, and at most one audio file")
+    path = Path(paths[0])
+    how = TranscriptionConfig(mode=options.mode, chunk_s=options.chunk_s, overlap_s=options.overlap_s)
+    how.check()
+    file = checkpoint.find(path, options.checkpoint)
+    recognizer = Recognizer.load(file, device=options.device)
+    recognizer.set_attention(options.attention or recognizer.config.attention, options.backend)
+    run_folder = path if path.is_dir() else file.parent.parent
+    if len(paths) == 2:
+        audio = Path(paths[1])
+        utterances: Iterator[Utterance] = iter([_from_file(audio, options.text, recognizer)])
+        count, folder, name = 1, Path(options.output or audio.parent), audio.stem
+    else:
+        if options.text:
+            raise UserError("text= is the transcript of an audio file: name the file as well")
+        cuts = list(load_cuts(manifest_path(options.data or _training_folder(run_folder), options.split)))
+        utterances = (_from_cut(cut, recognizer) for cut in cuts)
+        count, folder, name = len(cuts), Path(options.output or run_folder / "align" / options.split), ""
+
+    aligned: list[tuple[Utterance, list[AlignedWord]]] = []
+    errors = []
+    for utterance in track(utterances, "aligning", total=count, console=Console(stderr=True), transient=True):
+        try:
+            log_probs_TV = emissions(recognizer, utterance.samples, how, utterance.id)
+            words = align_text(
+                log_probs_TV, utterance.text, recognizer.tokenizer, recognizer.frame_s, utterance.id
+            )
+        except UserError as error:
+            errors.append(error.line)
+            continue
+        _write_textgrid(utterance, words, recognizer, folder / f"{name or _safe(utterance.id)}.TextGrid")
+        aligned.append((utterance, words))
+    if aligned:
+        _write_tables(aligned, folder, name or options.split)
+        print(f"{len(aligned)} of {count} utterances aligned: {folder}")
+    for line in errors:
+        print(f"asr: {line}", file=sys.stderr)
+    if errors:
+        raise UserError(f"{len(errors)} of {count} utterances could not be aligned")
+
+
+def _from_file(audio: Path, text: str, recognizer: Recognizer) -> Utterance:
+    if not text:
+        beside = audio.with_suffix(".txt")
+        if not beside.is_file():
+            raise UserError(f"{audio}: expected its transcript as text='…' or in {beside}, found neither")
+        text = beside.read_text(encoding="utf-8")
+    (samples,) = read_recording(audio, recognizer.config.features.sample_rate)
+    return Utterance(str(audio), " ".join(text.split()), samples, audio.stem)
+
+
+def _from_cut(cut: MonoCut, recognizer: Recognizer) -> Utterance:
+    samples = load_cut(cut, recognizer.config.features.sample_rate)
+    text = cut.supervisions[0].text or ""
+    return Utterance(cut.id, text, samples, cut.recording_id, str(cut.channel + 1), cut.start)
+
+
+def _training_folder(run_folder: Path) -> str:
+    config = run_folder / "config.yaml"
+    if not config.is_file():
+        raise UserError(f"{config}: not there, so name the data: data=<prepared folder or manifest>")
+    return str(OmegaConf.load(config).data.train[0])
+
+
+def _safe(name: str) -> str:
+    """Return a file name for an utterance."""
+    return name.replace("/", "_")
+
+
+def _write_textgrid(
+    utterance: Utterance, words: list[AlignedWord], recognizer: Recognizer, path: Path
+) -> None:
+    """Write one file for Praat, with a tier of words and one of labels; times count from the utterance."""
+    tokens = [token for word in words for token in word.tokens]
+    tiers = {
+        "words": [(word.start_s, word.end_s, word.word) for word in words],
+        f"{recognizer.tokenizer.unit}s": [(token.start_s, token.end_s, token.label) for token in tokens],
+    }
+    duration_s = len(utterance.samples) / recognizer.config.features.sample_rate
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textgrid(tiers, duration_s), encoding="utf-8")
+
+
+def _write_tables(aligned: list[tuple[Utterance, list[AlignedWord]]], folder: Path, name: str) -> None:
+    """Write `<name>.words.ctm` and `<name>.tokens.ctm`, by recording time, and `<name>.jsonl`."""
+    write_ctm(
+        folder / f"{name}.words.ctm",
+        [_ctm(utterance, word.word, word) for utterance, words in aligned for word in words],
+    )
+    write_ctm(
+        folder / f"{name}.tokens.ctm",
+        [_ctm(u, token.label, token) for u, words in aligned for word in words for token in word.tokens],
+    )
+    with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+        for utterance, words in aligned:
+            entry = {"id": utterance.id, "words": [asdict(word) for word in words]}
+            file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+
+def _ctm(utterance: Utterance, label: str, said: AlignedWord | AlignedToken) -> CtmWord:
+    return CtmWord(
+        utterance.recording,
+        utterance.channel,
+        round(utterance.start_s + said.start_s, 3),
+        round(said.end_s - said.start_s, 3),
+        label,
+        said.confidence,
+    )

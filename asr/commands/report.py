@@ -1,0 +1,40 @@
+"""`asr report`: the page of a finished or a running comparison, written again."""
+
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from asr.compare.results import read_results
+from asr.config import option
+from asr.errors import UserError
+from asr.report.page import ReportOptions, write_report
+
+__all__ = ["HELP", "POSITIONAL", "Options", "run"]
+
+HELP = "write a comparison's report.html again: asr report exp/demo/compare bench=exp/bench.json layer=3"
+POSITIONAL = "<folder of asr compare>"
+
+
+@dataclass
+class Options(ReportOptions):
+    """Options of `asr report`."""
+
+    open: bool = option(False, help="show the page in a browser")
+
+
+def run(paths: Sequence[str | Path], options: Options) -> Path:
+    """Write the report beside results.json and say where it is.
+
+    Raises:
+        UserError: not one folder, no results in it, or an option that can't be used.
+    """
+    if len(paths) != 1:
+        raise UserError(f"asr report takes one {POSITIONAL}, found {len(paths)}")
+    path = Path(paths[0])
+    results = read_results(path)
+    page = write_report(results, path if path.is_dir() else path.parent, options)
+    print(f"report: {page}")
+    if options.open:
+        webbrowser.open(page.resolve().as_uri())
+    return page
