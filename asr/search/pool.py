@@ -45,10 +45,13 @@ class SearchPool:
         self._done: deque[Found | Future[Found]] = deque()
         self._executor: ProcessPoolExecutor | None = None
         if jobs > 1:
-            # Not forked: this process has run threads, of PyTorch and perhaps of CUDA.
+            # Not forked from this process, which has run threads, of PyTorch and perhaps of CUDA, but from
+            # one that has only imported.
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload([__name__])
             self._executor = ProcessPoolExecutor(
                 jobs,
-                multiprocessing.get_context("spawn"),
+                context,
                 initializer=_start_worker,
                 initargs=(name, tokenizer.state(), beam),
             )

@@ -80,7 +80,7 @@ class PrefixSearch:
         ]
 
     def _decode(self, log_probs_TV: Tensor) -> TokenPath:
-        beam = [_Prefix(None, BLANK, self._fusion.start(), 0.0, log_blank=0.0)]
+        beam = [Prefix(None, BLANK, self._fusion.start(), 0.0, log_blank=0.0)]
         for log_probs_V in log_probs_TV.numpy():
             beam = self._step(beam, log_probs_V)
         scored = [(prefix.score + self._fusion.finish(prefix.context), prefix) for prefix in beam]
@@ -91,7 +91,7 @@ class PrefixSearch:
         best.alternatives.extend(others)
         return best
 
-    def _step(self, beam: list["_Prefix"], log_probs_V: NDArray[np.float32]) -> list["_Prefix"]:
+    def _step(self, beam: list["Prefix"], log_probs_V: NDArray[np.float32]) -> list["Prefix"]:
         """Read a frame: every prefix stays as it is, on blank or on its last label, or grows by a label."""
         log_probs: list[float] = log_probs_V.tolist()
         labels = self._labels(log_probs_V)
@@ -108,7 +108,7 @@ class PrefixSearch:
                 child = prefix.children.get(label)
                 if child is None:
                     context, added = self._fusion.extend(prefix.context, label)
-                    child = prefix.children[label] = _Prefix(prefix, label, context, prefix.added + added)
+                    child = prefix.children[label] = Prefix(prefix, label, context, prefix.added + added)
                 child.next_label = _log_add(child.next_label, before + log_probs[label])
                 reached[child] = None
         for prefix in reached:
@@ -126,12 +126,12 @@ class PrefixSearch:
         return [label for label in likely.tolist() if label != BLANK]
 
 
-class _Prefix:
+class Prefix:
     """A label sequence, as a node of the tree of those that are kept, with its probability."""
 
     def __init__(
         self,
-        parent: "_Prefix | None",
+        parent: "Prefix | None",
         label: int,
         context: Context,
         added: float,
@@ -141,7 +141,7 @@ class _Prefix:
         self.label = label
         self.context = context
         self.added = added  # by the language model
-        self.children: dict[int, _Prefix] = {}
+        self.children: dict[int, Prefix] = {}
         # Log probability of the alignments that end on blank, and of those that end on the label.
         self.log_blank, self.log_label = log_blank, IMPOSSIBLE
         self.next_blank, self.next_label = IMPOSSIBLE, IMPOSSIBLE

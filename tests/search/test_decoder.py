@@ -1,38 +1,116 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
+import torchaudio.models.decoder
 
 from asr.errors import UserError
-from asr.search.decoder import DECODERS, BeamConfig, build_decoder
+from asr.search.cuda_beam import CudaSearch
+from asr.search.decoder import BeamConfig, build_decoder, words_of
+from asr.search.path import TokenPath, Word
 from asr.text.lexicon import Lexicon
-from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer
+from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer
 
 LEXICON = Lexicon({"GO": [("G", "OW")], "ON": [("AA", "N")]})
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
+def spelled(tokenizer, text):
+    """[1, T, V] log-probabilities of a text with a blank after each label."""
+    ids = tokenizer.encode(text)
+    log_probs = torch.full((1, 2 * len(ids), len(tokenizer)), -9.0)
+    log_probs[
+        0, torch.arange(2 * len(ids)), torch.tensor([label for index in ids for label in (index, 0)])
+    ] = 0.0
+    return log_probs
+
+
+@pytest.mark.parametrize("decoder", ["greedy", "beam", "prefix"])
 def test_every_decoder_gives_words_for_phones(decoder):
     if decoder == "beam":
         pytest.importorskip("flashlight.lib.text", reason="flashlight-text is not installed")
     tokenizer = PhoneTokenizer(LEXICON)
-    ids = tokenizer.encode("GO ON")
-    log_probs = torch.full((1, 8, len(tokenizer)), -9.0)
-    log_probs[0, torch.arange(8), torch.tensor([label for index in ids for label in (index, 0)])] = 0.0
-    (path,) = build_decoder(decoder, tokenizer, BeamConfig())(log_probs, torch.tensor([8]))
+    search = build_decoder(decoder, tokenizer, BeamConfig())
+    (path,) = search(spelled(tokenizer, "GO ON"), torch.tensor([8]))
     assert path.text == "GO ON"
-    assert path.ids == ids
+    assert path.ids == tokenizer.encode("GO ON")
     assert path.frames == [0, 2, 4, 6]
+    assert path.ends == [1, 3, 5, 7]
     assert [(word.start, word.end) for word in path.words] == [(0, 2), (2, 4)]
 
 
-def test_characters_are_left_to_the_tokenizer():
+@pytest.mark.parametrize("decoder", ["greedy", "prefix"])
+def test_characters_are_left_to_the_tokenizer(decoder):
     tokenizer = CharacterTokenizer.train(["go on"])
-    log_probs = torch.nn.functional.one_hot(torch.tensor([tokenizer.encode("go")]), len(tokenizer)).float()
-    (path,) = build_decoder("greedy", tokenizer, BeamConfig())(log_probs, torch.tensor([2]))
+    (path,) = build_decoder(decoder, tokenizer, BeamConfig())(spelled(tokenizer, "go"), torch.tensor([4]))
     assert path.words is None
     assert path.text is None
     assert tokenizer.text(path.ids) == "go"
 
 
-def test_an_unknown_decoder_is_named():
+@pytest.mark.parametrize("text", ["go on", "go", "", "on go on"])
+def test_words_of_labels(text):
+    characters = CharacterTokenizer.train(["go on"])
+    pieces = SentencePieceTokenizer.train(["go on", "on go", "no", "no go"] * 20, 8)
+    for tokenizer in (characters, pieces):
+        ids = tokenizer.encode(text)
+        words = words_of(TokenPath(ids, [], []), tokenizer)
+        assert [word.word for word in words] == text.split()
+        assert [tokenizer.text(ids[word.start : word.end]) for word in words] == text.split()
+    gaps = characters.encode("go on")
+    gaps = [2, *gaps[:3], 2, *gaps[3:], 2]
+    assert words_of(TokenPath(gaps, [], []), characters) == [Word("go", 1, 3), Word("on", 5, 7)]
+
+
+def test_options_that_do_not_fit_are_named():
+    phones = PhoneTokenizer(LEXICON)
     with pytest.raises(UserError, match=r"decoder=beem.*'beam'"):
-        build_decoder("beem", PhoneTokenizer(LEXICON), BeamConfig())
+        build_decoder("beem", phones, BeamConfig())
+    with pytest.raises(UserError, match=r"decoder=greedy takes no language model, found beam.lm=a.arpa"):
+        build_decoder("greedy", phones, BeamConfig(lm="a.arpa"))
+    with pytest.raises(UserError, match=r"beam.size=0, beam.nbest=1: expected at least 1"):
+        build_decoder("prefix", phones, BeamConfig(size=0))
+
+
+def test_without_a_gpu_the_gpu_search_says_so(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match=r"decoder=cuda needs a CUDA device, found none; decoder=prefix"):
+        build_decoder("cuda", PhoneTokenizer(LEXICON), BeamConfig())
+
+
+@pytest.fixture
+def labels_of_gpu(monkeypatch):
+    """Stand in for torchaudio's CUDA decoder: labels that it would find, and what it was asked for."""
+    asked = {}
+
+    def build(tokens, **options):
+        asked.update(options, tokens=tokens)
+        hypotheses = [SimpleNamespace(tokens=[3, 4], score=-0.5), SimpleNamespace(tokens=[3], score=-2.0)]
+        return lambda log_probs, lengths: [hypotheses[: options["nbest"]]] * len(log_probs)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torchaudio.models.decoder, "cuda_ctc_decoder", build, raising=False)
+    return asked
+
+
+def test_the_gpu_search_refuses_tensors_elsewhere(labels_of_gpu):
+    tokenizer = PhoneTokenizer(LEXICON)
+    search = CudaSearch(tokenizer, beam=100, nbest=2)
+    assert labels_of_gpu["beam_size"] == len(tokenizer)
+    assert labels_of_gpu["blank_skip_threshold"] == 1.0
+    with pytest.raises(UserError, match=r"needs the model on a CUDA device, found cpu: device=cuda"):
+        search(spelled(tokenizer, "GO"), torch.tensor([4]))
+
+
+@pytest.mark.gpu
+def test_the_gpu_search_finds_what_the_prefix_search_finds():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    tokenizer = PhoneTokenizer(LEXICON)
+    generator = torch.Generator().manual_seed(0)
+    log_probs = (3 * torch.randn(4, 30, len(tokenizer), generator=generator)).log_softmax(-1)
+    lengths = torch.tensor([30, 17, 5, 1])
+    options = BeamConfig(size=len(tokenizer), nbest=2)
+    found = build_decoder("cuda", tokenizer, options)(log_probs.cuda(), lengths.cuda())
+    expected = build_decoder("prefix", tokenizer, options)(log_probs, lengths)
+    assert [path.text for path in found] == [path.text for path in expected]
+    assert [path.frames for path in found] == [path.frames for path in expected]

@@ -1,0 +1,175 @@
+import itertools
+import math
+
+import pytest
+import torch
+
+from asr.errors import UserError
+from asr.lm.arpa import read_vocabulary, write_arpa
+from asr.lm.kneser_ney import estimate
+from asr.lm.ngram import NgramModel
+from asr.search.fusion import NoModel, TokenModel, WordModel, build_fusion
+from asr.search.prefix import Prefix, PrefixSearch
+from asr.text.lexicon import Lexicon
+from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer
+
+EVERYTHING = {"beam": 10**6, "token_threshold": math.inf}
+GAME = ["go on", "on go", "no", "no go"]
+
+
+def random_log_probs(seed, frames, size):
+    generator = torch.Generator().manual_seed(seed)
+    return (2 * torch.randn(1, frames, size, generator=generator)).log_softmax(-1)
+
+
+def collapse(labels):
+    return tuple(label for label, _ in itertools.groupby(labels) if label)
+
+
+def brute_force(log_probs_TV):
+    """Log probability of every label sequence: the sum over all alignments."""
+    frames, size = log_probs_TV.shape
+    found = {}
+    for labels in itertools.product(range(size), repeat=frames):
+        probability = math.exp(sum(float(log_probs_TV[t, label]) for t, label in enumerate(labels)))
+        found[collapse(labels)] = found.get(collapse(labels), 0.0) + probability
+    return {ids: math.log(probability) for ids, probability in found.items()}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_all_alignments_are_added_up(seed):
+    log_probs = random_log_probs(seed, 5, 4)
+    expected = sorted(brute_force(log_probs[0]).items(), key=lambda item: -item[1])
+    search = PrefixSearch(NoModel(), nbest=len(expected), **EVERYTHING)
+    (best,) = search(log_probs, torch.tensor([5]))
+    found = [best, *best.alternatives]
+    assert [tuple(path.ids) for path in found] == [ids for ids, _ in expected]
+    assert [path.score for path in found] == pytest.approx([score for _, score in expected], abs=1e-4)
+
+
+def test_a_narrow_beam_finds_less_but_never_more():
+    for seed in range(3):
+        log_probs = random_log_probs(seed, 5, 4)
+        expected = brute_force(log_probs[0])
+        for beam in (1, 2, 4):
+            (path,) = PrefixSearch(NoModel(), beam=beam)(log_probs, torch.tensor([5]))
+            assert path.score <= expected[tuple(path.ids)] + 1e-4
+
+
+def test_what_is_behind_an_utterance_is_not_read():
+    log_probs = random_log_probs(0, 8, 4).repeat(2, 1, 1)
+    log_probs[0, 5:] = torch.nan
+    search = PrefixSearch(NoModel(), **EVERYTHING)
+    alone = search(log_probs[:1, :5], torch.tensor([5]))[0]
+    together = search(log_probs, torch.tensor([5, 8]))
+    assert together[0] == alone
+    assert together[1] == search(log_probs[1:], torch.tensor([8]))[0]
+    assert search(log_probs, torch.tensor([0, 0]))[0].ids == []
+
+
+def test_frames_are_those_of_the_best_alignment():
+    labels = torch.tensor([0, 2, 2, 0, 2, 1, 0])
+    log_probs = torch.full((1, 7, 3), math.log(0.05))
+    log_probs[0, torch.arange(7), labels] = math.log(0.9)
+    (path,) = PrefixSearch(NoModel())(log_probs, torch.tensor([7]))
+    assert (path.ids, path.frames, path.ends) == ([2, 2, 1], [1, 4, 5], [3, 5, 6])
+    assert path.confidences == pytest.approx([0.9] * 3)
+
+
+def test_what_leaves_the_beam_leaves_the_memory():
+    """The tree of an hour would not fit if every prefix ever tried stayed in it."""
+    search = PrefixSearch(NoModel(), beam=4)
+    root = Prefix(None, 0, NoModel().start(), 0.0, log_blank=0.0)
+    beam = [root]
+    for log_probs_V in random_log_probs(1, 300, 6)[0].numpy():
+        beam = search._step(beam, log_probs_V)
+    tree, waiting = 0, [root]
+    while waiting:
+        waiting += waiting.pop().children.values()
+        tree += 1
+    assert 100 < tree <= 4 * max(len(prefix.labels()) for prefix in beam) + 1
+
+
+@pytest.fixture
+def lms(tmp_path):
+    """N-gram models of the words and of the characters of a few sentences."""
+    pytest.importorskip("flashlight.lib.text", reason="flashlight-text is not installed")
+    tokenizer = CharacterTokenizer.train(GAME)
+    write_arpa(estimate([text.split() for text in GAME], 2), tmp_path / "words.arpa")
+    write_arpa(
+        estimate([tokenizer.tokens(tokenizer.encode(text)) for text in GAME], 2, tokenizer.symbols[1:]),
+        tmp_path / "characters.arpa",
+    )
+    return tmp_path
+
+
+def log10_of(path):
+    """A function of words: log10 of the probability of the whole sentence."""
+    names = sorted(read_vocabulary(path).words)
+    model = NgramModel(path, names)
+
+    def score(words):
+        state, total = model.start(), 0.0
+        for word in words:
+            state, log10 = model.score(state, names.index(word if word in names else "<unk>"))
+            total += log10
+        return total + model.finish(state)
+
+    return score
+
+
+@pytest.mark.parametrize("kind", ["words", "characters"])
+def test_the_language_model_counts_at_labels_or_at_words(kind, lms):
+    """Against every label sequence, each with all its alignments and the model's whole sentence."""
+    tokenizer = CharacterTokenizer.train(GAME)
+    fusion = build_fusion(str(lms / f"{kind}.arpa"), tokenizer, 1.5, -0.7)
+    assert isinstance(fusion, WordModel if kind == "words" else TokenModel)
+    for seed in range(3):
+        log_probs = random_log_probs(seed, 4, len(tokenizer))
+        log_probs[..., 1] = -30.0  # <unk>
+        (found,) = PrefixSearch(fusion, **EVERYTHING)(log_probs, torch.tensor([4]))
+        log10, scores = log10_of(lms / f"{kind}.arpa"), {}
+        for ids, score in brute_force(log_probs[0]).items():
+            words = tokenizer.tokens(ids) if kind == "characters" else tokenizer.text(ids).split()
+            scores[ids] = score + 1.5 * log10(words)
+            scores[ids] -= 0.7 * len(words) * (kind == "words")
+        best = max(scores, key=scores.get)
+        assert tuple(found.ids) == best
+        assert found.score == pytest.approx(scores[best], abs=1e-3)
+
+
+def test_a_language_model_turns_the_scale(lms):
+    """`nn` is as probable as `no`, which alone is a word."""
+    tokenizer = CharacterTokenizer.train(GAME)
+    log_probs = torch.full((1, 2, len(tokenizer)), -9.0)
+    index = tokenizer.symbols.index
+    log_probs[0, 0, index("n")] = -0.1
+    log_probs[0, 1, index("o")], log_probs[0, 1, index("g")] = -0.8, -0.7
+    without = PrefixSearch(NoModel())(log_probs, torch.tensor([2]))[0]
+    with_lm = PrefixSearch(build_fusion(str(lms / "words.arpa"), tokenizer, 1.0, 0.0))
+    assert tokenizer.text(without.ids) == "ng"
+    assert tokenizer.text(with_lm(log_probs, torch.tensor([2]))[0].ids) == "no"
+    weightless = with_lm.with_weights(50, 0.0, 0.0)
+    assert tokenizer.text(weightless(log_probs, torch.tensor([2]))[0].ids) == "ng"
+
+
+def test_words_of_pieces(lms):
+    tokenizer = SentencePieceTokenizer.train(GAME * 20, 8)
+    fusion = build_fusion(str(lms / "words.arpa"), tokenizer, 1.0, 0.0)
+    assert isinstance(fusion, WordModel)
+    context, score = fusion.start(), 0.0
+    for label in tokenizer.encode("no go on"):
+        context, added = fusion.extend(context, label)
+        score += added
+    assert score + fusion.finish(context) == pytest.approx(log10_of(lms / "words.arpa")(["no", "go", "on"]))
+
+
+def test_models_that_do_not_fit_are_refused(lms):
+    phones = PhoneTokenizer(Lexicon({"go": [("G", "OW")]}))
+    with pytest.raises(UserError, match=r"words.arpa: a model of words; decoder=prefix of phones"):
+        build_fusion(str(lms / "words.arpa"), phones, 1.0, 0.0)
+    capitals = CharacterTokenizer.train([text.upper() for text in GAME])
+    with pytest.raises(UserError, match=r"words.arpa: .*another case than those of the model's texts"):
+        build_fusion(str(lms / "words.arpa"), capitals, 1.0, 0.0)
+    with pytest.raises(UserError, match=r"none.arpa: expected an ARPA or KenLM file, found none"):
+        build_fusion(str(lms / "none.arpa"), capitals, 1.0, 0.0)
