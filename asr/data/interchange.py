@@ -47,12 +47,12 @@ def write_kaldi(cuts: CutSet, folder: Path, split: str) -> Path:
                 speaker=speaker,
             )
         )
-    prefix = not all(segment.id.startswith(segment.speaker) for segment in supervisions)
+    if not all(segment.id.startswith(segment.speaker) for segment in supervisions):
+        supervisions = [fastcopy(segment, id=f"{segment.speaker}-{segment.id}") for segment in supervisions]
     export_to_kaldi(
         RecordingSet.from_recordings(cut.recording for cut in recordings.values()),
         SupervisionSet.from_segments(supervisions),
         directory,
-        prefix_spk_id=prefix,
     )
     _write_spk2utt(directory)
     return directory

