@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.resources
+import os
 import re
 import typing
 from collections.abc import Iterator
@@ -45,7 +46,7 @@ def describe(schema: type, prefix: str = "") -> Iterator[tuple[str, str, str, st
 
 def split_words(words: list[str]) -> tuple[list[str], list[str]]:
     """Split command-line words into paths and `key=value` options; a word that is a file is a path."""
-    options = [word for word in words if KEY_VALUE.match(word) and not Path(word).exists()]
+    options = [word for word in words if KEY_VALUE.match(word) and not os.path.exists(word)]
     return [word for word in words if word not in options], options
 
 

@@ -93,8 +93,8 @@ def textgrid(tiers: dict[str, list[Interval]], duration_s: float) -> str:
         duration_s: end of every tier.
     """
     ends = [interval[1] for intervals in tiers.values() for interval in intervals]
-    end_s = max([duration_s, *ends])
-    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {end_s:g}"]
+    end_s = round(max([duration_s, *ends]), 6)
+    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", "xmin = 0", f"xmax = {end_s}"]
     lines += ["tiers? <exists>", f"size = {len(tiers)}", "item []:"]
     for number, (name, intervals) in enumerate(tiers.items(), start=1):
         filled = _filled(intervals, end_s)
@@ -103,7 +103,7 @@ def textgrid(tiers: dict[str, list[Interval]], duration_s: float) -> str:
             '        class = "IntervalTier"',
             f"        name = {_quoted(name)}",
         ]
-        lines += ["        xmin = 0", f"        xmax = {end_s:g}", f"        intervals: size = {len(filled)}"]
+        lines += ["        xmin = 0", f"        xmax = {end_s}", f"        intervals: size = {len(filled)}"]
         for i, (start, end, label) in enumerate(filled, start=1):
             lines += [f"        intervals [{i}]:", f"            xmin = {start}", f"            xmax = {end}"]
             lines += [f"            text = {_quoted(label)}"]

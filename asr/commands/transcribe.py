@@ -66,8 +66,12 @@ def run(paths: list[Path], options: Options) -> None:
             else:
                 _write(transcripts, file, options, alone=len(files) == 1)
             progress.advance(task)
+    if len(files) == 1 and errors:
+        raise UserError(errors[0])
+    for line in errors:
+        print(f"asr: {line}", file=sys.stderr)
     if errors:
-        raise UserError("; ".join(errors))
+        raise UserError(f"{len(errors)} of {len(files)} files could not be transcribed")
 
 
 def _audio_files(paths: list[Path]) -> list[Path]:

@@ -1,0 +1,57 @@
+"""Times of known transcripts, against the tones' true ones."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+import soundfile
+
+from asr.cli import main
+from asr.data.manifest import load_cuts
+from asr.scoring.ctm import CtmWord, read_ctm
+
+
+def test_a_split_is_aligned(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
+    assert main(["align", str(trained), "split=test", f"output={tmp_path}"]) == 0
+    cuts = {cut.recording_id: cut for cut in load_cuts(tone_corpus / "test.cuts.jsonl.gz")}
+    entries = read_ctm(tmp_path / "test.words.ctm")
+    words = [entry for entry in entries if isinstance(entry, CtmWord)]
+    for recording, cut in cuts.items():
+        own = [word for word in words if word.file == recording]
+        assert " ".join(word.word for word in own) == cut.supervisions[0].text
+        audio, rate = soundfile.read(cut.recording.sources[0].source)
+        quiet = [i / rate for i in range(0, len(audio) - 240, 240) if abs(audio[i : i + 240]).max() < 0.05]
+        for before, after in itertools.pairwise(own):
+            gap = [time for time in quiet if before.middle_s < time < after.middle_s]
+            assert gap, "the words lie on either side of the pause between them"
+            assert before.start_s < gap[0]
+            assert after.start_s > gap[0] - 0.03
+        assert all(word.confidence > 0.5 for word in own)
+    lines = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in lines] == list(cuts)
+    assert len(list(tmp_path.glob("*.TextGrid"))) == len(cuts)
+    labels = [token["label"] for word in lines[0]["words"] for token in word["tokens"]]
+    grid = (tmp_path / f"{lines[0]['id']}.TextGrid").read_text()
+    phones = grid[grid.index('name = "phones"') :]
+    assert [label for label in re.findall(r'text = "(.*)"', phones) if label] == labels
+
+
+def test_an_audio_file_is_aligned_with_its_text(
+    trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = next(iter(load_cuts(tone_corpus / "test.cuts.jsonl.gz")))
+    audio = tmp_path / "x.wav"
+    audio.write_bytes(Path(cut.recording.sources[0].source).read_bytes())
+    assert main(["align", str(trained), str(audio)]) == 1
+    assert "x.wav: expected its transcript" in capsys.readouterr().err
+    audio.with_suffix(".txt").write_text(cut.supervisions[0].text + "\n")
+    assert main(["align", str(trained), str(audio), "mode=chunked"]) == 0
+    assert (tmp_path / "x.TextGrid").exists()
+    assert len(read_ctm(tmp_path / "x.words.ctm")) == len(cut.supervisions[0].text.split())
+    capsys.readouterr()
+    assert main(["align", str(trained), str(audio), f"text={'cat ' * 300}"]) == 1
+    printed = capsys.readouterr().err
+    assert "x.wav: its transcript needs 900 encoder frames" in printed
+    assert "1 of 1 utterances could not be aligned" in printed
