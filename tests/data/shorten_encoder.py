@@ -1,9 +1,10 @@
-"""Shorten (version 2) and SPHERE written by the tests, so that reading them is held against known samples.
+"""Shorten (versions 1 and 2) and SPHERE, written by the tests to hold reading against known samples.
 
 Robinson, *Shorten: simple lossless and near-lossless waveform compression* (1994). Every function of the
 format that a 16-bit file can hold is there: DIFF0 to DIFF3, QLPC, ZERO, BITSHIFT, BLOCKSIZE, VERBATIM, QUIT.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,7 @@ def shorten(
     lpc: int = 0,
     means: int = MEANS,
     verbatim: bytes = b"",
+    version: int = 2,
 ) -> bytes:
     """Compress [samples] or [samples, channels]; `lpc`: order of linear prediction, used in odd blocks."""
     columns = samples.reshape(len(samples), -1).T.astype(np.int64)
@@ -74,28 +76,47 @@ def shorten(
             bits.unsigned(BITSHIFT, COMMAND)
             bits.unsigned(shift, SHIFT)
         for block, past, means_of in zip(blocks, history, offsets, strict=True):
-            _write_block(bits, (block >> shift).tolist(), past, means_of, shift, lpc, start // BLOCKSIZE)
+            rule = Rule(version, shift, lpc if start // BLOCKSIZE % 2 else 0)
+            _write_block(bits, (block >> shift).tolist(), past, means_of, rule)
     bits.unsigned(QUIT, COMMAND)
-    return b"ajkg\x02" + bits.packed()
+    return b"ajkg" + bytes([version]) + bits.packed()
 
 
-def _write_block(
-    bits: Bits, block: list[int], past: list[int], means_of: list[int], shift: int, lpc: int, number: int
-) -> None:
+@dataclass(frozen=True)
+class Rule:
+    """How a block is written.
+
+    Attributes:
+        version: of the format; 2 rounds where 1 cuts off.
+        shift: lowest bits that are not stored.
+        lpc: order of linear prediction; 0: differences.
+    """
+
+    version: int
+    shift: int
+    lpc: int
+
+    def half(self, of: int) -> int:
+        """What is added before a division by `of`."""
+        return of // 2 if self.version > 1 else 0
+
+
+def _write_block(bits: Bits, block: list[int], past: list[int], means_of: list[int], rule: Rule) -> None:
     offset = 0
     if means_of:
-        offset = _divided(sum(means_of) + len(means_of) // 2, len(means_of))
-        offset = offset >> (shift - 1) >> 1 if shift else offset
+        offset = _divided(sum(means_of) + rule.half(len(means_of)), len(means_of))
+        if rule.version > 1 and rule.shift:
+            offset = offset >> (rule.shift - 1) >> 1
     if any(block):
         joined = past + block
         candidates = {order: _differences(joined, len(past), order, offset) for order in range(4)}
         order = min(candidates, key=lambda order: sum(map(abs, candidates[order])))
         residual = candidates[order]
         coefficients: list[int] = []
-        if lpc and number % 2:
+        if rule.lpc:
             order = QLPC
-            coefficients = [40, -12, 5, 3, -2, 1][:lpc]
-            residual = _predicted(joined, len(past), coefficients, offset)
+            coefficients = [40, -12, 5, 3, -2, 1][: rule.lpc]
+            residual = _predicted(joined, len(past), coefficients, offset, 32 * (rule.version > 1))
         energy = max(0, int(np.log2(np.mean(np.abs(residual)) * 0.7 + 1)))
         bits.unsigned(order, COMMAND)
         bits.unsigned(energy, ENERGY)
@@ -108,7 +129,8 @@ def _write_block(
     else:
         bits.unsigned(ZERO, COMMAND)
     if means_of:
-        means_of[:] = [*means_of[1:], _divided(sum(block) + len(block) // 2, len(block)) << shift]
+        mean = _divided(sum(block) + rule.half(len(block)), len(block))
+        means_of[:] = [*means_of[1:], mean << rule.shift if rule.version > 1 else mean]
     past[:] = (past + block)[-len(past) :]
 
 
@@ -118,11 +140,11 @@ def _differences(joined: list[int], past: int, order: int, offset: int) -> list[
     return np.diff(np.array(joined), order)[past - order :].tolist()
 
 
-def _predicted(joined: list[int], past: int, coefficients: list[int], offset: int) -> list[int]:
+def _predicted(joined: list[int], past: int, coefficients: list[int], offset: int, bias: int) -> list[int]:
     """What linear prediction (coefficients in 32nds, rounded down) leaves."""
     centred = [value - offset for value in joined]
     return [
-        centred[i] - ((32 + sum(c * centred[i - 1 - j] for j, c in enumerate(coefficients))) >> 5)
+        centred[i] - ((bias + sum(c * centred[i - 1 - j] for j, c in enumerate(coefficients))) >> 5)
         for i in range(past, len(centred))
     ]
 
@@ -157,14 +179,22 @@ def sphere_header(
 
 
 def write_sphere(
-    path: Path, samples: NDArray[np.int_], rate: int = 16000, *, compressed: bool = False, lpc: int = 0
+    path: Path,
+    samples: NDArray[np.int_],
+    rate: int = 16000,
+    *,
+    compressed: bool = False,
+    lpc: int = 0,
+    version: int = 2,
 ) -> None:
-    """Write 16-bit SPHERE, plain or with embedded shorten."""
+    """Write 16-bit SPHERE, plain or with embedded shorten (version 1 as it was without means)."""
     columns = samples.reshape(len(samples), -1)
     path.parent.mkdir(parents=True, exist_ok=True)
     if compressed:
-        header = sphere_header(len(samples), rate, columns.shape[1], "pcm,embedded-shorten-v2.00")
-        path.write_bytes(header + shorten(samples, lpc=lpc))
+        coding = {1: "pcm,embedded-shorten-v1.09", 2: "pcm,embedded-shorten-v2.00"}[version]
+        header = sphere_header(len(samples), rate, columns.shape[1], coding)
+        means = MEANS if version > 1 else 0
+        path.write_bytes(header + shorten(samples, lpc=lpc, means=means, version=version))
     else:
         header = sphere_header(len(samples), rate, columns.shape[1])
         path.write_bytes(header + samples.astype("<i2").tobytes())

@@ -50,10 +50,10 @@ SIGNALS = {
 
 
 @pytest.mark.parametrize("name", SIGNALS)
-@pytest.mark.parametrize("lpc", [0, 3])
-def test_embedded_shorten_is_decoded_bit_for_bit(tmp_path: Path, name: str, lpc: int) -> None:
+@pytest.mark.parametrize(("version", "lpc"), [(2, 0), (2, 3), (1, 0), (1, 3)])
+def test_embedded_shorten_is_decoded_bit_for_bit(tmp_path: Path, name: str, version: int, lpc: int) -> None:
     path = tmp_path / "a.wv1"
-    write_sphere(path, SIGNALS[name], compressed=True, lpc=lpc)
+    write_sphere(path, SIGNALS[name], compressed=True, lpc=lpc, version=version)
     decoded = read_sphere(path)
     assert decoded.dtype == np.float32
     np.testing.assert_array_equal(decoded * 32768, SIGNALS[name].T)

@@ -20,6 +20,7 @@ from asr import cli
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
+from asr.lm.ngram import NgramModel
 from asr.text.cmudict import cmudict_entries
 from asr.text.lexicon import Lexicon
 from tests.recipes.wsj_miniature import (
@@ -112,6 +113,9 @@ def test_what_lies_beside_the_manifests(whole: Miniature, tmp_path: Path) -> Non
     assert not set(unknown) & set(lexicon)
     for name in ("bcb20onp", "tcb20onp", "bcb05onp", "tcb05cnp"):
         assert gzip.decompress((folder / "lm" / f"{name}.arpa.gz").read_bytes()).decode() == ARPA
+    model = NgramModel(folder / "lm" / "bcb20onp.arpa.gz", ["PRICES", "ZORKMIDS"])
+    assert model.score(model.start(), 0)[1] == pytest.approx(-0.3)
+    assert model.score(model.start(), 1)[1] == pytest.approx(-2.0 - 0.3)
     assert (folder / "lm" / "train.txt").read_text() == "PRICES ROSE\nNO BONDS FELL\nSIX ROSE\n"
     rules = json.loads((folder / "scoring.json").read_text())
     assert rules["drop"] == ["<NOISE>", "<SPOKEN_NOISE>", "<UNK>"]

@@ -13,7 +13,7 @@ from tests.data.shorten_encoder import write_sphere
 
 RATE = 16000
 ARPA = """\\data\\
-ngram 1=4
+ngram 1=5
 ngram 2=2
 
 \\1-grams:
@@ -21,6 +21,7 @@ ngram 2=2
 -0.6\t</s>
 -0.6\tPRICES\t-0.3
 -0.6\tROSE
+-2.0\t<UNK>
 
 \\2-grams:
 -0.3\t<s> PRICES
