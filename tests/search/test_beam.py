@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from asr.errors import UserError
+from asr.lm.arpa import write_arpa
+from asr.lm.kneser_ney import estimate
 from asr.search.beam import BeamSearch
 from asr.search.path import Word
 from asr.text.lexicon import Lexicon
-from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer
+from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer
 
 pytest.importorskip("flashlight.lib.text", reason="flashlight-text is not installed")
 
@@ -190,22 +192,124 @@ def test_a_language_model_chooses_among_homophones(tmp_path):
     assert decode("K AE T T", lm=lm).text == "KAT"
 
 
+def test_the_next_best_hypotheses_have_other_words():
+    (path,) = BeamSearch(TOKENIZER, nbest=4)(posterior("K AE T T _ S AE T", 0.7), torch.tensor([8]))
+    hypotheses = [path, *path.alternatives]
+    assert len({hypothesis.text for hypothesis in hypotheses}) == len(hypotheses) == 4
+    scores = [hypothesis.score for hypothesis in hypotheses]
+    assert scores == sorted(scores, reverse=True)
+    assert path.text == "CAT SAT"
+
+
+def test_other_weights_share_the_lexicon():
+    generator = torch.Generator().manual_seed(0)
+    log_probs = posterior("K AE T _ S AE T", 0.6)
+    log_probs += torch.randn(log_probs.shape, generator=generator)  # no two hypotheses are equal
+    search = BeamSearch(TOKENIZER)
+    for weights in (
+        {"beam": 2, "lm_weight": 1.0, "word_score": -5.0},
+        {"beam": 300, "lm_weight": 2.0, "word_score": 3.0},
+    ):
+        (shared,), (built,) = (
+            decoder(log_probs, torch.tensor([7]))
+            for decoder in (search.with_weights(**weights), BeamSearch(TOKENIZER, **weights))
+        )
+        assert shared == built
+        assert shared.score == built.score
+    assert search(log_probs, torch.tensor([7]))[0].score != shared.score
+
+
+@pytest.fixture
+def letters():
+    """Log-probabilities of a line of characters, `_` for blank, and their tokenizer."""
+    tokenizer = CharacterTokenizer.train(["go on goon so"])
+
+    def emissions(line):
+        ids = [0 if character == "_" else tokenizer.symbols.index(character) for character in line]
+        log_probs = torch.full((1, len(ids), len(tokenizer)), math.log(0.01 / (len(tokenizer) - 1)))
+        log_probs[0, torch.arange(len(ids)), torch.tensor(ids)] = math.log(0.99)
+        return log_probs, torch.tensor([len(ids)])
+
+    return tokenizer, emissions
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("ggo||on", "go on"),
+        ("g_oo_|_oonn__", "go on"),
+        ("go_o_n", "goon"),
+        ("|go|", "go"),
+        ("go_|_|on|so", "go on so"),
+        ("gs|on", "go on"),
+    ],
+)
+def test_characters_spell_words_of_a_list(letters, line, text):
+    tokenizer, emissions = letters
+    (path,) = BeamSearch(tokenizer, words=["go", "on", "goon", "so"])(*emissions(line))
+    assert path.text == text
+    for word in path.words:
+        assert tokenizer.text(path.ids[word.start : word.end]) == word.word
+    assert all(begin < end for begin, end in zip(path.frames, path.ends, strict=True))
+
+
+def test_pieces_spell_words_of_a_list():
+    texts = ["go on", "on go", "no", "no go"]
+    tokenizer = SentencePieceTokenizer.train(texts * 20, 8)
+    ids = tokenizer.encode("no go on")
+    log_probs = torch.full((1, 2 * len(ids), len(tokenizer)), -9.0)
+    for position, label in enumerate(ids):
+        log_probs[0, 2 * position, label] = log_probs[0, 2 * position + 1, 0] = 0.0
+    (path,) = BeamSearch(tokenizer, words=["go", "no", "on"])(log_probs, torch.tensor([2 * len(ids)]))
+    assert path.text == "no go on"
+    assert path.ids == ids
+
+
+def test_words_come_from_the_language_model(letters, tmp_path, caplog):
+    tokenizer, emissions = letters
+    write_arpa(estimate([["go", "on"], ["so", "go"], ["zoo"]], 2), tmp_path / "lm.arpa")
+    search = BeamSearch(tokenizer, lm=tmp_path / "lm.arpa")
+    assert search(*emissions("go|on"))[0].text == "go on"
+    assert "can't write 1 of 4 words, which won't be recognised: zoo" in caplog.text
+
+
+def test_another_casing_is_refused(letters, tmp_path):
+    tokenizer, _ = letters
+    write_arpa(estimate([["GO", "ON"], ["SO", "GO"]], 2), tmp_path / "upper.arpa")
+    with pytest.raises(UserError, match="written in another case than the model's texts"):
+        BeamSearch(tokenizer, lm=tmp_path / "upper.arpa")
+    write_arpa(estimate([["the", "cat", "sat"], ["a", "kat"], ["cats"]], 2), tmp_path / "lower.arpa")
+    with pytest.raises(UserError, match=r"lower.arpa: .*another case than those of the lexicon"):
+        BeamSearch(TOKENIZER, lm=tmp_path / "lower.arpa")
+
+
+def test_a_truncated_language_model_is_refused(tmp_path):
+    (tmp_path / "cut.arpa").write_text(ARPA[: len(ARPA) // 2])
+    with pytest.raises(UserError, match=r"cut.arpa: the language model is truncated: expected 5\+1 n-grams"):
+        BeamSearch(TOKENIZER, lm=tmp_path / "cut.arpa")
+
+
 def test_what_the_beam_cannot_use_is_named(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"none.arpa: expected an ARPA or KenLM file, found none"):
         BeamSearch(TOKENIZER, lm=tmp_path / "none.arpa")
     (tmp_path / "bad.arpa").write_text("no model\n")
     with pytest.raises(UserError, match=r"bad.arpa: expected an ARPA or KenLM file, found "):
         BeamSearch(TOKENIZER, lm=tmp_path / "bad.arpa")
-    with pytest.raises(UserError, match="expected a model of phones"):
-        BeamSearch(CharacterTokenizer.train(["go on"]))
+    characters = CharacterTokenizer.train(["go on"])
+    with pytest.raises(UserError, match=r"needs words to search for: name beam.lm or beam.lexicon"):
+        BeamSearch(characters)
+    with pytest.raises(UserError, match=r"can write none of its words \(ÄÖ\)"):
+        BeamSearch(characters, words=["ÄÖ"])
 
     real_import = builtins.__import__
 
     def without_flashlight(name, *arguments, **keywords):
-        if name.startswith("torchaudio.models.decoder"):
+        if name.startswith("flashlight"):
             raise ImportError("No module named 'flashlight'")
         return real_import(name, *arguments, **keywords)
 
+    (tmp_path / "good.arpa").write_text(ARPA)
     monkeypatch.setattr(builtins, "__import__", without_flashlight)
-    with pytest.raises(UserError, match="pip install 'flashlight-text"):
-        BeamSearch(TOKENIZER)
+    for lm in (None, tmp_path / "good.arpa"):
+        with pytest.raises(UserError, match="pip install 'flashlight-text"):
+            BeamSearch(TOKENIZER, lm=lm)
