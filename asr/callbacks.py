@@ -47,10 +47,15 @@ class ResumePoint(lightning.Callback):
             and batch_idx % trainer.accumulate_grad_batches == 0
         ):
             self.written = steps
-            trainer.save_checkpoint(self.path)
+            self._write(trainer)
 
     def on_train_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
         """Write the finished state."""
+        self._write(trainer)
+
+    def _write(self, trainer: lightning.Trainer) -> None:
+        for logger in trainer.loggers:  # first: going on from the state repeats no row from before it
+            logger.save()
         trainer.save_checkpoint(self.path)
 
 

@@ -57,10 +57,15 @@ class MetricsFile(Logger):
             self._write()
         self.pending |= {**metrics, "step": step}
 
-    def finalize(self, status: str) -> None:
-        """Write the last row."""
+    @rank_zero_only
+    def save(self) -> None:
+        """Write the row that is being collected."""
         if self.pending:
             self._write()
+
+    def finalize(self, status: str) -> None:
+        """Write the last row."""
+        self.save()
 
     def _write(self) -> None:
         with self.path.open("a", newline="") as file:

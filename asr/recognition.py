@@ -101,11 +101,7 @@ def training_tokenizer(options: TrainConfig) -> Tokenizer:
     """Build the vocabulary from the lexicon or the training texts; list what is outside it."""
     cuts = load_training_cuts(options.data)
     texts = [cut.supervisions[0].text or "" for cut in cuts]
-    lexicon = None
-    if options.tokenizer.kind == "phone":
-        beside = [manifest_path(place, "train").parent / "lexicon.txt" for place in options.data.train]
-        named = [Path(options.tokenizer.lexicon)] if options.tokenizer.lexicon else dict.fromkeys(beside)
-        lexicon = functools.reduce(Lexicon.merged, map(Lexicon.load, named))
+    lexicon = training_lexicon(options)
     tokenizer = build_tokenizer(options.tokenizer.kind, texts, lexicon, options.tokenizer.pieces)
     unknown = [item for text in texts for item in tokenizer.oov(text)]
     if unknown:
@@ -117,8 +113,19 @@ def training_tokenizer(options: TrainConfig) -> Tokenizer:
     return tokenizer
 
 
+def training_lexicon(options: TrainConfig) -> Lexicon | None:
+    """Return the named lexicon, or all that lie beside the training manifests; None without phones."""
+    if options.tokenizer.kind != "phone":
+        return None
+    beside = [manifest_path(place, "train").parent / "lexicon.txt" for place in options.data.train]
+    named = [Path(options.tokenizer.lexicon)] if options.tokenizer.lexicon else dict.fromkeys(beside)
+    return functools.reduce(Lexicon.merged, map(Lexicon.load, named))
+
+
 def initialise(recognizer: Recognizer, source: str) -> None:
-    """Take the weights of another run; the rows of the CTC head go by the names of their symbols.
+    """Take the weights of another run, trained with this mechanism or one that it can be exchanged for.
+
+    The rows of the CTC head go by the names of their symbols.
 
     Raises:
         UserError: the models differ in size, or their vocabularies in kind.
@@ -129,6 +136,11 @@ def initialise(recognizer: Recognizer, source: str) -> None:
             f"init_from={source}: its vocabulary has another unit ({other.tokenizer.unit}) "
             f"than this training's ({recognizer.tokenizer.unit})"
         )
+    try:
+        if other.config.attention != recognizer.config.attention:
+            other.set_attention(recognizer.config.attention)
+    except UserError as error:
+        raise UserError(f"init_from={source}: {error}") from error
     row = {symbol: i for i, symbol in enumerate(other.tokenizer.symbols)}
     new = [symbol for symbol in recognizer.tokenizer.symbols if symbol not in row]
     if new:

@@ -47,6 +47,7 @@ class TrainingTask(lightning.LightningModule):
         self.nonfinite = {"successive": 0, "total": 0}
         self.finite_in_window = False
         self.dev_sums = np.zeros(4)
+        self.dev_error = float("nan")  # of the last validation
         self.spent = 0.0  # share of the plan's budget of time
 
     @abstractmethod
@@ -168,14 +169,17 @@ class TrainingTask(lightning.LightningModule):
         """Log the error rate over all ranks and the loss per target."""
         sums = torch.tensor(self.dev_sums, device=self.device, dtype=torch.float32)
         errors, wanted, loss, targets = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
-        self.log(self.error_rate_name, errors / max(wanted, 1), prog_bar=True, rank_zero_only=True)
+        self.dev_error = errors / max(wanted, 1)
+        self.log(self.error_rate_name, self.dev_error, prog_bar=True, rank_zero_only=True)
         self.log("dev_loss", loss / max(targets, 1), rank_zero_only=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what it takes to load the model without this class."""
-        checkpoint |= {"format": FORMAT, "nonfinite": dict(self.nonfinite), **self.model_state()}
+        checkpoint |= {"format": FORMAT, "nonfinite": dict(self.nonfinite), "dev_error": self.dev_error}
+        checkpoint |= self.model_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint of another model; go on counting skipped batches."""
         self.check_resumable(checkpoint)
         self.nonfinite = checkpoint["nonfinite"]
+        self.dev_error = checkpoint.get("dev_error", float("nan"))  # earlier checkpoints don't have it

@@ -206,7 +206,7 @@ def _finish(
         "budget_clock": task.plan.budget.clock if task.plan.budget else None,
         "parameters": _parameters(task),
         "epochs": epochs,
-        "dev_error_rate": float(trainer.callback_metrics[task.error_rate_name]),
+        "dev_error_rate": task.dev_error,
         "seconds_per_epoch": cost.seconds / max(epochs, 1e-9),
         "cpu_seconds_per_epoch": cost.cpu_s / max(epochs, 1e-9),
         "padding_share": data.padding_share(),

@@ -1,6 +1,10 @@
 """A run that is interrupted and resumed equals one that is not, to the last bit."""
 
 import csv
+import json
+import os
+import signal
+import traceback
 from pathlib import Path
 
 import pytest
@@ -8,7 +12,7 @@ import torch
 from conftest import TINY
 
 from asr import config
-from asr.checkpoint import load
+from asr.checkpoint import AtomicCheckpointIO, load
 from asr.recognition import RecognitionTask
 from asr.train_config import TrainConfig
 from asr.training import train
@@ -118,3 +122,36 @@ def test_seeds_decide(tone_corpus: Path, tmp_path: Path) -> None:
     assert first == again
     assert_equal(weights, same)
     assert first != other
+
+
+def test_a_process_that_dies_after_the_last_step_leaves_everything(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the last resume point and training.json, a run lost its last row and couldn't end."""
+    whole_rows, whole = run(tone_corpus, tmp_path / "whole")
+    child = os.fork()
+    if child == 0:  # of the process that dies, with the libraries loaded
+        original = AtomicCheckpointIO.save_checkpoint
+
+        def save(self: AtomicCheckpointIO, checkpoint: dict, *rest: object, **more: object) -> None:
+            original(self, checkpoint, *rest, **more)  # type: ignore[arg-type]
+            if checkpoint["global_step"] == 24:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", save)
+        try:
+            run(tone_corpus, tmp_path / "parts")
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert (tmp_path / "parts" / "checkpoints" / "last.ckpt").exists()
+    assert not (tmp_path / "parts" / "training.json").exists()
+    rows, parts = run(tone_corpus, tmp_path / "parts", "resume=auto")
+    assert rows == whole_rows
+    assert_equal(parts, whole)
+    rates = [
+        json.loads((tmp_path / x / "training.json").read_text())["dev_error_rate"] for x in ("whole", "parts")
+    ]
+    assert rates[0] == rates[1] < 1

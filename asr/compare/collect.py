@@ -95,7 +95,7 @@ def _training(plan: Plan, label: str, seed: int, cell: Cell) -> Training:
         return training
     summary = json.loads((run / "training.json").read_text())
     about = json.loads((run / "environment.json").read_text())
-    training.backend = about.get("backend")
+    training.backend, training.commit = about.get("backend"), about["commit"]
     for name in ("parameters", "steps", "epochs", "frames", "train_s", "train_cpu_s", "seconds_per_epoch"):
         setattr(training, name, summary.get(name))
     training.peak_memory_mib = summary.get("peak_memory_mib")

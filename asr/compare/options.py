@@ -87,9 +87,13 @@ def parse(words: list[str]) -> Request:
     _check(options)
     options.attentions = joined(options.attentions)
     options.evaluate = joined(options.evaluate)
-    shared += [f"trainer.budget={options.budget}", f"trainer.budget_clock={options.budget_clock}"]
-    shared += [f"trainer.max_steps={options.steps}"] if options.steps or options.budget else []
-    shared += [f"trainer.max_epochs={options.epochs}", "trainer.max_steps=0"] if options.epochs else []
+    if options.budget:
+        shared += [f"trainer.budget={options.budget}", f"trainer.budget_clock={options.budget_clock}"]
+        shared += ["trainer.max_steps=0"]
+    elif options.steps:
+        shared += [f"trainer.max_steps={options.steps}"]
+    elif options.epochs:
+        shared += [f"trainer.max_epochs={options.epochs}", "trainer.max_steps=0"]
     config.compose(TrainConfig, "train", shared)
     return Request(options, shared, words)
 

@@ -16,6 +16,7 @@ from asr.config import to_dict
 from asr.data.module import manifest_path
 from asr.environment import file_digest
 from asr.errors import UserError
+from asr.recognition import training_lexicon
 from asr.train_config import TrainConfig
 
 
@@ -185,6 +186,8 @@ def _training(
     elif planned.training.init_from:
         start = file_digest(checkpoint.find(Path(planned.training.init_from)))
     data = {name: value for name, value in hashes.items() if name.split()[0] in ("train", "dev")}
+    lexicon = training_lexicon(planned.training) if data else None
+    data["lexicon"] = lexicon.digest if lexicon else ""
     name = f"trainings/{slug(planned.candidate.label)}/seed{seed}"
     return Cell(name, "training", {"options": settings, "data": data, "start": start}, needs, free)
 

@@ -33,6 +33,11 @@ def run_job(
             waiting.remove(broken)
 
 
+def worker_command(folder: Path, cells: list[Cell]) -> list[str]:
+    """Return the command that works on cells."""
+    return [sys.executable, "-m", "asr.compare.worker", str(folder), *(cell.name for cell in cells)]
+
+
 def _settled(folder: Path, cell: Cell) -> bool:
     state = read_state(folder, cell.name)
     return state.key == cell.key and state.status in ("done", "failed")
@@ -42,7 +47,7 @@ def _run_process(folder: Path, cells: list[Cell], watch: Callable[[Cell, float],
     """Run a worker over cells; return its exit status."""
     for cell in cells:
         (folder / cell.name / "state.json").unlink(missing_ok=True)
-    command = [sys.executable, "-m", "asr.compare.worker", str(folder), *(cell.name for cell in cells)]
+    command = worker_command(folder, cells)
     path = log_path(folder, cells[0].name)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a", encoding="utf-8") as log:

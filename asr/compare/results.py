@@ -24,6 +24,7 @@ MEASURED = frozenset(
     {
         "created",
         "environment",
+        "commit",
         "train_s",
         "train_cpu_s",
         "seconds_per_epoch",
@@ -133,6 +134,7 @@ class Training:
         dev_error_name: dev_per | dev_cer | dev_ter | dev_error.
         peak_memory_mib: of the process; peak_gpu_memory_mib: of PyTorch's allocator, None without a GPU.
         backend: native | reference, the one really used.
+        commit: of the program that began the training; None outside a checkout.
         curve: one point a validation.
         command: how to train it again.
     """
@@ -158,6 +160,7 @@ class Training:
     peak_memory_mib: float | None = None
     peak_gpu_memory_mib: float | None = None
     backend: str | None = None
+    commit: str | None = None
     curve: list[CurvePoint] = field(default_factory=list)
     command: str = ""
 

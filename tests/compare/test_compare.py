@@ -1,0 +1,310 @@
+"""`asr compare` on the corpus of tones: what it trains, evaluates, times, refuses and survives."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TINY
+
+from asr.cli import main
+from asr.compare import processes, run, worker
+from asr.compare.cells import Cell, read_state, write_cell
+from asr.compare.results import read_results, without_times
+
+SHORT = [
+    "steps=4",
+    "trainer.validate_every=2",
+    "trainer.checkpoint_every=1",
+    "timing_repeats=1",
+    "reuse=none",
+]
+
+
+def words(corpus: Path, folder: Path, *more: str) -> list[str]:
+    return ["compare", *TINY, f"data.train=[{corpus}]", *SHORT, f"folder={folder}", *more]
+
+
+def in_process(folder: Path, cells: list[Cell], watch: Callable[[Cell, float], None]) -> None:
+    """Stands for `run_job`: loading the libraries anew for every model would take most of a test's time."""
+    for cell in cells:
+        worker.work(folder, cell)
+        watch(cell, 1.0)
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "run_job", in_process)
+    # The page has tests of its own.
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+
+def untimed(folder: Path) -> Any:
+    """Return the results without times, command and the folder's own name."""
+    text = (folder / "results.json").read_text().replace(str(folder), "FOLDER")
+    return {key: x for key, x in without_times(json.loads(text)).items() if key != "command"}
+
+
+@pytest.mark.usefixtures("fast")
+def test_models_are_trained_evaluated_and_timed(
+    tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = words(
+        tone_corpus,
+        tmp_path,
+        "attentions=[full,shared-full,agglomerative-4]",
+        "evaluate=[clustered-3:bits=31,iterations=2,shared-full]",
+    )
+    assert main(asked) == 0
+    results = read_results(tmp_path)
+    matrix = {(x.candidate, x.attention) for x in results.evaluations if x.status == "done"}
+    clustered = "clustered-3:bits=31,iterations=2"
+    assert matrix == {
+        ("full", "full"),
+        ("full", clustered),
+        ("shared-full", "shared-full"),
+        ("shared-full", clustered),
+        ("agglomerative-4", "agglomerative-4"),
+    }
+    for evaluation in results.evaluations:
+        assert set(evaluation.rates) == {"per", "wer", "cer"}
+        assert (tmp_path / evaluation.folder / "hyp.jsonl").exists()
+        assert evaluation.forward_s is not None
+        assert evaluation.forward_s > 0
+        assert evaluation.utterances == 8
+    for training in results.trainings:
+        assert (training.status, training.steps, len(training.curve)) == ("done", 4, 2)
+        assert training.epochs == pytest.approx(1.0)
+        assert (training.train_s or 0) >= (training.time_to_best_s or 0) > 0
+        assert training.dev_error == min(point.dev_error for point in training.curve)
+        assert (tmp_path / training.run / "config.yaml").exists()
+    assert results.data["test"].utterances == 8
+    shown = capsys.readouterr().out
+    assert "trained with (rows)" in shown
+
+    def work(*_: Any) -> None:
+        pytest.fail("a finished cell was worked on again")
+
+    before = untimed(tmp_path)
+    monkeypatch.setattr(worker, "work", work)
+    assert main(asked) == 0
+    assert untimed(tmp_path) == before
+    # A further candidate adds cells and changes none; all are timed together again.
+    monkeypatch.undo()
+    monkeypatch.setattr(run, "run_job", in_process)
+    assert main([*asked[:-2], "attentions=[full,lsh-1]", "evaluate=[full]", "dry_run=true"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "timed steps" in shown
+    assert "done" in shown
+
+
+@pytest.mark.usefixtures("fast")
+def test_other_settings_are_refused_or_made_again(
+    tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(tone_corpus, tmp_path, "attentions=[full]")) == 0
+    other = words(tone_corpus, tmp_path, "attentions=[full]", "optimizer.learning_rate=1e-3")
+    assert main(other) == 1
+    assert "optimizer.learning_rate: 0.005 → 0.001" in capsys.readouterr().err
+    assert main([*other, "changed=rerun"]) == 0
+    assert read_results(tmp_path).protocol["training"]["optimizer.learning_rate"] == 0.001
+    assert "made again" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_failed_candidate_is_reported_and_the_others_go_on(
+    tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = "{attention: full, label: bad, model.subsampling: 3}, {attention: clustered-2, init_from: bad}"
+    assert main(words(tone_corpus, tmp_path, "attentions=[full]", f"candidates=[{bad}]")) == 1
+    assert "1 cells failed (trainings/bad/seed0)" in capsys.readouterr().err
+    results = read_results(tmp_path)
+    assert [x.status for x in results.trainings] == ["done", "failed", "missing"]
+    assert results.trainings[2].error == "trainings/bad/seed0 failed"
+    assert "subsampling" in results.failures[0].error
+    assert results.error_rate("full", "test", "per") is not None
+
+
+@pytest.mark.usefixtures("fast")
+def test_depths_seeds_and_finetuning(tone_corpus: Path, tmp_path: Path) -> None:
+    candidates = (
+        "candidates=[{attention: full, seeds: [0, 1]}, {attention: clustered-3, model.layers: 2}, "
+        "{attention: i-clustered-3, init_from: full, seeds: [1], optimizer.learning_rate: 1e-4}]"
+    )
+    assert main(words(tone_corpus, tmp_path, candidates, "evaluate=[full]")) == 0
+    results = read_results(tmp_path)
+    tuned = "full → i-clustered-3, optimizer.learning_rate=0.0001"
+    assert [x.label for x in results.candidates] == ["full", "2 layers, clustered-3", tuned]
+    assert results.candidates[1].overrides == {"model.layers": 2}
+    assert [(x.candidate, x.seed) for x in results.trainings] == [
+        ("full", 0),
+        ("full", 1),
+        ("2 layers, clustered-3", 0),
+        (tuned, 1),
+    ]
+    start = (tmp_path / results.trainings[3].run / "config.yaml").read_text()
+    assert f"init_from: {tmp_path / results.trainings[1].run}" in start
+    rate = results.error_rate("full", "test", "per")
+    assert rate is not None
+    assert (rate.count, rate.over) == (2, "seeds")
+    timed = [(x.candidate, x.seed) for x in results.evaluations if x.forward_s is not None]
+    assert ("full", 0) in timed
+    assert ("full", 1) not in timed
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_run_that_was_there_is_taken(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
+    asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={tmp_path}", f"reuse={trained.parent}"]
+    asked += ["attentions=[full]", "evaluate=[clustered-3]", "trainer.validate_every=40", "timing_repeats=1"]
+    assert main([*asked, "steps=80"]) == 0
+    results = read_results(tmp_path)
+    assert (tmp_path / results.trainings[0].run).resolve() == trained.resolve()
+    assert results.trainings[0].reused
+    # Another length of training isn't that run's.
+    assert main([*asked, "steps=2", f"folder={tmp_path / 'other'}"]) == 0
+    assert not read_results(tmp_path / "other").trainings[0].reused
+
+
+@pytest.mark.usefixtures("fast")
+def test_equal_time_for_all(tone_corpus: Path, tmp_path: Path) -> None:
+    asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={tmp_path}", "reuse=none"]
+    asked += ["attentions=[full,clustered-3]", "timing_repeats=1"]
+    assert main([*asked, "budget=0.2s", "budget_clock=cpu", "evaluate=[full]"]) == 0
+    results = read_results(tmp_path)
+    for training in results.trainings:
+        assert (training.train_cpu_s or 0) >= 0.2
+        assert training.curve[-2:-1] == [] or (training.curve[-2].train_cpu_s or 1) < 0.2
+    assert results.protocol["budget"] == "0.2s of training by the cpu clock"
+
+
+CIRCLE = ("attention: full, label: a, init_from: b", "attention: full, label: b, init_from: a")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["attentions=[]"], "nothing to compare"),
+        (["attentions=[nonsense-3]"], "unknown attention"),
+        (["attentions=[full]", "attention=full"], "attentions="),
+        (["attentions=[full]", "trainer.max_steps=5"], "steps="),
+        (["attentions=[full]", "epochs=2"], "give one"),
+        (["attentions=[full,full]"], "there twice"),
+        (["attentions=[full]", "splits=[nowhere]"], r"nowhere\.cuts"),
+        (["attentions=[full]", "model.layesr=3"], "did you mean 'model.layers'"),
+        (["candidates=[{model.layers: 3}]"], "expected an attention"),
+        (["candidates=[{attention: full, seeds: many}]"], "expected a list of numbers"),
+        (
+            [f"candidates=[{{{CIRCLE[0]}}}, {{{CIRCLE[1]}}}]"],
+            "each",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    given: list[str], message: str, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import re
+
+    assert main(words(tone_corpus, tmp_path / "none", *given)) == 1
+    error = capsys.readouterr().err
+    assert re.search(message, error), error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "none").exists()
+
+
+def test_killed_three_times_at_random_gives_the_same_results(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The killed processes are forks of this one, which spares them the libraries."""
+    monkeypatch.setattr(run, "run_job", in_process)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    more = ["attentions=[full,clustered-3]", "seeds=[0,1]", "steps=12"]
+    started = time.monotonic()
+    assert main(words(tone_corpus, tmp_path / "whole", *more)) == 0
+    whole_s = time.monotonic() - started
+    draw = random.Random(0)
+    killed = 0
+    while killed < 3:
+        child = os.fork()
+        if child == 0:
+            os._exit(main(words(tone_corpus, tmp_path / "parts", *more)))
+        time.sleep(draw.uniform(0.1, 0.5) * whole_s)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        killed += os.WIFSIGNALED(status)
+        if not os.WIFSIGNALED(status):
+            break  # it was quicker than the first: nothing is left to be killed
+    assert killed
+    assert main(words(tone_corpus, tmp_path / "parts", *more)) == 0
+    assert untimed(tmp_path / "parts") == untimed(tmp_path / "whole")
+    errors = [x.dev_error for x in read_results(tmp_path / "whole").trainings]
+    assert len(set(errors)) > 1, "the seeds must differ, or equality says nothing"
+
+
+def test_a_worker_ends_with_the_process_that_started_it(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left alone, it would go on beside the one of the next start, in the same folder."""
+    asked = words(tone_corpus, tmp_path, "attentions=[full]", "steps=100000")
+    process = subprocess.Popen([sys.executable, "-m", "asr", *asked], stdout=subprocess.DEVNULL)
+    cell = tmp_path / "trainings" / "full" / "seed0"
+    while not (cell / "checkpoints" / "last.ckpt").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    # Whoever holds the lock file's comparison is gone; the worker's checkpoints stop.
+    deadline = time.monotonic() + 60
+    before = -1
+    while (now := (cell / "checkpoints" / "last.ckpt").stat().st_mtime_ns) != before:
+        before = now
+        assert time.monotonic() < deadline, "the worker goes on"
+        time.sleep(1)
+    assert read_state(tmp_path, "trainings/full/seed0").status == "running"
+
+
+WORKER = """
+import json, os, sys, pathlib
+folder, names = pathlib.Path(sys.argv[1]), sys.argv[2:]
+for name in names:
+    state = json.loads((folder / name / "template.json").read_text())
+    (folder / name / "state.json").write_text(json.dumps(state | {"status": "running"}))
+    if name.endswith("crash"):
+        print("the last words", flush=True)
+        os.kill(os.getpid(), 11)
+    (folder / name / "state.json").write_text(json.dumps(state | {"status": "done"}))
+"""
+
+
+def test_a_crash_takes_one_cell_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [Cell(f"evaluations/a/seed0/{name}", "evaluation", {"x": name}) for name in ("1", "crash", "2")]
+    for cell in cells:
+        write_cell(tmp_path, cell)
+        state = {"key": cell.key, "settings": {}, "error": None, "seconds": 0.0, "result": {}}
+        (tmp_path / cell.name / "template.json").write_text(json.dumps(state))
+
+    def command(folder: Path, cells: list[Cell]) -> list[str]:
+        return [sys.executable, "-S", "-c", WORKER, str(folder), *(cell.name for cell in cells)]
+
+    monkeypatch.setattr(processes, "worker_command", command)
+    told = []
+    processes.run_job(tmp_path, cells, lambda cell, share: told.append((cell.name, share)))
+    states = [read_state(tmp_path, cell.name) for cell in cells]
+    assert [state.status for state in states] == ["done", "failed", "done"]
+    assert states[1].error == "its process ended with signal 11; last line: the last words"
+    assert {name for name, share in told if share == 1.0} == {cell.name for cell in cells}
+
+
+@pytest.mark.slow
+def test_jobs_go_through_a_hydra_launcher(tone_corpus: Path, tmp_path: Path) -> None:
+    """The launcher that comes with Hydra stands for those of SLURM and Ray, which take the same jobs."""
+    asked = words(tone_corpus, tmp_path, "attentions=[full]", "evaluate=[full]", "launcher=basic")
+    assert main([*asked, "steps=2"]) == 0
+    results = read_results(tmp_path)
+    assert [x.status for x in (*results.trainings, *results.evaluations)] == ["done", "done"]
+    assert results.evaluations[0].forward_s is not None
