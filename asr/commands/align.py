@@ -121,7 +121,8 @@ def _training_folder(run_folder: Path) -> str:
     config = run_folder / "config.yaml"
     if not config.is_file():
         raise UserError(f"{config}: not there, so name the data: data=<prepared folder or manifest>")
-    return str(OmegaConf.load(config).data.train[0])
+    place = Path(OmegaConf.load(config).data.train[0])
+    return str(place.parent if place.name.endswith(".jsonl.gz") else place)
 
 
 def _safe(name: str) -> str:

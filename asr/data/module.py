@@ -32,7 +32,7 @@ class DataConfig:
     train: list[str] = option(
         [], help="training manifests: folders of `asr prepare` or *.cuts.jsonl.gz files"
     )
-    dev: str = option("", help="development manifest; empty: split `dev` of the first training folder")
+    dev: str = option("", help="development manifest; empty: split `dev` beside the first training manifest")
     frames_per_batch: int = option(20000, help="feature frames in a batch, padding included", unit="frames")
     length_jitter: float = option(0.1, help="relative jitter of lengths before batching")
     workers: int = option(1, help="processes that load audio, per rank; 0: load in the training process")
@@ -59,6 +59,12 @@ def manifest_path(place: str, split: str) -> Path:
     """Return the manifest of a split: `place` is a file, or a folder that `asr prepare` made."""
     path = Path(place)
     return path if path.name.endswith(".jsonl.gz") else path / f"{split}.cuts.jsonl.gz"
+
+
+def split_beside(place: str, split: str) -> Path:
+    """Return the manifest of another split than training's: in the folder `place`, or beside the file."""
+    path = Path(place)
+    return (path.parent if path.name.endswith(".jsonl.gz") else path) / f"{split}.cuts.jsonl.gz"
 
 
 def load_training_cuts(config: DataConfig) -> CutSet:
@@ -100,7 +106,7 @@ class SpeechData(TrainingData):
         self.seed = seed
         self.speed_factors = speed_factors
         self.left_out: list[LeftOut] = []
-        dev = manifest_path(config.dev or config.train[0], "dev")
+        dev = manifest_path(config.dev, "dev") if config.dev else split_beside(config.train[0], "dev")
         self.train_cuts = self._fitting(load_training_cuts(config), "train", max(speed_factors))
         self.dev_cuts = self._fitting(load_cuts(dev), "dev", 1.0)
         durations_s = [cut.duration / min(speed_factors) for cut in self.train_cuts]

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 import torch
 
 from asr import Recognizer
-from asr.data.module import DataConfig, SpeechData
+from asr.data.module import DataConfig, SpeechData, manifest_path, split_beside
 from asr.errors import UserError
 
 
@@ -78,3 +79,17 @@ def test_durations_outside_the_limits_are_left_out_and_listed(
 def test_the_same_utterance_in_two_manifests_is_an_error(tone_corpus: Path, recognizer: Recognizer) -> None:
     with pytest.raises(UserError, match="utterance train-0 is in two manifests"):
         data(tone_corpus, recognizer, train=[str(tone_corpus), str(tone_corpus / "train.cuts.jsonl.gz")])
+
+
+def test_splits_lie_beside_a_training_manifest_that_is_named_as_a_file(
+    corpus_maker: Callable[..., Path], recognizer: Recognizer
+) -> None:
+    """A recipe may train on one of several sets; its dev set was once taken to be that very file."""
+    folder = corpus_maker(train=3)
+    place = folder / "si84.cuts.jsonl.gz"
+    (folder / "train.cuts.jsonl.gz").rename(place)
+    assert manifest_path(str(place), "train") == place
+    assert split_beside(str(place), "test") == split_beside(str(folder), "test")
+    speech = data(place, recognizer)
+    assert [cut.id for cut in speech.train_cuts] == ["train-0", "train-1", "train-2"]
+    assert [cut.id for cut in speech.dev_cuts] == ["dev-0", "dev-1"]
