@@ -13,7 +13,7 @@ from asr.compare.cells import Cell, discard, is_done, read_state
 from asr.compare.options import CompareConfig, Request
 from asr.compare.reuse import IMMATERIAL, find_run
 from asr.config import to_dict
-from asr.data.module import manifest_path
+from asr.data.module import manifest_path, split_beside
 from asr.environment import file_digest
 from asr.errors import UserError
 from asr.recognition import training_lexicon
@@ -109,13 +109,14 @@ def find_manifests(protocol: TrainConfig, splits: list[str]) -> dict[str, Path]:
     places = protocol.data.train
     names = ["train", *(f"train {i + 1}" for i in range(1, len(places)))]
     found = {name: manifest_path(place, "train") for name, place in zip(names, places, strict=True)}
-    found["dev"] = manifest_path(protocol.data.dev or places[0], "dev")
+    dev = protocol.data.dev
+    found["dev"] = manifest_path(dev, "dev") if dev else split_beside(places[0], "dev")
     for split in splits:
         path = Path(split)
         if path.name.endswith(".jsonl.gz"):
             found[path.name.removesuffix(".jsonl.gz").removesuffix(".cuts")] = path
         else:
-            found[split] = manifest_path(places[0], split)
+            found[split] = split_beside(places[0], split)
     for name, path in found.items():
         if not path.is_file():
             raise UserError(
