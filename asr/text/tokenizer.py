@@ -16,6 +16,8 @@ from asr.text.lexicon import Lexicon
 
 BLANK = "<blank>"
 NOISE_WORD = "<NOISE>"
+# Noises as corpora write them: with a lexicon they have phones, characters and pieces leave them out.
+NOISE_WORDS = frozenset({NOISE_WORD, "[noise]", "[vocalized-noise]", "[laughter]"})
 SPOKEN_NOISE = "SPN"  # what a word outside the lexicon becomes
 NON_SPEECH_NOISE = "NSN"  # what <NOISE> becomes
 UNKNOWN = "<unk>"
@@ -105,7 +107,7 @@ class PhoneTokenizer(Tokenizer):
 
 
 class CharacterTokenizer(Tokenizer):
-    """Characters, `|` between words, `<unk>` for a character not seen in training; `<NOISE>` is left out.
+    """Characters, `|` between words, `<unk>` for a character not seen in training; noises are left out.
 
     >>> tokenizer = CharacterTokenizer.train(["go on"])
     >>> tokenizer.tokens(tokenizer.encode("no go")), tokenizer.text(tokenizer.encode("no  <NOISE> go"))
@@ -244,5 +246,5 @@ def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
 
 
 def _speech(text: str) -> str:
-    """The words apart from `<NOISE>`, one space between them."""
-    return " ".join(word for word in text.split() if word != NOISE_WORD)
+    """The words apart from noises, one space between them."""
+    return " ".join(word for word in text.split() if word not in NOISE_WORDS)

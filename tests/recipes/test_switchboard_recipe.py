@@ -18,6 +18,7 @@ from asr.commands import decode, score
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
+from asr.recognizer import Recognizer
 from asr.scoring import official
 from asr.scoring.sclite import find_hubscr
 from asr.scoring.stm import read_stm
@@ -358,15 +359,29 @@ def test_the_resolved_configuration_is_the_papers():
         assert smaller.optimizer == optimizer
 
 
-def test_prepare_train_decode_score(prepared, tmp_path):
-    run_folder = tmp_path / "exp"
+def small(prepared, run_folder):
+    """The recipe's configuration on a model that learns in seconds."""
     words = ["recipe=switchboard", "model=tiny", "model.layers=1", "model.heads=2", "model.head_dim=16"]
     words += ["model.feedforward=64", "model.subsampling=2", "features.mel_bins=40", "optimizer=adamw"]
     words += ["optimizer.learning_rate=5e-3", "optimizer.warmup_steps=10", "data.frames_per_batch=1500"]
     words += [f"data.train=[{prepared}/train_nodup.cuts.jsonl.gz]", "data.workers=0", "trainer.clip=1.0"]
     words += [f"data.dev={prepared}/train_dev.cuts.jsonl.gz", "trainer.accelerator=cpu", f"run={run_folder}"]
-    words += ["trainer.max_steps=60", "trainer.validate_every=60"]
-    train(config.compose(TrainConfig, "train", words))
+    return words
+
+
+@pytest.mark.parametrize("kind", ["character", "sentencepiece"])
+def test_other_targets_leave_noises_out(kind, prepared, tmp_path):
+    words = [f"tokenizer.kind={kind}", "tokenizer.pieces=16", "trainer.max_steps=2"]
+    run_folder = train(config.compose(TrainConfig, "train", [*small(prepared, tmp_path / "exp"), *words]))
+    tokenizer = Recognizer.load(run_folder).tokenizer
+    assert tokenizer.text(tokenizer.encode("[noise] back [laughter] tea")) == "back tea"
+    assert not any("[" in symbol for symbol in tokenizer.symbols)
+
+
+def test_prepare_train_decode_score(prepared, tmp_path):
+    run_folder = tmp_path / "exp"
+    length = ["trainer.max_steps=60", "trainer.validate_every=60"]
+    train(config.compose(TrainConfig, "train", [*small(prepared, run_folder), *length]))
     folder = decode.decode(run_folder, decode.Options(split="eval2000", decoder="beam", device="cpu"))
     console = Console(width=200, record=True)
     score.run([folder], score.Options(worst=0), console=console)

@@ -1,0 +1,127 @@
+"""Official scores of a decoded split: what is handed in, where it lies, what is written."""
+
+import gzip
+import json
+import stat
+
+import pytest
+from rich.console import Console
+
+from asr.errors import UserError
+from asr.scoring import official, sclite
+from asr.scoring.ctm import read_ctm
+from asr.scoring.hypotheses import Hypothesis
+from asr.scoring.official import Place, handed_in, official_score, print_official, recognised_words
+from asr.scoring.stm import Stm, StmSegment, read_stm, write_stm
+
+
+def heard(name, text, words=None, unit="piece"):
+    return Hypothesis(name, "s", 2.0, "r", None, [], [], text, unit, words)
+
+
+def segment(file, channel, start_s, end_s, text="A B"):
+    return StmSegment(file, channel, "s", start_s, end_s, "", text)
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    """Two conversations: the first utterance has a margin of 0.1 s."""
+    path = tmp_path / "data" / "eval.cuts.jsonl.gz"
+    path.parent.mkdir()
+    entries = [("u1", "sw_1", 0, 0.9, 2.2), ("u2", "sw_1", 1, 5.0, 2.0), ("u3", "en_1", 0, 1.0, 2.0)]
+    with gzip.open(path, "wt") as file:
+        for name, recording, channel, start, duration in entries:
+            cut = {"id": name, "start": start, "duration": duration, "channel": channel}
+            file.write(json.dumps({**cut, "recording": {"id": recording}}) + "\n")
+    segments = [
+        segment("sw_1", "A", 1.0, 3.0),
+        segment("sw_1", "B", 5.0, 7.0),
+        segment("en_1", "A", 1.0, 3.0),
+    ]
+    write_stm(path.with_name("eval.stm"), Stm(segments, []))
+    path.with_name("hub5.glm").write_text(";; rules\nC => B\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        *[("hello", True), ("-cause", True), ("uh-huh", True), ("eew", True), ("o'clock", True)],
+        *[
+            ("uh", False),
+            ("UM", False),
+            ("huh", False),
+            ("be-", False),
+            ("[noise]", False),
+            ("<NOISE>", False),
+        ],
+    ],
+)
+def test_noises_fillers_and_broken_words_are_not_handed_in(word, expected):
+    assert handed_in(word) == expected
+
+
+def test_words_are_spread_over_the_utterance_unless_the_decoder_timed_them():
+    places = {"u": Place("f", "B", 10.0, 12.0), "v": Place("f", "B", 20.0, 22.0)}
+    stm = Stm([segment("f", "B", 10.0, 12.0), segment("f", "B", 20.0, 22.0)], [])
+    timed = [{"word": "b", "start_s": 0.25, "end_s": 0.5, "confidence": 1.0}]
+    words = recognised_words([heard("u", "a uh b"), heard("v", "b", timed)], places, stm)
+    assert [(word.word, word.start_s, word.duration_s) for word in words] == [
+        ("a", 10.0, 0.667),
+        ("b", 11.333, 0.647),
+        ("b", 20.25, 0.25),
+    ]
+
+
+def test_a_word_in_the_margin_stays_with_its_utterance():
+    """A segment is decoded with 0.1 s more at each end: words there used to count for the neighbour."""
+    places = {"first": Place("f", "A", 0.9, 2.1), "second": Place("f", "A", 2.1, 3.1)}
+    stm = Stm([segment("f", "A", 1.0, 2.0, "A"), segment("f", "A", 2.2, 3.0, "B")], [])
+    late = [{"word": "a", "start_s": 1.12, "end_s": 1.2, "confidence": 1.0}]
+    early = [{"word": "b", "start_s": 0.0, "end_s": 0.05, "confidence": 1.0}]
+    words = recognised_words([heard("first", "a", late), heard("second", "b", early)], places, stm)
+    assert words[0].start_s >= 1.0
+    assert words[0].middle_s < 2.0
+    assert 2.2 <= words[1].start_s <= words[1].middle_s < 3.0
+
+
+def test_scores_of_all_and_of_the_subsets(manifest, tmp_path):
+    hypotheses = [heard("u1", "a c"), heard("u2", "a uh"), heard("u3", "x b b")]
+    scores = official_score(hypotheses, manifest, tmp_path, nist=False)
+    found = {name: (score.segments, score.rate.counts.errors) for name, score in scores.items()}
+    assert found == {"all": (3, 3), "swbd": (2, 1), "callhm": (1, 2)}
+    entry = scores["swbd"].as_dict()
+    assert (entry["rate"], entry["deletions"], entry["length"]) == (0.25, 1, 4)
+    assert entry["sclite"] is None
+    assert len(read_ctm(tmp_path / "official" / "all.ctm")) == 6
+    assert {x.file for x in read_stm(tmp_path / "official" / "callhm.stm").segments} == {"en_1"}
+    console = Console(record=True, width=120)
+    print_official(console, tmp_path, scores)
+    assert "25.00" in console.export_text()
+
+
+def test_one_kind_of_recordings_has_no_subsets(manifest, tmp_path):
+    write_stm(manifest.with_name("eval.stm"), Stm([segment("sw_1", "A", 1.0, 3.0)], []))
+    assert official_score([heard("u1", "a b")], manifest, tmp_path, nist=False).keys() == {"all"}
+
+
+def test_a_user_is_told_what_is_missing(manifest, tmp_path):
+    with pytest.raises(UserError, match="official scores need words, found phones alone"):
+        official_score([heard("u1", None, unit="phone")], manifest, tmp_path)
+    with pytest.raises(UserError, match="'u9': expected it in the manifest"):
+        official_score([heard("u9", "a")], manifest, tmp_path)
+    manifest.with_name("eval.stm").unlink()
+    assert official.reference_of(manifest) is None
+    with pytest.raises(UserError, match="expected a reference in STM format"):
+        official_score([heard("u1", "a")], manifest, tmp_path)
+
+
+def test_hubscr_that_fails_is_reported_in_one_line(manifest, tmp_path, monkeypatch):
+    program = tmp_path / "bin" / "hubscr.pl"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'Error: no such rule' >&2\nexit 1\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    assert sclite.find_hubscr() == program
+    with pytest.raises(UserError, match=r"hubscr\.pl on .*all\.ctm: expected a score, found: Error: no such"):
+        official_score([heard("u1", "a")], manifest, tmp_path)
