@@ -4,3 +4,6 @@
 
 #include "../../attention_ext/hashing/cuda.cu"
 #include "../../attention_ext/kmeans/cuda.cu"
+#include "../../attention_ext/clustered_attention/cuda_dense.cu"
+#include "../../attention_ext/clustered_attention/cuda.cu"
+#include "../../attention_ext/improved_clustered_attention/cuda.cu"

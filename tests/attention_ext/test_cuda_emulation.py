@@ -1,16 +1,21 @@
 """The CUDA kernels' own source, run thread by thread on the CPU, against the references."""
 
 import ctypes
+import dataclasses
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from kernel_cases import Problem, needs_kernels, poison, problem
 from torch import Tensor
 
+from attention_ext.clustered_attention.reference import centroid_scores, clustered_attention, membership
 from attention_ext.hashing.reference import hash_sign
+from attention_ext.improved_clustered_attention.reference import improved_clustered_attention, top_keys
 from attention_ext.kmeans.reference import hamming_kmeans
 
 HERE = Path(__file__).parent
@@ -24,22 +29,33 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None:
         pytest.skip("needs g++")
     torch_folder = Path(torch.__file__).parent
+    source = HERE / "cuda_emulated.cpp"
     library = tmp_path_factory.mktemp("emulated") / "emulated.so"
     flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-Dattention_ext=attention_ext_emulated"]
+    flags += ["-DATTENTION_EXT_WAVE_FLOATS=20000"]  # so that the heads of a test do not fit in one wave
     command = [compiler, *flags, "-DTORCH_TARGET_VERSION=0x020b000000000000", f"-I{HERE}"]
-    command += ["-isystem", str(torch_folder / "include"), str(HERE / "cuda_emulated.cpp"), "-o", str(library)]
+    command += [
+        "-isystem",
+        str(torch_folder / "include"),
+        str(HERE / "cuda_emulated.cpp"),
+        "-o",
+        str(library),
+    ]
     subprocess.run([*command, f"-L{torch_folder / 'lib'}", "-ltorch_cpu", "-lc10"], check=True)
     torch.ops.load_library(library)
     return library
 
 
-@pytest.fixture(params=TURNS)
-def ops(request: pytest.FixtureRequest, emulated: Path) -> Iterator[object]:
-    """The emulated operators, threads taking turns in one of several orders."""
-    ctypes.CDLL(str(emulated)).emulation_order(request.param)
+@pytest.fixture
+def ops(request: pytest.FixtureRequest, emulated: Path) -> Iterator[Any]:
+    """The emulated operators; a parameter is the order in which threads get their turn."""
+    ctypes.CDLL(str(emulated)).emulation_order(getattr(request, "param", 7))
     torch.use_deterministic_algorithms(True)  # torch.empty then holds NaN and the largest integers
     yield torch.ops.attention_ext_emulated
     torch.use_deterministic_algorithms(False)
+
+
+every_turn = pytest.mark.parametrize("ops", TURNS, indirect=True)
 
 
 def generator(seed: int) -> torch.Generator:
@@ -48,7 +64,7 @@ def generator(seed: int) -> torch.Generator:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("shape", "bits"), [((2, 1, 65, 36), 63), ((1, 2, 7, 7), 5), ((1, 1, 0, 8), 9)])
-def test_hashes(ops: object, shape: tuple[int, ...], bits: int, dtype: torch.dtype) -> None:
+def test_hashes(ops: Any, shape: tuple[int, ...], bits: int, dtype: torch.dtype) -> None:
     x = torch.randn(shape, generator=generator(1)).to(dtype)
     planes = torch.randn(bits, shape[-1], generator=generator(2))
     assert torch.equal(ops.hash_sign(x, planes), hash_sign(x, planes))
@@ -56,7 +72,7 @@ def test_hashes(ops: object, shape: tuple[int, ...], bits: int, dtype: torch.dty
     assert torch.equal(ops.hash_sign(strided, planes), hash_sign(strided, planes))
 
 
-def test_hashes_next_to_a_plane(ops: object) -> None:
+def test_hashes_next_to_a_plane(ops: Any) -> None:
     """Products that float32 sums to the wrong sign: the kernel must notice and take them in float64."""
     planes = torch.randn(63, 64, generator=generator(5))
     x = torch.randn(1, 1, 500, 64, generator=generator(6))
@@ -72,8 +88,9 @@ def random_hashes(shape: tuple[int, ...], bits: int) -> Tensor:
     return torch.randint(0, (1 << bits) - (bits == 63), shape, generator=generator(bits))
 
 
+@every_turn
 @pytest.mark.parametrize(("clusters", "iterations"), [(1, 2), (33, 4), (128, 3), (129, 3)])
-def test_groups(ops: object, clusters: int, iterations: int) -> None:
+def test_groups(ops: Any, clusters: int, iterations: int) -> None:
     """Lengths 0, 1, C ± 1, all; several blocks; counters in shared and in global memory."""
     N = 1100
     lengths = torch.tensor([0, 1, clusters, clusters + 1, N])
@@ -83,7 +100,201 @@ def test_groups(ops: object, clusters: int, iterations: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [1, 2, 7])
-def test_groups_full_of_ties(ops: object, bits: int) -> None:
+def test_groups_full_of_ties(ops: Any, bits: int) -> None:
     hashes, lengths = random_hashes((2, 2, 300), bits), torch.tensor([300, 133])
     found = ops.hamming_kmeans(hashes, lengths, 40, 10, bits)
     assert torch.equal(found, hamming_kmeans(hashes, lengths, 40, 10, bits))
+
+
+@dataclasses.dataclass
+class Case:
+    """Sizes of one call; lengths are padded with NaN behind them."""
+
+    B: int
+    H: int
+    N: int
+    S: int
+    D: int
+    E: int
+    C: int
+    K: int | None
+    query_lengths: list[int]
+    key_lengths: list[int]
+
+
+CASES = {
+    "clustered": Case(2, 1, 70, 150, 36, 20, 5, None, [70, 33], [150, 129]),
+    "clustered, many clusters": Case(1, 2, 140, 40, 8, 70, 66, None, [139], [40]),
+    "improved": Case(2, 1, 70, 150, 36, 20, 5, 7, [70, 33], [150, 3]),
+    "improved, wide": Case(1, 1, 90, 140, 70, 68, 3, 70, [90], [140]),
+    "improved, many clusters": Case(1, 1, 140, 40, 8, 6, 66, 4, [139], [40]),
+    "three waves": Case(3, 1, 30, 130, 8, 6, 24, 4, [30, 5, 25], [130, 129, 128]),
+    "no key": Case(2, 1, 9, 5, 8, 8, 3, 2, [9, 0], [0, 5]),
+    "one position": Case(1, 1, 1, 1, 1, 1, 3, 2, [1], [1]),
+}
+
+
+def reference(p: Problem, K: int | None, inputs: list[Tensor]) -> list[Tensor]:
+    """Output and gradients in the inputs' type."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    sizes = (p.groups, p.query_lengths, p.key_lengths, p.clusters)
+    if K is None:
+        out = clustered_attention(*leaves, *sizes)
+    else:
+        out = improved_clustered_attention(*leaves, *sizes, K)
+    return [out.detach(), *torch.autograd.grad(out, leaves, p.grad.to(out.dtype))]
+
+
+def emulate(
+    ops: Any,
+    p: Problem,
+    K: int | None,
+    inputs: list[Tensor],
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+) -> list[Tensor]:
+    """Output and gradients by the kernels."""
+    sizes = (p.groups, p.query_lengths, p.key_lengths, p.clusters)
+    grad = p.grad.to(inputs[0].dtype)
+    if K is None:
+        out, *saved = ops.clustered_attention(*inputs, *sizes, dropout, seed)
+        return [out, *ops.clustered_attention_backward(grad, *inputs, *sizes, dropout, seed, *saved)]
+    out, *saved = ops.improved_clustered_attention(*inputs, *sizes, K, dropout, seed)
+    return [
+        out,
+        *ops.improved_clustered_attention_backward(grad, *inputs, *sizes, dropout, seed, *saved, out),
+    ]
+
+
+def padded(p: Problem, dtype: torch.dtype) -> list[Tensor]:
+    lengths = (p.query_lengths, p.key_lengths, p.key_lengths)
+    return [poison(x, n).to(dtype) for x, n in zip((p.q, p.k, p.v), lengths, strict=True)]
+
+
+def error(found: Tensor, exact: Tensor) -> float:
+    assert found.isfinite().all()
+    return float((found.double() - exact).norm() / exact.norm().clamp(min=1e-30))
+
+
+@every_turn
+@pytest.mark.parametrize("name", CASES)
+def test_attention(ops: Any, name: str) -> None:
+    """float32: at most twice the reference's error; padding holds NaN."""
+    case = CASES[name]
+    p = problem(case.B, case.H, case.N, case.S, case.D, case.E, case.C, case.query_lengths, case.key_lengths)
+    exact = reference(p, case.K, padded(p, torch.float64))
+    rounded = reference(p, case.K, padded(p, torch.float32))
+    found = emulate(ops, p, case.K, padded(p, torch.float32))
+    for ours, theirs, truth in zip(found, rounded, exact, strict=True):
+        assert error(ours, truth) <= 2 * error(theirs, truth) + 2e-7
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("clustered", torch.bfloat16),
+        ("clustered", torch.float16),
+        ("improved", torch.float16),
+        ("improved, wide", torch.bfloat16),
+    ],
+)
+def test_attention_in_half_precision(ops: Any, name: str, dtype: torch.dtype) -> None:
+    """Tensor cores lose no more than rounding the results does: sums are as good as float32."""
+    case = CASES[name]
+    p = problem(case.B, case.H, case.N, case.S, case.D, case.E, case.C, case.query_lengths, case.key_lengths)
+    p.q, p.k, p.v, p.grad = (x.to(dtype).double() for x in (p.q, p.k, p.v, p.grad))
+    exact = reference(p, case.K, padded(p, torch.float64))
+    found = emulate(ops, p, case.K, padded(p, dtype))
+    for ours, truth in zip(found, exact, strict=True):
+        rounding = error(truth.to(dtype), truth)
+        assert ours.dtype == dtype
+        assert error(ours, truth) <= 1.5 * rounding + 1e-6
+
+
+@pytest.mark.parametrize("K", [None, 6])
+def test_an_utterance_alone_and_in_a_batch(ops: Any, K: int | None) -> None:
+    """The same bits whatever follows it, and whoever is beside it; 700 keys are 6 splits."""
+    p = problem(2, 1, 80, 900, 8, 8, 5, [80, 41], [900, 700])
+    together = emulate(ops, p, K, padded(p, torch.float32))
+    alone = Problem(
+        p.q[1:, :, :41], p.k[1:, :, :700], p.v[1:, :, :700], p.grad[1:, :, :41], p.groups[1:, :, :41],
+        p.query_lengths[1:], p.key_lengths[1:], 5,
+    )  # fmt: skip
+    for size, a, b in zip((41, 41, 700, 700), together, by_itself, strict=True):
+        assert torch.equal(a[1:, :, :size], b)
+        assert (a[1:, :, size:] == 0).all()
+
+
+@pytest.mark.parametrize("K", [None, 6])
+def test_views(ops: Any, K: int | None) -> None:
+    """Strided rows, transposed columns, an odd offset: the same bits as contiguous input."""
+    p = problem(2, 2, 40, 50, 12, 12, 4)
+    q, k, v = padded(p, torch.bfloat16)
+    expected = emulate(ops, p, K, [q, k, v])
+    q_view = torch.cat([q, q], 3)[..., 12:].transpose(1, 2).contiguous().transpose(1, 2)
+    k_view = torch.nn.functional.pad(k, (1, 3))[..., 1:13]
+    p_view = dataclasses.replace(p, grad=p.grad.mT.contiguous().mT)
+    found = emulate(ops, p_view, K, [q_view, k_view, v.mT.contiguous().mT])
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_top_keys_of_equal_scores(ops: Any) -> None:
+    """Ties go to the first positions. More keys than threads: their maxima bound the search."""
+    p = problem(1, 1, 12, 600, 4, 3, 3)  # sums of small integers, over four: exact in any order
+    p.groups, p.k = torch.arange(12, dtype=torch.int32).view(1, 1, 12) % 3, (p.k * 0.7).round()
+    q, k, v = padded(p, torch.float32)
+    q = q.round()
+    sizes = (p.groups, p.query_lengths, p.key_lengths, p.clusters)
+    _, _, _, mass, top = ops.improved_clustered_attention(q, k, v, *sizes, 40, 0.0, None)
+    members = membership(p.groups, p.query_lengths, 3, torch.float32)
+    scores = centroid_scores(q, k, members, p.query_lengths, p.key_lengths)
+    chosen, expected = top_keys(scores, p.key_lengths, 40)
+    assert torch.equal(top.long(), expected)
+    torch.testing.assert_close(mass, (scores.softmax(-1) * chosen).sum(-1))
+    k[0, 0, 5] = -torch.inf  # such a score is never chosen, though its row becomes NaN or not
+    k[0, 0, 5, 1:] = 0
+    _, _, _, _, top = ops.improved_clustered_attention(q.abs() + 1, k, v, *sizes, 599, 0.0, None)
+    assert 5 not in top
+    assert (top >= 0).all()
+
+
+@needs_kernels
+@pytest.mark.parametrize("K", [None, 6])
+def test_dropout_drops_what_the_cpu_drops(ops: Any, K: int | None) -> None:
+    p = problem(2, 2, 50, 60, 8, 8, 4, [50, 33], [60, 41])
+    seed = torch.tensor([12345])
+    inputs = padded(p, torch.float32)
+    expected = emulate(torch.ops.attention_ext, p, K, inputs, 0.3, seed)
+    for found, same in zip(emulate(ops, p, K, inputs, 0.3, seed), expected, strict=True):
+        torch.testing.assert_close(found, same, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(expected[0], emulate(ops, p, K, inputs)[0])
+
+
+@pytest.mark.parametrize("K", [None, 6])
+def test_one_cluster_has_all_queries(ops: Any, K: int | None) -> None:
+    """Empty clusters, and sums over many members; a group out of range counts as padding."""
+    p = problem(1, 1, 300, 40, 8, 8, 4)
+    p.groups = torch.full_like(p.groups, 2)
+    inputs = padded(p, torch.float32)
+    exact = reference(p, K, padded(p, torch.float64))
+    for ours, truth in zip(emulate(ops, p, K, inputs), exact, strict=True):
+        assert error(ours, truth) < 2e-6
+    p.groups[0, 0, 7] = 9
+    assert (emulate(ops, p, K, inputs)[0][0, 0, 7] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"D": 257}, "head sizes must lie in 1 … 256 on CUDA, found 257 and 8"),
+        ({"C": 1025}, "clusters must lie in 1 … 1024, found 1025"),
+        ({"K": 1025}, "topk must lie in 1 … 1024 on CUDA, found 1025"),
+        ({"dtype": torch.float64}, "q must be float32, float16 or bfloat16 on CUDA"),
+    ],
+)
+def test_limits_are_named(ops: Any, change: dict[str, Any], message: str) -> None:
+    sizes = {"D": 8, "C": 3, "K": 2, "dtype": torch.float32} | change
+    p = problem(1, 1, 9, 9, sizes["D"], 8, 3)
+    p.clusters = sizes["C"]
+    with pytest.raises(RuntimeError, match=message):
+        emulate(ops, p, sizes["K"], padded(p, sizes["dtype"]))

@@ -1,0 +1,264 @@
+// Improved clustered attention on CUDA: the dense part of clustered attention, and every cluster's members over its
+// K top keys. Tiles of 64 queries share a cluster, and pick their rows through the sorted order.
+#include "../clustered_attention/cuda_heads.h"
+#include "../cuda/tile.h"
+
+namespace attention_ext {
+namespace {
+
+// The queries of one block: their cluster (C for padding), and where they lie in the sorted order.
+struct QueryTile {
+  int32_t cluster, first, rows;
+};
+
+__device__ inline QueryTile query_tile(const CudaShape& shape, int64_t head, int32_t number) {
+  const int32_t* tiles = shape.tile_starts + head * (shape.C + 2);
+  if (number >= tiles[shape.C + 1]) return {shape.C, 0, 0};
+  int32_t low = 0, high = shape.C;  // the last cluster that starts at or before `number`
+  while (low < high) {
+    const int32_t middle = (low + high + 1) / 2;
+    if (tiles[middle] <= number)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  const int32_t* start = shape.starts + head * (shape.C + 2) + low;
+  const int32_t first = start[0] + (number - tiles[low]) * tile, rows = start[1] - first;
+  return {low, first, rows < tile ? rows : tile};
+}
+
+// Grid (tiles of queries, tiles of top keys, heads): scores, and for the backward pass gradients of the weights, both
+// [heads, N in sorted order, K].
+template <class T, bool Backward>
+__global__ void __launch_bounds__(threads) exact_products(
+    CudaShape shape, int64_t first_head, const int32_t* top, Rows<T> q, Rows<T> k, Rows<T> v, Rows<T> grad,
+    float* scores, float* grad_weights) {
+  __shared__ TileMemory memory;
+  const int64_t local = blockIdx.z, head = first_head + local;
+  const QueryTile queries = query_tile(shape, head, blockIdx.x);
+  if (queries.cluster == shape.C) return;
+  const int64_t j0 = blockIdx.y * tile;
+  const int32_t* order = shape.order + head * shape.N + queries.first;
+  const int32_t* chosen = top + (head * shape.C + queries.cluster) * shape.K;
+  const int64_t row0 = local * shape.N + queries.first;
+  using Product = Tile<typename Multiplier<T, false, false>::type>;
+  {
+    const auto a = matrix(q.head(head, shape.H), q.stride_n, queries.rows, shape.D, order);
+    const auto b = matrix(k.head(head, shape.H), k.stride_n, shape.K, shape.D, chosen);
+    Product product;
+    product.multiply(
+        memory, 0, shape.D, [&](int64_t d) { load_across(memory.a, a, 0, d); },
+        [&](int64_t d) { load_across(memory.b, b, j0, d); });
+    product.each([&](int row, int column, float value) {
+      if (row < queries.rows && j0 + column < shape.K)
+        scores[(row0 + row) * shape.K + j0 + column] = value * shape.scale;
+    });
+  }
+  if constexpr (Backward) {
+    const auto a = matrix(grad.head(head, shape.H), grad.stride_n, queries.rows, shape.E, order);
+    const auto b = matrix(v.head(head, shape.H), v.stride_n, shape.K, shape.E, chosen);
+    Product product;
+    product.multiply(
+        memory, 0, shape.E, [&](int64_t e) { load_across(memory.a, a, 0, e); },
+        [&](int64_t e) { load_across(memory.b, b, j0, e); });
+    product.each([&](int row, int column, float value) {
+      if (row < queries.rows && j0 + column < shape.K)
+        grad_weights[(row0 + row) * shape.K + j0 + column] = value;
+    });
+  }
+}
+
+// Grid (blocks of queries, heads), a thread per query: scores to weights a · m̂, with dropout, in place; for the backward
+// pass also gradients of the weights to m̂ · a · (da − Σ a da) / √D, in place.
+template <bool Backward>
+__global__ void __launch_bounds__(threads) exact_softmax(
+    CudaShape shape, int64_t first_head, Dropout dropout, const int32_t* top, const float* mass_C, float* scores,
+    float* grad_weights) {
+  const int64_t local = blockIdx.y, head = first_head + local, i = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
+  if (i >= shape.starts[head * (shape.C + 2) + shape.C]) return;
+  const int32_t query = shape.order[head * shape.N + i];
+  const int64_t cluster = head * shape.C + shape.groups[head * shape.N + query];
+  const int32_t* chosen = top + cluster * shape.K;
+  const float mass = mass_C[cluster];
+  float* weight = scores + (local * shape.N + i) * shape.K;
+  float* slope = grad_weights + (local * shape.N + i) * shape.K;
+  int count = 0;
+  float highest = -INFINITY, sum = 0, mean = 0;
+  for (; count < shape.K && chosen[count] >= 0; ++count) highest = fmaxf(highest, weight[count]);
+  for (int j = 0; j < count; ++j) sum += weight[j] = expf(weight[j] - highest);
+  for (int j = 0; j < count; ++j) {
+    const float keep = keep_factor(dropout, head * shape.N + query, chosen[j]), share = weight[j] / sum;
+    if constexpr (Backward) {
+      slope[j] *= keep;
+      mean += share * slope[j];
+    }
+    weight[j] = share;
+  }
+  for (int j = 0; j < count; ++j) {
+    const float share = weight[j] * mass;
+    if constexpr (Backward) slope[j] = share * (slope[j] - mean) * shape.scale;
+    weight[j] = share * keep_factor(dropout, head * shape.N + query, chosen[j]);
+  }
+  for (int j = count; j < shape.K; ++j) {
+    weight[j] = 0.0f;
+    if constexpr (Backward) slope[j] = 0.0f;
+  }
+}
+
+// Grid (tiles of queries, blocks of columns, heads): rows of a · b at the top keys, plus the cluster's base; zeros at
+// padding. Writes to the queries' own places.
+template <class T>
+__global__ void __launch_bounds__(threads) exact_rows(
+    CudaShape shape, int64_t first_head, const int32_t* top, const float* a, Rows<T> b, int size, const float* base,
+    T* to) {
+  __shared__ TileMemory memory;
+  const int64_t local = blockIdx.z, head = first_head + local;
+  const QueryTile queries = query_tile(shape, head, blockIdx.x);
+  const int column0 = blockIdx.y * tile;
+  const bool padding = queries.cluster == shape.C;
+  if (queries.rows == 0) return;
+  const int32_t* order = shape.order + head * shape.N + queries.first;
+  const int64_t cluster = head * shape.C + queries.cluster;
+  Tile<typename Multiplier<T, true, false>::type> product;
+  if (!padding) {
+    const auto weights = matrix(a + (local * shape.N + queries.first) * shape.K, shape.K, queries.rows, shape.K);
+    const auto rows = matrix(b.head(head, shape.H), b.stride_n, shape.K, size, top + cluster * shape.K);
+    product.multiply(
+        memory, 0, shape.K, [&](int64_t j) { load_across(memory.a, weights, 0, j); },
+        [&](int64_t j) { load_along(memory.b, rows, column0, j); });
+  }
+  product.each([&](int row, int column, float value) {
+    if (row >= queries.rows || column0 + column >= size) return;
+    const float sum = padding ? 0.0f : value + base[cluster * size + column0 + column];
+    to[(head * shape.N + order[row]) * size + column0 + column] = static_cast<T>(sum);
+  });
+}
+
+// Grid (C, tiles of top keys · blocks of columns, heads): Σ over members of a[member, key] · row[member].
+template <class T>
+__global__ void __launch_bounds__(threads) exact_key_gradients(
+    CudaShape shape, int64_t first_head, const float* a, Rows<T> b, int size, float* parts) {
+  __shared__ TileMemory memory;
+  const int64_t local = blockIdx.z, head = first_head + local, c = blockIdx.x;
+  const int blocks = (size + tile - 1) / tile;
+  const int64_t j0 = blockIdx.y / blocks * tile, column0 = blockIdx.y % blocks * tile;
+  const int32_t* start = shape.starts + head * (shape.C + 2) + c;
+  const int32_t members = start[1] - start[0];
+  const auto weights = matrix(a + (local * shape.N + start[0]) * shape.K, shape.K, members, shape.K);
+  const auto rows = matrix(b.head(head, shape.H), b.stride_n, members, size, shape.order + head * shape.N + start[0]);
+  Tile<typename Multiplier<T, true, false>::type> product;
+  product.multiply(
+      memory, 0, members, [&](int64_t i) { load_along(memory.a, weights, j0, i); },
+      [&](int64_t i) { load_along(memory.b, rows, column0, i); });
+  float* to = parts + (local * shape.C + c) * shape.K * size;
+  product.each([&](int row, int column, float value) {
+    if (j0 + row < shape.K && column0 + column < size) to[(j0 + row) * size + column0 + column] = value;
+  });
+}
+
+void check_topk(int64_t topk) {
+  require(topk >= 1 && topk <= most_topk, "topk must lie in 1 … 1024 on CUDA, found " + std::to_string(topk));
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_attention(
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
+    const Tensor& key_lengths, int64_t clusters, int64_t topk, double dropout, const std::optional<Tensor>& seed) {
+  check_topk(topk);
+  const CudaHeads in(q, k, v, groups, query_lengths, key_lengths, clusters, topk, dropout, seed);
+  const int64_t B = in.B, H = in.shape.H, N = in.shape.N, C = in.shape.C, E = in.shape.E, K = in.shape.K;
+  const Tensor out = new_tensor(q, {B, H, N, E}, q.scalar_type());
+  const Tensor softmax = new_tensor(q, {B, H, 2, C}, ScalarType::Float);
+  const Tensor values = new_tensor(q, {B, H, C, E}, ScalarType::Float);
+  Tensor mass = new_tensor(q, {B, H, C}, ScalarType::Float);
+  const Tensor top = new_tensor(q, {B, H, C, K}, ScalarType::Int);
+  cuda_dense_forward(
+      in, {data_of<float>(softmax), data_of<float>(values), data_of<float>(mass), data_of<int32_t>(top)});
+  if (K == 0) {  // no keys at all
+    torch::stable::zero_(mass);
+    cuda_take_cluster_rows(in, data_of<float>(values), E, out);
+    return {out, softmax, values, mass, top};
+  }
+  const Launcher launch(q);
+  const int64_t wave = heads_at_a_time(in, N * K);
+  const Tensor weights = new_tensor(q, {wave, N, K}, ScalarType::Float);
+  with_type(q, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const Rows<T> q_rows(in.q_BHND), k_rows(in.k_BHSD), v_rows(in.v_BHSE);
+    for (int64_t first = 0; first < in.heads; first += wave) {
+      const int64_t count = std::min(wave, in.heads - first);
+      launch(
+          "exact_products", exact_products<T, false>, in.query_tiles, tiles_of(K), count, in.shape, first,
+          data_of<int32_t>(top), q_rows, k_rows, v_rows, v_rows, data_of<float>(weights), nullptr);
+      launch(
+          "exact_softmax", exact_softmax<false>, ceil_div(N, threads), count, 1, in.shape, first, dropout_of(in),
+          data_of<int32_t>(top), data_of<float>(mass), data_of<float>(weights), nullptr);
+      launch(
+          "exact_rows", exact_rows<T>, in.query_tiles, tiles_of(E), count, in.shape, first, data_of<int32_t>(top),
+          data_of<float>(weights), v_rows, E, data_of<float>(values), data_of<T>(out));
+    }
+  });
+  return {out, softmax, values, mass, top};
+}
+
+std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
+    const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups,
+    const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, double dropout,
+    const std::optional<Tensor>& seed, const Tensor& softmax, const Tensor& values, const Tensor& mass,
+    const Tensor& top, const Tensor& out) {
+  const CudaHeads in(q, k, v, groups, query_lengths, key_lengths, clusters, top.size(3), dropout, seed);
+  const int64_t B = in.B, H = in.shape.H, N = in.shape.N, S = in.shape.S, C = in.shape.C, D = in.shape.D;
+  const int64_t E = in.shape.E, K = in.shape.K;
+  require_shape(grad, {B, H, N, E}, "grad");
+  const ScalarType type = q.scalar_type();
+  const Tensor grad_q = new_tensor(q, {B, H, N, D}, type);
+  const Tensor grad_k = new_tensor(q, {B, H, S, D}, type);
+  const Tensor grad_v = new_tensor(q, {B, H, S, E}, type);
+  const Tensor grad_rows = with_contiguous_rows(as_type(grad, type));
+  const Tensor out_rows = with_contiguous_rows(out);
+  const CudaGradients gradients = cuda_member_gradients(in, grad_rows, &out_rows, values, &mass);
+  const int32_t* top_CK = static_cast<const int32_t*>(top.const_data_ptr());
+  const float* mass_C = static_cast<const float*>(mass.const_data_ptr());
+
+  const int64_t exact_floats = 2 * N * K + C * K * (D + E);
+  const int64_t wave = heads_at_a_time(in, cuda_dense_backward_floats(in.shape) + exact_floats);
+  const auto floats = [&](const std::vector<int64_t>& size) { return new_tensor(q, size, ScalarType::Float); };
+  const Tensor key_sums = floats({wave, S, D}), value_sums = floats({wave, S, E});
+  const Tensor weights = floats({wave, N, K}), slopes = floats({wave, N, K});
+  const Tensor key_parts = floats({wave, C, K, D}), value_parts = floats({wave, C, K, E});
+  const Launcher launch(q);
+  with_type(q, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    const Rows<T> q_rows(in.q_BHND), k_rows(in.k_BHSD), v_rows(in.v_BHSE), g_rows(grad_rows);
+    for (int64_t first = 0; first < in.heads; first += wave) {
+      const int64_t count = std::min(wave, in.heads - first);
+      cuda_dense_backward(in, first, count, softmax, top_CK, gradients, key_sums, value_sums);
+      launch(
+          "exact_products", exact_products<T, true>, in.query_tiles, tiles_of(K), count, in.shape, first, top_CK,
+          q_rows, k_rows, v_rows, g_rows, data_of<float>(weights), data_of<float>(slopes));
+      launch(
+          "exact_softmax", exact_softmax<true>, ceil_div(N, threads), K > 0 ? count : 0, 1, in.shape, first,
+          dropout_of(in), top_CK, mass_C, data_of<float>(weights), data_of<float>(slopes));
+      launch(
+          "exact_rows", exact_rows<T>, in.query_tiles, tiles_of(D), count, in.shape, first, top_CK,
+          data_of<float>(slopes), k_rows, D, data_of<float>(gradients.shares), data_of<T>(grad_q));
+      launch(
+          "exact_key_gradients", exact_key_gradients<T>, C, tiles_of(K) * tiles_of(D), count, in.shape, first,
+          data_of<float>(slopes), q_rows, D, data_of<float>(key_parts));
+      launch(
+          "exact_key_gradients", exact_key_gradients<T>, C, tiles_of(K) * tiles_of(E), count, in.shape, first,
+          data_of<float>(weights), g_rows, E, data_of<float>(value_parts));
+      cuda_finish_keys(in, first, count, D, top_CK, data_of<float>(key_parts), key_sums, grad_k);
+      cuda_finish_keys(in, first, count, E, top_CK, data_of<float>(value_parts), value_sums, grad_v);
+    }
+  });
+  return {grad_q, grad_k, grad_v};
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(attention_ext, ATTENTION_EXT_DEVICE, library) {
+  library.impl("improved_clustered_attention", TORCH_BOX(&improved_clustered_attention));
+  library.impl("improved_clustered_attention_backward", TORCH_BOX(&improved_clustered_attention_backward));
+}
+
+}  // namespace attention_ext
