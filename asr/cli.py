@@ -24,6 +24,7 @@ COMMANDS = [
     "transcribe",
     "bench",
     "compare",
+    "advise",
     "report",
     "export-data",
 ]

@@ -1,0 +1,139 @@
+"""`asr advise`: which attention mechanism is fastest on your data and your machine."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from asr import config
+from asr.attention.softmax import SoftmaxMechanism
+from asr.attention.table import MECHANISMS, parse_name
+from asr.compare.advice import Expected, expect, positions, reason, recommend
+from asr.compare.options import joined
+from asr.compare.watch import clock
+from asr.config import option
+from asr.data.manifest import load_cuts
+from asr.data.module import manifest_path
+from asr.errors import UserError
+from asr.train_config import TrainConfig
+
+HELP = "recommend a mechanism for your data on this machine: asr advise data/demo model=wsj"
+POSITIONAL = "<manifest or prepared folder> [options of asr train, for model and frame budget]"
+QUANTILES = (0.5, 0.95, 1.0)
+
+
+@dataclass
+class Options:
+    """What is measured, and how."""
+
+    attentions: list[str] = option(
+        ["full", "lsh-1", "lsh-4", "clustered-100", "i-clustered-100"],
+        help="mechanisms of the softmax family",
+    )
+    device: str = option("auto", help="auto | cpu | cuda; on the CPU, CPU seconds count")
+    threads: int = option(1, help="threads of the CPU")
+    rounds: int = option(9, help="rounds at most, after one to warm up")
+    seconds: float = option(
+        3.0, help="time for the rounds of one length and pass; three are always made", unit="s"
+    )
+    memory: bool = option(True, help="measure memory at the 95th percentile, in a process for each mechanism")
+
+
+def parse(words: list[str]) -> tuple[Options, TrainConfig]:
+    """Split words into options of the benchmark and those of training."""
+    own = {key for key, *_ in config.describe(Options)}
+    options = config.parse(Options, [word for word in words if word.partition("=")[0] in own])
+    training = config.compose(TrainConfig, "train", [w for w in words if w.partition("=")[0] not in own])
+    options.attentions = joined(options.attentions)
+    for name in options.attentions:
+        if not issubclass(MECHANISMS[parse_name(name).mechanism].build, SoftmaxMechanism):
+            raise UserError(f"attention {name!r} has parameters of its own: asr compare times it in a model")
+    if options.device == "auto":
+        options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    if options.device != "cpu" and not torch.cuda.is_available():
+        raise UserError(f"device={options.device}: this machine has no CUDA device")
+    for name in ("threads", "rounds"):
+        if getattr(options, name) < 1:
+            raise UserError(f"{name}={getattr(options, name)}: expected at least 1")
+    return options, training
+
+
+def run(paths: list[Path], asked: tuple[Options, TrainConfig]) -> None:
+    """Measure at the data's lengths; print them, what a step is expected to cost, and a recommendation."""
+    options, training = asked
+    if len(paths) != 1:
+        raise UserError(f"asr advise takes one manifest or prepared folder, found {len(paths)}")
+    manifest = manifest_path(str(paths[0]), "train")
+    durations_s = np.array([cut.duration for cut in load_cuts(manifest, require_text=False)])
+    frames = np.maximum(1, np.round(durations_s * 1000 / training.features.frame_shift_ms)).astype(np.int64)
+    lengths = positions(frames, training.model.subsampling)
+    quantiles = {q: round(float(np.quantile(lengths, q))) for q in QUANTILES}
+    at = sorted(set(quantiles.values()))
+    console = Console()
+    console.print(_lengths(frames, training), highlight=False)
+    with Progress(console=console, transient=True) as progress:
+        steps = len(at) + (len(options.attentions) if options.memory else 0)
+        task = progress.add_task("measuring", total=steps)
+
+        def advance(what: str) -> None:
+            progress.update(task, description=f"measuring {what}")
+            progress.advance(task)
+
+        expected = expect(
+            options.attentions,
+            lengths,
+            at,
+            training,
+            device=options.device,
+            threads=options.threads,
+            rounds=options.rounds,
+            seconds=options.seconds,
+            memory_at=quantiles[0.95] if options.memory else 0,
+            advance=advance,
+        )
+    console.print(_table(expected, at, options, training))
+    taken = recommend(expected)
+    frames_95 = round(float(np.quantile(frames, 0.95)))
+    why = reason(expected, taken, frames_95, quantiles[0.95], options.device)
+    console.print(f"attention={taken.name}", style="bold", highlight=False)
+    console.print(why, highlight=False)
+
+
+def _lengths(frames: np.ndarray, training: TrainConfig) -> str:
+    """Return the distribution of the lengths in words."""
+    shown = (0.05, 0.5, 0.95, 1.0)
+    names = ("5 %", "median", "95 %", "longest")
+    found = [round(float(np.quantile(frames, q))) for q in shown]
+    factor = training.model.subsampling
+    parts = [f"{name} {n:,} ({-(-n // factor):,})" for name, n in zip(names, found, strict=True)]
+    seconds = float(frames.sum()) * training.features.frame_shift_ms / 1000
+    return (
+        f"{len(frames):,} utterances, {seconds / 3600:.2f} h; frames, and positions after subsampling by "
+        f"{factor}: {', '.join(parts)}"
+    )
+
+
+def _table(expected: list[Expected], at: list[int], options: Options, training: TrainConfig) -> Table:
+    model = training.model
+    unit = "CPU ms" if options.device == "cpu" else "ms"
+    title = (
+        f"expected training step of {training.data.frames_per_batch:,} frames, {model.layers} layers, "
+        f"{model.heads} heads of {model.head_dim}; {options.device}, {options.threads} threads"
+    )
+    table = Table("attention", title=title, title_justify="left")
+    for length in at:
+        table.add_column(f"{unit} at {length:,}", justify="right")
+    table.add_column("an epoch", justify="right")
+    table.add_column("attention's memory in a layer, MiB", justify="right")
+    for entry in expected:
+        steps = [f"{1000 * entry.step_s[length]:.1f}" for length in at]
+        memory = "–" if entry.memory_mib is None else f"{entry.memory_mib:.0f}"
+        table.add_row(entry.name, *steps, clock(entry.epoch_s), memory)
+    table.caption = (
+        "forward and backward of the encoder; loading, features, CTC loss and optimiser are not in it"
+    )
+    return table

@@ -1,0 +1,184 @@
+"""Advice: which mechanism is fastest on these data and this machine, from their lengths and a benchmark."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from asr.attention import parse_name
+from asr.attention.multihead import SelfAttention
+from asr.benchmark import Problem, Timing, measure, peak_memory_bytes
+from asr.encoder import Encoder
+from asr.train_config import TrainConfig
+
+WORTH = 0.9  # a mechanism replaces one that is nearer to full attention if it takes less than this share
+EXACT = "full"
+# The nearer to full attention, the earlier: tables 1 and 4 of *Fast Transformers with Clustered Attention*.
+NEARNESS = ("full", "shared-full", "oracle-top", "i-clustered", "lsh", "clustered")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a mechanism is expected to cost in training.
+
+    Attributes:
+        name: of the mechanism.
+        step_s: seconds of a training step by length (encoder positions): attention in all layers, and the
+            rest of the encoder, which is the same for all mechanisms.
+        attention_share: of the step at the longest of these lengths, 0 … 1.
+        epoch_s: of all utterances, each at its own length.
+        memory_mib: peak memory of attention in one layer, forward and backward; None if not measured.
+    """
+
+    name: str
+    step_s: dict[int, float]
+    attention_share: float
+    epoch_s: float
+    memory_mib: float | None
+
+
+def positions(frames: NDArray[np.int64], subsampling: int) -> NDArray[np.int64]:
+    """Return the encoder positions of utterances of so many feature frames."""
+    return np.maximum(1, -(-frames // subsampling))
+
+
+def expect(
+    names: Sequence[str],
+    lengths: NDArray[np.int64],
+    at: Sequence[int],
+    training: TrainConfig,
+    *,
+    device: str,
+    threads: int,
+    rounds: int,
+    seconds: float,
+    memory_at: int,
+    advance: Callable[[str], None],
+) -> list[Expected]:
+    """Measure mechanisms at some lengths, and add up what an epoch takes.
+
+    Args:
+        names: mechanisms of the softmax family.
+        lengths: [utterances] encoder positions of each.
+        at: lengths to measure at, ascending, each in a batch that fills the frame budget.
+        training: model sizes and frame budget.
+        device: `cpu`, timed in CPU seconds, or `cuda`, by the wall clock.
+        threads: of the CPU.
+        rounds, seconds: see `asr.benchmark.measure`.
+        memory_at: length at which memory is measured; 0: nowhere.
+        advance: told what is measured next.
+    """
+    model = training.model
+    clock = "cpu" if device == "cpu" else "wall"
+    timings: dict[int, dict[str, Timing]] = {}
+    rest_s: dict[int, float] = {}
+    for length in at:
+        advance(f"{length} positions")
+        problem = _problem(length, training, device)
+        found = measure(list(names), problem, EXACT, clock, threads, rounds, seconds)
+        timings[length] = {x.name: x for x in found if x.passes == "forward+backward"}
+        rest_s[length] = rest_of_step_s(problem, training, clock, threads)
+    memory: dict[str, float] = {}
+    for name in names if memory_at else ():
+        advance(f"memory of {name}")
+        memory[name] = peak_memory_bytes(name, _problem(memory_at, training, device)) / 2**20
+    expected = []
+    for name in names:
+        attention_s = {n: model.layers * timings[n][name].median_s for n in at}
+        step_s = {n: attention_s[n] + rest_s[n] for n in at}
+        per_position = [step_s[n] / (n * _problem(n, training, device).batch) for n in at]
+        epoch_s = float((np.interp(lengths, list(at), per_position) * lengths).sum())
+        share = attention_s[at[-1]] / step_s[at[-1]]
+        expected.append(Expected(name, step_s, share, epoch_s, memory.get(name)))
+    return expected
+
+
+def rest_of_step_s(problem: Problem, training: TrainConfig, clock: str, threads: int) -> float:
+    """Return the seconds of an encoder's step, forward and backward, whose attention mixes nothing."""
+    model = training.model
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    read = time.process_time if clock == "cpu" else time.perf_counter
+    try:
+        encoder = Encoder(model, training.features.mel_bins, EXACT).to(problem.device).train()
+        for layer in encoder.modules():
+            if isinstance(layer, SelfAttention):
+                layer.mechanism = NoMixing()  # type: ignore[assignment]
+        generator = torch.Generator().manual_seed(problem.seed)
+        shape = (problem.batch, problem.length * model.subsampling, training.features.mel_bins)
+        features = torch.randn(shape, generator=generator).to(problem.device)
+        lengths = torch.full((problem.batch,), shape[1], device=problem.device)
+        taken = []
+        for _ in range(4):
+            started = read()
+            encoder(features, lengths)[0].sum().backward()
+            if problem.device != "cpu":
+                torch.cuda.synchronize()
+            taken.append(read() - started)
+        return statistics.median(taken[1:])
+    finally:
+        torch.set_num_threads(before)
+
+
+class NoMixing(nn.Module):
+    """Stands for a mechanism: values stay where they are, gradients reach queries and keys."""
+
+    def forward(self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, lengths: Tensor | None) -> Tensor:
+        """Add all three."""
+        return q_BHND + k_BHND + v_BHND
+
+
+def _problem(length: int, training: TrainConfig, device: str) -> Problem:
+    """Return the batch of a length that fills the frame budget."""
+    model = training.model
+    batch = max(1, training.data.frames_per_batch // (length * model.subsampling))
+    return Problem(length, batch, model.heads, model.head_dim, "float32", device, 0)
+
+
+def recommend(expected: Sequence[Expected]) -> Expected:
+    """Return the mechanism to take.
+
+    One that is further from full attention takes the place of a nearer one if it saves a tenth of an epoch.
+    """
+
+    def nearness(entry: Expected) -> tuple[int, float]:
+        return NEARNESS.index(parse_name(entry.name).mechanism), entry.epoch_s
+
+    ordered = sorted(expected, key=nearness)
+    taken = ordered[0]
+    for entry in ordered[1:]:
+        if entry.epoch_s < WORTH * taken.epoch_s:
+            taken = entry
+    return taken
+
+
+def reason(
+    expected: Sequence[Expected], taken: Expected, frames_95: int, positions_95: int, device: str
+) -> str:
+    """Say in words why a mechanism is recommended."""
+    fastest = min(expected, key=lambda entry: entry.epoch_s)
+    longest = max(taken.step_s)
+    head = f"Your 95th percentile is {frames_95:,} frames ({positions_95:,} positions): "
+    where = "this GPU" if device != "cpu" else "this machine's CPU"
+    if taken.name == fastest.name:
+        others = [entry for entry in expected if entry.name != taken.name]
+        if not others:
+            return f"{head}{taken.name} is the only one that was measured."
+        second = min(others, key=lambda entry: entry.epoch_s)
+        saved = 100 * (1 - taken.epoch_s / second.epoch_s)
+        said = (
+            f"{head}{taken.name} is the fastest on {where}, by {saved:.0f} % of an epoch before {second.name}"
+        )
+    else:
+        lost = 100 * (taken.epoch_s / fastest.epoch_s - 1)
+        said = (
+            f"{head}{fastest.name} is the fastest on {where}, yet {taken.name} is nearer to full attention "
+            f"and takes only {lost:.0f} % longer"
+        )
+    share = f"attention is {100 * taken.attention_share:.0f} % of its step at {longest:,} positions"
+    return f"{said}; {share}."

@@ -1,0 +1,105 @@
+"""`asr advise`: costs by length, the choice among them, and the reason in words."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asr.benchmark import Problem, Timing
+from asr.cli import main
+from asr.compare import advice
+from asr.compare.advice import Expected, expect, positions, reason, recommend
+from asr.train_config import TrainConfig
+
+
+def expected(name: str, epoch_s: float) -> Expected:
+    return Expected(name, {100: 1.0, 500: 2.0}, 0.5, epoch_s, None)
+
+
+@pytest.mark.parametrize(
+    ("costs", "taken"),
+    [
+        ({"full": 10.0, "i-clustered-25": 9.5, "clustered-25": 9.2}, "full"),
+        ({"full": 10.0, "i-clustered-25": 8.0, "clustered-25": 7.5}, "i-clustered-25"),
+        ({"full": 10.0, "i-clustered-25": 8.0, "clustered-25": 5.0}, "clustered-25"),
+        ({"clustered-25": 5.0, "lsh-1": 9.0, "full": 10.0}, "clustered-25"),
+    ],
+)
+def test_what_is_nearer_to_full_is_kept_unless_a_tenth_is_saved(costs: dict[str, float], taken: str) -> None:
+    assert recommend([expected(name, cost) for name, cost in costs.items()]).name == taken
+
+
+def test_the_reason_names_length_and_saving() -> None:
+    both = [expected("full", 10.0), expected("i-clustered-25", 8.0)]
+    text = reason(both, recommend(both), 1900, 475, "cpu")
+    assert "95th percentile is 1,900 frames (475 positions)" in text
+    assert "i-clustered-25 is the fastest on this machine's CPU, by 20 % of an epoch before full" in text
+    near = [expected("full", 10.0), expected("i-clustered-25", 9.5)]
+    text = reason(near, recommend(near), 1900, 475, "cuda")
+    assert "i-clustered-25 is the fastest on this GPU, yet full is nearer" in text
+    assert "5 % longer" in text
+
+
+def test_positions_round_up() -> None:
+    assert positions(np.array([1, 4, 5, 8]), 4).tolist() == [1, 1, 2, 2]
+
+
+def test_an_epoch_is_the_sum_over_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention of N² / 1000 s a position-batch and a rest of 1 s: interpolated, times each length."""
+
+    def measure(names: list[str], problem: Problem, *_: object) -> list[Timing]:
+        seconds = problem.batch * problem.length**2 / 1000
+        return [
+            Timing(name, problem.length, "forward+backward", "cpu", seconds, (seconds, seconds), 0.0, None)
+            for name in names
+        ]
+
+    monkeypatch.setattr(advice, "measure", measure)
+    monkeypatch.setattr(advice, "rest_of_step_s", lambda problem, *_: 0.5 * problem.batch * problem.length)
+    training = TrainConfig()
+    training.model.layers, training.model.subsampling, training.data.frames_per_batch = 2, 1, 400
+    lengths = np.array([100, 150, 200])
+    (found,) = expect(
+        ["full"],
+        lengths,
+        [100, 200],
+        training,
+        device="cpu",
+        threads=1,
+        rounds=1,
+        seconds=1,
+        memory_at=0,
+        advance=lambda text: None,
+    )
+    per_position = 2 * lengths / 1000 + 0.5  # linear in the length, as the interpolation is
+    assert found.epoch_s == pytest.approx(float((per_position * lengths).sum()))
+    assert found.step_s[200] == pytest.approx(2 * 2 * 200**2 / 1000 + 0.5 * 400)
+    assert found.attention_share == pytest.approx(160 / 360)
+
+
+def test_advice_on_a_manifest(
+    tone_corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["attentions=[full,clustered-4:bits=31,iterations=2]", "rounds=3", "seconds=0.1", "memory=false"]
+    model = ["model.layers=1", "model.heads=2", "model.head_dim=16", "data.frames_per_batch=500"]
+    assert main(["advise", str(tone_corpus), *words, *model]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "60 utterances" in shown
+    assert "clustered-4" in shown
+    assert "Your 95th percentile is" in shown
+    assert "attention=" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "found 0"),
+        (["nowhere"], "nowhere"),
+        (["nowhere", "attentions=[cast-8]"], "parameters of its own"),
+        (["nowhere", "rounds=0"], "rounds=0"),
+        (["nowhere", "model.layesr=0"], "did you mean"),
+    ],
+)
+def test_bad_calls(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", *words]) == 1
+    assert message in capsys.readouterr().err
