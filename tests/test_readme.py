@@ -10,7 +10,7 @@ import pytest
 from asr import config
 from asr.attention import mechanism_table
 from asr.cli import COMMANDS
-from asr.commands import bench, decode, score, transcribe
+from asr.commands import bench, decode, export_data, score, transcribe
 from asr.commands.prepare import recipe_module
 from asr.train_config import TrainConfig
 
@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MARKDOWN = [ROOT / "README.md", *sorted((ROOT / "recipes").rglob("*.md"))]
 README = MARKDOWN[0].read_text()
 OPTIONS = {
+    "export-data": export_data.Options,
     "bench": bench.Options,
     "decode": decode.Options,
     "score": score.Options,

@@ -5,6 +5,7 @@ from pathlib import Path
 import soundfile
 from lhotse import AudioSource, MonoCut, Recording, SupervisionSegment
 
+from asr.data.sphere import SUFFIXES, is_sphere, read_header
 from asr.errors import UserError
 
 
@@ -12,8 +13,11 @@ def audio_facts(path: str | Path) -> tuple[int, int, int]:
     """Return (samples per channel, sample rate in Hz, channels) from the header; nothing is decoded.
 
     Raises:
-        UserError: there is no file, it is empty, or libsndfile doesn't know it.
+        UserError: there is no file, it is empty, or it is neither SPHERE nor known to libsndfile.
     """
+    if str(path).lower().endswith(SUFFIXES) and is_sphere(path):
+        header = read_header(path)
+        return header.samples, header.sample_rate, header.channels
     try:
         info = soundfile.info(str(path))
     except soundfile.LibsndfileError as error:

@@ -15,8 +15,8 @@ def position(group: str) -> float:
 def split_groups(groups: Sequence[str], dev_share: float, test_share: float) -> dict[str, str]:
     """Return the split of each group.
 
-    A group's hash decides, so nothing moves when data is added; only where dev or test would be empty,
-    it gets the group that comes nearest.
+    A group's hash decides, so nothing moves when data is added; only where chance would leave dev or test
+    empty, or give it more than twice its share, which few groups may see, the nearest groups make up for it.
 
     Args:
         groups: speakers or texts; whatever shares one is in one split.
@@ -24,11 +24,17 @@ def split_groups(groups: Sequence[str], dev_share: float, test_share: float) -> 
         test_share: of the groups, 0 … 1.
     """
     ordered = sorted(set(groups), key=position)
-    tested = sum(position(group) < test_share for group in ordered)
-    tested = max(tested, 1) if test_share > 0 else 0
-    developed = sum(position(group) < test_share + dev_share for group in ordered)
-    developed = max(developed, tested + 1) if dev_share > 0 else tested
+    below = [
+        sum(position(group) < limit for group in ordered) for limit in (test_share, test_share + dev_share)
+    ]
+    tested = _within_reason(below[0], test_share * len(ordered))
+    developed = tested + _within_reason(below[1] - tested, dev_share * len(ordered))
     return {
         group: "test" if rank < tested else "dev" if rank < developed else "train"
         for rank, group in enumerate(ordered)
     }
+
+
+def _within_reason(count: int, expected: float) -> int:
+    """At least one and at most twice what is expected; none where none is."""
+    return min(max(count, 1), max(round(2 * expected), 1)) if expected else 0

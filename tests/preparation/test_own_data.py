@@ -1,0 +1,137 @@
+import gzip
+import random
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asr import config
+from asr.data.manifest import load_cuts
+from asr.errors import UserError
+from asr.preparation.shares import position, split_groups
+from asr.preparation.text_files import read_lines, read_text
+from asr.preparation.transcripts import normalise
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes" / "README.md"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 999), unique=True, min_size=3, max_size=60), st.integers(0, 999))
+def test_groups_stay_in_their_split_when_others_come(numbers, further):
+    groups = [str(number) for number in numbers]
+    before = split_groups(groups, 0.1, 0.2)
+    assert set(before) == set(groups)
+    assert {"train", "dev", "test"} >= set(before.values()) >= {"dev", "test"}
+    natural = {
+        group: "test" if position(group) < 0.2 else "dev" if position(group) < 0.3 else "train"
+        for group in groups
+    }
+    counts = Counter(natural.values())
+    if 1 <= counts["test"] < 0.4 * len(groups) - 1 and 1 <= counts["dev"] < 0.2 * len(groups) - 1:
+        assert before == natural
+        after = split_groups([*groups, str(further)], 0.1, 0.2)
+        assert {group: after[group] for group in groups} == natural
+
+
+def test_shares_are_met_and_positions_never_change():
+    splits = list(split_groups([str(number) for number in range(10000)], 0.1, 0.05).values())
+    assert splits.count("test") / 10000 == pytest.approx(0.05, abs=0.01)
+    assert splits.count("dev") / 10000 == pytest.approx(0.1, abs=0.01)
+    # Fixed values: a change of the rule would move utterances between training and test.
+    assert [round(position(group), 4) for group in ("ann", "ben")] == [0.2874, 0.4024]
+    assert set(split_groups(["a", "b", "c"], 0, 0).values()) == {"train"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        ("none", "ärger, don't <NOISE> “go” 3.5 rock-n-roll –"),
+        ("lower", "ärger, don't <NOISE> “go” 3.5 rock-n-roll –"),
+        ("words", "ärger don't <NOISE> go 3 5 rock-n-roll"),
+    ],
+)
+def test_text_rules(rule, text):
+    assert normalise(" A\u0308rger,  don't <NOISE>\t“go” 3.5 rock-n-roll –", rule) == text.replace(
+        "ärger", "Ärger" if rule == "none" else "ärger"
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text())
+def test_normalising_twice_changes_nothing(text):
+    for rule in ("none", "words"):
+        once = normalise(text, rule)
+        assert normalise(once, rule) == once
+        assert "  " not in once
+
+
+def test_text_files(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\r\n\r\ntwo\rthree\n")
+    assert read_lines(path) == [(1, "one"), (3, "two"), (4, "three")]
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"packed\n"))
+    assert read_text(tmp_path / "a.gz") == "packed\n"
+    cases = {
+        b"fine\nfine\nbro\xe9ken\n": r"x.txt:3: expected utf-8 text, found the bytes e9",
+        None: r"x.txt: expected a text file, found none",
+    }
+    for content, message in cases.items():
+        path = tmp_path / "x.txt"
+        path.unlink(missing_ok=True)
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(UserError, match=message):
+            read_text(path)
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"packed" * 100)[:20])
+    with pytest.raises(UserError, match=r"x\.gz: expected a whole gzip file"):
+        read_text(tmp_path / "x.gz")
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """The recipe that recipes/README.md shows, as a module, and its corpus."""
+    [source] = re.findall(r"^```python\n(.*?)^```$", RECIPES.read_text(), flags=re.S | re.M)
+    (tmp_path / "toy_recipe.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import toy_recipe
+
+    corpus = tmp_path / "corpus"
+    (corpus / "wav").mkdir(parents=True)
+    draw = random.Random(1)
+    for split, count in {"train": 6, "dev": 2}.items():
+        lines = []
+        for number in range(count):
+            name = f"s{number % 2}-{split}{number}"
+            soundfile.write(corpus / "wav" / f"{name}.wav", np.full(8000 + number, 0.1), 16000)
+            lines.append(f"{name} {draw.choice(['GO ON', 'STOP IT'])}\n")
+        (corpus / f"{split}.txt").write_text("".join(lines))
+    with open(corpus / "train.txt", "r+") as file:
+        content = file.read().replace("s1-train5 GO ON", "s1-train5 [laughter]")
+        content = content.replace("s1-train5 STOP IT", "s1-train5 [laughter]")
+        file.seek(0)
+        file.truncate()
+        file.write(content)
+    yield toy_recipe, corpus
+    monkeypatch.delitem(__import__("sys").modules, "toy_recipe")
+
+
+def test_the_documented_recipe_works(toy, tmp_path, capsys):
+    recipe, corpus = toy
+    (tmp_path / "lexicon").write_text("go G OW1\non AA1 N\nstop S T AA1 P\nit IH1 T\n")
+    options = config.parse(
+        recipe.Options, [f"corpus={corpus}", "workers=1", f"lexicon={tmp_path / 'lexicon'}"]
+    )
+    recipe.prepare(options, tmp_path / "data")
+    assert len(load_cuts(tmp_path / "data" / "train.cuts.jsonl.gz")) == 5
+    assert [c.id for c in load_cuts(tmp_path / "data" / "dev.cuts.jsonl.gz")] == ["s0-dev0", "s1-dev1"]
+    assert "1 dropped" in capsys.readouterr().out
+    recipe.prepare(options, tmp_path / "data")
+    assert "nothing to do" in capsys.readouterr().out
+    (corpus / "wav" / "s0-train0.wav").unlink()
+    with pytest.raises(UserError, match=r"s0-train0\.wav: expected an audio file, found none"):
+        recipe.prepare(options, tmp_path / "data")
