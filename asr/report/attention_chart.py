@@ -117,7 +117,7 @@ def subject(results: Results) -> Candidate:
 def mechanisms(results: Results, candidate: Candidate) -> list[str]:
     """Return the approximations to look at: those of the comparison, clustered and i-clustered among them."""
     shared = _needs_shared_keys(candidate.attention)
-    named = [*results.attentions(), *(x.attention for x in results.candidates)]
+    named = [x.attention for x in results.evaluations if x.status == "done"]
     found = [
         name
         for name in dict.fromkeys(named)

@@ -6,7 +6,7 @@ import altair as alt
 
 from asr.compare.results import Results
 from asr.report import theme
-from asr.report.figure import LINE_LEGEND, Figure, Panel, Provenance, Series, lines_of, spec_of
+from asr.report.figure import HOVER, LINE_LEGEND, Figure, Panel, Provenance, Series, lines_of, spec_of
 from asr.report.words import clock_words, error_words
 
 HEIGHT = 240
@@ -94,5 +94,5 @@ def _spec(
     )
     drawn = base.mark_line(strokeWidth=1.8, opacity=0.6 if several else 0.85).encode(strokeDash=dashes)
     dots = base.mark_circle(size=9, opacity=0.7)
-    hover = base.mark_point(size=60, opacity=0).encode(tooltip=tooltip)
+    hover = base.mark_point(size=60, opacity=0).encode(tooltip=tooltip).properties(name=HOVER)
     return spec_of(alt.layer(drawn, dots, hover))

@@ -1,5 +1,6 @@
 """A figure of the report: its panels, its legend, where it comes from, and its static pictures."""
 
+import io
 import json
 from collections import Counter
 from dataclasses import dataclass, field
@@ -8,11 +9,13 @@ from typing import Any
 
 import altair as alt
 import vl_convert
+from PIL import Image
 
 from asr.report import theme
 
 STATIC_WIDTH, STATIC_HEIGHT = 420, 280  # of one panel of several, pixels
 ALONE_WIDTH = 600  # of the only one
+HOVER = "hover"  # name of a layer that is there for its tooltips alone
 LINE_LEGEND = alt.Legend(
     title=None, orient="right", symbolType="stroke", symbolSize=300, symbolStrokeWidth=2, symbolOpacity=1
 )
@@ -148,7 +151,7 @@ def static_spec(figure: Figure) -> dict[str, Any]:
     hidden = [series.key for series in figure.series if not series.shown]
     panels = [
         {
-            **_filtered(panel.spec, {"filter": {"not": {"field": "series", "oneOf": hidden}}}),
+            **_filtered(_visible(panel.spec), {"filter": {"not": {"field": "series", "oneOf": hidden}}}),
             "width": panel.width or width,
             "height": panel.height,
             **({"title": panel.title} if panel.title else {}),
@@ -162,13 +165,20 @@ def static_spec(figure: Figure) -> dict[str, Any]:
 
 
 def export(figure: Figure, folder: Path) -> list[Path]:
-    """Write `<key>.png` (twice the screen's resolution) and `<key>.pdf` (vector)."""
+    """Write `<key>.png` (twice the screen's resolution, 256 colours) and `<key>.pdf` (vector)."""
     folder.mkdir(parents=True, exist_ok=True)
     spec = json.dumps(static_spec(figure))
     png, pdf = folder / f"{figure.key}.png", folder / f"{figure.key}.pdf"
-    png.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=theme.VEGA_LITE, scale=2))
+    drawn = Image.open(io.BytesIO(vl_convert.vegalite_to_png(spec, vl_version=theme.VEGA_LITE, scale=2)))
+    drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(png, optimize=True)
     pdf.write_bytes(vl_convert.vegalite_to_pdf(spec, vl_version=theme.VEGA_LITE))
     return [png, pdf]
+
+
+def _visible(spec: dict[str, Any]) -> dict[str, Any]:
+    if "layer" not in spec:
+        return spec
+    return {**spec, "layer": [layer for layer in spec["layer"] if layer.get("name") != HOVER]}
 
 
 def _without_legends(spec: Any) -> Any:

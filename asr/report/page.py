@@ -1,6 +1,7 @@
 """The report of a comparison: one HTML page without network access, and its figures as PNG and PDF."""
 
 import base64
+import functools
 import hashlib
 import logging
 from collections.abc import Iterator
@@ -73,8 +74,9 @@ def write_report(results: Results, folder: Path, options: ReportOptions | None =
     body = list(_body(results, folder, options, source))
     figures = [item for item in body if isinstance(item, Figure)]
     if options.static:
-        for figure in figures:
-            export(figure, folder / "figures")
+        written = {path for figure in figures for path in export(figure, folder / "figures")}
+        for earlier in set((folder / "figures").glob("figure-*.p[nd][gf]")) - written:
+            earlier.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / NAME
     partial = path.with_name(path.name + ".partial")
@@ -121,7 +123,7 @@ def _render(
     static: bool,
 ) -> str:
     files = resources.files("asr.report") / "templates"
-    library = Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", theme.VEGA_LITE))
+    library = _library()
     script = Markup((files / "report.js").read_text(encoding="utf-8"))
     for text in (library, script):
         if "</script" in text.lower() or "<!--" in text:
@@ -178,6 +180,12 @@ def _render(
             "errors": errors,
         },
     )
+
+
+@functools.cache
+def _library() -> Markup:
+    """Return Vega, Vega-Lite and vega-embed as one script."""
+    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", theme.VEGA_LITE))
 
 
 def _policy(scripts: list[Markup]) -> str:

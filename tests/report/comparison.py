@@ -1,6 +1,7 @@
 """A made-up comparison on disk, with the corners that a report must take: failures, gaps, markup in text."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,16 @@ MODELS = {  # PER in %, forward seconds, seconds per epoch
     "cast-8": (16.2, 5.5, 40.0),
     "agglomerative-8": (21.3, 3.1, 27.0),
 }
+LABELS = {"clustered-25": "clustered-25 <img src=x onerror=alert(1)>"}
 SEEDS = {"full": [0, 1, 2], "i-clustered-25": [0, 1, 2]}
+
+
+@dataclass(frozen=True)
+class Written:
+    """A page and what it is about."""
+
+    page: Path
+    results: Results
 
 
 def make_comparison(
@@ -147,7 +157,7 @@ def _references(random: np.random.Generator, manifest: Path | None, utterances: 
 def _candidate(name: str, seeds: list[int]) -> Candidate:
     number = name.rpartition("-")[2]
     return Candidate(
-        label=name,
+        label=LABELS.get(name, name),
         attention=name,
         mechanism=theme.family(name),
         size=int(number) if number.isdigit() else None,
@@ -175,7 +185,7 @@ def _training(random: np.random.Generator, name: str, seed: int) -> Training:
         loss = 0.2 + 3 * fall
         curve.append(CurvePoint(60 * i, 2.0 * i, 2 * i * epoch_s, 2 * i * epoch_s, loss, loss * 1.1, error))
     return Training(
-        candidate=name,
+        candidate=LABELS.get(name, name),
         seed=seed,
         run=f"runs/{name}/{seed}",
         status="done",
@@ -206,7 +216,7 @@ def _evaluation(
     write_hypotheses(folder / place / "hyp.jsonl", hypotheses)
     rates = {metric: found.as_dict() for metric, found in score(hypotheses, samples=100).rates.items()}
     return Evaluation(
-        candidate=name,
+        candidate=LABELS.get(name, name),
         seed=seed,
         split="test",
         attention=other,

@@ -24,7 +24,8 @@
     for (const axis of Object.keys(axes)) {
       const channel = copy.encoding && copy.encoding[axis];
       if (channel && channel.type === "quantitative") {
-        channel.scale = { ...channel.scale, type: axes[axis] ? "log" : "linear" };
+        const { zero, ...scale } = channel.scale || {};
+        channel.scale = axes[axis] ? { ...scale, type: "log" } : { ...scale, zero: zero ?? false, type: "linear" };
       }
     }
     return copy;

@@ -1,0 +1,188 @@
+"""The page in a real browser: charts drawn, no errors, no requests, toggles, sorting, dark, phone, print."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comparison import INJECTION, Written
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+
+IMAGE = "clustered-25 <img src=x onerror=alert(1)>"  # a candidate's label
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+class Visit:
+    """An open page with all that it said, asked for and tried."""
+
+    def __init__(self, browser: Any, path: Path, **options: Any) -> None:
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.said: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.said.append("dialog"), dialog.dismiss()))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("html[data-ready]", timeout=60_000)
+
+    def marks(self, figure: str, kind: str) -> int:
+        """Count the drawn elements of the marks of a kind (symbol, line, text, rect, image)."""
+        return int(self.page.locator(f"#{figure} .view .mark-{kind} > *").count())
+
+
+@pytest.fixture(scope="module")
+def visit(browser: Any, written: Written) -> Iterator[Visit]:
+    visit = Visit(browser, written.page, viewport={"width": 1280, "height": 900}, color_scheme="light")
+    yield visit
+    visit.context.close()
+
+
+def test_nothing_is_said_and_nothing_asked_for(visit: Visit, written: Written) -> None:
+    assert visit.said == []
+    assert [url for url in visit.requests if not url.startswith("data:")] == [written.page.as_uri()]
+
+
+def test_every_chart_has_its_marks(visit: Visit) -> None:
+    panels = 6 + 1 + 3 + 1 + 3 + 1
+    assert visit.page.locator(".view").count() == panels
+    assert visit.page.locator(".view svg").count() == panels
+    assert visit.marks("figure-1", "symbol") >= 4
+    assert visit.marks("figure-7", "line") >= 6
+    assert visit.marks("figure-4", "symbol") >= 8
+    assert visit.marks("figure-5", "rect") == 3
+    assert visit.marks("figure-8", "image") == 9
+    assert visit.marks("figure-8-error", "symbol") == 2
+
+
+def test_the_legend_switches_a_series_off_and_on(visit: Visit) -> None:
+    before = visit.marks("figure-1", "symbol")
+    button = visit.page.locator("#figure-1 [data-series='clustered']")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    visit.page.wait_for_timeout(300)
+    assert visit.marks("figure-1", "symbol") == before - 1
+    button.click()
+    visit.page.wait_for_timeout(300)
+    assert visit.marks("figure-1", "symbol") == before
+
+
+def test_a_logarithmic_axis_moves_the_points(visit: Visit) -> None:
+    places = "#figure-1 .view .mark-symbol > *"
+    read = f"els = [...document.querySelectorAll({places!r})].map(x => x.getAttribute('transform')).join()"
+    before = visit.page.evaluate(read)
+    visit.page.locator("#figure-1 [data-log='x']").click()
+    visit.page.wait_for_timeout(500)
+    after = visit.page.evaluate(read)
+    assert after not in ("", before)
+    assert visit.page.locator("#figure-1 [data-log='x']").get_attribute("aria-pressed") == "true"
+
+
+def test_hovering_shows_hostile_text_as_text(visit: Visit) -> None:
+    places = visit.page.locator("#figure-1 .view .mark-symbol > *")
+    for i in range(places.count()):
+        places.nth(i).hover()
+        visit.page.wait_for_timeout(100)
+        tooltip = visit.page.locator("#vg-tooltip-element")
+        if tooltip.count() and IMAGE in tooltip.inner_text():
+            break
+    else:
+        pytest.fail("no tooltip with the label as text")
+    assert visit.page.locator("#vg-tooltip-element img").count() == 0
+
+
+def test_a_click_sorts_a_table_and_another_reverses_it(visit: Visit) -> None:
+    head = visit.page.locator("#table-2 thead th").nth(1)
+    column = "#table-2 tbody tr td:nth-child(2) .value"
+
+    def shown() -> list[float]:
+        texts = visit.page.locator(column).all_inner_texts()
+        assert texts[-1] == "–"  # the failed one stays last
+        return [float(text) for text in texts[:-1]]
+
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert shown() == sorted(shown())
+    head.locator("button").click()
+    assert shown() == sorted(shown(), reverse=True)
+
+
+def test_the_error_browser_filters_and_escapes(visit: Visit) -> None:
+    entries = visit.page.locator("#utterances > li")
+    total = entries.count()
+    visit.page.select_option("#error-speaker", "=" + INJECTION)
+    assert entries.count() == 1 < total
+    assert f"speaker {INJECTION}" in entries.first.inner_text()
+    assert "</script><!--" in entries.first.inner_text()
+    assert visit.page.locator("#errors script, #errors img").count() == 0
+    visit.page.select_option("#error-speaker", "")
+    visit.page.locator("#error-kinds input[value='D']").check()
+    kinds = visit.page.locator("#utterances > li:not(:has(.alignment .D))")
+    assert kinds.count() == 0
+    visit.page.locator("#error-kinds input[value='D']").uncheck()
+
+
+def test_the_worst_utterance_can_be_played(visit: Visit) -> None:
+    duration = visit.page.evaluate(
+        """async () => {
+            const player = document.querySelector('#utterances audio');
+            player.preload = 'metadata';
+            player.load();
+            await new Promise((done) => { player.onloadedmetadata = done; player.onerror = done; });
+            return player.duration;
+        }"""
+    )
+    assert 0.3 < duration < 5
+
+
+def test_light_and_dark_by_button_and_by_preference(visit: Visit, browser: Any, written: Written) -> None:
+    def paper(page: Any) -> str:
+        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    def axis(page: Any) -> str:
+        return str(page.evaluate("getComputedStyle(document.querySelector('.role-axis-label text')).fill"))
+
+    light = paper(visit.page), axis(visit.page)
+    visit.page.locator("#theme").click()
+    dark = paper(visit.page), axis(visit.page)
+    assert light[0] != dark[0]
+    assert light[1] != dark[1]
+    visit.page.locator("#theme").click()
+    assert (paper(visit.page), axis(visit.page)) == light
+    other = Visit(browser, written.page, color_scheme="dark")
+    assert (paper(other.page), axis(other.page)) == dark
+    other.page.emulate_media(media="print")
+    assert other.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    other.context.close()
+
+
+def test_a_phone_needs_no_sideways_scrolling(browser: Any, written: Written) -> None:
+    phone = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
+    visit = Visit(browser, written.page, **phone)
+    width = visit.page.evaluate("document.documentElement.scrollWidth")
+    assert width <= 360
+    widest = visit.page.evaluate(
+        "Math.max(...[...document.querySelectorAll('.view svg')].map(x => x.getBoundingClientRect().right))"
+    )
+    assert widest <= 360 + 60  # a map of fixed size may scroll within its own frame
+    assert visit.said == []
+    visit.context.close()
+
+
+def test_nothing_was_tried_by_the_text(visit: Visit) -> None:
+    """Last: after hovering, filtering and sorting, no dialog came up and no console line was written."""
+    assert visit.said == []

@@ -1,0 +1,157 @@
+"""The page is whole, small, without network, and takes hostile text and missing parts."""
+
+import dataclasses
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from comparison import INJECTION, Written, make_comparison
+
+from asr.cli import main
+from asr.compare.results import write_results
+from asr.errors import UserError
+from asr.report.page import ReportOptions, write_report
+
+FIGURES = ["figure-1", "figure-7", "figure-4", "figure-5", "figure-8", "figure-8-error"]
+QUICK = ReportOptions(audio=0, maps=False, static=False)
+
+
+class Elements(HTMLParser):
+    """Collects start tags and all text outside scripts and styles."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.scripts: list[str] = []
+        self._within = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._within = tag if tag in ("script", "style") else ""
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self._within == "script":
+            self.scripts[-1] += data
+        elif not self._within:
+            self.text += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = ""
+
+
+@pytest.fixture(scope="module")
+def html(written: Written) -> str:
+    return written.page.read_text()
+
+
+@pytest.fixture(scope="module")
+def elements(html: str) -> Elements:
+    return Elements(html)
+
+
+def test_every_figure_and_table_has_its_section(elements: Elements) -> None:
+    ids = [attributes.get("id") for _, attributes in elements.tags]
+    wanted = ["summary", "failures", *FIGURES, "table-1-test", "table-2", "errors", "protocol"]
+    assert set(wanted) <= set(ids)
+    assert len(ids) - ids.count(None) == len({name for name in ids if name})
+
+
+def test_the_page_asks_for_nothing_from_outside(html: str, elements: Elements) -> None:
+    for tag, attributes in elements.tags:
+        for name in ("src", "href", "srcset", "action", "poster"):
+            link = attributes.get(name) or "#"
+            assert link.startswith(("#", "data:", "figures/")), (tag, link)
+    (policy,) = [x["content"] for tag, x in elements.tags if tag == "meta" and "http-equiv" in x]
+    assert policy
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe-eval" not in policy
+    style = html[html.index("<style>") : html.index("</style>")]
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_below_five_megabytes_with_attention_maps(html: str) -> None:
+    """Audio of two utterances a model is in it as well."""
+    assert len(html.encode()) < 5_000_000
+    assert "data:audio/mpeg;base64," in html
+    assert "data:image/png;base64," in html
+
+
+def test_hostile_text_stays_text(html: str, elements: Elements) -> None:
+    """Three scripts of ours and no other; what the manifest says is in the data, escaped for a script."""
+    assert len(elements.scripts) == 3
+    data = json.loads(elements.scripts[0])
+    first = data["errors"]["systems"][0]
+    assert INJECTION in {entry["speaker"] for entry in first["utterances"]}
+    tokens = {
+        token if isinstance(token, str) else token[1]
+        for entry in first["utterances"]
+        for token in entry["edits"]
+    }
+    assert {"</script><!--", INJECTION, "~full"} <= tokens
+    assert INJECTION not in html
+    assert not any("onerror" in attributes for _, attributes in elements.tags)
+    assert "out of memory <b>" in elements.text
+    assert "clustered-25 <img src=x onerror=alert(1)>" in elements.text
+
+
+def test_every_figure_has_its_provenance(elements: Elements) -> None:
+    about = "commit 0123456789 (with changes) · seeds 0, 1, 2 · hardware Intel(R) Xeon(R) Processor, 2 cores"
+    assert elements.text.count(about) >= 6  # two figures, two tables, maps, errors
+    assert elements.text.count("data train 5b2f0c1d9a77") >= 6
+    assert "commit feedbeeffe · seeds 7 · hardware Bench CPU" in elements.text
+    assert "asr compare recipe=demo" in elements.text
+
+
+def test_a_static_picture_of_every_figure(written: Written) -> None:
+    folder = written.page.parent / "figures"
+    assert sorted(path.stem for path in folder.glob("*.png")) == sorted(FIGURES)
+    for name in FIGURES:
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (folder / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_comparison_in_which_everything_failed_still_has_a_page(tmp_path: Path) -> None:
+    results = make_comparison(tmp_path, models=["full"], utterances=4)
+    trainings = [x for x in results.trainings if x.status == "failed"]
+    results = dataclasses.replace(results, trainings=trainings, evaluations=[])
+    text = Elements(write_report(results, tmp_path, QUICK).read_text()).text
+    assert "1 cell failed, of clustered-400" in text
+    assert "out of memory <b>" in text
+
+
+def test_missing_hypotheses_leave_out_their_system_alone(tmp_path: Path) -> None:
+    results = make_comparison(tmp_path, models=["full", "lsh-1"], utterances=6)
+    (tmp_path / results.evaluations[0].folder / "hyp.jsonl").unlink()
+    page = Elements(write_report(results, tmp_path, QUICK).read_text())
+    names = [system["name"] for system in json.loads(page.scripts[0])["errors"]["systems"]]
+    assert names
+    assert "full" not in names
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (ReportOptions(bench="nowhere.json", maps=False, static=False), "nowhere.json: expected figures"),
+        (ReportOptions(copy="nowhere", maps=False, static=False), "nowhere: expected finished runs"),
+        (ReportOptions(layer=3, audio=0, static=False), "no checkpoint"),
+    ],
+)
+def test_what_is_named_must_be_there(tmp_path: Path, options: ReportOptions, message: str) -> None:
+    results = make_comparison(tmp_path, models=["full"], utterances=4)
+    with pytest.raises(UserError, match=message):
+        write_report(results, tmp_path, options)
+
+
+def test_the_command_writes_the_page_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_results(make_comparison(tmp_path, models=["full"], utterances=4), tmp_path)
+    assert main(["report", str(tmp_path), "audio=0", "maps=false", "static=false"]) == 0
+    assert f"report: {tmp_path / 'report.html'}" in capsys.readouterr().out
+    assert (tmp_path / "report.html").is_file()
+    assert main(["report", str(tmp_path / "nothing")]) == 1
+    assert "expected results of asr compare" in capsys.readouterr().err
