@@ -68,7 +68,7 @@ def test_words_are_spread_over_the_utterance_unless_the_decoder_timed_them():
     words = recognised_words([heard("u", "a uh b"), heard("v", "b", timed)], places, stm)
     assert [(word.word, word.start_s, word.duration_s) for word in words] == [
         ("a", 10.0, 0.667),
-        ("b", 11.333, 0.647),
+        ("b", 11.333, 0.667),
         ("b", 20.25, 0.25),
     ]
 
