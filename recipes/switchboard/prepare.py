@@ -107,7 +107,9 @@ def _read_segments(run: Preparation, corpus: Corpus) -> list[Segment]:
     """Read all transcripts; report what can't be read, and drop what has no words."""
     segments: list[Segment] = []
     seen: set[str] = set()
-    for transcript in run.map(read_transcript, list(corpus.transcripts.values()), "reading transcripts"):
+    paths = list(corpus.transcripts.values())
+    # Threads: thousands of small files, a few seconds of work; processes would take longer to start.
+    for transcript in run.map(read_transcript, paths, "reading transcripts", threads=True):
         if transcript is None:
             continue
         for message in transcript.problems:
@@ -125,7 +127,7 @@ def _read_segments(run: Preparation, corpus: Corpus) -> list[Segment]:
 
 def _recordings(run: Preparation, audio: dict[str, str], label: str) -> dict[str, Recording]:
     """Return the recordings by conversation; what isn't two channels at 8 kHz is a problem."""
-    found = run.map(_recording, list(audio.items()), label)
+    found = run.map(_recording, list(audio.items()), label, threads=True)
     return {recording.id: recording for recording in found if recording is not None}
 
 
