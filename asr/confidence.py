@@ -1,19 +1,38 @@
-"""How certain a recogniser is of a whole recording."""
+"""How certain a recogniser is of a whole recording, and what is less certain than its development set."""
 
+from collections.abc import Sequence
+
+import numpy as np
 from torch import Tensor
 
-from asr.search.path import TokenPath
+from asr.ctc import BLANK
 
-MIN_CONFIDENCE = 0.5
+USUAL_SHARE = 0.95  # of the development utterances are at least as certain as the limit
+UNKNOWN_LIMIT = 0.7  # where a model doesn't know its development set
 
 
-def certainty(log_probs_TV: Tensor, path: TokenPath) -> float:
-    """Return how certain the labels of a recording are, 0 … 1.
+def certainty(log_probs_TV: Tensor) -> float:
+    """Return how certain a recogniser is of the labels that it found, 0 … 1.
+
+    Of the probability that frames give to any label, it is the share that goes to each frame's best one:
+    Σ_t max_v p_t(v) / Σ_t (1 − p_t(blank)), v ≠ blank. Frames of silence weigh nothing; frames that may
+    be one of several labels pull it down. It is 0 where there is nothing but blank.
 
     Args:
-        log_probs_TV: [T, V] log-probabilities.
-        path: what the search found.
+        log_probs_TV: [T, V] log-probabilities of one utterance, without padded frames.
+
+    Example:
+        >>> import torch
+        >>> round(certainty(torch.tensor([[0.98, 0.01, 0.01], [0.0, 0.9, 0.1]]).log()), 4)
+        0.8922
     """
-    if not path.ids:
-        return 0.0
-    return path.confidence
+    probs_TV = log_probs_TV.exp()
+    labels_TV = probs_TV[:, BLANK + 1 :]
+    mass = float(labels_TV.sum())
+    found = bool((log_probs_TV.argmax(dim=-1) != BLANK).any())
+    return float(labels_TV.amax(dim=-1).sum()) / mass if found else 0.0
+
+
+def usual_limit(certainties: Sequence[float]) -> float:
+    """Return the certainty that all but a few utterances of a development set reach."""
+    return float(np.quantile(certainties, 1 - USUAL_SHARE)) if certainties else 0.0

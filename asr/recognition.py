@@ -9,6 +9,7 @@ from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from asr import checkpoint
+from asr.confidence import certainty, usual_limit
 from asr.ctc import ctc_loss
 from asr.data.batch import Batch
 from asr.data.module import SpeechData, load_training_cuts, manifest_path
@@ -35,6 +36,7 @@ class RecognitionTask(TrainingTask):
         self.error_rate_name = {"phone": "dev_per", "character": "dev_cer"}.get(
             model.tokenizer.unit, "dev_ter"
         )
+        self.dev_certainties: list[float] = []
 
     def losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the CTC loss of each utterance and the number of target tokens."""
@@ -49,8 +51,21 @@ class RecognitionTask(TrainingTask):
         errors = 0
         for i, path in enumerate(greedy_search(log_probs, frames)):
             errors += Levenshtein.distance(batch.tokens[i, : batch.token_lengths[i]].tolist(), path.ids)
+            self.dev_certainties.append(certainty(log_probs[i, : frames[i]]))
         tokens = float(batch.token_lengths.sum())
         return errors, tokens, float(losses.sum()), tokens
+
+    def on_validation_epoch_end(self) -> None:
+        """Let the recogniser know how certain it usually is, of what this rank has seen."""
+        super().on_validation_epoch_end()
+        self.model.config.usual_certainty = usual_limit(self.dev_certainties)
+        self.dev_certainties = []
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on knowing it."""
+        super().on_load_checkpoint(checkpoint)
+        known = checkpoint["recognizer"]["config"].get("usual_certainty", 0.0)
+        self.model.config.usual_certainty = known
 
     def frames(self, batch: Batch) -> int:
         """Return the feature frames of a batch."""

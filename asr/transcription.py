@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.confidence import MIN_CONFIDENCE, certainty
+from asr.confidence import UNKNOWN_LIMIT, certainty
 from asr.config import option
 from asr.ctc import BLANK
 from asr.data.recording import Samples, is_silent
@@ -42,7 +42,9 @@ class TranscriptionConfig:
     channels: str = option("mix", help="mix: the mean of all | separate: a transcript for each")
     decoder: str = option("greedy", help="greedy | beam | prefix")
     beam: BeamConfig = field(default_factory=BeamConfig)
-    min_confidence: float = option(MIN_CONFIDENCE, help="what is less certain is marked, 0 … 1")
+    min_confidence: float = option(
+        -1.0, help="what is less certain is marked, 0 … 1; −1: what 95 % of the dev utterances reach"
+    )
 
     def check(self) -> None:
         """Raise UserError where options don't fit each other."""
@@ -86,13 +88,14 @@ def transcribe_samples(
     tokens = recognizer.tokenizer.tokens(path.ids)
     times_s = [round(frame * recognizer.frame_s, 3) for frame in path.frames]
     text = text_of(path, recognizer.tokenizer)
-    certain = certainty(log_probs_TV, path)
-    if certain < config.min_confidence:
+    certain = certainty(log_probs_TV)
+    limit = confidence_limit(recognizer, config)
+    if certain < limit:
         log.warning(
-            "%s: low confidence (%.2f < %g): unlike what the model was trained on?",
+            "%s: low confidence (%.2f, usually above %.2f): unlike what the model was trained on?",
             name,
             certain,
-            config.min_confidence,
+            limit,
         )
     return Transcript(
         text=" ".join(tokens) if text is None else text,
@@ -101,13 +104,18 @@ def transcribe_samples(
         confidence=[round(x, 4) for x in path.confidences],
         words=None if path.words is None else [(word.word, times_s[word.start]) for word in path.words],
         duration_s=duration_s,
-        segments=split_segments(
-            timed_words(path, recognizer.tokenizer, recognizer.frame_s), config.min_confidence
-        ),
+        segments=split_segments(timed_words(path, recognizer.tokenizer, recognizer.frame_s), limit),
         certainty=round(certain, 4),
-        low_confidence=certain < config.min_confidence,
+        low_confidence=certain < limit,
         channel=channel,
     )
+
+
+def confidence_limit(recognizer: "Recognizer", config: TranscriptionConfig) -> float:
+    """Return the certainty below which a transcript is marked."""
+    if config.min_confidence >= 0:
+        return config.min_confidence
+    return recognizer.config.usual_certainty or UNKNOWN_LIMIT
 
 
 @torch.inference_mode()
