@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from asr.budget import TimeBudget
 from asr.checkpoint import FORMAT, best_name, save
 from asr.data.stream import StreamBatch
+from asr.metrics import MetricsFile
 from asr.task import TrainingTask
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,8 @@ class ResumePoint(lightning.Callback):
 
     def _write(self, trainer: lightning.Trainer) -> None:
         for logger in trainer.loggers:  # first: going on from the state repeats no row from before it
-            logger.save()
+            if isinstance(logger, MetricsFile):
+                logger.flush()
         trainer.save_checkpoint(self.path)
 
 

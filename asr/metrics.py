@@ -58,14 +58,14 @@ class MetricsFile(Logger):
         self.pending |= {**metrics, "step": step}
 
     @rank_zero_only
-    def save(self) -> None:
-        """Write the row that is being collected."""
+    def flush(self) -> None:
+        """Write the row that is being collected; not `save`, which Lightning calls amid a row."""
         if self.pending:
             self._write()
 
     def finalize(self, status: str) -> None:
         """Write the last row."""
-        self.save()
+        self.flush()
 
     def _write(self) -> None:
         with self.path.open("a", newline="") as file:
