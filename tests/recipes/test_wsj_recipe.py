@@ -408,7 +408,5 @@ def test_prepare_train_decode_score(
 
 def test_a_split_of_another_name_lists_those_there_are(discs: Miniature, tmp_path: Path) -> None:
     folder = prepare(discs, tmp_path / "data", language_models=False)
-    with pytest.raises(
-        UserError, match=r"test\.cuts.* \(the splits there: dev93, dev93_5k, eval"
-    ):
+    with pytest.raises(UserError, match=r"test\.cuts.* \(the splits there: dev93, dev93_5k, eval"):
         load_cuts(folder / "test.cuts.jsonl.gz")
