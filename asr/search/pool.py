@@ -6,12 +6,14 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from asr.errors import UserError
 from asr.search.decoder import BeamConfig, Decoder, Weights, build_decoder, reweighted
 from asr.search.path import TokenPath
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
@@ -103,7 +105,12 @@ class SearchPool:
 
 
 def _result(found: "Found | Future[Found]") -> Found:
-    return found.result() if isinstance(found, Future) else found
+    try:
+        return found.result() if isinstance(found, Future) else found
+    except BrokenProcessPool as error:
+        raise UserError(
+            "a process that searches was ended from outside, perhaps for want of memory: try fewer jobs"
+        ) from error
 
 
 class _Worker:

@@ -1,3 +1,6 @@
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+
 import pytest
 import torch
 
@@ -48,3 +51,12 @@ def test_greedy_search_has_no_weights():
     pool = SearchPool("greedy", TOKENIZER, BeamConfig())
     with pytest.raises(UserError, match="only decoder=beam and decoder=prefix"):
         pool.reweight(Weights(1.0, 0.0, 5))
+
+
+def test_a_process_that_dies_is_told():
+    future: Future = Future()
+    future.set_exception(BrokenProcessPool("terminated abruptly"))
+    pool = SearchPool("greedy", TOKENIZER, BeamConfig())
+    pool._done.append(future)
+    with pytest.raises(UserError, match="ended from outside, perhaps for want of memory"):
+        list(pool.results())
