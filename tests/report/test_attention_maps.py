@@ -1,0 +1,106 @@
+"""Attention maps are the mechanisms' own weights; their distance to full attention is zero where due."""
+
+import base64
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from asr.data.audio import load_cut
+from asr.data.manifest import load_cuts
+from asr.errors import UserError
+from asr.recognizer import Recognizer, RecognizerConfig
+from asr.report.attention_chart import picture
+from asr.report.attention_maps import approximation_errors, attention_maps, queries_and_keys, weights
+
+
+@pytest.fixture(scope="module")
+def recognizer(trained: Path) -> Recognizer:
+    return Recognizer.load(trained)
+
+
+@pytest.fixture(scope="module")
+def spoken(tone_corpus: Path) -> tuple[torch.Tensor, str]:
+    cut = next(iter(load_cuts(tone_corpus / "test.cuts.jsonl.gz")))
+    return torch.from_numpy(load_cut(cut, 16000)), cut.supervisions[0].text
+
+
+def test_maps_are_weights_on_the_models_queries_and_keys(
+    recognizer: Recognizer, spoken: tuple[torch.Tensor, str]
+) -> None:
+    audio, text = spoken
+    maps = attention_maps(recognizer, audio, text, ["full", "i-clustered-5"], layer=1, head=2)
+    frames = recognizer.encoder_frames(len(audio) / 16000)
+    q, k = queries_and_keys(recognizer, audio)[0]
+    scores = (q[0, 1] @ k[0, 1].T) / q.shape[-1] ** 0.5
+    assert maps.weights_NN["full"].shape == (frames, frames)
+    torch.testing.assert_close(maps.weights_NN["full"], scores.softmax(-1))
+    torch.testing.assert_close(maps.weights_NN["i-clustered-5"].sum(-1), torch.ones(frames))
+    assert [label for label, _ in maps.labels] == recognizer.tokenizer.tokens(
+        recognizer.tokenizer.encode(text)
+    )
+    assert (maps.layer, maps.head) == (1, 2)
+
+
+def test_the_default_head_is_the_most_peaked(
+    recognizer: Recognizer, spoken: tuple[torch.Tensor, str]
+) -> None:
+    audio, text = spoken
+    chosen = attention_maps(recognizer, audio, text, ["full"]).head
+    full_HNN = weights(recognizer, "full", *queries_and_keys(recognizer, audio)[-1])
+    entropies = torch.distributions.Categorical(full_HNN).entropy().mean(-1)
+    assert chosen == int(entropies.argmin()) + 1
+
+
+def test_enough_clusters_leave_no_error_and_few_leave_one(
+    recognizer: Recognizer, spoken: tuple[torch.Tensor, str]
+) -> None:
+    rows = approximation_errors(recognizer, [spoken[0]], ["full", "oracle-top-1000", "clustered-2"])
+    errors = {row["mechanism"]: float(row["error"]) for row in rows}
+    assert len(rows) == 3  # one layer
+    assert errors["full"] == 0
+    assert errors["oracle-top-1000"] == pytest.approx(0, abs=1e-5)
+    assert 0.001 < errors["clustered-2"] <= 2
+
+
+def test_errors_are_averaged_over_positions_of_all_utterances(
+    recognizer: Recognizer, spoken: tuple[torch.Tensor, str]
+) -> None:
+    whole, part = spoken[0], spoken[0][:8000]
+    each = [
+        (float(approximation_errors(recognizer, [x], ["clustered-2"])[0]["error"]), frames(recognizer, x))
+        for x in (whole, part)
+    ]
+    both = float(approximation_errors(recognizer, [whole, part], ["clustered-2"])[0]["error"])
+    assert both == pytest.approx(sum(e * n for e, n in each) / sum(n for _, n in each), rel=1e-5)
+
+
+def frames(recognizer: Recognizer, audio: torch.Tensor) -> int:
+    return recognizer.encoder_frames(len(audio) / 16000)
+
+
+def test_layers_heads_and_models_that_have_no_map(
+    recognizer: Recognizer, spoken: tuple[torch.Tensor, str]
+) -> None:
+    audio, text = spoken
+    with pytest.raises(UserError, match=r"layer=2: expected 1 … 1"):
+        attention_maps(recognizer, audio, text, ["full"], layer=2)
+    with pytest.raises(UserError, match=r"head=3: expected 1 … 2"):
+        attention_maps(recognizer, audio, text, ["full"], head=3)
+    with pytest.raises(UserError, match="shorter than one frame"):
+        queries_and_keys(recognizer, audio[:10])
+    other = Recognizer(RecognizerConfig("cast-2", model=recognizer.config.model), recognizer.tokenizer).eval()
+    with pytest.raises(UserError, match="own"):
+        queries_and_keys(other, audio)
+
+
+def test_a_picture_keeps_orientation_and_scale() -> None:
+    uri = picture(torch.tensor([[0.0, 1.0], [0.5, 2.0]]), 1.0)
+    image = Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).convert("RGB")
+    dark, light = (0x00, 0x20, 0x4D), (0xFF, 0xEA, 0x46)
+    assert image.size == (2, 2)
+    assert image.getpixel((0, 0)) == dark
+    assert image.getpixel((1, 0)) == image.getpixel((1, 1)) == light  # above the scale: saturated
+    assert image.getpixel((0, 1)) not in (dark, light)

@@ -1,0 +1,178 @@
+"""Tables, findings and labels say what the results say."""
+
+from pathlib import Path
+
+import pytest
+from comparison import make_comparison
+
+from asr.attention import MECHANISMS
+from asr.compare.results import Failure, Results
+from asr.report import theme
+from asr.report.accuracy_chart import ANCHORS, place_labels, points
+from asr.report.findings import findings
+from asr.report.tables import cost_table, exchange_table, gap, tone
+from asr.report.words import seconds
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Rates and times are set by hand where a test is about them."""
+    folder = tmp_path_factory.mktemp("tables")
+    return make_comparison(folder, models=["full", "shared-full", "lsh-1", "cast-8"], utterances=4)
+
+
+def set_rates(results: Results, rates: dict[str, tuple[float, float, float]]) -> None:
+    """Give every evaluation of a candidate's own mechanism a rate with its interval."""
+    for evaluation in results.evaluations:
+        rate, low, high = rates[evaluation.attention]
+        evaluation.rates["per"] |= {"rate": rate, "interval": [low, high]}
+
+
+def test_why_there_is_no_rate(results: Results) -> None:
+    assert gap(results, "full", "test", "lsh-1") == "keys not shared"
+    assert gap(results, "full", "test", "shared-full") == "keys not shared"
+    assert gap(results, "cast-8", "test", "full") == "own parameters"
+    assert gap(results, "full", "test", "cast-8") == "own parameters"
+    assert gap(results, "clustered-400", "test", "full") == "not trained"
+    assert gap(results, "lsh-1", "test", "clustered-25") == "not evaluated"
+
+
+def test_the_matrix_holds_every_pair_once_and_frames_the_own_mechanism(results: Results) -> None:
+    table = exchange_table(results, "test")
+    assert table is not None
+    heads = [column.name for column in table.columns]
+    assert heads == ["trained with", "full", "shared-full", "lsh-1", "cast-8"]
+    for row, candidate in zip(table.rows, results.candidates, strict=True):
+        for name, cell in zip(heads[1:], row[1:], strict=True):
+            estimate = results.error_rate(candidate.label, "test", "per", name)
+            assert cell.own == (name == candidate.attention)
+            assert cell.sort == (estimate.mean if estimate else None)
+            assert (cell.text == "–") == (estimate is None)
+
+
+def test_the_lowest_rate_has_the_strongest_colour() -> None:
+    assert tone(0.1, [0.1, 0.15, 0.3]) == 1
+    assert tone(0.15, [0.1, 0.15, 0.3]) == pytest.approx(0.5)
+    assert tone(0.3, [0.1, 0.15, 0.3]) == 0
+    assert tone(0.0, [0.0, 0.2]) == 1
+    assert tone(0.2, [0.0, 0.2]) == 0
+
+
+def test_costs_follow_the_clock_of_the_protocol(results: Results) -> None:
+    for training in results.trainings:
+        if training.status == "done":
+            training.seconds_per_epoch, training.train_cpu_s, training.epochs = 50.0, 600.0, 30.0
+    results.protocol["clock"] = "cpu"
+    table = cost_table(results)
+    results.protocol["clock"] = "wall"
+    wall = cost_table(results)
+    assert table is not None
+    assert wall is not None
+    column = [column.name for column in table.columns].index("s / epoch")
+    assert table.rows[0][column].text == "20.0 s"
+    assert wall.rows[0][column].text == "50.0 s"
+    assert "peak GPU memory" not in [column.name for column in table.columns]  # there was no GPU
+
+
+def test_findings_name_the_best_the_fastest_and_the_front(results: Results) -> None:
+    set_rates(
+        results,
+        {
+            "full": (0.08, 0.075, 0.085),
+            "shared-full": (0.20, 0.19, 0.21),
+            "lsh-1": (0.084, 0.08, 0.09),
+            "cast-8": (0.3, 0.29, 0.31),
+        },
+    )
+    said = {finding.head: finding.text for finding in findings(results)}
+    assert said["Most accurate"].startswith("full has the lowest PER on test: 8.00")
+    assert said["Fastest"] == (
+        "lsh-1 passes over test in 4.10 s of wall-clock time, 2.24 times as fast as full (9.20 s)."
+    )
+    assert said["Pareto front"].startswith("lsh-1 and full, from the fastest to the most accurate.")
+    assert "shared-full and cast-8 are beaten in both" in said["Pareto front"]
+    assert said["Failed"].startswith("1 cell failed, of clustered-400")
+
+
+def test_overlapping_intervals_are_no_victory(tmp_path: Path) -> None:
+    results = make_comparison(tmp_path, models=["shared-full", "lsh-1"], utterances=4)
+    apart = {"shared-full": (0.10, 0.09, 0.11), "lsh-1": (0.13, 0.12, 0.14)}
+    set_rates(results, apart)
+    assert "doesn't tell" not in findings(results)[0].text
+    set_rates(results, {**apart, "lsh-1": (0.12, 0.105, 0.14)})
+    assert "overlaps with that of lsh-1" in findings(results)[0].text
+
+
+def test_nothing_finished_is_said(tmp_path: Path) -> None:
+    results = make_comparison(tmp_path, models=["full"], utterances=4)
+    results.evaluations.clear()
+    results.failures.append(Failure("evaluate", "full", 0, "killed", "log"))
+    assert [finding.text for finding in findings(results)] == [
+        "2 cells failed, of clustered-400 and full: what is shown is without them."
+    ]
+
+
+def test_the_front_holds_own_mechanisms_only(results: Results) -> None:
+    rows = points(results, "test", "per", "wall")
+    assert {row["model"] for row in rows if row["front"]} <= {row["model"] for row in rows if row["own"]}
+    assert all(row["own"] for row in rows if row["front"])
+    assert any(not row["own"] for row in rows)
+
+
+def test_labels_of_neighbours_take_different_sides() -> None:
+    rows = [
+        {"model": "i-clustered-100", "time_s": 5.0, "rate": 10.0, "front": False},
+        {"model": "i-clustered-200", "time_s": 5.1, "rate": 10.05, "front": False},
+        {"model": "agglomerative-8", "time_s": 9.0, "rate": 12.0, "front": False},
+    ]
+    wide = place_labels(rows, rows, 700)
+    assert set(wide) <= set(ANCHORS)
+    assert wide[0] != wide[1]
+    assert str(wide[2]).startswith("left")  # at the right edge
+    assert place_labels(rows, rows[:1], 200)[1:] == [None, None]
+
+
+def test_colours_reach_three_to_one_on_both_papers() -> None:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    def contrast(a: str, b: str) -> float:
+        high, low = sorted((luminance(a), luminance(b)), reverse=True)
+        return (high + 0.05) / (low + 0.05)
+
+    for dark in (False, True):
+        table = theme.colours(dark)
+        for name in theme.FAMILIES:
+            assert contrast(table[f"~{name}"], table["~card"]) >= 3, (name, dark)
+        for name in ("~ink", "~muted", "~accent", "~substitution", "~deletion", "~insertion"):
+            assert contrast(table[name], table["~card"]) >= 4.5, (name, dark)
+        for name in ("~substitution", "~deletion", "~insertion"):
+            assert contrast(table[name], table[f"{name}-paper"]) >= 4.5, (name, dark)
+
+
+def test_every_mechanism_has_a_look_of_its_own() -> None:
+    assert set(MECHANISMS) == set(theme.FAMILIES)
+    looks = theme.FAMILIES.values()
+    for values in ([x.light for x in looks], [x.dark for x in looks], [x.shape for x in looks]):
+        assert len(set(values)) == len(values)
+
+
+def test_data_keep_what_looks_like_a_colour() -> None:
+    spec = {"mark": {"color": "~full"}, "data": {"values": [{"token": "~full"}]}}
+    assert theme.coloured(spec, {"~full": "#123456"}) == {
+        "mark": {"color": "#123456"},
+        "data": {"values": [{"token": "~full"}]},
+    }
+
+
+def test_times_that_round_up_to_the_next_unit() -> None:
+    assert [seconds(x) for x in (59.96, 99.96, 119.6, 3599.7, None, float("nan"))] == [
+        "60.0 s",
+        "100.0 s",
+        "2 min 00 s",
+        "1 h 00 min",
+        "–",
+        "–",
+    ]
