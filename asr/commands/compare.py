@@ -1,6 +1,5 @@
 """`asr compare`: attention mechanisms under one protocol to error rates, costs and a report."""
 
-import importlib.util
 import shlex
 from pathlib import Path
 
@@ -26,6 +25,7 @@ def run(paths: list[Path], request: Request) -> None:
     from asr.compare.plan import make_plan
     from asr.compare.run import run_plan
     from asr.compare.tables import print_results
+    from asr.report.page import write_report
 
     if paths:
         raise UserError(f"asr compare takes key=value options only, found {str(paths[0])!r}")
@@ -41,10 +41,7 @@ def run(paths: list[Path], request: Request) -> None:
     console.print(f"to do it again, or go on: {shlex.join(results.command)}", markup=False, soft_wrap=True)
     for name in ("results.json", "results.csv"):
         print(f"{name}: {plan.folder / name}")
-    if importlib.util.find_spec("asr.report"):
-        from asr.report.page import write_report
-
-        print(f"report: {write_report(results, plan.folder)}")
+    print(f"report: {write_report(results, plan.folder)}")
     if results.failures:
         failed = ", ".join(failure.cell for failure in results.failures[:5])
         raise UserError(f"{len(results.failures)} cells failed ({failed}); the rest is in the results")

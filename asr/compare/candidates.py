@@ -61,7 +61,7 @@ def evaluated_with(candidate: Candidate, wanted: Sequence[str]) -> list[str]:
     if not issubclass(build, SoftmaxMechanism):
         return [candidate.attention]
     names = dict.fromkeys([candidate.attention, *wanted])
-    return [name for name in names if build.needs_shared_keys or not _needs(name)]
+    return [name for name in names if _runs(name, build.needs_shared_keys)]
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -84,10 +84,10 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _needs(name: str) -> bool:
-    """Return whether a model without shared keys can't be run with a mechanism."""
+def _runs(name: str, shared_keys: bool) -> bool:
+    """Return whether a mechanism runs models of the softmax family whose keys are shared, or aren't."""
     build = MECHANISMS[parse_name(name).mechanism].build
-    return not issubclass(build, SoftmaxMechanism) or build.needs_shared_keys
+    return issubclass(build, SoftmaxMechanism) and (shared_keys or not build.needs_shared_keys)
 
 
 def _keys(entry: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The plan of a comparison: candidates to cells of training, evaluation and timing."""
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,8 +56,11 @@ class Plan:
         yield from self.evaluations.values()
 
     def run_folder(self, label: str, seed: int) -> Path:
-        """Return the run folder of a training."""
+        """Return the run folder of a training: its own, or the one that was taken over."""
         cell = self.trainings[label, seed]
+        state = read_state(self.folder, cell.name)
+        if state.key == cell.key and "run" in state.result:
+            return Path(os.path.relpath(self.folder / state.result["run"]))
         return self.reused.get(cell.name, self.folder / cell.name)
 
 
@@ -83,7 +87,7 @@ def make_plan(request: Request) -> Plan:
         )
         for planned in candidates
         for seed in planned.candidate.seeds
-        for split in _evaluated_splits(manifests)
+        for split in (dict.fromkeys(map(split_name, options.splits)) if manifests else ())
         for attention in evaluated_with(planned.candidate, wanted)
     }
     place = Path(options.reuse or Path("exp", protocol.recipe.name))
@@ -112,17 +116,19 @@ def find_manifests(protocol: TrainConfig, splits: list[str]) -> dict[str, Path]:
     dev = protocol.data.dev
     found["dev"] = manifest_path(dev, "dev") if dev else split_beside(places[0], "dev")
     for split in splits:
-        path = Path(split)
-        if path.name.endswith(".jsonl.gz"):
-            found[path.name.removesuffix(".jsonl.gz").removesuffix(".cuts")] = path
-        else:
-            found[split] = split_beside(places[0], split)
+        named = split.endswith(".jsonl.gz")
+        found[split_name(split)] = Path(split) if named else split_beside(places[0], split)
     for name, path in found.items():
         if not path.is_file():
-            raise UserError(
-                f"{path}: expected the manifest of {name}, found no such file (asr prepare makes it)"
-            )
+            there = sorted(split_name(str(file)) for file in path.parent.glob("*.jsonl.gz"))
+            beside = f"there are: {', '.join(there)}" if there else "asr prepare makes it"
+            raise UserError(f"{path}: expected the manifest of {name}, found no such file ({beside})")
     return found
+
+
+def split_name(split: str) -> str:
+    """Return what a split is called: its name, or the one of its manifest's file."""
+    return Path(split).name.removesuffix(".jsonl.gz").removesuffix(".cuts")
 
 
 def settle_changes(plan: Plan) -> list[str]:
@@ -134,6 +140,10 @@ def settle_changes(plan: Plan) -> list[str]:
     said = []
     for cell in plan.cells():
         state = read_state(plan.folder, cell.name)
+        if state.result.get("reused") and cell.name not in plan.reused:
+            said.append(f"{cell.name}: {state.result['run']} isn't what it was, it is trained here")
+            discard(plan.folder, cell)
+            continue
         if state.status == "missing" or state.key == cell.key:
             continue
         difference = ", ".join(_differences(state.settings, cell.settings)) or "another kind of cell"
@@ -153,12 +163,6 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         f"{key.removeprefix('options.')}: {old.get(key)} → {new.get(key)}"
         for key in dict.fromkeys([*old, *new])
         if old.get(key) != new.get(key) and key != "run"
-    ]
-
-
-def _evaluated_splits(manifests: dict[str, Path]) -> list[str]:
-    return [name for name in manifests if name.split()[0] not in ("train", "dev")] or [
-        name for name in manifests if name == "dev"
     ]
 
 

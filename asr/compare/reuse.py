@@ -38,5 +38,5 @@ def _same(run: Path, settings: dict[str, Any]) -> bool:
     stopped_early = wanted["trainer.early_stopping"] or wanted["trainer.stop_at"] >= 0
     whole = bool(wanted["trainer.budget"]) or summary["steps"] == summary["planned_steps"] or stopped_early
     hashes = [value for name, value in settings["data"].items() if name.startswith("train")]
-    same_lexicon = (environment["lexicon"] or "") == settings["data"]["lexicon"]
+    same_lexicon = (environment.get("lexicon") or "") == settings["data"]["lexicon"]
     return bool(whole) and same_lexicon and list(environment["data"].values()) == hashes

@@ -1,12 +1,11 @@
 """Results on a terminal: error rate and cost of each candidate, and the train-with × evaluate-with matrix."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
-from asr.compare.results import Estimate, Results, pareto_front
-from asr.compare.watch import clock
+from asr.compare.results import Estimate, Results, Training, pareto_front
 
 
 def print_results(results: Results, console: Console) -> None:
@@ -29,13 +28,15 @@ def candidate_table(results: Results) -> Table:
     title = f"{results.recipe}: {results.protocol['budget']}"
     table = Table("candidate", title=title, title_justify="left")
     metrics, splits = results.metrics(), results.splits()
+    by_cpu = results.protocol["clock"] == "cpu"
+    unit = "CPU s" if by_cpu else "s"
     for split in splits:
         for metric in metrics[:1]:
             table.add_column(f"{metric.upper()} %, {split}", justify="right")
-        table.add_column(f"forward s, {split}", justify="right")
+        table.add_column(f"forward {unit}, {split}", justify="right")
     if not splits:
         table.add_column("dev error %", justify="right")
-    for heading in ("s an epoch", "to best", "peak MiB", "steps", "seeds"):
+    for heading in (f"{unit} an epoch", f"{unit} to best", "peak MiB", "steps", "seeds"):
         table.add_column(heading, justify="right")
     fronts = {split: _front(results, split) for split in splits}
     for candidate in results.candidates:
@@ -43,23 +44,35 @@ def candidate_table(results: Results) -> Table:
         row = []
         for split in splits:
             row.append(percent(results.error_rate(label, split, metrics[0])) if metrics else "–")
-            seconds = results.forward_s(label, split)
+            seconds = results.forward_s(label, split, clock="cpu" if by_cpu else "wall")
             mark = " *" if label in fronts[split] else ""
             row.append("–" if seconds is None else f"{seconds:.3g}{mark}")
         trained = results.trainings_of(label)
         if not splits:
             errors = [x.dev_error for x in trained if x.dev_error is not None]
             row.append(f"{100 * sum(errors) / len(errors):.2f}" if errors else "–")
-        for name in ("seconds_per_epoch", "time_to_best_s", "peak_memory_mib", "steps"):
-            values = [value for x in trained if (value := getattr(x, name)) is not None]
-            mean = sum(values) / len(values) if values else None
-            shown = clock(mean) if mean is not None and name == "time_to_best_s" else None
-            row.append("–" if mean is None else shown or f"{mean:.0f}" if mean >= 100 else f"{mean:.1f}")
+        row += [_mean([_epoch_s(x, by_cpu) for x in trained])]
+        row += [_mean([x.time_to_best_cpu_s if by_cpu else x.time_to_best_s for x in trained])]
+        row += [_mean([x.peak_memory_mib for x in trained]), _mean([x.steps for x in trained])]
         table.add_row(label, *row, f"{len(trained)}/{len(candidate.seeds)}")
     table.caption = (
         "* nothing is both faster and better; intervals are 95 %, over seeds where there are several"
     )
     return table
+
+
+def _epoch_s(training: Training, by_cpu: bool) -> float | None:
+    seconds = training.train_cpu_s if by_cpu else training.train_s
+    return seconds / training.epochs if seconds is not None and training.epochs else None
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    """Return the mean of what is known, in three figures or more."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    mean = sum(known) / len(known)
+    return f"{mean:.0f}" if mean >= 100 else f"{mean:.3g}"
 
 
 def matrix(results: Results, split: str) -> Table:
@@ -99,7 +112,8 @@ def _front(results: Results, split: str) -> set[str]:
 
 def _points(results: Results, split: str) -> Iterator[tuple[str, float, float]]:
     for candidate in results.candidates:
-        seconds = results.forward_s(candidate.label, split)
+        by = "cpu" if results.protocol["clock"] == "cpu" else "wall"
+        seconds = results.forward_s(candidate.label, split, clock=by)
         metrics = results.metrics()
         rate = results.error_rate(candidate.label, split, metrics[0]) if metrics else None
         if seconds is not None and rate is not None:

@@ -43,7 +43,7 @@ def in_process(folder: Path, cells: list[Cell], watch: Callable[[Cell, float], N
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "run_job", in_process)
     # The page has tests of its own.
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("asr.report.page.write_report", lambda results, folder: folder / "report.html")
 
 
 def untimed(folder: Path) -> Any:
@@ -167,6 +167,9 @@ def test_a_run_that_was_there_is_taken(trained: Path, tone_corpus: Path, tmp_pat
     results = read_results(tmp_path)
     assert (tmp_path / results.trainings[0].run).resolve() == trained.resolve()
     assert results.trainings[0].reused
+    # Evaluating on the dev split as well adds cells.
+    assert main([*asked, "steps=80", "splits=[dev,test]"]) == 0
+    assert read_results(tmp_path).splits() == ["dev", "test"]
     # Another length of training isn't that run's.
     assert main([*asked, "steps=2", f"folder={tmp_path / 'other'}"]) == 0
     assert not read_results(tmp_path / "other").trainings[0].reused
@@ -184,6 +187,17 @@ def test_equal_time_for_all(tone_corpus: Path, tmp_path: Path) -> None:
         assert all(0 < seconds < 0.2 for seconds in spent[:-1])
         assert spent[-1] == pytest.approx(training.train_cpu_s)
     assert results.protocol["budget"] == "0.2s of training by the cpu clock"
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_recipe_without_recordings_is_trained_only(tmp_path: Path) -> None:
+    asked = ["compare", "recipe=copy", "recipe.length=5", "model.layers=1", "model.heads=1", "steps=2"]
+    asked += ["trainer.validate_every=1", "trainer.accelerator=cpu", f"folder={tmp_path}", "reuse=none"]
+    assert main([*asked, "attentions=[full,clustered-3]"]) == 0
+    results = read_results(tmp_path)
+    assert [x.status for x in results.trainings] == ["done", "done"]
+    assert all(x.dev_error_name == "dev_error" and x.dev_error is not None for x in results.trainings)
+    assert results.evaluations == []
 
 
 CIRCLE = ("attention: full, label: a, init_from: b", "attention: full, label: b, init_from: a")
@@ -225,7 +239,7 @@ def test_killed_three_times_at_random_gives_the_same_results(
 ) -> None:
     """The killed processes are forks of this one, which spares them the libraries."""
     monkeypatch.setattr(run, "run_job", in_process)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("asr.report.page.write_report", lambda results, folder: folder / "report.html")
     more = ["attentions=[full,clustered-3]", "seeds=[0,1]", "steps=12"]
     started = time.monotonic()
     assert main(words(tone_corpus, tmp_path / "whole", *more)) == 0

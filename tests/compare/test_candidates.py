@@ -1,0 +1,84 @@
+"""Candidates: how they are written, what they are called, what they may be evaluated with."""
+
+from dataclasses import replace
+
+import pytest
+
+from asr.compare.candidates import evaluated_with, flat, nested, plan_candidates
+from asr.compare.options import joined, parse
+from asr.compare.results import Candidate
+
+SHARED = ["recipe=demo", "model.layers=4"]
+ALL = ["full", "shared-full", "lsh-1", "clustered-25", "oracle-top-32", "cast-8", "agglomerative-8"]
+
+
+def candidates(*words: str) -> list[Candidate]:
+    return [planned.candidate for planned in plan_candidates(parse([*SHARED, *words]))]
+
+
+def test_labels_say_what_differs_from_the_protocol() -> None:
+    asked = [
+        "{attention: i-clustered-200, model.layers: 6}",
+        "{attention: full, model.layers: 4}",
+        "{attention: full, optimizer.learning_rate: 1e-4, trainer.max_epochs: 2, init_from: full}",
+        "{attention: i-clustered-25, init_from: full, label: finetuned}",
+    ]
+    found = candidates(f"candidates=[{','.join(asked)}]")
+    assert [x.label for x in found] == [
+        "6 layers, i-clustered-200",
+        "full",
+        "full → full, optimizer.learning_rate=0.0001, trainer.max_epochs=2",
+        "finetuned",
+    ]
+    assert [x.size for x in found] == [200, None, None, 25]
+    assert [x.finetuned_from for x in found] == [None, None, "full", "full"]
+
+
+def test_the_short_form_is_the_long_one() -> None:
+    long = "candidates=[{attention: 'lsh-4:chunk=16,buckets=8', model.layers: 6, seeds: [1, 2]}]"
+    short = "candidates=['lsh-4:chunk=16,buckets=8 model.layers=6 seeds=[1,2]']"
+    assert candidates(long) == candidates(short)
+    assert candidates(short)[0].seeds == [1, 2]
+
+
+def test_seeds_of_all_are_those_of_a_candidate_that_names_none() -> None:
+    found = candidates("attentions=[full]", "candidates=[{attention: lsh-1, seeds: 7}]", "seeds=[0,1]")
+    assert [x.seeds for x in found] == [[0, 1], [7]]
+
+
+def test_those_to_be_finetuned_come_after_what_they_start_from() -> None:
+    last = "{attention: i-clustered-25, init_from: b, label: c}"
+    first = "{attention: full, label: a}"
+    middle = "{attention: clustered-25, init_from: a, label: b}"
+    assert [x.label for x in candidates(f"candidates=[{last},{middle},{first}]")] == ["a", "b", "c"]
+
+
+def test_lists_may_hold_names_with_commas() -> None:
+    assert joined(["full", "lsh-4:chunk=16", "buckets=8", "cast-8"]) == [
+        "full",
+        "lsh-4:chunk=16,buckets=8",
+        "cast-8",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("trained", "evaluated"),
+    [
+        ("full", ["full", "clustered-25", "oracle-top-32"]),
+        ("i-clustered-25", ["i-clustered-25", "full", "clustered-25", "oracle-top-32"]),
+        ("shared-full", ["shared-full", "full", "lsh-1", "clustered-25", "oracle-top-32"]),
+        ("lsh-4", ["lsh-4", "full", "shared-full", "lsh-1", "clustered-25", "oracle-top-32"]),
+        ("cast-8", ["cast-8"]),
+        ("agglomerative-8", ["agglomerative-8"]),
+    ],
+)
+def test_models_are_run_with_what_they_can_be(trained: str, evaluated: list[str]) -> None:
+    (candidate,) = candidates(f"attentions=[{trained}]")
+    assert evaluated_with(candidate, ALL) == evaluated
+    assert evaluated_with(replace(candidate), [trained]) == [trained]
+
+
+def test_flat_and_nested_are_inverse() -> None:
+    values = {"a": {"b": 1, "c": {"d": [2, 3]}}, "e": None}
+    assert flat(values) == {"a.b": 1, "a.c.d": [2, 3], "e": None}
+    assert nested(flat(values)) == values
