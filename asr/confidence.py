@@ -7,7 +7,7 @@ from torch import Tensor
 
 from asr.ctc import BLANK
 
-USUAL_SHARE = 0.95  # of the development utterances are at least as certain as the limit
+USUAL_SHARE = 0.95  # of the development audio is at least as certain as the limit
 UNKNOWN_LIMIT = 0.7  # where a model doesn't know its development set
 
 
@@ -33,6 +33,13 @@ def certainty(log_probs_TV: Tensor) -> float:
     return float(labels_TV.amax(dim=-1).sum()) / mass if found else 0.0
 
 
-def usual_limit(certainties: Sequence[float]) -> float:
-    """Return the certainty that all but a few utterances of a development set reach."""
-    return float(np.quantile(certainties, 1 - USUAL_SHARE)) if certainties else 0.0
+def usual_limit(certainties: Sequence[float], frames: Sequence[int]) -> float:
+    """Return the certainty that nearly all audio of a development set reaches.
+
+    Utterances count by their frames: those of a word or two vary most, and would lower the limit for all.
+    """
+    if not certainties:
+        return 0.0
+    order = np.argsort(certainties)
+    share = np.cumsum(np.asarray(frames)[order]) / max(1, sum(frames))
+    return float(certainties[order[int(np.searchsorted(share, 1 - USUAL_SHARE))]])

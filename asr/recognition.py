@@ -37,6 +37,7 @@ class RecognitionTask(TrainingTask):
             model.tokenizer.unit, "dev_ter"
         )
         self.dev_certainties: list[float] = []
+        self.dev_frames: list[int] = []
 
     def losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the CTC loss of each utterance and the number of target tokens."""
@@ -52,14 +53,15 @@ class RecognitionTask(TrainingTask):
         for i, path in enumerate(greedy_search(log_probs, frames)):
             errors += Levenshtein.distance(batch.tokens[i, : batch.token_lengths[i]].tolist(), path.ids)
             self.dev_certainties.append(certainty(log_probs[i, : frames[i]]))
+            self.dev_frames.append(int(frames[i]))
         tokens = float(batch.token_lengths.sum())
         return errors, tokens, float(losses.sum()), tokens
 
     def on_validation_epoch_end(self) -> None:
         """Let the recogniser know how certain it usually is, of what this rank has seen."""
         super().on_validation_epoch_end()
-        self.model.config.usual_certainty = usual_limit(self.dev_certainties)
-        self.dev_certainties = []
+        self.model.config.usual_certainty = usual_limit(self.dev_certainties, self.dev_frames)
+        self.dev_certainties, self.dev_frames = [], []
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on knowing it."""

@@ -32,7 +32,7 @@ class RecognizerConfig:
     features: FeatureConfig = field(default_factory=FeatureConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     longest_s: float = 0.0  # longest audio in training; 0: not known, an older checkpoint
-    usual_certainty: float = 0.0  # what 95 % of the dev utterances reach; 0: not known
+    usual_certainty: float = 0.0  # what 95 % of the dev audio reaches; 0: not known
 
 
 class Recognizer(nn.Module):

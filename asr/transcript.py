@@ -1,6 +1,6 @@
 """Transcripts: labels with times to words, words to segments that a subtitle can show."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from asr.search.decoder import words_of
@@ -29,7 +29,7 @@ class Segment:
     Attributes:
         text: of the words.
         start_s, end_s: in seconds.
-        confidence: mean over the words, weighted by their duration.
+        confidence: certainty of its frames, 0 … 1.
         low_confidence: whether that is below the limit.
         words: with their times.
     """
@@ -97,12 +97,15 @@ def timed_words(path: TokenPath, tokenizer: Tokenizer, frame_s: float) -> list[T
     return timed
 
 
-def split_segments(words: Sequence[TimedWord], limit: float) -> list[Segment]:
+def split_segments(
+    words: Sequence[TimedWord], certain: Callable[[float, float], float], limit: float
+) -> list[Segment]:
     """Split words where a subtitle would: at pauses, and before two lines or seven seconds are exceeded.
 
     Args:
         words: in order.
-        limit: segments of less confidence are marked.
+        certain: certainty between two times in seconds.
+        limit: segments of less certainty are marked.
     """
     groups: list[list[TimedWord]] = []
     for word in words:
@@ -112,13 +115,10 @@ def split_segments(words: Sequence[TimedWord], limit: float) -> list[Segment]:
             groups.append([word])
     segments = []
     for group in groups:
-        weights = [word.end_s - word.start_s for word in group]
-        confidence = sum(w * word.confidence for w, word in zip(weights, group, strict=True))
-        confidence = round(confidence / max(sum(weights), 1e-9), 4)
+        start_s, end_s = group[0].start_s, group[-1].end_s
+        confidence = certain(start_s, end_s)
         text = " ".join(word.word for word in group)
-        segments.append(
-            Segment(text, group[0].start_s, group[-1].end_s, confidence, confidence < limit, group)
-        )
+        segments.append(Segment(text, start_s, end_s, round(confidence, 4), confidence < limit, group))
     return segments
 
 

@@ -43,7 +43,7 @@ class TranscriptionConfig:
     decoder: str = option("greedy", help="greedy | beam | prefix")
     beam: BeamConfig = field(default_factory=BeamConfig)
     min_confidence: float = option(
-        -1.0, help="what is less certain is marked, 0 … 1; −1: what 95 % of the dev utterances reach"
+        -1.0, help="what is less certain is marked, 0 … 1; −1: what 95 % of the dev audio reaches"
     )
 
     def check(self) -> None:
@@ -97,6 +97,11 @@ def transcribe_samples(
             certain,
             limit,
         )
+
+    def certain_between(start_s: float, end_s: float) -> float:
+        first, last = (round(seconds / recognizer.frame_s) for seconds in (start_s, end_s))
+        return certainty(log_probs_TV[first : max(last, first + 1)])
+
     return Transcript(
         text=" ".join(tokens) if text is None else text,
         tokens=tokens,
@@ -104,7 +109,9 @@ def transcribe_samples(
         confidence=[round(x, 4) for x in path.confidences],
         words=None if path.words is None else [(word.word, times_s[word.start]) for word in path.words],
         duration_s=duration_s,
-        segments=split_segments(timed_words(path, recognizer.tokenizer, recognizer.frame_s), limit),
+        segments=split_segments(
+            timed_words(path, recognizer.tokenizer, recognizer.frame_s), certain_between, limit
+        ),
         certainty=round(certain, 4),
         low_confidence=certain < limit,
         channel=channel,

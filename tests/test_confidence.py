@@ -25,8 +25,9 @@ def test_silence_weighs_nothing_and_doubt_between_labels_counts() -> None:
 
 
 def test_the_usual_limit_leaves_out_one_in_twenty() -> None:
-    assert usual_limit([x / 100 for x in range(101)]) == pytest.approx(0.05)
-    assert usual_limit([]) == 0.0
+    assert usual_limit([x / 100 for x in range(100)], [7] * 100) == pytest.approx(0.05, abs=0.011)
+    assert usual_limit([0.9, 0.1, 0.8], [500, 10, 490]) == 0.8  # a short one doesn't set the limit
+    assert usual_limit([], []) == 0.0
 
 
 def test_a_model_knows_how_certain_it_usually_is(
