@@ -80,14 +80,15 @@ def words_of(path: TokenPath, tokenizer: Tokenizer) -> list[Word] | None:
     """Return the words with the labels that each covers; None for phones without words."""
     if path.words is not None or tokenizer.unit == "phone":
         return path.words
+    characters = tokenizer.unit == "character"
     words: list[Word] = []
     start = 0
-    for position in range(len(path.ids) + 1):
-        symbol = tokenizer.symbols[path.ids[position]] if position < len(path.ids) else None
-        if symbol is None or symbol == WORD_GAP or symbol.startswith(PIECE_START):
+    for position, symbol in enumerate([*tokenizer.tokens(path.ids), None]):
+        gap = characters and symbol == WORD_GAP
+        if symbol is None or gap or (not characters and symbol.startswith(PIECE_START)):
             if text := tokenizer.text(path.ids[start:position]):
                 words.append(Word(text, start, position))
-            start = position + 1 if symbol == WORD_GAP and tokenizer.unit == "character" else position
+            start = position + gap
     return words
 
 
