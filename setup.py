@@ -5,7 +5,9 @@ operators of PyTorch's stable ABI and no Python: it serves every Python and ever
 cannot be built is left out and the reason kept in attention_ext/build.json, which
 `attention_ext.why_unavailable` reads; the installation succeeds all the same.
 
-The C++ compiler is CXX, or c++ if that is unset.
+The C++ compiler is CXX, or c++ if that is unset. The CUDA library takes about 40 s of processor time; it is
+built where nvcc (in CUDA_HOME, or the standard place) and a GPU are, or with FORCE_CUDA=1; FORCE_CUDA=0
+leaves it out. TORCH_CUDA_ARCH_LIST is "8.0;9.0+PTX" if unset.
 """
 
 import importlib.util
@@ -55,7 +57,8 @@ def find_torch() -> Path:
 def compile_objects(units: list[tuple[Path, str, list[str]]], folder: Path) -> list[str]:
     """Run one compiler command per (source, object name, command); return the objects."""
     folder.mkdir(parents=True, exist_ok=True)
-    newest = max(path.stat().st_mtime for path in [*SOURCES.rglob("*.h"), Path("setup.py")])
+    headers = [*SOURCES.rglob("*.h"), *SOURCES.rglob("*.cu"), Path("setup.py")]
+    newest = max(path.stat().st_mtime for path in headers)
     objects = []
     for source, name, command in units:
         target = folder / name
@@ -67,10 +70,10 @@ def compile_objects(units: list[tuple[Path, str, list[str]]], folder: Path) -> l
 
 
 def run(command: list[str]) -> None:
-    """Run a compiler; raise its first error line as the reason."""
+    """Run a compiler and show what it says; raise its first error line as the reason."""
     print(" ".join(command), flush=True)
     try:
-        subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True)
+        print(subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True).stderr, end="")
     except OSError as error:
         raise Unavailable(f"{command[0]} cannot be run: {error.strerror}") from None
     except subprocess.CalledProcessError as error:
@@ -108,6 +111,61 @@ def build_cpu(torch: Path, objects_folder: Path, target: Path) -> None:
     link(compiler, objects, torch, ["torch_cpu", "c10"], target)
 
 
+def find_nvcc() -> Path:
+    """Return nvcc of a whole installation; the one on the PATH may be a wrapper with nothing beside it."""
+    named = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    on_path = shutil.which("nvcc")
+    homes = [Path(home) for home in [*named, "/usr/local/cuda"]]
+    homes += [Path(on_path).resolve().parents[1]] if on_path else []
+    for home in homes:
+        if (home / "bin/nvcc").is_file() and (home / "include/cuda_runtime.h").is_file():
+            return home / "bin/nvcc"
+    raise Unavailable("no CUDA compiler was found when this package was built (nvcc, in CUDA_HOME)")
+
+
+def gpu_is_here() -> bool:
+    """Tell whether a GPU can be seen, without importing torch."""
+    if Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/version").exists():
+        return True
+    try:
+        return subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def architecture_flags(wanted: str) -> list[str]:
+    """Turn "8.0;9.0+PTX" into nvcc's options."""
+    flags = []
+    for entry in wanted.replace(" ", ";").split(";"):
+        number = entry.removesuffix("+PTX").replace(".", "")
+        if number:
+            kinds = f"[sm_{number},compute_{number}]" if entry.endswith("+PTX") else f"sm_{number}"
+            flags.append(f"-gencode=arch=compute_{number.rstrip('a')},code={kinds}")
+    return flags
+
+
+def build_cuda(torch: Path, objects_folder: Path, target: Path) -> None:
+    """Build the CUDA library: all operators, for every architecture asked for."""
+    nvcc = find_nvcc()
+    force = os.environ.get("FORCE_CUDA", "")
+    if force == "0":
+        raise Unavailable("FORCE_CUDA=0 was set when this package was built")
+    if not force and not gpu_is_here():
+        raise Unavailable(
+            "no GPU was found when this package was built; FORCE_CUDA=1 makes `pip install` build them"
+        )
+    if not (torch / "lib/libtorch_cuda.so").is_file():
+        raise Unavailable("the installed torch has no CUDA")
+    command = [str(nvcc), *architecture_flags(os.environ.get("TORCH_CUDA_ARCH_LIST") or "8.0;9.0+PTX")]
+    if os.environ.get("CXX"):
+        command += ["-ccbin", os.environ["CXX"].split()[0]]
+    flags = ["-std=c++17", "-O3", "-Xcompiler", "-fPIC,-fvisibility=hidden", "-DUSE_CUDA", STABLE_ABI]
+    flags += ["-isystem", str(torch / "include")]
+    units = [(SOURCES / "cuda/operators.cu", "cuda_operators.o", [*command, *flags])]
+    objects = compile_objects(units, objects_folder)
+    link([*command, "-cudart", "shared"], objects, torch, ["torch_cuda", "torch_cpu", "c10"], target)
+
+
 class BuildKernels(build_ext):
     """Build what can be built, write down why the rest was not."""
 
@@ -122,13 +180,13 @@ class BuildKernels(build_ext):
         reasons: dict[str, str | None] = {}
         for old in package.glob("kernels_*.so"):  # of a build that went better than this one may
             old.unlink()
-        try:
-            build_cpu(find_torch(), objects, package / "kernels_cpu.so")
-            reasons["cpu"] = None
-        except Unavailable as error:
-            reasons["cpu"] = str(error)
-            print(f"attention_ext is built without its kernels: {error}")
-        reasons["cuda"] = "there are no CUDA kernels yet"
+        for device, build in (("cpu", build_cpu), ("cuda", build_cuda)):
+            try:
+                build(find_torch(), objects, package / f"kernels_{device}.so")
+                reasons[device] = None
+            except Unavailable as error:
+                reasons[device] = str(error)
+                print(f"attention_ext is built without its kernels for {device}: {error}")
         package.mkdir(parents=True, exist_ok=True)
         (package / "build.json").write_text(json.dumps(reasons) + "\n")
 
@@ -156,13 +214,19 @@ class AnyPython(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-folders = find_packages(include=[f"{folder}{tail}" for folder in INSTALLED_NAME for tail in ("", ".*")])
-packages = [
-    ".".join([INSTALLED_NAME[head], *rest]) for head, *rest in (folder.split(".") for folder in folders)
-]
+def main() -> None:
+    """Hand everything to setuptools."""
+    folders = find_packages(include=[f"{folder}{tail}" for folder in INSTALLED_NAME for tail in ("", ".*")])
+    packages = [
+        ".".join([INSTALLED_NAME[head], *rest]) for head, *rest in (folder.split(".") for folder in folders)
+    ]
 
-setup(
-    packages=packages,
-    ext_modules=[Extension("attention_ext.kernels", sources=[])],
-    cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPython},
-)
+    setup(
+        packages=packages,
+        ext_modules=[Extension("attention_ext.kernels", sources=[])],
+        cmdclass={"build_ext": BuildKernels, "bdist_wheel": AnyPython},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -31,6 +31,10 @@ def why_unavailable(device: str) -> str | None:
         return "torch is not installed"
     import torch
 
+    if device == "cuda":
+        reason = _why_no_gpu()
+        if reason is not None:
+            return reason
     try:
         torch.ops.load_library(library)
     except OSError as error:
@@ -75,6 +79,18 @@ def _register() -> None:
 
     for operator in (hashing, kmeans, clustered, improved):
         operator.register()
+
+
+def _why_no_gpu() -> str | None:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "PyTorch finds no CUDA GPU"
+    capabilities = [torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())]
+    if min(capabilities) < (8, 0):
+        major, minor = min(capabilities)
+        return f"the kernels need compute capability 8.0 or above on every GPU, found {major}.{minor}"
+    return None
 
 
 def _why_not_built(device: str) -> str:

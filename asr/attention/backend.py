@@ -17,6 +17,10 @@ DEVICES = ("cpu", "cuda")
 MOST_CLUSTERS = 1_024  # of the compiled kernels
 NOT_COMPILED = dict.fromkeys(DEVICES, "this mechanism has no compiled form")
 
+# What `auto` leaves alone though it could run: the CUDA kernels have run on an emulated device only.
+# Strike this out when tools/gpu_check.sh has passed on a GPU.
+UNPROVEN = {"cuda": "the CUDA kernels have never run on a GPU; backend=native uses them"}
+
 log = logging.getLogger(__name__)
 
 
@@ -47,18 +51,21 @@ def load_operators(backend: str) -> Operators:
     )
 
 
-def why_no_kernels(clusters: int) -> dict[str, str | None]:
-    """Return for each device type why the compiled kernels cannot run there; None where they can."""
+def why_no_kernels(clusters: int, backend: str) -> dict[str, str | None]:
+    """Return for each device type why the compiled kernels do not run there; None where they do."""
     if clusters > MOST_CLUSTERS:
         return dict.fromkeys(DEVICES, f"the compiled kernels take at most {MOST_CLUSTERS} clusters")
-    return {device: attention_ext.why_unavailable(device) for device in DEVICES}
+    reasons = {device: attention_ext.why_unavailable(device) for device in DEVICES}
+    if backend == "auto":
+        reasons = {device: reason or UNPROVEN.get(device) for device, reason in reasons.items()}
+    return reasons
 
 
 class BackendChoice:
     """Which backend runs on which device.
 
     Args:
-        requested: `auto` (native wherever it runs), `reference` or `native`.
+        requested: `auto` (native wherever it is proven to run), `reference` or `native`.
         mechanism: its name, for messages.
         reasons: for each device type why native cannot run there, None where it can.
 

@@ -24,7 +24,7 @@ class ClusteredAttention(SoftmaxMechanism):
     def __init__(
         self, name: str, backend: str, dropout: float, clusters: int, bits: int, iterations: int
     ) -> None:
-        super().__init__(name, backend, dropout, why_not_native=why_no_kernels(clusters))
+        super().__init__(name, backend, dropout, why_not_native=why_no_kernels(clusters, backend))
         self.grouping = QueryClusters(clusters, bits, iterations)
         self.operators = self.backend.operators()
 

@@ -1,9 +1,4 @@
 // The CUDA operators as CPU operators of the library attention_ext_emulated: the sources of every kernel and of the
 // code that launches it, on the device of cuda_emulation.h. Compiled with -Dattention_ext=attention_ext_emulated.
+#include "../../attention_ext/cuda/operators.cu"
 #include "../../attention_ext/schema.cpp"
-
-#include "../../attention_ext/hashing/cuda.cu"
-#include "../../attention_ext/kmeans/cuda.cu"
-#include "../../attention_ext/clustered_attention/cuda_dense.cu"
-#include "../../attention_ext/clustered_attention/cuda.cu"
-#include "../../attention_ext/improved_clustered_attention/cuda.cu"

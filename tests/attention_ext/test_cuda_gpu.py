@@ -1,0 +1,324 @@
+"""The CUDA kernels on a GPU, against float64 and the CPU backend; torch and this repository suffice."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from kernel_cases import Problem, poison, problem
+from torch import Tensor
+
+from attention_ext import why_unavailable
+from attention_ext.clustered_attention import native as clustered_native
+from attention_ext.clustered_attention import reference as clustered_reference
+from attention_ext.hashing import native as hash_native
+from attention_ext.hashing import reference as hash_reference
+from attention_ext.improved_clustered_attention import native as improved_native
+from attention_ext.improved_clustered_attention import reference as improved_reference
+from attention_ext.kmeans import native as kmeans_native
+from attention_ext.kmeans import reference as kmeans_reference
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(why_unavailable("cuda") is not None, reason=str(why_unavailable("cuda"))),
+]
+
+HALF = [torch.float16, torch.bfloat16]
+PROBLEMS: dict[str, Callable[[], Problem]] = {
+    "small": lambda: problem(2, 2, 50, 50, 16, 16, 7, [50, 23], [50, 23]),
+    "paper": lambda: problem(1, 6, 2048, 2048, 64, 64, 100, [2000], [2000]),
+    "cross": lambda: problem(2, 3, 333, 1500, 48, 80, 31, [333, 100], [1500, 129]),
+    "wide heads": lambda: problem(1, 2, 200, 700, 256, 256, 20),
+    "odd sizes": lambda: problem(1, 1, 97, 131, 37, 5, 13),
+    "many clusters": lambda: problem(1, 2, 3000, 1100, 32, 32, 1024),
+    "one position": lambda: problem(1, 1, 1, 1, 1, 1, 3),
+    "empty": lambda: problem(2, 1, 20, 20, 8, 8, 3, [20, 0], [0, 20]),
+}
+TOPK = [None, 32]
+
+
+def attend(
+    module: Any, p: Problem, topk: int | None, device: str, dropout: float = 0.0
+) -> Callable[..., Tensor]:
+    """The operator of a module as a function of q, k and v."""
+    sizes = [x.to(device) for x in (p.groups, p.query_lengths, p.key_lengths)]
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if topk is None:
+            return module.clustered_attention(q, k, v, *sizes, p.clusters, dropout)
+        return module.improved_clustered_attention(q, k, v, *sizes, p.clusters, topk, dropout)
+
+    return run
+
+
+def kernels(
+    p: Problem, topk: int | None, device: str = "cuda", dropout: float = 0.0
+) -> Callable[..., Tensor]:
+    return attend(clustered_native if topk is None else improved_native, p, topk, device, dropout)
+
+
+def oracle(p: Problem, topk: int | None, device: str = "cpu") -> Callable[..., Tensor]:
+    return attend(clustered_reference if topk is None else improved_reference, p, topk, device)
+
+
+def run(
+    function: Callable[..., Tensor], p: Problem, dtype: torch.dtype, device: str = "cuda"
+) -> list[Tensor]:
+    """Output and gradients, on the CPU in the type they came in; padding holds NaN."""
+    lengths = (p.query_lengths, p.key_lengths, p.key_lengths)
+    leaves = [
+        poison(x, n).to(device, dtype).requires_grad_() for x, n in zip((p.q, p.k, p.v), lengths, strict=True)
+    ]
+    out = function(*leaves)
+    grads = torch.autograd.grad(out, leaves, p.grad.to(device, dtype))
+    return [x.detach().cpu() for x in (out, *grads)]
+
+
+def error(found: Tensor, exact: Tensor) -> float:
+    assert found.isfinite().all()
+    return float((found.double() - exact).norm() / exact.norm().clamp(min=1e-30))
+
+
+def rounded(p: Problem, dtype: torch.dtype) -> Problem:
+    p.q, p.k, p.v, p.grad = (x.to(dtype).double() for x in (p.q, p.k, p.v, p.grad))
+    return p
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+@pytest.mark.parametrize(
+    ("shape", "bits"), [((2, 3, 501, 64), 63), ((1, 1, 1, 7), 5), ((1, 2, 4099, 256), 33)]
+)
+def test_hashes(shape: tuple[int, ...], bits: int, dtype: torch.dtype) -> None:
+    g = torch.Generator().manual_seed(sum(shape))
+    x = torch.randn(shape, generator=g).to(dtype)
+    planes = torch.randn(bits, shape[-1], generator=g)
+    found = hash_native.hash_sign(x.cuda(), planes.cuda()).cpu()
+    assert torch.equal(found, hash_reference.hash_sign(x, planes))
+    view = x.transpose(1, 2).contiguous().transpose(1, 2)
+    assert torch.equal(hash_native.hash_sign(view.cuda(), planes.cuda()).cpu(), found)
+
+
+@pytest.mark.parametrize("clusters", [1, 33, 100, 129, 1024])
+@pytest.mark.parametrize("iterations", [1, 10])
+def test_groups(clusters: int, iterations: int) -> None:
+    N = 2100
+    lengths = torch.tensor([0, 1, clusters, clusters + 1, N])
+    g = torch.Generator().manual_seed(clusters)
+    for bits in (3, 63):
+        hashes = torch.randint(0, (1 << bits) - (bits == 63), (5, 2, N), generator=g)
+        found = kmeans_native.hamming_kmeans(hashes.cuda(), lengths.cuda(), clusters, iterations, bits)
+        assert torch.equal(
+            found.cpu(), kmeans_reference.hamming_kmeans(hashes, lengths, clusters, iterations, bits)
+        )
+
+
+@pytest.mark.parametrize("topk", TOPK)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_float32(name: str, topk: int | None) -> None:
+    """At most twice the error of the same maths in PyTorch, both against float64."""
+    p = PROBLEMS[name]()
+    exact = run(oracle(p, topk), p, torch.float64, "cpu")
+    theirs = run(oracle(p, topk), p, torch.float32, "cpu")
+    for found, other, truth in zip(run(kernels(p, topk), p, torch.float32), theirs, exact, strict=True):
+        assert error(found, truth) <= 2 * error(other, truth) + 3e-7
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("topk", TOPK)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_half_precision(name: str, topk: int | None, dtype: torch.dtype) -> None:
+    """Little more than the rounding of the results: sums are as good as float32.
+
+    The saved output is rounded, and the gradients come from it: theirs is allowed more.
+    """
+    p = rounded(PROBLEMS[name](), dtype)
+    exact = run(oracle(p, topk), p, torch.float64, "cpu")
+    for i, (found, truth) in enumerate(zip(run(kernels(p, topk), p, dtype), exact, strict=True)):
+        assert found.dtype == dtype
+        assert error(found, truth) <= (4 if i else 1.5) * error(truth.to(dtype), truth) + 1e-6
+
+
+@pytest.mark.skipif(why_unavailable("cpu") is not None, reason=str(why_unavailable("cpu")))
+@pytest.mark.parametrize("topk", TOPK)
+def test_the_cpu_backend_agrees(topk: int | None) -> None:
+    p = PROBLEMS["paper"]()
+    for found, other in zip(
+        run(kernels(p, topk), p, torch.float32),
+        run(kernels(p, topk, "cpu"), p, torch.float32, "cpu"),
+        strict=True,
+    ):
+        assert error(found, other.double()) < 5e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("topk", TOPK)
+def test_the_same_bits_every_time(topk: int | None, dtype: torch.dtype) -> None:
+    p = PROBLEMS["paper"]()
+    first = run(kernels(p, topk), p, dtype)
+    for _ in range(5):
+        assert all(torch.equal(a, b) for a, b in zip(run(kernels(p, topk), p, dtype), first, strict=True))
+
+
+@pytest.mark.parametrize("topk", TOPK)
+def test_an_utterance_alone_and_in_a_batch(topk: int | None) -> None:
+    p = problem(3, 2, 900, 1900, 32, 32, 20, [900, 411, 3], [1900, 1700, 5])
+    alone = Problem(
+        p.q[1:2, :, :411], p.k[1:2, :, :1700], p.v[1:2, :, :1700], p.grad[1:2, :, :411],
+        p.groups[1:2, :, :411], p.query_lengths[1:2], p.key_lengths[1:2], 20,
+    )  # fmt: skip
+    together, apart = (run(kernels(x, topk), x, torch.bfloat16) for x in (p, alone))
+    for size, a, b in zip((411, 411, 1700, 1700), together, apart, strict=True):
+        assert torch.equal(a[1:2, :, :size], b)
+        assert (a[1:2, :, size:] == 0).all()
+
+
+@pytest.mark.parametrize("topk", TOPK)
+def test_strided_input(topk: int | None) -> None:
+    """[B, N, H, D] memory, as the projection layer hands it over."""
+    p = PROBLEMS["cross"]()
+    function = kernels(p, topk)
+    expected = run(function, p, torch.bfloat16)
+
+    def strided(*inputs: Tensor) -> Tensor:
+        return function(*(x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs))
+
+    assert all(torch.equal(a, b) for a, b in zip(run(strided, p, torch.bfloat16), expected, strict=True))
+
+
+@pytest.mark.skipif(why_unavailable("cpu") is not None, reason=str(why_unavailable("cpu")))
+@pytest.mark.parametrize("topk", TOPK)
+def test_dropout_drops_what_the_cpu_drops(topk: int | None) -> None:
+    p = PROBLEMS["cross"]()
+    inputs = [poison(p.q, p.query_lengths), poison(p.k, p.key_lengths), poison(p.v, p.key_lengths)]
+    seed = torch.tensor([987654321])
+
+    def drop(device: str) -> Tensor:
+        given = [x.to(device).float() for x in inputs]
+        given += [x.to(device) for x in (p.groups, p.query_lengths, p.key_lengths)]
+        ops = torch.ops.attention_ext
+        if topk is None:
+            return ops.clustered_attention(*given, p.clusters, 0.3, seed.to(device))[0].cpu()
+        return ops.improved_clustered_attention(*given, p.clusters, topk, 0.3, seed.to(device))[0].cpu()
+
+    torch.testing.assert_close(drop("cuda"), drop("cpu"), rtol=1e-4, atol=1e-5)
+
+
+def whole(x: Tensor, planes: Tensor, lengths: Tensor, topk: int | None) -> Tensor:
+    """Hash, group and attend, queries as keys and values too."""
+    groups = kmeans_native.hamming_kmeans(hash_native.hash_sign(x, planes), lengths, 20, 5, 63)
+    if topk is None:
+        return clustered_native.clustered_attention(x, x, x, groups, lengths, lengths, 20)
+    return improved_native.improved_clustered_attention(x, x, x, groups, lengths, lengths, 20, topk)
+
+
+def whole_inputs(seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(2, 3, 700, 64, generator=g).cuda().bfloat16().requires_grad_()
+    return x, torch.randn(63, 64, generator=g).cuda(), torch.tensor([700, 300 + seed]).cuda()
+
+
+@pytest.mark.parametrize("topk", TOPK)
+def test_no_call_waits_for_the_device(topk: int | None) -> None:
+    x, planes, lengths = whole_inputs(1)
+    whole(x, planes, lengths, topk).sum().backward()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        whole(x, planes, lengths, topk).sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("topk", TOPK)
+def test_cuda_graph(topk: int | None) -> None:
+    """A captured forward and backward pass, replayed on other values and lengths."""
+    x, planes, lengths = whole_inputs(1)
+    grad = torch.randn(x.shape, device="cuda", dtype=x.dtype)
+
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        out = whole(x, planes, lengths, topk)
+        return out, torch.autograd.grad(out, x, grad)[0]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step(x)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step(x)
+    other, _, other_lengths = whole_inputs(2)
+    with torch.no_grad():
+        x.copy_(other)
+    lengths.copy_(other_lengths)
+    graph.replay()
+    expected = step(other)
+    assert all(torch.equal(a, b) for a, b in zip(captured, expected, strict=True))
+
+
+@pytest.mark.parametrize("topk", TOPK)
+def test_the_current_stream_is_used(topk: int | None) -> None:
+    """Work on a side stream waits for what that stream has to do first."""
+    x, planes, lengths = whole_inputs(3)
+    expected = whole(x, planes, lengths, topk)
+    side = torch.cuda.Stream()
+    late = torch.zeros_like(x)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side), torch.no_grad():
+        torch.cuda._sleep(50_000_000)
+        late.copy_(x)
+        found = whole(late, planes, lengths, topk)
+    side.synchronize()
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("topk", TOPK)
+def test_registration(topk: int | None) -> None:
+    p = PROBLEMS["small"]()
+    inputs = [x.cuda().float().requires_grad_() for x in (p.q, p.k, p.v)]
+    sizes = [x.cuda() for x in (p.groups, p.query_lengths, p.key_lengths)]
+    ops = torch.ops.attention_ext
+    if topk is None:
+        torch.library.opcheck(ops.clustered_attention.default, (*inputs, *sizes, p.clusters, 0.0, None))
+    else:
+        torch.library.opcheck(
+            ops.improved_clustered_attention.default, (*inputs, *sizes, p.clusters, topk, 0.0, None)
+        )
+    hashes = hash_native.hash_sign(inputs[0], torch.randn(20, 16, device="cuda"))
+    torch.library.opcheck(ops.hamming_kmeans.default, (hashes, sizes[1], 4, 3, 20))
+
+
+@pytest.mark.parametrize("topk", TOPK)
+def test_memory_grows_with_the_length(topk: int | None) -> None:
+    def peak(N: int) -> int:
+        x = torch.randn(1, 6, N, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        planes, lengths = torch.randn(63, 64, device="cuda"), torch.tensor([N], device="cuda")
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        whole(x, planes, lengths, topk).sum().backward()
+        return torch.cuda.max_memory_allocated() - before
+
+    assert peak(65536) < 8.5 * peak(8192)
+
+
+@pytest.mark.parametrize(
+    ("D", "topk", "dtype", "message"),
+    [
+        (257, 2, torch.float32, "head sizes must lie in 1 … 256 on CUDA, found 257"),
+        (8, 1025, torch.float32, "topk must lie in 1 … 1024 on CUDA, found 1025"),
+        (8, 2, torch.float64, "float32, float16 or bfloat16 on CUDA"),
+    ],
+)
+def test_limits_are_named(D: int, topk: int, dtype: torch.dtype, message: str) -> None:
+    p = problem(1, 1, 9, 9, D, 8, 3)
+    with pytest.raises(RuntimeError, match=message):
+        run(kernels(p, topk), p, dtype)
+
+
+def test_lengths_on_another_device_are_refused() -> None:
+    """Fetching them would make the device and the host wait for each other."""
+    p = PROBLEMS["small"]()
+    inputs = [x.cuda() for x in p.inputs(torch.float32)]
+    with pytest.raises(RuntimeError, match="query_lengths must lie on the same device"):
+        clustered_native.clustered_attention(*inputs, p.groups.cuda(), p.query_lengths, p.key_lengths, 7)

@@ -1,0 +1,244 @@
+"""The Python half of tools/gpu_check.sh: a small case for the sanitizer, the benchmark, the report.
+
+Times are of whole calls, grouping included, at the setting of Figure 4 in *Fast Transformers with Clustered
+Attention*: batch 1, 6 heads of 64, 100 clusters, 63 bits, 10 iterations, 32 top keys, random normal input.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attention_ext import why_unavailable
+from attention_ext.clustered_attention.native import clustered_attention
+from attention_ext.hashing.native import hash_sign
+from attention_ext.improved_clustered_attention.native import improved_clustered_attention
+from attention_ext.kmeans.native import hamming_kmeans
+
+HEADS, HEAD_DIM, CLUSTERS, BITS, ITERATIONS, TOPK = 6, 64, 100, 63, 10, 32
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+SECONDS_PER_LENGTH = 8.0
+AIMS = {4096: 1.0, 16384: 3.0, 65536: 8.0}  # SDPA's time / ours, i-clustered, forward and backward
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def grouped(improved: bool, length: int, device: str) -> Attend:
+    """Return clustered or improved clustered attention, grouping included."""
+    planes = torch.randn(BITS, HEAD_DIM, generator=torch.Generator().manual_seed(0)).to(device)
+    lengths = torch.tensor([length], device=device)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        groups = hamming_kmeans(hash_sign(q, planes), lengths, CLUSTERS, ITERATIONS, BITS)
+        if improved:
+            return improved_clustered_attention(q, k, v, groups, lengths, lengths, CLUSTERS, TOPK)
+        return clustered_attention(q, k, v, groups, lengths, lengths, CLUSTERS)
+
+    return attend
+
+
+def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return PyTorch's flash attention, nothing else in its place."""
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+class Clock:
+    """Milliseconds of a call: by events on a GPU, by the wall on the CPU."""
+
+    def __init__(self, device: str) -> None:
+        self.on_gpu = device == "cuda"
+
+    def time(self, call: Callable[[], object]) -> float:
+        """Run the call once."""
+        if not self.on_gpu:
+            start = time.perf_counter()
+            call()
+            return 1e3 * (time.perf_counter() - start)
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end)
+
+
+def graph_of(call: Callable[[], object]) -> Callable[[], object]:
+    """Capture a call; what is returned replays it."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def calls_for(attend: Attend, inputs: list[Tensor], grad: Tensor) -> dict[str, Callable[[], object]]:
+    """Return the forward pass, and forward and backward."""
+
+    def forward() -> object:
+        with torch.no_grad():
+            return attend(*inputs)
+
+    def both() -> object:
+        return torch.autograd.grad(attend(*inputs), inputs, grad)
+
+    return {"forward": forward, "both": both}
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    """Return the most memory that a call held beyond what was there."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def measure(length: int, device: str, dtype: torch.dtype, seconds: float) -> list[dict[str, object]]:
+    """Time all mechanisms at one length, in turns; medians and quartiles."""
+    shape = (1, HEADS, length, HEAD_DIM)
+    inputs = [torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
+    grad = torch.randn(shape, device=device, dtype=dtype)
+    baseline: Attend = flash if device == "cuda" else torch.nn.functional.scaled_dot_product_attention
+    mechanisms = {
+        "full": baseline,
+        f"clustered-{CLUSTERS}": grouped(False, length, device),
+        f"i-clustered-{CLUSTERS}": grouped(True, length, device),
+    }
+    calls: dict[tuple[str, str, str], Callable[[], object]] = {}
+    for name, attend in mechanisms.items():
+        for part, call in calls_for(attend, inputs, grad).items():
+            calls[name, part, "eager"] = call
+            call()  # loads kernels, fills the allocator
+            if device == "cuda":
+                calls[name, part, "graph"] = graph_of(call)
+                calls[name, part, "graph"]()
+    times: dict[tuple[str, str, str], list[float]] = {key: [] for key in calls}
+    clock, start = Clock(device), time.perf_counter()
+    while (time.perf_counter() - start < seconds or len(times[next(iter(times))]) < 3) and (
+        len(times[next(iter(times))]) < 200
+    ):
+        for key, call in calls.items():
+            times[key].append(clock.time(call))
+    results = []
+    for (name, part, launch), values in times.items():
+        low, median, high = statistics.quantiles(values, n=4)
+        row: dict[str, object] = {"length": length, "attention": name, "part": part, "launch": launch}
+        row |= {"median_ms": median, "quartiles_ms": [low, high], "rounds": len(values)}
+        if device == "cuda" and launch == "eager":
+            row["peak_bytes"] = peak_bytes(calls[name, part, launch])
+        results.append(row)
+    return results
+
+
+def environment(device: str) -> dict[str, object]:
+    """Return what the figures depend on."""
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "CPU",
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "kernels": {name: why_unavailable(name) or "loaded" for name in ("cpu", "cuda")},
+    }
+
+
+def benchmark(out: Path, dry: bool) -> None:
+    """Time every length and write after each."""
+    device, dtype = ("cpu", torch.float32) if dry else ("cuda", torch.bfloat16)
+    record: dict[str, object] = {"environment": environment(device), "dtype": str(dtype)}
+    results: list[dict[str, object]] = []
+    for length in (256, 512) if dry else LENGTHS:
+        results += measure(length, device, dtype, 0.2 if dry else SECONDS_PER_LENGTH)
+        record["results"] = results
+        (out / "benchmark.json").write_text(json.dumps(record, indent=1) + "\n")
+        print(f"{length} done", flush=True)
+
+
+def table(results: list[dict[str, object]]) -> str:
+    """Return times in ms and ratios to SDPA, a line per length and way of launching."""
+    median = {
+        (r["length"], r["attention"], r["part"], r["launch"]): float(str(r["median_ms"])) for r in results
+    }
+    names = [str(r["attention"]) for r in results if r["attention"] != "full"]
+    names = list(dict.fromkeys(names))
+    head = ["N", "launch", "part", "SDPA ms", *(f"{name} ms (SDPA / it)" for name in names)]
+    rows = [head]
+    for length, _, part, launch in [key for key in median if key[1] == "full"]:
+        full = median[length, "full", part, launch]
+        ours = [median[length, name, part, launch] for name in names]
+        cells = [f"{x:.3f} ({full / x:.2f})" for x in ours]
+        rows.append([str(length), str(launch), str(part), f"{full:.3f}", *cells])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+    )
+
+
+def report(out: Path) -> int:
+    """Put steps and figures together; return the number of steps that failed."""
+    steps = {}
+    for path in sorted(out.glob("*.status")):
+        status, seconds = path.read_text().split()
+        lines = path.with_suffix(".log").read_text(errors="replace").splitlines()
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        steps[path.stem] = {"status": int(status), "seconds": int(seconds), "last_line": last}
+    figures = out / "benchmark.json"
+    record = {"steps": steps, **(json.loads(figures.read_text()) if figures.is_file() else {})}
+    results = record.get("results", [])
+    text = table(results) if results else "no figures"
+    both = {
+        (r["length"], r["attention"], r["launch"]): r["median_ms"] for r in results if r["part"] == "both"
+    }
+    for length, aim in AIMS.items():
+        full, ours = (both.get((length, name, "eager")) for name in ("full", f"i-clustered-{CLUSTERS}"))
+        if full and ours:
+            text += f"\naim: i-clustered at N = {length} at least {aim} ×: {full / ours:.2f}"
+    failed = [name for name, step in steps.items() if step["status"] != 0]
+    text += "\nsteps: " + ", ".join(f"{name} {'FAILED' if name in failed else 'ok'}" for name in steps)
+    (out / "gpu_check.json").write_text(json.dumps(record, indent=1) + "\n")
+    (out / "gpu_check.txt").write_text(text + "\n")
+    print(text)
+    return len(failed)
+
+
+def small() -> None:
+    """Run every kernel once: both attentions, forward and backward, three types, odd sizes."""
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        for improved in (False, True):
+            inputs = [
+                torch.randn(1, HEADS, 150, HEAD_DIM, device="cuda", dtype=dtype, requires_grad=True)
+                for _ in range(3)
+            ]
+            out = grouped(improved, 139, "cuda")(*inputs)
+            torch.autograd.grad(out.float().sum(), inputs)
+    torch.cuda.synchronize()
+
+
+def main() -> None:
+    """Do what the first argument says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("small", "benchmark", "report"))
+    parser.add_argument("--out", type=Path, default=Path("gpu_check"))
+    parser.add_argument("--dry", action="store_true", help="on the CPU, short sequences")
+    options = parser.parse_args()
+    if options.what == "small":
+        small()
+    elif options.what == "benchmark":
+        benchmark(options.out, options.dry)
+    else:
+        raise SystemExit(1 if report(options.out) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Everything that only a machine with a CUDA GPU can tell about the kernels, in one call of at most 10 minutes.
+#
+#   bash tools/gpu_check.sh [--dry]
+#
+# Builds for the GPU at hand, runs the GPU tests, compute-sanitizer on a small case where installed, and times the
+# kernels against PyTorch's flash attention. Needs torch, nvcc, pytest and this repository; nothing is downloaded.
+# Leaves gpu_check.json, gpu_check.txt (the table) and the logs in $OUT, gpu_check/ if unset. PYTHON is python3.
+# --dry goes through the same steps on the CPU, with its kernels and short sequences.
+
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+PYTHON=${PYTHON:-python3}
+OUT=${OUT:-gpu_check}
+mkdir -p "$OUT"
+DRY=()
+[[ "${1:-}" == --dry ]] && DRY=(--dry)
+
+# step <name> <seconds> <command …>: a step's failure is written down and the next one runs.
+step() {
+  local name=$1 seconds=$2 start=$SECONDS status
+  shift 2
+  echo "== $name"
+  timeout "$seconds" "$@" >"$OUT/$name.log" 2>&1
+  status=$?
+  tail -n 3 "$OUT/$name.log"
+  echo "$status $((SECONDS - start))" >"$OUT/$name.status"
+}
+
+rm -f "$OUT"/*.status "$OUT"/*.log "$OUT"/gpu_check.*
+if [[ ${#DRY[@]} -eq 0 ]]; then
+  TORCH_CUDA_ARCH_LIST=$("$PYTHON" -c 'import torch; print("%d.%d" % torch.cuda.get_device_capability())') ||
+    { echo "PyTorch finds no CUDA GPU; --dry runs these steps on the CPU"; exit 1; }
+  export TORCH_CUDA_ARCH_LIST
+  export FORCE_CUDA=1
+  step build 200 "$PYTHON" setup.py build_ext --inplace
+  TESTS=tests/attention_ext/test_cuda_gpu.py
+else
+  TESTS=tests/attention_ext/test_grouping_kernels.py
+fi
+# No conftest: it needs the whole framework.
+step tests 200 env PYTHONPATH=. "$PYTHON" -m pytest --noconftest -p no:cacheprovider "$TESTS"
+if [[ ${#DRY[@]} -eq 0 ]] && command -v compute-sanitizer >/dev/null; then
+  for tool in memcheck racecheck; do
+    step "$tool" 60 env PYTHONPATH=. compute-sanitizer --tool "$tool" --error-exitcode 1 \
+      "$PYTHON" tools/gpu_check.py small
+  done
+fi
+step benchmark 150 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py benchmark "${DRY[@]}" --out "$OUT"
+env PYTHONPATH=. "$PYTHON" tools/gpu_check.py report --out "$OUT"
