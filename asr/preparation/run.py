@@ -1,7 +1,7 @@
 """One run of `asr prepare <recipe>`: work in processes, problems collected, everything written at the end."""
 
 import contextlib
-import csv
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +14,7 @@ from rich.console import Console
 from asr.data.manifest import check_cut, save_cuts
 from asr.environment import file_digest
 from asr.errors import UserError
+from asr.preparation.drafts import Drafts, write_table
 from asr.preparation.fingerprint import (
     effective_options,
     fingerprint,
@@ -198,25 +199,20 @@ class Preparation:
         """
         digest = self._digest(sources)
         self.folder.mkdir(parents=True, exist_ok=True)
-        drafts: list[tuple[Path, Path]] = []
+        drafts = Drafts(self.folder)
         try:
             summaries = self._draft_splits(splits, lexicon, drafts)
             self.check()
             self._draft_texts(texts or {}, drafts)
             for name, write in (files or {}).items():
-                write(self._draft(name, drafts))
+                write(drafts.path(name))
             self._draft_lists(summaries, drafts)
             if lexicon is not None:
-                draft = self._draft("lexicon.txt", drafts)
-                lexicon.save(draft)
+                lexicon.save(drafts.path("lexicon.txt"))
         except BaseException:
-            for draft, _ in drafts:
-                draft.unlink(missing_ok=True)
+            drafts.discard()
             raise
-        self._remove_previous()
-        for draft, final in drafts:
-            draft.replace(final)
-        outputs = sorted(str(final.relative_to(self.folder)) for _, final in drafts)
+        outputs = drafts.put_in_place(instead_of=[*written_before(self.folder), "problems.tsv"])
         card = data_card(
             self.recipe,
             effective_options(self.options),
@@ -252,31 +248,23 @@ class Preparation:
         version = f"{name} {label} {program_digest(type(self.options))}"
         return Journal(self.folder / JOURNALS / f"{label.replace('/', '-')}.jsonl", version)
 
-    def _draft(self, name: str, drafts: list[tuple[Path, Path]]) -> Path:
-        final = self.folder / name
-        final.parent.mkdir(parents=True, exist_ok=True)
-        draft = final.with_name(final.name + ".new")
-        drafts.append((draft, final))
-        return draft
-
     def _draft_splits(
         self,
         splits: Mapping[str, Iterable[MonoCut]],
         lexicon: Lexicon | None,
-        drafts: list[tuple[Path, Path]],
+        drafts: Drafts,
     ) -> list[SplitSummary]:
         summaries = []
         # Splits may overlap (a 4,000-utterance subset): an id is unique within its split.
         files: set[str] = set()
         for name, cuts in splits.items():
             summary = SplitSummary(name)
-            draft = self._draft(f"{name}.cuts.jsonl.gz", drafts)
-            save_cuts(self._checked(cuts, summary, lexicon, files), draft)
+            manifest = f"{name}.cuts.jsonl.gz"
+            save_cuts(self._checked(cuts, summary, lexicon, files), drafts.path(manifest))
             summaries.append(summary)
             if not summary.utterances:
                 self.problem(f"split {name}: expected utterances, found none")
-                drafts.pop()
-                draft.unlink()
+                drafts.discard(manifest)
         return summaries
 
     def _checked(
@@ -297,29 +285,24 @@ class Preparation:
             summary.add(cut, lexicon)
             yield cut
 
-    def _draft_texts(self, texts: Mapping[str, Iterable[str]], drafts: list[tuple[Path, Path]]) -> None:
+    def _draft_texts(self, texts: Mapping[str, Iterable[str]], drafts: Drafts) -> None:
         for name, sentences in texts.items():
-            with open(self._draft(f"lm/{name}.txt", drafts), "w", encoding="utf-8") as file:
+            with open(drafts.path(f"lm/{name}.txt"), "w", encoding="utf-8") as file:
                 file.writelines(sentence + "\n" for sentence in sentences)
 
-    def _draft_lists(self, summaries: list[SplitSummary], drafts: list[tuple[Path, Path]]) -> None:
+    def _draft_lists(self, summaries: list[SplitSummary], drafts: Drafts) -> None:
         rows = sorted(self.excluded)
-        _write_table(self._draft("excluded.tsv", drafts), ["utterance", "reason", "text"], rows)
+        write_table(drafts.path("excluded.tsv"), ["utterance", "reason", "text"], rows)
         unknown = sum((summary.unknown for summary in summaries), Counter[str]())
         if unknown:
             counts = sorted(unknown.items(), key=lambda word: (-word[1], word[0]))
-            _write_table(self._draft("oov.tsv", drafts), ["word", "count"], counts)
+            write_table(drafts.path("oov.tsv"), ["word", "count"], counts)
         if self.problems:
-            _write_table(self._draft("problems.tsv", drafts), ["problem"], [[p] for p in self.problems])
+            write_table(drafts.path("problems.tsv"), ["problem"], [[p] for p in self.problems])
 
     def _write_problems(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        _write_table(self.folder / "problems.tsv", ["problem"], [[p] for p in self.problems])
-
-    def _remove_previous(self) -> None:
-        """Remove what an earlier run, perhaps with other options, wrote and this one may not."""
-        for name in [*written_before(self.folder), "problems.tsv"]:
-            (self.folder / name).unlink(missing_ok=True)
+        write_table(self.folder / "problems.tsv", ["problem"], [[p] for p in self.problems])
 
     def _print_summary(self, summaries: list[SplitSummary], lexicon: Lexicon | None) -> None:
         words = f", lexicon of {len(lexicon):,} words" if lexicon is not None else ""
@@ -338,15 +321,8 @@ class Preparation:
             )
 
 
-def _write_table(path: Path, header: list[str], rows: Iterable[Sequence[Any]]) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
-
-
 def _content(source: Path) -> str:
     if source.is_file():
         return f"`{file_digest(source)}`"
-    count = sum(1 for path in source.rglob("*") if path.is_file())
+    count = sum(len(names) for _, _, names in os.walk(source, followlinks=True))
     return f"{count:,} files"

@@ -8,6 +8,7 @@ import soundfile
 from lhotse import MonoCut
 from rich.console import Console
 
+from asr import cli
 from asr.config import option
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
@@ -244,3 +245,15 @@ def test_manifests_are_lhotse_s_own_format(start, wav, tmp_path):
     assert [MonoCut.from_dict(c.to_dict()) for c in cuts] == list(
         load_cuts(tmp_path / "data/train.cuts.jsonl.gz")
     )
+
+
+def test_the_recipes_are_listed(capsys):
+    assert cli.main(["prepare", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "librispeech" in printed
+    assert "your own" in printed.lower()
+    assert "copy" not in printed  # nothing to prepare
+    assert cli.main(["prepare", "librispeech", "--help"]) == 0
+    assert "allow_partial" in capsys.readouterr().out
+    assert cli.main(["prepare"]) == 1
+    assert "takes one recipe" in capsys.readouterr().err
