@@ -100,10 +100,9 @@ def find_eval2000(speech: str, transcripts: str = "") -> Eval2000:
 
 
 def conversation_of(name: str) -> str:
-    """Return the conversation of an audio file: `sw2001.sph` and `sw02001.sph` are `sw02001`."""
-    stem = name.lower().removesuffix(".sph")
-    number = re.fullmatch(r"sw0?(\d{4})", stem)
-    return f"sw0{number[1]}" if number else stem
+    """Return the conversation of a file: `sw2001.sph`, `sw2001A-ms98-a-trans.text` → `sw02001`."""
+    number = re.match(r"sw0?(\d{4})", name.lower())
+    return f"sw0{number[1]}" if number else name.lower().removesuffix(".sph")
 
 
 def _folder(option: str, value: str) -> Path:

@@ -20,7 +20,7 @@ from asr.scoring.word_filter import WordFilterRules
 from asr.text.lexicon import Lexicon
 
 from . import eval2000 as test_set
-from .layout import DICTIONARY, Corpus, Eval2000, find_corpus, find_eval2000
+from .layout import DICTIONARY, Corpus, Eval2000, conversation_of, find_corpus, find_eval2000
 from .pronunciations import public_lexicon, read_dictionary
 from .splits import DEVELOPMENT, SEGMENTS, divide
 from .transcripts import Segment, read_transcript
@@ -28,7 +28,7 @@ from .words import NOISES, is_noise
 
 SAMPLE_RATE = 8000
 CHANNEL = {"A": 0, "B": 1}
-FILES = (2435, 2438)  # both counts are in use: the later pressing lacks three
+FILES = (2435, 2438)  # copies of either number are in use
 OVERHANG_S = 0.5  # so far a segment may end behind its audio, and is cut short
 LICENCE = (
     "Switchboard-1 Release 2 (LDC97S62) and eval2000 (LDC2002S09, LDC2002T43) are licensed by the Linguistic "
@@ -65,11 +65,9 @@ def prepare(options: Options, folder: Path) -> None:
     speakers = _callers(options.call_table) if options.call_table else {}
     segments = _read_segments(run, corpus)
     recordings = _recordings(run, corpus.audio, "reading headers")
-    _compare(run, corpus)
+    incomplete = _compare(run, corpus)
     run.expect("segments with words in the transcripts", SEGMENTS, len(segments))
-    if len(corpus.audio) not in FILES:
-        run.problem(f"audio files: expected {FILES[0]} or {FILES[1]}, found {len(corpus.audio)}")
-    segments = [segment for segment in segments if _fits(run, segment, recordings)]
+    segments = [segment for segment in segments if _fits(run, segment, recordings, incomplete)]
     divided = divide(segments, options.dev_utterances)
     splits: dict[str, Iterable[MonoCut]] = {
         name: _training_cuts(members, recordings, speakers) for name, members in divided.items()
@@ -141,19 +139,33 @@ def _recording(item: tuple[str, str]) -> Recording:
     return sphere_recording(path, conversation)
 
 
-def _compare(run: Preparation, corpus: Corpus) -> None:
-    """Report transcripts without audio, audio without transcripts, and single sides."""
+def _compare(run: Preparation, corpus: Corpus) -> set[str]:
+    """Report transcripts without audio and audio without transcripts; return the conversations concerned.
+
+    A copy of a known size may lack as many conversations as another has more: these are no problem.
+    """
+    if len(corpus.audio) not in FILES:
+        run.problem(f"audio files: expected {FILES[0]} or {FILES[1]}, found {len(corpus.audio)}")
+    unpaired: dict[str, str] = {}
     for side, path in corpus.transcripts.items():
         if side.partition("-")[0] not in corpus.audio:
-            run.problem(f"{path}: expected the audio {side.partition('-')[0]}.sph, found none")
+            unpaired[path] = f"expected the audio {side.partition('-')[0]}.sph, found none"
     for conversation, path in corpus.audio.items():
-        for side in CHANNEL:
-            if f"{conversation}-{side}" not in corpus.transcripts:
-                run.problem(f"{path}: expected a transcript of side {side}, found none")
+        if missing := [side for side in CHANNEL if f"{conversation}-{side}" not in corpus.transcripts]:
+            unpaired[path] = f"expected a transcript of side {' and '.join(missing)}, found none"
+    concerned = {conversation_of(Path(path).name) for path in unpaired}
+    if len(corpus.audio) in FILES and len(concerned) <= FILES[1] - FILES[0]:
+        return concerned
+    for path, message in unpaired.items():
+        run.problem(f"{path}: {message}")
+    return set()
 
 
-def _fits(run: Preparation, segment: Segment, recordings: dict[str, Recording]) -> bool:
+def _fits(run: Preparation, segment: Segment, recordings: dict[str, Recording], incomplete: set[str]) -> bool:
     recording = recordings.get(segment.conversation)
+    if segment.conversation in incomplete:
+        run.drop(segment.name, "a conversation without audio or transcripts in this copy")
+        return False
     if recording is None:
         return False  # reported with its file
     if segment.start / 100 < recording.duration and segment.end / 100 <= recording.duration + OVERHANG_S:
