@@ -1,0 +1,53 @@
+"""Recordings made of utterances, what is measured on them, and how certainty is compared."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from asr_recipes.demo.long import Options, errors_singly, make_recording, run
+from asr_recipes.prompts.confidence import separation
+
+from asr import Recognizer
+from asr.data.manifest import load_cuts
+
+
+def test_a_recording_holds_its_utterances_in_order(tone_corpus: Path, tmp_path: Path) -> None:
+    cuts = list(load_cuts(tone_corpus / "test.cuts.jsonl.gz"))
+    chosen = make_recording(cuts, 0.5, 16000, seed=1, path=tmp_path / "a.wav")
+    audio, rate = soundfile.read(tmp_path / "a.wav")
+    assert 30 * rate <= len(audio) < 33 * rate
+    assert {cut.id for cut in chosen[: len(cuts)]} == {cut.id for cut in cuts}
+    first, _ = soundfile.read(chosen[0].recording.sources[0].source)
+    assert np.array_equal(audio[: len(first)], first)
+    assert np.abs(audio[len(first) : len(first) + int(0.3 * rate)]).max() < 0.003
+    make_recording(cuts, 0.5, 16000, seed=1, path=tmp_path / "b.wav")
+    assert (tmp_path / "a.wav").read_bytes() == (tmp_path / "b.wav").read_bytes()
+
+
+def test_every_system_is_measured_in_its_own_process(
+    trained: Path, tone_corpus: Path, tmp_path: Path
+) -> None:
+    options = Options(
+        model=str(trained),
+        data=str(tone_corpus),
+        minutes=[0.1],
+        systems=["chunked:4:1"],
+        folder=str(tmp_path),
+    )
+    (figure,) = run(options)
+    recognizer = Recognizer.load(trained)
+    cuts = list(load_cuts(tone_corpus / "test.cuts.jsonl.gz"))
+    assert figure.singly <= max(errors_singly(recognizer, cuts).values())
+    assert 0 < figure.error_rate < 2
+    assert 0.1 < figure.peak_gib < 8
+    assert figure.wall_s > figure.real_time_factor > 0
+    assert len(json.loads((tmp_path / "results.json").read_text())["figures"]) == 1
+
+
+def test_separation_is_the_area_under_the_curve() -> None:
+    assert separation([0.8, 0.9], [0.1, 0.2]) == 1.0
+    assert separation([0.1, 0.9], [0.5]) == 0.5
+    assert separation([0.5], [0.5]) == 0.5
+    assert separation([0.8, 0.6, 0.4], [0.5, 0.1]) == pytest.approx(5 / 6)
