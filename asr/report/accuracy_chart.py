@@ -79,7 +79,7 @@ def points(results: Results, split: str, metric: str, clock: str) -> list[dict[s
                     "size": mechanism_words(attention),
                     "time_s": time_s,
                     "rate": 100 * estimate.mean,
-                    "time": seconds(time_s),
+                    "time": seconds(time_s) + _repeats(results, candidate.label, split, attention, clock),
                     "rate (95 %)": percent(estimate),
                     "seeds": estimate.count,
                     **_bounds(estimate),
@@ -208,6 +208,15 @@ def _spec(rows: list[dict[str, Any]], split: str, metric: str, clock: str) -> di
         alt.param(name="labels", value=True)
     )
     return spec_of(chart)
+
+
+def _repeats(results: Results, label: str, split: str, attention: str, clock: str) -> str:
+    """Return the range of the repeats that a wall-clock time is the median of."""
+    found = [x.forward_repeats_s for x in results.evaluations_of(label, split, attention)]
+    repeats = next(filter(None, found), [])
+    if clock == "cpu" or len(repeats) < 2:
+        return ""
+    return f" ({seconds(min(repeats))} … {seconds(max(repeats))} in {len(repeats)} repeats)"
 
 
 def _bounds(estimate: Estimate) -> dict[str, float | None]:

@@ -6,9 +6,10 @@ from typing import Any
 
 import altair as alt
 
+from asr.compare.results import Results
 from asr.errors import UserError
 from asr.report import theme
-from asr.report.figure import Figure, Panel, spec_of
+from asr.report.figure import Figure, Panel, Provenance, spec_of
 from asr.report.provenance import of_environment
 
 ROW_HEIGHT, COLUMN_WIDTH = 26, 72
@@ -23,10 +24,14 @@ def figure(folder: Path) -> Figure:
     rows = sweep_rows(folder)
     if not rows:
         raise UserError(f"{folder}: expected finished runs <length>/<attention>, found none")
-    names = theme.in_family_order(list({row["attention"]: None for row in rows}))
-    width = COLUMN_WIDTH * len({row["length"] for row in rows})
     first = folder / str(rows[0]["length"]) / rows[0]["attention"] / "environment.json"
     environment = json.loads(first.read_text()) if first.is_file() else {}
+    return _figure(rows, of_environment(environment, seeds="", data="synthetic"))
+
+
+def _figure(rows: list[dict[str, Any]], provenance: Provenance) -> Figure:
+    names = theme.in_family_order(list({row["attention"]: None for row in rows}))
+    width = COLUMN_WIDTH * len({row["length"] for row in rows})
     return Figure(
         key="figure-5",
         label="Figure 5",
@@ -36,8 +41,27 @@ def figure(folder: Path) -> Figure:
             "half: a masked symbol is found L + 1 positions away. Empty: not trained."
         ),
         panels=[Panel("", _spec(rows, names), ROW_HEIGHT * len(names), width)],
-        provenance=of_environment(environment, seeds="", data="synthetic"),
+        provenance=provenance,
     )
+
+
+def figure_of_results(results: Results, provenance: Provenance) -> Figure | None:
+    """Return the figure of a comparison with recipe `copy`; None where no training finished."""
+    rows = []
+    usual = results.protocol.get("training", {}).get("recipe.length")
+    for candidate in results.candidates:
+        errors = [x.dev_error for x in results.trainings_of(candidate.label) if x.dev_error is not None]
+        steps = [x.steps for x in results.trainings_of(candidate.label) if x.steps is not None]
+        if errors:
+            rows.append(
+                {
+                    "attention": candidate.attention,
+                    "length": int(candidate.overrides.get("recipe.length", usual or 0)),
+                    "accuracy": 100 * (1 - sum(errors) / len(errors)),
+                    "steps": round(sum(steps) / len(steps)) if steps else 0,
+                }
+            )
+    return _figure(rows, provenance) if rows else None
 
 
 def sweep_rows(folder: Path) -> list[dict[str, Any]]:

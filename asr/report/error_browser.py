@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import logging
 from collections import Counter
 from pathlib import Path
@@ -17,6 +18,7 @@ from asr.scoring.alignment import Edit
 from asr.scoring.display import shown_metrics
 from asr.scoring.hypotheses import read_hypotheses
 from asr.scoring.score import Score, UtteranceScore, score
+from asr.scoring.word_filter import WordFilterRules
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +62,20 @@ def first_seeds(results: Results) -> list[Evaluation]:
 
 def _score(folder: Path) -> Score | None:
     try:
-        return score(read_hypotheses(folder / "hyp.jsonl"), samples=1)
+        hypotheses = read_hypotheses(folder / "hyp.jsonl")
+        return score(hypotheses, filter_words=_word_filter(folder / "score.json"), samples=1)
     except UserError as error:
         log.warning("report: %s", error)
         return None
+
+
+def _word_filter(path: Path) -> WordFilterRules | None:
+    """Return the scoring rules that the error rates beside the hypotheses were made with."""
+    try:
+        rules = json.loads(path.read_text(encoding="utf-8")).get("word_filter")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return WordFilterRules.from_dict(rules, str(path)) if rules else None
 
 
 def _system(results: Results, evaluation: Evaluation, found: Score, tokens: int) -> dict[str, Any]:

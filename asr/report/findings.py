@@ -49,13 +49,15 @@ def main_split(results: Results) -> str:
 
 def _accuracy(rates: dict[str, Estimate], metric: str, split: str) -> Iterator[Finding]:
     order = sorted(rates, key=lambda label: rates[label].mean)
-    best = order[0]
-    text = f"{best} has the lowest {metric.upper()} on {split}: {percent(rates[best])} %."
-    level = [label for label in order[1:] if _overlap(rates[best], rates[label])]
+    best = [label for label in order if rates[label].mean == rates[order[0]].mean]
+    rest = order[len(best) :]
+    verb = "has" if len(best) == 1 else "have"
+    text = f"{_and(best)} {verb} the lowest {metric.upper()} on {split}: {percent(rates[best[0]])} %."
+    level = [label for label in rest if _overlap(rates[best[0]], rates[label])]
     if level:
-        text += f" Its interval overlaps with that of {_and(level)}: this comparison doesn't tell them apart."
-    elif len(order) > 1:
-        text += f" Next is {order[1]} with {percent(rates[order[1]])} %."
+        text += f" The interval overlaps with that of {_and(level)}: this comparison doesn't tell them apart."
+    elif rest:
+        text += f" Next is {rest[0]} with {percent(rates[rest[0]])} %."
     yield Finding("Most accurate", text)
 
 
@@ -65,6 +67,8 @@ def _speed(rates: dict[str, Estimate], times: dict[str, float], clock: str, spli
     fastest = min(times, key=lambda label: times[label])
     text = f"{fastest} passes over {split} in {seconds(times[fastest])} of {clock_words(clock)}"
     reference = "full" if "full" in times else min(times, key=lambda label: rates[label].mean)
+    if reference == fastest and len(times) > 1:
+        reference = sorted(times, key=lambda label: times[label])[1]
     if reference != fastest:
         ratio = times[reference] / times[fastest]
         text += f", {ratio:.2f} times as fast as {reference} ({seconds(times[reference])})"
@@ -78,7 +82,7 @@ def _front(rates: dict[str, Estimate], times: dict[str, float]) -> Iterator[Find
     on_front = [labels[i] for i in pareto_front([(times[label], rates[label].mean) for label in labels])]
     beaten = [label for label in labels if label not in on_front]
     if len(on_front) == 1:
-        yield Finding("Pareto front", f"{on_front[0]} alone: it is both the fastest and the most accurate.")
+        yield Finding("Pareto front", f"{on_front[0]} alone: no model is faster, and none is more accurate.")
         return
     verb = "is" if len(beaten) == 1 else "are"
     text = f"{_and(on_front)}, from the fastest to the most accurate."
@@ -103,8 +107,8 @@ def _exchange(results: Results, split: str, metric: str) -> Iterator[Finding]:
         yield Finding(
             "Exchange",
             f"{label} run with {attention} instead of its own mechanism goes from {percent(own)} % to "
-            f"{percent(other)} % ({100 * change:+.2f} points): the least change to the worse of "
-            f"{len(kept)} such pairs.",
+            f"{percent(other)} % ({100 * change:+.2f} points): of {len(kept)} such exchanges the one that "
+            "costs least.",
         )
 
 

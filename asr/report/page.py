@@ -4,7 +4,7 @@ import base64
 import functools
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import resources
@@ -41,8 +41,8 @@ NAME = "report.html"
 class ReportOptions:
     """What goes into a report besides the results."""
 
-    bench: str = option("", help="bench.json of asr bench; empty: the one in the folder, if there is one")
-    copy: str = option("", help="folder of a masked-copy sweep; empty: copy/ in the folder, if there is one")
+    bench: str = option("", help="bench.json of asr bench; empty: one in the folder or above it")
+    copy: str = option("", help="folder of a masked-copy sweep; empty: copy/ in the folder or above it")
     audio: int = option(
         5, help="of each model's worst utterances so many can be played; 0: no audio in the page"
     )
@@ -97,22 +97,47 @@ def _body(
         curves_chart.figure(results, source),
     ]
     yield from (item for item in optional if item)
-    bench = Path(options.bench) if options.bench else folder / "bench.json"
-    if options.bench or bench.is_file():
-        yield bench_chart.figure(bench)
-    copy = Path(options.copy) if options.copy else folder / "copy"
-    if options.copy or copy.is_dir():
-        yield copy_chart.figure(copy)
+    yield from _unless_unasked(
+        lambda place: [bench_chart.figure(place)], options.bench, beside(folder, "bench.json")
+    )
+    if results.recipe == "copy":
+        yield from filter(None, [copy_chart.figure_of_results(results, source)])
+    else:
+        yield from _unless_unasked(
+            lambda place: [copy_chart.figure(place)], options.copy, beside(folder, "copy")
+        )
     if options.maps:
-        try:
-            yield from attention_chart.figures(
-                results, folder, source, options.utterance, options.layer, options.head
-            )
-        except UserError as error:
-            # What the user asked for by name is worth stopping for; a picture beside the results is not.
-            if options.utterance or options.layer or options.head:
-                raise
-            log.warning("report: no attention maps: %s", error)
+        named = any((options.utterance, options.layer, options.head))
+        yield from _unless_unasked(
+            lambda place: attention_chart.figures(
+                results, place, source, options.utterance, options.layer, options.head
+            ),
+            str(folder) if named else "",
+            folder,
+        )
+
+
+def beside(folder: Path, name: str) -> Path | None:
+    """Find a name in a folder, its parent or its grandparent: `exp/bench.json` for `exp/compare/x`."""
+    places = [place / name for place in (folder, *folder.resolve().parents[:2])]
+    return next((place for place in places if place.exists()), None)
+
+
+def _unless_unasked(draw: Callable[[Path], Iterable[Figure]], named: str, found: Path | None) -> list[Figure]:
+    """Draw from what is named, or else from what is there.
+
+    What a user named and can't be drawn is an error; what merely lies there is left out with a warning.
+    """
+    place = Path(named) if named else found
+    if place is None:
+        return []
+    try:
+        return list(draw(place))
+    except UserError as error:
+        if named:
+            raise
+        log.warning("report: a figure is left out: %s", error)
+        return []
 
 
 def _render(

@@ -210,19 +210,26 @@ def _cost_cells(results: Results, label: str, clock: str) -> list[Cell]:
     epochs, memory = mean("epochs"), mean("peak_memory_mib")
     gpu, parameters = mean("peak_gpu_memory_mib"), mean("parameters")
     best = mean("time_to_best_cpu_s" if clock == "cpu" else "time_to_best_s")
-    forward = [results.forward_s(label, split, clock=clock) for split in results.splits()]
+    forward = [_forward_cell(results, label, split, clock) for split in results.splits()]
     backends = ", ".join(dict.fromkeys(x.backend for x in trainings if x.backend))
     return [
         Cell(str(len(trainings)), sort=len(trainings), note=f"of {len(results.candidate(label).seeds)}"),
         timed(epoch_s),
         timed(best),
         Cell(f"{epochs.mean:.1f}" if epochs else DASH, sort=epochs.mean if epochs else None),
-        *(Cell(seconds(value), sort=value) for value in forward),
+        *forward,
         Cell(mebibytes(memory.mean if memory else None), sort=memory.mean if memory else None),
         Cell(mebibytes(gpu.mean if gpu else None), sort=gpu.mean if gpu else None),
         Cell(count(parameters.mean if parameters else None), sort=parameters.mean if parameters else None),
         Cell(backends or DASH, sort=backends or None),
     ]
+
+
+def _forward_cell(results: Results, label: str, split: str, clock: str) -> Cell:
+    value = results.forward_s(label, split, clock=clock)
+    audio_s = next((x.audio_s for x in results.evaluations_of(label, split) if x.audio_s), None)
+    speed = f"{audio_s / value:.0f} × real time" if value and audio_s else ""
+    return Cell(seconds(value), sort=value, detail=speed)
 
 
 def _failure(results: Results, label: str) -> str:

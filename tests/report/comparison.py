@@ -1,5 +1,6 @@
 """A made-up comparison on disk, with the corners that a report must take: failures, gaps, markup in text."""
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +139,42 @@ def poison(manifest: Path, folder: Path) -> Path:
     path = folder / "poisoned.cuts.jsonl.gz"
     save_cuts(CutSet.from_cuts(cuts), path)
     return path
+
+
+def write_bench(path: Path) -> Path:
+    """Write figures as `asr bench` does."""
+    timings = [
+        {
+            "name": name,
+            "length": length,
+            "passes": passes,
+            "clock": "cpu",
+            "median_s": 1e-5 * length * factor,
+            "quartiles_s": [0.9e-5 * length * factor, 1.1e-5 * length * factor],
+            "per_element_us": 10.0 * factor,
+            "ratio": None,
+        }
+        for passes in ("forward", "forward+backward")
+        for length in (512, 1024)
+        for name, factor in (("full", length / 512), ("i-clustered-100@reference", 1.5))
+    ]
+    record = {
+        "options": {"batch": 1, "heads": 6, "head_dim": 64, "dtype": "float32", "device": "cpu", "seed": 7},
+        "environment": {"command": ["asr", "bench"], "commit": "feedbeef" * 5, "processor": "Bench CPU"},
+        "timings": timings,
+        "memory_bytes": {"full": {"512": 2**21, "1024": 2**23}},
+    }
+    path.write_text(json.dumps(record))
+    return path
+
+
+def write_sweep(folder: Path) -> Path:
+    """Write finished runs of masked copy."""
+    for length, attention, error in ((31, "full", 0.0), (63, "full", 0.02), (31, "clustered-15", 0.6)):
+        run = folder / str(length) / attention
+        run.mkdir(parents=True)
+        (run / "training.json").write_text(json.dumps({"dev_error_rate": error, "steps": 750}))
+    return folder
 
 
 def _references(random: np.random.Generator, manifest: Path | None, utterances: int) -> list[Hypothesis]:

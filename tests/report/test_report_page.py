@@ -6,12 +6,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from comparison import INJECTION, Written, make_comparison
+from comparison import INJECTION, Written, make_comparison, write_bench
 
 from asr.cli import main
 from asr.compare.results import write_results
 from asr.errors import UserError
-from asr.report.page import ReportOptions, write_report
+from asr.report import copy_chart
+from asr.report.page import ReportOptions, beside, write_report
+from asr.report.provenance import of_results
+from asr.scoring.hypotheses import Hypothesis, write_hypotheses
 
 FIGURES = ["figure-1", "figure-7", "figure-4", "figure-5", "figure-8", "figure-8-error"]
 QUICK = ReportOptions(audio=0, maps=False, static=False)
@@ -132,6 +135,38 @@ def test_missing_hypotheses_leave_out_their_system_alone(tmp_path: Path) -> None
     names = [system["name"] for system in json.loads(page.scripts[0])["errors"]["systems"]]
     assert names
     assert "full" not in names
+
+
+def test_errors_are_browsed_under_the_rules_of_the_scores(tmp_path: Path) -> None:
+    """Words that scoring leaves out are no errors."""
+    results = make_comparison(tmp_path, models=["full"], utterances=4)
+    folder = tmp_path / results.evaluations[0].folder
+    heard = Hypothesis("u1", "s1", 1.0, "yes uh no", None, [], [], "yes no", "character")
+    write_hypotheses(folder / "hyp.jsonl", [heard])
+    (folder / "score.json").write_text(json.dumps({"word_filter": {"drop": ["uh"]}}))
+    page = Elements(write_report(results, tmp_path, QUICK).read_text())
+    (entry,) = json.loads(page.scripts[0])["errors"]["systems"][0]["utterances"]
+    assert entry["edits"] == ["yes", "no"]
+
+
+def test_a_comparison_of_masked_copy_draws_its_heat_map(tmp_path: Path) -> None:
+    results = make_comparison(tmp_path, models=["full", "lsh-1"], utterances=4)
+    results.protocol["training"] = {"recipe.length": 31}
+    results.candidates[1].overrides["recipe.length"] = 63
+    figure = copy_chart.figure_of_results(results, of_results(results))
+    assert figure is not None
+    rows = figure.panels[0].spec["data"]["values"]
+    assert [(row["attention"], row["length"]) for row in rows] == [("full", 31), ("lsh-1", 63)]
+    assert [row["accuracy"] for row in rows] == pytest.approx([91.9, 86.1])
+
+
+def test_figures_from_above_the_folder(tmp_path: Path) -> None:
+    """`asr bench` writes exp/bench.json, `asr compare` into exp/compare/<recipe>."""
+    inner = tmp_path / "compare" / "demo"
+    inner.mkdir(parents=True)
+    assert beside(inner, "no-such-name.json") is None
+    write_bench(tmp_path / "bench.json")
+    assert beside(inner, "bench.json") == tmp_path / "bench.json"
 
 
 @pytest.mark.parametrize(

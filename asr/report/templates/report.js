@@ -25,6 +25,10 @@
       const channel = copy.encoding && copy.encoding[axis];
       if (channel && channel.type === "quantitative") {
         const { zero, ...scale } = channel.scale || {};
+        if (axes[axis]) { // a logarithm knows no zero
+          const field = `datum[${JSON.stringify(channel.field)}]`;
+          copy.transform = [...(copy.transform || []), { filter: `!isValid(${field}) || ${field} > 0` }];
+        }
         channel.scale = axes[axis] ? { ...scale, type: "log" } : { ...scale, zero: zero ?? false, type: "linear" };
       }
     }
