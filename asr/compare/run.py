@@ -13,6 +13,7 @@ from rich.console import Console
 
 from asr.compare.cells import Cell, is_done, read_state, write_cell, write_state
 from asr.compare.collect import collect
+from asr.compare.options import CompareConfig
 from asr.compare.plan import Plan, settle_changes, timing_cells
 from asr.compare.processes import run_job
 from asr.compare.results import Results, write_results
@@ -94,7 +95,7 @@ def _run_stage(plan: Plan, jobs: list[list[Cell]], watch: Watch) -> None:
     for cell in (cell for job in pending for cell in job):
         write_cell(plan.folder, cell)
     if plan.options.launcher and pending:
-        _launch(plan, pending)
+        launch(plan.folder, plan.options, pending)
         return
     for job in pending:
         run_job(plan.folder, job, watch.tell)
@@ -104,18 +105,23 @@ def _ready(plan: Plan, cell: Cell) -> bool:
     return not cell.needs or read_state(plan.folder, cell.needs).status == "done"
 
 
-def _launch(plan: Plan, jobs: list[list[Cell]]) -> None:
-    """Have a Hydra launcher run the jobs, and wait for them."""
+def launch(folder: Path, options: CompareConfig, jobs: list[list[Cell]]) -> None:
+    """Have a Hydra launcher run jobs, and wait for them.
+
+    Raises:
+        UserError: the launcher ended without having worked on all cells.
+    """
     names = [[cell.name for cell in job] for job in jobs]
-    (plan.folder / "jobs.json").write_text(json.dumps(names, indent=1))
-    for cell in (cell for job in jobs for cell in job):
-        (plan.folder / cell.name / "state.json").unlink(missing_ok=True)
-    words = [f"folder='{plan.folder.absolute()}'", "job=" + ",".join(map(str, range(len(jobs))))]
-    words += [f"hydra/launcher={plan.options.launcher}", *plan.options.launch]
+    (folder / "jobs.json").write_text(json.dumps(names, indent=1))
+    cells = [cell for job in jobs for cell in job]
+    for cell in cells:
+        (folder / cell.name / "state.json").unlink(missing_ok=True)
+    words = [f"folder='{folder.absolute()}'", "job=" + ",".join(map(str, range(len(jobs))))]
+    words += [f"hydra/launcher={options.launcher}", *options.launch]
     ended = subprocess.run([sys.executable, "-m", "asr.compare.cell", "--multirun", *words]).returncode
-    missing = [cell for job in jobs for cell in job if read_state(plan.folder, cell.name).status == "missing"]
+    missing = [cell for cell in cells if read_state(folder, cell.name).status == "missing"]
     if missing:
         raise UserError(
-            f"launcher={plan.options.launcher}: ended with status {ended}, {len(missing)} cells were not "
+            f"launcher={options.launcher}: ended with status {ended}, {len(missing)} cells were not "
             f"worked on, e.g. {missing[0].name}"
         )

@@ -17,7 +17,9 @@ from conftest import TINY
 from asr.cli import main
 from asr.compare import processes, run, worker
 from asr.compare.cells import Cell, read_state, write_cell
+from asr.compare.options import CompareConfig
 from asr.compare.results import read_results, without_times
+from asr.errors import UserError
 
 SHORT = [
     "steps=4",
@@ -316,11 +318,19 @@ def test_a_crash_takes_one_cell_with_it(tmp_path: Path, monkeypatch: pytest.Monk
     assert {name for name, share in told if share == 1.0} == {cell.name for cell in cells}
 
 
-@pytest.mark.slow
-def test_jobs_go_through_a_hydra_launcher(tone_corpus: Path, tmp_path: Path) -> None:
-    """The launcher that comes with Hydra stands for those of SLURM and Ray, which take the same jobs."""
-    asked = words(tone_corpus, tmp_path, "attentions=[full]", "evaluate=[full]", "launcher=basic")
-    assert main([*asked, "steps=2"]) == 0
-    results = read_results(tmp_path)
-    assert [x.status for x in (*results.trainings, *results.evaluations)] == ["done", "done"]
-    assert results.evaluations[0].forward_s is not None
+def test_jobs_go_through_a_hydra_launcher(tmp_path: Path) -> None:
+    """The launcher that comes with Hydra stands for those of SLURM and Ray, which are given the same jobs.
+
+    The cells' manifest isn't there, so that they end soon; their states say that they were worked on.
+    """
+    settings = {"models": [], "manifest": "nowhere", "repeats": 1, "device": "cpu", "threads": 1}
+    cells = [Cell(f"timings/{name}", "timing", settings | {"frames_per_batch": 1}) for name in ("a", "b c")]
+    for cell in cells:
+        write_cell(tmp_path, cell)
+    options = CompareConfig(launcher="basic", launch=["hydra.job.name=trial"])
+    run.launch(tmp_path, options, [cells])
+    states = [read_state(tmp_path, cell.name) for cell in cells]
+    assert [(state.status, state.key) for state in states] == [("failed", cell.key) for cell in cells]
+    assert all("IndexError" in (state.error or "") for state in states)
+    with pytest.raises(UserError, match="launcher=nonsense: ended with status 1, 2 cells were not worked on"):
+        run.launch(tmp_path, CompareConfig(launcher="nonsense"), [cells])
