@@ -112,7 +112,9 @@ def _time(folder: Path, cell: Cell) -> dict[str, Any]:
 
 
 def _end_with_parent() -> None:
-    while sys.stdin.buffer.read(1):
+    # Not through sys.stdin: its lock would be held while processes that load data are forked, and they
+    # close it first of all.
+    while os.read(0, 1):
         pass
     os._exit(130)
 
