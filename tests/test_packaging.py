@@ -18,7 +18,7 @@ def test_a_wheel_without_a_compiler_holds_everything_but_the_kernels(tmp_path: P
         if path.is_file():
             shutil.copy(path, source)
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
-    environment = {**os.environ, "CXX": "/nonexistent/c++", "ATTENTION_EXT_CUDA": "0"}
+    environment = {**os.environ, "CXX": "/nonexistent/c++", "FORCE_CUDA": "0"}
     subprocess.run([*command, str(source)], check=True, capture_output=True, env=environment)
     (wheel,) = tmp_path.glob("clustered_asr-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())

@@ -21,7 +21,8 @@ def clustered_attention(
     """Attend once per cluster of queries, as `reference.clustered_attention` does.
 
     *Fast Transformers with Clustered Attention* eq. 3–6. Sums are taken in float32 (float64 for float64);
-    the C × S weights are never stored. What padded positions hold is never read.
+    on the CPU the C × S weights are never stored, on CUDA for a few heads at a time. What padded positions
+    hold is never read. CUDA takes no float64, and counts a group out of range as padding.
 
     Args:
         q_BHND, k_BHSD, v_BHSE: queries, keys and values of one type.

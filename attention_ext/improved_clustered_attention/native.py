@@ -30,7 +30,7 @@ def improved_clustered_attention(
         groups_BHN: cluster of each query, 0 … min(C, N) − 1; anything at padding.
         query_lengths_B, key_lengths_B: valid positions, 0 … N and 0 … S.
         clusters: C, 1 … 1024.
-        topk: K ≥ 1, clamped to each sequence's key length.
+        topk: K ≥ 1, at most 1024 on CUDA, clamped to each sequence's key length.
         dropout: probability on the weights of both parts, after the mass is taken.
 
     Returns:

@@ -8,11 +8,10 @@ namespace {
 
 constexpr int counted = 64;
 constexpr int shared_clusters = 128;  // counters of so many clusters fit into shared memory
-constexpr int block_queries = 1024;
 
 struct Iteration {
-  int number;
-  bool last;
+  bool first, last;
+  int block_queries;             // no result depends on it
   const int32_t* before;         // counters of the iteration before
   int32_t* counters;             // zero at the start
   int32_t* next;                 // zeroed here
@@ -25,7 +24,7 @@ __device__ inline void make_centroids(
     const Iteration& step, int64_t head, int64_t n, int64_t N, int C, const int64_t* hashes, int64_t* centroid) {
   for (int c = threadIdx.x; c < C; c += threads) {
     const int64_t at = head * C + c;
-    if (step.number == 0) {
+    if (step.first) {
       centroid[c] = hashes[head * N + c * n / C];
       continue;
     }
@@ -49,9 +48,9 @@ __global__ void __launch_bounds__(threads) assign(
   __shared__ uint64_t hash_of[threads];
   __shared__ int32_t group_of[threads];
   const int64_t head = blockIdx.y, n = length_of(length_B, head, H, N);
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * block_queries;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * step.block_queries;
   const int thread = threadIdx.x;
-  const int64_t last = first + block_queries < N ? first + block_queries : N;
+  const int64_t last = first + step.block_queries < N ? first + step.block_queries : N;
   const int64_t head_counters = head * C * counted;
 
   const int64_t blocks = gridDim.x;
@@ -118,10 +117,13 @@ Tensor hamming_kmeans(
   torch::stable::zero_(counters);
   int32_t* counter = data_of<int32_t>(counters);
   const int64_t size = heads * clusters * counted;
+  // Small blocks fill the device, large ones add their counters to the common ones less often.
+  const int block_queries = N * heads <= 65536 ? 256 : 1024;
   for (int64_t i = 0; i < iterations; ++i) {
     const Iteration step{
-        static_cast<int>(i > 0),
+        i == 0,
         i + 1 == iterations,
+        block_queries,
         counter + (i + 2) % 3 * size,
         counter + i % 3 * size,
         counter + (i + 1) % 3 * size,

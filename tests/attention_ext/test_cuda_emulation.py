@@ -227,6 +227,15 @@ def test_an_utterance_alone_and_in_a_batch(ops: Any, K: int | None) -> None:
 
 
 @pytest.mark.parametrize("K", [None, 6])
+@pytest.mark.parametrize(("N", "S"), [(0, 5), (5, 0)])
+def test_nothing(ops: Any, N: int, S: int, K: int | None) -> None:
+    p = problem(1, 1, N, S, 4, 3, 2)
+    out, *grads = emulate(ops, p, K, padded(p, torch.float32))
+    assert out.shape == (1, 1, N, 3)
+    assert all((x == 0).all() for x in (out, *grads))
+
+
+@pytest.mark.parametrize("K", [None, 6])
 def test_views(ops: Any, K: int | None) -> None:
     """Strided rows, transposed columns, an odd offset: the same bits as contiguous input."""
     p = problem(2, 2, 40, 50, 12, 12, 4)
