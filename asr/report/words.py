@@ -20,11 +20,11 @@ def percent(estimate: Estimate | None, digits: int = 2) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Return a time as a person reads it: `85 ms`, `3.42 s`, `12 min 05 s`, `2 h 04 min`.
+    """Return a time as a person reads it: `85.4 ms`, `3.42 s`, `12 min 05 s`, `2 h 04 min`.
 
     Example:
         >>> [seconds(x) for x in (0.0854, 3.421, 42.0, 725.3, 7440.0)]
-        ['85 ms', '3.42 s', '42.0 s', '12 min 05 s', '2 h 04 min']
+        ['85.4 ms', '3.42 s', '42.0 s', '12 min 05 s', '2 h 04 min']
     """
     if value is None or not math.isfinite(value):
         return DASH
