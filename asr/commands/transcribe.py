@@ -61,7 +61,9 @@ def run(paths: list[Path], options: Options) -> None:
                 transcripts = recognizer.transcribe_channels(file, options, decoder)
             except UserError as error:
                 errors.append(error.line)
-            except torch.OutOfMemoryError:
+            except RuntimeError as error:
+                if not _out_of_memory(error):
+                    raise
                 errors.append(f"{file}: out of memory: use mode=chunked or a linear attention mechanism")
             else:
                 _write(transcripts, file, options, alone=len(files) == 1)
@@ -72,6 +74,11 @@ def run(paths: list[Path], options: Options) -> None:
         print(f"asr: {line}", file=sys.stderr)
     if errors:
         raise UserError(f"{len(errors)} of {len(files)} files could not be transcribed")
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    """Whether memory ran out, of a GPU or of the machine."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _audio_files(paths: list[Path]) -> list[Path]:

@@ -1,11 +1,9 @@
-"""Waveforms of utterances and files: decoded, checked, mono, at the model's sample rate."""
+"""Waveforms of utterances: decoded, checked, mono, at the model's sample rate."""
 
 import functools
 import logging
-from pathlib import Path
 
 import numpy as np
-import soundfile
 import torch
 import torchaudio.functional
 from lhotse.audio.backend import (
@@ -17,7 +15,7 @@ from lhotse.audio.backend import (
 from lhotse.cut import MonoCut
 from numpy.typing import NDArray
 
-from asr.data.sphere import SphereBackend, is_sphere, read_header, read_sphere
+from asr.data.sphere import SphereBackend
 from asr.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -60,36 +58,6 @@ def load_cut(
     return convert(samples, round(cut.sampling_rate * speed), sample_rate)
 
 
-def load_file(path: Path, sample_rate: int) -> NDArray[np.float32]:
-    """Return the samples of any audio file that libsndfile or FFmpeg reads, as mono.
-
-    Args:
-        path: wav, flac, mp3, ogg, SPHERE, m4a, …
-        sample_rate: wanted rate in Hz.
-
-    Returns:
-        [samples] float32 in −1 … 1. Channels are averaged, with a notice.
-
-    Raises:
-        UserError: the file is missing, not audio, empty or holds samples that are not finite.
-    """
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
-    try:
-        if is_sphere(path):
-            audio, rate = read_sphere(path).T, read_header(path).sample_rate
-        else:
-            audio, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    except soundfile.LibsndfileError:
-        audio, rate = _read_with_ffmpeg(path)
-    if audio.shape[1] > 1:
-        log.warning("%s: %d channels are averaged to one", path, audio.shape[1])
-    samples = checked(audio.mean(axis=1), str(path))
-    if rate != sample_rate:
-        notice_resampling(rate, sample_rate)
-    return convert(samples, rate, sample_rate)
-
-
 def checked(samples: NDArray[np.float32], source: str) -> NDArray[np.float32]:
     """Return the samples if there are any and all are finite.
 
@@ -129,23 +97,3 @@ def _user_error(error: BaseException | None) -> UserError | None:
     while error is not None and not isinstance(error, UserError):
         error = error.__cause__ or error.__context__
     return error
-
-
-def _read_with_ffmpeg(path: Path) -> tuple[NDArray[np.float32], int]:
-    import av
-
-    try:
-        with av.open(str(path)) as container:
-            stream = container.streams.audio[0]
-            resampler = av.AudioResampler(format="fltp")
-            blocks = [
-                block.to_ndarray()
-                for frame in container.decode(stream)
-                for block in resampler.resample(frame)
-            ]
-            rate = stream.rate
-    except (av.FFmpegError, IndexError) as error:
-        raise UserError(f"{path}: not a readable audio file ({error})") from error
-    if not blocks:
-        raise UserError(f"{path}: no samples")
-    return np.concatenate(blocks, axis=1).T.astype(np.float32), rate

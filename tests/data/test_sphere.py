@@ -7,8 +7,9 @@ import soundfile
 from lhotse import MonoCut, SupervisionSegment
 from numpy.typing import NDArray
 
-from asr.data.audio import load_cut, load_file
+from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts, save_cuts
+from asr.data.recording import read_recording
 from asr.data.sphere import is_sphere, read_header, read_sphere, sphere_recording
 from asr.errors import UserError
 from tests.data.shorten_encoder import shorten, sphere_header, write_sphere
@@ -110,7 +111,8 @@ def test_a_cut_into_a_file_loads_its_own_samples(tmp_path: Path, compressed: boo
 def test_a_file_of_a_user(tmp_path: Path) -> None:
     samples = speechlike(3000)
     write_sphere(tmp_path / "strange.name", samples, compressed=True)
-    np.testing.assert_array_equal(load_file(tmp_path / "strange.name", 16000) * 32768, samples[:, 0])
+    (found,) = read_recording(tmp_path / "strange.name", 16000)
+    np.testing.assert_array_equal(found * 32768, samples[:, 0])
 
 
 def test_other_files_are_none(tmp_path: Path) -> None:
