@@ -22,12 +22,12 @@ for split in test test_voices; do
 done
 asr score "${results[@]}" details=false
 # The training above is taken as it is; another one is made.
-asr compare recipe=demo attentions=[full,i-clustered-25] evaluate=[full,clustered-25,i-clustered-25]
+asr compare recipe=demo attentions=[full,i-clustered-25] evaluate=[full,clustered-25,i-clustered-25] folder=exp/demo/compare
 cat <<END
 
 The speech is synthetic: these error rates say that everything works, not how well people are understood.
   $run/                       configuration, metrics.csv, checkpoints, training.json, TensorBoard events
   $run/decode/<split>/<attention>-<decoder>/  hyp.jsonl, score.json, alignments.txt, speakers.tsv
-  exp/compare/demo/report.html      the comparison: open it in a browser; results.json and results.csv beside it
+  exp/demo/compare/report.html      the comparison: open it in a browser; results.json and results.csv beside it
   asr transcribe $run <file.wav>                  try it on a recording
 END

@@ -268,8 +268,12 @@ def test_killed_three_times_at_random_gives_the_same_results(
 def test_a_worker_ends_with_the_process_that_started_it(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Left alone, it would go on beside the one of the next start, in the same folder."""
-    asked = words(tone_corpus, tmp_path, "attentions=[full]", "steps=100000")
+    """Left alone, it would go on beside the one of the next start, in the same folder.
+
+    A process that loads data once hung at its start: the worker waited for its parent in a way that forks
+    couldn't bear.
+    """
+    asked = words(tone_corpus, tmp_path, "attentions=[full]", "steps=100000", "data.workers=1")
     process = subprocess.Popen([sys.executable, "-m", "asr", *asked], stdout=subprocess.DEVNULL)
     cell = tmp_path / "trainings" / "full" / "seed0"
     while not (cell / "checkpoints" / "last.ckpt").exists() and process.poll() is None:
