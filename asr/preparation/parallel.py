@@ -56,6 +56,8 @@ def attempts(
         # Not fork: this process has threads (progress bar, numerical libraries), which a copy would lack.
         methods = multiprocessing.get_all_start_methods()
         context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        if "forkserver" in methods:  # which imports what the processes need once for all of them
+            context.set_forkserver_preload([_module(function)])
         pool = ProcessPoolExecutor(workers, context, initializer=_one_thread)
         chunk = max(1, min(256, len(items) // (workers * 8)))
     try:
@@ -130,6 +132,10 @@ class Journal:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _module(function: Callable[..., Any]) -> str:
+    return function.func.__module__ if isinstance(function, partial) else function.__module__
 
 
 def _attempt(function: Callable[[Any], Any], item: Any) -> Any:
