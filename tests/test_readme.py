@@ -1,6 +1,8 @@
 """What the README says is so."""
 
+import importlib
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -39,11 +41,13 @@ def asr_commands() -> list[str]:
 
 @pytest.mark.parametrize("line", asr_commands())
 def test_commands_have_the_options_that_are_shown(line: str) -> None:
-    _, name, *words = line.split(" #")[0].split()
+    _, name, *words = shlex.split(line.split(" #")[0])
     assert name in COMMANDS
     paths, options = config.split_words(words)
     if name == "train":
         config.compose(TrainConfig, "train", options)
+    elif name in ("compare", "advise"):
+        importlib.import_module(f"asr.commands.{name}").parse(options)
     elif name == "prepare":
         options = [word for word in options if not word.startswith("folder=")]
         config.parse(recipe_module(paths[0]).Options, options)
