@@ -166,6 +166,22 @@ def build_cuda(torch: Path, objects_folder: Path, target: Path) -> None:
     link([*command, "-cudart", "shared"], objects, torch, ["torch_cuda", "torch_cpu", "c10"], target)
 
 
+def build_kernels(package: Path, objects: Path) -> None:
+    """Build what can be built into a folder and write down there why the rest was not."""
+    package.mkdir(parents=True, exist_ok=True)
+    for old in package.glob("kernels_*.so"):  # of a build that went better than this one may
+        old.unlink()
+    reasons: dict[str, str | None] = {}
+    for device, build in (("cpu", build_cpu), ("cuda", build_cuda)):
+        try:
+            build(find_torch(), objects, package / f"kernels_{device}.so")
+            reasons[device] = None
+        except Unavailable as error:
+            reasons[device] = str(error)
+            print(f"attention_ext is built without its kernels for {device}: {error}")
+    (package / "build.json").write_text(json.dumps(reasons) + "\n")
+
+
 class BuildKernels(build_ext):
     """Build what can be built, write down why the rest was not."""
 
@@ -174,21 +190,8 @@ class BuildKernels(build_ext):
         return fullname.replace(".", "/") + ".so"
 
     def build_extension(self, ext: Extension) -> None:
-        """Build the libraries into the package's folder; no failure of a compiler leaves this function."""
-        package = Path(self.build_lib) / "attention_ext"
-        objects = Path(self.build_temp) / "attention_ext"
-        reasons: dict[str, str | None] = {}
-        for old in package.glob("kernels_*.so"):  # of a build that went better than this one may
-            old.unlink()
-        for device, build in (("cpu", build_cpu), ("cuda", build_cuda)):
-            try:
-                build(find_torch(), objects, package / f"kernels_{device}.so")
-                reasons[device] = None
-            except Unavailable as error:
-                reasons[device] = str(error)
-                print(f"attention_ext is built without its kernels for {device}: {error}")
-        package.mkdir(parents=True, exist_ok=True)
-        (package / "build.json").write_text(json.dumps(reasons) + "\n")
+        """Build the libraries; no failure of a compiler is one of the installation."""
+        build_kernels(Path(self.build_lib) / "attention_ext", Path(self.build_temp) / "attention_ext")
 
     def copy_extensions_to_source(self) -> None:
         """Copy what was built beside the sources, for an editable installation."""

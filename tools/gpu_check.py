@@ -1,10 +1,11 @@
-"""The Python half of tools/gpu_check.sh: a small case for the sanitizer, the benchmark, the report.
+"""The Python half of tools/gpu_check.sh: build, a small case for the sanitizer, the benchmark, the report.
 
 Times are of whole calls, grouping included, at the setting of Figure 4 in *Fast Transformers with Clustered
 Attention*: batch 1, 6 heads of 64, 100 clusters, 63 bits, 10 iterations, 32 top keys, random normal input.
 """
 
 import argparse
+import importlib.util
 import json
 import platform
 import statistics
@@ -212,6 +213,23 @@ def report(out: Path) -> int:
     return len(failed)
 
 
+def build() -> None:
+    """Build the kernels beside their sources by the functions of setup.py, without setuptools and pip.
+
+    Raises:
+        SystemExit: the CUDA kernels could not be built.
+    """
+    spec = importlib.util.spec_from_file_location("kernel_build", "setup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.build_kernels(Path("attention_ext"), Path("build/gpu_check"))
+    reason = json.loads(Path("attention_ext/build.json").read_text())["cuda"]
+    if reason is not None:
+        raise SystemExit(reason)
+
+
 def small() -> None:
     """Run every kernel once: both attentions, forward and backward, three types, odd sizes."""
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
@@ -228,11 +246,13 @@ def small() -> None:
 def main() -> None:
     """Do what the first argument says."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("small", "benchmark", "report"))
+    parser.add_argument("what", choices=("build", "small", "benchmark", "report"))
     parser.add_argument("--out", type=Path, default=Path("gpu_check"))
     parser.add_argument("--dry", action="store_true", help="on the CPU, short sequences")
     options = parser.parse_args()
-    if options.what == "small":
+    if options.what == "build":
+        build()
+    elif options.what == "small":
         small()
     elif options.what == "benchmark":
         benchmark(options.out, options.dry)

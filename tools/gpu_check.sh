@@ -29,11 +29,11 @@ step() {
 
 rm -f "$OUT"/*.status "$OUT"/*.log "$OUT"/gpu_check.*
 if [[ ${#DRY[@]} -eq 0 ]]; then
-  TORCH_CUDA_ARCH_LIST=$("$PYTHON" -c 'import torch; print("%d.%d" % torch.cuda.get_device_capability())') ||
-    { echo "PyTorch finds no CUDA GPU; --dry runs these steps on the CPU"; exit 1; }
+  TORCH_CUDA_ARCH_LIST=$("$PYTHON" -c 'import torch; print("%d.%d" % torch.cuda.get_device_capability())' 2>/dev/null) ||
+    { echo "$PYTHON has no torch that finds a CUDA GPU; --dry runs these steps on the CPU"; exit 1; }
   export TORCH_CUDA_ARCH_LIST
   export FORCE_CUDA=1
-  step build 200 "$PYTHON" setup.py build_ext --inplace
+  step build 200 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py build
   TESTS=tests/attention_ext/test_cuda_gpu.py
 else
   TESTS=tests/attention_ext/test_grouping_kernels.py
