@@ -12,20 +12,10 @@ import pytest
 from asr import config
 from asr.attention import mechanism_table
 from asr.cli import COMMANDS
-from asr.commands import bench, decode, export_data, score, transcribe
-from asr.commands.prepare import recipe_module
-from asr.train_config import TrainConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKDOWN = [ROOT / "README.md", *sorted((ROOT / "recipes").rglob("*.md"))]
 README = MARKDOWN[0].read_text()
-OPTIONS = {
-    "export-data": export_data.Options,
-    "bench": bench.Options,
-    "decode": decode.Options,
-    "score": score.Options,
-    "transcribe": transcribe.Options,
-}
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -44,15 +34,13 @@ def test_commands_have_the_options_that_are_shown(line: str) -> None:
     _, name, *words = shlex.split(line.split(" #")[0])
     assert name in COMMANDS
     paths, options = config.split_words(words)
-    if name == "train":
-        config.compose(TrainConfig, "train", options)
-    elif name in ("compare", "advise"):
-        importlib.import_module(f"asr.commands.{name}").parse(options)
-    elif name == "prepare":
-        options = [word for word in options if not word.startswith("folder=")]
-        config.parse(recipe_module(paths[0]).Options, options)
-    else:
-        config.parse(OPTIONS[name], options)
+    command = importlib.import_module(f"asr.commands.{name.replace('-', '_')}")
+    if hasattr(command, "parse"):
+        command.parse(options)
+        return
+    schema = command.options_schema(paths) if hasattr(command, "options_schema") else command.Options
+    elsewhere = "folder=" if name == "prepare" else ()
+    config.parse(schema, [option for option in options if not option.startswith(elsewhere)])
 
 
 def test_python_examples_run() -> None:
