@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 MODES = ("onepass", "chunked")
 CHUNKS_AT_ONCE = 4
+LONGEST_CHUNK_S = 20.0
 LONGER_THAN_TRAINING = 4.0  # such a factor is told
 
 # A search reads stretches of the recording: cut in the longest pause that ends them in this range.
@@ -37,8 +38,16 @@ class TranscriptionConfig:
     """How recordings are transcribed."""
 
     mode: str = option("onepass", help="onepass: the encoder sees the whole recording | chunked")
-    chunk_s: float = option(20.0, help="mode=chunked: length of a chunk", unit="s")
-    overlap_s: float = option(4.0, help="mode=chunked: what neighbours share, merged at its middle", unit="s")
+    chunk_s: float = option(
+        0.0,
+        help="mode=chunked: length of a chunk; 0: as long as training's longest audio, at most 20 s",
+        unit="s",
+    )
+    overlap_s: float = option(
+        -1.0,
+        help="mode=chunked: what neighbours share, merged at its middle; −1: a fifth of a chunk",
+        unit="s",
+    )
     channels: str = option("mix", help="mix: the mean of all | separate: a transcript for each")
     decoder: str = option("greedy", help="greedy | beam | prefix")
     beam: BeamConfig = field(default_factory=BeamConfig)
@@ -50,8 +59,15 @@ class TranscriptionConfig:
         """Raise UserError where options don't fit each other."""
         if self.mode not in MODES:
             raise UserError(f"mode={self.mode!r}: expected one of {MODES}")
-        if not 0 <= self.overlap_s <= self.chunk_s / 2:
-            raise UserError(f"overlap_s={self.overlap_s}: expected 0 … half of chunk_s={self.chunk_s}")
+        if self.chunk_s < 0:
+            raise UserError(f"chunk_s={self.chunk_s}: expected seconds, or 0 for training's longest audio")
+        if self.chunk_s and self.overlap_s > self.chunk_s / 2:
+            raise UserError(f"overlap_s={self.overlap_s}: expected at most half of chunk_s={self.chunk_s}")
+
+    def sizes_s(self, longest_s: float) -> tuple[float, float]:
+        """Return chunk and overlap in seconds for a model that was trained on audio of up to `longest_s`."""
+        chunk_s = self.chunk_s or min(LONGEST_CHUNK_S, longest_s or LONGEST_CHUNK_S)
+        return chunk_s, min(chunk_s / 5 if self.overlap_s < 0 else self.overlap_s, chunk_s / 2)
 
 
 def transcribe_samples(
@@ -144,7 +160,9 @@ def emissions(
         log_probs, _ = recognizer.eval()(audio.unsqueeze(0).to(device), torch.tensor([len(audio)]).to(device))
         return log_probs[0].cpu()
     parts = []
-    chunks = split_chunks(recognizer.encoder_frames(len(audio) / rate), config, recognizer.frame_s)
+    frames = recognizer.encoder_frames(len(audio) / rate)
+    chunk_s, overlap_s = config.sizes_s(recognizer.config.longest_s)
+    chunks = split_chunks(frames, round(chunk_s / recognizer.frame_s), round(overlap_s / recognizer.frame_s))
     banks = recognizer.filter_banks
     hop = banks.shift_samples * recognizer.config.model.subsampling
     for first in range(0, len(chunks), CHUNKS_AT_ONCE):
@@ -171,16 +189,15 @@ class Chunk:
     keep_end: int
 
 
-def split_chunks(frames: int, config: TranscriptionConfig, frame_s: float) -> list[Chunk]:
-    """Cover `frames` encoder frames with chunks that keep each of them once.
+def split_chunks(frames: int, size: int, overlap: int) -> list[Chunk]:
+    """Cover `frames` encoder frames with chunks of `size` frames that keep each of them once.
 
     Example:
-        >>> config = TranscriptionConfig(chunk_s=10, overlap_s=4)
-        >>> [(c.start, c.end, c.keep_start, c.keep_end) for c in split_chunks(20, config, frame_s=1.0)]
+        >>> [(c.start, c.end, c.keep_start, c.keep_end) for c in split_chunks(20, size=10, overlap=4)]
         [(0, 10, 0, 8), (6, 16, 8, 14), (12, 20, 14, 20)]
     """
-    size = max(2, round(config.chunk_s / frame_s))
-    overlap = min(round(config.overlap_s / frame_s), size // 2)
+    size = max(2, size)
+    overlap = min(overlap, size // 2)
     starts = range(0, max(1, frames - overlap), size - overlap)
     cuts = [0, *(start + overlap // 2 for start in starts[1:]), frames]
     return [

@@ -42,13 +42,12 @@ def long_audio() -> np.ndarray:
 
 
 @pytest.mark.parametrize("frames", [1, 5, 40, 99, 100, 101, 160, 161, 1234])
-@pytest.mark.parametrize("overlap_s", [0.0, 3.3, 5.0])
-def test_chunks_keep_every_frame_once_away_from_their_edges(frames: int, overlap_s: float) -> None:
-    config = TranscriptionConfig(chunk_s=10, overlap_s=overlap_s)
-    chunks = split_chunks(frames, config, frame_s=0.1)
+@pytest.mark.parametrize("overlap", [0, 33, 50])
+def test_chunks_keep_every_frame_once_away_from_their_edges(frames: int, overlap: int) -> None:
+    chunks = split_chunks(frames, 100, overlap)
     kept = [i for chunk in chunks for i in range(chunk.keep_start, chunk.keep_end)]
     assert kept == list(range(frames))
-    margin = round(10 * overlap_s) // 2
+    margin = overlap // 2
     for chunk in chunks:
         assert chunk.end - chunk.start <= 100
         assert chunk.start == 0 or chunk.keep_start - chunk.start == margin
@@ -77,7 +76,7 @@ def test_one_chunk_is_one_pass_and_each_chunk_is_its_own_utterance(
     chunked = emissions(recognizer, long_audio, config)
     frames = recognizer.encoder_frames(len(long_audio) / 16000)
     assert chunked.shape[0] == frames
-    second = split_chunks(frames, config, recognizer.frame_s)[1]
+    second = split_chunks(frames, round(6 / recognizer.frame_s), round(2 / recognizer.frame_s))[1]
     hop = 160 * recognizer.config.model.subsampling
     own = emissions(
         recognizer, long_audio[second.start * hop : second.end * hop + 240], TranscriptionConfig()
@@ -109,6 +108,13 @@ def test_speech_without_a_pause_is_cut_nevertheless() -> None:
     lengths = [end - start for start, end in itertools.pairwise(split_stretches(log_probs, 0.1))]
     assert sum(lengths) == 1000
     assert max(lengths) <= 300
+
+
+def test_chunks_are_no_longer_than_what_training_saw() -> None:
+    assert TranscriptionConfig().sizes_s(longest_s=5.0) == (5.0, 1.0)
+    assert TranscriptionConfig().sizes_s(longest_s=40.0) == (20.0, 4.0)
+    assert TranscriptionConfig().sizes_s(longest_s=0.0) == (20.0, 4.0)
+    assert TranscriptionConfig(chunk_s=30, overlap_s=0).sizes_s(longest_s=5.0) == (30, 0)
 
 
 def test_options_that_do_not_fit_are_named(recognizer: Recognizer) -> None:

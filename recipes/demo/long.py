@@ -48,7 +48,7 @@ class Options:
     minutes: list[float] = option([0.5, 2.0, 5.0, 15.0, 60.0], help="lengths of the recordings", unit="min")
     systems: list[str] = option(
         ["i-clustered-100", "full", "chunked"],
-        help="attention mechanisms in one pass; chunked, or chunked:20:4 with chunk_s and overlap_s",
+        help="attention mechanisms in one pass; chunked, or chunked:<chunk_s>:<overlap_s>",
     )
     longest_full: float = option(60.0, help="recordings longer than this are not given to full", unit="min")
     normalise: str = option("", help="normalisation in place of training's, e.g. window")
@@ -112,8 +112,10 @@ def measure(model: str, system: str, audio: Path, normalise: str) -> tuple[dict[
     name, _, sizes = system.partition(":") if system.startswith("chunked") else (system, "", "")
     words = [f"attention={system}"]
     if name == "chunked":
-        chunk_s, overlap_s = sizes.split(":") if sizes else ("20", "4")
-        words = ["mode=chunked", "attention=full", f"chunk_s={chunk_s}", f"overlap_s={overlap_s}"]
+        words = ["mode=chunked", "attention=full"]
+        words += [
+            f"{key}={x}" for key, x in zip(("chunk_s", "overlap_s"), sizes.split(":"), strict=False) if x
+        ]
     words += [f"normalise={normalise}", "format=json"]
     started = time.perf_counter()
     output, messages = audio.with_suffix(".json"), audio.with_suffix(".stderr")
