@@ -84,7 +84,7 @@ def test_models_are_trained_evaluated_and_timed(
     for training in results.trainings:
         assert (training.status, training.steps, len(training.curve)) == ("done", 4, 2)
         assert training.epochs == pytest.approx(1.0)
-        assert (training.train_s or 0) >= (training.time_to_best_s or 0) > 0
+        assert 1.001 * (training.train_s or 0) >= (training.time_to_best_s or 0) > 0  # metrics.csv is float32
         assert training.dev_error == min(point.dev_error for point in training.curve)
         assert (tmp_path / training.run / "config.yaml").exists()
     assert results.data["test"].utterances == 8
