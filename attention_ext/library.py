@@ -76,8 +76,9 @@ def _register() -> None:
     from attention_ext.hashing import native as hashing
     from attention_ext.improved_clustered_attention import native as improved
     from attention_ext.kmeans import native as kmeans
+    from attention_ext.lsh_attention import native as lsh
 
-    for operator in (hashing, kmeans, clustered, improved):
+    for operator in (hashing, kmeans, clustered, improved, lsh):
         operator.register()
 
 

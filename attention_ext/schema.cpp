@@ -19,4 +19,11 @@ STABLE_TORCH_LIBRARY(attention_ext, library) {
       "improved_clustered_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor groups, "
       "Tensor query_lengths, Tensor key_lengths, int clusters, float dropout, Tensor? seed, Tensor softmax, Tensor values, Tensor mass, "
       "Tensor top, Tensor out) -> (Tensor, Tensor, Tensor)");
+  library.def("lsh_buckets(Tensor x, Tensor rotations, Tensor lengths) -> Tensor");
+  library.def(
+      "lsh_attention(Tensor q, Tensor k, Tensor v, Tensor buckets, Tensor lengths, int chunk, float dropout, "
+      "Tensor? seed) -> (Tensor, Tensor, Tensor)");
+  library.def(
+      "lsh_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor lengths, int chunk, float dropout, "
+      "Tensor? seed, Tensor out, Tensor softmax, Tensor order) -> (Tensor, Tensor, Tensor)");
 }

@@ -32,6 +32,8 @@ class Operators:
     hamming_kmeans: Callable[..., Tensor]
     clustered_attention: Callable[..., Tensor]
     improved_clustered_attention: Callable[..., Tensor]
+    lsh_buckets: Callable[..., Tensor]
+    lsh_attention: Callable[..., Tensor]
 
 
 def load_operators(backend: str) -> Operators:
@@ -48,6 +50,8 @@ def load_operators(backend: str) -> Operators:
         hamming_kmeans=load("kmeans", "hamming_kmeans"),
         clustered_attention=load("clustered_attention", "clustered_attention"),
         improved_clustered_attention=load("improved_clustered_attention", "improved_clustered_attention"),
+        lsh_buckets=load("lsh_attention", "lsh_buckets"),
+        lsh_attention=load("lsh_attention", "lsh_attention"),
     )
 
 

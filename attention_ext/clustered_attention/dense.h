@@ -6,6 +6,7 @@
 
 #include "../cpu/gemm.h"
 #include "../cpu/kernels.h"
+#include "../cpu/rows.h"
 #include "../improved_clustered_attention/topk.h"
 
 namespace attention_ext {
@@ -20,18 +21,6 @@ int64_t chunk_keys(int64_t C, int64_t largest) {
 }
 
 constexpr int64_t forward_chunk = largest_chunk, backward_chunk = 256;
-
-// Hands out aligned pieces of a task's scratch; with no memory it only adds up what is needed.
-struct Scratch {
-  char* memory;
-  int64_t used = 0;
-  template <class T>
-  T* take(int64_t count) {
-    T* piece = memory ? reinterpret_cast<T*>(memory + used) : nullptr;
-    used += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
-    return piece;
-  }
-};
 
 // Rows as vectors need them: in place where a row is a whole number of vectors, else copied and padded.
 template <class T>
@@ -49,12 +38,6 @@ PaddedRows<T> padded_rows(const T* from, int64_t stride, int64_t rows, int64_t s
     for (int64_t j = size; j < padded; ++j) copy[i * padded + j] = 0;
   }
   return {copy, padded};
-}
-
-// Stands for "no score yet"; finite, so that nothing subtracts one infinity from another.
-template <class T>
-constexpr T lowest_score() {
-  return static_cast<T>(sizeof(T) == 4 ? -3.0e38 : -1.0e308);
 }
 
 // sum[size] += Σ over chosen rows of weight · row; all weights are 1 without `weights`.

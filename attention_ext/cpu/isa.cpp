@@ -17,6 +17,8 @@
 #include "../hashing/hash.h"
 #include "../improved_clustered_attention/exact.h"
 #include "../kmeans/assign.h"
+#include "../lsh_attention/buckets.h"
+#include "../lsh_attention/windows.h"
 #include "kernels.h"
 
 namespace attention_ext {
@@ -27,7 +29,9 @@ extern const InstructionSet ISA_TABLE;
   {Simd<T>::width,         hash_rows,          hash_block<T>,                                         \
    sum_rows<T>,            dot_rows<T>,        dense_scratch<T>,                                      \
    dense_block<T>,         select_top<T>,      dense_backward_scratch<T>, dense_backward_block<T>,    \
-   exact_scratch<T>,       exact_cluster<T>,   exact_backward_scratch<T>, exact_backward_cluster<T>}
+   exact_scratch<T>,       exact_cluster<T>,   exact_backward_scratch<T>, exact_backward_cluster<T>,   \
+   bucket_rows,            bucket_block<T>,    window_scratch<T>,         window_block<T>,             \
+   window_backward_block<T>}
 
 const InstructionSet ISA_TABLE = {
     ISA_NAME, KERNELS(float), KERNELS(double), {slice_queries, slice_bytes, slice, assign_block}};

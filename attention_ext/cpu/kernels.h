@@ -191,6 +191,55 @@ struct ExactBackwardTask {
   char* scratch;
 };
 
+// Angular hashing of some vectors in one round.
+template <class T>
+struct BucketTask {
+  int64_t rows, D, F;          // F rotations, 2·F buckets
+  const T* x;
+  int64_t stride_x;
+  const T* rotations_DF;       // transposed and padded
+  T largest;                   // largest magnitude in them
+  const double* rotations_FD;  // what decides when T cannot
+  int32_t* buckets;
+  T* scratch;                  // bucket_rows × padded(F)
+};
+
+// LSH attention: sorted positions of one round and head, `places`, that one task attends from.
+template <class T>
+struct WindowBlock {
+  int64_t chunk, R, round, D, E;
+  int64_t first, end;          // the block's places; `first` is a multiple of `chunk`
+  const int32_t* order;        // position at each place of this round
+  const int32_t* chunk_RN;     // chunk of each position in each round
+  int64_t stride_chunk;
+  const T *q, *k, *v;
+  int64_t stride_q, stride_k, stride_v;
+  T scale;
+  Dropout dropout;
+  uint64_t first_row;          // number of the head's first query among all rows
+};
+
+// What queries keep from round to round; after the last one sums are 1/sum (0 where nothing was seen), `out` is
+// the output.
+template <class T>
+struct WindowTask {
+  WindowBlock<T> block;
+  T *maximum_N, *sum_N, *out_NE;
+  char* scratch;
+};
+
+template <class T>
+struct WindowBackwardTask {
+  WindowBlock<T> block;
+  const T* grad;
+  int64_t stride_grad;
+  const T *maximum_N, *inverse_sum_N;
+  const T* delta_N;            // gradient · output
+  T *grad_q_ND, *grad_k_ND, *grad_v_NE;
+  T *spill_keys, *spill_values;  // for the chunk before the block, padded rows
+  char* scratch;
+};
+
 template <class T>
 struct Kernels {
   int64_t width;  // lanes of a vector
@@ -219,6 +268,12 @@ struct Kernels {
   void (*exact)(const ExactTask<T>&);
   int64_t (*exact_backward_scratch)(int64_t D, int64_t E, int64_t K);
   void (*exact_backward)(const ExactBackwardTask<T>&);
+
+  int64_t bucket_rows;
+  void (*bucket)(const BucketTask<T>&);
+  int64_t (*window_scratch)(int64_t rows, int64_t window, int64_t R, int64_t D, int64_t E, bool backward);
+  void (*window)(const WindowTask<T>&);
+  void (*window_backward)(const WindowBackwardTask<T>&);
 };
 
 struct WordKernels {

@@ -1,0 +1,113 @@
+// Rows as kernels take them: pieces of scratch memory, chosen rows gathered, padded and transposed.
+#pragma once
+
+#include "simd.h"
+
+namespace attention_ext {
+namespace {
+
+// Hands out aligned pieces of a task's scratch; with no memory it only adds up what is needed.
+struct Scratch {
+  char* memory;
+  int64_t used = 0;
+  template <class T>
+  T* take(int64_t count) {
+    T* piece = memory ? reinterpret_cast<T*>(memory + used) : nullptr;
+    used += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
+    return piece;
+  }
+};
+
+// Stands for "no score yet"; finite, so that nothing subtracts one infinity from another.
+template <class T>
+constexpr T lowest_score() {
+  return static_cast<T>(sizeof(T) == 4 ? -3.0e38 : -1.0e308);
+}
+
+// Transpose W × W values in registers: log2(W) rounds that exchange halves of growing blocks.
+template <class T>
+inline void transpose_square(Vec<T>* x) {
+  constexpr int W = Simd<T>::width;
+#pragma GCC unroll 4
+  for (int step = 1; step < W; step *= 2) {
+    Mask<T> low, high;
+#pragma GCC unroll 16
+    for (int i = 0; i < W; ++i) {
+      low[i] = i & step ? W + i - step : i;
+      high[i] = i & step ? W + i : i + step;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < W; ++i)
+      if (!(i & step)) {
+        const Vec<T> a = x[i], b = x[i + step];
+        x[i] = __builtin_shuffle(a, b, low);
+        x[i + step] = __builtin_shuffle(a, b, high);
+      }
+  }
+}
+
+// Copy chosen rows of `size` values, padded with zeros; to[padded rows, padded size].
+template <class T>
+void gather_rows(
+    const T* from, int64_t stride, const int32_t* chosen, int64_t rows, int64_t padded_rows, int64_t size, T* to) {
+  constexpr int64_t W = Simd<T>::width;
+  const int64_t padded = round_up(size, W);
+  for (int64_t i = 0; i < rows; ++i) {
+    const T* row = from + chosen[i] * stride;
+    T* target = to + i * padded;
+    if (i + 4 < rows)
+      for (int64_t j = 0; j < size; j += 16) __builtin_prefetch(from + chosen[i + 4] * stride + j);
+    if (padded == size)
+      for (int64_t j = 0; j < size; j += W) store(target + j, load(row + j));
+    else {
+      memcpy(target, row, size * sizeof(T));
+      for (int64_t j = size; j < padded; ++j) target[j] = 0;
+    }
+  }
+  for (int64_t j = rows * padded; j < padded_rows * padded; j += W) store(to + j, Vec<T>{});
+}
+
+// to[columns, rows] = from[rows, columns]ᵀ; both counts are multiples of the vector width.
+template <class T>
+void transpose(int64_t rows, int64_t columns, const T* from, T* to) {
+  constexpr int64_t W = Simd<T>::width;
+  for (int64_t i = 0; i < rows; i += W)
+    for (int64_t j = 0; j < columns; j += W) {
+      Vec<T> x[W];
+#pragma GCC unroll 16
+      for (int64_t r = 0; r < W; ++r) x[r] = load(from + (i + r) * columns + j);
+      transpose_square<T>(x);
+#pragma GCC unroll 16
+      for (int64_t r = 0; r < W; ++r) store(to + (j + r) * rows + i, x[r]);
+    }
+}
+
+// to[D, padded rows] = chosen rows, transposed; through `rows` where they are no whole number of vectors.
+template <class T>
+void gather_transposed(
+    const T* from, int64_t stride, const int32_t* chosen, int64_t count, int64_t size, T* rows, T* to) {
+  constexpr int64_t W = Simd<T>::width;
+  const int64_t padded = round_up(count, W);
+  if (count % W || size % W) {
+    gather_rows<T>(from, stride, chosen, count, padded, size, rows);
+    transpose<T>(padded, round_up(size, W), rows, to);
+    return;
+  }
+  for (int64_t i = 0; i < count; i += W) {
+    if (i + W < count)
+      for (int64_t r = 0; r < W; ++r)
+        for (int64_t j = 0; j < size; j += 64 / sizeof(T))
+          __builtin_prefetch(from + chosen[i + W + r] * stride + j);
+    for (int64_t j = 0; j < size; j += W) {
+      Vec<T> x[W];
+#pragma GCC unroll 16
+      for (int64_t r = 0; r < W; ++r) x[r] = load(from + chosen[i + r] * stride + j);
+      transpose_square<T>(x);
+#pragma GCC unroll 16
+      for (int64_t r = 0; r < W; ++r) store(to + (j + r) * padded + i, x[r]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attention_ext

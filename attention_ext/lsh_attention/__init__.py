@@ -1,0 +1,1 @@
+"""LSH attention: positions whose vectors share a hash bucket attend to each other."""

@@ -1,0 +1,273 @@
+// LSH attention on the CPU.
+#include <atomic>
+#include <cmath>
+
+#include "../cpu/inputs.h"
+
+namespace attention_ext {
+namespace {
+
+constexpr int64_t block_places = 256;   // of a task, where chunks are no larger
+constexpr int64_t most_buckets = 65536;
+
+template <class T>
+void hash_all(const Tensor& x_BHND, const Tensor& rotations_RDF, const Tensor& lengths, int32_t* buckets_BHRN) {
+  const Kernels<T>& kernel = kernels<T>();
+  const int64_t B = x_BHND.size(0), H = x_BHND.size(1), N = x_BHND.size(2), D = x_BHND.size(3);
+  const int64_t R = rotations_RDF.size(0), F = rotations_RDF.size(2), padded = kernel.padded(F);
+  const std::vector<int64_t> length_B = lengths_of(lengths, B, N, "lengths");
+  const double* rotations = static_cast<const double*>(rotations_RDF.const_data_ptr());
+  std::vector<T> padded_RDF(R * D * padded, 0), largest_R(R, 0);
+  std::vector<double> transposed_RFD(R * F * D);
+  for (int64_t r = 0; r < R; ++r)
+    for (int64_t d = 0; d < D; ++d)
+      for (int64_t f = 0; f < F; ++f) {
+        const double rotation = rotations[(r * D + d) * F + f];
+        padded_RDF[(r * D + d) * padded + f] = static_cast<T>(rotation);
+        largest_R[r] = std::max(largest_R[r], static_cast<T>(std::abs(rotation)));
+        transposed_RFD[(r * F + f) * D + d] = rotation;
+      }
+  const View<T> x(x_BHND);
+  const int64_t blocks = (N + kernel.bucket_rows - 1) / kernel.bucket_rows;
+  const int64_t bytes = kernel.bucket_rows * padded * static_cast<int64_t>(sizeof(T));
+  parallel_with_scratch(B * H * blocks, bytes, [&](int64_t task, char* scratch) {
+    const int64_t head = task / blocks, start = task % blocks * kernel.bucket_rows, n = length_B[head / H];
+    const int64_t end = std::min(start + kernel.bucket_rows, N), valid = std::max<int64_t>(0, std::min(end, n) - start);
+    for (int64_t r = 0; r < R; ++r) {
+      int32_t* to = buckets_BHRN + (head * R + r) * N + start;
+      std::fill_n(to + valid, end - start - valid, static_cast<int32_t>(2 * F));
+      if (valid)
+        kernel.bucket(
+            {valid, D, F, x.head(head / H, head % H) + start * x.stride_n, x.stride_n,
+             padded_RDF.data() + r * D * padded, largest_R[r], transposed_RFD.data() + r * F * D, to,
+             reinterpret_cast<T*>(scratch)});
+    }
+  });
+}
+
+// One call's inputs; `head` counts b · H + h.
+template <class T>
+struct Rounds {
+  static constexpr ScalarType type = sizeof(T) == 8 ? ScalarType::Double : ScalarType::Float;
+
+  const Kernels<T>& kernel = kernels<T>();
+  Tensor q_BHND, k_BHND, v_BHNE;
+  int64_t B, H, N, D, E, R, heads, chunk;
+  // Blocks follow from the chunk alone: the same bits alone, in any batch, and for any number of threads.
+  int64_t block, blocks;
+  T scale;
+  View<T> q, k, v;
+  std::vector<int64_t> length_B;
+  Dropout dropout;
+  const int32_t* order;          // [heads, R, N]
+  Buffer<int32_t> chunk_of;      // of each position, [heads, R, N]
+
+  Rounds(
+      const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& lengths, const Tensor& order_, int64_t chunk_,
+      double dropout_probability, const std::optional<Tensor>& seed)
+      : q_BHND(with_contiguous_rows(as_type(q_, type))),
+        k_BHND(with_contiguous_rows(as_type(k_, type))),
+        v_BHNE(with_contiguous_rows(as_type(v_, type))),
+        B(q_.size(0)),
+        H(q_.size(1)),
+        N(q_.size(2)),
+        D(q_.size(3)),
+        E(v_.size(3)),
+        R(order_.size(2)),
+        heads(B * H),
+        chunk(std::max<int64_t>(1, std::min(chunk_, N))),
+        block(std::max<int64_t>(1, block_places / chunk) * chunk),
+        blocks((N + block - 1) / block),
+        scale(static_cast<T>(1 / std::sqrt(static_cast<double>(D)))),
+        q(q_BHND),
+        k(k_BHND),
+        v(v_BHNE),
+        length_B(lengths_of(lengths, B, N, "lengths")),
+        dropout(dropout_of(dropout_probability, seed)),
+        order(data_of<int32_t>(order_)),
+        chunk_of(R > 1 ? heads * R * N : 0) {
+    require(chunk_ >= 1, "chunk must be at least 1, found " + std::to_string(chunk_));
+    if (R > 1)
+      parallel(heads * R, [&](int64_t task) {
+        const int32_t* position = order + task * N;
+        for (int64_t place = 0; place < length(task / R); ++place)
+          (chunk_of + task * N)[position[place]] = static_cast<int32_t>(place / chunk);
+      });
+  }
+
+  int64_t length(int64_t head) const { return length_B[head / H]; }
+
+  int64_t scratch(bool backward) const {
+    return kernel.window_scratch(block + chunk, 2 * chunk, R, D, E, backward);
+  }
+
+  // The part of a round that `task`, which counts head · blocks + block, attends from; may be empty.
+  WindowBlock<T> part(int64_t task, int64_t round) const {
+    const int64_t head = task / blocks, first = task % blocks * block, b = head / H, h = head % H;
+    return {
+        chunk, R, round, D, E, first, std::min(first + block, length(head)), order + (head * R + round) * N,
+        chunk_of + (R > 1 ? head * R * N : 0), N, q.head(b, h), k.head(b, h), v.head(b, h), q.stride_n, k.stride_n,
+        v.stride_n, scale, dropout, static_cast<uint64_t>(head * N)};
+  }
+
+  void zero_padding(int64_t size, T* rows) const {
+    parallel(heads, [&](int64_t head) {
+      std::fill_n(rows + (head * N + length(head)) * size, (N - length(head)) * size, T(0));
+    });
+  }
+};
+
+// Positions of every head and round by (bucket, position), [B, H, R, N]; padding last.
+Tensor sorted_positions(const Tensor& buckets, const Tensor& lengths) {
+  const int64_t B = buckets.size(0), H = buckets.size(1), R = buckets.size(2), N = buckets.size(3);
+  const std::vector<int64_t> length_B = lengths_of(lengths, B, N, "lengths");
+  const Tensor integers = torch::stable::contiguous(as_type(buckets, ScalarType::Int));
+  const Tensor order = new_tensor(buckets, {B, H, R, N}, ScalarType::Int);
+  std::atomic<bool> valid{true};
+  parallel(B * H * R, [&](int64_t task) {
+    const int64_t n = length_B[task / (H * R)];
+    const int32_t* bucket = static_cast<const int32_t*>(integers.const_data_ptr()) + task * N;
+    int32_t* to = data_of<int32_t>(order) + task * N;
+    std::vector<int32_t> next;
+    for (int64_t i = 0; i < n; ++i) {
+      if (bucket[i] < 0 || bucket[i] >= most_buckets) {
+        valid = false;
+        return;
+      }
+      if (bucket[i] + 2 > static_cast<int64_t>(next.size())) next.resize(bucket[i] + 2);
+      ++next[bucket[i] + 1];
+    }
+    for (size_t i = 1; i < next.size(); ++i) next[i] += next[i - 1];
+    for (int64_t i = 0; i < n; ++i) to[next[bucket[i]]++] = static_cast<int32_t>(i);
+    for (int64_t i = n; i < N; ++i) to[i] = static_cast<int32_t>(i);
+  });
+  require(valid, "buckets must lie in 0 … 65535 at valid positions");
+  return order;
+}
+
+template <class T>
+std::tuple<Tensor, Tensor, Tensor> forward(const Rounds<T>& in, const Tensor& like, const Tensor& order) {
+  const Tensor out = new_tensor(like, {in.B, in.H, in.N, in.E}, in.type);
+  const Tensor softmax = new_tensor(like, {in.B, in.H, 2, in.N}, in.type);
+  std::fill_n(data_of<T>(softmax), in.heads * 2 * in.N, T(0));
+  for (int64_t round = 0; round < in.R; ++round)
+    parallel_with_scratch(in.heads * in.blocks, in.scratch(false), [&](int64_t task, char* scratch) {
+      const WindowBlock<T> block = in.part(task, round);
+      if (block.first >= block.end) return;
+      const int64_t head = task / in.blocks;
+      T* maximum = data_of<T>(softmax) + 2 * head * in.N;
+      in.kernel.window({block, maximum, maximum + in.N, data_of<T>(out) + head * in.N * in.E, scratch});
+    });
+  in.zero_padding(in.E, data_of<T>(out));
+  return {as_type(out, like.scalar_type()), softmax, order};
+}
+
+template <class T>
+std::tuple<Tensor, Tensor, Tensor> backward(
+    const Rounds<T>& in, const Tensor& like, const Tensor& grad, const Tensor& out, const Tensor& softmax) {
+  const int64_t N = in.N, D = in.D, E = in.E, padded_D = in.kernel.padded(D), padded_E = in.kernel.padded(E);
+  const Tensor grad_q = new_tensor(like, {in.B, in.H, N, D}, in.type);
+  const Tensor grad_k = new_tensor(like, {in.B, in.H, N, D}, in.type);
+  const Tensor grad_v = new_tensor(like, {in.B, in.H, N, E}, in.type);
+  const Tensor grad_rows = with_contiguous_rows(as_type(grad, in.type));
+  const Tensor out_rows = with_contiguous_rows(as_type(out, in.type));
+  const View<T> g(grad_rows), o(out_rows);
+  const int64_t tasks = in.heads * in.blocks;
+
+  Buffer<T> delta(in.heads * N);
+  parallel(tasks, [&](int64_t task) {
+    const int64_t head = task / in.blocks, b = head / in.H, h = head % in.H;
+    const int64_t first = task % in.blocks * in.block, end = std::min(first + in.block, in.length(head));
+    for (int32_t i = static_cast<int32_t>(first); i < end; ++i)
+      *(delta + head * N + i) = in.kernel.dot_rows(1, E, &i, g.head(b, h), g.stride_n, o.head(b, h), o.stride_n);
+  });
+
+  // What a block's queries give to the keys of the block before is added when all blocks are done.
+  Buffer<T> spill_keys(tasks * in.chunk * padded_D), spill_values(tasks * in.chunk * padded_E);
+  for (int64_t round = 0; round < in.R; ++round) {
+    parallel_with_scratch(tasks, in.scratch(true), [&](int64_t task, char* scratch) {
+      const WindowBlock<T> block = in.part(task, round);
+      if (block.first >= block.end) return;
+      const int64_t head = task / in.blocks, b = head / in.H, h = head % in.H;
+      const T* maximum = data_of<T>(softmax) + 2 * head * N;
+      in.kernel.window_backward(
+          {block, g.head(b, h), g.stride_n, maximum, maximum + N, delta + head * N,
+           data_of<T>(grad_q) + head * N * D, data_of<T>(grad_k) + head * N * D, data_of<T>(grad_v) + head * N * E,
+           spill_keys + task * in.chunk * padded_D, spill_values + task * in.chunk * padded_E, scratch});
+    });
+    parallel(tasks, [&](int64_t task) {
+      const WindowBlock<T> block = in.part(task, round);
+      if (block.first == 0 || block.first >= block.end) return;
+      const int64_t head = task / in.blocks;
+      for (int64_t i = 0; i < in.chunk; ++i) {
+        const int64_t row = head * N + block.order[block.first - in.chunk + i];
+        const T* from_k = spill_keys + (task * in.chunk + i) * padded_D;
+        const T* from_v = spill_values + (task * in.chunk + i) * padded_E;
+        for (int64_t d = 0; d < D; ++d) (data_of<T>(grad_k) + row * D)[d] += from_k[d];
+        for (int64_t e = 0; e < E; ++e) (data_of<T>(grad_v) + row * E)[e] += from_v[e];
+      }
+    });
+  }
+  in.zero_padding(D, data_of<T>(grad_q));
+  in.zero_padding(D, data_of<T>(grad_k));
+  in.zero_padding(E, data_of<T>(grad_v));
+  const ScalarType type = like.scalar_type();
+  return {as_type(grad_q, type), as_type(grad_k, type), as_type(grad_v, type)};
+}
+
+Tensor lsh_buckets(const Tensor& x, const Tensor& rotations, const Tensor& lengths) {
+  require(x.dim() == 4, "x must be [B, H, N, D], found " + shape_of(x));
+  require(rotations.dim() == 3, "rotations must be [R, D, F], found " + shape_of(rotations));
+  require_shape(rotations, {rotations.size(0), x.size(3), rotations.size(2)}, "rotations");
+  require(
+      rotations.size(2) >= 1 && 2 * rotations.size(2) <= most_buckets,
+      "there must be 2 … 65536 buckets, found " + std::to_string(2 * rotations.size(2)));
+  require(floating(x.scalar_type()), "x must have a floating type");
+  const ScalarType type = sum_type(x.scalar_type());
+  const Tensor rows = with_contiguous_rows(as_type(x, type));
+  const Tensor exact = torch::stable::contiguous(as_type(rotations, ScalarType::Double));
+  const Tensor buckets = new_tensor(x, {x.size(0), x.size(1), rotations.size(0), x.size(2)}, ScalarType::Int);
+  if (type == ScalarType::Double)
+    hash_all<double>(rows, exact, lengths, data_of<int32_t>(buckets));
+  else
+    hash_all<float>(rows, exact, lengths, data_of<int32_t>(buckets));
+  return buckets;
+}
+
+void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rounds, const char* name) {
+  check_vectors(q, k, v);
+  require_shape(k, {q.size(0), q.size(1), q.size(2), q.size(3)}, "k");
+  require(rounds.dim() == 4 && rounds.size(2) >= 1, std::string(name) + " must be [B, H, R, N], found " + shape_of(rounds));
+  require_shape(rounds, {q.size(0), q.size(1), rounds.size(2), q.size(2)}, name);
+}
+
+std::tuple<Tensor, Tensor, Tensor> lsh_attention(
+    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& buckets, const Tensor& lengths, int64_t chunk,
+    double dropout, const std::optional<Tensor>& seed) {
+  check_inputs(q, k, v, buckets, "buckets");
+  const Tensor order = sorted_positions(buckets, lengths);
+  if (q.scalar_type() == ScalarType::Double)
+    return forward(Rounds<double>(q, k, v, lengths, order, chunk, dropout, seed), q, order);
+  return forward(Rounds<float>(q, k, v, lengths, order, chunk, dropout, seed), q, order);
+}
+
+std::tuple<Tensor, Tensor, Tensor> lsh_attention_backward(
+    const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths, int64_t chunk,
+    double dropout, const std::optional<Tensor>& seed, const Tensor& out, const Tensor& softmax,
+    const Tensor& order) {
+  check_inputs(q, k, v, order, "order");
+  require_shape(grad, {q.size(0), q.size(1), q.size(2), v.size(3)}, "grad");
+  if (q.scalar_type() == ScalarType::Double)
+    return backward(Rounds<double>(q, k, v, lengths, order, chunk, dropout, seed), q, grad, out, softmax);
+  return backward(Rounds<float>(q, k, v, lengths, order, chunk, dropout, seed), q, grad, out, softmax);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(attention_ext, CPU, library) {
+  library.impl("lsh_buckets", TORCH_BOX(&lsh_buckets));
+  library.impl("lsh_attention", TORCH_BOX(&lsh_attention));
+  library.impl("lsh_attention_backward", TORCH_BOX(&lsh_attention_backward));
+}
+
+}  // namespace attention_ext

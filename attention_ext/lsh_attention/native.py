@@ -1,0 +1,106 @@
+"""LSH attention by the compiled kernels, with its derivative."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attention_ext.clustered_attention.native import contiguous_like, dropout_seed, sum_dtype
+from attention_ext.library import require
+
+
+def lsh_buckets(x_BHND: Tensor, rotations_RDF: Tensor, lengths_B: Tensor) -> Tensor:
+    """Hash every vector by its angle, in R rounds, as `reference.lsh_buckets` does.
+
+    *Reformer* §2: h(x) = argmax([xR; −xR]). The buckets are the reference's: what float32 cannot tell apart
+    is taken in float64.
+
+    Args:
+        x_BHND: vectors of any floating type. The bucket of a row that holds NaN is unspecified.
+        rotations_RDF: R_r of each round, for 2·F ≤ 65,536 buckets.
+        lengths_B: valid positions.
+
+    Returns:
+        [B, H, R, N] int32, 0 … 2·F − 1, the first on ties; 2·F at padding.
+    """
+    if not torch.compiler.is_compiling():
+        require(x_BHND.device.type)
+    return torch.ops.attention_ext.lsh_buckets(x_BHND.detach(), rotations_RDF.detach(), lengths_B)
+
+
+def lsh_attention(
+    q_BHND: Tensor,
+    k_BHND: Tensor,
+    v_BHNE: Tensor,
+    buckets_BHRN: Tensor,
+    lengths_B: Tensor,
+    chunk: int,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attend within chunks of positions sorted by bucket, as `reference.lsh_attention` does.
+
+    *Reformer* §2. Sums are taken in float32 (float64 for float64). Memory grows with N·(D + E + R); weights are
+    never stored. What padded positions hold is never read.
+
+    Args:
+        q_BHND, k_BHND, v_BHNE: queries, keys and values of one type.
+        buckets_BHRN: bucket of each position in each round, below 65,536; anything at padding.
+        lengths_B: valid positions.
+        chunk: m.
+        dropout: probability on the weights of each round; PyTorch's generator gives one seed per call.
+
+    Returns:
+        [B, H, N, E]; zeros at padding.
+    """
+    if not torch.compiler.is_compiling():
+        require(q_BHND.device.type)
+    seed = dropout_seed(q_BHND, dropout)
+    return torch.ops.attention_ext.lsh_attention(
+        q_BHND, k_BHND, v_BHNE, buckets_BHRN, lengths_B, chunk, dropout, seed
+    )[0]
+
+
+def register() -> None:
+    """Tell PyTorch shapes and derivative; called once, when the library is loaded."""
+
+    @torch.library.register_fake("attention_ext::lsh_buckets")
+    def _(x: Tensor, rotations: Tensor, lengths: Tensor) -> Tensor:
+        B, H, N, _ = x.shape
+        return x.new_empty(B, H, rotations.shape[0], N, dtype=torch.int32)
+
+    @torch.library.register_fake("attention_ext::lsh_attention")
+    def _(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        buckets: Tensor,
+        lengths: Tensor,
+        chunk: int,
+        dropout: float,
+        seed: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        B, H, N, _ = q.shape
+        return (
+            q.new_empty(B, H, N, v.shape[3]),
+            q.new_empty(B, H, 2, N, dtype=sum_dtype(q)),
+            q.new_empty(buckets.shape, dtype=torch.int32),
+        )
+
+    @torch.library.register_fake("attention_ext::lsh_attention_backward")
+    def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return contiguous_like(q), contiguous_like(k), contiguous_like(v)
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        q, k, v, _, lengths, ctx.chunk, ctx.dropout, seed = inputs
+        out, softmax, order = output
+        ctx.mark_non_differentiable(softmax, order)
+        ctx.save_for_backward(q, k, v, lengths, seed, out, softmax, order)
+
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        q, k, v, lengths, seed, *output = ctx.saved_tensors
+        grads = torch.ops.attention_ext.lsh_attention_backward(
+            grad, q, k, v, lengths, ctx.chunk, ctx.dropout, seed, *output
+        )
+        return (*grads, *[None] * 5)
+
+    torch.library.register_autograd("attention_ext::lsh_attention", backward, setup_context=setup_context)

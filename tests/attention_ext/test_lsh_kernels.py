@@ -1,0 +1,242 @@
+"""Compiled LSH attention against the reference in float64."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from kernel_cases import instruction_sets, needs_kernels, poison
+from torch import Tensor
+
+from attention_ext import library
+from attention_ext.lsh_attention import native, reference
+
+pytestmark = needs_kernels
+
+Attention = Callable[..., Tensor]
+
+
+@dataclass
+class Problem:
+    """Inputs of one call, float64, and a gradient of its output."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    grad: Tensor
+    buckets: Tensor
+    lengths: Tensor
+    chunk: int
+
+    def inputs(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = (x.detach().to(dtype).requires_grad_() for x in (self.q, self.k, self.v))
+        return q, k, v
+
+
+def problem(
+    B: int, H: int, N: int, D: int, E: int, R: int, chunk: int, lengths: list[int] | None = None, seed: int = 0
+) -> Problem:
+    g = torch.Generator().manual_seed(seed)
+    q, k, v, grad = (torch.randn(B, H, N, d, generator=g, dtype=torch.float64) for d in (D, D, E, E))
+    lengths_B = torch.tensor(lengths or [N] * B)
+    buckets = reference.lsh_buckets(k, torch.randn(R, D, 4, generator=g), lengths_B)
+    return Problem(q, k, v, grad, buckets, lengths_B, chunk)
+
+
+def attend(attention: Attention, p: Problem, **options: Any) -> Attention:
+    return lambda q, k, v: attention(q, k, v, p.buckets, p.lengths, chunk=p.chunk, **options)
+
+
+def run(attention: Attention, p: Problem, dtype: torch.dtype, **options: Any) -> list[Tensor]:
+    """Return output and gradients."""
+    inputs = p.inputs(dtype)
+    out = attend(attention, p, **options)(*inputs)
+    out.backward(p.grad.to(dtype))
+    return [out.detach(), *(x.grad for x in inputs if x.grad is not None)]
+
+
+def error(found: Tensor, exact: Tensor) -> float:
+    return ((found.double() - exact).norm() / exact.norm().clamp(min=1e-30)).item()
+
+
+@pytest.fixture(params=instruction_sets())
+def each_set(request: pytest.FixtureRequest) -> Iterator[None]:
+    library.instruction_set(request.param)
+    yield
+    library.instruction_set()
+
+
+PROBLEMS = {
+    "one round": lambda: problem(1, 2, 130, 16, 16, 1, 8),
+    "padded": lambda: problem(3, 2, 100, 64, 64, 3, 32, [100, 67, 0]),
+    "odd sizes": lambda: problem(2, 1, 97, 33, 20, 4, 7, [97, 15]),
+    "chunks of one": lambda: problem(3, 1, 9, 3, 2, 2, 1, [9, 1, 2]),
+    "one chunk": lambda: problem(2, 1, 50, 8, 8, 2, 1000, [50, 31]),
+    "chunks beyond the lanes": lambda: problem(1, 1, 200, 8, 24, 2, 75),
+    "blocks": lambda: problem(1, 1, 800, 8, 8, 3, 32, [777]),
+    "largest heads": lambda: problem(1, 1, 70, 256, 256, 2, 16),
+}
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_float64_equals_the_reference(name: str) -> None:
+    p = PROBLEMS[name]()
+    ours, theirs = (run(x.lsh_attention, p, torch.float64) for x in (native, reference))
+    for found, exact in zip(ours, theirs, strict=True):
+        assert error(found, exact) < 1e-12
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("name", ["padded", "blocks", "largest heads"])
+def test_float32_is_as_exact_as_the_reference(name: str) -> None:
+    p = PROBLEMS[name]()
+    exact = run(reference.lsh_attention, p, torch.float64)
+    ours, theirs = (run(x.lsh_attention, p, torch.float32) for x in (native, reference))
+    for found, other, truth in zip(ours, theirs, exact, strict=True):
+        assert error(found, truth) <= 2 * error(other, truth)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types_are_as_exact_as_the_reference(dtype: torch.dtype) -> None:
+    p = PROBLEMS["padded"]()
+    exact = run(reference.lsh_attention, p, torch.float64)
+    ours, theirs = (run(x.lsh_attention, p, dtype) for x in (native, reference))
+    for found, other, truth in zip(ours, theirs, exact, strict=True):
+        assert found.dtype == dtype
+        assert error(found, truth) <= 1.5 * error(other, truth)
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("D", "half"), [(64, 32), (7, 1), (256, 13)])
+def test_buckets_are_the_reference_s(D: int, half: int, dtype: torch.dtype) -> None:
+    """Many of them too close for float32: vectors between two rotations, and zeros."""
+    g = torch.Generator().manual_seed(1)
+    rotations = torch.randn(2, D, half, generator=g)
+    x = torch.randn(2, 2, 300, D, generator=g, dtype=torch.float64)
+    between = torch.linalg.qr((rotations[0, :, :1] - rotations[0, :, -1:]).double()).Q
+    x[0] -= (x[0] @ between) * between.T
+    x[1, 0, 5] = 0
+    x, lengths = x.to(dtype), torch.tensor([300, 77])
+    found = native.lsh_buckets(poison(x, lengths), rotations, lengths)
+    assert torch.equal(found, reference.lsh_buckets(x, rotations, lengths))
+
+
+def test_gradcheck() -> None:
+    """With positions that see nobody: the first of the order in chunks of one."""
+    for p in (problem(2, 1, 13, 5, 3, 2, 3, [13, 8]), problem(2, 1, 5, 4, 3, 2, 1, [5, 1])):
+        assert torch.autograd.gradcheck(attend(native.lsh_attention, p), p.inputs(torch.float64))
+
+
+def test_operators_pass_opcheck() -> None:
+    p = problem(2, 1, 17, 5, 3, 2, 4, [17, 11])
+    ops = torch.ops.attention_ext
+    torch.library.opcheck(ops.lsh_buckets.default, (p.q, torch.randn(2, 5, 4), p.lengths))
+    for dropout, seed in ((0.0, None), (0.3, torch.tensor([7]))):
+        shared = (*p.inputs(torch.float32), p.buckets, p.lengths, p.chunk)
+        torch.library.opcheck(ops.lsh_attention.default, (*shared, dropout, seed))
+
+
+def test_padding_is_never_read() -> None:
+    """NaN behind the lengths of q, k, v and of the output's gradient; arbitrary buckets at padding."""
+    p = problem(3, 2, 90, 16, 16, 2, 8, [90, 41, 0])
+    clean = run(native.lsh_attention, p, torch.float32)
+    p.q, p.k, p.v, p.grad = (poison(x, p.lengths) for x in (p.q, p.k, p.v, p.grad))
+    padding = torch.arange(90) >= p.lengths[:, None]
+    p.buckets = p.buckets.masked_fill(padding[:, None, None, :], -7)
+    for found, expected in zip(run(native.lsh_attention, p, torch.float32), clean, strict=True):
+        assert torch.equal(found, expected)
+        assert (found.transpose(1, 2)[padding] == 0).all()
+
+
+def test_an_utterance_alone_and_in_a_batch() -> None:
+    for chunk in (8, 60):
+        p = problem(2, 2, 90, 16, 16, 3, chunk, [90, 41])
+        together = run(native.lsh_attention, p, torch.float32)
+        q, k, v, grad = (x[1:, :, :41] for x in (p.q, p.k, p.v, p.grad))
+        alone = Problem(q, k, v, grad, p.buckets[1:, :, :, :41], p.lengths[1:], chunk)
+        for batch, single in zip(together, run(native.lsh_attention, alone, torch.float32), strict=True):
+            assert torch.equal(batch[1:, :, :41], single)
+
+
+def test_views_give_what_copies_give() -> None:
+    p = problem(2, 3, 60, 16, 16, 2, 8)
+    expected = run(native.lsh_attention, p, torch.float32)
+    p.q, p.k, p.v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (p.q, p.k, p.v))
+    p.grad = p.grad.mT.contiguous().mT
+    for found, same in zip(run(native.lsh_attention, p, torch.float32), expected, strict=True):
+        assert torch.equal(found, same)
+
+
+def test_any_number_of_threads_gives_the_same_bits() -> None:
+    p = problem(1, 2, 1500, 16, 16, 2, 32)
+    expected = run(native.lsh_attention, p, torch.float32)
+    for threads in (2, 3):
+        torch.set_num_threads(threads)
+        try:
+            found = run(native.lsh_attention, p, torch.float32)
+        finally:
+            torch.set_num_threads(1)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_large_logits_do_not_overflow() -> None:
+    p = problem(1, 1, 60, 8, 8, 2, 8)
+    p.q, p.k = p.q * 100, p.k * 100
+    exact = run(reference.lsh_attention, p, torch.float64)
+    for found, truth in zip(run(native.lsh_attention, p, torch.float64), exact, strict=True):
+        torch.testing.assert_close(found, truth, rtol=1e-9, atol=1e-9)
+    assert all(x.isfinite().all() for x in run(native.lsh_attention, p, torch.float32))
+
+
+def test_nan_in_a_valid_key_is_seen_by_those_who_see_the_key() -> None:
+    p = problem(1, 1, 60, 8, 8, 2, 8)
+    p.k[0, 0, 3, 2] = torch.nan
+    seen = reference.lsh_weights(p.q, p.k.nan_to_num(), p.buckets, p.lengths, 8)[0, 0, :, 3] > 0
+    for dtype in (torch.float32, torch.float64):
+        found = native.lsh_attention(*p.inputs(dtype), p.buckets, p.lengths, 8)
+        assert torch.equal(found[0, 0].isnan().all(-1), seen)
+
+
+def test_dropout() -> None:
+    """The implied weights, read off with v = 1: each round keeps and scales its share, or drops it."""
+    p = problem(1, 2, 60, 8, 60, 1, 8)
+    p.v = torch.eye(60, dtype=torch.float64).expand(1, 2, 60, 60).clone()
+    plain = attend(native.lsh_attention, p)(*p.inputs(torch.float64)).detach()
+    dropped_run = attend(native.lsh_attention, p, dropout=0.25)
+    torch.manual_seed(3)
+    dropped = dropped_run(*p.inputs(torch.float64)).detach()
+    kept = dropped > 0
+    torch.testing.assert_close(dropped[kept], plain[kept] / 0.75)
+    assert 0.70 < kept[plain > 0].double().mean() < 0.80
+    assert not torch.equal(dropped_run(*p.inputs(torch.float64)).detach(), dropped)
+    torch.manual_seed(3)
+    assert torch.equal(dropped_run(*p.inputs(torch.float64)).detach(), dropped)
+
+
+def test_dropout_gradcheck() -> None:
+    p = problem(1, 1, 13, 5, 3, 2, 3)
+
+    def dropped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        torch.manual_seed(11)
+        return attend(native.lsh_attention, p, dropout=0.4)(q, k, v)
+
+    assert torch.autograd.gradcheck(dropped, p.inputs(torch.float64))
+
+
+def test_errors_name_the_argument() -> None:
+    p = problem(1, 1, 10, 4, 4, 2, 4)
+    inputs = p.inputs(torch.float32)
+    for change, message in (
+        ({"chunk": 0}, "chunk must be at least 1"),
+        ({"buckets_BHRN": p.buckets + 70_000}, "buckets must lie in"),
+        ({"buckets_BHRN": p.buckets[..., :9]}, "buckets must be"),
+        ({"lengths_B": torch.tensor([11])}, "lengths must lie in"),
+    ):
+        arguments = {"buckets_BHRN": p.buckets, "lengths_B": p.lengths, "chunk": 4, **change}
+        with pytest.raises(RuntimeError, match=message):
+            native.lsh_attention(*inputs, **arguments)
+    with pytest.raises(RuntimeError, match="rotations must be"):
+        native.lsh_buckets(inputs[0], torch.randn(2, 5, 4), p.lengths)
