@@ -202,6 +202,16 @@ def test_native_runs_where_it_can_and_is_never_replaced(monkeypatch: pytest.Monk
         build_mechanism(f"clustered-{C}", backend="native").backend.on("cuda")
 
 
+def test_auto_waits_for_proof_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that have never run on a GPU are used where they are asked for by name."""
+    monkeypatch.setattr(attention_ext, "why_unavailable", {"cpu": None, "cuda": None}.get)
+    auto = build_mechanism(f"i-clustered-{C}")
+    assert (auto.backend.on("cpu"), auto.backend.on("cuda")) == ("native", "reference")
+    assert "never run on a GPU" in str(auto.backend.reasons["cuda"])
+    assert build_mechanism(f"i-clustered-{C}", backend="native").backend.on("cuda") == "native"
+    assert build_mechanism("full").backend.on("cuda") == "native"  # PyTorch's own
+
+
 def test_auto_logs_what_it_picked_once(caplog: pytest.LogCaptureFixture) -> None:
     backend_module._log_once.cache_clear()
     with caplog.at_level(logging.INFO, logger="asr.attention.backend"):
