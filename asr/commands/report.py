@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from asr.compare.results import read_results
+from asr.compare.results_file import read_results
 from asr.config import option
 from asr.errors import UserError
 from asr.report.page import ReportOptions, write_report

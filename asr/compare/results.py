@@ -1,52 +1,16 @@
-"""What a comparison found: one record for tables, figures and the report, as JSON and as CSV.
+"""What a comparison found: one record for tables, figures and the report.
 
 Paths of runs and of evaluations are relative to the folder that results.json lies in; manifests are as they
 were named on the command line.
 """
 
-import csv
-import json
-import math
-import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
-from asr.environment import write_json
-from asr.errors import UserError
+from asr.compare.estimates import Estimate, over_seeds
 
 FORMAT = 1
 METRICS = ("per", "wer", "cer")  # the first that there is heads every table
-
-# What differs between two runs of the same comparison on the same machine: clocks, memory, the environment.
-MEASURED = frozenset(
-    {
-        "created",
-        "environment",
-        "commit",
-        "train_s",
-        "train_cpu_s",
-        "seconds_per_epoch",
-        "time_to_best_s",
-        "time_to_best_cpu_s",
-        "peak_memory_mib",
-        "peak_gpu_memory_mib",
-        "forward_s",
-        "forward_cpu_s",
-        "forward_repeats_s",
-        "decode_s",
-    }
-)
-
-# Two-sided 95 % quantiles of Student's t for 1 … 30 degrees of freedom; above them, the normal's.
-T_95 = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-
-Record = TypeVar("Record")
 
 
 @dataclass
@@ -289,7 +253,7 @@ class Results:
 
     def error_rate(
         self, label: str, split: str, metric: str, attention: str | None = None
-    ) -> "Estimate | None":
+    ) -> Estimate | None:
         """Return a candidate's error rate over its seeds, as a fraction; None where nothing is finished.
 
         The interval is that of the mean over seeds where there are several, otherwise the bootstrap's over
@@ -310,137 +274,3 @@ class Results:
         name = "forward_s" if clock == "wall" else "forward_cpu_s"
         values = [getattr(x, name) for x in self.evaluations_of(label, split, attention)]
         return next((value for value in values if value is not None), None)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean with its 95 % interval.
-
-    Attributes:
-        mean: over the seeds.
-        low, high: the interval; None where it can't be told.
-        count: seeds.
-        over: what varies: `seeds` or `utterances`.
-    """
-
-    mean: float
-    low: float | None
-    high: float | None
-    count: int
-    over: str
-
-
-def over_seeds(values: Sequence[float]) -> Estimate:
-    """Return mean and Student's 95 % interval of the mean.
-
-    Example:
-        >>> estimate = over_seeds([0.10, 0.11, 0.12])
-        >>> round(estimate.mean, 4), round(estimate.low, 4), round(estimate.high, 4)
-        (0.11, 0.0852, 0.1348)
-    """
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return Estimate(mean, None, None, len(values), "seeds")
-    freedom = len(values) - 1
-    quantile = T_95[freedom - 1] if freedom <= len(T_95) else 1.96
-    half = quantile * statistics.stdev(values) / math.sqrt(len(values))
-    return Estimate(mean, mean - half, mean + half, len(values), "seeds")
-
-
-def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return the indices of the points that no other one beats in both coordinates, cheapest first.
-
-    Args:
-        points: (cost, error), lower is better in both.
-
-    Example:
-        >>> pareto_front([(3.0, 0.1), (1.0, 0.3), (2.0, 0.4), (2.0, 0.2)])
-        [1, 3, 0]
-    """
-    front: list[int] = []
-    best = math.inf
-    for i in sorted(range(len(points)), key=lambda i: points[i]):
-        if points[i][1] < best:
-            front.append(i)
-            best = points[i][1]
-    return front
-
-
-def without_times(value: Any) -> Any:
-    """Return plain data of results without what a clock or the memory's meter gave.
-
-    What is left is the same for an interrupted comparison as for one that ran through, if its budget is one
-    of steps or epochs.
-    """
-    if isinstance(value, dict):
-        return {key: without_times(item) for key, item in value.items() if key not in MEASURED}
-    if isinstance(value, list):
-        return [without_times(item) for item in value]
-    return value
-
-
-def write_results(results: Results, folder: Path) -> None:
-    """Write results.json and results.csv (a row for each evaluation, with its training beside it)."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(asdict(results), folder / "results.json")
-    _write_csv(results, folder / "results.csv")
-
-
-def read_results(path: Path) -> Results:
-    """Read results.json, or the one of a folder.
-
-    Raises:
-        UserError: no such file, not JSON, or of another format.
-    """
-    path = path / "results.json" if path.is_dir() else path
-    try:
-        values = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: expected results of asr compare, found {error}") from None
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        found = values.get("format") if isinstance(values, dict) else type(values).__name__
-        raise UserError(f"{path}: expected results of format {FORMAT}, found {found!r}")
-    try:
-        return _from_dict(values)
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{path}: not results of format {FORMAT} ({error})") from None
-
-
-def _from_dict(values: dict[str, Any]) -> Results:
-    values = dict(values)
-    values["data"] = {name: Split(**split) for name, split in values["data"].items()}
-    for name, kind in (("candidates", Candidate), ("evaluations", Evaluation), ("failures", Failure)):
-        values[name] = [kind(**entry) for entry in values[name]]
-    values["trainings"] = [
-        Training(**{**entry, "curve": [CurvePoint(**point) for point in entry["curve"]]})
-        for entry in values["trainings"]
-    ]
-    return Results(**values)
-
-
-def _write_csv(results: Results, path: Path) -> None:
-    trainings = {(x.candidate, x.seed): x for x in results.trainings}
-    of_training = [x.name for x in fields(Training) if x.name not in ("candidate", "seed", "curve")]
-    rows = []
-    for evaluation in results.evaluations:
-        candidate = results.candidate(evaluation.candidate)
-        row: dict[str, Any] = {"recipe": results.recipe, "candidate": evaluation.candidate}
-        row |= {"trained_with": candidate.attention, "layers": candidate.layers, "seed": evaluation.seed}
-        row |= {name: getattr(evaluation, name) for name in ("split", "attention", "decoder", "status")}
-        for metric in results.metrics():
-            rate = evaluation.rates.get(metric, {})
-            low, high = rate.get("interval", (None, None))
-            row |= {metric: rate.get("rate"), f"{metric}_low": low, f"{metric}_high": high}
-            counts = ("substitutions", "deletions", "insertions", "length")
-            row |= {f"{metric}_{name}": rate.get(name) for name in counts}
-        timing = ("forward_s", "forward_cpu_s", "audio_s", "utterances", "decode_s", "backend", "error")
-        row |= {name: getattr(evaluation, name) for name in timing}
-        training = trainings[evaluation.candidate, evaluation.seed]
-        row |= {f"training_{name}": getattr(training, name) for name in of_training}
-        rows.append(row)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else ["candidate"])
-        writer.writeheader()
-        writer.writerows(rows)
-    partial.replace(path)

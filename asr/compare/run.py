@@ -16,7 +16,8 @@ from asr.compare.collect import collect
 from asr.compare.options import CompareConfig
 from asr.compare.plan import Plan, settle_changes, timing_cells
 from asr.compare.processes import run_job
-from asr.compare.results import Results, write_results
+from asr.compare.results import Results
+from asr.compare.results_file import write_results
 from asr.compare.watch import Watch
 from asr.errors import UserError
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from asr.compare.results import Estimate, Results, Training, pareto_front
+from asr.compare.estimates import Estimate, pareto_front
+from asr.compare.results import Results, Training
 
 
 def print_results(results: Results, console: Console) -> None:

@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 import altair as alt
 
-from asr.compare.results import Estimate, Results, pareto_front
+from asr.compare.estimates import Estimate, pareto_front
+from asr.compare.results import Results
 from asr.report import theme
 from asr.report.figure import Figure, Panel, Provenance, Series, spec_of
 from asr.report.words import clock_words, error_words, mechanism_words, percent, seconds

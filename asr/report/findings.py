@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from asr.compare.results import Estimate, Results, pareto_front
+from asr.compare.estimates import Estimate, pareto_front
+from asr.compare.results import Results
 from asr.report.words import clock_words, percent, seconds
 
 

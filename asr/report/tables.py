@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from asr.attention import MECHANISMS, parse_name
-from asr.compare.results import Estimate, Results, over_seeds
+from asr.compare.estimates import Estimate, over_seeds
+from asr.compare.results import Results
 from asr.errors import UserError
 from asr.report import theme
 from asr.report.words import DASH, count, mebibytes, percent, seconds

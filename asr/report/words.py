@@ -3,7 +3,7 @@
 import math
 
 from asr.attention import parse_name
-from asr.compare.results import Estimate
+from asr.compare.estimates import Estimate
 from asr.errors import UserError
 
 DASH = "–"

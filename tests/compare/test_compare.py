@@ -18,7 +18,7 @@ from asr.cli import main
 from asr.compare import processes, run, worker
 from asr.compare.cells import Cell, read_state, write_cell
 from asr.compare.options import CompareConfig
-from asr.compare.results import read_results, without_times
+from asr.compare.results_file import read_results, without_times
 from asr.errors import UserError
 
 SHORT = [

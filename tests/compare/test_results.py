@@ -9,20 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.compare.results import (
-    Candidate,
-    CurvePoint,
-    Evaluation,
-    Failure,
-    Results,
-    Split,
-    Training,
-    over_seeds,
-    pareto_front,
-    read_results,
-    without_times,
-    write_results,
-)
+from asr.compare.estimates import over_seeds, pareto_front
+from asr.compare.results import Candidate, CurvePoint, Evaluation, Failure, Results, Split, Training
+from asr.compare.results_file import read_results, without_times, write_results
 from asr.errors import UserError
 
 
