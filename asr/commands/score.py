@@ -11,18 +11,23 @@ from rich.console import Console
 from asr.config import option
 from asr.errors import UserError
 from asr.scoring.alignment import render
-from asr.scoring.display import counts_line, print_comparison, print_score, shown_metrics
+from asr.scoring.breakdown import by_length, confusions
+from asr.scoring.display import counts_line, print_comparison, print_score, short_names, shown_metrics
 from asr.scoring.hypotheses import Hypothesis, read_hypotheses
 from asr.scoring.official import official_score, print_official, reference_of
+from asr.scoring.paired import compare_systems, print_pairs
+from asr.scoring.plain_files import are_plain, score_files, write_ctm_and_stm
 from asr.scoring.sclite import write_trn
 from asr.scoring.score import Score, UtteranceScore, WordFilter, score
 from asr.scoring.word_filter import WordFilterRules
 
 __all__ = ["HELP", "POSITIONAL", "Options", "Score", "run", "score"]
 
-HELP = "score hypotheses: asr score exp/demo/full/decode/test/full-greedy"
-POSITIONAL = "<folder> ..."
+HELP = "score hypotheses: asr score exp/demo/full/decode/test/full-greedy; two systems: are they different?"
+POSITIONAL = "<folder> ... | <hyp.trn> <ref.trn> | <hyp.ctm> <ref.stm>"
 HYPOTHESES = "hyp.jsonl"
+FILES = ("alignments.txt", "speakers.tsv", "lengths.tsv", "confusions.tsv")
+FIELDS = ("rate", "errors", "substitutions", "deletions", "insertions", "length")
 
 
 @dataclass
@@ -39,7 +44,11 @@ class Options:
     word_filter: bool = option(
         True, help="apply the recipe's scoring rules to references and hypotheses; false: words as they are"
     )
+    confusions: int = option(10, help="how many of the most frequent errors to print")
     trn: bool = option(False, help="also write ref.trn and hyp.trn for NIST sclite")
+    ctm: bool = option(False, help="also write hyp.ctm and ref.stm, with the words' times")
+    glm: str = option("", help="mapping rules (GLM) for <hyp.ctm> <ref.stm>; empty: none")
+    save: str = option("", help="JSON file for the significance tests between systems; empty: print only")
     nist: bool = option(True, help="official scores: ask NIST's hubscr.pl as well, where it is installed")
 
 
@@ -50,8 +59,10 @@ def run(
     filter_words: WordFilter | None = None,
     console: Console | None = None,
 ) -> list[Score]:
-    """Score every folder (or its hyp.jsonl) and write score.json, alignments.txt and speakers.tsv into it.
+    """Score every folder (or its hyp.jsonl) and write score.json, alignments.txt and the tables into it.
 
+    Of several systems the later ones are tested against the first that recognised the same utterances.
+    `hyp.trn ref.trn` or `hyp.ctm ref.stm` are scored and printed alone.
     `filter_words` is a scoring rule over a list of words, instead of the recipe's. Decoding's own figures are
     read from decode.json beside the hypotheses, if there is one: `decode_s`, `lexicon`, a digest, and
     `word_filter`, the recipe's scoring rules, which score.json repeats.
@@ -64,6 +75,8 @@ def run(
     if options.samples < 1:
         raise UserError(f"samples={options.samples}: expected at least 1")
     console = console or Console()
+    if are_plain([Path(path) for path in paths]):
+        return [_score_plain([Path(path) for path in paths], options, filter_words, console)]
     scores: list[Score] = []
     folders: list[Path] = []
     for path in map(Path, paths):
@@ -72,10 +85,33 @@ def run(
         scores.append(result)
         folders.append(folder)
         if options.details:
-            print_score(console, folder, result, options.worst)
+            print_score(console, folder, result, options.worst, options.confusions)
+            console.print(f"score.json, {', '.join(FILES)}: {folder}", soft_wrap=True, markup=False)
     if len(scores) > 1 or not options.details:
         print_comparison(console, folders, scores)
+        names = short_names(folders)
+        pairs = compare_systems(names, scores, samples=options.samples, seed=options.seed)
+        print_pairs(console, pairs)
+        if options.save:
+            Path(options.save).parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps([pair.as_dict() for pair in pairs], indent=2, allow_nan=False)
+            _write(Path(options.save), text + "\n")
     return scores
+
+
+def _score_plain(
+    paths: list[Path], options: Options, filter_words: WordFilter | None, console: Console
+) -> Score:
+    result = score_files(
+        paths,
+        glm=options.glm,
+        ignore_case=options.ignore_case,
+        filter_words=filter_words,
+        samples=options.samples,
+        seed=options.seed,
+    )
+    print_score(console, paths[0], result, options.worst if options.details else 0, options.confusions)
+    return result
 
 
 def _score_folder(folder: Path, options: Options, filter_words: WordFilter | None, console: Console) -> Score:
@@ -98,8 +134,12 @@ def _score_folder(folder: Path, options: Options, filter_words: WordFilter | Non
         raise UserError(f"{path}: {error}") from error
     _write(folder / "alignments.txt", "\n".join(_alignment_text(entry) for entry in result.utterances))
     _write(folder / "speakers.tsv", _speaker_lines(result))
+    _write(folder / "lengths.tsv", _length_lines(result))
+    _write(folder / "confusions.tsv", _confusion_lines(result))
     if options.trn:
         write_trn(folder, hypotheses)
+    if options.ctm:
+        write_ctm_and_stm(folder, hypotheses)
     # Last: where there is a score.json, the other files belong to it.
     summary = result.as_dict()
     if isinstance(filter_words, WordFilterRules):
@@ -157,10 +197,31 @@ def _alignment_text(entry: UtteranceScore) -> str:
 
 
 def _speaker_lines(result: Score) -> str:
-    fields = ("rate", "errors", "substitutions", "deletions", "insertions", "length")
-    header = ["speaker", "utterances", *(f"{metric}_{name}" for metric in result.rates for name in fields)]
+    header = ["speaker", "utterances", *(f"{metric}_{name}" for metric in result.rates for name in FIELDS)]
     rows = [header]
     for speaker in result.speakers:
-        values = [str(getattr(speaker.counts[metric], name)) for metric in result.rates for name in fields]
+        values = [str(getattr(speaker.counts[metric], name)) for metric in result.rates for name in FIELDS]
         rows.append([speaker.speaker, str(speaker.utterances), *values])
+    return _tsv(rows)
+
+
+def _length_lines(result: Score) -> str:
+    rows = [["metric", "shortest", "longest", "utterances", *FIELDS]]
+    for metric in result.rates:
+        for group in by_length(result.utterances, metric):
+            values = [group.shortest, group.longest, group.utterances]
+            values += [getattr(group.counts, name) for name in FIELDS]
+            rows.append([metric, *map(str, values)])
+    return _tsv(rows)
+
+
+def _confusion_lines(result: Score) -> str:
+    rows = [["metric", "times", "reference", "hypothesis"]]
+    for metric in result.rates:
+        for pair in confusions([utterance.alignments[metric] for utterance in result.utterances]):
+            rows.append([metric, str(pair.times), pair.reference, pair.hypothesis])
+    return _tsv(rows)
+
+
+def _tsv(rows: list[list[str]]) -> str:
     return "".join("\t".join(row) + "\n" for row in rows)

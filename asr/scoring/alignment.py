@@ -1,14 +1,15 @@
-"""Minimum-edit alignment of a reference and a hypothesis, and how it is shown."""
+"""Minimum-cost alignment of a reference and a hypothesis, and how it is shown."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import jiwer
+import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
 Operation = Literal["=", "S", "D", "I"]
+SUBSTITUTION, INDEL = 4, 3  # costs, as in sclite
 STYLES: dict[Operation, str] = {"=": "", "S": "bold yellow", "D": "bold red", "I": "bold magenta"}
 
 
@@ -22,38 +23,59 @@ class Edit:
 
 
 def align(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Edit]:
-    """Align two token sequences at unit costs for substitution, deletion and insertion.
+    """Align two token sequences as NIST's sclite does, so that the counts are its counts.
 
-    Among alignments of the same cost jiwer's choice is taken; the number of errors doesn't depend on it.
+    Costs are 4 for a substitution, 3 for a deletion or an insertion; of alignments of the same cost a pair
+    is preferred to an insertion, an insertion to a deletion, from the end. The number of errors may be
+    higher than the Levenshtein distance: two deletions and two insertions cost what three substitutions do.
+    Time is that of the R × H table, a row at a time; R·H/4 bytes are held.
 
     Example:
         >>> [edit.operation for edit in align("a b c d e".split(), "a c d f e".split())]
         ['=', 'D', '=', '=', 'I', '=']
     """
     index: dict[str, int] = {}
-    spoken = "".join(_stand_in(index.setdefault(token, len(index))) for token in reference)
-    heard = "".join(_stand_in(index.setdefault(token, len(index))) for token in hypothesis)
-    characters = jiwer.ReduceToListOfListOfChars()
+    spoken = [index.setdefault(token, len(index)) for token in reference]
+    heard = np.array([index.setdefault(token, len(index)) for token in hypothesis], dtype=np.int64)
+    inserted = INDEL * np.arange(len(heard) + 1)
+    cost = inserted
+    pairs, insertions = [], []
+    for token in spoken:
+        above = cost
+        pair = above[:-1] + np.where(heard == token, 0, SUBSTITUTION)
+        cost = above + INDEL
+        cost[1:] = np.minimum(cost[1:], pair)
+        # What cells hand on to the right, all at once: cost[h] = min over k ≤ h of cost[k] + 3(h − k).
+        cost = np.minimum.accumulate(cost - inserted) + inserted
+        pairs.append(np.packbits(pair == cost[1:]))
+        insertions.append(np.packbits(cost[:-1] + INDEL == cost[1:]))
+    return _trace(reference, hypothesis, pairs, insertions)
+
+
+def _trace(
+    reference: Sequence[str],
+    hypothesis: Sequence[str],
+    pairs: list[np.ndarray],
+    insertions: list[np.ndarray],
+) -> list[Edit]:
     edits: list[Edit] = []
-    for chunk in jiwer.process_characters([spoken], [heard], characters, characters).alignments[0]:
-        r = reference[chunk.ref_start_idx : chunk.ref_end_idx]
-        h = hypothesis[chunk.hyp_start_idx : chunk.hyp_end_idx]
-        match chunk.type:
-            case "equal":
-                edits += [Edit("=", *pair) for pair in zip(r, h, strict=True)]
-            case "substitute":
-                edits += [Edit("S", *pair) for pair in zip(r, h, strict=True)]
-            case "delete":
-                edits += [Edit("D", token, None) for token in r]
-            case "insert":
-                edits += [Edit("I", None, token) for token in h]
-    return edits
+    r, h = len(reference), len(hypothesis)
+    while r or h:
+        if r and h and _bit(pairs[r - 1], h - 1):
+            r, h = r - 1, h - 1
+            spoken, heard = reference[r], hypothesis[h]
+            edits.append(Edit("=" if spoken == heard else "S", spoken, heard))
+        elif h and (not r or _bit(insertions[r - 1], h - 1)):
+            h -= 1
+            edits.append(Edit("I", None, hypothesis[h]))
+        else:
+            r -= 1
+            edits.append(Edit("D", reference[r], None))
+    return edits[::-1]
 
 
-def _stand_in(index: int) -> str:
-    # jiwer takes sentences, in which a token that holds a space (or is one, in CER) would be lost:
-    # every distinct token is handed over as one character, above the surrogates and all white space.
-    return chr(0x10000 + index)
+def _bit(packed: np.ndarray, position: int) -> int:
+    return int(packed[position >> 3]) >> (7 - (position & 7)) & 1
 
 
 def render(edits: Sequence[Edit], width: int | None = None) -> Text:

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from asr.scoring.alignment import render
+from asr.scoring.breakdown import by_length, confusions
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.score import METRICS, TOKEN_OF, Metric, Score, UtteranceScore
 
@@ -29,18 +30,43 @@ def shown_metrics(entry: UtteranceScore) -> list[Metric]:
     return [metric for metric in entry.alignments if metric != "cer"]
 
 
+def short_names(folders: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of the paths that tell all systems apart, of at least a split and a system."""
+    parts = [folder.absolute().parts for folder in folders]
+    for count in range(2, max(map(len, parts)) + 1):
+        names = ["/".join(part[-count:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return ["/".join(part) for part in parts]
+
+
 def print_comparison(console: Console, folders: Sequence[Path], scores: Sequence[Score]) -> None:
-    """Print one row for each system: its rates with 95 % intervals, and its real-time factor."""
+    """Print one row for each system: its rates with 95 % intervals, and its real-time factor.
+
+    Names that leave the rates no room stand above the table, which then has their numbers.
+    """
+    names = short_names(folders)
+    table = _comparison_table(names, scores)
+    if console.measure(table).maximum > console.width:
+        numbers = [str(number) for number in range(1, len(names) + 1)]
+        for number, name in zip(numbers, names, strict=True):
+            console.print(f"{number}  {name}", soft_wrap=True, markup=False, highlight=False)
+        table = _comparison_table(numbers, scores)
+    console.print(table)
+
+
+def _comparison_table(names: Sequence[str], scores: Sequence[Score]) -> Table:
     metrics = [metric for metric in METRICS if metric != "cer" and any(metric in x.rates for x in scores)]
-    table = Table("split", "system", title="Error rates in %, with 95 % intervals", title_justify="left")
+    table = Table(title="Error rates in %, with 95 % intervals", title_justify="left")
+    table.add_column("system", no_wrap=True)
     for metric in metrics:
         table.add_column(metric.upper(), justify="right", no_wrap=True)
     table.add_column("RTF", justify="right", no_wrap=True)
-    for folder, result in zip(folders, scores, strict=True):
+    for name, result in zip(names, scores, strict=True):
         cells = [_rate_and_interval(result, metric) for metric in metrics]
         factor = f"{result.decode_s / result.audio_s:.3f}" if result.decode_s and result.audio_s else "–"
-        table.add_row(escape(folder.parent.name), escape(folder.name), *cells, factor)
-    console.print(table)
+        table.add_row(escape(name), *cells, factor)
+    return table
 
 
 def _rate_and_interval(result: Score, metric: Metric) -> str:
@@ -51,17 +77,20 @@ def _rate_and_interval(result: Score, metric: Metric) -> str:
     return f"{100 * rate.rate:.2f} ({100 * low:.2f} … {100 * high:.2f})"
 
 
-def print_score(console: Console, folder: Path, result: Score, worst: int) -> None:
-    """Print the rates of one system, its speakers and its worst utterances."""
+def print_score(console: Console, folder: Path, result: Score, worst: int, most_frequent: int = 0) -> None:
+    """Print the rates of one system: in all, by speaker, by length; its errors and its worst utterances."""
     console.print(_rate_table(folder, result))
     speed = ""
     if result.decode_s is not None and result.audio_s > 0:
         factor = result.decode_s / result.audio_s
         speed = f", decoded in {result.decode_s:.1f} s (real-time factor {factor:.3f})"
-    console.print(
-        f"{len(result.utterances)} utterances, {result.audio_s:.1f} s of audio{speed}", highlight=False
-    )
+    audio = f", {result.audio_s:.1f} s of audio" if result.audio_s else ""
+    console.print(f"{len(result.utterances)} utterances{audio}{speed}", highlight=False)
     console.print(_speaker_table(result))
+    for metric in _headlines(result):
+        console.print(_length_table(result, metric))
+        if most_frequent > 0:
+            _print_confusions(console, result, metric, most_frequent)
     if worst > 0:
         console.print("[bold]Worst utterances[/]")
     for entry in result.utterances[: max(worst, 0)]:
@@ -69,7 +98,6 @@ def print_score(console: Console, folder: Path, result: Score, worst: int) -> No
             counts = counts_line(entry.counts[metric])
             console.print(f"[bold]{escape(entry.id)}[/]  {metric.upper()}  {counts}", highlight=False)
             console.print(render(entry.alignments[metric], console.width), soft_wrap=True, highlight=False)
-    console.print(f"score.json, alignments.txt, speakers.tsv: {escape(str(folder))}", soft_wrap=True)
 
 
 def _rate_table(folder: Path, result: Score) -> Table:
@@ -103,3 +131,24 @@ def _speaker_table(result: Score) -> Table:
         rates = [_percent(speaker.counts[metric]) for metric in result.rates]
         table.add_row(escape(speaker.speaker), str(speaker.utterances), *rates)
     return table
+
+
+def _headlines(result: Score) -> list[Metric]:
+    return [metric for metric in result.rates if metric != "cer"]
+
+
+def _length_table(result: Score, metric: Metric) -> Table:
+    table = Table(title=f"{metric.upper()} by length of the reference", title_justify="left")
+    for name in (f"{TOKEN_OF[metric]}s", "utterances", f"{metric.upper()} %"):
+        table.add_column(name, justify="right")
+    for group in by_length(result.utterances, metric):
+        span = str(group.shortest) if group.shortest == group.longest else f"{group.shortest}–{group.longest}"
+        table.add_row(span, str(group.utterances), _percent(group.counts))
+    return table
+
+
+def _print_confusions(console: Console, result: Score, metric: Metric, most: int) -> None:
+    pairs = confusions([utterance.alignments[metric] for utterance in result.utterances])[:most]
+    if pairs:
+        shown = ", ".join(f"{pair.reference} → {pair.hypothesis} {pair.times}×" for pair in pairs)
+        console.print(f"most frequent errors ({TOKEN_OF[metric]}s): {shown}", markup=False, highlight=False)

@@ -69,9 +69,6 @@ def run_hubscr(hubscr: Path, stm: Path, ctm: Path, glm: Path) -> ScliteResult:
 def write_trn(folder: str | Path, hypotheses: Iterable[Hypothesis]) -> tuple[Path, Path]:
     """Write `ref.trn` and `hyp.trn`: one `words (speaker-utterance)` per line, words where there are any
     and tokens otherwise. Score them with `sclite -i wsj -r ref.trn trn -h hyp.trn trn`.
-
-    sclite aligns at costs 4, 3, 3 for substitution, deletion and insertion. Its total is that of `score` or
-    slightly higher, and has fewer substitutions for more deletions and insertions.
     """
     reference_path, hypothesis_path = Path(folder, "ref.trn"), Path(folder, "hyp.trn")
     with open(reference_path, "w") as references, open(hypothesis_path, "w") as heard:

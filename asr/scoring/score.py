@@ -96,22 +96,46 @@ def score(
         alignments = {metric: align(*pairs[metric][position]) for metric in pairs}
         counts = {metric: ErrorCounts.of(edits) for metric, edits in alignments.items()}
         utterances.append(UtteranceScore(hypothesis.id, hypothesis.speaker, alignments, counts))
-    for metric in pairs:
+    return pooled(
+        utterances,
+        samples=samples,
+        seed=seed,
+        audio_s=sum(hypothesis.duration_s for hypothesis in hypotheses),
+        decode_s=decode_s,
+        lexicon=lexicon,
+    )
+
+
+def pooled(
+    utterances: Sequence[UtteranceScore],
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+    audio_s: float = 0.0,
+    decode_s: float | None = None,
+    lexicon: str | None = None,
+) -> Score:
+    """Return the error rates of a corpus of aligned utterances; arguments as in `score`.
+
+    Raises:
+        UserError: not one reference token in the corpus.
+    """
+    metrics = list(utterances[0].counts)
+    for metric in metrics:
         if not any(utterance.counts[metric].length for utterance in utterances):
             raise UserError(
-                f"utterance {hypotheses[0].id!r} and all others: expected a reference {TOKEN_OF[metric]} "
-                f"for {metric.upper()}, found none in {len(hypotheses)} utterance(s)"
+                f"utterance {utterances[0].id!r} and all others: expected a reference {TOKEN_OF[metric]} "
+                f"for {metric.upper()}, found none in {len(utterances)} utterance(s)"
             )
     rates = {
         metric: error_rate([utterance.counts[metric] for utterance in utterances], samples=samples, seed=seed)
-        for metric in pairs
+        for metric in metrics
     }
-    headline = next(iter(rates))
     return Score(
         rates=rates,
         speakers=_by_speaker(utterances),
-        utterances=sorted(utterances, key=lambda utterance: _badness(utterance, headline)),
-        audio_s=sum(hypothesis.duration_s for hypothesis in hypotheses),
+        utterances=sorted(utterances, key=lambda utterance: _badness(utterance, metrics[0])),
+        audio_s=audio_s,
         decode_s=decode_s,
         lexicon=lexicon,
     )

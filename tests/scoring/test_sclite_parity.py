@@ -1,0 +1,124 @@
+"""Our counts and tests are those of NIST's programs (Debian package sctk)."""
+
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from asr.scoring.alignment import align
+from asr.scoring.error_rates import ErrorCounts
+from asr.scoring.hypotheses import Hypothesis
+from asr.scoring.sclite import write_trn
+from asr.scoring.score import score
+from asr.scoring.significance import matched_pairs
+
+# What the model of recipes/prompts heard in the 72 held-out prompts (reference | hypothesis).
+RECORDED = Path(__file__).with_name("recorded_prompts.txt")
+
+
+def program(name: str) -> str | None:
+    return shutil.which(name, path="/usr/lib/sctk/bin") or shutil.which(name)
+
+
+needs_sclite = pytest.mark.skipif(
+    program("sclite") is None or program("sc_stats") is None,
+    reason="sclite and sc_stats (Debian package sctk) are not installed",
+)
+
+
+def spoken(name: str, reference: str, heard: str) -> Hypothesis:
+    return Hypothesis(name, f"s{int(name) % 3}", 1.0, reference, None, [], [], heard, "piece")
+
+
+def random_pairs(count: int, vocabulary: int, seed: int, *, insert_last: bool = True) -> list[Hypothesis]:
+    """Utterances of 1 to 20 words of which up to 40 % are wrong; few words, so that many alignments tie."""
+    rng = random.Random(seed)
+    words = [f"w{index}" for index in range(vocabulary)]
+    hypotheses = []
+    for number in range(count):
+        reference = rng.choices(words, k=rng.randint(1, 20))
+        errors = rng.choice([0.0, 0.1, 0.4])
+        heard = []
+        for position, word in enumerate(reference):
+            match rng.choice("sdi") if rng.random() < errors else "=":
+                case "s":
+                    heard.append(rng.choice(words))
+                case "i" if insert_last or position < len(reference) - 1:
+                    heard += [word, rng.choice(words)]
+                case "d" if position < len(reference) - 1:
+                    pass
+                case _:
+                    heard.append(word)
+        hypotheses.append(spoken(str(number), " ".join(reference), " ".join(heard)))
+    return hypotheses
+
+
+def sclite(folder: Path, hypotheses: list[Hypothesis], *output: str) -> str:
+    reference, heard = write_trn(folder, hypotheses)
+    command = [program("sclite"), "-i", "wsj", "-r", reference, "trn", "-h", heard, "trn", "-o", *output]
+    done = subprocess.run([*map(str, command), "stdout"], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def counts_by_utterance(report: str) -> dict[str, ErrorCounts]:
+    """Read sclite's `prf` report."""
+    idents = re.findall(r"^id: \(\w+-(\w+)\)", report, re.MULTILINE)
+    rows = re.findall(r"^Scores: \(#C #S #D #I\) (\d+) (\d+) (\d+) (\d+)", report, re.MULTILINE)
+    assert len(idents) == len(rows)
+    return {
+        ident: ErrorCounts(sub, deleted, inserted, correct + sub + deleted)
+        for ident, row in zip(idents, rows, strict=True)
+        for correct, sub, deleted, inserted in [map(int, row)]
+    }
+
+
+@needs_sclite
+def test_counts_are_those_of_sclite_on_1000_random_pairs(tmp_path):
+    hypotheses = random_pairs(500, 200, seed=0) + [
+        spoken(str(500 + i), pair.reference, pair.text) for i, pair in enumerate(random_pairs(500, 5, seed=1))
+    ]
+    theirs = counts_by_utterance(sclite(tmp_path, hypotheses, "prf"))
+    assert len(theirs) == 1000
+    for utterance in score(hypotheses, samples=1).utterances:
+        assert utterance.counts["wer"] == theirs[utterance.id], utterance.id
+
+
+@needs_sclite
+def test_counts_are_those_of_sclite_on_recorded_prompts(tmp_path):
+    lines = RECORDED.read_text(encoding="utf-8").splitlines()
+    hypotheses = [spoken(str(i), *(side.strip() for side in line.split("|"))) for i, line in enumerate(lines)]
+    theirs = counts_by_utterance(sclite(tmp_path, hypotheses, "prf"))
+    result = score(hypotheses, samples=1)
+    assert {utterance.id: utterance.counts["wer"] for utterance in result.utterances} == theirs
+    assert result.rates["wer"].counts.errors > 100
+
+
+@needs_sclite
+@pytest.mark.parametrize("vocabulary", [8, 300])
+def test_matched_pairs_are_those_of_sc_stats(tmp_path, vocabulary):
+    """Words that the second system inserts at an utterance's end are left out here: sc_stats loses them."""
+    first = random_pairs(200, vocabulary, seed=2, insert_last=False)
+    rng = random.Random(4)
+    second = [
+        spoken(pair.id, pair.reference, pair.text if rng.random() < 0.5 else " ".join(pair.text.split()[1:]))
+        for pair in first
+    ]
+    alignments = []
+    reports = ""
+    for name, system in (("one", first), ("two", second)):
+        folder = tmp_path / name
+        folder.mkdir()
+        reports += sclite(folder, system, "sgml")
+        alignments.append([align(pair.reference.split(), pair.text.split()) for pair in system])
+    command = [program("sc_stats"), "-p", "-t", "mapsswe", "-v", "-n", "out", "-O", str(tmp_path)]
+    subprocess.run(command, input=reports, text=True, capture_output=True, check=True)
+    report = (tmp_path / "out.stats.mapsswe").read_text()
+    found = re.search(r"\(# segs: (\d+)\).*\(mean: (\S+)\) \(std dev: (\S+)\) \(Z Stat: (\S+)\)", report)
+    assert found is not None
+    ours = matched_pairs(*alignments)
+    assert (str(ours.segments), *(f"{x:.3f}" for x in (ours.mean, ours.deviation, ours.z))) == found.groups()
+    assert ours.segments > 50
+    assert ours.z < -2
