@@ -26,6 +26,7 @@ COMMANDS = [
     "compare",
     "advise",
     "report",
+    "export",
     "export-data",
 ]
 

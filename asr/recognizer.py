@@ -16,6 +16,7 @@ from asr.ctc import CTCHead
 from asr.data.recording import read_recording
 from asr.encoder import Encoder, ModelConfig
 from asr.errors import UserError
+from asr.export import is_portable, read_portable
 from asr.features import FeatureConfig, FilterBanks, Normalisation
 from asr.search.decoder import Decoder
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
@@ -183,7 +184,7 @@ class Recognizer(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path, *, checkpoint: str = "auto", device: str = "cpu") -> "Recognizer":
-        """Load a recogniser from a run folder or a checkpoint file.
+        """Load a recogniser from a run folder, a checkpoint file or a model that `asr export` wrote.
 
         Args:
             path: e.g. `exp/demo/full` or `exp/demo/full/checkpoints/last.ckpt`.
@@ -191,7 +192,10 @@ class Recognizer(nn.Module):
             device: `cpu`, `cuda`, …
 
         Raises:
-            UserError: no such file, not a checkpoint, or one that would run code when loaded.
+            UserError: no such file, not a checkpoint, one that would run code when loaded, or an exported
+                model that was cut or changed.
         """
+        if is_portable(Path(path)):
+            return cls.from_state(read_portable(Path(path)), str(path)).to(device)
         file = find(Path(path), checkpoint)
         return cls.from_state(load_checkpoint(file)["recognizer"], str(file)).to(device)
