@@ -1,0 +1,79 @@
+"""`asr export`: a run folder to a portable model, or to a graph for other runtimes."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from asr.config import option
+from asr.errors import UserError
+from asr.export import write_portable
+from asr.export_graph import write_onnx, write_program
+from asr.recognizer import Recognizer
+
+HELP = "a model to hand on: asr export exp/demo/full out=model/"
+POSITIONAL = "<run or checkpoint>"
+FORMATS = {"safetensors": "", "torch_export": ".pt2", "onnx": ".onnx"}
+
+
+@dataclass
+class Options:
+    """Options of `asr export`."""
+
+    out: str = option("", help="folder (safetensors) or file (.pt2, .onnx); empty: beside the checkpoint")
+    format: str = option(
+        "safetensors",
+        help="safetensors: weights, configuration and tokenizer, for asr and Recognizer.load; "
+        "torch_export | onnx: a graph from filter banks to log-probabilities",
+    )
+    checkpoint: str = option("auto", help="auto | best | last | the name of a file in checkpoints/")
+    attention: str = option("", help="exchange the attention mechanism; empty: as trained")
+
+
+def run(paths: Sequence[str | Path], options: Options) -> list[Path]:
+    """Export one model and return the files.
+
+    Raises:
+        UserError: no model there, an unknown format, or a mechanism that the format can't take.
+    """
+    if len(paths) != 1:
+        raise UserError(f"asr export takes one {POSITIONAL}, found {len(paths)}")
+    if options.format not in FORMATS:
+        raise UserError(f"format={options.format!r}: expected one of {', '.join(FORMATS)}")
+    source = Path(paths[0])
+    recognizer = Recognizer.load(source, checkpoint=options.checkpoint)
+    if options.attention:
+        recognizer.set_attention(options.attention)
+    out = Path(options.out) if options.out else _default(source, options.format)
+    console = Console(stderr=True)
+    with console.status(f"exporting {source} as {options.format}"):
+        if options.format == "safetensors":
+            files = write_portable(recognizer.state(), out)
+        else:
+            files = [_write_graph(recognizer, out, options.format)]
+    for file in files:
+        print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")
+    return files
+
+
+def _default(source: Path, kind: str) -> Path:
+    folder = source if source.is_dir() else source.parent
+    return folder / f"model{FORMATS[kind]}"
+
+
+def _write_graph(recognizer: Recognizer, out: Path, kind: str) -> Path:
+    suffix = FORMATS[kind]
+    if out.is_dir() or not out.suffix:
+        out = out / f"model{suffix}"
+    if out.suffix != suffix:
+        raise UserError(f"out={out}: expected a file that ends in {suffix}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f"{out.stem}.partial{suffix}")
+    try:
+        (write_onnx if kind == "onnx" else write_program)(recognizer, partial)
+        os.replace(partial, out)
+    finally:
+        partial.unlink(missing_ok=True)
+    return out

@@ -1,0 +1,124 @@
+"""The encoder as a graph for other runtimes: torch.export's program, or ONNX.
+
+The graph begins with filter banks and ends with log-probabilities; batch and time are dynamic. Filter banks
+stay outside: framing and Fourier transform are what runtimes and devices have implementations of their own
+for (Kaldi's compute-fbank-feats gives the same), and an hour of audio needs them in blocks. Normalisation,
+which models differ in, is inside. Attention runs on its reference backend.
+"""
+
+import copy
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from asr.config import to_dict
+from asr.errors import UserError
+
+if TYPE_CHECKING:
+    from asr.recognizer import Recognizer
+
+FAMILY = ("full", "shared-full", "clustered", "i-clustered")
+OPSET = 18
+INPUTS, OUTPUTS = ("features", "lengths"), ("log_probs", "frames")
+
+
+class FeaturesToLogProbs(nn.Module):
+    """What the graph computes: `recognizer.filter_banks` gives its input.
+
+    Args:
+        recognizer: in evaluation mode, on the reference backend.
+    """
+
+    def __init__(self, recognizer: "Recognizer") -> None:
+        super().__init__()
+        self.normalisation = recognizer.normalisation
+        self.encoder = recognizer.encoder
+        self.head = recognizer.head
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Map [B, T, F] log-mel energies with [B] valid frames to [B, T', V] and [B] encoder frames."""
+        states, frames = self.encoder(self.normalisation(features, lengths), lengths)
+        return self.head(states), frames
+
+
+def graph_module(recognizer: "Recognizer") -> FeaturesToLogProbs:
+    """Return a copy of the model on the CPU, in evaluation mode, on the reference backend.
+
+    Raises:
+        UserError: a mechanism whose graph has not been tested.
+    """
+    name = recognizer.config.attention
+    if not any(name == known or name.startswith(f"{known}-") for known in FAMILY):
+        raise UserError(
+            f"attention {name!r} can't be exported as a graph: expected one of {', '.join(FAMILY)} "
+            "(format=safetensors takes any)"
+        )
+    recognizer = copy.deepcopy(recognizer).cpu().eval()
+    recognizer.set_attention(name, backend="reference")
+    return FeaturesToLogProbs(recognizer)
+
+
+def export_program(recognizer: "Recognizer") -> torch.export.ExportedProgram:
+    """Trace the model with dynamic batch and time.
+
+    Raises:
+        UserError: see `graph_module`.
+    """
+    module = graph_module(recognizer)
+    bins = recognizer.config.features.mel_bins
+    # Sizes that coincide with no size of the model: torch.export takes 0 and 1, and equal sizes, for fixed.
+    example = torch.randn(2, 307, bins, generator=torch.Generator().manual_seed(0))
+    dynamic = torch.export.Dim.DYNAMIC
+    with torch.no_grad():
+        return torch.export.export(
+            module,
+            (example, torch.tensor([307, 211])),
+            dynamic_shapes=({0: dynamic, 1: dynamic}, {0: dynamic}),
+        )
+
+
+def write_program(recognizer: "Recognizer", path: Path) -> None:
+    """Write `torch.export`'s program (`.pt2`): `torch.export.load(path).module()(features, lengths)`.
+
+    It takes sequences of two encoder frames or more.
+    """
+    torch.export.save(export_program(recognizer), path)
+
+
+def write_onnx(recognizer: "Recognizer", path: Path) -> None:
+    """Write ONNX with inputs `features`, `lengths` and outputs `log_probs`, `frames`.
+
+    The symbols, in order, and the settings of the filter banks are in the file's metadata as JSON.
+
+    Raises:
+        UserError: the extra `export` is not installed, or see `graph_module`.
+    """
+    try:
+        import onnx
+        import onnxscript  # noqa: F401  (what torch.onnx runs on)
+    except ImportError as error:
+        raise UserError(f"ONNX export needs {error.name}: pip install 'clustered-asr[export]'") from None
+    program = torch.onnx.export(
+        export_program(recognizer),
+        input_names=list(INPUTS),
+        output_names=list(OUTPUTS),
+        opset_version=OPSET,
+        dynamo=True,
+        verbose=False,
+    )
+    if program is None:
+        raise UserError(f"{path}: torch.onnx gave no model")
+    model = program.model_proto
+    onnx.helper.set_model_props(
+        model,
+        {
+            "symbols": json.dumps(recognizer.tokenizer.symbols, ensure_ascii=False),
+            "features": json.dumps(to_dict(recognizer.config.features)),
+            "attention": recognizer.config.attention,
+            "frame_s": str(recognizer.frame_s),
+        },
+    )
+    onnx.save_model(model, str(path))
