@@ -39,8 +39,8 @@ def lsh_attention(
 ) -> Tensor:
     """Attend within chunks of positions sorted by bucket, as `reference.lsh_attention` does.
 
-    *Reformer* §2. Sums are taken in float32 (float64 for float64). Memory grows with N·(D + E + R); weights are
-    never stored. What padded positions hold is never read.
+    *Reformer* §2. Sums are taken in float32 (float64 for float64). Memory grows with N·(D + E + R);
+    weights are never stored. What padded positions hold is never read.
 
     Args:
         q_BHND, k_BHND, v_BHNE: queries, keys and values of one type.

@@ -162,9 +162,9 @@ def test_native_full_ignores_padding(poison: float) -> None:
 
 
 def test_backend_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("lsh-2", f"oracle-top-{K}"):
-        with pytest.raises(UserError, match=f"native can't run {name}: cpu: this mechanism has no compiled"):
-            build_mechanism(name, backend="native")
+    name = f"oracle-top-{K}"
+    with pytest.raises(UserError, match=f"native can't run {name}: cpu: this mechanism has no compiled"):
+        build_mechanism(name, backend="native")
     with pytest.raises(UserError, match=r"unknown backend 'cuda': expected auto \| reference \| native"):
         build_mechanism("full", backend="cuda")
     with pytest.raises(UserError, match="at most 1024 clusters"):
@@ -216,12 +216,12 @@ def test_auto_logs_what_it_picked_once(caplog: pytest.LogCaptureFixture) -> None
     backend_module._log_once.cache_clear()
     with caplog.at_level(logging.INFO, logger="asr.attention.backend"):
         for _ in range(3):
-            build_mechanism("lsh-2").backend.on("cpu")
+            build_mechanism("oracle-top-2").backend.on("cpu")
             build_mechanism("full").backend.on("cpu")
             build_mechanism("clustered-2", backend="reference").backend.on("cpu")
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
-    assert sum("lsh-2 on cpu: backend auto picked reference (this mechanism has no" in x for x in lines) == 1
+    assert sum("oracle-top-2 on cpu: backend auto picked reference (this" in x for x in lines) == 1
     assert sum("full on cpu: backend auto picked native" in x for x in lines) == 1
 
 

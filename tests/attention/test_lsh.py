@@ -6,6 +6,7 @@ from mechanisms import build
 
 from asr.attention.multihead import shared_keys
 from asr.errors import UserError
+from attention_ext import why_unavailable
 
 
 def shared(n: int, d: int = 8, seed: int = 0, batch: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
@@ -16,12 +17,12 @@ def shared(n: int, d: int = 8, seed: int = 0, batch: int = 1) -> tuple[torch.Ten
 def test_buckets_are_used_evenly_and_by_direction() -> None:
     mechanism = build("lsh-2:buckets=16")
     _, k = shared(4000, d=32)
-    buckets = mechanism.hash(k, torch.tensor([4000]))
+    buckets = mechanism.hash(k, torch.tensor([4000])).long()
     counts = torch.nn.functional.one_hot(buckets, 16).sum(3)
     assert counts.min() > 80  # 250 are expected in each
     assert counts.max() < 750
     assert not torch.equal(buckets[:, :, 0], buckets[:, :, 1])
-    assert torch.equal(buckets, mechanism.hash(3.0 * k, torch.tensor([4000])))
+    assert torch.equal(buckets, mechanism.hash(3.0 * k, torch.tensor([4000])).long())
     opposite = mechanism.hash(-k, torch.tensor([4000]))
     assert torch.equal(opposite, (buckets + 8) % 16)
 
@@ -82,6 +83,19 @@ def test_more_padding_than_a_chunk_displaces_nothing() -> None:
     torch.testing.assert_close(weights, mechanism.weights(q[:, :, :43], k[:, :, :43]), rtol=0, atol=1e-12)
     v = torch.randn(1, 2, 200, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     torch.testing.assert_close(mechanism(q, k, v, lengths)[:, :, :43], weights @ v[:, :, :43])
+
+
+@pytest.mark.skipif(why_unavailable("cpu") is not None, reason="no compiled kernels")
+def test_native_equals_the_reference() -> None:
+    q, k = shared(150, d=16, seed=7, batch=2)
+    v = torch.randn(2, 2, 150, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    lengths = torch.tensor([150, 71])
+    native = build("lsh-3:buckets=16", backend="native")
+    assert native.backend.on("cpu") == "native"
+    assert torch.equal(native.hash(k, lengths), build("lsh-3:buckets=16").hash(k, lengths))
+    found, expected = (m(q, k, v, lengths) for m in (native, build("lsh-3:buckets=16")))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(native.weights(q, k, lengths) @ v, expected, rtol=0, atol=1e-12)
 
 
 def test_queries_and_keys_must_coincide() -> None:

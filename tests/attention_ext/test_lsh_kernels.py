@@ -35,7 +35,15 @@ class Problem:
 
 
 def problem(
-    B: int, H: int, N: int, D: int, E: int, R: int, chunk: int, lengths: list[int] | None = None, seed: int = 0
+    B: int,
+    H: int,
+    N: int,
+    D: int,
+    E: int,
+    R: int,
+    chunk: int,
+    lengths: list[int] | None = None,
+    seed: int = 0,
 ) -> Problem:
     g = torch.Generator().manual_seed(seed)
     q, k, v, grad = (torch.randn(B, H, N, d, generator=g, dtype=torch.float64) for d in (D, D, E, E))
