@@ -51,13 +51,14 @@ class Watch:
         self.bars.stop()
 
     def tell(self, cell: Cell, share: float) -> None:
-        """Show how far the running cell is, 0 … 1; 1 says that it has ended."""
+        """Show how far the running cell is, 0 … 1, or how it ended."""
         if cell.name in self.done:
             return
         if cell.name != self.running:
             self.running, self.started = cell.name, time.monotonic()
-        if share >= 1.0:
-            self._settle(cell, read_state(self.folder, cell.name))
+        state = read_state(self.folder, cell.name)
+        if state.status in ("done", "failed"):
+            self._settle(cell, state)
             return
         left = self._left(cell, share)
         self.bars.update(self.one, description=cell.name, completed=share, text=f"{share:.0%}", visible=True)
