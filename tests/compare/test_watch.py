@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from asr.compare.cells import Cell, write_state
+from asr.compare.cells import Cell, write_cell, write_state
 from asr.compare.plan import Plan
 from asr.compare.watch import Watch
 
@@ -15,6 +15,7 @@ CELL = Cell("trainings/full/seed0", "training", {"attention": "full"})
 
 
 def watch_of(folder: Path) -> tuple[Watch, io.StringIO]:
+    write_cell(folder, CELL)
     plan: Any = SimpleNamespace(folder=folder, cells=lambda: iter([CELL]), evaluations={})
     text = io.StringIO()
     return Watch(cast(Plan, plan), Console(file=text, width=100)), text
