@@ -24,6 +24,7 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 PASSES = ("forward", "forward+backward")
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+Memory = dict[str, dict[str, dict[int, int]]]  # bytes by pass, name and length
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,13 @@ def build(name: str, problem: Problem) -> Attend:
     """Return a function of q, k, v for a name.
 
     A name is a mechanism's (`i-clustered-100`), one with a backend (`i-clustered-100@reference`), or `peer:`
-    and a clustered name for `pytorch-fast-transformers`, where that is installed.
+    and a name for another library where that is installed: `pytorch-fast-transformers` for the clustered
+    ones, `reformer-pytorch` for `lsh-R`.
     """
+    if name.startswith("peer:lsh-"):
+        return _build_lsh_peer(name.removeprefix("peer:"), problem)
     if name.startswith("peer:"):
-        return _build_peer(name.removeprefix("peer:"), problem)
+        return _build_clustered_peer(name.removeprefix("peer:"), problem)
     mechanism_name, _, backend = name.partition("@")
     mechanism = build_mechanism(mechanism_name, backend=backend or "auto").eval().to(problem.device)
     if not mechanism.needs_shared_keys:
@@ -149,30 +153,35 @@ def run_once(attend: Attend, q: Tensor, k: Tensor, v: Tensor, grad: Tensor, pass
     attend(*inputs).backward(grad)
 
 
-def peak_memory_bytes(name: str, problem: Problem) -> int:
-    """Return how far forward and backward of one mechanism raise the memory above that of the inputs.
+def can_measure_memory(device: str) -> bool:
+    """Tell whether `peak_memory_bytes` works here."""
+    return device != "cpu" or Path("/proc/self/clear_refs").exists()
+
+
+def peak_memory_bytes(name: str, problem: Problem, passes: str = "forward+backward") -> int:
+    """Return how far one mechanism raises the memory above that of the inputs.
 
     On the CPU the resident set of a process of its own (Linux), on a GPU what PyTorch's allocator reports.
     """
     if problem.device != "cpu":
         torch.cuda.reset_peak_memory_stats()
         held = torch.cuda.memory_allocated()
-        run_once(build(name, problem), *problem.tensors(), "forward+backward")
+        run_once(build(name, problem), *problem.tensors(), passes)
         return torch.cuda.max_memory_allocated() - held
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
-        return pool.apply(_peak_resident_bytes, (name, problem))
+        return pool.apply(_peak_resident_bytes, (name, problem, passes))
 
 
-def _peak_resident_bytes(name: str, problem: Problem) -> int:
+def _peak_resident_bytes(name: str, problem: Problem, passes: str) -> int:
     torch.set_num_threads(1)
     attend = build(name, problem)
     small = Problem(512, 1, 1, problem.head_dim, problem.dtype, problem.device, problem.seed)
-    run_once(build(name, small), *small.tensors(), "forward+backward")
+    run_once(build(name, small), *small.tensors(), passes)
     tensors = problem.tensors()
     Path("/proc/self/clear_refs").write_text("5")  # the peak becomes what is resident now
     held = _status_bytes("VmRSS")
-    run_once(attend, *tensors, "forward+backward")
+    run_once(attend, *tensors, passes)
     return _status_bytes("VmHWM") - held
 
 
@@ -183,8 +192,8 @@ def _status_bytes(key: str) -> int:
     return 1024 * int(found[1])
 
 
-def write_json(path: Path, timings: list[Timing], memory: dict[str, dict[int, int]], about: dict) -> None:
-    """Write all figures: `timings`, `memory_bytes` by name and length, and what they depend on."""
+def write_json(path: Path, timings: list[Timing], memory: Memory, about: dict) -> None:
+    """Write all figures: `timings`, `memory_bytes` by pass, name and length, and what they depend on."""
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {**about, "timings": [asdict(timing) for timing in timings], "memory_bytes": memory}
     path.write_text(json.dumps(record, indent=1) + "\n")
@@ -208,7 +217,7 @@ def _quartiles(values: list[float]) -> tuple[float, float]:
     return low, high
 
 
-def _build_peer(name: str, problem: Problem) -> Attend:
+def _build_clustered_peer(name: str, problem: Problem) -> Attend:
     try:
         from fast_transformers.attention import ClusteredAttention, ImprovedClusteredAttention
         from fast_transformers.masking import FullMask, LengthMask
@@ -216,7 +225,7 @@ def _build_peer(name: str, problem: Problem) -> Attend:
         raise UserError(f"peer:{name} needs pytorch-fast-transformers: {error}") from None
     found = re.fullmatch(r"(i-)?clustered-(\d+)", name)
     if found is None:
-        raise UserError(f"peer:{name}: expected peer:clustered-<C> or peer:i-clustered-<C>")
+        raise UserError(f"peer:{name}: expected peer:clustered-C, peer:i-clustered-C or peer:lsh-R")
     options = {"clusters": int(found[2]), "iterations": 10, "bits": 63, "attention_dropout": 0.0}
     module = ImprovedClusteredAttention(**options, topk=32) if found[1] else ClusteredAttention(**options)
     module = module.eval().to(problem.device)
@@ -226,5 +235,24 @@ def _build_peer(name: str, problem: Problem) -> Attend:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         rows = (x.transpose(1, 2).contiguous() for x in (q, k, v))  # it takes [B, N, H, D]
         return module(*rows, full, lengths, lengths).transpose(1, 2)
+
+    return attend
+
+
+def _build_lsh_peer(name: str, problem: Problem) -> Attend:
+    try:
+        from reformer_pytorch import LSHAttention
+    except ImportError as error:
+        raise UserError(f"peer:{name} needs reformer-pytorch: {error}") from None
+    found = re.fullmatch(r"lsh-([1-9]\d*)", name)
+    if found is None:
+        raise UserError(f"peer:{name}: expected peer:lsh-R")
+    chunk = 32
+    if problem.length % (2 * chunk):
+        raise UserError(f"peer:{name}: length {problem.length} is no multiple of {2 * chunk}")
+    module = LSHAttention(bucket_size=chunk, n_hashes=int(found[1]), dropout=0.0).eval().to(problem.device)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return module(q.flatten(0, 1), v.flatten(0, 1))[0].view_as(v)  # it makes its keys from the queries
 
     return attend

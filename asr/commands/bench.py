@@ -1,7 +1,7 @@
 """`asr bench`: time and memory of attention mechanisms by length."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -10,10 +10,22 @@ from rich.progress import Progress
 from rich.table import Table
 
 from asr.attention import parse_name
-from asr.benchmark import DTYPES, PASSES, Problem, Timing, measure, peak_memory_bytes, write_json
+from asr.benchmark import (
+    DTYPES,
+    PASSES,
+    Memory,
+    Problem,
+    Timing,
+    can_measure_memory,
+    measure,
+    peak_memory_bytes,
+    write_json,
+)
 from asr.config import option
 from asr.environment import describe_environment
 from asr.errors import UserError
+from asr.report import bench_chart
+from asr.report.figure import export
 
 HELP = (
     "time attention mechanisms side by side: asr bench attentions=[full,i-clustered-100] lengths=[512,1024]"
@@ -28,7 +40,8 @@ class Options:
 
     attentions: list[str] = option(
         ["full", "lsh-1", "lsh-4", "clustered-100", "i-clustered-100"],
-        help="names; name@reference picks a backend, peer:i-clustered-100 is pytorch-fast-transformers",
+        help="names; name@reference picks a backend, peer:i-clustered-100 is that of "
+        "pytorch-fast-transformers, peer:lsh-4 that of reformer-pytorch",
     )
     lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768], help="sequence lengths N")
     baseline: str = option("full", help="name that the others are compared with")
@@ -43,13 +56,13 @@ class Options:
     seconds: float = option(
         10.0, help="time for the rounds of one length and pass; three are always made", unit="s"
     )
-    memory: bool = option(False, help="also measure the peak memory of forward and backward")
-    out: str = option("exp/bench.json", help="where the figures are written")
+    memory: bool = option(True, help="also measure peak memory (on the CPU: Linux only)")
+    out: str = option("exp/bench.json", help="file of the figures; beside it the plot, .png and .pdf")
     seed: int = option(0, help="seed of the input")
 
 
 def run(paths: Sequence[str | Path], options: Options, *, console: Console | None = None) -> list[Timing]:
-    """Measure, print a table for each pass and write the figures as JSON.
+    """Measure, print a table for each pass, write the figures as JSON and as a plot.
 
     Raises:
         UserError: an option out of range, an unknown name, or an absent device.
@@ -58,10 +71,13 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
     console = console or Console()
     clock = options.clock if options.device == "cpu" else "wall"
     timings: list[Timing] = []
-    memory: dict[str, dict[int, int]] = {name: {} for name in options.attentions if options.memory}
+    memory: Memory = {}
+    if options.memory and can_measure_memory(options.device):
+        memory = {passes: {name: {} for name in options.attentions} for passes in PASSES}
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("measuring", total=len(options.lengths))
+        task = progress.add_task("measuring", total=sum(options.lengths))
         for length in options.lengths:
+            progress.update(task, description=f"N={length}: time")
             problem = Problem(
                 length,
                 options.batch,
@@ -80,20 +96,24 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
                 options.rounds,
                 options.seconds,
             )
-            for name in memory:
-                memory[name][length] = peak_memory_bytes(name, problem)
-            progress.advance(task)
+            for passes, sizes in memory.items():
+                for name in sizes:
+                    progress.update(task, description=f"N={length}: memory of {name}")
+                    sizes[name][length] = peak_memory_bytes(name, problem, passes)
+            progress.advance(task, length)
     for passes in PASSES:
         console.print(_time_table([timing for timing in timings if timing.passes == passes], options, clock))
-    if memory:
-        console.print(_memory_table(memory))
+    for passes, sizes in memory.items():
+        console.print(_memory_table(sizes, passes))
+    out = Path(options.out)
     write_json(
-        Path(options.out),
+        out,
         timings,
         memory,
         {"options": asdict(options), "environment": describe_environment()},
     )
-    console.print(f"figures: {options.out}")
+    plots = export(replace(bench_chart.figure(out), key=out.stem), out.parent)
+    console.print(f"figures: {out}, {', '.join(map(str, plots))}")
     return timings
 
 
@@ -131,8 +151,8 @@ def _time_table(timings: list[Timing], options: Options, clock: str) -> Table:
     return table
 
 
-def _memory_table(memory: dict[str, dict[int, int]]) -> Table:
-    table = Table("N", *memory, title="peak memory of forward+backward, MiB", title_justify="left")
+def _memory_table(memory: dict[str, dict[int, int]], passes: str) -> Table:
+    table = Table("N", *memory, title=f"{passes}: peak memory, MiB", title_justify="left")
     for length in next(iter(memory.values())):
         table.add_row(str(length), *(f"{sizes[length] / 2**20:.1f}" for sizes in memory.values()))
     return table

@@ -11,7 +11,7 @@ from asr.report import theme
 from asr.report.figure import LINE_LEGEND, Figure, Panel, Series, lines_of, spec_of
 from asr.report.provenance import of_environment
 
-TITLES = {"forward": "forward, µs per position", "forward+backward": "forward and backward, µs per position"}
+PASSES = {"forward": "forward", "forward+backward": "forward and backward"}
 
 
 def figure(path: Path) -> Figure:
@@ -32,12 +32,11 @@ def figure(path: Path) -> Figure:
     names = theme.in_family_order(list({row["series"]: None for row in timings}))
     lines = lines_of([(name, theme.family(name)) for name in names])
     panels = [
-        Panel("", _spec([row for row in timings if row["passes"] == passes], lines, TITLES[passes]))
-        for passes in TITLES
-        if any(row["passes"] == passes for row in timings)
+        Panel("", _spec(chosen, lines, f"{PASSES[passes]}, {unit} per position"))
+        for rows, unit in ((timings, "µs"), (memory, "KiB"))
+        for passes in PASSES
+        if (chosen := [row for row in rows if row["passes"] == passes])
     ]
-    if memory:
-        panels.append(Panel("", _spec(memory, lines, "peak memory, KiB per position")))
     return Figure(
         key="figure-4",
         label="Figure 4",
@@ -74,16 +73,18 @@ def time_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def memory_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for every mechanism and length, in KiB per position."""
+    """Return a row for every mechanism, length and pass, in KiB of peak memory per position."""
     return [
         {
             "series": name,
             "length": int(length),
+            "passes": passes,
             "value": size / 1024 / (record["options"]["batch"] * int(length)),
             "low": None,
             "high": None,
         }
-        for name, sizes in record["memory_bytes"].items()
+        for passes, of_names in record["memory_bytes"].items()
+        for name, sizes in of_names.items()
         for length, size in sizes.items()
         if size > 0
     ]

@@ -2,11 +2,13 @@
 
 import io
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from asr.benchmark import can_measure_memory
 from asr.commands.bench import Options, run
 from asr.errors import UserError
 
@@ -20,7 +22,7 @@ def test_figures_of_every_name_length_and_pass(tmp_path: Path) -> None:
         heads=2,
         head_dim=8,
         rounds=3,
-        memory=True,
+        memory=False,
         out=str(tmp_path / "b.json"),
     )
     timings = run([], options, console=Console(file=text, width=100))
@@ -34,8 +36,19 @@ def test_figures_of_every_name_length_and_pass(tmp_path: Path) -> None:
     assert all(t.ratio == 1 for t in timings if t.name == "full")
     record = json.loads((tmp_path / "b.json").read_text())
     assert len(record["timings"]) == len(timings)
-    assert set(record["memory_bytes"]) == set(names)
+    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "b.pdf").read_bytes().startswith(b"%PDF")
     assert "i-clustered-4@reference" in text.getvalue()
+
+
+@pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc of Linux")
+def test_memory_of_every_pass(tmp_path: Path) -> None:
+    out = tmp_path / "b.json"
+    options = Options(attentions=["full"], lengths=[900], heads=2, head_dim=8, rounds=1, out=str(out))
+    run([], options, console=Console(file=io.StringIO()))
+    memory = json.loads(out.read_text())["memory_bytes"]
+    assert list(memory) == ["forward", "forward+backward"]
+    assert all(set(sizes["full"]) == {"900"} for sizes in memory.values())
 
 
 @pytest.mark.parametrize(
@@ -47,15 +60,12 @@ def test_figures_of_every_name_length_and_pass(tmp_path: Path) -> None:
         ({"lengths": [0]}, "lengths="),
         ({"rounds": 0}, "rounds=0"),
         ({"attentions": ["peer:clustered-4"]}, "pytorch-fast-transformers"),
+        ({"attentions": ["peer:lsh-4"]}, "reformer-pytorch"),
     ],
 )
 def test_bad_options(change: dict[str, object], message: str) -> None:
-    if message.startswith("pytorch"):
-        try:
-            import fast_transformers  # noqa: F401
-        except ImportError:
-            pass
-        else:
-            pytest.skip("pytorch-fast-transformers is installed")
+    module = {"pytorch-fast-transformers": "fast_transformers", "reformer-pytorch": "reformer_pytorch"}
+    if message in module and find_spec(module[message]):
+        pytest.skip(f"{message} is installed")
     with pytest.raises(UserError, match=message):
-        run([], Options(**{"lengths": [8], **change}))  # type: ignore[arg-type]
+        run([], Options(**{"lengths": [8], "memory": False, **change}))  # type: ignore[arg-type]

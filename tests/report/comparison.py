@@ -162,7 +162,7 @@ def write_bench(path: Path) -> Path:
         "options": {"batch": 1, "heads": 6, "head_dim": 64, "dtype": "float32", "device": "cpu", "seed": 7},
         "environment": {"command": ["asr", "bench"], "commit": "feedbeef" * 5, "processor": "Bench CPU"},
         "timings": timings,
-        "memory_bytes": {"full": {"512": 2**21, "1024": 2**23}},
+        "memory_bytes": {"forward+backward": {"full": {"512": 2**21, "1024": 2**23}}},
     }
     path.write_text(json.dumps(record))
     return path
