@@ -3,19 +3,23 @@
 The graph begins with filter banks and ends with log-probabilities; batch and time are dynamic. Filter banks
 stay outside: framing and Fourier transform are what runtimes and devices have implementations of their own
 for (Kaldi's compute-fbank-feats gives the same), and an hour of audio needs them in blocks. Normalisation,
-which models differ in, is inside. Attention runs on its reference backend.
+which models differ in, is inside. Attention runs on its reference backend,
+i-clustered in a form without sorting.
 """
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from asr.attention.improved import ImprovedClusteredAttention
 from asr.config import to_dict
 from asr.errors import UserError
+from attention_ext.improved_clustered_attention.graph import improved_clustered_attention
 
 if TYPE_CHECKING:
     from asr.recognizer import Recognizer
@@ -45,7 +49,7 @@ class FeaturesToLogProbs(nn.Module):
 
 
 def graph_module(recognizer: "Recognizer") -> FeaturesToLogProbs:
-    """Return a copy of the model on the CPU, in evaluation mode, on the reference backend.
+    """Return a copy of the model on the CPU, in evaluation mode, of operators that can be exported.
 
     Raises:
         UserError: a mechanism whose graph has not been tested.
@@ -58,6 +62,12 @@ def graph_module(recognizer: "Recognizer") -> FeaturesToLogProbs:
         )
     recognizer = copy.deepcopy(recognizer).cpu().eval()
     recognizer.set_attention(name, backend="reference")
+    for layer in recognizer.attention_layers():
+        mechanism = getattr(layer, "mechanism", None)
+        if isinstance(mechanism, ImprovedClusteredAttention):
+            mechanism.operators["reference"] = replace(
+                mechanism.operators["reference"], improved_clustered_attention=improved_clustered_attention
+            )
     return FeaturesToLogProbs(recognizer)
 
 
