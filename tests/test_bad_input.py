@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from conftest import TINY
+from tone_corpora import TINY
 
 from asr import checkpoint
 from asr.cli import main

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY
 from hypothesis import given
 from hypothesis import strategies as st
+from tone_corpora import TINY
 
 from asr import callbacks, config
 from asr.budget import TimeBudget, parse_budget

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import TINY
+from tone_corpora import TINY
 
 from asr.cli import main
 

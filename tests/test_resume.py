@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY
+from tone_corpora import TINY
 
 from asr import config
 from asr.checkpoint import AtomicCheckpointIO, load

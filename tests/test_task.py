@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY
+from tone_corpora import TINY
 
 import asr.recognition
 from asr import Recognizer, config

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import TINY
+from tone_corpora import TINY
 
 from asr import checkpoint
 from asr.cli import main

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from conftest import tones
+from tone_corpora import tones
 
 from asr import Recognizer
 from asr.cli import main

@@ -99,11 +99,11 @@ def parse(words: list[str]) -> Request:
 
 
 def joined(names: list[str]) -> list[str]:
-    """Put together names that a list's commas have torn: `lsh-4:chunk=32`, `buckets=8` are one.
+    """Put together names that a list's commas have torn: `lsh-4:chunk=16`, `buckets=8` are one.
 
     Example:
-        >>> joined(["full", "lsh-4:chunk=32", "buckets=8"])
-        ['full', 'lsh-4:chunk=32,buckets=8']
+        >>> joined(["full", "lsh-4:chunk=16", "buckets=8"])
+        ['full', 'lsh-4:chunk=16,buckets=8']
     """
     whole: list[str] = []
     for name in map(str, names):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY
+from tone_corpora import TINY
 
 from asr.cli import main
 from asr.compare import processes, run, worker

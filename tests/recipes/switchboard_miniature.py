@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-from conftest import LEXICON, tones
+from tone_corpora import LEXICON, tones
 
 RATE = 8000
 PILOT_HZ = {"A": 130, "B": 230}  # a quiet tone below the others tells the sides apart
