@@ -49,7 +49,8 @@ def test_compiles_for_each_architecture(
 
     report = capfd.readouterr().out
     kernels = re.findall(
-        r"for '(sm_\d+)'\n(?s:.*?)(\d+) bytes spill stores, (\d+) bytes spill loads\n.*?Used (\d+) registers(.*)",
+        r"for '(sm_\d+)'\n(?s:.*?)(\d+) bytes spill stores, (\d+) bytes spill loads\n"
+        r".*?Used (\d+) registers(.*)",
         report,
     )
     assert {architecture for architecture, *_ in kernels} == {"sm_80", "sm_90"}

@@ -37,8 +37,8 @@ class Visit:
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("dialog", lambda dialog: (self.said.append("dialog"), dialog.dismiss()))
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(path.as_uri())
-        self.page.wait_for_selector("html[data-ready]", timeout=60_000)
+        self.page.goto(path.as_uri(), timeout=120_000)  # a busy machine
+        self.page.wait_for_selector("html[data-ready]", timeout=120_000)
 
     def marks(self, figure: str, kind: str) -> int:
         """Count the drawn elements of the marks of a kind (symbol, line, text, rect, image)."""
