@@ -49,7 +49,7 @@ def test_a_file_of_the_folder_stands_for_it(folder):
 
 
 def test_a_sentencepiece_model_survives_json(tmp_path):
-    tokenizer = SentencePieceTokenizer.train(["go on and on", "an old man", "no gold on land"] * 5, pieces=20)
+    tokenizer = SentencePieceTokenizer.train(["go on and on", "an old man", "no gold on land"] * 5, pieces=12)
     state = tiny().state() | {"tokenizer": tokenizer.state()}
     write_portable(state, tmp_path)
     assert read_portable(tmp_path)["tokenizer"] == tokenizer.state()

@@ -47,7 +47,7 @@ def print_comparison(console: Console, folders: Sequence[Path], scores: Sequence
     """
     names = short_names(folders)
     table = _comparison_table(names, scores)
-    if console.measure(table).maximum > console.width:
+    if console.measure(table, options=console.options.update(width=10_000)).maximum > console.width:
         numbers = [str(number) for number in range(1, len(names) + 1)]
         for number, name in zip(numbers, names, strict=True):
             console.print(f"{number}  {name}", soft_wrap=True, markup=False, highlight=False)

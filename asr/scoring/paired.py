@@ -64,10 +64,10 @@ def _lines(pair: PairedScores) -> list[tuple[str, bool]]:
         return [(f"{pair.second} against {pair.first}: no significance test, {pair.why_none}", False)]
     lines = [(f"{pair.second} against {pair.first}", True)]
     for metric, test in pair.tests.items():
-        low, high = (-100 * x for x in reversed(test.bootstrap.interval))
+        low, high = (0.0 - 100 * x for x in reversed(test.bootstrap.interval))
         lines.append(
             (
-                f"  {metric.upper()} {-100 * test.bootstrap.difference:+.2f} points "
+                f"  {metric.upper()} {0.0 - 100 * test.bootstrap.difference:+.2f} points "
                 f"(95 % bootstrap interval {low:+.2f} … {high:+.2f}, {_p(test.bootstrap.p)})",
                 False,
             )

@@ -1,0 +1,186 @@
+import io
+import itertools
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from asr.commands.score import Options, run
+from asr.errors import UserError
+from asr.scoring.alignment import align
+from asr.scoring.breakdown import by_length, confusions
+from asr.scoring.ctm import read_ctm
+from asr.scoring.error_rates import ErrorCounts
+from asr.scoring.hypotheses import Hypothesis, write_hypotheses
+from asr.scoring.score import UtteranceScore
+from asr.scoring.significance import bootstrap_difference, matched_pairs, segment_errors
+from asr.scoring.stm import read_stm
+from asr.scoring.trn import read_trn
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "segments"),
+    [
+        ("a b c d e f", "a b c d e f", []),
+        ("a x c y e f", "a b c d e f", [(2, 0)]),  # one right word doesn't part two errors
+        ("a x c d z f", "a b c d e f", [(1, 0), (1, 0)]),
+        ("x b c d e f", "a b c d y f", [(1, 0), (0, 1)]),
+        ("a b i c d e f", "a b c j d e f", [(1, 1)]),  # an insertion between them parts right words
+        ("a b c d e f i", "a b c d e f j k", [(1, 2)]),
+        ("", "a b c d e f", [(6, 0)]),
+    ],
+)
+def test_segments_end_at_two_words_that_both_have_right(first, second, segments):
+    words = ["a", "b", "c", "d", "e", "f"]
+    assert segment_errors(align(words, first.split()), align(words, second.split())) == segments
+
+
+def test_matched_pairs_by_hand():
+    """Differences 1, 1, −1, 1: mean 0.5, standard deviation 1, z = 1."""
+    words = list("abcd")
+    right = align(words, words)
+    wrong = align(words, list("xbcd"))
+    test = matched_pairs([wrong, wrong, right, wrong, right], [right, right, wrong, right, right])
+    assert (test.segments, test.mean, test.deviation, test.z) == (4, 0.5, 1.0, 1.0)
+    assert test.p == pytest.approx(2 * (1 - 0.8413447460685429))
+    same = matched_pairs([wrong], [wrong])
+    assert (same.z, same.p) == (0.0, 1.0)
+    assert matched_pairs([right], [right]).segments == 0
+
+
+def test_bootstrap_of_the_difference_equals_a_plain_loop():
+    rng = random.Random(1)
+    words = list("abcdefgh")
+    systems = [
+        [align(words, [w if rng.random() > rate else "x" for w in words]) for _ in range(20)]
+        for rate in (0.3, 0.2)
+    ]
+    found = bootstrap_difference(*systems, samples=300, seed=5)
+    errors = [[sum(e.operation != "=" for e in edits) for edits in system] for system in systems]
+    generator = np.random.default_rng(5)
+    drawn = generator.integers(20, size=(300, 20))
+    differences = [sum(errors[0][i] - errors[1][i] for i in row) / (8 * 20) for row in drawn]
+    assert found.interval == pytest.approx(tuple(np.quantile(differences, [0.025, 0.975])))
+    assert found.difference == pytest.approx((sum(errors[0]) - sum(errors[1])) / 160)
+    below = np.mean([x <= 0 for x in differences])
+    above = np.mean([x >= 0 for x in differences])
+    assert found.p == pytest.approx(min(1.0, 2 * min(below, above)))
+
+
+def test_false_alarms_are_about_as_rare_as_the_level_says():
+    """150 pairs of equally good systems: 5 % of false alarms are 7.5 of 150; above 16 once in 500."""
+    rng = random.Random(2)
+    words = [f"w{i}" for i in range(15)]
+
+    def system():
+        return [align(words, [w if rng.random() > 0.15 else "x" for w in words]) for _ in range(12)]
+
+    alarms = sum(matched_pairs(system(), system()).p < 0.05 for _ in range(150))
+    assert 1 <= alarms <= 16
+
+
+def scored(ident: str, reference: str, heard: str) -> UtteranceScore:
+    edits = align(reference.split(), heard.split())
+    return UtteranceScore(ident, "s", {"wer": edits}, {"wer": ErrorCounts.of(edits)})
+
+
+def test_groups_by_length_hold_every_utterance_once():
+    utterances = [scored(str(n), " ".join("a" * n), "a") for n in (1, 1, 1, 2, 3, 3, 5, 8, 9, 20)]
+    groups = by_length(utterances, "wer", groups=3)
+    assert sum(group.utterances for group in groups) == 10
+    assert sum((group.counts for group in groups), ErrorCounts()).length == 53
+    assert all(one.longest < other.shortest for one, other in itertools.pairwise(groups))
+    assert groups[0].shortest == 1
+    assert groups[-1].longest == 20
+
+
+def test_confusions_are_counted():
+    pairs = confusions([align(["a", "b"], ["a", "x"]), align(["b"], ["x"]), align([], ["y"])])
+    assert [(pair.reference, pair.hypothesis, pair.times) for pair in pairs] == [("b", "x", 2), ("∅", "y", 1)]
+
+
+def write(folder, heard: dict[str, str], reference: str = "go on then please"):
+    write_hypotheses(
+        folder / "hyp.jsonl",
+        [Hypothesis(name, "s1", 2.0, reference, None, [], [], text, "piece") for name, text in heard.items()],
+    )
+    return folder
+
+
+def printed(paths, width=80, **options) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    run(paths, Options(**options), console=console)
+    return console.export_text()
+
+
+def test_two_systems_are_tested_against_each_other(tmp_path):
+    bad = write(tmp_path / "test" / "bad", {f"u{i}": "go in then bees" for i in range(30)} | {"z": "go on"})
+    good = write(
+        tmp_path / "test" / "good", {f"u{i}": "go on then please" for i in range(30)} | {"z": "go on"}
+    )
+    text = printed([bad, good], details=False, save=str(tmp_path / "tests.json"))
+    assert "test/good against test/bad" in text
+    assert "significantly better" in text
+    assert "significantly worse" in printed([good, bad], details=False)
+    (pair,) = json.loads((tmp_path / "tests.json").read_text())
+    assert pair["wer"]["matched_pairs"]["p"] < 0.001
+    assert pair["wer"]["bootstrap"]["difference"] == pytest.approx(60 / 124)
+
+
+def test_utterances_that_one_system_lacks_are_listed(tmp_path):
+    one = write(tmp_path / "one", {"u1": "go", "u2": "go"})
+    two = write(tmp_path / "two", {"u1": "go", "u3": "go"})
+    text = " ".join(printed([one, two], details=False).split())
+    assert "no significance test" in text
+    assert "1 (u2)" in text
+    assert "1 (u3)" in text
+    other_split = write(tmp_path / "dev", {"v1": "go"})
+    assert "against" not in printed([one, other_split], details=False)
+
+
+def test_long_names_leave_the_table_whole_at_80_columns(tmp_path):
+    name = "i-clustered-100:topk=32,bits=63,iterations=10-beam-with-a-very-long-name-of-its-own"
+    folders = [write(tmp_path / f"{name}-{i}", {"u1": "go on"}) for i in range(2)]
+    text = printed(folders, details=False)
+    rows = [line for line in text.splitlines() if line.startswith("│")]
+    assert len(rows) == 2
+    assert all(math.isclose(float(row.split("│")[2].split()[0]), 50.0) for row in rows)
+    assert f"{name}-1" in text
+
+
+def test_trn_files_are_scored(tmp_path):
+    (tmp_path / "ref.trn").write_text(";; comment\ngo on then (s1-u1)\nyes (s2-u2)\n")
+    (tmp_path / "hyp.trn").write_text("yes (s2-u2)\ngo then (s1-u1)\n")
+    (result,) = run([tmp_path / "hyp.trn", tmp_path / "ref.trn"], Options(), console=Console(quiet=True))
+    assert result.rates["wer"].counts == ErrorCounts(0, 1, 0, 4)
+    assert [speaker.speaker for speaker in result.speakers] == ["s1", "s2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("go on\n", r"hyp.trn:1: expected `words \(speaker-utterance\)`"),
+        ("go (s1-u1)\ngo (s1-u1)\n", r"hyp.trn:2: utterance 's1-u1' is there twice"),
+        ("go (s1-u9)\n", r"1 \(s1-u9\) in .*hyp.trn alone; 1 \(s1-u1\) in .*ref.trn alone"),
+    ],
+)
+def test_trn_files_that_do_not_fit_are_told(tmp_path, text, message):
+    (tmp_path / "ref.trn").write_text("go on then (s1-u1)\n")
+    (tmp_path / "hyp.trn").write_text(text)
+    with pytest.raises(UserError, match=message):
+        run([tmp_path / "hyp.trn", tmp_path / "ref.trn"], Options(), console=Console(quiet=True))
+    with pytest.raises(UserError, match=r"expected `hyp.trn ref.trn` or `hyp.ctm ref.stm`"):
+        run([tmp_path / "hyp.trn"], Options(), console=Console(quiet=True))
+
+
+def test_ctm_and_stm_files_are_written_and_scored_alike(tmp_path):
+    folder = write(tmp_path, {"u1": "go on please", "u2": "go on then please"})
+    (ours,) = run([folder], Options(ctm=True, trn=True), console=Console(quiet=True))
+    assert len(read_ctm(folder / "hyp.ctm")) == 7
+    assert [segment.file for segment in read_stm(folder / "ref.stm").segments] == ["u1", "u2"]
+    assert len(read_trn(folder / "hyp.trn")) == 2
+    (theirs,) = run([folder / "hyp.ctm", folder / "ref.stm"], Options(), console=Console(quiet=True))
+    assert theirs.rates["wer"].counts == ours.rates["wer"].counts == ErrorCounts(0, 1, 0, 8)
