@@ -158,10 +158,17 @@ def static_spec(figure: Figure) -> dict[str, Any]:
         }
         for panel in figure.panels
     ]
-    body = panels[0] if len(panels) == 1 else {"concat": panels, "columns": figure.columns}
+    body = panels[0] if len(panels) == 1 else _side_by_side(panels, figure.columns)
     spec = {**body, "config": {**theme.vega_config(), "background": "#ffffff"}, "padding": 8}
     coloured: dict[str, Any] = theme.coloured(spec, theme.colours(dark=False))
     return coloured
+
+
+def _side_by_side(panels: list[dict[str, Any]], columns: int) -> dict[str, Any]:
+    """Join panels; their variables become those of the whole, for Vega-Lite knows none in a part."""
+    variables = {variable["name"]: variable for panel in panels for variable in panel.get("params", [])}
+    parts = [{key: value for key, value in panel.items() if key != "params"} for panel in panels]
+    return {"concat": parts, "columns": columns, "params": list(variables.values())}
 
 
 def export(figure: Figure, folder: Path) -> list[Path]:
