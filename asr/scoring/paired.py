@@ -24,7 +24,7 @@ class PairedScores:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        tests = {metric: test.as_dict() for metric, test in self.tests.items()}
+        tests: dict[str, Any] = {metric: test.as_dict() for metric, test in self.tests.items()}
         return {"first": self.first, "second": self.second, "why_none": self.why_none, **tests}
 
 
