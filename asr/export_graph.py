@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from asr.attention.improved import ImprovedClusteredAttention
+from asr.attention.clustered import ClusteredAttention
 from asr.config import to_dict
 from asr.errors import UserError
+from attention_ext.hashing.graph import hash_sign
 from attention_ext.improved_clustered_attention.graph import improved_clustered_attention
 
 if TYPE_CHECKING:
@@ -41,11 +42,30 @@ class FeaturesToLogProbs(nn.Module):
         self.normalisation = recognizer.normalisation
         self.encoder = recognizer.encoder
         self.head = recognizer.head
+        self.subsampling = recognizer.config.model.subsampling
+        self.extra_frames = self.subsampling * _most_needed(recognizer)
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Map [B, T, F] log-mel energies with [B] valid frames to [B, T', V] and [B] encoder frames."""
-        states, frames = self.encoder(self.normalisation(features, lengths), lengths)
-        return self.head(states), frames
+        size = (features.shape[1] + self.subsampling - 1) // self.subsampling
+        features = self.normalisation(features, lengths)
+        # As many frames as there are clusters: where a size is the smaller of two, torch.export takes long.
+        features = nn.functional.pad(features, (0, 0, 0, self.extra_frames))
+        states, frames = self.encoder(features, lengths)
+        return self.head(states[:, :size]), frames
+
+
+def _most_needed(recognizer: "Recognizer") -> int:
+    """Return the most clusters or chosen keys of any layer."""
+    sizes = [
+        max(mechanism.grouping.clusters, getattr(mechanism, "topk", 0))
+        for mechanism in _clustered_mechanisms(recognizer)
+    ]
+    return max(sizes, default=0)
+
+
+def _clustered_mechanisms(recognizer: "Recognizer") -> list[ClusteredAttention]:
+    return [module for module in recognizer.modules() if isinstance(module, ClusteredAttention)]
 
 
 def graph_module(recognizer: "Recognizer") -> FeaturesToLogProbs:
@@ -62,12 +82,12 @@ def graph_module(recognizer: "Recognizer") -> FeaturesToLogProbs:
         )
     recognizer = copy.deepcopy(recognizer).cpu().eval()
     recognizer.set_attention(name, backend="reference")
-    for layer in recognizer.attention_layers():
-        mechanism = getattr(layer, "mechanism", None)
-        if isinstance(mechanism, ImprovedClusteredAttention):
-            mechanism.operators["reference"] = replace(
-                mechanism.operators["reference"], improved_clustered_attention=improved_clustered_attention
-            )
+    for mechanism in _clustered_mechanisms(recognizer):
+        mechanism.operators["reference"] = replace(
+            mechanism.operators["reference"],
+            hash_sign=hash_sign,
+            improved_clustered_attention=improved_clustered_attention,
+        )
     return FeaturesToLogProbs(recognizer)
 
 

@@ -41,7 +41,8 @@ def hamming_kmeans(
     if N == 0:
         return hashes_BHN.int()
 
-    bits_BHNP = (hashes_BHN.unsqueeze(-1) >> torch.arange(bits, device=device)) & 1
+    # Not `>>`, which torch.onnx does not know.
+    bits_BHNP = torch.bitwise_right_shift(hashes_BHN.unsqueeze(-1), torch.arange(bits, device=device)) & 1
     signs_BHNP = (2 * bits_BHNP - 1).float()
     starts_BC = torch.arange(C, device=device) * lengths_B.view(B, 1) // clusters
     centroids_BHCP = signs_BHNP.gather(2, starts_BC.view(B, 1, C, 1).expand(B, H, C, bits))
