@@ -77,7 +77,9 @@ def test_several_systems_are_compared_in_one_table(trained: Path, capsys: pytest
         folders.append(str(trained / "decode" / "test" / f"{attention}-greedy"))
     capsys.readouterr()
     assert main(["score", *folders, "details=false"]) == 0
-    rows = [line for line in capsys.readouterr().out.splitlines() if "-greedy" in line]
+    printed = capsys.readouterr().out
+    assert "test/clustered-2-greedy against test/full-greedy" in printed
+    rows = [line for line in printed.splitlines() if line.startswith("│") and "-greedy" in line]
     assert len(rows) == 2
     rate = json.loads((Path(folders[1]) / "score.json").read_text())["per"]["rate"]
     assert f"{100 * rate:.2f} (" in rows[1]
