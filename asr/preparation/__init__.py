@@ -7,7 +7,7 @@ from asr.preparation.cuts import audio_facts, recording, utterance_cut
 from asr.preparation.lexicon import word_lexicon
 from asr.preparation.options import PreparationOptions
 from asr.preparation.run import Preparation
-from asr.preparation.text_files import read_lines, read_text
+from asr.text.files import read_lines, read_text
 
 __all__ = [
     "Preparation",

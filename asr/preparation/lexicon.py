@@ -5,8 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from asr.preparation.run import Preparation
-from asr.preparation.text_files import read_lines
 from asr.text.cmudict import cmudict_lexicon, without_stress
+from asr.text.files import read_lines
 from asr.text.lexicon import Lexicon, Phones
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr.errors import UserError
-from asr.preparation.text_files import read_lines
 from asr.scoring.text_lines import write_atomically
+from asr.text.files import read_lines
 
 BEGIN, NEXT, END = "<ALT_BEGIN>", "<ALT>", "<ALT_END>"
 

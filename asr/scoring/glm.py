@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from asr.errors import UserError
-from asr.preparation.text_files import read_lines
+from asr.text.files import read_lines
 
 Side = Literal["reference", "hypothesis"]
 # What `INPUT_DEPENDENT_APPLICATION` is matched against: the format and the purpose of the text.

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from asr.errors import UserError
-from asr.preparation.text_files import read_lines
 from asr.scoring.hypotheses import Hypothesis
+from asr.text.files import read_lines
 
 LINE = re.compile(r"^(?P<words>.*?)\s*\((?P<id>[^()\s]+)\)\s*$")
 LISTED = 5  # ids that a message names

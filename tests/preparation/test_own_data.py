@@ -14,8 +14,8 @@ from asr import config
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
 from asr.preparation.shares import position, split_groups
-from asr.preparation.text_files import read_lines, read_text
 from asr.preparation.transcripts import normalise
+from asr.text.files import read_lines, read_text
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes" / "README.md"
 
