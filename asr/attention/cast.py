@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from asr.attention.cast_assignment import assign_single, assign_top
 from asr.attention.layer import OwnParameterLayer
 from asr.lengths import keep_mask, zero_padding
+from attention_ext.improved_clustered_attention.reference import gather_rows
 
 
 class CAST(OwnParameterLayer):
@@ -100,7 +101,7 @@ class CAST(OwnParameterLayer):
         joint_BHNC = share_B1N1 * affinity_q_BHNC.softmax(-1) + (1 - share_B1N1) * affinity_k_BHNC.softmax(-1)
         members_BHCK, filled_BHCK = self.members(joint_BHNC.detach(), lengths_B)
 
-        q_BHCKD, k_BHCKD, v_BHCKE = (_gather_rows(x, members_BHCK) for x in (q, k, v))
+        q_BHCKD, k_BHCKD, v_BHCKE = (gather_rows(x, members_BHCK) for x in (q, k, v))
         intra_BHCKE = F.scaled_dot_product_attention(
             q_BHCKD.flatten(1, 2),
             k_BHCKD.flatten(1, 2),
@@ -128,9 +129,3 @@ class CAST(OwnParameterLayer):
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-
-
-def _gather_rows(x_BHND: Tensor, members_BHCK: Tensor) -> Tensor:
-    """Return the members' rows, [B, H, C, K, D]."""
-    index = members_BHCK.flatten(2).unsqueeze(-1).expand(-1, -1, -1, x_BHND.shape[-1])
-    return x_BHND.gather(2, index).unflatten(2, members_BHCK.shape[2:])

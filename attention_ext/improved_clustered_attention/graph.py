@@ -14,7 +14,7 @@ from attention_ext.clustered_attention.reference import (
     membership,
     zero_padding,
 )
-from attention_ext.improved_clustered_attention.reference import top_keys
+from attention_ext.improved_clustered_attention.reference import gather_rows, split_weights
 
 
 def improved_clustered_attention(
@@ -34,22 +34,13 @@ def improved_clustered_attention(
     k_BHSD, v_BHSE = (zero_padding(x, key_lengths_B).to(dtype) for x in (k_BHSD, v_BHSE))
     members_BHNC = membership(groups_BHN, query_lengths_B, clusters, dtype)
     scores_BHCS = centroid_scores(q_BHND, k_BHSD, members_BHNC, query_lengths_B, key_lengths_B)
-    shared_BHCS = masked_softmax(scores_BHCS, key_lengths_B)
-    chosen_BHCS, top_BHCK = top_keys(scores_BHCS, key_lengths_B, topk)
-    mass_BHC = shared_BHCS.masked_fill(~chosen_BHCS, 0.0).sum(-1)
-    rest_BHCS = shared_BHCS.masked_fill(chosen_BHCS, 0.0)
+    rest_BHCS, mass_BHC, top_BHCK = split_weights(scores_BHCS, key_lengths_B, topk)
 
     group_BHN = groups_BHN.clamp(min=0).long()
     top_BHNK = top_BHCK.gather(2, group_BHN.unsqueeze(-1).expand(-1, -1, -1, top_BHCK.shape[-1]))
     query_BHN1D = (q_BHND * q_BHND.shape[-1] ** -0.5).unsqueeze(3)
-    scores_BHNK = (query_BHN1D @ _rows(k_BHSD, top_BHNK).mT).squeeze(3)
+    scores_BHNK = (query_BHN1D @ gather_rows(k_BHSD, top_BHNK).mT).squeeze(3)
     exact_BHNK = mass_BHC.gather(2, group_BHN).unsqueeze(-1) * masked_softmax(scores_BHNK, key_lengths_B)
-    own_BHNE = (F.dropout(exact_BHNK, dropout).unsqueeze(3) @ _rows(v_BHSE, top_BHNK)).squeeze(3)
+    own_BHNE = (F.dropout(exact_BHNK, dropout).unsqueeze(3) @ gather_rows(v_BHSE, top_BHNK)).squeeze(3)
     out_BHNE = own_BHNE + members_BHNC @ (F.dropout(rest_BHCS, dropout) @ v_BHSE)
     return zero_padding(out_BHNE, query_lengths_B).to(out_dtype)
-
-
-def _rows(x_BHSD: Tensor, index_BHNK: Tensor) -> Tensor:
-    """Return x's rows at the given positions, [B, H, N, K, D]."""
-    index = index_BHNK.flatten(2).unsqueeze(-1).expand(-1, -1, -1, x_BHSD.shape[-1])
-    return x_BHSD.gather(2, index).unflatten(2, index_BHNK.shape[2:])

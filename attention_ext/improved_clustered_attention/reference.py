@@ -48,7 +48,7 @@ def improved_clustered_attention(
     """
     weights = _weights(q_BHND, k_BHSD, groups_BHN, query_lengths_B, key_lengths_B, clusters, topk)
     v_BHSE, out_dtype = zero_padding(v_BHSE, key_lengths_B).to(weights.rest_BHCS.dtype), v_BHSE.dtype
-    exact_BHMIE = F.dropout(weights.exact_BHMIK, dropout) @ _gather_rows(v_BHSE, weights.top_BHMK)
+    exact_BHMIE = F.dropout(weights.exact_BHMIK, dropout) @ gather_rows(v_BHSE, weights.top_BHMK)
     rest_BHCE = F.dropout(weights.rest_BHCS, dropout) @ v_BHSE
     out_BHNE = _from_blocks(exact_BHMIE, weights.slots_BHN) + weights.members_BHNC @ rest_BHCE
     return zero_padding(out_BHNE, query_lengths_B).to(out_dtype)
@@ -92,6 +92,20 @@ def top_keys(scores_BHCS: Tensor, key_lengths_B: Tensor, topk: int) -> tuple[Ten
     position_BHCS = torch.arange(S, device=scores_BHCS.device).expand_as(slot_BHCS)
     top_BHCK = slot_BHCS.new_zeros(*slot_BHCS.shape[:-1], K + 1).scatter(-1, slot_BHCS, position_BHCS)
     return chosen_BHCS, top_BHCK[..., :K]
+
+
+def split_weights(scores_BHCS: Tensor, key_lengths_B: Tensor, topk: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Split the clusters' weights A^c at their K best keys (eq. 9).
+
+    Returns:
+        rest_BHCS: A^c with the K best keys zeroed.
+        mass_BHC: what A^c has on these keys.
+        top_BHCK: their positions, see `top_keys`.
+    """
+    shared_BHCS = masked_softmax(scores_BHCS, key_lengths_B)
+    chosen_BHCS, top_BHCK = top_keys(scores_BHCS, key_lengths_B, topk)
+    mass_BHC = shared_BHCS.masked_fill(~chosen_BHCS, 0.0).sum(-1)
+    return shared_BHCS.masked_fill(chosen_BHCS, 0.0), mass_BHC, top_BHCK
 
 
 def query_blocks(groups_BHN: Tensor, members_BHNC: Tensor) -> tuple[Tensor, Tensor, int]:
@@ -158,10 +172,7 @@ def _weights(
     k_BHSD = zero_padding(k_BHSD, key_lengths_B).to(dtype)
     members_BHNC = membership(groups_BHN, query_lengths_B, clusters, dtype)
     scores_BHCS = centroid_scores(q_BHND, k_BHSD, members_BHNC, query_lengths_B, key_lengths_B)
-    shared_BHCS = masked_softmax(scores_BHCS, key_lengths_B)
-    chosen_BHCS, top_BHCK = top_keys(scores_BHCS, key_lengths_B, topk)
-    mass_BHC = shared_BHCS.masked_fill(~chosen_BHCS, 0.0).sum(-1)
-    rest_BHCS = shared_BHCS.masked_fill(chosen_BHCS, 0.0)
+    rest_BHCS, mass_BHC, top_BHCK = split_weights(scores_BHCS, key_lengths_B, topk)
 
     slots_BHN, cluster_BHM, block = query_blocks(groups_BHN, members_BHNC)
     B, H, N, D = q_BHND.shape
@@ -170,14 +181,14 @@ def _weights(
     q_slots = q_BHND.new_zeros(B, H, M * block + 1, D)
     q_slots = q_slots.scatter(2, slots_BHN.unsqueeze(-1).expand(B, H, N, D), q_BHND * D**-0.5)
     top_BHMK = top_BHCK.gather(2, cluster_BHM.unsqueeze(-1).expand(B, H, M, K))
-    scores_BHMIK = q_slots[:, :, :-1].unflatten(2, (M, block)) @ _gather_rows(k_BHSD, top_BHMK).mT
+    scores_BHMIK = q_slots[:, :, :-1].unflatten(2, (M, block)) @ gather_rows(k_BHSD, top_BHMK).mT
     # The chosen keys fill the first min(K, length) slots: lengths mask slots as they mask positions.
     own_BHMIK = masked_softmax(scores_BHMIK.flatten(2, 3), key_lengths_B).view_as(scores_BHMIK)
     exact_BHMIK = mass_BHC.gather(2, cluster_BHM)[..., None, None] * own_BHMIK
     return _Weights(rest_BHCS, members_BHNC, exact_BHMIK, top_BHMK, slots_BHN)
 
 
-def _gather_rows(x_BHSD: Tensor, index_BHMK: Tensor) -> Tensor:
+def gather_rows(x_BHSD: Tensor, index_BHMK: Tensor) -> Tensor:
     """Return x's rows at the given positions, [B, H, M, K, D]."""
     index = index_BHMK.flatten(2).unsqueeze(-1).expand(-1, -1, -1, x_BHSD.shape[-1])
     return x_BHSD.gather(2, index).unflatten(2, index_BHMK.shape[2:])
