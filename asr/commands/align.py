@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lhotse.cut import MonoCut
-from omegaconf import OmegaConf
 from rich.console import Console
 from rich.progress import track
 
@@ -16,7 +15,7 @@ from asr.alignment import AlignedToken, AlignedWord, align_text
 from asr.config import option
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
-from asr.data.module import manifest_path
+from asr.data.module import manifest_path, training_folder
 from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
 from asr.recognizer import Recognizer
@@ -75,7 +74,7 @@ def run(paths: list[Path], options: Options) -> None:
     else:
         if options.text:
             raise UserError("text= is the transcript of an audio file: name the file as well")
-        cuts = list(load_cuts(manifest_path(options.data or _training_folder(run_folder), options.split)))
+        cuts = list(load_cuts(manifest_path(options.data or training_folder(run_folder), options.split)))
         utterances = (_from_cut(cut, recognizer) for cut in cuts)
         count, folder, name = len(cuts), Path(options.output or run_folder / "align" / options.split), ""
 
@@ -115,14 +114,6 @@ def _from_cut(cut: MonoCut, recognizer: Recognizer) -> Utterance:
     samples = load_cut(cut, recognizer.config.features.sample_rate)
     text = cut.supervisions[0].text or ""
     return Utterance(cut.id, text, samples, cut.recording_id, str(cut.channel + 1), cut.start)
-
-
-def _training_folder(run_folder: Path) -> str:
-    config = run_folder / "config.yaml"
-    if not config.is_file():
-        raise UserError(f"{config}: not there, so name the data: data=<prepared folder or manifest>")
-    place = Path(OmegaConf.load(config).data.train[0])
-    return str(place.parent if place.name.endswith(".jsonl.gz") else place)
 
 
 def _safe(name: str) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from lhotse import CutSet
-from omegaconf import OmegaConf
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -23,7 +22,7 @@ from rich.progress import (
 from asr import checkpoint
 from asr.config import option
 from asr.data.manifest import load_cuts
-from asr.data.module import manifest_path
+from asr.data.module import manifest_path, training_folder
 from asr.emissions import Emissions, emissions
 from asr.environment import git_commit, write_json
 from asr.errors import UserError
@@ -92,7 +91,7 @@ def decode(path: Path, options: Options) -> Path:
     recognizer = Recognizer.load(file, device=device)
     recognizer.set_attention(options.attention or recognizer.config.attention, options.backend)
     run_folder = path if path.is_dir() else file.parent.parent
-    data = options.data or _training_folder(run_folder)
+    data = options.data or training_folder(run_folder)
     manifest = manifest_path(data, options.split)
     cuts = load_cuts(manifest)
     lm = f"-{Path(options.beam.lm).name.partition('.')[0]}" if options.beam.lm else ""
@@ -146,14 +145,6 @@ def decode(path: Path, options: Options) -> Path:
         f"encoder {encode_s / audio_s:.4f}, search {search_s / audio_s:.4f} on one core)"
     )
     return folder
-
-
-def _training_folder(run_folder: Path) -> str:
-    config = run_folder / "config.yaml"
-    if not config.is_file():
-        raise UserError(f"{config}: not there, so name the data: data=<prepared folder or manifest>")
-    place = Path(OmegaConf.load(config).data.train[0])
-    return str(place.parent if place.name.endswith(".jsonl.gz") else place)
 
 
 def _search(

@@ -9,6 +9,7 @@ import numpy as np
 from lhotse import CutSet
 from lhotse.cut import MonoCut
 from numpy.typing import NDArray
+from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
 from asr.config import option
@@ -63,8 +64,25 @@ def manifest_path(place: str, split: str) -> Path:
 
 def split_beside(place: str, split: str) -> Path:
     """Return the manifest of another split than training's: in the folder `place`, or beside the file."""
+    return prepared_folder(place) / f"{split}.cuts.jsonl.gz"
+
+
+def prepared_folder(place: str) -> Path:
+    """Return the folder `place`, or the one that the file `place` lies in."""
     path = Path(place)
-    return (path.parent if path.name.endswith(".jsonl.gz") else path) / f"{split}.cuts.jsonl.gz"
+    return path.parent if path.name.endswith(".jsonl.gz") else path
+
+
+def training_folder(run_folder: Path) -> str:
+    """Return the first prepared folder that a run was trained on.
+
+    Raises:
+        UserError: the folder doesn't say how its run was trained.
+    """
+    config = run_folder / "config.yaml"
+    if not config.is_file():
+        raise UserError(f"{config}: not there, so name the data: data=<prepared folder or manifest>")
+    return str(prepared_folder(OmegaConf.load(config).data.train[0]))
 
 
 def load_training_cuts(config: DataConfig) -> CutSet:
