@@ -174,15 +174,8 @@ def show(figures: list[Figure]) -> None:
     Console().print(table)
 
 
-def main() -> int:
-    """Read the options from the command line; a user's error is one line."""
+if __name__ == "__main__":
     try:
         show(run(parse(Options, sys.argv[1:])))
     except UserError as error:
-        print(f"long: {error.line}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        sys.exit(f"long: {error.line}")

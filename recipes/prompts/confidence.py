@@ -153,15 +153,8 @@ def _place(options: Options) -> Path:
     return Path(options.output) if options.output else model if model.is_dir() else model.parent
 
 
-def main() -> int:
-    """Read the options from the command line; a user's error is one line."""
+if __name__ == "__main__":
     try:
         run(parse(Options, sys.argv[1:]))
     except UserError as error:
-        print(f"confidence: {error.line}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        sys.exit(f"confidence: {error.line}")

@@ -1,5 +1,6 @@
 """What the kernels' tests share: instruction sets of this machine, random problems, poisoned padding."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -29,22 +30,42 @@ def instruction_sets() -> list[str]:
 
 
 @dataclass
-class Problem:
-    """Inputs of one call, float64, and a gradient of its output."""
+class Inputs:
+    """Queries, keys and values of one call, float64, and a gradient of its output."""
 
     q: Tensor
     k: Tensor
     v: Tensor
     grad: Tensor
-    groups: Tensor
-    query_lengths: Tensor
-    key_lengths: Tensor
-    clusters: int
 
     def inputs(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Return q, k and v in a type, as leaves."""
         q, k, v = (x.detach().to(dtype).requires_grad_() for x in (self.q, self.k, self.v))
         return q, k, v
+
+
+@dataclass
+class Problem(Inputs):
+    """A call of clustered attention."""
+
+    groups: Tensor
+    query_lengths: Tensor
+    key_lengths: Tensor
+    clusters: int
+
+
+def run(attend: Callable[..., Tensor], p: Inputs, dtype: torch.dtype) -> list[Tensor]:
+    """Return output and gradients."""
+    inputs = p.inputs(dtype)
+    out = attend(*inputs)
+    out.backward(p.grad.to(dtype))
+    return [out.detach(), *(x.grad for x in inputs if x.grad is not None)]
+
+
+def error(found: Tensor, exact: Tensor) -> float:
+    """Return the error relative to what is exact, in the norm over all elements."""
+    assert found.isfinite().all()
+    return float((found.double() - exact).norm() / exact.norm().clamp(min=1e-30))
 
 
 def problem(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import Problem, instruction_sets, needs_kernels, poison, problem
+from kernel_cases import Problem, error, instruction_sets, needs_kernels, poison, problem, run
 from torch import Tensor
 
 from attention_ext import library
@@ -39,18 +39,6 @@ def _call(
     if topk is None:
         return clustered(*shared, clusters=p.clusters, **options)
     return improved(*shared, clusters=p.clusters, topk=topk, **options)
-
-
-def run(attend: Attention, p: Problem, dtype: torch.dtype) -> list[Tensor]:
-    """Return output and gradients."""
-    inputs = p.inputs(dtype)
-    out = attend(*inputs)
-    out.backward(p.grad.to(dtype))
-    return [out.detach(), *(x.grad for x in inputs if x.grad is not None)]
-
-
-def error(found: Tensor, exact: Tensor) -> float:
-    return ((found.double() - exact).norm() / exact.norm().clamp(min=1e-30)).item()
 
 
 @pytest.fixture(params=instruction_sets())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import Problem, needs_kernels, poison, problem
+from kernel_cases import Problem, error, needs_kernels, poison, problem
 from torch import Tensor
 
 from attention_ext.clustered_attention.reference import centroid_scores, clustered_attention, membership
@@ -169,11 +169,6 @@ def emulate(
 def padded(p: Problem, dtype: torch.dtype) -> list[Tensor]:
     lengths = (p.query_lengths, p.key_lengths, p.key_lengths)
     return [poison(x, n).to(dtype) for x, n in zip((p.q, p.k, p.v), lengths, strict=True)]
-
-
-def error(found: Tensor, exact: Tensor) -> float:
-    assert found.isfinite().all()
-    return float((found.double() - exact).norm() / exact.norm().clamp(min=1e-30))
 
 
 @every_turn

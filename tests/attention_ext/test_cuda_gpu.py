@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import Problem, poison, problem
+from kernel_cases import Problem, error, poison, problem
 from torch import Tensor
 
 from attention_ext import why_unavailable
@@ -72,11 +72,6 @@ def run(
     out = function(*leaves)
     grads = torch.autograd.grad(out, leaves, p.grad.to(device, dtype))
     return [x.detach().cpu() for x in (out, *grads)]
-
-
-def error(found: Tensor, exact: Tensor) -> float:
-    assert found.isfinite().all()
-    return float((found.double() - exact).norm() / exact.norm().clamp(min=1e-30))
 
 
 def rounded(p: Problem, dtype: torch.dtype) -> Problem:

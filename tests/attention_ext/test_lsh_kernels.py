@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import instruction_sets, needs_kernels, poison
+from kernel_cases import Inputs, error, instruction_sets, needs_kernels, poison, run
 from torch import Tensor
 
 from attention_ext import library
@@ -18,20 +18,12 @@ Attention = Callable[..., Tensor]
 
 
 @dataclass
-class Problem:
-    """Inputs of one call, float64, and a gradient of its output."""
+class Problem(Inputs):
+    """A call of LSH attention."""
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    grad: Tensor
     buckets: Tensor
     lengths: Tensor
     chunk: int
-
-    def inputs(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = (x.detach().to(dtype).requires_grad_() for x in (self.q, self.k, self.v))
-        return q, k, v
 
 
 def problem(
@@ -56,16 +48,8 @@ def attend(attention: Attention, p: Problem, **options: Any) -> Attention:
     return lambda q, k, v: attention(q, k, v, p.buckets, p.lengths, chunk=p.chunk, **options)
 
 
-def run(attention: Attention, p: Problem, dtype: torch.dtype, **options: Any) -> list[Tensor]:
-    """Return output and gradients."""
-    inputs = p.inputs(dtype)
-    out = attend(attention, p, **options)(*inputs)
-    out.backward(p.grad.to(dtype))
-    return [out.detach(), *(x.grad for x in inputs if x.grad is not None)]
-
-
-def error(found: Tensor, exact: Tensor) -> float:
-    return ((found.double() - exact).norm() / exact.norm().clamp(min=1e-30)).item()
+def run_of(attention: Attention, p: Problem, dtype: torch.dtype, **options: Any) -> list[Tensor]:
+    return run(attend(attention, p, **options), p, dtype)
 
 
 @pytest.fixture(params=instruction_sets())
@@ -91,7 +75,7 @@ PROBLEMS = {
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_float64_equals_the_reference(name: str) -> None:
     p = PROBLEMS[name]()
-    ours, theirs = (run(x.lsh_attention, p, torch.float64) for x in (native, reference))
+    ours, theirs = (run_of(x.lsh_attention, p, torch.float64) for x in (native, reference))
     for found, exact in zip(ours, theirs, strict=True):
         assert error(found, exact) < 1e-12
 
@@ -100,8 +84,8 @@ def test_float64_equals_the_reference(name: str) -> None:
 @pytest.mark.parametrize("name", ["padded", "blocks", "largest heads"])
 def test_float32_is_as_exact_as_the_reference(name: str) -> None:
     p = PROBLEMS[name]()
-    exact = run(reference.lsh_attention, p, torch.float64)
-    ours, theirs = (run(x.lsh_attention, p, torch.float32) for x in (native, reference))
+    exact = run_of(reference.lsh_attention, p, torch.float64)
+    ours, theirs = (run_of(x.lsh_attention, p, torch.float32) for x in (native, reference))
     for found, other, truth in zip(ours, theirs, exact, strict=True):
         assert error(found, truth) <= 2 * error(other, truth)
 
@@ -109,8 +93,8 @@ def test_float32_is_as_exact_as_the_reference(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_types_are_as_exact_as_the_reference(dtype: torch.dtype) -> None:
     p = PROBLEMS["padded"]()
-    exact = run(reference.lsh_attention, p, torch.float64)
-    ours, theirs = (run(x.lsh_attention, p, dtype) for x in (native, reference))
+    exact = run_of(reference.lsh_attention, p, torch.float64)
+    ours, theirs = (run_of(x.lsh_attention, p, dtype) for x in (native, reference))
     for found, other, truth in zip(ours, theirs, exact, strict=True):
         assert found.dtype == dtype
         assert error(found, truth) <= 1.5 * error(other, truth)
@@ -150,11 +134,11 @@ def test_operators_pass_opcheck() -> None:
 def test_padding_is_never_read() -> None:
     """NaN behind the lengths of q, k, v and of the output's gradient; arbitrary buckets at padding."""
     p = problem(3, 2, 90, 16, 16, 2, 8, [90, 41, 0])
-    clean = run(native.lsh_attention, p, torch.float32)
+    clean = run_of(native.lsh_attention, p, torch.float32)
     p.q, p.k, p.v, p.grad = (poison(x, p.lengths) for x in (p.q, p.k, p.v, p.grad))
     padding = torch.arange(90) >= p.lengths[:, None]
     p.buckets = p.buckets.masked_fill(padding[:, None, None, :], -7)
-    for found, expected in zip(run(native.lsh_attention, p, torch.float32), clean, strict=True):
+    for found, expected in zip(run_of(native.lsh_attention, p, torch.float32), clean, strict=True):
         assert torch.equal(found, expected)
         assert (found.transpose(1, 2)[padding] == 0).all()
 
@@ -162,29 +146,29 @@ def test_padding_is_never_read() -> None:
 def test_an_utterance_alone_and_in_a_batch() -> None:
     for chunk in (8, 60):
         p = problem(2, 2, 90, 16, 16, 3, chunk, [90, 41])
-        together = run(native.lsh_attention, p, torch.float32)
+        together = run_of(native.lsh_attention, p, torch.float32)
         q, k, v, grad = (x[1:, :, :41] for x in (p.q, p.k, p.v, p.grad))
         alone = Problem(q, k, v, grad, p.buckets[1:, :, :, :41], p.lengths[1:], chunk)
-        for batch, single in zip(together, run(native.lsh_attention, alone, torch.float32), strict=True):
+        for batch, single in zip(together, run_of(native.lsh_attention, alone, torch.float32), strict=True):
             assert torch.equal(batch[1:, :, :41], single)
 
 
 def test_views_give_what_copies_give() -> None:
     p = problem(2, 3, 60, 16, 16, 2, 8)
-    expected = run(native.lsh_attention, p, torch.float32)
+    expected = run_of(native.lsh_attention, p, torch.float32)
     p.q, p.k, p.v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (p.q, p.k, p.v))
     p.grad = p.grad.mT.contiguous().mT
-    for found, same in zip(run(native.lsh_attention, p, torch.float32), expected, strict=True):
+    for found, same in zip(run_of(native.lsh_attention, p, torch.float32), expected, strict=True):
         assert torch.equal(found, same)
 
 
 def test_any_number_of_threads_gives_the_same_bits() -> None:
     p = problem(1, 2, 1500, 16, 16, 2, 32)
-    expected = run(native.lsh_attention, p, torch.float32)
+    expected = run_of(native.lsh_attention, p, torch.float32)
     for threads in (2, 3):
         torch.set_num_threads(threads)
         try:
-            found = run(native.lsh_attention, p, torch.float32)
+            found = run_of(native.lsh_attention, p, torch.float32)
         finally:
             torch.set_num_threads(1)
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
@@ -193,10 +177,10 @@ def test_any_number_of_threads_gives_the_same_bits() -> None:
 def test_large_logits_do_not_overflow() -> None:
     p = problem(1, 1, 60, 8, 8, 2, 8)
     p.q, p.k = p.q * 100, p.k * 100
-    exact = run(reference.lsh_attention, p, torch.float64)
-    for found, truth in zip(run(native.lsh_attention, p, torch.float64), exact, strict=True):
+    exact = run_of(reference.lsh_attention, p, torch.float64)
+    for found, truth in zip(run_of(native.lsh_attention, p, torch.float64), exact, strict=True):
         torch.testing.assert_close(found, truth, rtol=1e-9, atol=1e-9)
-    assert all(x.isfinite().all() for x in run(native.lsh_attention, p, torch.float32))
+    assert all(x.isfinite().all() for x in run_of(native.lsh_attention, p, torch.float32))
 
 
 def test_nan_in_a_valid_key_is_seen_by_those_who_see_the_key() -> None:
