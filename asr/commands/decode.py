@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from rich.progress import (
 from asr import checkpoint
 from asr.config import option
 from asr.data.manifest import load_cuts
-from asr.data.module import manifest_path, training_folder
+from asr.data.module import manifest_path, split_beside, training_folder
 from asr.emissions import Emissions, emissions
 from asr.environment import git_commit, write_json
 from asr.errors import UserError
@@ -49,7 +49,8 @@ class Options:
     decoder: str = option("greedy", help=" | ".join(DECODERS))
     beam: BeamConfig = field(default_factory=BeamConfig)
     tune: str = option(
-        "", help="first find lm_weight, word_score and size on this split, e.g. dev, and record them"
+        "",
+        help="first find lm_weight, word_score and size on this split (dev) or manifest, and record them",
     )
     tune_utterances: int = option(
         300, help="tune on at most so many utterances of the split, drawn at random"
@@ -70,12 +71,20 @@ def run(paths: list[Path], options: Options) -> None:
     print(f"hypotheses: {decode(Path(paths[0]), options)}")
 
 
-def decode(path: Path, options: Options) -> Path:
+def decode(
+    path: Path,
+    options: Options,
+    *,
+    weights_in: Path | None = None,
+    advance: Callable[[float], None] = lambda share: None,
+) -> Path:
     """Decode a split.
 
     Args:
         path: run folder or checkpoint.
         options: split, mechanism, decoder.
+        weights_in: folder that keeps the weights that were tuned; None: the run's.
+        advance: told the share of the utterances that is done.
 
     Returns:
         The folder with hyp.jsonl and decode.json (what was decoded how, and the seconds it took).
@@ -91,6 +100,7 @@ def decode(path: Path, options: Options) -> Path:
     recognizer = Recognizer.load(file, device=device)
     recognizer.set_attention(options.attention or recognizer.config.attention, options.backend)
     run_folder = path if path.is_dir() else file.parent.parent
+    weights_in = weights_in or run_folder
     data = options.data or training_folder(run_folder)
     manifest = manifest_path(data, options.split)
     cuts = load_cuts(manifest)
@@ -102,14 +112,14 @@ def decode(path: Path, options: Options) -> Path:
     with SearchPool(options.decoder, recognizer.tokenizer, options.beam, options.jobs) as pool:
         prepare_s = time.perf_counter() - started
         if options.tune:
-            _tune(recognizer, manifest_path(data, options.tune), pool, run_folder, options)
-        beam, source = tuned(run_folder, options.decoder, options.beam)
+            _tune(recognizer, _tuning_manifest(data, options.tune), pool, weights_in, options)
+        beam, source = tuned(weights_in, options.decoder, options.beam)
         if source:
             print(f"weights of {source}")
         if options.decoder in WEIGHTED:
             pool.reweight(beam.weights(options.decoder))
         started = time.perf_counter()
-        found, encode_s = _search(recognizer, cuts, pool, options)
+        found, encode_s = _search(recognizer, cuts, pool, options, advance)
         seconds = time.perf_counter() - started
     hypotheses = [_hypothesis(recognizer, found[cut.id].path, cut, beam.nbest) for cut in cuts]
     write_hypotheses(folder / "hyp.jsonl", hypotheses)
@@ -148,7 +158,11 @@ def decode(path: Path, options: Options) -> Path:
 
 
 def _search(
-    recognizer: Recognizer, cuts: CutSet, pool: SearchPool, options: Options
+    recognizer: Recognizer,
+    cuts: CutSet,
+    pool: SearchPool,
+    options: Options,
+    advance: Callable[[float], None],
 ) -> tuple[dict[str, Found], float]:
     """Return what was found in each utterance, and the seconds that the encoder took."""
     found: dict[str, Found] = {}
@@ -160,6 +174,7 @@ def _search(
             for result in results:
                 found[result.id] = result
                 progress.advance(row)
+            advance(len(found) / len(cuts))
 
         for batch in _emissions(recognizer, cuts, options):
             encode_s += batch.encode_s
@@ -179,10 +194,15 @@ def _emissions(recognizer: Recognizer, cuts: CutSet, options: Options) -> Iterat
     )
 
 
+def _tuning_manifest(data: str, split: str) -> Path:
+    """Return the manifest to tune on: the one named, or a split beside what is decoded."""
+    return Path(split) if split.endswith(".jsonl.gz") else split_beside(data, split)
+
+
 def _tune(
-    recognizer: Recognizer, manifest: Path, pool: SearchPool, run_folder: Path, options: Options
+    recognizer: Recognizer, manifest: Path, pool: SearchPool, weights_in: Path, options: Options
 ) -> None:
-    """Find the weights of the decoder on a split and record them with the run."""
+    """Find the weights of the decoder on a split and record them."""
     cuts = list(load_cuts(manifest))
     if len(cuts) > options.tune_utterances > 0:
         cuts = random.Random(0).sample(cuts, options.tune_utterances)
@@ -211,7 +231,7 @@ def _tune(
         "attention": recognizer.config.attention,
         "commit": git_commit(),
     }
-    path = record(run_folder, options.decoder, options.beam, best, trials, about)
+    path = record(weights_in, options.decoder, options.beam, best, trials, about)
     print(
         f"tuned on {len(cuts)} utterances of {options.tune} in {time.perf_counter() - started:.0f} s, "
         f"{len(trials)} trials: {_shown(trials[0])} → {_shown(best)}; {path}"
