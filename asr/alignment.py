@@ -1,5 +1,6 @@
 """Forced alignment: when each label and each word of a known transcript was said."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,11 @@ from torch import Tensor
 from asr.ctc import BLANK, frames_needed
 from asr.errors import UserError
 from asr.text.tokenizer import WORD_GAP, Tokenizer
+from asr.viterbi import best_path
+
+# torchaudio's search keeps a byte for each frame and state. Where they are more, `best_path` takes twice its
+# time and next to no memory.
+LARGEST_TABLE = 2**28
 
 PIECE_START = "▁"  # sentencepiece writes the space before a word so
 
@@ -49,8 +55,9 @@ def force_align(
 ) -> list[TokenSpan]:
     """Return the most probable frames of each label of a known transcript.
 
-    The best path of Graves et al. 2006 that spells `ids`, found by Viterbi search
-    (`torchaudio.functional.forced_align`): time and memory grow with T · U.
+    The best path of Graves et al. 2006 that spells `ids`, found by Viterbi search: by
+    `torchaudio.functional.forced_align`, or by `best_path` where its table would be large. Time grows with
+    T · U.
 
     Args:
         log_probs_TV: [T, V] log-probabilities of one utterance, without padded frames.
@@ -76,12 +83,18 @@ def force_align(
     if not ids:
         return []
     # On the CPU, where every version of torchaudio has it; the search is small beside the encoder.
-    path_1T, log_probs_1T = torchaudio.functional.forced_align(
-        log_probs_TV.detach().float().cpu().unsqueeze(0).contiguous(), torch.tensor([list(ids)]), blank=blank
-    )
-    if not bool(log_probs_1T.isfinite().all()):
+    log_probs_TV = log_probs_TV.detach().float().cpu().contiguous()
+    if T * (2 * len(ids) + 1) > LARGEST_TABLE:
+        path_T, log_prob = best_path(log_probs_TV, ids, blank)
+    else:
+        path_1T, log_probs_1T = torchaudio.functional.forced_align(
+            log_probs_TV.unsqueeze(0), torch.tensor([list(ids)]), blank=blank
+        )
+        path_T, log_prob = path_1T[0].long(), float(log_probs_1T.sum())
+    if not math.isfinite(log_prob):
         raise UserError(f"{utterance}: no path through the log-probabilities spells its transcript")
-    spans = torchaudio.functional.merge_tokens(path_1T[0], log_probs_1T[0].exp(), blank=blank)
+    probs_T = log_probs_TV.gather(1, path_T.unsqueeze(1)).squeeze(1).exp()
+    spans = torchaudio.functional.merge_tokens(path_T, probs_T, blank=blank)
     return [TokenSpan(span.start, span.end, min(1.0, float(span.score))) for span in spans]
 
 

@@ -22,9 +22,11 @@ WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json
 BYTES = "hex:"  # how bytes (a sentencepiece model) stand in JSON
 
 
-def is_portable(path: Path) -> bool:
-    """Whether this is such a folder, or a file of one."""
-    return _folder(path) is not None
+def portable_folder(path: Path) -> Path | None:
+    """Return the folder where `path` is such a folder, or a file of one."""
+    if path.is_dir() and any((path / name).is_file() for name in (WEIGHTS, TOKENIZER)):
+        return path
+    return path.parent if path.is_file() and path.name in (WEIGHTS, CONFIG, TOKENIZER) else None
 
 
 def write_portable(state: dict[str, Any], folder: Path) -> list[Path]:
@@ -60,7 +62,7 @@ def read_portable(path: Path) -> dict[str, Any]:
     Raises:
         UserError: a file that is missing, cut or changed.
     """
-    folder = _folder(path)
+    folder = portable_folder(path)
     if folder is None:
         raise UserError(f"{path}: expected an exported model ({WEIGHTS}, {CONFIG}, {TOKENIZER}), found none")
     settings = _read_settings(folder / CONFIG)
@@ -81,12 +83,6 @@ def read_portable(path: Path) -> dict[str, Any]:
     except (SafetensorError, ValueError) as error:
         raise UserError(f"{folder}: expected weights and a tokenizer, found {error}") from None
     return {"config": settings["config"], "tokenizer": tokenizer, "weights": weights}
-
-
-def _folder(path: Path) -> Path | None:
-    if path.is_dir() and any((path / name).is_file() for name in (WEIGHTS, TOKENIZER)):
-        return path
-    return path.parent if path.is_file() and path.name in (WEIGHTS, CONFIG, TOKENIZER) else None
 
 
 def _read_settings(path: Path) -> dict[str, Any]:

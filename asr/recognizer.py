@@ -16,12 +16,12 @@ from asr.ctc import CTCHead
 from asr.data.recording import read_recording
 from asr.encoder import Encoder, ModelConfig
 from asr.errors import UserError
-from asr.export import is_portable, read_portable
+from asr.export import portable_folder, read_portable
 from asr.features import FeatureConfig, FilterBanks, Normalisation
 from asr.search.decoder import Decoder
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.transcript import Transcript
-from asr.transcription import TranscriptionConfig, transcribe_samples
+from asr.transcription import TranscriptionConfig, transcribe_samples, tuned_decoder
 
 
 @dataclass
@@ -57,6 +57,8 @@ class Recognizer(nn.Module):
         super().__init__()
         self.config = config
         self.tokenizer = tokenizer
+        self.file: Path | None = None  # the checkpoint, or the exported model's folder, it was loaded from
+        self.run_folder: Path | None = None  # of that checkpoint; or the exported model's folder
         self.augment = augment or AugmentConfig()
         self.filter_banks = FilterBanks(config.features)
         features = config.features
@@ -94,7 +96,8 @@ class Recognizer(nn.Module):
 
         Args:
             path: anything that libsndfile or FFmpeg reads.
-            options: of `TranscriptionConfig`: `mode="chunked"`, `decoder="beam"`, …
+            options: of `TranscriptionConfig`: `mode="chunked"`, `decoder="beam"`, …; weights that `beam`
+                leaves open are those that `asr decode … tune=dev` has recorded in the run folder.
 
         Raises:
             UserError: the file can't be read, or is shorter than one frame.
@@ -114,13 +117,14 @@ class Recognizer(nn.Module):
         Args:
             path: anything that libsndfile or FFmpeg reads.
             config: how.
-            decoder: built from `config` before, for many files; None: built here.
+            decoder: built from `config` before, for many files; None: built here, by `tuned_decoder`.
 
         Raises:
             UserError: the file can't be read, or is shorter than one frame.
         """
         config.check()
         recording = read_recording(Path(path), self.config.features.sample_rate, config.channels)
+        decoder = decoder or tuned_decoder(self, config)[0]
         several = config.channels == "separate" and len(recording) > 1
         return [
             transcribe_samples(
@@ -195,7 +199,14 @@ class Recognizer(nn.Module):
             UserError: no such file, not a checkpoint, one that would run code when loaded, or an exported
                 model that was cut or changed.
         """
-        if is_portable(Path(path)):
-            return cls.from_state(read_portable(Path(path)), str(path)).to(device)
-        file = find(Path(path), checkpoint)
-        return cls.from_state(load_checkpoint(file)["recognizer"], str(file)).to(device)
+        folder = portable_folder(Path(path))
+        if folder:
+            file = run_folder = folder
+            state = read_portable(folder)
+        else:
+            file = find(Path(path), checkpoint)
+            run_folder = file.parent.parent
+            state = load_checkpoint(file)["recognizer"]
+        recognizer = cls.from_state(state, str(file)).to(device)
+        recognizer.file, recognizer.run_folder = file, run_folder
+        return recognizer

@@ -16,6 +16,7 @@ from asr.data.recording import Samples, is_silent
 from asr.errors import UserError
 from asr.search.decoder import BeamConfig, Decoder, build_decoder, text_of
 from asr.search.path import TokenPath, Word
+from asr.search.tune import tuned
 from asr.transcript import Transcript, split_segments, timed_words
 
 if TYPE_CHECKING:
@@ -63,6 +64,10 @@ class TranscriptionConfig:
             raise UserError(f"chunk_s={self.chunk_s}: expected seconds, or 0 for training's longest audio")
         if self.chunk_s and self.overlap_s > self.chunk_s / 2:
             raise UserError(f"overlap_s={self.overlap_s}: expected at most half of chunk_s={self.chunk_s}")
+        if self.beam.nbest != 1:
+            raise UserError(
+                f"beam.nbest={self.beam.nbest}: a transcript has one text, lists are asr decode's"
+            )
 
     def sizes_s(self, longest_s: float) -> tuple[float, float]:
         """Return chunk and overlap in seconds for a model that was trained on audio of up to `longest_s`."""
@@ -85,7 +90,7 @@ def transcribe_samples(
         samples: [samples] at the model's rate.
         config: how.
         name: of the file, for messages.
-        decoder: built from `config` before; None: built here.
+        decoder: built from `config` before; None: built here, by `tuned_decoder`.
         channel: number of the channel, if there are several.
 
     Raises:
@@ -99,7 +104,7 @@ def transcribe_samples(
         log.warning("%s: nothing but silence", name)
         return Transcript("", [], [], [], [], duration_s, low_confidence=True, channel=channel)
     log_probs_TV = emissions(recognizer, samples, config, name)
-    decoder = decoder or build_decoder(config.decoder, recognizer.tokenizer, config.beam)
+    decoder = decoder or tuned_decoder(recognizer, config)[0]
     path = decode_stretches(decoder, log_probs_TV, recognizer.frame_s)
     tokens = recognizer.tokenizer.tokens(path.ids)
     times_s = [round(frame * recognizer.frame_s, 3) for frame in path.frames]
@@ -132,6 +137,21 @@ def transcribe_samples(
         low_confidence=certain < limit,
         channel=channel,
     )
+
+
+def tuned_decoder(recognizer: "Recognizer", config: TranscriptionConfig) -> tuple[Decoder, str | None]:
+    """Build the decoder, with the weights that were tuned for it where `config.beam` leaves them open.
+
+    Returns:
+        The decoder, and where its weights come from; None: options and defaults alone.
+
+    Raises:
+        UserError: see `build_decoder`; a record of tuning that can't be read.
+    """
+    beam, source = config.beam, None
+    if recognizer.run_folder is not None:
+        beam, source = tuned(recognizer.run_folder, config.decoder, beam)
+    return build_decoder(config.decoder, recognizer.tokenizer, beam), source
 
 
 def confidence_limit(recognizer: "Recognizer", config: TranscriptionConfig) -> float:

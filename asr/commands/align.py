@@ -10,7 +10,6 @@ from lhotse.cut import MonoCut
 from rich.console import Console
 from rich.progress import track
 
-from asr import checkpoint
 from asr.alignment import AlignedToken, AlignedWord, align_text
 from asr.config import option
 from asr.data.audio import load_cut
@@ -60,13 +59,12 @@ def run(paths: list[Path], options: Options) -> None:
     """Align, say where the times are, and list what could not be aligned."""
     if not 1 <= len(paths) <= 2:
         raise UserError("asr align takes a run folder or checkpoint, and at most one audio file")
-    path = Path(paths[0])
     how = TranscriptionConfig(mode=options.mode, chunk_s=options.chunk_s, overlap_s=options.overlap_s)
     how.check()
-    file = checkpoint.find(path, options.checkpoint)
-    recognizer = Recognizer.load(file, device=options.device)
+    recognizer = Recognizer.load(paths[0], checkpoint=options.checkpoint, device=options.device)
     recognizer.set_attention(options.attention or recognizer.config.attention, options.backend)
-    run_folder = path if path.is_dir() else file.parent.parent
+    run_folder = recognizer.run_folder
+    assert run_folder is not None
     if len(paths) == 2:
         audio = Path(paths[1])
         utterances: Iterator[Utterance] = iter([_from_file(audio, options.text, recognizer)])

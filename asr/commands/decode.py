@@ -19,7 +19,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from asr import checkpoint
 from asr.config import option
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path, split_beside, training_folder
@@ -96,10 +95,10 @@ def decode(
         raise UserError(f"jobs={options.jobs}: decoder=cuda searches on the GPU, in this process")
     if options.tune and options.decoder not in WEIGHTED:
         raise UserError(f"tune={options.tune}: decoder={options.decoder} has no weights; beam and prefix do")
-    file = checkpoint.find(path, options.checkpoint)
-    recognizer = Recognizer.load(file, device=device)
+    recognizer = Recognizer.load(path, checkpoint=options.checkpoint, device=device)
     recognizer.set_attention(options.attention or recognizer.config.attention, options.backend)
-    run_folder = path if path.is_dir() else file.parent.parent
+    run_folder = recognizer.run_folder
+    assert run_folder is not None
     weights_in = weights_in or run_folder
     data = options.data or training_folder(run_folder)
     manifest = manifest_path(data, options.split)
@@ -128,7 +127,7 @@ def decode(
     lexicon = recognizer.tokenizer.lexicon
     rules = rules_beside(manifest)
     about = {
-        "checkpoint": str(file),
+        "checkpoint": str(recognizer.file),
         "manifest": str(manifest),
         "attention": recognizer.config.attention,
         "backend": recognizer.backend_on(torch.device(device).type),

@@ -13,10 +13,9 @@ from asr.config import option
 from asr.errors import UserError
 from asr.features import NORMALISATIONS
 from asr.recognizer import Recognizer
-from asr.search.decoder import build_decoder
 from asr.transcript import Transcript
 from asr.transcript_formats import FORMATS, write_transcript
-from asr.transcription import TranscriptionConfig
+from asr.transcription import TranscriptionConfig, tuned_decoder
 
 HELP = "transcribe audio files: asr transcribe exp/demo/full recording.wav"
 POSITIONAL = "<run folder or checkpoint> <audio file or folder> …"
@@ -51,7 +50,9 @@ def run(paths: list[Path], options: Options) -> None:
             f"format={options.format} of {len(files)} files: name a folder for them, output=<folder>"
         )
     recognizer = _load(Path(paths[0]), options)
-    decoder = build_decoder(options.decoder, recognizer.tokenizer, options.beam)
+    decoder, source = tuned_decoder(recognizer, options)
+    if source:
+        print(f"weights of {source}", file=sys.stderr)
     errors = []
     with _progress() as progress:
         task = progress.add_task("transcribing", total=len(files), file="")

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from asr import Recognizer
 from asr.cli import COMMANDS, main
 from asr.scoring.hypotheses import read_hypotheses
+from asr.search.decoder import BeamConfig, Weights
+from asr.search.tune import Trial, record
 
 
 def test_decode_and_score(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,6 +54,39 @@ def test_transcribe_prints_a_line_for_each_file(
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["file"] for line in lines] == files
     assert all(line["text"] and line["times_s"] for line in lines)
+
+
+def test_transcribing_takes_the_weights_that_decoding_tuned(
+    trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They may stand in an exported model's folder, too. What is said on the command line stays."""
+    wav = str(tone_corpus / "wav" / "test-0.wav")
+    assert main(["export", str(trained), f"out={tmp_path}"]) == 0
+    words = ["transcribe", str(tmp_path), wav, "decoder=beam"]
+    capsys.readouterr()
+    assert main(words) == 0
+    untuned = capsys.readouterr()
+    assert "weights of" not in untuned.err
+    dear = Trial(Weights(lm_weight=2.0, word_score=-1000.0, size=20), 1, 1, 1.0)  # as few words as can be
+    file = record(tmp_path, "beam", BeamConfig(), dear, [dear], {})
+    assert main(words) == 0
+    tuned = capsys.readouterr()
+    assert len(tuned.out.split()) < len(untuned.out.split())
+    assert f"weights of {file}: beam lm=none" in tuned.err
+    assert main([*words, "beam.word_score=-1"]) == 0
+    assert capsys.readouterr().out == untuned.out
+    assert Recognizer.load(tmp_path).transcribe(wav, decoder="beam").text == tuned.out.strip()
+    assert main([*words, "beam.nbest=3"]) == 1
+    assert "beam.nbest=3: a transcript has one text" in capsys.readouterr().err
+
+
+def test_an_exported_model_is_decoded_like_its_run(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
+    assert main(["export", str(trained), f"out={tmp_path}"]) == 0
+    assert main(["decode", str(tmp_path), f"data={tone_corpus}", "split=dev"]) == 0
+    assert main(["decode", str(trained), "split=dev"]) == 0
+    folders = (folder / "decode" / "dev" / "full-greedy" for folder in (tmp_path, trained))
+    exported, own = ((folder / "hyp.jsonl").read_text() for folder in folders)
+    assert exported == own
 
 
 @pytest.mark.parametrize("command", COMMANDS)
