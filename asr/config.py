@@ -75,6 +75,22 @@ def parse(schema: type[Options], words: list[str]) -> Options:
     return typing.cast(Options, OmegaConf.to_object(config))
 
 
+def divide(words: list[str], own: type, composed: type) -> tuple[list[str], list[str]]:
+    """Split `key=value` words into a command's own options and those that it hands to `compose`.
+
+    Raises:
+        UserError: a key that neither schema has (with the nearest known one).
+    """
+    mine = [key for key, *_ in describe(own)]
+    known = [*mine, *(key for key, *_ in describe(composed)), *_groups()]
+    for word in words:
+        key = word.partition("=")[0].lstrip("+~")
+        if key not in known:
+            raise UserError(f"unknown option {key!r}{did_you_mean(key, known)}")
+    taken = [word for word in words if word.partition("=")[0] in mine]
+    return taken, [word for word in words if word not in taken]
+
+
 def compose(schema: type[Options], name: str, words: list[str]) -> Options:
     """Build an options dataclass from Hydra's configuration `conf/<name>.yaml` and `key=value` words.
 

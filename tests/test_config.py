@@ -64,6 +64,15 @@ def test_compose_suggests_the_key_that_was_meant(word: str) -> None:
         config.compose(TrainConfig, "train", [word])
 
 
+def test_a_commands_own_words_are_divided_from_those_of_training() -> None:
+    words = ["rate=2", "model.layers=6", "inner.size=20", "model=wsj"]
+    divided = config.divide(words, Outer, TrainConfig)
+    assert divided == (["rate=2", "inner.size=20"], ["model.layers=6", "model=wsj"])
+    for word, meant in (("inner.sise=20", "inner.size"), ("model.layesr=6", "model.layers")):
+        with pytest.raises(UserError, match=f"did you mean '{meant}'"):
+            config.divide([word], Outer, TrainConfig)
+
+
 def test_compose_names_an_unknown_group_choice_and_a_bad_value() -> None:
     with pytest.raises(UserError, match="model=huge: no such configuration"):
         config.compose(TrainConfig, "train", ["model=huge"])

@@ -1,10 +1,12 @@
 """`asr advise`: which attention mechanism is fastest on your data and your machine."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -12,10 +14,11 @@ from rich.table import Table
 from asr import config
 from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import MECHANISMS, parse_name
-from asr.compare.advice import Expected, expect, positions, reason, recommend
+from asr.compare.advice import Expected, expect, positions, reason, recommend, usual_mechanisms
 from asr.compare.options import joined
 from asr.compare.watch import clock
 from asr.config import option
+from asr.data.concatenate import Concatenation
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
 from asr.errors import UserError
@@ -31,8 +34,14 @@ class Options:
     """What is measured, and how."""
 
     attentions: list[str] = option(
-        ["full", "lsh-1", "lsh-4", "clustered-100", "i-clustered-100"],
-        help="mechanisms of the softmax family",
+        [],
+        help="mechanisms of the softmax family; empty: full, lsh-1, lsh-4, and clustered and i-clustered "
+        "with 100 clusters, or 25 for short utterances",
+    )
+    longest: int = option(
+        4096,
+        help="longest sequence that is measured; beyond it time is extrapolated, with N² or with N",
+        unit="encoder positions",
     )
     device: str = option("auto", help="auto | cpu | cuda; on the CPU, CPU seconds count")
     threads: int = option(1, help="threads of the CPU")
@@ -40,14 +49,16 @@ class Options:
     seconds: float = option(
         3.0, help="time for the rounds of one length and pass; three are always made", unit="s"
     )
-    memory: bool = option(True, help="measure memory at the 95th percentile, in a process for each mechanism")
+    memory: bool = option(
+        True, help="measure memory at the 95th percentile, or the longest; in a process for each mechanism"
+    )
 
 
 def parse(words: list[str]) -> tuple[Options, TrainConfig]:
     """Split words into options of the benchmark and those of training."""
-    own = {key for key, *_ in config.describe(Options)}
-    options = config.parse(Options, [word for word in words if word.partition("=")[0] in own])
-    training = config.compose(TrainConfig, "train", [w for w in words if w.partition("=")[0] not in own])
+    own, others = config.divide(words, Options, TrainConfig)
+    options = config.parse(Options, own)
+    training = config.compose(TrainConfig, "train", others)
     options.attentions = joined(options.attentions)
     for name in options.attentions:
         if not issubclass(MECHANISMS[parse_name(name).mechanism].build, SoftmaxMechanism):
@@ -56,7 +67,7 @@ def parse(words: list[str]) -> tuple[Options, TrainConfig]:
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
     if options.device != "cpu" and not torch.cuda.is_available():
         raise UserError(f"device={options.device}: this machine has no CUDA device")
-    for name in ("threads", "rounds"):
+    for name in ("threads", "rounds", "longest"):
         if getattr(options, name) < 1:
             raise UserError(f"{name}={getattr(options, name)}: expected at least 1")
     return options, training
@@ -68,15 +79,22 @@ def run(paths: list[Path], asked: tuple[Options, TrainConfig]) -> None:
     if len(paths) != 1:
         raise UserError(f"asr advise takes one manifest or prepared folder, found {len(paths)}")
     manifest = manifest_path(str(paths[0]), "train")
-    durations_s = np.array([cut.duration for cut in load_cuts(manifest, require_text=False)])
+    cuts = load_cuts(manifest, require_text=False)
+    data = training.data
+    durations_s = Concatenation([cut.duration for cut in cuts], data.concatenate_s, training.seed).durations(
+        0
+    )
     frames = np.maximum(1, np.round(durations_s * 1000 / training.features.frame_shift_ms)).astype(np.int64)
     lengths = positions(frames, training.model.subsampling)
     quantiles = {q: round(float(np.quantile(lengths, q))) for q in QUANTILES}
     at = sorted(set(quantiles.values()))
+    names = options.attentions or usual_mechanisms(quantiles[0.95])
     console = Console()
-    console.print(_lengths(frames, training), highlight=False)
+    console.print(_lengths(len(cuts), frames, training), highlight=False)
+    for line in _warnings(durations_s, frames, training):
+        console.print(line, style="yellow", highlight=False)
     with Progress(console=console, transient=True) as progress:
-        steps = len(at) + (len(options.attentions) if options.memory else 0)
+        steps = len({min(n, options.longest) for n in at}) + (len(names) if options.memory else 0)
         task = progress.add_task("measuring", total=steps)
 
         def advance(what: str) -> None:
@@ -84,10 +102,11 @@ def run(paths: list[Path], asked: tuple[Options, TrainConfig]) -> None:
             progress.advance(task)
 
         expected = expect(
-            options.attentions,
+            names,
             lengths,
             at,
             training,
+            longest=options.longest,
             device=options.device,
             threads=options.threads,
             rounds=options.rounds,
@@ -95,7 +114,7 @@ def run(paths: list[Path], asked: tuple[Options, TrainConfig]) -> None:
             memory_at=quantiles[0.95] if options.memory else 0,
             advance=advance,
         )
-    console.print(_table(expected, at, options, training))
+    console.print(_table(expected, at, quantiles[0.95], options, training))
     taken = recommend(expected)
     frames_95 = round(float(np.quantile(frames, 0.95)))
     why = reason(expected, taken, frames_95, quantiles[0.95], options.device)
@@ -103,7 +122,7 @@ def run(paths: list[Path], asked: tuple[Options, TrainConfig]) -> None:
     console.print(why, highlight=False)
 
 
-def _lengths(frames: np.ndarray, training: TrainConfig) -> str:
+def _lengths(utterances: int, frames: NDArray[np.int64], training: TrainConfig) -> str:
     """Return the distribution of the lengths in words."""
     shown = (0.05, 0.5, 0.95, 1.0)
     names = ("5 %", "median", "95 %", "longest")
@@ -111,13 +130,32 @@ def _lengths(frames: np.ndarray, training: TrainConfig) -> str:
     factor = training.model.subsampling
     parts = [f"{name} {n:,} ({-(-n // factor):,})" for name, n in zip(names, found, strict=True)]
     seconds = float(frames.sum()) * training.features.frame_shift_ms / 1000
+    joined = ""
+    if training.data.concatenate_s:
+        joined = f", joined to {len(frames):,} of up to {training.data.concatenate_s:g} s"
     return (
-        f"{len(frames):,} utterances, {seconds / 3600:.2f} h; frames, and positions after subsampling by "
-        f"{factor}: {', '.join(parts)}"
+        f"{utterances:,} utterances{joined}, {seconds / 3600:.2f} h; frames, and positions after subsampling "
+        f"by {factor}: {', '.join(parts)}"
     )
 
 
-def _table(expected: list[Expected], at: list[int], options: Options, training: TrainConfig) -> Table:
+def _warnings(
+    durations_s: NDArray[np.float64], frames: NDArray[np.int64], training: TrainConfig
+) -> Iterator[str]:
+    """Yield what stands in the way of training on these utterances as they are."""
+    data = training.data
+    if not data.concatenate_s and (over := int((durations_s > data.max_duration_s).sum())):
+        yield (
+            f"{over:,} of them are longer than data.max_duration_s={data.max_duration_s:g}: training leaves "
+            "them out unless that is raised; they count here"
+        )
+    if over := int((frames > data.frames_per_batch).sum()):
+        yield f"{over:,} of them are longer than a batch, data.frames_per_batch={data.frames_per_batch:,}"
+
+
+def _table(
+    expected: list[Expected], at: list[int], positions_95: int, options: Options, training: TrainConfig
+) -> Table:
     model = training.model
     unit = "CPU ms" if options.device == "cpu" else "ms"
     title = (
@@ -126,14 +164,19 @@ def _table(expected: list[Expected], at: list[int], options: Options, training: 
     )
     table = Table("attention", title=title, title_justify="left")
     for length in at:
-        table.add_column(f"{unit} at {length:,}", justify="right")
+        about = "≈ " if length > options.longest else ""
+        table.add_column(f"{about}{unit} at {length:,}", justify="right")
     table.add_column("an epoch", justify="right")
-    table.add_column("attention's memory in a layer, MiB", justify="right")
+    if options.memory:
+        measured = min(positions_95, options.longest)
+        table.add_column(f"attention in a layer, MiB at {measured:,}", justify="right")
     for entry in expected:
         steps = [f"{1000 * entry.step_s[length]:.1f}" for length in at]
-        memory = "–" if entry.memory_mib is None else f"{entry.memory_mib:.0f}"
-        table.add_row(entry.name, *steps, clock(entry.epoch_s), memory)
+        memory = [] if entry.memory_mib is None else [f"{entry.memory_mib:.0f}"]
+        table.add_row(entry.name, *steps, clock(entry.epoch_s), *memory)
     table.caption = (
         "forward and backward of the encoder; loading, features, CTC loss and optimiser are not in it"
     )
+    if at[-1] > options.longest:
+        table.caption += f"\n≈ extrapolated from {options.longest:,} positions, full attention's with N²"
     return table

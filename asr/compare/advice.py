@@ -18,6 +18,9 @@ from asr.train_config import TrainConfig
 
 WORTH = 0.9  # a mechanism replaces one that is nearer to full attention if it takes less than this share
 EXACT = "full"
+QUADRATIC = ("full", "shared-full", "oracle-top")  # the others' time grows with N, or hardly faster
+MANY_CLUSTERS, FEW_CLUSTERS = 100, 25
+LONG = 400  # positions from which on many clusters are still few beside them
 # The nearer to full attention, the earlier: tables 1 and 4 of *Fast Transformers with Clustered Attention*.
 NEARNESS = ("full", "shared-full", "oracle-top", "i-clustered", "lsh", "clustered")
 
@@ -29,7 +32,8 @@ class Expected:
     Attributes:
         name: of the mechanism.
         step_s: seconds of a training step by length (encoder positions): attention in all layers, and the
-            rest of the encoder, which is the same for all mechanisms.
+            rest of the encoder, which is the same for all mechanisms. Beyond the longest that was measured,
+            extrapolated.
         attention_share: of the step at the longest of these lengths, 0 … 1.
         epoch_s: of all utterances, each at its own length.
         memory_mib: peak memory of attention in one layer, forward and backward; None if not measured.
@@ -40,6 +44,12 @@ class Expected:
     attention_share: float
     epoch_s: float
     memory_mib: float | None
+
+
+def usual_mechanisms(positions_95: int) -> list[str]:
+    """Return what is worth measuring for a 95th percentile of so many encoder positions."""
+    clusters = MANY_CLUSTERS if positions_95 > LONG else FEW_CLUSTERS
+    return ["full", "lsh-1", "lsh-4", f"clustered-{clusters}", f"i-clustered-{clusters}"]
 
 
 def positions(frames: NDArray[np.int64], subsampling: int) -> NDArray[np.int64]:
@@ -53,6 +63,7 @@ def expect(
     at: Sequence[int],
     training: TrainConfig,
     *,
+    longest: int,
     device: str,
     threads: int,
     rounds: int,
@@ -65,36 +76,50 @@ def expect(
     Args:
         names: mechanisms of the softmax family.
         lengths: [utterances] encoder positions of each.
-        at: lengths to measure at, ascending, each in a batch that fills the frame budget.
+        at: lengths to tell of, ascending, each in a batch that fills the frame budget.
         training: model sizes and frame budget.
+        longest: that is measured. Beyond it a position costs as much as there, but for the attention of
+            mechanisms that are quadratic, where it grows with the length.
         device: `cpu`, timed in CPU seconds, or `cuda`, by the wall clock.
         threads: of the CPU.
         rounds, seconds: see `asr.benchmark.measure`.
-        memory_at: length at which memory is measured; 0: nowhere.
+        memory_at: length at which memory is measured, at most `longest`; 0: nowhere.
         advance: told what is measured next.
     """
     model = training.model
     clock = "cpu" if device == "cpu" else "wall"
     timings: dict[int, dict[str, Timing]] = {}
-    rest_s: dict[int, float] = {}
-    for length in at:
+    rest: list[float] = []  # seconds a position, as `attention`
+    measured = sorted({min(length, longest) for length in at})
+    for length in measured:
         advance(f"{length} positions")
         problem = _problem(length, training, device)
         found = measure(list(names), problem, EXACT, clock, threads, rounds, seconds)
         timings[length] = {x.name: x for x in found if x.passes == "forward+backward"}
-        rest_s[length] = rest_of_step_s(problem, training, clock, threads)
+        rest.append(rest_of_step_s(problem, training, clock, threads) / (length * problem.batch))
     memory: dict[str, float] = {}
     for name in names if memory_at else ():
         advance(f"memory of {name}")
-        memory[name] = peak_memory_bytes(name, _problem(memory_at, training, device)) / 2**20
+        problem = _problem(min(memory_at, longest), training, device)
+        memory[name] = peak_memory_bytes(name, problem) / 2**20
+
+    def attention(name: str, n: NDArray[np.int64]) -> NDArray[np.float64]:
+        taken_s = [model.layers * timings[x][name].median_s for x in measured]
+        known = [
+            s / (x * _problem(x, training, device).batch) for s, x in zip(taken_s, measured, strict=True)
+        ]
+        growth = np.maximum(n / measured[-1], 1.0) if parse_name(name).mechanism in QUADRATIC else 1.0
+        return np.asarray(np.interp(n, measured, known) * growth)
+
     expected = []
     for name in names:
-        attention_s = {n: model.layers * timings[n][name].median_s for n in at}
-        step_s = {n: attention_s[n] + rest_s[n] for n in at}
-        per_position = [step_s[n] / (n * _problem(n, training, device).batch) for n in at]
-        epoch_s = float((np.interp(lengths, list(at), per_position) * lengths).sum())
-        share = attention_s[at[-1]] / step_s[at[-1]]
-        expected.append(Expected(name, step_s, share, epoch_s, memory.get(name)))
+        epoch_s = float(((attention(name, lengths) + np.interp(lengths, measured, rest)) * lengths).sum())
+        shown = np.array(at)
+        mixing = attention(name, shown)
+        step = mixing + np.interp(shown, measured, rest)
+        sizes = [n * _problem(n, training, device).batch for n in at]
+        step_s = {n: float(cost * size) for n, cost, size in zip(at, step, sizes, strict=True)}
+        expected.append(Expected(name, step_s, float(mixing[-1] / step[-1]), epoch_s, memory.get(name)))
     return expected
 
 
@@ -180,5 +205,8 @@ def reason(
             f"{head}{fastest.name} is the fastest on {where}, yet {taken.name} is nearer to full attention "
             f"and takes only {lost:.0f} % longer"
         )
+    exact = next((entry for entry in expected if entry.name == EXACT), taken)
+    if taken is not exact and f"before {EXACT}" not in said:
+        said += f"; {EXACT} takes {exact.epoch_s / taken.epoch_s:.1f} times as long"
     share = f"attention is {100 * taken.attention_share:.0f} % of its step at {longest:,} positions"
     return f"{said}; {share}."

@@ -13,7 +13,7 @@ import numpy as np
 from asr.compare.candidates import NOT_PROTOCOL, flat
 from asr.compare.cells import Cell, State, log_path, read_state
 from asr.compare.plan import Plan, timing_cells
-from asr.compare.results import CurvePoint, Evaluation, Failure, Results, Split, Training
+from asr.compare.results import METRICS, CurvePoint, Evaluation, Failure, Results, Split, Training
 from asr.config import to_dict
 from asr.data.manifest import load_cuts
 from asr.environment import describe_environment, file_digest
@@ -60,8 +60,8 @@ def _protocol(plan: Plan) -> dict[str, Any]:
         "seeds": options.seeds,
         "evaluate": options.evaluate,
         "splits": list(dict.fromkeys(split for _, _, split, _ in plan.evaluations)),
-        "decoder": options.decoder,
-        "decode": options.decode,
+        "metric": options.metric,
+        **plan.decoding.described(),
         "timing_repeats": options.timing_repeats,
         "device": options.device,
         "threads": plan.protocol.trainer.threads,
@@ -154,15 +154,14 @@ def _evaluation(
     state = read_state(plan.folder, cell.name)
     status, error = _status(plan, cell, state)
     folder = plan.folder / cell.name
-    options = plan.options
     words = ["asr", "decode", str(plan.run_folder(label, seed)), f"split={split}", f"attention={attention}"]
-    words += [f"decoder={options.decoder}", f"data={plan.manifests[split]}", *options.decode]
+    words += [f"data={plan.manifests[split]}", *plan.decoding.words()]
     evaluation = Evaluation(
         candidate=label,
         seed=seed,
         split=split,
         attention=attention,
-        decoder=options.decoder,
+        decoder=plan.decoding.options.decoder,
         folder=cell.name,
         status=status,
         error=error,
@@ -171,16 +170,25 @@ def _evaluation(
     if status != "done":
         return evaluation
     score = json.loads((folder / "score.json").read_text())
-    evaluation.rates = {name: score[name] for name in ("per", "wer", "cer") if name in score}
+    evaluation.rates = _rates(score)
     evaluation.audio_s, evaluation.utterances = score["audio_s"], score["utterances"]
     about = json.loads((folder / "decode.json").read_text())
     evaluation.decode_s, evaluation.backend = about["decode_s"], about["backend"]
+    evaluation.beam = about["beam"]
     planned = next(x for x in plan.candidates if x.candidate.label == label)
     if seed == planned.candidate.seeds[0]:
         found = times.get((label, split, attention), {})
         evaluation.forward_s, evaluation.forward_cpu_s = found.get("forward_s"), found.get("forward_cpu_s")
         evaluation.forward_repeats_s = found.get("forward_repeats_s", [])
     return evaluation
+
+
+def _rates(score: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the error rates of a score.json, official ones as `official`, `official-swbd` …"""
+    rates = {name: score[name] for name in METRICS if name in score}
+    for subset, found in score.get("official", {}).items():
+        rates["official" if subset == "all" else f"official-{subset}"] = found
+    return rates
 
 
 def _times(plan: Plan) -> dict[tuple[str, str, str], dict[str, Any]]:

@@ -1,13 +1,15 @@
 """Options of `asr compare`: its own, and those of training that all candidates share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from asr import config
 from asr.attention import parse_name
 from asr.budget import CLOCKS
+from asr.compare.results import METRICS, OFFICIAL
 from asr.config import option
 from asr.errors import UserError
+from asr.search.decoder import DECODERS, BeamConfig
 from asr.train_config import TrainConfig
 
 # Options of training that comparing decides itself, and what to say instead.
@@ -44,8 +46,21 @@ class CompareConfig:
     steps: int = option(0, help="… optimiser steps; or else …")
     epochs: int = option(0, help="… epochs; 0: as the recipe says")
     splits: list[str] = option(["test"], help="splits of the data, or manifests, to evaluate on")
-    decoder: str = option("greedy", help="greedy | beam")
-    decode: list[str] = option([], help="further options of asr decode, e.g. [beam.size=20]")
+    metric: str = option(
+        "",
+        help="error rate that heads tables and figures: per | wer | cer | official; "
+        "empty: of words for decoder=beam, else the first that there is",
+    )
+    decoder: str = option("greedy", help=" | ".join(DECODERS))
+    beam: BeamConfig = field(default_factory=BeamConfig)
+    tune: str = option(
+        "",
+        help="find the weights of the search for every model and mechanism on this split, e.g. dev; "
+        "empty: beam.lm_weight and beam.word_score are those of all",
+    )
+    tune_utterances: int = option(300, help="tune on at most so many utterances of the split")
+    jobs: int = option(1, help="processes that search")
+    decode: list[str] = option([], help="further options of asr decode, e.g. [checkpoint=best]")
     timing_repeats: int = option(3, help="forward passes over a split, of which the median counts")
     device: str = option("auto", help="of evaluation: auto | cpu | cuda")
     folder: str = option("", help="where everything goes; empty: exp/compare/<recipe>")
@@ -77,9 +92,8 @@ def parse(words: list[str]) -> Request:
     Raises:
         UserError: an unknown option, a value that can't be, or nothing to compare.
     """
-    own = {key for key, *_ in config.describe(CompareConfig)}
-    options = config.parse(CompareConfig, [word for word in words if word.partition("=")[0] in own])
-    shared = [word for word in words if word.partition("=")[0] not in own]
+    own, shared = config.divide(words, CompareConfig, TrainConfig)
+    options = config.parse(CompareConfig, own)
     for word in shared:
         key = word.partition("=")[0]
         if key in DECIDED:
@@ -114,6 +128,12 @@ def joined(names: list[str]) -> list[str]:
     return [parse_name(name).name for name in whole]
 
 
+def check_metric(metric: str) -> None:
+    """Raise a `UserError` for what is no error rate; empty is none in particular."""
+    if metric and metric.partition("-")[0] not in (*METRICS, OFFICIAL):
+        raise UserError(f"metric={metric}: expected {' | '.join((*METRICS, OFFICIAL))}")
+
+
 def _check(options: CompareConfig) -> None:
     if not options.attentions and not options.candidates:
         raise UserError("nothing to compare: attentions=[full,i-clustered-25], or candidates=[…]")
@@ -123,8 +143,7 @@ def _check(options: CompareConfig) -> None:
         raise UserError(f"budget_clock={options.budget_clock!r}: expected {' | '.join(CLOCKS)}")
     if options.changed not in ("refuse", "rerun"):
         raise UserError(f"changed={options.changed!r}: expected refuse | rerun")
-    if options.decoder not in ("greedy", "beam"):
-        raise UserError(f"decoder={options.decoder!r}: expected greedy | beam")
+    check_metric(options.metric)
     if options.timing_repeats < 1:
         raise UserError(f"timing_repeats={options.timing_repeats}: expected at least 1")
     if not options.seeds or not options.splits:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from asr import checkpoint, config
-from asr.commands.decode import Options as DecodeOptions
 from asr.compare.candidates import Planned, evaluated_with, flat, plan_candidates
 from asr.compare.cells import Cell, discard, is_done, read_state
+from asr.compare.decoding import Decoding, plan_decoding
 from asr.compare.options import CompareConfig, Request
 from asr.compare.reuse import IMMATERIAL, find_run
 from asr.config import to_dict
@@ -31,6 +31,7 @@ class Plan:
         protocol: options of training that all candidates share.
         candidates: parents before those finetuned from them.
         manifests: by split; train and dev among them, but for a recipe without recordings.
+        decoding: how all evaluations decode.
         trainings: by candidate and seed.
         evaluations: by candidate, seed, split and mechanism.
         reused: run folders of trainings that were there before, by the cell's name.
@@ -41,6 +42,7 @@ class Plan:
     protocol: TrainConfig
     candidates: list[Planned]
     manifests: dict[str, Path]
+    decoding: Decoding
     trainings: dict[tuple[str, int], Cell]
     evaluations: dict[tuple[str, int, str, str], Cell]
     reused: dict[str, Path]
@@ -74,7 +76,8 @@ def make_plan(request: Request) -> Plan:
     protocol = config.compose(TrainConfig, "train", request.words)
     candidates = plan_candidates(request)
     folder = Path(options.folder or Path("exp", "compare", protocol.recipe.name))
-    manifests = find_manifests(protocol, options.splits)
+    decoding = plan_decoding(options)
+    manifests = find_manifests(protocol, [*options.splits, *([options.tune] if options.tune else [])])
     hashes = {name: file_digest(path) for name, path in manifests.items()}
     trainings: dict[tuple[str, int], Cell] = {}
     for planned in candidates:
@@ -83,7 +86,7 @@ def make_plan(request: Request) -> Plan:
     wanted = options.evaluate or list(dict.fromkeys(x.candidate.attention for x in candidates))
     evaluations = {
         (planned.candidate.label, seed, split, attention): _evaluation(
-            trainings[planned.candidate.label, seed], split, manifests[split], attention, options, hashes
+            trainings[planned.candidate.label, seed], split, attention, decoding, manifests, hashes
         )
         for planned in candidates
         for seed in planned.candidate.seeds
@@ -97,7 +100,7 @@ def make_plan(request: Request) -> Plan:
         found = None if ours or options.reuse == "none" or cell.needs else find_run(place, cell.settings)
         if found:
             reused[cell.name] = found
-    return Plan(request, folder, protocol, candidates, manifests, trainings, evaluations, reused)
+    return Plan(request, folder, protocol, candidates, manifests, decoding, trainings, evaluations, reused)
 
 
 def find_manifests(protocol: TrainConfig, splits: list[str]) -> dict[str, Path]:
@@ -116,8 +119,11 @@ def find_manifests(protocol: TrainConfig, splits: list[str]) -> dict[str, Path]:
     dev = protocol.data.dev
     found["dev"] = manifest_path(dev, "dev") if dev else split_beside(places[0], "dev")
     for split in splits:
-        named = split.endswith(".jsonl.gz")
-        found[split_name(split)] = Path(split) if named else split_beside(places[0], split)
+        name = split_name(split)
+        if not split.endswith(".jsonl.gz"):
+            found.setdefault(name, split_beside(places[0], split))
+        elif os.path.abspath(found.setdefault(name, Path(split))) != os.path.abspath(split):
+            raise UserError(f"{split}: there is another manifest called {name}, {found[name]}: rename one")
     for name, path in found.items():
         if not path.is_file():
             there = sorted(split_name(str(file)) for file in path.parent.glob("*.jsonl.gz"))
@@ -200,22 +206,22 @@ def _training(
 def _evaluation(
     training: Cell,
     split: str,
-    manifest: Path,
     attention: str,
-    options: CompareConfig,
+    decoding: Decoding,
+    manifests: dict[str, Path],
     hashes: dict[str, str],
 ) -> Cell:
-    decoding = to_dict(config.parse(DecodeOptions, options.decode))
-    decoding |= {"split": split, "data": str(manifest), "attention": attention, "decoder": options.decoder}
-    decoding |= {"device": options.device, "output": ""}
-    settings = {
-        "training": training.key,
-        "options": decoding,
-        "data": hashes[split],
-        "threads": training.settings["options"]["trainer.threads"],
-    }
+    settings = decoding.settings()
+    settings["options"] |= {"split": split, "data": str(manifests[split]), "attention": attention}
+    settings |= {"training": training.key, "data": hashes[split]}
+    settings |= {"threads": training.settings["options"]["trainer.threads"]}
+    if decoding.options.tune:
+        tune = split_name(decoding.options.tune)
+        settings["options"]["tune"] = str(manifests[tune])
+        settings["tune"] = hashes[tune]
     name = training.name.replace("trainings/", "evaluations/")
-    return Cell(f"{name}/{split}/{attention}-{options.decoder}", "evaluation", settings, training.name)
+    path = f"{name}/{split}/{decoding.system(attention)}"
+    return Cell(path, "evaluation", settings, training.name, decoding.free())
 
 
 def timing_cells(plan: Plan) -> list[Cell]:
@@ -224,13 +230,20 @@ def timing_cells(plan: Plan) -> list[Cell]:
     cells = []
     for split in dict.fromkeys(split for _, _, split, _ in plan.evaluations):
         models = [
-            {"label": label, "attention": attention, "training": cell.needs, "key": cell.key}
+            # Not the evaluation's key: what decodes has no part in the encoder's time.
+            {
+                "label": label,
+                "attention": attention,
+                "training": cell.needs,
+                "key": cell.settings["training"],
+            }
             for (label, seed, of, attention), cell in plan.evaluations.items()
             if of == split and seed == first[label] and is_done(plan.folder, cell)
         ]
         settings = {
             "models": models,
             "manifest": str(plan.manifests[split]),
+            "data": next(x.settings["data"] for key, x in plan.evaluations.items() if key[2] == split),
             "repeats": plan.options.timing_repeats,
             "frames_per_batch": plan.protocol.data.frames_per_batch,
             "device": plan.options.device,

@@ -7,10 +7,11 @@ were named on the command line.
 from dataclasses import dataclass, field
 from typing import Any
 
-from asr.compare.estimates import Estimate, over_seeds
+from asr.compare.estimates import Estimate, over_seeds, pareto_front
 
 FORMAT = 1
-METRICS = ("per", "wer", "cer")  # the first that there is heads every table
+METRICS = ("per", "wer", "cer")  # in this order, unless the protocol says which one heads tables and figures
+OFFICIAL = "official"  # of a test set with a reference in NIST's formats; subsets: `official-swbd`
 
 
 @dataclass
@@ -128,6 +129,16 @@ class Training:
     curve: list[CurvePoint] = field(default_factory=list)
     command: str = ""
 
+    def epoch_s(self, clock: str) -> float | None:
+        """Return the seconds of one pass over the training data, by `wall` or `cpu` clock."""
+        if clock == "wall":
+            return self.seconds_per_epoch
+        return self.train_cpu_s / self.epochs if self.train_cpu_s is not None and self.epochs else None
+
+    def best_s(self, clock: str) -> float | None:
+        """Return the time to convergence, by `wall` or `cpu` clock."""
+        return self.time_to_best_cpu_s if clock == "cpu" else self.time_to_best_s
+
 
 @dataclass
 class Evaluation:
@@ -137,12 +148,12 @@ class Evaluation:
         candidate, seed: the model.
         split: key of `Results.data`.
         attention: mechanism it is run with.
-        decoder: greedy | beam.
+        decoder: greedy | beam | prefix | cuda.
         folder: of hyp.jsonl and score.json.
         status: done | failed | missing.
         error: one line, where it failed.
-        rates: by metric (per, wer, cer): what score.json has: rate, interval, substitutions, deletions,
-            insertions, length.
+        rates: by metric (per, wer, cer, official …): what score.json has: rate, interval, substitutions,
+            deletions, insertions, length.
         forward_s: wall-clock time of a full forward pass of encoder and CTC head over the split, the median
             of repeats that were interleaved over all models and mechanisms. It is measured with the first
             seed of a candidate; other seeds have None.
@@ -152,6 +163,7 @@ class Evaluation:
         utterances: in the split.
         decode_s: time of loading, forward pass and search.
         backend: native | reference, the one really used.
+        beam: options of the search as they were used, tuned weights among them; None for greedy.
         command: how to evaluate it again.
     """
 
@@ -171,6 +183,7 @@ class Evaluation:
     utterances: int | None = None
     decode_s: float | None = None
     backend: str | None = None
+    beam: dict[str, Any] | None = None
     command: str = ""
 
 
@@ -194,7 +207,7 @@ class Results:
         recipe: its name.
         created: ISO 8601 in UTC.
         protocol: what all candidates share: `training` (options of `asr train`), `budget`, `seeds`,
-            `evaluate`, `splits`, `decoder`, `clock`, `threads`.
+            `evaluate`, `splits`, `metric`, `decoder`, `beam`, `files` (hashes), `clock`, `threads`.
         environment: commit, hardware, versions.
         data: by split; `train` and `dev` among them.
         candidates, trainings, evaluations, failures: in the order of the command line.
@@ -211,6 +224,11 @@ class Results:
     evaluations: list[Evaluation]
     failures: list[Failure]
     format: int = FORMAT
+
+    @property
+    def clock(self) -> str:
+        """Return the clock that costs are told by: `wall` or `cpu`."""
+        return str(self.protocol.get("clock", "wall"))
 
     def candidate(self, label: str) -> Candidate:
         """Return the candidate of a label."""
@@ -247,9 +265,18 @@ class Results:
         """Return the splits that were evaluated on."""
         return list(dict.fromkeys(x.split for x in self.evaluations))
 
-    def metrics(self) -> list[str]:
-        """Return the error rates that there are; the first one heads every table."""
-        return [name for name in METRICS if any(name in x.rates for x in self.evaluations)]
+    def metrics(self, split: str | None = None) -> list[str]:
+        """Return the error rates that there are, of a split or of all splits.
+
+        The first one heads tables and figures: the one that was asked for, or that of words where only
+        words are searched for.
+        """
+        evaluations = [x for x in self.evaluations if split in (None, x.split)]
+        found = dict.fromkeys(name for x in evaluations for name in x.rates)
+        asked = self.protocol.get("metric")
+        first = [asked] if asked else [OFFICIAL, "wer"] if self.protocol.get("decoder") == "beam" else []
+        order = [*first, *METRICS, *found]
+        return sorted(found, key=order.index)
 
     def error_rate(
         self, label: str, split: str, metric: str, attention: str | None = None
@@ -267,10 +294,19 @@ class Results:
             return Estimate(found[0]["rate"], low, high, 1, "utterances")
         return over_seeds([rate["rate"] for rate in found])
 
-    def forward_s(
-        self, label: str, split: str, attention: str | None = None, clock: str = "wall"
-    ) -> float | None:
-        """Return the time of a full forward pass over a split in seconds, by `wall` or `cpu` clock."""
-        name = "forward_s" if clock == "wall" else "forward_cpu_s"
+    def forward_s(self, label: str, split: str, attention: str | None = None) -> float | None:
+        """Return the time of a full forward pass over a split in seconds, by the comparison's clock."""
+        name = "forward_cpu_s" if self.clock == "cpu" else "forward_s"
         values = [getattr(x, name) for x in self.evaluations_of(label, split, attention)]
         return next((value for value in values if value is not None), None)
+
+    def front(self, split: str) -> list[str]:
+        """Return the candidates that no other one beats in both time and error rate, the fastest first."""
+        points = {}
+        for candidate in self.candidates:
+            seconds = self.forward_s(candidate.label, split)
+            rate = self.error_rate(candidate.label, split, next(iter(self.metrics(split)), ""))
+            if seconds is not None and rate is not None:
+                points[candidate.label] = (seconds, rate.mean)
+        labels = list(points)
+        return [labels[i] for i in pareto_front(list(points.values()))]

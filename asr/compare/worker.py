@@ -82,9 +82,14 @@ def _evaluate(folder: Path, cell: Cell) -> dict[str, Any]:
     if cell.settings["threads"]:
         torch.set_num_threads(cell.settings["threads"])
     run = folder / read_state(folder, cell.needs).result["run"]
-    options = from_dict(decode.Options, cell.settings["options"], cell.name)
+    options = from_dict(decode.Options, cell.settings["options"] | cell.free, cell.name)
     options.output = str(folder / cell.name)
-    decode.decode(run, options)
+    decode.decode(
+        run,
+        options,
+        weights_in=folder / cell.name,
+        advance=lambda share: write_fraction(folder / cell.name / "fraction", share),
+    )
     score.run([options.output], score.Options(details=False), console=Console(file=sys.stdout))
     return {}
 

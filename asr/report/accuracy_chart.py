@@ -5,11 +5,11 @@ from typing import Any, Literal
 
 import altair as alt
 
-from asr.compare.estimates import Estimate, pareto_front
+from asr.compare.estimates import Estimate
 from asr.compare.results import Results
+from asr.compare.words import clock_words, mechanism_words, metric_words, percent, seconds
 from asr.report import theme
 from asr.report.figure import Figure, Panel, Provenance, Series, spec_of
-from asr.report.words import clock_words, error_words, mechanism_words, percent, seconds
 
 EXCHANGED = "exchanged at evaluation"
 Anchor = tuple[Literal["left", "right"], int, int]
@@ -29,22 +29,22 @@ LETTER, LINE = 6.3, 13.0  # size of a letter of the labels, pixels
 
 def figure(results: Results, provenance: Provenance) -> Figure | None:
     """Return the figure, one panel a split; None where no forward pass was timed."""
-    if not results.metrics():
-        return None
-    metric = results.metrics()[0]
-    clock = str(results.protocol.get("clock", "wall"))
-    of_split = {split: points(results, split, metric, clock) for split in results.splits()}
-    of_split = {split: rows for split, rows in of_split.items() if rows}
+    clock = results.clock
+    metrics = {split: results.metrics(split)[0] for split in results.splits() if results.metrics(split)}
+    of_split = {split: rows for split in metrics if (rows := points(results, split, metrics[split]))}
     if not of_split:
         return None
+    named = " and ".join(dict.fromkeys(metric_words(metrics[split]) for split in of_split))
     panels = [
-        Panel(f"Split {split}" if len(of_split) > 1 else "", _spec(rows, split, metric, clock), HEIGHT)
+        Panel(
+            f"Split {split}" if len(of_split) > 1 else "", _spec(rows, split, metrics[split], clock), HEIGHT
+        )
         for split, rows in of_split.items()
     ]
     return Figure(
         key="figure-1",
         label="Figure 1",
-        title=f"{metric.upper()} against the time of a full forward pass",
+        title=f"{named} against the time of a full forward pass",
         caption=(
             f"One point a model, run with the mechanism it was trained with; time is {clock_words(clock)} of "
             "encoder and CTC head over the whole split, the median of repeats interleaved over all models. "
@@ -58,13 +58,14 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
     )
 
 
-def points(results: Results, split: str, metric: str, clock: str) -> list[dict[str, Any]]:
+def points(results: Results, split: str, metric: str) -> list[dict[str, Any]]:
     """Return a row for every model and mechanism of evaluation; rates in percent, times in seconds."""
     rows: list[dict[str, Any]] = []
+    front = results.front(split)
     for candidate in results.candidates:
         for attention in results.attentions():
             estimate = results.error_rate(candidate.label, split, metric, attention)
-            time_s = results.forward_s(candidate.label, split, attention, clock)
+            time_s = results.forward_s(candidate.label, split, attention)
             if estimate is None or time_s is None:
                 continue
             own = attention == candidate.attention
@@ -74,22 +75,20 @@ def points(results: Results, split: str, metric: str, clock: str) -> list[dict[s
                     "series": family if own else EXCHANGED,
                     "family": family,
                     "own": own,
+                    "front": own and candidate.label in front,
                     "model": candidate.label,
                     "run with": attention,
                     "layers": candidate.layers,
                     "size": mechanism_words(attention),
                     "time_s": time_s,
                     "rate": 100 * estimate.mean,
-                    "time": seconds(time_s) + _repeats(results, candidate.label, split, attention, clock),
+                    "time": seconds(time_s) + _repeats(results, candidate.label, split, attention),
                     "rate (95 %)": percent(estimate),
                     "seeds": estimate.count,
                     **_bounds(estimate),
                 }
             )
     own_rows = [row for row in rows if row["own"]]
-    front = {id(own_rows[i]) for i in pareto_front([(row["time_s"], row["rate"]) for row in own_rows])}
-    for row in rows:
-        row["front"] = id(row) in front
     for row, wide, narrow in zip(
         own_rows,
         place_labels(own_rows, own_rows, WIDE),
@@ -161,9 +160,10 @@ def _overlap(a: Box, b: Box) -> float:
 
 def _spec(rows: list[dict[str, Any]], split: str, metric: str, clock: str) -> dict[str, Any]:
     families = theme.in_family_order(list({row["family"]: None for row in rows}))
+    error = f"{metric_words(metric)} (%)"
     title = f"forward pass over {split}, {clock_words(clock)} (s)"
     x = alt.X("time_s:Q", title=title, scale=alt.Scale(zero=False, padding=24))
-    y = alt.Y("rate:Q", title=error_words(metric), scale=alt.Scale(zero=False, padding=16))
+    y = alt.Y("rate:Q", title=error, scale=alt.Scale(zero=False, padding=16))
     color = alt.Color(
         "family:N",
         scale=alt.Scale(domain=families, range=[theme.token(name) for name in families]),
@@ -185,7 +185,7 @@ def _spec(rows: list[dict[str, Any]], split: str, metric: str, clock: str) -> di
     intervals = (
         base.transform_filter("datum.own && isValid(datum.low)")
         .mark_rule(strokeWidth=1.5, opacity=0.7)
-        .encode(y=alt.Y("low:Q", title=error_words(metric)), y2="high:Q", color=color)
+        .encode(y=alt.Y("low:Q", title=error), y2="high:Q", color=color)
     )
     exchanged = (
         base.transform_filter("!datum.own")
@@ -211,11 +211,11 @@ def _spec(rows: list[dict[str, Any]], split: str, metric: str, clock: str) -> di
     return spec_of(chart)
 
 
-def _repeats(results: Results, label: str, split: str, attention: str, clock: str) -> str:
+def _repeats(results: Results, label: str, split: str, attention: str) -> str:
     """Return the range of the repeats that a wall-clock time is the median of."""
     found = [x.forward_repeats_s for x in results.evaluations_of(label, split, attention)]
     repeats = next(filter(None, found), [])
-    if clock == "cpu" or len(repeats) < 2:
+    if results.clock == "cpu" or len(repeats) < 2:
         return ""
     return f" ({seconds(min(repeats))} … {seconds(max(repeats))} in {len(repeats)} repeats)"
 

@@ -23,7 +23,9 @@ def figure(path: Path) -> Figure:
     try:
         record = json.loads(path.read_text())
         timings, memory = time_rows(record), memory_rows(record)
-        provenance = of_environment(record["environment"], seeds=str(record["options"]["seed"]), data="")
+        provenance = of_environment(
+            record["environment"], seeds=str(record["options"]["seed"]), data="drawn from the seed"
+        )
         options = record["options"]
         shape = f"batch {options['batch']}, {options['heads']} heads of {options['head_dim']}"
         where = f"{options['dtype']} on {options['device']}"

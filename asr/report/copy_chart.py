@@ -10,7 +10,7 @@ from asr.compare.results import Results
 from asr.errors import UserError
 from asr.report import theme
 from asr.report.figure import Figure, Panel, Provenance, spec_of
-from asr.report.provenance import of_environment
+from asr.report.provenance import of_runs
 
 ROW_HEIGHT, COLUMN_WIDTH = 26, 72
 
@@ -24,9 +24,8 @@ def figure(folder: Path) -> Figure:
     rows = sweep_rows(folder)
     if not rows:
         raise UserError(f"{folder}: expected finished runs <length>/<attention>, found none")
-    first = folder / str(rows[0]["length"]) / rows[0]["attention"] / "environment.json"
-    environment = json.loads(first.read_text()) if first.is_file() else {}
-    return _figure(rows, of_environment(environment, seeds="", data="synthetic"))
+    runs = [folder / str(row["length"]) / row["attention"] for row in rows]
+    return _figure(rows, of_runs(runs, "drawn from the seed"))
 
 
 def _figure(rows: list[dict[str, Any]], provenance: Provenance) -> Figure:

@@ -5,21 +5,21 @@ from typing import Any
 import altair as alt
 
 from asr.compare.results import Results
+from asr.compare.words import clock_words, metric_words
 from asr.report import theme
 from asr.report.figure import HOVER, LINE_LEGEND, Figure, Panel, Provenance, Series, lines_of, spec_of
-from asr.report.words import clock_words, error_words
 
 HEIGHT = 240
 
 
 def figure(results: Results, provenance: Provenance) -> Figure | None:
     """Return the figure; None where no training was validated."""
-    clock = str(results.protocol.get("clock", "wall"))
+    clock = results.clock
     rows = curve_rows(results, clock)
     if not rows:
         return None
     names = [x.dev_error_name for x in results.trainings if x.dev_error_name]
-    error = error_words(names[0] if names else "error")
+    error = f"{metric_words(names[0] if names else 'error')} (%)"
     trained = {row["series"] for row in rows}
     candidates = [(x.label, theme.family(x.attention)) for x in results.candidates]
     lines = [line for line in lines_of(candidates) if line.key in trained]

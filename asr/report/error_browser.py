@@ -10,14 +10,13 @@ from typing import Any
 
 import soundfile
 
-from asr.compare.results import Evaluation, Results
+from asr.compare.results import OFFICIAL, Evaluation, Results
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
 from asr.scoring.alignment import Edit
-from asr.scoring.display import shown_metrics
 from asr.scoring.hypotheses import read_hypotheses
-from asr.scoring.score import Score, UtteranceScore, score
+from asr.scoring.score import Metric, Score, UtteranceScore, badness, score
 from asr.scoring.word_filter import WordFilterRules
 
 log = logging.getLogger(__name__)
@@ -79,42 +78,49 @@ def _word_filter(path: Path) -> WordFilterRules | None:
 
 
 def _system(results: Results, evaluation: Evaluation, found: Score, tokens: int) -> dict[str, Any]:
-    metric = next(iter(found.rates))
+    metric = _metric(results, found)
     name = evaluation.candidate
     if not results.is_own(evaluation):
         name += f", run with {evaluation.attention}"
-    chosen = _choose(found, tokens)
+    ordered = sorted(found.utterances, key=lambda entry: badness(entry, metric))
+    chosen = _choose(ordered, metric, tokens)
     return {
         "name": name,
         "own": results.is_own(evaluation),
         "split": evaluation.split,
         "metric": metric.upper(),
         "of": len(found.utterances),
-        "confusions": _confusions(found),
-        "utterances": [_utterance(entry) for entry in chosen],
+        "confusions": _confusions(found, metric),
+        "utterances": [_utterance(entry, metric) for entry in chosen],
     }
 
 
-def _choose(found: Score, tokens: int) -> list[UtteranceScore]:
+def _metric(results: Results, found: Score) -> Metric:
+    """Return what to align: what heads the tables, if it is phones or words, else the first that applies."""
+    heading = next(iter(results.metrics()), "")
+    wanted = "wer" if heading.startswith(OFFICIAL) else heading
+    return next((metric for metric in found.rates if metric == wanted != "cer"), next(iter(found.rates)))
+
+
+def _choose(ordered: list[UtteranceScore], metric: Metric, tokens: int) -> list[UtteranceScore]:
     """Take the worst of all, then the worst of every speaker, then the next worst, while there is space."""
     seen: Counter[str] = Counter()
     priority = {}
-    for rank, entry in enumerate(found.utterances):  # worst first
+    for rank, entry in enumerate(ordered):
         seen[entry.speaker] += 1
         group = 0 if rank < AT_LEAST else 1 if seen[entry.speaker] <= PER_SPEAKER else 2
         priority[entry.id] = (group, rank)
     kept: list[UtteranceScore] = []
     used = 0
-    for entry in sorted(found.utterances, key=lambda entry: priority[entry.id]):
-        used += len(entry.alignments[shown_metrics(entry)[0]])
+    for entry in sorted(ordered, key=lambda entry: priority[entry.id]):
+        used += len(entry.alignments[metric])
         if used > tokens and len(kept) >= AT_LEAST:
             break
         kept.append(entry)
     return sorted(kept, key=lambda entry: priority[entry.id][1])
 
 
-def _utterance(entry: UtteranceScore) -> dict[str, Any]:
-    metric = shown_metrics(entry)[0]
+def _utterance(entry: UtteranceScore, metric: Metric) -> dict[str, Any]:
     counts = entry.counts[metric]
     return {
         "id": entry.id,
@@ -131,11 +137,11 @@ def _edit(edit: Edit) -> list[str | None] | str:
     return [edit.operation, edit.reference, edit.hypothesis]
 
 
-def _confusions(found: Score) -> dict[str, list[list[str | int | None]]]:
+def _confusions(found: Score, metric: Metric) -> dict[str, list[list[str | int | None]]]:
     """Return the commonest substitutions, deletions and insertions over all utterances."""
     kinds: dict[str, Counter[tuple[str | None, str | None]]] = {kind: Counter() for kind in "SDI"}
     for entry in found.utterances:
-        for edit in entry.alignments[shown_metrics(entry)[0]]:
+        for edit in entry.alignments[metric]:
             if edit.operation != "=":
                 kinds[edit.operation][edit.reference, edit.hypothesis] += 1
     return {

@@ -10,6 +10,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from asr.report import theme
 
@@ -172,14 +173,28 @@ def _side_by_side(panels: list[dict[str, Any]], columns: int) -> dict[str, Any]:
 
 
 def export(figure: Figure, folder: Path) -> list[Path]:
-    """Write `<key>.png` (twice the screen's resolution, 256 colours) and `<key>.pdf` (vector)."""
+    """Write `<key>.png` (twice the screen's resolution, 256 colours), `<key>.pdf` (vector) and `<key>.txt`.
+
+    The text is the caption with the figure's provenance; the PNG has it among its metadata as well.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     spec = json.dumps(static_spec(figure))
     png, pdf = folder / f"{figure.key}.png", folder / f"{figure.key}.pdf"
     drawn = Image.open(io.BytesIO(vl_convert.vegalite_to_png(spec, vl_version=theme.VEGA_LITE, scale=2)))
-    drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(png, optimize=True)
+    text = caption_text(figure)
+    about = PngInfo()
+    about.add_itxt("Description", text)
+    drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(png, optimize=True, pnginfo=about)
     pdf.write_bytes(vl_convert.vegalite_to_pdf(spec, vl_version=theme.VEGA_LITE))
-    return [png, pdf]
+    caption = folder / f"{figure.key}.txt"
+    caption.write_text(text, encoding="utf-8")
+    return [png, pdf, caption]
+
+
+def caption_text(figure: Figure) -> str:
+    """Return what belongs below a figure: title, caption, where it comes from."""
+    source = figure.provenance
+    return f"{figure.label}. {figure.title}. {figure.caption}\n{source.line()}\n{source.command}\n"
 
 
 def _visible(spec: dict[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from asr.compare.estimates import Estimate, pareto_front
+from asr.compare.estimates import Estimate
 from asr.compare.results import Results
-from asr.report.words import clock_words, percent, seconds
+from asr.compare.words import clock_words, metric_words, percent, seconds
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ def findings(results: Results) -> list[Finding]:
     """Return what can be said: accuracy, speed, the front, exchange, what is missing."""
     if not results.metrics():
         return list(_missing(results))
-    metric, split = results.metrics()[0], main_split(results)
+    split = main_split(results)
+    metric = next(iter(results.metrics(split)), "")
     rates = {
         candidate.label: estimate
         for candidate in results.candidates
@@ -28,16 +29,11 @@ def findings(results: Results) -> list[Finding]:
     }
     if not rates:
         return list(_missing(results))
-    clock = str(results.protocol.get("clock", "wall"))
-    times = {
-        label: time_s
-        for label in rates
-        if (time_s := results.forward_s(label, split, clock=clock)) is not None
-    }
+    times = {label: time_s for label in rates if (time_s := results.forward_s(label, split)) is not None}
     return [
         *_accuracy(rates, metric, split),
-        *_speed(rates, times, clock, split),
-        *_front(rates, times),
+        *_speed(rates, times, results.clock, split),
+        *_front(list(times), results.front(split)),
         *_exchange(results, split, metric),
         *_missing(results),
     ]
@@ -53,7 +49,7 @@ def _accuracy(rates: dict[str, Estimate], metric: str, split: str) -> Iterator[F
     best = [label for label in order if rates[label].mean == rates[order[0]].mean]
     rest = order[len(best) :]
     verb = "has" if len(best) == 1 else "have"
-    text = f"{_and(best)} {verb} the lowest {metric.upper()} on {split}: {percent(rates[best[0]])} %."
+    text = f"{_and(best)} {verb} the lowest {metric_words(metric)} on {split}: {percent(rates[best[0]])} %."
     level = [label for label in rest if _overlap(rates[best[0]], rates[label])]
     if level:
         text += f" The interval overlaps with that of {_and(level)}: this comparison doesn't tell them apart."
@@ -76,11 +72,9 @@ def _speed(rates: dict[str, Estimate], times: dict[str, float], clock: str, spli
     yield Finding("Fastest", text + ".")
 
 
-def _front(rates: dict[str, Estimate], times: dict[str, float]) -> Iterator[Finding]:
-    labels = list(times)
+def _front(labels: list[str], on_front: list[str]) -> Iterator[Finding]:
     if len(labels) < 2:
         return
-    on_front = [labels[i] for i in pareto_front([(times[label], rates[label].mean) for label in labels])]
     beaten = [label for label in labels if label not in on_front]
     if len(on_front) == 1:
         yield Finding("Pareto front", f"{on_front[0]} alone: no model is faster, and none is more accurate.")

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
@@ -30,7 +30,7 @@ from asr.report.error_browser import browse
 from asr.report.figure import Figure, Provenance, export, interactive_spec
 from asr.report.findings import findings
 from asr.report.provenance import of_results
-from asr.report.tables import Table, cost_table, exchange_table
+from asr.report.tables import Table, cost_table, exchange_table, search_table
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,9 @@ NAME = "report.html"
 class ReportOptions:
     """What goes into a report besides the results."""
 
+    metric: str = option(
+        "", help="error rate that heads tables and figures: per | wer | cer | official; empty: as compared"
+    )
     bench: str = option("", help="bench.json of asr bench; empty: one in the folder or above it")
     copy: str = option("", help="folder of a masked-copy sweep; empty: copy/ in the folder or above it")
     audio: int = option(
@@ -70,12 +73,14 @@ def write_report(results: Results, folder: Path, options: ReportOptions | None =
         UserError: a benchmark, a sweep or an utterance that the options name can't be used.
     """
     options = options or ReportOptions()
+    if options.metric:
+        results = _headed_by(results, options.metric)
     source = of_results(results)
     body = list(_body(results, folder, options, source))
     figures = [item for item in body if isinstance(item, Figure)]
     if options.static:
         written = {path for figure in figures for path in export(figure, folder / "figures")}
-        for earlier in set((folder / "figures").glob("figure-*.p[nd][gf]")) - written:
+        for earlier in set((folder / "figures").glob("figure-*.*")) - written:
             earlier.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / NAME
@@ -86,6 +91,18 @@ def write_report(results: Results, folder: Path, options: ReportOptions | None =
     return path
 
 
+def _headed_by(results: Results, metric: str) -> Results:
+    """Return results whose tables and figures are headed by another error rate.
+
+    Raises:
+        UserError: it wasn't measured.
+    """
+    if metric not in results.metrics():
+        found = ", ".join(results.metrics()) or "none"
+        raise UserError(f"metric={metric}: expected one that was measured, found {found}")
+    return replace(results, protocol=results.protocol | {"metric": metric})
+
+
 def _body(
     results: Results, folder: Path, options: ReportOptions, source: Provenance
 ) -> Iterator[Figure | Table]:
@@ -93,6 +110,7 @@ def _body(
     optional: list[Figure | Table | None] = [
         accuracy_chart.figure(results, source),
         cost_table(results),
+        search_table(results),
         *(exchange_table(results, split) for split in results.splits()),
         curves_chart.figure(results, source),
     ]
@@ -258,9 +276,18 @@ def _protocol_line(results: Results) -> str:
         for name in results.splits()
         if name in results.data
     ]
-    clock = str(results.protocol.get("clock", "wall"))
-    parts.append(f"times are {'CPU' if clock == 'cpu' else 'wall-clock'} times")
+    parts.append(_search_words(results.protocol))
+    parts.append(f"times are {'CPU' if results.clock == 'cpu' else 'wall-clock'} times")
     return " · ".join(parts)
+
+
+def _search_words(protocol: dict[str, Any]) -> str:
+    """Return the decoder, and its language model where it has one."""
+    decoder, beam = protocol.get("decoder", "greedy"), protocol.get("beam") or {}
+    if decoder == "greedy":
+        return "greedy search"
+    words = f"{decoder} search, {beam['size']} hypotheses" if beam.get("size") else f"{decoder} search"
+    return f"{words}, language model {Path(beam['lm']).name}" if beam.get("lm") else words
 
 
 def _time(created: str) -> str:

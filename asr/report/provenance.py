@@ -1,7 +1,13 @@
-"""Where a figure comes from, in words: of a comparison, or of an `environment.json`."""
+"""Where a figure comes from, in words: of a comparison, of run folders, or of an `environment.json`."""
 
+import json
 import shlex
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+from omegaconf import OmegaConf
 
 from asr.compare.results import Results
 from asr.report.figure import Provenance
@@ -15,19 +21,46 @@ def of_results(results: Results) -> Provenance:
     hashes = [f"{name} {split.hash[:12]}" for name, split in results.data.items()]
     if len(hashes) > SPLITS_SHOWN:
         hashes = [*hashes[:SPLITS_SHOWN], f"and {len(hashes) - SPLITS_SHOWN} more"]
-    command = shlex.join(results.command)
-    return of_environment(
-        {**results.environment, "command": command}, ", ".join(map(str, seeds)), ", ".join(hashes)
+    source = of_environment(
+        {**results.environment, "command": shlex.join(results.command)}, _listed(seeds), _listed(hashes)
     )
+    trained = _commits(training.commit for training in results.trainings if training.status == "done")
+    if trained and trained != source.commit:  # some were there before, or the comparison took its time
+        source = replace(source, commit=f"{source.commit}, trained at {trained}")
+    return source
+
+
+def of_runs(runs: Iterable[Path], data: str) -> Provenance:
+    """Return the provenance of run folders: one's command stands for all, commits and hardware are all."""
+    environments, seeds = [], set()
+    for run in runs:
+        path = run / "environment.json"
+        environments.append(json.loads(path.read_text()) if path.is_file() else {})
+        config = run / "config.yaml"
+        seeds |= {OmegaConf.load(config).seed} if config.is_file() else set()
+    machines = "; ".join(dict.fromkeys(map(hardware, environments)))
+    source = of_environment(environments[0], _listed(sorted(seeds)), data)
+    commits = _commits(environment.get("commit") for environment in environments)
+    return replace(source, commit=commits or source.commit, hardware=machines)
 
 
 def of_environment(environment: dict[str, Any], seeds: str, data: str) -> Provenance:
     """Return the provenance of what ran in an environment as `asr.environment` describes it."""
     command = environment.get("command") or ""
     words = command if isinstance(command, str) else shlex.join(map(str, command))
-    commit = environment.get("commit") or "unknown"
-    short = commit[:10] + (" (with changes)" if commit.endswith("+") else "")
-    return Provenance(words, short, seeds, hardware(environment), data)
+    return Provenance(
+        words, _commits([environment.get("commit")]) or "unknown", seeds, hardware(environment), data
+    )
+
+
+def _commits(commits: Iterable[str | None]) -> str:
+    """Return commits in short, each once."""
+    known = dict.fromkeys(commit for commit in commits if commit)
+    return _listed(x[:10] + (" (with changes)" if x.endswith("+") else "") for x in known)
+
+
+def _listed(entries: Iterable[Any]) -> str:
+    return ", ".join(map(str, entries))
 
 
 def hardware(environment: dict[str, Any]) -> str:

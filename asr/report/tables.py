@@ -1,14 +1,15 @@
 """The tables of the report: train-with × evaluate-with, and what each model costs and reaches."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from asr.attention import MECHANISMS, parse_name
 from asr.compare.estimates import Estimate, over_seeds
 from asr.compare.results import Results
+from asr.compare.words import DASH, count, mebibytes, metric_words, percent, seconds
 from asr.errors import UserError
 from asr.report import theme
-from asr.report.words import DASH, count, mebibytes, percent, seconds
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,9 @@ class Table:
 
 def exchange_table(results: Results, split: str) -> Table | None:
     """Table 1: every model (rows) with every mechanism (columns); None where nothing was evaluated."""
-    if not results.metrics() or not results.attentions():
+    if not results.metrics(split):
         return None
-    metric = results.metrics()[0]
+    metric = results.metrics(split)[0]
     attentions = results.attentions()
     rates = {
         (candidate.label, attention): results.error_rate(candidate.label, split, metric, attention)
@@ -81,11 +82,11 @@ def exchange_table(results: Results, split: str) -> Table | None:
             else:
                 cells.append(_rate_cell(estimate, tone(estimate.mean, found), own))
         rows.append(cells)
-    heads = [Column(name, f"{metric.upper()} when run with {name}") for name in attentions]
+    heads = [Column(name, f"{metric_words(metric)} when run with {name}") for name in attentions]
     return Table(
         key=f"table-1-{split}",
         label="Table 1",
-        title=f"Trained with one mechanism, run with another: {metric.upper()} in % on {split}",
+        title=f"Trained with one mechanism, run with another: {metric_words(metric)} in % on {split}",
         caption=(
             "Rows: what a model was trained with; columns: what it was run with. Framed: its own mechanism. "
             "Stronger colour: lower error rate. Where keys are not shared (lsh and shared-full need keys "
@@ -100,8 +101,8 @@ def cost_table(results: Results) -> Table | None:
     """Tables 2 and 3: error rates, seconds per epoch, time to convergence, memory, forward pass."""
     if not results.trainings:
         return None
-    clock = str(results.protocol.get("clock", "wall"))
-    wanted = [(split, metric) for split in results.splits() for metric in results.metrics()]
+    clock = results.clock
+    wanted = [(split, metric) for split in results.splits() for metric in results.metrics(split)]
     rates = {
         (candidate.label, split, metric): results.error_rate(candidate.label, split, metric)
         for candidate in results.candidates
@@ -123,7 +124,7 @@ def cost_table(results: Results) -> Table | None:
     what = "CPU" if clock == "cpu" else "wall-clock"
     columns = [
         Column("model", number=False),
-        *(Column(f"{metric.upper()} %, {split}") for split, metric in wanted),
+        *(Column(f"{metric_words(metric)} %, {split}") for split, metric in wanted),
         Column("seeds", "trainings that finished"),
         Column("s / epoch", f"{what} seconds of training for one pass over the data"),
         Column("to convergence", f"{what} training time until the best dev error rate"),
@@ -146,6 +147,45 @@ def cost_table(results: Results) -> Table | None:
         rows=rows,
     )
     return _without_empty_columns(table)
+
+
+def search_table(results: Results) -> Table | None:
+    """What tuning found for every model and mechanism; None where all were searched with the same weights."""
+    tuned = [x for x in results.evaluations if x.status == "done" and x.beam]
+    if not results.protocol.get("tune") or not tuned:
+        return None
+    rows = []
+    for evaluation in tuned:
+        candidate, beam = results.candidate(evaluation.candidate), evaluation.beam or {}
+        weights = [beam["lm_weight"]] if beam.get("lm") else []
+        rows.append(
+            [
+                _model_cell(candidate.label, candidate.attention, candidate.finetuned_from),
+                Cell(
+                    evaluation.attention, sort=evaluation.attention, family=theme.family(evaluation.attention)
+                ),
+                Cell(str(evaluation.seed), sort=evaluation.seed),
+                Cell(evaluation.split, sort=evaluation.split),
+                *(Cell(f"{x:g}", sort=x) for x in (*weights, beam["word_score"], beam["size"])),
+            ]
+        )
+    lm = [Column("LM weight")] if results.protocol["beam"].get("lm") else []
+    return Table(
+        key="table-search",
+        label="Search",
+        title=f"Weights of the {results.protocol['decoder']} search, tuned on {results.protocol['tune']}",
+        caption="Found for every model and mechanism by its word error rate; all else is the same.",
+        columns=[
+            Column("model", number=False),
+            Column("run with", number=False),
+            Column("seed"),
+            Column("split", number=False),
+            *lm,
+            Column("word score"),
+            Column("hypotheses kept"),
+        ],
+        rows=rows,
+    )
 
 
 def tone(rate: float, rates: list[float]) -> float:
@@ -195,28 +235,23 @@ def _rate_cell(estimate: Estimate, strength: float, own: bool = False) -> Cell:
 def _cost_cells(results: Results, label: str, clock: str) -> list[Cell]:
     trainings = results.trainings_of(label)
 
-    def mean(name: str) -> Estimate | None:
-        values = [value for x in trainings if (value := getattr(x, name)) is not None]
+    def mean(given: Sequence[float | None]) -> Estimate | None:
+        values = [value for value in given if value is not None]
         return over_seeds(values) if values else None
 
     def timed(estimate: Estimate | None) -> Cell:
         value = estimate.mean if estimate else None
         return Cell(seconds(value), sort=value)
 
-    epoch_s = mean("seconds_per_epoch")
-    if clock == "cpu":
-        pairs = [(x.train_cpu_s, x.epochs) for x in trainings]
-        per_epoch = [taken / epochs for taken, epochs in pairs if taken is not None and epochs]
-        epoch_s = over_seeds(per_epoch) if per_epoch else None
-    epochs, memory = mean("epochs"), mean("peak_memory_mib")
-    gpu, parameters = mean("peak_gpu_memory_mib"), mean("parameters")
-    best = mean("time_to_best_cpu_s" if clock == "cpu" else "time_to_best_s")
-    forward = [_forward_cell(results, label, split, clock) for split in results.splits()]
+    epochs, memory = mean([x.epochs for x in trainings]), mean([x.peak_memory_mib for x in trainings])
+    gpu = mean([x.peak_gpu_memory_mib for x in trainings])
+    parameters = mean([x.parameters for x in trainings])
+    forward = [_forward_cell(results, label, split) for split in results.splits()]
     backends = ", ".join(dict.fromkeys(x.backend for x in trainings if x.backend))
     return [
         Cell(str(len(trainings)), sort=len(trainings), note=f"of {len(results.candidate(label).seeds)}"),
-        timed(epoch_s),
-        timed(best),
+        timed(mean([x.epoch_s(clock) for x in trainings])),
+        timed(mean([x.best_s(clock) for x in trainings])),
         Cell(f"{epochs.mean:.1f}" if epochs else DASH, sort=epochs.mean if epochs else None),
         *forward,
         Cell(mebibytes(memory.mean if memory else None), sort=memory.mean if memory else None),
@@ -226,8 +261,8 @@ def _cost_cells(results: Results, label: str, clock: str) -> list[Cell]:
     ]
 
 
-def _forward_cell(results: Results, label: str, split: str, clock: str) -> Cell:
-    value = results.forward_s(label, split, clock=clock)
+def _forward_cell(results: Results, label: str, split: str) -> Cell:
+    value = results.forward_s(label, split)
     audio_s = next((x.audio_s for x in results.evaluations_of(label, split) if x.audio_s), None)
     speed = f"{audio_s / value:.0f} × real time" if value and audio_s else ""
     return Cell(seconds(value), sort=value, detail=speed)

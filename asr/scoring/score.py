@@ -134,7 +134,7 @@ def pooled(
     return Score(
         rates=rates,
         speakers=_by_speaker(utterances),
-        utterances=sorted(utterances, key=lambda utterance: _badness(utterance, metrics[0])),
+        utterances=sorted(utterances, key=lambda utterance: badness(utterance, metrics[0])),
         audio_s=audio_s,
         decode_s=decode_s,
         lexicon=lexicon,
@@ -225,6 +225,7 @@ def _by_speaker(utterances: Sequence[UtteranceScore]) -> list[SpeakerScore]:
     ]
 
 
-def _badness(utterance: UtteranceScore, metric: Metric) -> tuple[float, int, str]:
+def badness(utterance: UtteranceScore, metric: Metric) -> tuple[float, int, str]:
+    """Return what sorts utterances by an error rate, the worst first."""
     counts = utterance.counts[metric]
     return -counts.errors / max(counts.length, 1), -counts.errors, utterance.id

@@ -8,7 +8,7 @@ import pytest
 from asr.benchmark import Problem, Timing
 from asr.cli import main
 from asr.compare import advice
-from asr.compare.advice import Expected, expect, positions, reason, recommend
+from asr.compare.advice import Expected, expect, positions, reason, recommend, usual_mechanisms
 from asr.train_config import TrainConfig
 
 
@@ -34,6 +34,8 @@ def test_the_reason_names_length_and_saving() -> None:
     text = reason(both, recommend(both), 1900, 475, "cpu")
     assert "95th percentile is 1,900 frames (475 positions)" in text
     assert "i-clustered-25 is the fastest on this machine's CPU, by 20 % of an epoch before full" in text
+    three = [*both, expected("clustered-25", 7.9)]
+    assert "full takes 1.2 times as long" in reason(three, recommend(three), 1900, 475, "cpu")
     near = [expected("full", 10.0), expected("i-clustered-25", 9.5)]
     text = reason(near, recommend(near), 1900, 475, "cuda")
     assert "i-clustered-25 is the fastest on this GPU, yet full is nearer" in text
@@ -65,6 +67,7 @@ def test_an_epoch_is_the_sum_over_utterances(monkeypatch: pytest.MonkeyPatch) ->
         [100, 200],
         training,
         device="cpu",
+        longest=200,
         threads=1,
         rounds=1,
         seconds=1,
@@ -77,6 +80,46 @@ def test_an_epoch_is_the_sum_over_utterances(monkeypatch: pytest.MonkeyPatch) ->
     assert found.attention_share == pytest.approx(160 / 360)
 
 
+def test_beyond_what_is_measured_only_what_is_quadratic_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour in one utterance: full attention alone would have been measured for hours."""
+    asked = []
+
+    def measure(names: list[str], problem: Problem, *_: object) -> list[Timing]:
+        asked.append(problem.length)
+        seconds = float(problem.batch * problem.length)
+        return [
+            Timing(name, problem.length, "forward+backward", "cpu", seconds, (seconds, seconds), 0.0, None)
+            for name in names
+        ]
+
+    monkeypatch.setattr(advice, "measure", measure)
+    monkeypatch.setattr(advice, "rest_of_step_s", lambda problem, *_: 0.5 * problem.batch * problem.length)
+    training = TrainConfig()
+    training.model.layers, training.model.subsampling, training.data.frames_per_batch = 2, 1, 400
+    full, clustered = expect(
+        ["full", "clustered-25"],
+        np.array([90_000]),
+        [90_000],
+        training,
+        device="cpu",
+        longest=1000,
+        threads=1,
+        rounds=1,
+        seconds=1,
+        memory_at=0,
+        advance=lambda text: None,
+    )
+    assert asked == [1000]
+    assert full.step_s[90_000] == full.epoch_s == pytest.approx(90_000 * (2 * 90 + 0.5))
+    assert clustered.epoch_s == pytest.approx(90_000 * (2 + 0.5))
+    assert full.attention_share == pytest.approx(180 / 180.5)
+
+
+def test_what_is_measured_by_itself_goes_with_the_lengths() -> None:
+    assert usual_mechanisms(90)[-1] == "i-clustered-25"
+    assert usual_mechanisms(800)[-1] == "i-clustered-100"
+
+
 def test_advice_on_a_manifest(
     tone_corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,10 +127,24 @@ def test_advice_on_a_manifest(
     model = ["model.layers=1", "model.heads=2", "model.head_dim=16", "data.frames_per_batch=500"]
     assert main(["advise", str(tone_corpus), *words, *model]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "60 utterances" in shown
+    assert "60 utterances, " in shown
     assert "clustered-4" in shown
     assert "Your 95th percentile is" in shown
     assert "attention=" in shown
+
+
+def test_joined_and_overlong_utterances_are_told(
+    tone_corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["attentions=[clustered-4:bits=31,iterations=2]", "rounds=1", "seconds=0", "memory=false"]
+    words += ["model.layers=1", "model.heads=1", "model.head_dim=8", "data.frames_per_batch=200"]
+    assert main(["advise", str(tone_corpus), *words, "data.concatenate_s=8", "longest=20"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "60 utterances, joined to " in shown
+    assert "longer than a batch" in shown
+    assert "≈ extrapolated from 20 positions" in shown
+    assert main(["advise", str(tone_corpus), *words, "data.max_duration_s=0.5"]) == 0
+    assert "longer than data.max_duration_s=0.5" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
@@ -98,6 +155,7 @@ def test_advice_on_a_manifest(
         (["nowhere", "attentions=[cast-8]"], "parameters of its own"),
         (["nowhere", "rounds=0"], "rounds=0"),
         (["nowhere", "model.layesr=0"], "did you mean"),
+        (["nowhere", "attentoins=[full]"], "did you mean 'attentions'"),
     ],
 )
 def test_bad_calls(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from asr.compare import processes, run, worker
 from asr.compare.cells import Cell, read_state, write_cell
 from asr.compare.options import CompareConfig
 from asr.compare.results_file import read_results, without_times
+from asr.environment import file_digest
 from asr.errors import UserError
 
 SHORT = [
@@ -107,6 +108,83 @@ def test_models_are_trained_evaluated_and_timed(
     shown = " ".join(capsys.readouterr().out.split())
     assert "timed steps" in shown
     assert "done" in shown
+
+
+@pytest.fixture
+def bigram(tone_corpus: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "bigram.arpa"
+    assert main(["lm", "train", f"text={tone_corpus}", "order=2", f"out={path}"]) == 0
+    return path
+
+
+def train_nothing(folder: Path, cells: list[Cell], watch: Callable[[Cell, float], None]) -> None:
+    assert all(cell.kind != "training" for cell in cells), "a finished model was trained again"
+    in_process(folder, cells, watch)
+
+
+@pytest.mark.usefixtures("fast")
+def test_words_are_searched_for_and_another_language_model_repeats_the_search_alone(
+    trained: Path,
+    tone_corpus: Path,
+    bigram: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What lies in a run folder has no say: all models are searched with the same weights."""
+    folder = tmp_path / "compare"
+    asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={folder}", f"reuse={trained.parent}"]
+    asked += ["attentions=[full]", "evaluate=[clustered-3]", "trainer.validate_every=40", "timing_repeats=1"]
+    asked += ["steps=80", "decoder=beam", f"beam.lm={bigram}", "beam.size=20"]
+    monkeypatch.setattr(run, "run_job", train_nothing)
+    assert main(asked) == 0
+    results = read_results(folder)
+    assert results.protocol["beam"]["lm_weight"] == 2.0
+    assert results.protocol["files"] == {"beam.lm": file_digest(bigram)}
+    assert results.metrics()[0] == "wer"
+    assert [x.folder.rpartition("/")[2] for x in results.evaluations] == [
+        "full-beam-bigram",
+        "clustered-3-beam-bigram",
+    ]
+    for evaluation in results.evaluations:
+        assert evaluation.beam is not None
+        assert (evaluation.beam["size"], evaluation.beam["lm"]) == (20, str(bigram))
+        assert f"beam.lm={bigram}" in evaluation.command
+        assert "beam.word_score=-1.0" in evaluation.command
+    assert "WER %, test" in " ".join(capsys.readouterr().out.split())
+
+    def states() -> dict[str, int]:
+        return {str(x): x.stat().st_mtime_ns for x in folder.rglob("state.json")}
+
+    before = states()
+    assert main([*asked, "jobs=2"]) == 0  # how many processes search is no matter
+    assert states() == before
+    bigram.write_text(bigram.read_text() + "\n")
+    assert main(asked) == 1
+    assert "files.beam.lm" in capsys.readouterr().err
+    assert main([*asked, "changed=rerun"]) == 0
+    changed = {
+        name.split("/compare/")[1].split("/")[0] for name, at in states().items() if before[name] != at
+    }
+    assert changed == {"evaluations"}  # neither trainings nor timings
+
+
+@pytest.mark.usefixtures("fast")
+def test_weights_are_tuned_for_each_mechanism_and_kept_out_of_the_run(
+    trained: Path, tone_corpus: Path, tmp_path: Path
+) -> None:
+    asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={tmp_path}", f"reuse={trained.parent}"]
+    asked += ["attentions=[full]", "evaluate=[clustered-3]", "trainer.validate_every=40", "timing_repeats=1"]
+    assert main([*asked, "steps=80", "decoder=beam", "beam.size=10", "tune=dev", "tune_utterances=4"]) == 0
+    results = read_results(tmp_path)
+    for evaluation in results.evaluations:
+        assert evaluation.beam is not None
+        record = json.loads((tmp_path / evaluation.folder / "decode" / "tuned.json").read_text())
+        (found,) = record.values()
+        assert found["manifest"] == str(tone_corpus / "dev.cuts.jsonl.gz")
+        assert found["attention"] == evaluation.attention
+        assert evaluation.beam["word_score"] == found["word_score"]
+    assert not (trained / "decode" / "tuned.json").exists()
 
 
 @pytest.mark.usefixtures("fast")
@@ -219,6 +297,14 @@ CIRCLE = ("attention: full, label: a, init_from: b", "attention: full, label: b,
         (["attentions=[full]", "splits=[nowhere]"], r"nowhere\.cuts"),
         (["attentions=[full]", "model.layesr=3"], "did you mean 'model.layers'"),
         (["candidates=[{model.layers: 3}]"], "expected an attention"),
+        (["attentions=[full]", "decoder=bean"], "did you mean 'beam'"),
+        (["attentions=[full]", "beam.size=20"], r"decoder=greedy takes none of the options beam\.\*"),
+        (["attentions=[full]", "decoder=beam", "beam.lm=no.arpa"], r"beam\.lm=no\.arpa: expected a file"),
+        (["attentions=[full]", "tune=dev"], "tune=dev: decoder=greedy takes none"),
+        (["attentions=[full]", "decode=[beam.size=20]"], r"by itself: beam\.size=20"),
+        (["attentions=[full]", "decode=[split=dev]"], "use splits="),
+        (["attentions=[full]", "metric=ter"], "metric=ter"),
+        (["attentions=[full]", "beam.sise=20", "decoder=beam"], "did you mean 'beam.size'"),
         (["candidates=[{attention: full, seeds: many}]"], "expected a list of numbers"),
         (
             [f"candidates=[{{{CIRCLE[0]}}}, {{{CIRCLE[1]}}}]"],

@@ -24,7 +24,9 @@ def test_panels_side_by_side_keep_their_variables(tmp_path: Path) -> None:
     widths = []
     for count in (1, 2):
         panels = [Panel(f"split {i}", spec) for i in range(count)]
-        png, pdf = export(Figure("figure", "", "", "", panels, nowhere), tmp_path / str(count))
-        widths.append(Image.open(png).width)
+        png, pdf, text = export(Figure("figure", "", "", "", panels, nowhere), tmp_path / str(count))
+        picture = Image.open(png)
+        widths.append(picture.width)
+        assert picture.info["Description"] == text.read_text()
         assert pdf.read_bytes().startswith(b"%PDF")
     assert widths[1] > widths[0]

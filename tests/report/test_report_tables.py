@@ -7,11 +7,11 @@ from comparison import make_comparison
 
 from asr.attention import MECHANISMS
 from asr.compare.results import Failure, Results
+from asr.compare.words import seconds
 from asr.report import theme
 from asr.report.accuracy_chart import ANCHORS, place_labels, points
 from asr.report.findings import findings
-from asr.report.tables import cost_table, exchange_table, gap, tone
-from asr.report.words import seconds
+from asr.report.tables import cost_table, exchange_table, gap, search_table, tone
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +112,35 @@ def test_nothing_finished_is_said(tmp_path: Path) -> None:
     ]
 
 
+def test_another_error_rate_may_head_tables_and_official_ones_are_named(results: Results) -> None:
+    for evaluation in results.evaluations:
+        evaluation.rates["wer"] = evaluation.rates["per"]
+        evaluation.rates["official-swbd"] = evaluation.rates["per"]
+    assert results.metrics() == ["per", "wer", "official-swbd"]
+    results.protocol["metric"] = "official-swbd"
+    table = exchange_table(results, "test")
+    assert table is not None
+    assert table.title.endswith("official WER, swbd in % on test")
+    results.protocol |= {"metric": "", "decoder": "beam"}
+    assert results.metrics("test")[0] == "wer"
+    assert results.metrics("nowhere") == []
+
+
+def test_tuned_weights_have_a_table(results: Results) -> None:
+    assert search_table(results) is None
+    results.protocol |= {"tune": "dev", "decoder": "beam", "beam": {"lm": "3gram.arpa"}}
+    weights = {"lm": "3gram.arpa", "lm_weight": 1.5, "word_score": -0.25, "size": 100}
+    for evaluation in results.evaluations:
+        evaluation.beam = weights
+    table = search_table(results)
+    assert table is not None
+    assert [cell.text for cell in table.rows[0][-3:]] == ["1.5", "-0.25", "100"]
+    assert len(table.rows) == len(results.evaluations)
+    assert len({len(table.columns), *(len(row) for row in table.rows)}) == 1
+
+
 def test_the_front_holds_own_mechanisms_only(results: Results) -> None:
-    rows = points(results, "test", "per", "wall")
+    rows = points(results, "test", "per")
     assert {row["model"] for row in rows if row["front"]} <= {row["model"] for row in rows if row["own"]}
     assert all(row["own"] for row in rows if row["front"])
     assert any(not row["own"] for row in rows)

@@ -1,4 +1,4 @@
-"""Figures in words: rates with intervals, times, sizes, as tables, tooltips and findings write them."""
+"""Figures in words: rates with intervals, times, sizes, as tables, charts and findings write them."""
 
 import math
 
@@ -65,9 +65,16 @@ def clock_words(clock: str) -> str:
     return "CPU time" if clock == "cpu" else "wall-clock time"
 
 
-def error_words(metric: str) -> str:
-    """Return the title of an error rate's axis: `PER (%)`; `dev_per` and `per` alike."""
-    return f"{metric.removeprefix('dev_').upper().replace('ERROR', 'error')} (%)"
+def metric_words(metric: str) -> str:
+    """Return the name of an error rate.
+
+    Example:
+        >>> metric_words("per"), metric_words("dev_error"), metric_words("official-swbd")
+        ('PER', 'error', 'official WER, swbd')
+    """
+    stem, _, subset = metric.removeprefix("dev_").partition("-")
+    name = {"official": "official WER", "error": "error"}.get(stem, stem.upper())
+    return f"{name}, {subset}" if subset else name
 
 
 def mechanism_words(attention: str) -> str:
