@@ -12,7 +12,7 @@ from asr import checkpoint
 from asr.confidence import certainty, usual_limit
 from asr.ctc import ctc_loss
 from asr.data.batch import Batch
-from asr.data.module import SpeechData, load_training_cuts, manifest_path
+from asr.data.module import SpeechData, load_training_cuts, manifest_path, prepared_folder
 from asr.errors import UserError
 from asr.features import CorpusStatistics
 from asr.plan import TrainingPlan, training_plan
@@ -20,7 +20,8 @@ from asr.recognizer import Recognizer, RecognizerConfig
 from asr.search.greedy import greedy_search
 from asr.task import TrainingTask
 from asr.text.lexicon import Lexicon
-from asr.text.tokenizer import Tokenizer, build_tokenizer
+from asr.text.prepared import obtain_tokenizer
+from asr.text.tokenizer import Tokenizer
 from asr.train_config import TrainConfig
 
 log = logging.getLogger(__name__)
@@ -115,11 +116,12 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
 
 
 def training_tokenizer(options: TrainConfig) -> Tokenizer:
-    """Build the vocabulary from the lexicon or the training texts; list what is outside it."""
+    """Take the prepared vocabulary, or build it from lexicon or training texts; list what is outside it."""
     cuts = load_training_cuts(options.data)
     texts = [cut.supervisions[0].text or "" for cut in cuts]
     lexicon = training_lexicon(options)
-    tokenizer = build_tokenizer(options.tokenizer.kind, texts, lexicon, options.tokenizer.pieces)
+    folders = dict.fromkeys(prepared_folder(place) for place in options.data.train)
+    tokenizer = obtain_tokenizer(options.tokenizer.kind, texts, lexicon, options.tokenizer.pieces, folders)
     unknown = [item for text in texts for item in tokenizer.oov(text)]
     if unknown:
         distinct = sorted(set(unknown))

@@ -5,11 +5,12 @@ A recipe in one file is in `recipes/README.md`.
 
 from asr.preparation.cuts import audio_facts, recording, utterance_cut
 from asr.preparation.lexicon import word_lexicon
-from asr.preparation.options import PreparationOptions
+from asr.preparation.options import TOKENIZERS_HELP, PreparationOptions
 from asr.preparation.run import Preparation
 from asr.text.files import read_lines, read_text
 
 __all__ = [
+    "TOKENIZERS_HELP",
     "Preparation",
     "PreparationOptions",
     "audio_facts",

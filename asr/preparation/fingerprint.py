@@ -10,11 +10,10 @@ from typing import Any
 
 from asr import config
 from asr.environment import file_digest
-from asr.preparation.options import PreparationOptions
 
 RECORD = "preparation.json"
-# These change neither what is read nor what is written.
-NEUTRAL = set(PreparationOptions.__dataclass_fields__)
+# These don't change what is written from whole input.
+NEUTRAL = {"workers", "allow_partial"}
 
 
 def effective_options(options: Any) -> dict[str, Any]:

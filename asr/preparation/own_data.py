@@ -13,7 +13,7 @@ from asr.data.manifest import TOLERANCE_S
 from asr.errors import UserError, did_you_mean
 from asr.preparation.cuts import audio_facts, recording, utterance_cut
 from asr.preparation.lexicon import word_lexicon
-from asr.preparation.options import PreparationOptions
+from asr.preparation.options import TOKENIZERS_HELP, PreparationOptions
 from asr.preparation.run import Preparation
 from asr.preparation.shares import SPEAKERS_TO_HOLD_OUT, split_groups
 from asr.preparation.transcripts import check_rule, normalise
@@ -45,6 +45,7 @@ class OwnDataOptions(PreparationOptions):
     hold_out: str = option(
         "auto", help="speaker: whole speakers | text: whole sentences | auto: speakers where there are 10"
     )
+    tokenizers: list[str] = option(["character", "phone"], help=TOKENIZERS_HELP)
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,10 @@ from asr.preparation.fingerprint import (
     written_before,
 )
 from asr.preparation.parallel import Failed, Journal, attempts, available_cores, progress_bar
-from asr.preparation.summary import CARD_TITLE, SplitSummary, by_reason, data_card, screen_table
+from asr.preparation.summary import CARD_TITLE, SplitSummary, data_card, screen_lines, screen_table
+from asr.preparation.vocabularies import draft_vocabularies
 from asr.text.lexicon import Lexicon
+from asr.text.prepared import parse_name
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -43,7 +45,8 @@ class Preparation:
     Args:
         recipe: name of the recipe.
         folder: where to, data/<recipe> as a rule.
-        options: the recipe's options; `workers` and `allow_partial` are taken from there unless given.
+        options: the recipe's options; `tokenizers`, and unless given `workers` and `allow_partial`, are
+            taken from there.
         allow_partial: go on without what is missing or broken.
         workers: processes; 0: one per available core.
         console: where to print.
@@ -67,6 +70,9 @@ class Preparation:
         self.workers = workers or getattr(options, "workers", 0) or available_cores()
         if self.workers < 1:
             raise UserError(f"workers={self.workers}: expected 0 or more")
+        self.tokenizers: list[str] = list(getattr(options, "tokenizers", []))
+        for name in self.tokenizers:
+            parse_name(name)
         self.console = console or Console()
         card = self.folder / "README.md"
         if card.exists() and not card.read_text(encoding="utf-8", errors="replace").startswith(CARD_TITLE):
@@ -180,8 +186,9 @@ class Preparation:
         files: Mapping[str, Callable[[Path], object]] | None = None,
         sources: Iterable[str | Path] = (),
         notes: Mapping[str, str] | None = None,
+        train: str = "train",
     ) -> None:
-        """Write manifests, lexicon, texts, lists and the data card; print the summary.
+        """Write manifests, lexicon, texts, tokenizers, lists and the data card; print the summary.
 
         Nothing that was there is replaced until everything is checked and written.
 
@@ -192,6 +199,7 @@ class Preparation:
             files: what writes each further file, by its name below the folder.
             sources: files and folders of the corpus, for `is_done` and the data card.
             notes: further sections of the data card by heading, e.g. the licence.
+            train: the split whose transcripts the tokenizers are learnt from.
 
         Raises:
             UserError: problems were noted, or found here (a duplicate id, an empty transcript, a cut
@@ -201,8 +209,10 @@ class Preparation:
         self.folder.mkdir(parents=True, exist_ok=True)
         drafts = Drafts(self.folder)
         try:
-            summaries = self._draft_splits(splits, lexicon, drafts)
+            transcripts: list[str] = []
+            summaries = self._draft_splits(splits, lexicon, drafts, {train: transcripts})
             self.check()
+            vocabularies = draft_vocabularies(self.tokenizers, transcripts, lexicon, drafts, self.say)
             self._draft_texts(texts or {}, drafts)
             for name, write in (files or {}).items():
                 write(drafts.path(name))
@@ -218,6 +228,7 @@ class Preparation:
             effective_options(self.options),
             summaries,
             lexicon,
+            vocabularies,
             self.excluded,
             self.problems,
             [
@@ -230,7 +241,10 @@ class Preparation:
         (self.folder / "README.md").write_text(card, encoding="utf-8")
         write_record(self.folder, digest, [*outputs, "README.md"], len(self.problems))
         shutil.rmtree(self.folder / JOURNALS, ignore_errors=True)
-        self._print_summary(summaries, lexicon)
+        words = f", lexicon of {len(lexicon):,} words" if lexicon is not None else ""
+        self.console.print(screen_table(self.recipe + words, summaries, lexicon is not None))
+        for line in screen_lines(self.folder, summaries, vocabularies, self.excluded, self.problems):
+            self.say(line)
 
     def say(self, line: str) -> None:
         """Print a line as it is."""
@@ -253,6 +267,7 @@ class Preparation:
         splits: Mapping[str, Iterable[MonoCut]],
         lexicon: Lexicon | None,
         drafts: Drafts,
+        transcripts: Mapping[str, list[str]],
     ) -> list[SplitSummary]:
         summaries = []
         # Splits may overlap (a 4,000-utterance subset): an id is unique within its split.
@@ -260,7 +275,8 @@ class Preparation:
         for name, cuts in splits.items():
             summary = SplitSummary(name)
             manifest = f"{name}.cuts.jsonl.gz"
-            save_cuts(self._checked(cuts, summary, lexicon, files), drafts.path(manifest))
+            checked = self._checked(cuts, summary, lexicon, files, transcripts.get(name))
+            save_cuts(checked, drafts.path(manifest))
             summaries.append(summary)
             if not summary.utterances:
                 self.problem(f"split {name}: expected utterances, found none")
@@ -268,7 +284,12 @@ class Preparation:
         return summaries
 
     def _checked(
-        self, cuts: Iterable[MonoCut], summary: SplitSummary, lexicon: Lexicon | None, files: set[str]
+        self,
+        cuts: Iterable[MonoCut],
+        summary: SplitSummary,
+        lexicon: Lexicon | None,
+        files: set[str],
+        transcripts: list[str] | None,
     ) -> Iterator[MonoCut]:
         ids: set[str] = set()
         for cut in cuts:
@@ -283,6 +304,8 @@ class Preparation:
                 self.problem(str(error))
                 continue
             summary.add(cut, lexicon)
+            if transcripts is not None:
+                transcripts.append(cut.supervisions[0].text or "")
             yield cut
 
     def _draft_texts(self, texts: Mapping[str, Iterable[str]], drafts: Drafts) -> None:
@@ -303,22 +326,6 @@ class Preparation:
     def _write_problems(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_table(self.folder / "problems.tsv", ["problem"], [[p] for p in self.problems])
-
-    def _print_summary(self, summaries: list[SplitSummary], lexicon: Lexicon | None) -> None:
-        words = f", lexicon of {len(lexicon):,} words" if lexicon is not None else ""
-        self.console.print(screen_table(self.recipe + words, summaries, lexicon is not None))
-        if self.excluded:
-            reasons = ", ".join(f"{count:,} × {reason}" for reason, count in by_reason(self.excluded))
-            self.say(f"{len(self.excluded):,} dropped, listed in {self.folder / 'excluded.tsv'}: {reasons}")
-        else:
-            self.say("nothing dropped")
-        if any(summary.unknown for summary in summaries):
-            self.say(f"words outside the lexicon, trained as SPN: {self.folder / 'oov.tsv'}")
-        if self.problems:
-            self.say(
-                f"{len(self.problems):,} problems, listed in {self.folder / 'problems.tsv'}, the first: "
-                f"{self.problems[0]}"
-            )
 
 
 def _content(source: Path) -> str:

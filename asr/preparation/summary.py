@@ -8,6 +8,7 @@ from pathlib import Path
 from lhotse import MonoCut
 from rich.table import Table
 
+from asr.preparation.vocabularies import Vocabulary
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import NOISE_WORD
 
@@ -65,6 +66,31 @@ def screen_table(title: str, splits: list[SplitSummary], with_lexicon: bool) -> 
     return table
 
 
+def screen_lines(
+    folder: Path,
+    splits: list[SplitSummary],
+    vocabularies: list[Vocabulary],
+    excluded: list[tuple[str, str, str]],
+    problems: list[str],
+) -> Iterator[str]:
+    """Yield what is said below the table; arguments as in `data_card`."""
+    if made := [f"{v.name} ({v.symbols:,} symbols)" for v in vocabularies if v.symbols]:
+        yield f"tokenizers: {', '.join(made)}"
+    for vocabulary in vocabularies:
+        if not vocabulary.symbols:
+            yield f"no tokenizer {vocabulary.name}: {vocabulary.reason}"
+    if excluded:
+        reasons = ", ".join(f"{count:,} × {reason}" for reason, count in by_reason(excluded))
+        yield f"{len(excluded):,} dropped, listed in {folder / 'excluded.tsv'}: {reasons}"
+    else:
+        yield "nothing dropped"
+    if any(split.unknown for split in splits):
+        yield f"words outside the lexicon, trained as SPN: {folder / 'oov.tsv'}"
+    if problems:
+        listed = folder / "problems.tsv"
+        yield f"{len(problems):,} problems, listed in {listed}, the first: {problems[0]}"
+
+
 def by_reason(excluded: list[tuple[str, str, str]]) -> list[tuple[str, int]]:
     """Count (utterance, reason, text) by reason, most frequent first; what a reason quotes is left out."""
     kinds = Counter(reason.split(" '")[0] for _, reason, _ in excluded)
@@ -76,6 +102,7 @@ def data_card(
     options: dict[str, object],
     splits: list[SplitSummary],
     lexicon: Lexicon | None,
+    vocabularies: list[Vocabulary],
     excluded: list[tuple[str, str, str]],
     problems: list[str],
     outputs: list[tuple[str, int, str]],
@@ -89,6 +116,7 @@ def data_card(
         options: what it was prepared with.
         splits: their counts.
         lexicon: the one that OOV words are counted against.
+        vocabularies: the tokenizers that were asked for.
         excluded: (utterance, reason, text) of what the recipe's rules leave out.
         problems: what was missing or broken.
         outputs: (name, bytes, first 12 digits of SHA-256) of each file beside the card.
@@ -101,6 +129,13 @@ def data_card(
         lines += ["", f"Lexicon: {len(lexicon):,} words, {len(lexicon.phones)} phones, `{lexicon.digest}`."]
         if any(split.unknown for split in splits):
             lines += ["OOV words (outside the lexicon) are listed with their counts in oov.tsv."]
+    if vocabularies:
+        lines += ["", "## Tokenizers", ""]
+        body = [
+            [v.name, f"{v.symbols:,}", f"`{v.digest}`"] if v.symbols else [v.name, "none", v.reason]
+            for v in vocabularies
+        ]
+        lines += _table(["tokenizer", "symbols", "digest"], body)
     lines += ["", "## Left out", ""]
     lines += [f"* {count:,} × {reason}" for reason, count in by_reason(excluded)] or ["Nothing."]
     if excluded:
@@ -121,7 +156,11 @@ def data_card(
 
 
 def _command(recipe: str, options: dict[str, object]) -> str:
-    return " ".join(["asr prepare", recipe, *(f"{key}={value}" for key, value in options.items())])
+    values = {
+        key: f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
+        for key, value in options.items()
+    }
+    return " ".join(["asr prepare", recipe, *(f"{key}={value}" for key, value in values.items())])
 
 
 def _table(header: list[str], body: list[list[str]]) -> list[str]:

@@ -155,14 +155,18 @@ class CharacterTokenizer(Tokenizer):
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Unigram pieces (Kudo 2018), trained in memory; the model's bytes are the state."""
+    """Unigram pieces (Kudo 2018), trained in memory; the model's bytes are the state.
+
+    Attributes:
+        model: what sentencepiece writes into a `.model` file.
+    """
 
     unit: Unit = "piece"
 
     def __init__(self, model: bytes):
         import sentencepiece
 
-        self._model = model
+        self.model = model
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         pieces = [self._processor.id_to_piece(index) for index in range(len(self._processor))]
         self.symbols = [BLANK, *pieces]
@@ -207,7 +211,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def state(self) -> dict[str, Any]:
         """See `Tokenizer`."""
-        return {"kind": "sentencepiece", "model": self._model}
+        return {"kind": "sentencepiece", "model": self.model}
 
 
 def build_tokenizer(

@@ -11,6 +11,7 @@ from lhotse import MonoCut
 from asr.config import option
 from asr.errors import UserError
 from asr.preparation import (
+    TOKENIZERS_HELP,
     Preparation,
     PreparationOptions,
     audio_facts,
@@ -44,6 +45,7 @@ class Options(PreparationOptions):
     mirror: str = option("https://www.openslr.org/resources", help="where to download from")
     keep_archives: bool = option(False, help="keep the downloaded archives when they are unpacked")
     lexicon: str = option("", help="e.g. OpenSLR 11's librispeech-lexicon.txt; empty: CMUdict")
+    tokenizers: list[str] = option(["phone", "sentencepiece-500"], help=TOKENIZERS_HELP)
 
 
 def prepare(options: Options, folder: Path) -> None:

@@ -12,7 +12,7 @@ from lhotse import MonoCut, Recording
 from asr.config import option
 from asr.data.sphere import read_header, sphere_recording
 from asr.errors import UserError
-from asr.preparation import Preparation, PreparationOptions, read_lines, utterance_cut
+from asr.preparation import TOKENIZERS_HELP, Preparation, PreparationOptions, read_lines, utterance_cut
 from asr.scoring.official import FILLERS, RULES
 from asr.scoring.stm import write_stm
 from asr.scoring.word_filter import FILE as SCORING
@@ -47,6 +47,7 @@ class Options(PreparationOptions):
     call_table: str = option("", help="call_con_tab.csv: callers are the speakers; empty: conversation sides")
     dev_utterances: int = option(DEVELOPMENT, help="first utterances, kept for validation (train_dev)")
     lexicon: str = option("auto", help="auto | ms98 | cmudict; auto: sw-ms98-dict.text where it is")
+    tokenizers: list[str] = option(["phone", "character", "sentencepiece-1000"], help=TOKENIZERS_HELP)
 
 
 def prepare(options: Options, folder: Path) -> None:
@@ -86,6 +87,7 @@ def prepare(options: Options, folder: Path) -> None:
         sources=sources,
         notes=notes,
         files=files,
+        train="train_nodup",
     )
 
 

@@ -9,7 +9,7 @@ from lhotse import MonoCut
 from asr.config import option
 from asr.data.sphere import read_header, read_sphere
 from asr.errors import UserError
-from asr.preparation import Preparation, PreparationOptions, recording, utterance_cut
+from asr.preparation import TOKENIZERS_HELP, Preparation, PreparationOptions, recording, utterance_cut
 from asr.scoring.word_filter import FILE as SCORING_FILE
 from asr.text.g2p import installed_model
 from asr.text.lexicon import Lexicon
@@ -36,6 +36,7 @@ class Options(PreparationOptions):
     verify: bool = option(True, help="decode every file to see that it is whole; false: its header must do")
     language_models: bool = option(True, help="unpack the ARPA models and the text they were trained on")
     g2p: bool = option(True, help="pronounce words outside CMUdict by g2p_en where that is installed")
+    tokenizers: list[str] = option(["phone", "sentencepiece-500"], help=TOKENIZERS_HELP)
 
 
 def prepare(options: Options, folder: Path) -> None:
@@ -72,6 +73,7 @@ def prepare(options: Options, folder: Path) -> None:
         files=files,
         sources=[options.corpus],
         notes={"Words": _words_note(selection, guessed, unknown), "Licence": LICENCE},
+        train="si284",
     )
 
 

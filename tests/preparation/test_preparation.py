@@ -14,6 +14,8 @@ from asr.data.manifest import load_cuts
 from asr.errors import UserError
 from asr.preparation import Preparation, PreparationOptions, recording, utterance_cut
 from asr.text.lexicon import Lexicon
+from asr.text.prepared import find_prepared
+from asr.text.tokenizer import build_tokenizer
 
 LEXICON = Lexicon({"go": [("G", "OW")], "on": [("AA", "N")]})
 
@@ -69,6 +71,7 @@ def test_it_writes_manifests_lexicon_texts_lists_card_and_summary(start, wav, tm
         "lm/train.txt",
         "oov.tsv",
         "preparation.json",
+        "tokenizers/phone.json",
         "train.cuts.jsonl.gz",
     ]
     cuts = load_cuts(folder / "train.cuts.jsonl.gz")
@@ -81,7 +84,7 @@ def test_it_writes_manifests_lexicon_texts_lists_card_and_summary(start, wav, tm
     assert (folder / "oov.tsv").read_text() == "word\tcount\noff\t2\n"
     assert (folder / "excluded.tsv").read_text() == "utterance\treason\ttext\nu9\ttoo short\tgo\n"
     card = (folder / "README.md").read_text()
-    assert "asr prepare toy flavour=salt" in card
+    assert "asr prepare toy tokenizers=[phone] flavour=salt" in card
     assert "| train | 2 | 0.00 | 2 | 6 | 2 (1 distinct) |" in card
     assert "* 1 × too short" in card
     assert "## Licence\n\nFree." in card
@@ -182,6 +185,61 @@ def test_allow_partial_goes_on_and_lists(start, wav, tmp_path):
     assert "2 problems" in run.console.export_text()
     assert start(allow_partial=True).is_done([wav])
     assert not start().is_done([wav])
+
+
+SENTENCES = ["go on and on", "an odd end", "no gain", "<NOISE> on and off", "a good deed"]
+
+
+@pytest.mark.parametrize("lexicon", [LEXICON, None])
+def test_tokenizers_are_those_that_a_training_would_make(start, wav, tmp_path, lexicon):
+    run = start(tokenizers=["phone", "character", "sentencepiece-14", "sentencepiece-9000"])
+    cuts = [cut(wav, f"u{i}", text) for i, text in enumerate(SENTENCES)]
+    run.finish({"si": cuts, "dev": [cut(wav, text="quiz")]}, lexicon=lexicon, train="si")
+    written = {path.name for path in (tmp_path / "data/tokenizers").iterdir()}
+    expected = {"character.json", "sentencepiece-14.json", "sentencepiece-14.model"}
+    assert written == expected | ({"phone.json"} if lexicon else set())
+    card, printed = (tmp_path / "data/README.md").read_text(), run.console.export_text()
+    for name, kind in {
+        "phone": "phone",
+        "character": "character",
+        "sentencepiece-14": "sentencepiece",
+    }.items():
+        if kind == "phone" and not lexicon:
+            assert "| phone | none | there is no lexicon |" in card
+            continue
+        made = build_tokenizer(kind, SENTENCES, lexicon, 14)
+        found = find_prepared(tmp_path / "data", kind, 14, SENTENCES, lexicon)
+        assert found is not None
+        assert found.state() == made.state()
+        assert f"| {name} | {len(made)} | `{made.digest}` |" in card
+        assert f"{name} ({len(made)} symbols)" in printed
+    assert "| sentencepiece-9000 | none | pieces=9000: sentencepiece can't learn that many" in card
+    assert "no tokenizer sentencepiece-9000: pieces=9000" in printed
+
+
+def test_other_tokenizers_replace_those_of_before(start, wav, tmp_path):
+    start(tokenizers=["character"]).finish({"train": [cut(wav)]}, sources=[wav])
+    again = start(tokenizers=["phone"])
+    assert not again.is_done([wav])
+    again.finish({"train": [cut(wav)]}, lexicon=LEXICON, sources=[wav])
+    assert [path.name for path in (tmp_path / "data/tokenizers").iterdir()] == ["phone.json"]
+    assert start(tokenizers=["phone"]).is_done([wav])
+    (tmp_path / "data/tokenizers/phone.json").unlink()
+    assert not start(tokenizers=["phone"]).is_done([wav])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sentencpiece-500", "there is no 'sentencpiece-500'.*sentencepiece"),
+        ("sentencepiece", "expected sentencepiece-500, with the number of pieces, found sentencepiece"),
+        ("sentencepiece-x", "expected sentencepiece-500"),
+        ("phone-40", "expected phone, found phone-40"),
+    ],
+)
+def test_an_unknown_tokenizer_is_refused_before_any_work(start, name, message):
+    with pytest.raises(UserError, match=message):
+        start(tokenizers=["phone", name])
 
 
 def double(number):

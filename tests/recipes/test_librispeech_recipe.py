@@ -294,10 +294,14 @@ def test_a_server_that_fails_is_named(mirror, tmp_path):
 
 def test_prepare_train_decode_score(corpus, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["prepare", "librispeech", "subset=mini", f"corpus={corpus}", "workers=1"]) == 0
+    words = ["subset=mini", f"corpus={corpus}", "workers=1", "tokenizers=[phone,sentencepiece-24]"]
+    assert cli.main(["prepare", "librispeech", *words]) == 0
+    monkeypatch.setattr("asr.text.prepared.build_tokenizer", None)  # the prepared one is there
     small = ["model=tiny", "model.layers=1", "model.heads=2", "model.head_dim=16", "model.feedforward=32"]
     words = [*small, "tokenizer.pieces=24", "data.workers=0", "trainer.accelerator=cpu", "run=exp/run"]
     assert cli.main(["train", "recipe=librispeech", *words, "trainer.max_steps=2"]) == 0
+    digest = json.loads(Path("exp/run/environment.json").read_text())["tokenizer"]
+    assert f"| sentencepiece-24 | 25 | `{digest}` |" in Path("data/librispeech/README.md").read_text()
     assert cli.main(["decode", "exp/run", "split=dev", "device=cpu"]) == 0
     [decoded] = Path("exp/run/decode/dev").iterdir()
     assert cli.main(["score", str(decoded)]) == 0

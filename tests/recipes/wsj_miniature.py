@@ -117,7 +117,8 @@ INDICES = {
 # Where the transcripts are kept, by the corpus and kind of the audio: not beside it.
 DOTS = {"wsj0": ("11-4.1", "wsj0/transcrp/dots"), "wsj1": ("13-34.1", "wsj1/trans/wsj1")}
 
-COUNTS = {"si84": 4, "si284": 7, "dev93": 2, "eval92": 1, "eval93": 1, "dev93_5k": 1, "eval92_5k": 1}
+COUNTS = {"si84": 4, "si284": 7, "dev93": 2, "eval92": 1, "eval93": 1}
+COUNTS |= {"dev93_5k": 1, "eval92_5k": 1, "eval93_5k": 1}
 SI284 = UTTERANCES["si84"] + UTTERANCES["si200"]
 SPLITS = {name: UTTERANCES[name] for name in UTTERANCES if name != "si200"} | {"si284": SI284}
 

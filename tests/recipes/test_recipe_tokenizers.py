@@ -1,0 +1,32 @@
+from pathlib import Path
+
+import asr_conf
+import pytest
+
+from asr import config
+from asr.commands.prepare import has_preparation, recipe_module
+from asr.text.prepared import parse_name, tokenizer_name
+from asr.train_config import TrainConfig
+
+RECIPES = ["demo", "folder", "librispeech", "prompts", "switchboard", "wsj"]
+RECIPES += ["wsj_4layers", "wsj_6layers", "wsj_modern"]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_what_a_configuration_trains_on_is_prepared(recipe):
+    """`asr train recipe=…` finds its tokenizer made, unless told otherwise."""
+    options = config.compose(TrainConfig, "train", [f"recipe={recipe}"]).tokenizer
+    prepared = recipe_module(recipe.partition("_")[0]).Options().tokenizers
+    assert tokenizer_name(options.kind, options.pieces) in prepared
+
+
+def test_every_configuration_is_asked():
+    named = {path.stem for path in Path(asr_conf.__path__[0], "recipe").glob("*.yaml")}
+    assert named - set(RECIPES) == {"copy", "custom"}
+    assert not has_preparation("copy")
+
+
+@pytest.mark.parametrize("recipe", ["switchboard", "kaldi", "nemo", "lhotse"])
+def test_alternatives_are_prepared_as_well(recipe):
+    kinds = {parse_name(name)[0] for name in recipe_module(recipe).Options().tokenizers}
+    assert kinds == {"phone", "character"} | ({"sentencepiece"} if recipe == "switchboard" else set())
