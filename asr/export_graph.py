@@ -113,7 +113,7 @@ def export_program(recognizer: "Recognizer") -> torch.export.ExportedProgram:
 def write_program(recognizer: "Recognizer", path: Path) -> None:
     """Write `torch.export`'s program (`.pt2`): `torch.export.load(path).module()(features, lengths)`.
 
-    It takes sequences of two encoder frames or more.
+    It takes a batch of any size, one included, and sequences of two encoder frames or more.
     """
     torch.export.save(export_program(recognizer), path)
 

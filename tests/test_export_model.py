@@ -130,19 +130,29 @@ def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
 
 
 @pytest.mark.slow
-def test_torch_export_agrees_with_pytorch(tmp_path):
-    model = tiny("full")
+@pytest.mark.parametrize(
+    "attention",
+    ["full", "shared-full", "clustered-8:iterations=3", "i-clustered-8:topk=8,iterations=3"],
+)
+def test_torch_export_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
+    """In one batch and alone: torch.export notes a batch of two or more, but one runs, as do two frames."""
+    model = tiny(attention)
     write_portable(model.state(), tmp_path / "model")
     (file,) = export.run([tmp_path / "model"], export.Options(format="torch_export", out=str(tmp_path)))
     program = torch.export.load(file).module()
+    model.set_attention(attention, backend="reference")
     audio, samples = utterances()
     with torch.no_grad():
         features, lengths = model.filter_banks(audio, samples)
         log_probs, frames = program(features, lengths)
         expected, expected_frames = model(audio, samples)
-    assert torch.equal(frames, expected_frames)
-    for i, n in enumerate(frames.tolist()):
-        assert (log_probs[i, :n] - expected[i, :n]).abs().max() <= 1e-4
+        assert torch.equal(frames, expected_frames)
+        for i, (length, n) in enumerate(zip(lengths.tolist(), frames.tolist(), strict=True)):
+            assert (log_probs[i, :n] - expected[i, :n]).abs().max() <= 1e-4
+            alone, _ = program(features[i : i + 1, :length], lengths[i : i + 1])
+            assert (alone[0] - expected[i, :n]).abs().max() <= 1e-4
+        shortest, _ = program(features[:1, :3], torch.tensor([3]))
+    assert shortest.shape[:2] == (1, 2)
 
 
 @pytest.mark.parametrize("topk", [1, 4, 32])
