@@ -7,6 +7,7 @@ command's, Python and model included.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
 from asr.environment import write_json
 from asr.errors import UserError
+from asr.scoring.error_rates import Interval, bootstrap_interval
 from asr.search.greedy import greedy_search
 
 PAUSE_S = (0.3, 1.5)
@@ -63,7 +65,10 @@ class Figure:
     system: str
     minutes: float
     error_rate: float
+    interval: Interval  # 95 % bootstrap intervals, over the distinct utterances of the recording
     singly: float  # error rate of the same utterances decoded one by one
+    singly_interval: Interval
+    ratio_interval: Interval  # of error_rate / singly, both of the same utterances in each draw
     wall_s: float
     cpu_s: float
     real_time_factor: float
@@ -101,6 +106,35 @@ def errors_singly(recognizer: Recognizer, cuts: list[MonoCut]) -> dict[str, int]
         reference = recognizer.tokenizer.encode(cut.supervisions[0].text or "")
         errors[cut.id] = Levenshtein.distance(reference, greedy_search(log_probs, frames)[0].ids)
     return errors
+
+
+def errors_each(sizes: list[int], reference: list[str], hypothesis: list[str]) -> list[int]:
+    """Cut the alignment of a recording where its utterances meet, and return the errors in each.
+
+    What was inserted between two counts for the second.
+
+    Args:
+        sizes: labels of each utterance.
+        reference: labels of all of them, one after the other.
+        hypothesis: labels of the recording.
+
+    Example:
+        >>> errors_each([2, 3], list("abcde"), list("axcdde"))
+        [1, 1]
+    """
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    errors = np.zeros(len(sizes), dtype=int)
+    for edit in Levenshtein.editops(reference, hypothesis):
+        errors[owner[min(edit.src_pos, len(owner) - 1)]] += 1
+    return errors.tolist()
+
+
+def pooled(cuts: list[MonoCut], counts: list[int]) -> np.ndarray:
+    """Return the sum for each distinct utterance: its repetitions are not independent of each other."""
+    sums: dict[str, int] = {}
+    for cut, count in zip(cuts, counts, strict=True):
+        sums[cut.id] = sums.get(cut.id, 0) + count
+    return np.array(list(sums.values()))
 
 
 def measure(model: str, system: str, audio: Path, normalise: str) -> tuple[dict[str, Any], dict[str, float]]:
@@ -143,17 +177,27 @@ def run(options: Options) -> list[Figure]:
     for minutes in options.minutes:
         audio = folder / f"{minutes:g}min.wav"
         chosen = make_recording(cuts, minutes, recognizer.config.features.sample_rate, options.seed, audio)
-        reference = recognizer.tokenizer.encode(" ".join(cut.supervisions[0].text or "" for cut in chosen))
-        symbols = recognizer.tokenizer.tokens(reference)
+        texts = [cut.supervisions[0].text or "" for cut in chosen]
+        symbols = recognizer.tokenizer.tokens(recognizer.tokenizer.encode(" ".join(texts)))
+        sizes = [len(recognizer.tokenizer.encode(text)) for text in texts]
+        if recognizer.tokenizer.unit == "character":  # the gap behind each but the last
+            sizes = [size + 1 for size in sizes[:-1]] + sizes[-1:]
+        alone = [singly[cut.id] for cut in chosen]
+        lengths_U, alone_U = pooled(chosen, sizes), pooled(chosen, alone)
         for system in options.systems:
             if system == "full" and minutes > options.longest_full:
                 continue
             transcript, costs = measure(options.model, system, audio, options.normalise)
+            errors = errors_each(sizes, symbols, transcript["tokens"])
+            errors_U = pooled(chosen, errors)
             figure = Figure(
                 system=system,
                 minutes=minutes,
-                error_rate=Levenshtein.distance(symbols, transcript["tokens"]) / len(symbols),
-                singly=sum(singly[cut.id] for cut in chosen) / len(symbols),
+                error_rate=sum(errors) / len(symbols),
+                interval=bootstrap_interval(errors_U, lengths_U),
+                singly=sum(alone) / len(symbols),
+                singly_interval=bootstrap_interval(alone_U, lengths_U),
+                ratio_interval=bootstrap_interval(errors_U, alone_U) if sum(alone) else (0.0, math.inf),
                 real_time_factor=costs["wall_s"] / transcript["duration_s"],
                 certainty=transcript["certainty"],
                 **costs,
@@ -166,12 +210,38 @@ def run(options: Options) -> list[Figure]:
 
 def show(figures: list[Figure]) -> None:
     """Print the figures as a table."""
-    table = Table("system", "minutes", "PER %", "singly %", "wall s", "RTF", "peak GiB", "certainty")
+    columns = (
+        "system",
+        "minutes",
+        "PER %",
+        "singly %",
+        "ratio",
+        "wall s",
+        "CPU s",
+        "RTF",
+        "GiB",
+        "certainty",
+    )
+    table = Table(*columns)
     for x in figures:
-        rates = [f"{100 * x.error_rate:.2f}", f"{100 * x.singly:.2f}"]
-        costs = [f"{x.wall_s:.1f}", f"{x.real_time_factor:.4f}", f"{x.peak_gib:.2f}", f"{x.certainty:.3f}"]
-        table.add_row(x.system, f"{x.minutes:g}", *rates, *costs)
+        ratio = x.error_rate / x.singly if x.singly else math.inf
+        table.add_row(
+            x.system,
+            f"{x.minutes:g}",
+            _with_interval(100 * x.error_rate, *(100 * end for end in x.interval)),
+            _with_interval(100 * x.singly, *(100 * end for end in x.singly_interval)),
+            _with_interval(ratio, *x.ratio_interval),
+            f"{x.wall_s:.1f}",
+            f"{x.cpu_s:.1f}",
+            f"{x.real_time_factor:.4f}",
+            f"{x.peak_gib:.2f}",
+            f"{x.certainty:.3f}",
+        )
     Console().print(table)
+
+
+def _with_interval(value: float, low: float, high: float) -> str:
+    return f"{value:.2f} ({low:.2f} … {high:.2f})"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from asr_recipes.demo.long import Options, errors_singly, make_recording, run
+from asr_recipes.demo.long import Options, errors_each, errors_singly, make_recording, pooled, run
 from asr_recipes.prompts.confidence import separation
 
 from asr import Recognizer
@@ -40,10 +40,21 @@ def test_every_system_is_measured_in_its_own_process(
     recognizer = Recognizer.load(trained)
     cuts = list(load_cuts(tone_corpus / "test.cuts.jsonl.gz"))
     assert figure.singly <= max(errors_singly(recognizer, cuts).values())
-    assert 0 < figure.error_rate < 2
+    assert 0 < figure.interval[0] <= figure.error_rate <= figure.interval[1] < 2
+    assert figure.singly_interval[0] <= figure.singly <= figure.singly_interval[1]
     assert 0.1 < figure.peak_gib < 8
     assert figure.wall_s > figure.real_time_factor > 0
     assert len(json.loads((tmp_path / "results.json").read_text())["figures"]) == 1
+
+
+def test_errors_are_counted_for_the_utterance_they_are_in(tone_corpus: Path) -> None:
+    """Together they are the edit distance; what is inserted at the very end is the last one's."""
+    hypothesis = ["x", "a", "b", "d", "e", "z"]
+    errors = errors_each([2, 2, 1], ["a", "b", "c", "d", "e"], hypothesis)
+    assert errors == [1, 1, 1]
+    assert errors_each([1, 1], ["a", "b"], []) == [1, 1]
+    first, second = list(load_cuts(tone_corpus / "test.cuts.jsonl.gz"))[:2]
+    assert pooled([first, second, first], errors).tolist() == [2, 1]
 
 
 def test_separation_is_the_area_under_the_curve() -> None:
