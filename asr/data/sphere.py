@@ -1,7 +1,7 @@
 """NIST SPHERE files: their header, and their samples, plain or with embedded shorten compression.
 
 Plain samples (linear or µ-law) are read by libsndfile, 16-bit samples compressed by shorten by FFmpeg,
-compressed µ-law by the program sph2pipe where it is installed.
+compressed µ-law by the program sph2pipe where it is installed, else by ours, which is slower.
 """
 
 import io
@@ -17,10 +17,10 @@ from lhotse import AudioSource, Recording
 from lhotse.audio.backend import AudioBackend
 from numpy.typing import NDArray
 
+from asr.data import shorten
 from asr.errors import UserError
 
 MAGIC = b"NIST_1A\n"
-SHORTEN_MAGIC = b"ajkg"
 SUFFIXES = (".wv1", ".wv2", ".sph")
 
 
@@ -75,14 +75,14 @@ def read_header(path: str | Path) -> SphereHeader:
             raw = file.read(1024)
             size = _header_size(raw, path)
             raw += file.read(size - len(raw) if size > len(raw) else 0)
-            first = (raw[size:] + file.read(len(SHORTEN_MAGIC)))[: len(SHORTEN_MAGIC)]
+            first = (raw[size:] + file.read(len(shorten.MAGIC)))[: len(shorten.MAGIC)]
             file_bytes = file.seek(0, io.SEEK_END)
     except FileNotFoundError:
         raise UserError(f"{path}: expected a SPHERE file, found no such file") from None
     except OSError as error:
         raise UserError(f"{path}: the SPHERE file can't be read ({error.strerror})") from None
     header = _parse(raw[:size], path)
-    if header.shortened and first != SHORTEN_MAGIC:
+    if header.shortened and first != shorten.MAGIC:
         raise UserError(f"{path}: expected {header.compression} after the SPHERE header, found {first!r}")
     expected = header.length + header.samples * header.channels * header.sample_bytes
     if not header.compression and file_bytes < expected:
@@ -114,8 +114,8 @@ def read_sphere(path: str | Path, start: int = 0, samples: int | None = None) ->
             f"{path}: samples {start} to {start + wanted} are wanted, it has {header.samples} in each channel"
         )
     if header.shortened:
-        decode = _decode_with_ffmpeg if header.coding == "pcm" else _decode_with_sph2pipe
-        audio = decode(path, header, start + wanted)[:, start:]
+        decoder = _decode_with_ffmpeg if header.coding == "pcm" else _decode_mulaw
+        audio = decoder(path, header, start + wanted)[:, start:]
     else:
         audio = _read_with_libsndfile(path, start, wanted)
     if audio.shape != (header.channels, wanted):
@@ -238,13 +238,22 @@ def _decode_with_ffmpeg(path: str | Path, header: SphereHeader, samples: int) ->
     return np.concatenate(blocks, axis=1)[:, :samples].astype(np.float32) / np.float32(32768)
 
 
-def _decode_with_sph2pipe(path: str | Path, header: SphereHeader, samples: int) -> NDArray[np.float32]:
-    program = shutil.which("sph2pipe")
-    if program is None:
+def _decode_mulaw(path: str | Path, header: SphereHeader, samples: int) -> NDArray[np.float32]:
+    """As `_decode_with_ffmpeg`, of µ-law."""
+    if header.coding not in ("ulaw", "mu-law"):
         raise UserError(
-            f"{path}: {header.coding},{header.compression} needs the program sph2pipe, which is not "
-            "installed (`lhotse install-sph2pipe`, then put it on the PATH)"
+            f"{path}: expected samples to be pcm or ulaw, found {header.coding},{header.compression}"
         )
+    if (program := shutil.which("sph2pipe")) is not None:
+        return _decode_with_sph2pipe(program, path, samples)
+    try:
+        codes = shorten.decode(Path(path).read_bytes()[header.length :], samples, mulaw=True)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from None
+    return shorten.mulaw_samples(codes).astype(np.float32) / np.float32(32768)
+
+
+def _decode_with_sph2pipe(program: str, path: str | Path, samples: int) -> NDArray[np.float32]:
     command = [program, "-p", "-f", "wav", "-s", f"0:{samples}", str(path)]
     run = subprocess.run(command, capture_output=True)
     try:

@@ -1,16 +1,20 @@
 """Shorten (versions 1 and 2) and SPHERE, written by the tests to hold reading against known samples.
 
 Robinson, *Shorten: simple lossless and near-lossless waveform compression* (1994). Every function of the
-format that a 16-bit file can hold is there: DIFF0 to DIFF3, QLPC, ZERO, BITSHIFT, BLOCKSIZE, VERBATIM, QUIT.
+format that files of 16 bits or µ-law can hold is there: DIFF0 to DIFF3, QLPC, ZERO, BITSHIFT, BLOCKSIZE,
+VERBATIM, QUIT. Of µ-law, samples are the 8-bit codes.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-TYPES = {"int16_hl": 3, "int16_lh": 5, "ulaw_lossless": 8}
+TYPES = {"ulaw_first": 0, "int16_hl": 3, "int16_lh": 5, "ulaw": 8}
+MINUS_ZERO = 0x7F
+MOST_MULAW_SHIFT = 12
 BLOCKSIZE = 256
 MEANS = 4  # blocks whose mean predicts the next one's offset
 QUIT, NEW_BLOCKSIZE, BITSHIFT, QLPC, ZERO, VERBATIM = 4, 5, 6, 7, 8, 9
@@ -69,7 +73,7 @@ def shorten(
             size = blocks.shape[1]
             bits.unsigned(NEW_BLOCKSIZE, COMMAND)
             bits.number(size)
-        wanted = _common_shift(blocks)
+        wanted = _common_mulaw_shift(blocks, type) if "ulaw" in type else _common_shift(blocks)
         if wanted != shift:
             # The history is kept in the units of the block that made it.
             shift = wanted
@@ -77,7 +81,10 @@ def shorten(
             bits.unsigned(shift, SHIFT)
         for block, past, means_of in zip(blocks, history, offsets, strict=True):
             rule = Rule(version, shift, lpc if start // BLOCKSIZE % 2 else 0)
-            _write_block(bits, (block >> shift).tolist(), past, means_of, rule)
+            values = (block >> shift).tolist()
+            if "ulaw" in type:
+                values = [mulaw_numbers(shift, type)[code] for code in block.tolist()]
+            _write_block(bits, values, past, means_of, rule)
     bits.unsigned(QUIT, COMMAND)
     return b"ajkg" + bytes([version]) + bits.packed()
 
@@ -157,6 +164,42 @@ def _divided(value: int, by: int) -> int:
 def _common_shift(blocks: NDArray[np.int64]) -> int:
     together = int(np.bitwise_or.reduce(blocks, axis=None))
     return (together & -together).bit_length() - 1 if together else 0
+
+
+@cache
+def mulaw_numbers(shift: int, type: str) -> dict[int, int]:
+    """Number µ-law codes by amplitude: those that a shift leaves first, from zero on; then all others."""
+    numbers = {}
+    for sign, negative in ((0x80, False), (0, True)):
+        ordered = [sign | (~magnitude & 0x7F) for magnitude in range(128)]
+        left = [code for code in ordered if _is_left(code, shift) and not (negative and code == MINUS_ZERO)]
+        behind = [code for code in ordered if code not in left]
+        for number, code in enumerate(left + behind):
+            numbers[code] = -1 - number if negative else number
+    if type == "ulaw":
+        numbers = {code: number - (number < 0) for code, number in numbers.items()} | {MINUS_ZERO: -1}
+    return numbers
+
+
+def _common_mulaw_shift(blocks: NDArray[np.int64], type: str) -> int:
+    """The highest shift that leaves all codes; minus zero has a number of its own in the later type."""
+    codes = set(blocks.ravel().tolist()) - ({MINUS_ZERO} if type == "ulaw" else set())
+    if type == "ulaw_first" and MINUS_ZERO in codes:
+        return 0
+    shifts = (shift for shift in range(MOST_MULAW_SHIFT, 0, -1) if all(_is_left(c, shift) for c in codes))
+    return next(shifts, 0)
+
+
+@cache
+def _is_left(code: int, shift: int) -> bool:
+    """Whether a multiple of 2^shift finest steps is among the amplitudes that become this code (G.711)."""
+    segment, place = (~code >> 4) & 7, ~code & 15
+    lowest = max(0, ((place + 16) << (segment + 3)) - 132)
+    highest = ((place + 17) << (segment + 3)) - 133
+    if segment == 7 and place == 15:  # the loudest code takes all above; there is one more below zero
+        highest = 32768 if code < 0x80 else 32767
+    step = 8 << shift
+    return highest // step * step >= lowest
 
 
 def sphere_header(

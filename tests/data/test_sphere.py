@@ -1,3 +1,4 @@
+import io
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts, save_cuts
 from asr.data.recording import read_recording
+from asr.data.shorten import decode, mulaw_codes
 from asr.data.sphere import is_sphere, read_header, read_sphere, sphere_recording
 from asr.errors import UserError
 from tests.data.shorten_encoder import shorten, sphere_header, write_sphere
@@ -87,9 +89,7 @@ def test_two_channels_of_mu_law(tmp_path: Path) -> None:
     codes = np.random.default_rng(0).integers(0, 256, (4000, 2)).astype(np.uint8)
     path = tmp_path / "sw02001.sph"
     path.write_bytes(sphere_header(4000, 8000, 2, "ulaw", 1) + codes.tobytes())
-    sign = np.where(codes & 0x80, 1, -1)
-    exponent, mantissa = (~codes >> 4) & 7, ~codes & 15
-    linear = sign * ((((mantissa.astype(int) << 3) + 132) << exponent) - 132)
+    linear = expanded(codes.astype(int))
     np.testing.assert_array_equal(read_sphere(path, 1000, 2000) * 32768, linear[1000:3000].T)
 
 
@@ -183,21 +183,131 @@ def test_a_missing_file_and_samples_outside(tmp_path: Path) -> None:
         read_sphere(tmp_path / "a.wv1", 90, 20)
 
 
-def test_compressed_mu_law_asks_for_sph2pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    codes = np.random.default_rng(0).integers(-127, 128, (600, 2))
-    header = sphere_header(600, 8000, 2, "ulaw,embedded-shorten-v2.00", 1)
-    (tmp_path / "a.sph").write_bytes(header + shorten(codes, type="ulaw_lossless"))
+def expanded(codes: NDArray[np.int_]) -> NDArray[np.int_]:
+    """The 16-bit samples of µ-law codes (G.711)."""
+    exponent, mantissa = (~codes >> 4) & 7, ~codes & 15
+    return np.where(codes & 0x80, 1, -1) * ((((mantissa << 3) + 132) << exponent) - 132)
+
+
+def telephone(samples: int, channels: int, seed: int = 0) -> NDArray[np.int_]:
+    """µ-law codes: speech that comes and goes, and the zeros of both signs that are silence."""
+    quiet = np.random.default_rng(seed).choice([0x7F, 0xFF, 0xFF], (samples, channels))
+    loud = np.frombuffer(_mulaw(speechlike(samples, channels, seed)), dtype=np.uint8).reshape(samples, -1)
+    return np.where((np.arange(samples) // 700 % 3 == 1)[:, None], quiet, loud).astype(np.int64)
+
+
+def _mulaw(samples: NDArray[np.int16]) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, samples, 8000, format="RAW", subtype="ULAW")
+    return file.getvalue()
+
+
+def coarse_codes() -> NDArray[np.int_]:
+    """Blocks of the codes that each shift leaves, in the middle of others."""
+    random = np.random.default_rng(3)
+    blocks = [np.full(256, 0x7F), np.zeros(256, dtype=int), random.integers(0, 256, 256)]
+    for shift in range(13):
+        steps = random.integers(-32768 // (8 << shift), 32767 // (8 << shift) + 1, 512) * (8 << shift)
+        blocks.append(np.frombuffer(_mulaw(steps.astype(np.int16)), dtype=np.uint8).astype(int))
+    return np.concatenate(blocks)[:, None]
+
+
+MULAW = {
+    **{f"{n} samples, {c} channel(s)": telephone(n, c) for n in (1, 256, 9973) for c in (1, 2)},
+    "every shift": coarse_codes(),
+    "white": np.random.default_rng(1).integers(0, 256, (5000, 2)),
+}
+
+
+@pytest.mark.parametrize("name", MULAW)
+@pytest.mark.parametrize(("version", "lpc", "type"), [(2, 0, "ulaw"), (2, 3, "ulaw"), (1, 0, "ulaw_first")])
+def test_shortened_mu_law_is_decoded_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, version: int, lpc: int, type: str
+) -> None:
     monkeypatch.setattr(shutil, "which", lambda program: None)
-    with pytest.raises(UserError, match="needs the program sph2pipe"):
-        read_sphere(tmp_path / "a.sph")
+    codes = MULAW[name]
+    path = tmp_path / "sw02001.sph"
+    header = sphere_header(len(codes), 8000, codes.shape[1], f"ulaw,embedded-shorten-v{version}.00", 1)
+    compressed = shorten(codes, type=type, lpc=lpc, version=version, means=4 if version > 1 else 0)
+    path.write_bytes(header + compressed)
+    np.testing.assert_array_equal(decode(compressed, len(codes), mulaw=True), codes.T)
+    np.testing.assert_array_equal(read_sphere(path) * 32768, expanded(codes).T)
+    part = slice(len(codes) // 3, len(codes) // 2 + 1)
+    found = read_sphere(path, part.start, part.stop - part.start)
+    np.testing.assert_array_equal(found * 32768, expanded(codes[part]).T)
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+@pytest.mark.parametrize(("version", "lpc"), [(2, 0), (2, 6), (1, 0), (1, 3)])
+def test_the_decoder_for_mu_law_agrees_on_16_bits(name: str, version: int, lpc: int) -> None:
+    """FFmpeg reads these: both decoders follow one format."""
+    samples = SIGNALS[name]
+    data = shorten(samples, lpc=lpc, version=version, means=4 if version > 1 else 0, verbatim=b"RIFF")
+    np.testing.assert_array_equal(decode(data, len(samples), mulaw=False), samples.T)
+
+
+@pytest.mark.parametrize(
+    ("shift", "low", "high"),
+    [
+        # Codes of the lowest numbers and of those around zero, as in the table that shorten comes with.
+        (0, [127, 0, 1, 2], [124, 125, 126, 255, 254, 253]),
+        (1, [112, 114, 116, 118, 120, 122, 124, 126, 127, 0, 1], [121, 123, 125, 255, 253, 251]),
+        (5, [49, 51, 53, 55, 57, 59, 61, 63, 64, 66, 67, 68, 70], [77, 83, 91, 103, 255, 231, 219, 211, 205]),
+        (8, [2, 4, 6, 8, 10, 12, 14, 16, 17, 18, 20, 21], [39, 47, 62, 255, 190, 175]),
+        (9, [1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16], [15, 23, 31, 47, 255, 175, 159, 151]),
+        (12, [1, 2, 3, 4], [126, 127, 0, 255, 254, 253]),
+    ],
+)
+def test_mu_law_codes_are_numbered_as_shorten_does(shift: int, low: list[int], high: list[int]) -> None:
+    codes = mulaw_codes(shift).tolist()
+    assert sorted(codes) == list(range(256))
+    assert codes[: len(low)] == low
+    zero = high.index(255)
+    assert codes[128 - zero : 128 - zero + len(high)] == high
+
+
+@pytest.mark.parametrize("missing", [0.02, 0.5, 0.999])
+def test_truncated_mu_law(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: float) -> None:
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+    codes = telephone(9000, 2)
+    data = shorten(codes, type="ulaw")
+    path = tmp_path / "a.sph"
+    header = sphere_header(9000, 8000, 2, "ulaw,embedded-shorten-v2.00", 1)
+    path.write_bytes(header + data[: round((1 - missing) * len(data)) + 6])
+    with pytest.raises(UserError, match=r"a\.sph: expected 9000 samples in 2 channel\(s\).* end after \d+ "):
+        read_sphere(path)
+
+
+@pytest.mark.parametrize(
+    ("coding", "data", "message"),
+    [
+        ("ulaw", shorten(speechlike(300)), "expected lossless µ-law compressed by shorten, found its type 5"),
+        ("ulaw", b"ajkg\7", "expected shorten of version 1 or 2, found b'ajkg.x07'"),
+        ("ulaw", shorten(telephone(900, 1), type="ulaw")[:9] + bytes(range(200)), "expected .* shorten"),
+        (
+            "alaw",
+            shorten(telephone(300, 1), type="ulaw"),
+            "expected samples to be pcm or ulaw, found alaw,embedded-shorten",
+        ),
+    ],
+)
+def test_what_is_no_shortened_mu_law_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coding: str, data: bytes, message: str
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+    path = tmp_path / "a.sph"
+    path.write_bytes(sphere_header(300, 8000, 1, f"{coding},embedded-shorten-v2.00", 1) + data)
+    with pytest.raises(UserError, match=rf"a\.sph: {message}") as caught:
+        read_sphere(path)
+    assert "\n" not in str(caught.value)
 
 
 def test_what_sph2pipe_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script stands for the program: it notes how it was called."""
-    codes = np.random.default_rng(0).integers(-127, 128, (600, 1))
+    codes = np.random.default_rng(0).integers(0, 256, (600, 1))
     path = tmp_path / "a.sph"
     header = sphere_header(600, 8000, 1, "ulaw,embedded-shorten-v2.00", 1)
-    path.write_bytes(header + shorten(codes, type="ulaw_lossless"))
+    path.write_bytes(header + shorten(codes, type="ulaw"))
     program = tmp_path / "sph2pipe"
     monkeypatch.setattr(shutil, "which", lambda name: str(program))
     program.write_text("#!/bin/sh\necho no such thing >&2\n")
