@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,13 @@ from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from asr import checkpoint
-from asr.confidence import certainty, usual_limit
+from asr.confidence import Evidence, UsualCertainty, usual_certainty, weigh
 from asr.ctc import ctc_loss
 from asr.data.batch import Batch
 from asr.data.module import SpeechData, load_training_cuts, manifest_path, prepared_folder
 from asr.errors import UserError
 from asr.features import CorpusStatistics
+from asr.label_model import UTTERANCES, estimate_label_model
 from asr.plan import TrainingPlan, training_plan
 from asr.recognizer import Recognizer, RecognizerConfig
 from asr.search.greedy import greedy_search
@@ -37,8 +39,7 @@ class RecognitionTask(TrainingTask):
         self.error_rate_name = {"phone": "dev_per", "character": "dev_cer"}.get(
             model.tokenizer.unit, "dev_ter"
         )
-        self.dev_certainties: list[float] = []
-        self.dev_frames: list[int] = []
+        self.dev_evidence: list[Evidence] = []
 
     def losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the CTC loss of each utterance and the number of target tokens."""
@@ -53,22 +54,23 @@ class RecognitionTask(TrainingTask):
         errors = 0
         for i, path in enumerate(greedy_search(log_probs, frames)):
             errors += Levenshtein.distance(batch.tokens[i, : batch.token_lengths[i]].tolist(), path.ids)
-            self.dev_certainties.append(certainty(log_probs[i, : frames[i]]))
-            self.dev_frames.append(int(frames[i]))
+            self.dev_evidence.append(
+                weigh(log_probs[i, : frames[i]], self.model.frame_s, self.model.label_model)
+            )
         tokens = float(batch.token_lengths.sum())
         return errors, tokens, float(losses.sum()), tokens
 
     def on_validation_epoch_end(self) -> None:
         """Let the recogniser know how certain it usually is, of what this rank has seen."""
         super().on_validation_epoch_end()
-        self.model.config.usual_certainty = usual_limit(self.dev_certainties, self.dev_frames)
-        self.dev_certainties, self.dev_frames = [], []
+        self.model.config.usual = usual_certainty(self.dev_evidence)
+        self.dev_evidence = []
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on knowing it."""
         super().on_load_checkpoint(checkpoint)
-        known = checkpoint["recognizer"]["config"].get("usual_certainty", 0.0)
-        self.model.config.usual_certainty = known
+        known = checkpoint["recognizer"]["config"].get("usual", {})
+        self.model.config.usual = UsualCertainty(**known)
 
     def frames(self, batch: Batch) -> int:
         """Return the feature frames of a batch."""
@@ -110,9 +112,17 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
         options.data, recognizer, seed=options.seed, speed_factors=options.augment.speed_factors
     )
     recognizer.config.longest_s = data.longest_s
+    recognizer.label_model = training_labels(recognizer.tokenizer, data)
     if options.features.normalise == "corpus" and not options.init_from and not resuming:
         corpus_statistics(recognizer, data)
     return RecognitionTask(recognizer, training_plan(options, data)), data
+
+
+def training_labels(tokenizer: Tokenizer, data: SpeechData) -> Tensor:
+    """Estimate how probable labels are after each other, from the training transcripts or many of them."""
+    cuts = data.train_cuts[:: max(1, math.ceil(len(data.train_cuts) / UTTERANCES))]
+    texts = [cut.supervisions[0].text or "" for cut in cuts]
+    return estimate_label_model([tokenizer.encode(text) for text in texts], len(tokenizer))
 
 
 def training_tokenizer(options: TrainConfig) -> Tokenizer:

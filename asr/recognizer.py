@@ -11,6 +11,7 @@ from asr.attention.layer import SelfAttentionLayer
 from asr.augment import AugmentConfig, augment_audio, spec_augment
 from asr.checkpoint import find
 from asr.checkpoint import load as load_checkpoint
+from asr.confidence import UsualCertainty
 from asr.config import from_dict, to_dict
 from asr.ctc import CTCHead
 from asr.data.recording import read_recording
@@ -23,6 +24,9 @@ from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.transcript import Transcript
 from asr.transcription import TranscriptionConfig, transcribe_samples, tuned_decoder
 
+LABELS = "label_model"  # its name among the weights
+FORMER = ("usual_certainty",)  # in configurations of earlier checkpoints: a limit on another scale
+
 
 @dataclass
 class RecognizerConfig:
@@ -33,7 +37,7 @@ class RecognizerConfig:
     features: FeatureConfig = field(default_factory=FeatureConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     longest_s: float = 0.0  # longest audio in training; 0: not known, an older checkpoint
-    usual_certainty: float = 0.0  # what 95 % of the dev audio reaches; 0: not known
+    usual: UsualCertainty = field(default_factory=UsualCertainty)  # on the development set
 
 
 class Recognizer(nn.Module):
@@ -66,6 +70,7 @@ class Recognizer(nn.Module):
         self.normalisation = Normalisation(features.normalise, features.mel_bins, window_frames)
         self.encoder = Encoder(config.model, config.features.mel_bins, config.attention, config.backend)
         self.head = CTCHead(config.model.heads * config.model.head_dim, len(tokenizer))
+        self.label_model: Tensor | None = None  # of the training transcripts; on the CPU, unlike the weights
 
     def forward(self, audio: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Compute log-probabilities.
@@ -171,16 +176,18 @@ class Recognizer(nn.Module):
         return {
             "config": to_dict(self.config),
             "tokenizer": self.tokenizer.state(),
-            "weights": self.state_dict(),
+            "weights": self.state_dict() | ({} if self.label_model is None else {LABELS: self.label_model}),
         }
 
     @classmethod
     def from_state(cls, state: dict[str, Any], source: str) -> "Recognizer":
         """Build a recogniser from `state()`, in evaluation mode; errors name `source`."""
-        config = from_dict(RecognizerConfig, state["config"], source)
-        recognizer = cls(config, tokenizer_from_state(state["tokenizer"]))
+        known = {name: value for name, value in state["config"].items() if name not in FORMER}
+        recognizer = cls(from_dict(RecognizerConfig, known, source), tokenizer_from_state(state["tokenizer"]))
+        weights = dict(state["weights"])
+        recognizer.label_model = weights.pop(LABELS, None)
         try:
-            recognizer.load_state_dict(state["weights"])
+            recognizer.load_state_dict(weights)
         except RuntimeError as error:
             detail = " ".join(str(error).split())[:300]
             raise UserError(f"{source}: weights don't fit the model: {detail}") from error

@@ -30,7 +30,7 @@ class Segment:
         text: of the words.
         start_s, end_s: in seconds.
         confidence: certainty of its frames, 0 … 1.
-        low_confidence: whether that is below the limit.
+        low_confidence: whether that is below what is usual at its length.
         words: with their times.
     """
 
@@ -55,7 +55,8 @@ class Transcript:
         duration_s: of the recording.
         segments: the same words with start, end and confidence, split at pauses.
         certainty: of the whole, 0 … 1; low where the audio is unlike the training data.
-        low_confidence: whether certainty is below the limit.
+        usual_certainty: what recordings of this length usually reach, or `min_confidence`.
+        low_confidence: whether certainty is below that.
         channel: number of the channel; None: the mean of all.
     """
 
@@ -67,6 +68,7 @@ class Transcript:
     duration_s: float
     segments: list[Segment] = field(default_factory=list)
     certainty: float = 0.0
+    usual_certainty: float = 0.0
     low_confidence: bool = False
     channel: int | None = None
 
@@ -98,14 +100,13 @@ def timed_words(path: TokenPath, tokenizer: Tokenizer, frame_s: float) -> list[T
 
 
 def split_segments(
-    words: Sequence[TimedWord], certain: Callable[[float, float], float], limit: float
+    words: Sequence[TimedWord], certain: Callable[[float, float], tuple[float, float]]
 ) -> list[Segment]:
     """Split words where a subtitle would: at pauses, and before two lines or seven seconds are exceeded.
 
     Args:
         words: in order.
-        certain: certainty between two times in seconds.
-        limit: segments of less certainty are marked.
+        certain: certainty between two times in seconds, and the one below which a segment is marked.
     """
     groups: list[list[TimedWord]] = []
     for word in words:
@@ -116,7 +117,7 @@ def split_segments(
     segments = []
     for group in groups:
         start_s, end_s = group[0].start_s, group[-1].end_s
-        confidence = certain(start_s, end_s)
+        confidence, limit = certain(start_s, end_s)
         text = " ".join(word.word for word in group)
         segments.append(Segment(text, start_s, end_s, round(confidence, 4), confidence < limit, group))
     return segments

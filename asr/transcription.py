@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.confidence import UNKNOWN_LIMIT, certainty
+from asr.confidence import certainty, usual_limit, weigh
 from asr.config import option
 from asr.ctc import BLANK
 from asr.data.recording import Samples, is_silent
@@ -53,7 +53,8 @@ class TranscriptionConfig:
     decoder: str = option("greedy", help="greedy | beam | prefix")
     beam: BeamConfig = field(default_factory=BeamConfig)
     min_confidence: float = option(
-        -1.0, help="what is less certain is marked, 0 … 1; −1: what 95 % of the dev audio reaches"
+        -1.0,
+        help="what is less certain is marked, 0 … 1; −1: what 95 % of the dev set reaches at such a length",
     )
 
     def check(self) -> None:
@@ -109,8 +110,7 @@ def transcribe_samples(
     tokens = recognizer.tokenizer.tokens(path.ids)
     times_s = [round(frame * recognizer.frame_s, 3) for frame in path.frames]
     text = text_of(path, recognizer.tokenizer)
-    certain = certainty(log_probs_TV)
-    limit = confidence_limit(recognizer, config)
+    certain, limit = certain_of(recognizer, log_probs_TV, config)
     if certain < limit:
         log.warning(
             "%s: low confidence (%.2f, usually above %.2f): unlike what the model was trained on?",
@@ -119,9 +119,9 @@ def transcribe_samples(
             limit,
         )
 
-    def certain_between(start_s: float, end_s: float) -> float:
+    def certain_between(start_s: float, end_s: float) -> tuple[float, float]:
         first, last = (round(seconds / recognizer.frame_s) for seconds in (start_s, end_s))
-        return certainty(log_probs_TV[first : max(last, first + 1)])
+        return certain_of(recognizer, log_probs_TV[first : max(last, first + 1)], config)
 
     return Transcript(
         text=" ".join(tokens) if text is None else text,
@@ -130,10 +130,9 @@ def transcribe_samples(
         confidence=[round(x, 4) for x in path.confidences],
         words=None if path.words is None else [(word.word, times_s[word.start]) for word in path.words],
         duration_s=duration_s,
-        segments=split_segments(
-            timed_words(path, recognizer.tokenizer, recognizer.frame_s), certain_between, limit
-        ),
+        segments=split_segments(timed_words(path, recognizer.tokenizer, recognizer.frame_s), certain_between),
         certainty=round(certain, 4),
+        usual_certainty=round(limit, 4),
         low_confidence=certain < limit,
         channel=channel,
     )
@@ -154,11 +153,14 @@ def tuned_decoder(recognizer: "Recognizer", config: TranscriptionConfig) -> tupl
     return build_decoder(config.decoder, recognizer.tokenizer, beam), source
 
 
-def confidence_limit(recognizer: "Recognizer", config: TranscriptionConfig) -> float:
-    """Return the certainty below which a transcript is marked."""
-    if config.min_confidence >= 0:
-        return config.min_confidence
-    return recognizer.config.usual_certainty or UNKNOWN_LIMIT
+def certain_of(
+    recognizer: "Recognizer", log_probs_TV: Tensor, config: TranscriptionConfig
+) -> tuple[float, float]:
+    """Return the certainty of a recording or a part of it, and the one below which it is marked."""
+    usual = recognizer.config.usual
+    evidence = weigh(log_probs_TV, recognizer.frame_s, recognizer.label_model)
+    limit = usual_limit(evidence, usual) if config.min_confidence < 0 else config.min_confidence
+    return certainty(evidence, usual), limit
 
 
 @torch.inference_mode()

@@ -15,8 +15,8 @@ from asr.transcript_formats import textgrid, write_transcript
 LEXICON = Lexicon({"go": [("G", "OW")], "on": [("AA", "N")]})
 
 
-def sure(start_s: float, end_s: float) -> float:
-    return 1.0
+def sure(start_s: float, end_s: float) -> tuple[float, float]:
+    return 1.0, 0.5
 
 
 def words(*spans: tuple[str, float, float]) -> list[TimedWord]:
@@ -45,22 +45,22 @@ def test_words_of_a_search_and_phones_without_words() -> None:
 
 
 def test_segments_end_at_pauses_at_two_lines_and_at_seven_seconds() -> None:
-    paused = split_segments(words(("a", 0, 0.5), ("b", 0.6, 1), ("c", 1.8, 2)), sure, limit=0.5)
+    paused = split_segments(words(("a", 0, 0.5), ("b", 0.6, 1), ("c", 1.8, 2)), sure)
     assert [segment.text for segment in paused] == ["a b", "c"]
     assert [(segment.start_s, segment.end_s) for segment in paused] == [(0, 1), (1.8, 2)]
-    many = split_segments(words(*((f"word{i}", 0.1 * i, 0.1 * i + 0.1) for i in range(40))), sure, limit=0.5)
+    many = split_segments(words(*((f"word{i}", 0.1 * i, 0.1 * i + 0.1) for i in range(40))), sure)
     assert all(len(segment.text) <= SEGMENT_CHARACTERS for segment in many)
     assert max(len(segment.text) for segment in many) > SEGMENT_CHARACTERS - 7
-    slow = split_segments(words(*(("a", float(i), i + 0.9) for i in range(20))), sure, limit=0.5)
+    slow = split_segments(words(*(("a", float(i), i + 0.9) for i in range(20))), sure)
     assert max(segment.end_s - segment.start_s for segment in slow) == pytest.approx(6.9)
 
 
 def test_uncertain_segments_are_marked() -> None:
-    certainties = {(0, 1): 0.9, (3, 3.5): 0.2}
+    certainties = {(0, 1): (0.9, 0.8), (3, 3.5): (0.85, 0.87)}  # and what is usual at such a length
     spans = words(("sure", 0, 1), ("unsure", 3, 3.5))
-    first, second = split_segments(spans, lambda start_s, end_s: certainties[start_s, end_s], limit=0.5)
+    first, second = split_segments(spans, lambda start_s, end_s: certainties[start_s, end_s])
     assert (first.low_confidence, second.low_confidence) == (False, True)
-    assert (first.confidence, second.confidence) == (0.9, 0.2)
+    assert (first.confidence, second.confidence) == (0.9, 0.85)
 
 
 @pytest.fixture
