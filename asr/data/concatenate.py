@@ -26,23 +26,18 @@ class Concatenation:
         limit_s: longest group, pauses included; an utterance that is longer stays alone. 0: nothing
             is joined.
         seed: of order, lengths and pauses.
-        after: epochs of single utterances before the first that are joined. Long sequences hold a new
-            model at blanks for long, now and then for good; on short ones CTC finds its first labels.
 
     Example:
         >>> Concatenation([2.0, 3.0, 4.0, 2.0], limit_s=10.0, seed=1).groups(epoch=0)
         [(0,), (1, 2), (3,)]
     """
 
-    def __init__(self, durations_s: Sequence[float], limit_s: float, seed: int, after: int = 0) -> None:
+    def __init__(self, durations_s: Sequence[float], limit_s: float, seed: int) -> None:
         if limit_s < 0:
             raise UserError(f"data.concatenate_s={limit_s}: expected seconds, or 0 for single utterances")
-        if after < 0:
-            raise UserError(f"data.concatenate_after={after}: expected epochs, 0 or more")
         self.durations_s = np.asarray(durations_s, dtype=np.float64)
         self.limit_s = limit_s
         self.seed = seed
-        self.after = after
         self._latest: tuple[int, list[Group]] = (-1, [])
 
     def groups(self, epoch: int) -> list[Group]:
@@ -52,7 +47,7 @@ class Concatenation:
         return self._latest[1]
 
     def _draw(self, epoch: int) -> list[Group]:
-        if not self.limit_s or epoch < self.after:
+        if not self.limit_s:
             return [(i,) for i in range(len(self.durations_s))]
         random = np.random.default_rng([self.seed, epoch, ORDER])
         groups: list[Group] = []

@@ -43,11 +43,6 @@ class DataConfig:
     concatenate_s: float = option(
         0.0, help="join training utterances up to this length, with pauses; 0: train on them singly", unit="s"
     )
-    concatenate_after: int = option(
-        0,
-        help="join them after so many epochs of single utterances, on which CTC learns sooner",
-        unit="epochs",
-    )
     resample: bool = option(True, help="resample audio of another rate with a notice; false: refuse it")
     max_utterances: int = option(0, help="train on the first so many only; 0: all")
 
@@ -133,7 +128,7 @@ class SpeechData(TrainingData):
         self.train_cuts = self._fitting(load_training_cuts(config), "train", max(speed_factors))
         self.dev_cuts = self._fitting(load_cuts(dev), "dev", 1.0)
         durations_s = [cut.duration / min(speed_factors) for cut in self.train_cuts]
-        self.concatenation = Concatenation(durations_s, config.concatenate_s, seed, config.concatenate_after)
+        self.concatenation = Concatenation(durations_s, config.concatenate_s, seed)
 
     def train_frames(self, epoch: int) -> NDArray[np.int64]:
         """Return the feature frames of each training utterance of an epoch, at their slowest."""
@@ -202,18 +197,16 @@ class SpeechData(TrainingData):
             yield utterances[BatchPlan(tuple(indices.tolist()))]
 
     def padding_share(self) -> float:
-        """Return the share of padding in the frames of an epoch, the first that is joined, 0 … 1."""
-        epoch = self.config.concatenate_after
-        return padding_share(self.train_frames(epoch), self.stream().epoch(epoch))
+        """Return the share of padding in the first epoch's frames, 0 … 1."""
+        return padding_share(self.train_frames(0), self.stream().epoch(0))
 
     def worst_batch(self) -> Batch:
         """Return the batch that needs most memory: as many of the longest utterances as the budget holds."""
-        epoch = self.config.concatenate_after
-        frames = self.train_frames(epoch)
+        frames = self.train_frames(0)
         longest = np.argsort(-frames, kind="stable")
         first = plan_by_length(frames, self.config.frames_per_batch, longest)[0]
         utterances = self._utterances(self.train_cuts, concatenation=self.concatenation)
-        return utterances[BatchPlan(tuple(first.tolist()), epoch=epoch)]
+        return utterances[BatchPlan(tuple(first.tolist()))]
 
     def _utterances(
         self,
@@ -275,8 +268,6 @@ class SpeechData(TrainingData):
         """Say how many utterances and hours there are."""
         hours = sum(cut.duration for cut in self.train_cuts) / 3600
         joined = f", joined up to {self.config.concatenate_s:g} s" if self.config.concatenate_s else ""
-        if joined and self.config.concatenate_after:
-            joined += f" after epoch {self.config.concatenate_after}"
         padding = f"{100 * self.padding_share():.1f} % padding"
         return f"{len(self.train_cuts)} utterances ({hours:.2f} h{joined}), {padding}"
 

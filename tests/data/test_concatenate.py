@@ -34,15 +34,6 @@ def test_groups_follow_from_seed_and_epoch() -> None:
     assert Concatenation(DURATIONS_S, 20.0, seed=4).groups(5) != first
 
 
-def test_the_first_epochs_are_of_single_utterances() -> None:
-    joined = Concatenation(DURATIONS_S, 20.0, seed=3, after=2)
-    for epoch in range(2):
-        assert joined.groups(epoch) == [(i,) for i in range(500)]
-    assert joined.groups(2) == Concatenation(DURATIONS_S, 20.0, seed=3).groups(2)
-    with pytest.raises(UserError, match="concatenate_after=-1"):
-        Concatenation([1.0], 10.0, seed=0, after=-1)
-
-
 def test_an_utterance_longer_than_the_limit_stays_alone() -> None:
     assert Concatenation([30.0, 30.0], 20.0, seed=0).groups(0) in ([(0,), (1,)], [(1,), (0,)])
     with pytest.raises(UserError, match="concatenate_s=-1"):
