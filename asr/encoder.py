@@ -11,6 +11,9 @@ from asr.config import option
 from asr.errors import UserError
 from asr.lengths import zero_padding
 
+# Frames that feed-forward layers see at once: their hidden states are the largest of a long recording.
+BLOCK_FRAMES = 6000
+
 POSITIONS = ("sinusoidal", "rotary", "convolution", "none")
 
 
@@ -175,6 +178,12 @@ class Block(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Map [B, T, M] with [B] lengths to [B, T, M]."""
         x = x + self.dropout(self.attention(self.attention_norm(x), lengths))
+        # A graph has one block: its number of frames is open.
+        if torch.compiler.is_compiling() or x.shape[1] <= BLOCK_FRAMES:
+            return self._fed_forward(x)
+        return torch.cat([self._fed_forward(part) for part in x.split(BLOCK_FRAMES, dim=1)], dim=1)
+
+    def _fed_forward(self, x: Tensor) -> Tensor:
         return x + self.dropout(self.feedforward(self.feedforward_norm(x)))
 
 

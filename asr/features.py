@@ -89,16 +89,16 @@ class FilterBanks(nn.Module):
         shortfall = self.window_samples - audio_BS.shape[1]
         if shortfall > 0:
             audio_BS = nn.functional.pad(audio_BS, (0, shortfall))
-        audio_BS = zero_padding(audio_BS.float(), lengths_B)
         total = int(self.frames(torch.tensor(audio_BS.shape[1])))
-        features = audio_BS.new_empty(audio_BS.shape[0], total, self.mel_bins)
+        features = audio_BS.new_empty(audio_BS.shape[0], total, self.mel_bins, dtype=torch.float32)
         with torch.autocast(audio_BS.device.type, enabled=False):
             for start in range(0, total, BLOCK_FRAMES):
                 end = min(start + BLOCK_FRAMES, total)
+                first_sample = start * self.shift_samples
                 last_sample = (end - 1) * self.shift_samples + self.window_samples
-                block = audio_BS[:, start * self.shift_samples : last_sample]
-                features[:, start:end] = self.layer(block)
-        return zero_padding(features, frames), frames
+                block = zero_padding(audio_BS[:, first_sample:last_sample].float(), lengths_B - first_sample)
+                features[:, start:end] = zero_padding(self.layer(block), frames - start)
+        return features, frames
 
 
 class Normalisation(nn.Module):
