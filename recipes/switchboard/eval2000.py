@@ -61,6 +61,8 @@ def read_test_set(pem: Path, stm: Path, glm: Path) -> TestSet:
     by_name = {}
     for segment in reference.segments:
         name = Span(segment.file, segment.channel.upper(), segment.start_s, segment.end_s).name
+        if name in by_name:
+            problems.append(f"{stm}: segment {segment.name}: expected it once, found it again")
         by_name[name] = segment
         if name not in spans:
             problems.append(f"{stm}: segment {segment.name}: expected it in {pem.name}, found it here alone")
@@ -80,7 +82,8 @@ def read_test_set(pem: Path, stm: Path, glm: Path) -> TestSet:
 
 def read_pem(path: Path, problems: list[str]) -> list[Span]:
     """Read `en_4156 A unknown_speaker 301.85 302.48` lines; `;;` begins a comment."""
-    spans = []
+    spans: list[Span] = []
+    lines: dict[str, int] = {}
     for number, line in read_lines(path):
         if line.lstrip().startswith(";;"):
             continue
@@ -94,6 +97,9 @@ def read_pem(path: Path, problems: list[str]) -> list[Span]:
             problems.append(
                 f"{path}:{number}: expected `conversation A|B speaker start end`, found {line.strip()!r}"
             )
+            continue
+        if (first := lines.setdefault(span.name, number)) != number:
+            problems.append(f"{path}:{number}: expected segments to be distinct, found line {first} again")
             continue
         spans.append(span)
     return spans

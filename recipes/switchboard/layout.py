@@ -27,11 +27,13 @@ class Corpus:
         audio: SPHERE files by conversation, `sw02001`.
         transcripts: by conversation side, `sw02001-A`.
         dictionary: the distribution's lexicon, None where it isn't.
+        repeated: pairs of audio files or transcripts that have one name and different lengths.
     """
 
     audio: dict[str, str] = field(default_factory=dict)
     transcripts: dict[str, str] = field(default_factory=dict)
     dictionary: Path | None = None
+    repeated: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass
@@ -56,11 +58,17 @@ def find_corpus(corpus: str, transcripts: str = "") -> Corpus:
     for path in (path for folder in roots for path in _files(folder)):
         name = os.path.basename(path).lower()
         if name.endswith(".sph"):
-            found.audio.setdefault(conversation_of(name), path)
+            first = found.audio.setdefault(conversation_of(name), path)
         elif side := TRANSCRIPT.fullmatch(name):
-            found.transcripts.setdefault(f"sw0{side[1]}-{side[2].upper()}", path)
+            first = found.transcripts.setdefault(f"sw0{side[1]}-{side[2].upper()}", path)
         elif name == DICTIONARY:
             found.dictionary = found.dictionary or Path(path)
+            continue
+        else:
+            continue
+        # Two copies of a file, or two ways to one, are no harm.
+        if first != path and os.path.getsize(first) != os.path.getsize(path):
+            found.repeated.append((first, path))
     _refuse_disc(root, found)
     if not found.audio:
         kind = "transcripts without audio" if found.transcripts else "something else"

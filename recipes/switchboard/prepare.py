@@ -64,6 +64,8 @@ def prepare(options: Options, folder: Path) -> None:
     if run.is_done(sources):
         return
     speakers = _callers(options.call_table) if options.call_table else {}
+    for first, second in corpus.repeated:
+        run.problem(f"{second}: expected one file of its name, found another of other length: {first}")
     segments = _read_segments(run, corpus)
     recordings = _recordings(run, corpus.audio, "reading headers")
     incomplete = _compare(run, corpus)
@@ -106,7 +108,6 @@ def _named(options: Options) -> Iterator[str]:
 def _read_segments(run: Preparation, corpus: Corpus) -> list[Segment]:
     """Read all transcripts; report what can't be read, and drop what has no words."""
     segments: list[Segment] = []
-    seen: set[str] = set()
     paths = list(corpus.transcripts.values())
     # Threads: thousands of small files, a few seconds of work; processes would take longer to start.
     for transcript in run.map(read_transcript, paths, "reading transcripts", threads=True):
@@ -115,13 +116,10 @@ def _read_segments(run: Preparation, corpus: Corpus) -> list[Segment]:
         for message in transcript.problems:
             run.problem(message)
         for segment in transcript.segments:
-            if not segment.text:
-                run.drop(segment.name, "silence")
-            elif segment.name in seen:
-                run.problem(f"utterance {segment.name!r}: expected ids to be distinct, found this one again")
-            else:
-                seen.add(segment.name)
+            if segment.text:
                 segments.append(segment)
+            else:
+                run.drop(segment.name, "silence")
     return segments
 
 

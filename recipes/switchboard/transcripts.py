@@ -47,11 +47,15 @@ def read_transcript(path: str | Path) -> Transcript:
     if named is None:
         raise UserError(f"{path}: expected a name like sw2001A-ms98-a-trans.text")
     segments, problems = [], []
+    lines: dict[str, int] = {}
     for number, line in read_lines(path):
         try:
             segment = parse_line(line)
             if (segment.conversation[3:], segment.side) != (named[1], named[2].upper()):
                 raise ValueError(f"expected a segment of {named[1]}{named[2]}, found {line.split()[0]}")
+            if segment.text and lines.setdefault(segment.name, number) != number:
+                first = lines[segment.name]
+                raise ValueError(f"expected ids to be distinct, found {segment.name} of line {first} again")
         except ValueError as error:
             problems.append(f"{path}:{number}: {error}")
         else:

@@ -293,17 +293,29 @@ def test_bad_input_is_named_with_its_file(damaged, tmp_path):
     find(damaged.corpus, "sw2002A-ms98-a-trans.text").unlink()
     find(damaged.corpus, "sw2001B-ms98-a-trans.text").write_bytes(b"sw2001B-ms98-a-0001 0.5 0.9 caf\xe9\n")
     find(damaged.corpus, "sw02003.sph").unlink()
+    other = damaged.corpus / "zz" / trans.name
+    other.parent.mkdir()
+    other.write_text("sw2001A-ms98-a-0001 0.5 0.9 back")
+    shutil.copy(find(damaged.corpus, "sw2003B-ms98-a-trans.text"), other.parent)  # a copy is no harm
+    pem = find(damaged.evaluation, "*.pem")
+    spans = pem.read_text().splitlines()
+    spans.append(spans[-1])
+    pem.write_text("\n".join(spans))
     stm = find(damaged.evaluation, "*.stm")
     written = stm.read_text().splitlines()
     dropped = next(line for line in written if line.startswith("sw_4390 A"))
     written.remove(dropped)
+    written.insert(-4, written[-5])
     written[-2] = written[-2].replace("<O,en>", "<O,en> { BACK / ")
     stm.write_text("\n".join(written))
     run(damaged, tmp_path / "out")
     listed = "\n".join(problems(tmp_path / "out"))
     for expected in [
         f"{trans}:1: expected a word, a noise or known markup, found '[bang]'",
-        "expected ids to be distinct, found this one again",
+        f"{trans}:{len(lines) - 1}: expected ids to be distinct, found sw02001-A_",
+        f"{pem}:{len(spans)}: expected segments to be distinct, found line {len(spans) - 1} again",
+        "expected it once, found it again",
+        f"{other}: expected one file of its name, found another of other length: {trans}",
         "found its end at 901.00 s",
         "sw02002.sph: expected a transcript of side A, found none",
         "sw2001B-ms98-a-trans.text:1: expected utf-8 text",
@@ -312,6 +324,7 @@ def test_bad_input_is_named_with_its_file(damaged, tmp_path):
         "expected an alternation { a / b } to end",
     ]:
         assert expected in listed
+    assert "sw2003B-ms98-a-trans.text: expected one file" not in listed
 
 
 def test_bad_audio_is_named(damaged, tmp_path):
