@@ -3,8 +3,9 @@
     python tools/preparation_benchmark.py wsj workers=2
 
 Each corpus is a function that fabricates it and returns the words of the command line; the same number of
-files, index entries and transcripts as the distribution has, a tenth of a second of noise in each file (WSJ)
-or holes of the real length (Switchboard). CPU seconds say what a machine with nothing else to do would take.
+files, index entries and transcripts as the distribution has, a tenth of a second of noise in each file (WSJ,
+LibriSpeech) or holes of the real length (Switchboard). CPU seconds say what a machine with nothing else to do
+would take.
 """
 
 import os
@@ -72,8 +73,7 @@ def fabricate_switchboard(root: Path) -> list[str]:
     The counts are the real ones, so preparation passes without allow_partial.
     """
     random = np.random.default_rng(0)
-    letters = np.array(list("etaoinshrdlu"))
-    vocabulary = sorted({"".join(random.choice(letters, random.integers(2, 10))) for _ in range(25_000)})
+    vocabulary = _vocabulary(25_000, random)
     corpus, evaluation = root / "LDC97S62", root / "hub5_2000"
     transcripts = corpus / "swb_ms98_transcriptions"
     segments = _shared_out(264_333, 2 * 2438)
@@ -140,9 +140,43 @@ def _hole(path: Path, seconds: int) -> None:
         file.truncate(1024 + 2 * samples)
 
 
+def fabricate_librispeech(root: Path) -> list[str]:
+    """Write all 292,367 utterances of LibriSpeech, 51 to a chapter, 33 words to an utterance."""
+    import soundfile
+    from asr_recipes.librispeech.parts import PARTS
+
+    random = np.random.default_rng(0)
+    vocabulary = _vocabulary(80_000, random)
+    sample = root / "sample.flac"
+    soundfile.write(sample, random.integers(-300, 300, 1600).astype(np.int16), 16000)
+    audio = sample.read_bytes()
+    chapter = 0
+    for part, facts in PARTS.items():
+        if facts.resource != 12:  # mini LibriSpeech
+            continue
+        for first in range(0, facts.utterances, 51):
+            chapter += 1
+            speaker = chapter // 2
+            folder = root / "LibriSpeech" / part / str(speaker) / str(chapter)
+            folder.mkdir(parents=True)
+            lines = []
+            for number in range(min(51, facts.utterances - first)):
+                name = f"{speaker}-{chapter}-{number:04d}"
+                (folder / f"{name}.flac").write_bytes(audio)
+                lines.append(f"{name} {_sentence(vocabulary, 33, random).upper()}\n")
+            (folder / f"{speaker}-{chapter}.trans.txt").write_text("".join(lines))
+    return ["librispeech", f"corpus={root / 'LibriSpeech'}", "subset=960"]
+
+
+def _vocabulary(words: int, random: np.random.Generator) -> list[str]:
+    letters = np.array(list("etaoinshrdlu"))
+    return sorted({"".join(random.choice(letters, random.integers(2, 10))) for _ in range(words)})
+
+
 CORPORA: dict[str, Callable[[Path], list[str]]] = {
     "wsj": fabricate_wsj,
     "switchboard": fabricate_switchboard,
+    "librispeech": fabricate_librispeech,
 }
 
 
