@@ -9,7 +9,7 @@ import multiprocessing
 import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -81,7 +81,14 @@ def build(name: str, problem: Problem) -> Attend:
 
 
 def measure(
-    names: list[str], problem: Problem, baseline: str, clock: str, threads: int, rounds: int, seconds: float
+    names: list[str],
+    problem: Problem,
+    baseline: str,
+    clock: str,
+    threads: int,
+    rounds: int,
+    seconds: float,
+    passes: Sequence[str] = PASSES,
 ) -> list[Timing]:
     """Time forward, and forward with backward, of every mechanism.
 
@@ -93,6 +100,7 @@ def measure(
         threads: threads of PyTorch on the CPU.
         rounds: at most so many rounds after one that is not counted …
         seconds: … and no further round after so many seconds, but at least three.
+        passes: which of them.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -100,8 +108,8 @@ def measure(
         attends = {name: build(name, problem) for name in names}
         return [
             timing
-            for passes in PASSES
-            for timing in _measure_pass(attends, problem, passes, baseline, clock, rounds, seconds)
+            for name in passes
+            for timing in _measure_pass(attends, problem, name, baseline, clock, rounds, seconds)
         ]
     finally:
         torch.set_num_threads(before)

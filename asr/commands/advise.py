@@ -90,6 +90,8 @@ def run(paths: list[Path], asked: tuple[Options, TrainConfig]) -> None:
     at = sorted(set(quantiles.values()))
     names = options.attentions or usual_mechanisms(quantiles[0.95])
     console = Console()
+    if not console.is_terminal:
+        console.width = 120
     console.print(_lengths(len(cuts), frames, training), highlight=False)
     for line in _warnings(durations_s, frames, training):
         console.print(line, style="yellow", highlight=False)
@@ -160,16 +162,18 @@ def _table(
     unit = "CPU ms" if options.device == "cpu" else "ms"
     title = (
         f"expected training step of {training.data.frames_per_batch:,} frames, {model.layers} layers, "
-        f"{model.heads} heads of {model.head_dim}; {options.device}, {options.threads} threads"
+        f"{model.heads} heads of {model.head_dim}; {options.device}, {options.threads} thread"
+        + ("s" if options.threads > 1 else "")
     )
-    table = Table("attention", title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    table.add_column("attention", no_wrap=True)
     for length in at:
         about = "≈ " if length > options.longest else ""
         table.add_column(f"{about}{unit} at {length:,}", justify="right")
     table.add_column("an epoch", justify="right")
     if options.memory:
         measured = min(positions_95, options.longest)
-        table.add_column(f"attention in a layer, MiB at {measured:,}", justify="right")
+        table.add_column(f"MiB of attention in a layer at {measured:,}", justify="right")
     for entry in expected:
         steps = [f"{1000 * entry.step_s[length]:.1f}" for length in at]
         memory = [] if entry.memory_mib is None else [f"{entry.memory_mib:.0f}"]

@@ -10,15 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from asr.attention import parse_name
+from asr.attention import MECHANISMS, parse_name
 from asr.attention.multihead import SelfAttention
-from asr.benchmark import Problem, Timing, measure, peak_memory_bytes
+from asr.benchmark import PASSES, Problem, measure, peak_memory_bytes
 from asr.encoder import Encoder
 from asr.train_config import TrainConfig
 
 WORTH = 0.9  # a mechanism replaces one that is nearer to full attention if it takes less than this share
 EXACT = "full"
-QUADRATIC = ("full", "shared-full", "oracle-top")  # the others' time grows with N, or hardly faster
+QUADRATIC = "N²"  # time of these mechanisms; that of the others grows with N
 MANY_CLUSTERS, FEW_CLUSTERS = 100, 25
 LONG = 400  # positions from which on many clusters are still few beside them
 # The nearer to full attention, the earlier: tables 1 and 4 of *Fast Transformers with Clustered Attention*.
@@ -88,15 +88,16 @@ def expect(
     """
     model = training.model
     clock = "cpu" if device == "cpu" else "wall"
-    timings: dict[int, dict[str, Timing]] = {}
-    rest: list[float] = []  # seconds a position, as `attention`
+    mixing: dict[str, list[float]] = {name: [] for name in names}  # seconds a position, in all layers
+    rest: list[float] = []  # seconds a position
     measured = sorted({min(length, longest) for length in at})
     for length in measured:
         advance(f"{length} positions")
         problem = _problem(length, training, device)
-        found = measure(list(names), problem, EXACT, clock, threads, rounds, seconds)
-        timings[length] = {x.name: x for x in found if x.passes == "forward+backward"}
-        rest.append(rest_of_step_s(problem, training, clock, threads) / (length * problem.batch))
+        size = length * problem.batch
+        for found in measure(list(names), problem, EXACT, clock, threads, rounds, seconds, PASSES[-1:]):
+            mixing[found.name].append(model.layers * found.median_s / size)
+        rest.append(rest_of_step_s(problem, training, clock, threads) / size)
     memory: dict[str, float] = {}
     for name in names if memory_at else ():
         advance(f"memory of {name}")
@@ -104,22 +105,19 @@ def expect(
         memory[name] = peak_memory_bytes(name, problem) / 2**20
 
     def attention(name: str, n: NDArray[np.int64]) -> NDArray[np.float64]:
-        taken_s = [model.layers * timings[x][name].median_s for x in measured]
-        known = [
-            s / (x * _problem(x, training, device).batch) for s, x in zip(taken_s, measured, strict=True)
-        ]
-        growth = np.maximum(n / measured[-1], 1.0) if parse_name(name).mechanism in QUADRATIC else 1.0
-        return np.asarray(np.interp(n, measured, known) * growth)
+        grows = MECHANISMS[parse_name(name).mechanism].time == QUADRATIC
+        growth = np.maximum(n / measured[-1], 1.0) if grows else 1.0
+        return np.asarray(np.interp(n, measured, mixing[name]) * growth)
 
     expected = []
     for name in names:
         epoch_s = float(((attention(name, lengths) + np.interp(lengths, measured, rest)) * lengths).sum())
         shown = np.array(at)
-        mixing = attention(name, shown)
-        step = mixing + np.interp(shown, measured, rest)
+        step = attention(name, shown) + np.interp(shown, measured, rest)
         sizes = [n * _problem(n, training, device).batch for n in at]
         step_s = {n: float(cost * size) for n, cost, size in zip(at, step, sizes, strict=True)}
-        expected.append(Expected(name, step_s, float(mixing[-1] / step[-1]), epoch_s, memory.get(name)))
+        share = float(attention(name, shown)[-1] / step[-1])
+        expected.append(Expected(name, step_s, share, epoch_s, memory.get(name)))
     return expected
 
 
@@ -201,9 +199,10 @@ def reason(
         )
     else:
         lost = 100 * (taken.epoch_s / fastest.epoch_s - 1)
+        nearer = "which is exact," if taken.name == EXACT else "which is nearer to full attention,"
         said = (
-            f"{head}{fastest.name} is the fastest on {where}, yet {taken.name} is nearer to full attention "
-            f"and takes only {lost:.0f} % longer"
+            f"{head}{fastest.name} is the fastest on {where}, yet {taken.name}, {nearer} takes only "
+            f"{lost:.0f} % longer"
         )
     exact = next((entry for entry in expected if entry.name == EXACT), taken)
     if taken is not exact and f"before {EXACT}" not in said:

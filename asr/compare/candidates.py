@@ -7,10 +7,10 @@ from typing import Any
 import yaml
 
 from asr import config
-from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import MECHANISMS, parse_name
+from asr.compare.exchange import runs
 from asr.compare.options import Request
-from asr.compare.results import Candidate
+from asr.compare.records import Candidate
 from asr.config import to_dict
 from asr.errors import UserError
 from asr.train_config import TrainConfig
@@ -52,16 +52,9 @@ def plan_candidates(request: Request) -> list[Planned]:
 
 
 def evaluated_with(candidate: Candidate, wanted: Sequence[str]) -> list[str]:
-    """Return the mechanisms a trained candidate is evaluated with, its own first.
-
-    The softmax family is exchangeable, but for what needs keys tied to the queries (lsh, shared-full): it
-    runs models with such keys only. Mechanisms with parameters of their own run their own models only.
-    """
-    build = MECHANISMS[candidate.mechanism].build
-    if not issubclass(build, SoftmaxMechanism):
-        return [candidate.attention]
+    """Return the mechanisms a trained candidate is evaluated with, its own first."""
     names = dict.fromkeys([candidate.attention, *wanted])
-    return [name for name in names if _runs(name, build.needs_shared_keys)]
+    return [name for name in names if runs(candidate.attention, name)]
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -82,12 +75,6 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
             place = place.setdefault(part, {})
         place[last] = value
     return found
-
-
-def _runs(name: str, shared_keys: bool) -> bool:
-    """Return whether a mechanism runs models of the softmax family whose keys are shared, or aren't."""
-    build = MECHANISMS[parse_name(name).mechanism].build
-    return issubclass(build, SoftmaxMechanism) and (shared_keys or not build.needs_shared_keys)
 
 
 def _keys(entry: Any) -> dict[str, Any]:

@@ -13,7 +13,9 @@ import numpy as np
 from asr.compare.candidates import NOT_PROTOCOL, flat
 from asr.compare.cells import Cell, State, log_path, read_state
 from asr.compare.plan import Plan, timing_cells
-from asr.compare.results import METRICS, CurvePoint, Evaluation, Failure, Results, Split, Training
+from asr.compare.records import CurvePoint, Evaluation, Failure, Split, Training
+from asr.compare.results import METRICS, Results
+from asr.compare.words import clock_words, hardware_words
 from asr.config import to_dict
 from asr.data.manifest import load_cuts
 from asr.environment import describe_environment, file_digest
@@ -48,7 +50,7 @@ def collect(plan: Plan, command: list[str]) -> Results:
 def _protocol(plan: Plan) -> dict[str, Any]:
     options = plan.options
     if options.budget:
-        budget = f"{options.budget} of training by the {options.budget_clock} clock"
+        budget = f"{options.budget} of training, {clock_words(options.budget_clock)}"
     else:
         steps = plan.protocol.trainer.max_steps
         budget = f"{steps} steps" if steps else f"{plan.protocol.trainer.max_epochs} epochs"
@@ -96,6 +98,7 @@ def _training(plan: Plan, label: str, seed: int, cell: Cell) -> Training:
     summary = json.loads((run / "training.json").read_text())
     about = json.loads((run / "environment.json").read_text())
     training.backend, training.commit = about.get("backend"), about["commit"]
+    training.hardware = hardware_words(about)
     for name in ("parameters", "steps", "epochs", "frames", "train_s", "train_cpu_s", "seconds_per_epoch"):
         setattr(training, name, summary.get(name))
     training.peak_memory_mib = summary.get("peak_memory_mib")
@@ -170,7 +173,7 @@ def _evaluation(
     if status != "done":
         return evaluation
     score = json.loads((folder / "score.json").read_text())
-    evaluation.rates = _rates(score)
+    evaluation.rates = rates_of(score)
     evaluation.audio_s, evaluation.utterances = score["audio_s"], score["utterances"]
     about = json.loads((folder / "decode.json").read_text())
     evaluation.decode_s, evaluation.backend = about["decode_s"], about["backend"]
@@ -183,7 +186,7 @@ def _evaluation(
     return evaluation
 
 
-def _rates(score: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def rates_of(score: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the error rates of a score.json, official ones as `official`, `official-swbd` …"""
     rates = {name: score[name] for name in METRICS if name in score}
     for subset, found in score.get("official", {}).items():

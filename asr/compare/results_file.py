@@ -6,16 +6,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from asr.compare.results import (
-    FORMAT,
-    Candidate,
-    CurvePoint,
-    Evaluation,
-    Failure,
-    Results,
-    Split,
-    Training,
-)
+from asr.compare.records import Candidate, CurvePoint, Evaluation, Failure, Split, Training
+from asr.compare.results import FORMAT, Results
 from asr.environment import write_json
 from asr.errors import UserError
 
@@ -25,6 +17,7 @@ MEASURED = frozenset(
         "created",
         "environment",
         "commit",
+        "hardware",
         "train_s",
         "train_cpu_s",
         "seconds_per_epoch",

@@ -1,6 +1,7 @@
 """Figures in words: rates with intervals, times, sizes, as tables, charts and findings write them."""
 
 import math
+from typing import Any
 
 from asr.attention import parse_name
 from asr.compare.estimates import Estimate
@@ -89,3 +90,16 @@ def mechanism_words(attention: str) -> str:
     except UserError:  # of a later version, or a name of another program's
         return DASH
     return ", ".join(f"{name} {value}" for name, value in arguments.items()) or DASH
+
+
+def hardware_words(environment: dict[str, Any]) -> str:
+    """Return processor, cores, threads and GPUs in words."""
+    parts = [str(environment.get("processor") or environment.get("machine") or "unknown")]
+    cores, threads = environment.get("cores"), environment.get("threads")
+    if cores:
+        parts.append(f"{cores} cores" if cores != 1 else "1 core")
+    if threads:
+        parts.append(f"{threads} threads" if threads != 1 else "1 thread")
+    gpus = environment.get("gpus") or []
+    parts += [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
+    return ", ".join(parts)

@@ -1,7 +1,7 @@
 """Figure 1: error rate against the time of a full forward pass, with the Pareto front."""
 
-from itertools import pairwise
-from typing import Any, Literal
+from collections.abc import Collection
+from typing import Any
 
 import altair as alt
 
@@ -9,22 +9,12 @@ from asr.compare.estimates import Estimate
 from asr.compare.results import Results
 from asr.compare.words import clock_words, mechanism_words, metric_words, percent, seconds
 from asr.report import theme
+from asr.report.axes import log_axis, log_ticks, needs_log
 from asr.report.figure import Figure, Panel, Provenance, Series, spec_of
+from asr.report.labels import ANCHORS, HALF, NARROW, WIDE, place_labels
 
 EXCHANGED = "exchanged at evaluation"
-Anchor = tuple[Literal["left", "right"], int, int]
-ANCHORS: dict[str, Anchor] = {  # where a label stands: alignment and offset in pixels
-    "right": ("left", 10, 1),
-    "right below": ("left", 6, 13),
-    "right above": ("left", 6, -12),
-    "left": ("right", -10, 1),
-    "left below": ("right", -6, 13),
-    "left above": ("right", -6, -12),
-}
 HEIGHT = 400
-WIDE, NARROW, TALL = 700.0, 230.0, 340.0  # pixels of a plot that the labels' places are worked out for
-Box = tuple[float, float, float, float]  # left, top, right, bottom
-LETTER, LINE = 6.3, 13.0  # size of a letter of the labels, pixels
 
 
 def figure(results: Results, provenance: Provenance) -> Figure | None:
@@ -34,10 +24,15 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
     of_split = {split: rows for split in metrics if (rows := points(results, split, metrics[split]))}
     if not of_split:
         return None
+    log = _log_axes([row for rows in of_split.values() for row in rows if row["own"]])
+    for rows in of_split.values():
+        _add_labels(rows, WIDE if len(of_split) == 1 else HALF, log)
     named = " and ".join(dict.fromkeys(metric_words(metrics[split]) for split in of_split))
     panels = [
         Panel(
-            f"Split {split}" if len(of_split) > 1 else "", _spec(rows, split, metrics[split], clock), HEIGHT
+            f"Split {split}" if len(of_split) > 1 else "",
+            _spec(rows, split, metrics[split], clock, log),
+            HEIGHT,
         )
         for split, rows in of_split.items()
     ]
@@ -54,6 +49,7 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
         panels=panels,
         series=_series([row for rows in of_split.values() for row in rows]),
         log=("x", "y"),
+        log_at_first=log,
         provenance=provenance,
     )
 
@@ -88,91 +84,48 @@ def points(results: Results, split: str, metric: str) -> list[dict[str, Any]]:
                     **_bounds(estimate),
                 }
             )
-    own_rows = [row for row in rows if row["own"]]
-    for row, wide, narrow in zip(
-        own_rows,
-        place_labels(own_rows, own_rows, WIDE),
-        place_labels(own_rows, [row for row in own_rows if row["front"]], NARROW),
-        strict=True,
-    ):
-        row |= {"anchor": wide, "narrow": narrow}
     return rows
 
 
-def place_labels(
-    rows: list[dict[str, Any]], labelled: list[dict[str, Any]], plot_width: float
-) -> list[str | None]:
-    """Choose a side for points' labels that keeps them clear of points, the front and other labels.
-
-    Greedy, in order of time.
-
-    Args:
-        rows: the points.
-        labelled: those of them with a label.
-        plot_width: in pixels.
-
-    Returns:
-        A key of `ANCHORS` for each point, None without a label.
-    """
-    if not rows:
-        return []
-    columns = _to_pixels([row["time_s"] for row in rows], plot_width)
-    lines = [TALL - y for y in _to_pixels([row["rate"] for row in rows], TALL)]
-    points = [(x - 6, y - 6, x + 6, y + 6) for x, y in zip(columns, lines, strict=True)]
-    front = sorted((x, y) for row, x, y in zip(rows, columns, lines, strict=True) if row["front"])
-    taken = [*points, *_steps(front)]
-    chosen: list[str | None] = [None] * len(rows)
-    for i in sorted(range(len(rows)), key=lambda i: columns[i]):
-        if rows[i] not in labelled:
-            continue
-        width = LETTER * len(rows[i]["model"])
-        best = ("right", float("inf"), points[i])
-        for anchor, (align, dx, dy) in ANCHORS.items():
-            left = columns[i] + dx - (width if align == "right" else 0.0)
-            box = (left, lines[i] + dy - LINE / 2, left + width, lines[i] + dy + LINE / 2)
-            outside = max(0.0, -box[0]) + max(0.0, box[2] - plot_width)
-            cost = LINE * outside + sum(_overlap(box, other) for other in taken)
-            if cost < best[1]:
-                best = (anchor, cost, box)
-        chosen[i] = best[0]
-        taken.append(best[2])
-    return chosen
+def _log_axes(rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Return the axes on which models would crowd near zero: one slow or bad model is enough for that."""
+    rates = [value for row in rows for value in (row["rate"], row["low"]) if value is not None]
+    values = {"x": [row["time_s"] for row in rows], "y": rates}
+    return tuple(axis for axis, found in values.items() if found and needs_log(found))
 
 
-def _steps(front: list[tuple[float, float]]) -> list[Box]:
-    """Return boxes around the lines of the front: right at a point's height, then to the next one."""
-    boxes = []
-    for (x, y), (next_x, next_y) in pairwise(front):
-        boxes += [(x, y - 2, next_x, y + 2), (next_x - 2, min(y, next_y), next_x + 2, max(y, next_y))]
-    return boxes
+def _add_labels(rows: list[dict[str, Any]], plot_width: float, log: Collection[str]) -> None:
+    """Add the labels' places to the models' own rows, for a wide and for a narrow screen."""
+    own_rows = [row for row in rows if row["own"]]
+    for row, wide, narrow in zip(
+        own_rows,
+        place_labels(own_rows, own_rows, plot_width, log),
+        place_labels(own_rows, [row for row in own_rows if row["front"]], NARROW, log),
+        strict=True,
+    ):
+        row |= {"anchor": wide, "narrow": narrow}
 
 
-def _to_pixels(values: list[float], size: float) -> list[float]:
-    low, high = min(values), max(values)
-    return [size * (0.05 + 0.9 * ((value - low) / (high - low) if high > low else 0.5)) for value in values]
-
-
-def _overlap(a: Box, b: Box) -> float:
-    width = min(a[2], b[2]) - max(a[0], b[0])
-    height = min(a[3], b[3]) - max(a[1], b[1])
-    return max(0.0, width) * max(0.0, height)
-
-
-def _spec(rows: list[dict[str, Any]], split: str, metric: str, clock: str) -> dict[str, Any]:
+def _spec(
+    rows: list[dict[str, Any]], split: str, metric: str, clock: str, log: Collection[str]
+) -> dict[str, Any]:
     families = theme.in_family_order(list({row["family"]: None for row in rows}))
+    trained = [name for name in families if any(row["own"] and row["family"] == name for row in rows)]
+    legend = alt.Legend(title=None, orient="top", symbolOpacity=1, values=trained)
     error = f"{metric_words(metric)} (%)"
     title = f"forward pass over {split}, {clock_words(clock)} (s)"
-    x = alt.X("time_s:Q", title=title, scale=alt.Scale(zero=False, padding=24))
-    y = alt.Y("rate:Q", title=error, scale=alt.Scale(zero=False, padding=16))
+    x = alt.X("time_s:Q", title=title, **_axis([row["time_s"] for row in rows], 24, "x" in log))
+    bounds = [value for row in rows for name in ("rate", "low", "high") if (value := row[name])]
+    y = alt.Y("rate:Q", title=error, **_axis(bounds, 16, "y" in log))
     color = alt.Color(
         "family:N",
         scale=alt.Scale(domain=families, range=[theme.token(name) for name in families]),
-        legend=alt.Legend(title=None, orient="top", symbolOpacity=1),
+        legend=legend,
     )
     shape = alt.Shape(
         "family:N",
         scale=alt.Scale(domain=families, range=[theme.look(name).shape for name in families]),
-        legend=alt.Legend(title=None, orient="top", symbolOpacity=1),
+        legend=legend,
     )
     shown = ("model", "run with", "layers", "size", "rate (95 %)", "time", "seeds")
     tooltip = [alt.Tooltip(f"{name}:N") for name in shown]
@@ -209,6 +162,13 @@ def _spec(rows: list[dict[str, Any]], split: str, metric: str, clock: str) -> di
         alt.param(name="labels", value=True)
     )
     return spec_of(chart)
+
+
+def _axis(values: list[float], padding: float, log: bool) -> dict[str, Any]:
+    if not log:
+        return {"scale": alt.Scale(zero=False, padding=padding)}
+    scale = alt.Scale(type="log", nice=False, padding=padding)
+    return {"scale": scale, "axis": log_axis(log_ticks(values))}
 
 
 def _repeats(results: Results, label: str, split: str, attention: str) -> str:

@@ -12,8 +12,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from asr.attention import MECHANISMS, parse_name
-from asr.compare.results import Candidate, Results
+from asr.compare.exchange import is_exchangeable, runs
+from asr.compare.records import Candidate
+from asr.compare.results import Results
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
@@ -98,32 +99,23 @@ def subject(results: Results) -> Candidate:
     trained = [
         candidate
         for candidate in results.candidates
-        if results.trainings_of(candidate.label)
-        and MECHANISMS[parse_name(candidate.attention).mechanism].exchangeable
+        if results.trainings_of(candidate.label) and is_exchangeable(candidate.attention)
     ]
-    preferred = sorted(
-        trained,
-        key=lambda candidate: (
-            ("full", "shared-full").index(candidate.mechanism)
-            if candidate.mechanism in ("full", "shared-full")
-            else 2
-        ),
-    )
-    if not preferred:
+    if not trained:
         raise UserError("expected a trained model of the softmax family, found none")
-    return preferred[0]
+    order = ("full", "shared-full", *(candidate.mechanism for candidate in trained))
+    return min(trained, key=lambda candidate: order.index(candidate.mechanism))
 
 
 def mechanisms(results: Results, candidate: Candidate) -> list[str]:
     """Return the approximations to look at: those of the comparison, clustered and i-clustered among them."""
-    shared = _needs_shared_keys(candidate.attention)
-    named = [x.attention for x in results.evaluations if x.status == "done"]
+    named = dict.fromkeys(x.attention for x in results.evaluations if x.status == "done")
     found = [
         name
-        for name in dict.fromkeys(named)
+        for name in named
         if theme.family(name) not in ("full", "shared-full")
-        and MECHANISMS[parse_name(name).mechanism].exchangeable
-        and (shared or not _needs_shared_keys(name))
+        and is_exchangeable(name)
+        and runs(candidate.attention, name)
     ]
     sizes = [x.rpartition("-")[2] for x in found if theme.family(x) in ("clustered", "i-clustered")]
     clusters = next((size for size in sizes if size.isdigit()), "25")
@@ -136,11 +128,6 @@ def mechanisms(results: Results, candidate: Candidate) -> list[str]:
 def first_of(kind: str, names: list[str]) -> str:
     """Return the first mechanism of a family."""
     return next(name for name in names if theme.family(name) == kind)
-
-
-def _needs_shared_keys(attention: str) -> bool:
-    build = MECHANISMS[parse_name(attention).mechanism].build
-    return bool(getattr(build, "needs_shared_keys", False))
 
 
 def _choose(cuts: list[Any], utterance: str, split: str) -> Any:

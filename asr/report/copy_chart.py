@@ -13,6 +13,7 @@ from asr.report.figure import Figure, Panel, Provenance, spec_of
 from asr.report.provenance import of_runs
 
 ROW_HEIGHT, COLUMN_WIDTH = 26, 72
+BARE: dict[str, Any] = {"domain": False, "ticks": False}  # cells are their own axis
 
 
 def figure(folder: Path) -> Figure:
@@ -82,8 +83,8 @@ def sweep_rows(folder: Path) -> list[dict[str, Any]]:
 def _spec(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
     lengths = sorted({row["length"] for row in rows})
     base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("length:O", title="L", sort=lengths, axis=alt.Axis(labelAngle=0, orient="top")),
-        y=alt.Y("attention:N", title=None, sort=names),
+        x=alt.X("length:O", title="L", sort=lengths, axis=alt.Axis(orient="top", labelAngle=0, **BARE)),
+        y=alt.Y("attention:N", title=None, sort=names, axis=alt.Axis(**BARE)),
         tooltip=[
             alt.Tooltip("attention:N"),
             alt.Tooltip("length:O", title="L"),
@@ -91,7 +92,7 @@ def _spec(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
             alt.Tooltip("steps:Q"),
         ],
     )
-    cells = base.mark_rect(cornerRadius=2).encode(
+    cells = base.mark_rect(stroke="~card", strokeWidth=2).encode(
         color=alt.Color("accuracy:Q", scale=alt.Scale(domain=[0, 100], range=theme.SEQUENCE), legend=None)
     )
     text = base.mark_text(fontSize=11).encode(

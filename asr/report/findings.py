@@ -102,8 +102,8 @@ def _exchange(results: Results, split: str, metric: str) -> Iterator[Finding]:
         yield Finding(
             "Exchange",
             f"{label} run with {attention} instead of its own mechanism goes from {percent(own)} % to "
-            f"{percent(other)} % ({100 * change:+.2f} points): of {len(kept)} such exchanges the one that "
-            "costs least.",
+            f"{percent(other)} % ({_signed(100 * change)} points): of {len(kept)} such exchanges the one "
+            "that costs least.",
         )
 
 
@@ -115,6 +115,10 @@ def _missing(results: Results) -> Iterator[Finding]:
     states = [x.status for x in results.trainings] + [x.status for x in results.evaluations]
     if unfinished := states.count("missing"):
         yield Finding("Unfinished", f"{unfinished} cells have not run yet: the report will change.")
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
 
 
 def _overlap(a: Estimate, b: Estimate) -> bool:

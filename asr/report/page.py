@@ -6,7 +6,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,12 @@ from asr.report import (
     theme,
 )
 from asr.report.error_browser import browse
+from asr.report.exchange_table import exchange_table
 from asr.report.figure import Figure, Provenance, export, interactive_spec
 from asr.report.findings import findings
+from asr.report.protocol import protocol_line, readable_time, settings
 from asr.report.provenance import of_results
-from asr.report.tables import Table, cost_table, exchange_table, search_table
+from asr.report.tables import Table, cost_table, search_table
 
 log = logging.getLogger(__name__)
 
@@ -189,17 +190,17 @@ def _render(
         script=script,
         title=heading,
         heading=heading,
-        created=_time(results.created),
+        created=readable_time(results.created),
         sections=_sections(body, results, errors),
         findings=findings(results),
-        protocol_line=_protocol_line(results),
+        protocol_line=protocol_line(results),
         failures=results.failures,
         body=body,
         errors=errors,
         candidates=results.candidates,
         data=results.data,
-        settings=list(_flat(results.protocol)),
-        environment=list(_flat(results.environment)),
+        settings=list(settings(results.protocol)),
+        environment=list(settings(results.environment)),
         commands=[
             command
             for command in [x.command for x in results.trainings] + [x.command for x in results.evaluations]
@@ -261,51 +262,3 @@ def _sections(
     if errors:
         sections.append(("errors", "Errors"))
     return [*sections, ("protocol", "Protocol")]
-
-
-def _protocol_line(results: Results) -> str:
-    """Return the protocol's gist: how many models, on what, within which budget."""
-    trainings = len([x for x in results.trainings if x.status == "done"])
-    parts = [f"{len(results.candidates)} candidates, {trainings} trainings"]
-    if budget := results.protocol.get("budget"):
-        parts.append(f"budget {budget if not isinstance(budget, dict) else _in_words(budget)} each")
-    if train := results.data.get("train"):
-        parts.append(f"{train.hours:.2f} h of training data")
-    parts += [
-        f"{name}: {results.data[name].utterances} utterances"
-        for name in results.splits()
-        if name in results.data
-    ]
-    parts.append(_search_words(results.protocol))
-    parts.append(f"times are {'CPU' if results.clock == 'cpu' else 'wall-clock'} times")
-    return " · ".join(parts)
-
-
-def _search_words(protocol: dict[str, Any]) -> str:
-    """Return the decoder, and its language model where it has one."""
-    decoder, beam = protocol.get("decoder", "greedy"), protocol.get("beam") or {}
-    if decoder == "greedy":
-        return "greedy search"
-    words = f"{decoder} search, {beam['size']} hypotheses" if beam.get("size") else f"{decoder} search"
-    return f"{words}, language model {Path(beam['lm']).name}" if beam.get("lm") else words
-
-
-def _time(created: str) -> str:
-    """Return an ISO 8601 time in UTC as a person reads it, anything else as it is."""
-    try:
-        return datetime.fromisoformat(created).strftime("%Y-%m-%d %H:%M UTC")
-    except ValueError:
-        return created
-
-
-def _in_words(values: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in values.items() if value not in (None, "", 0))
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield dotted names and values of nested settings."""
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", str(value)

@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from asr.compare.results import Results
+from asr.compare.words import hardware_words
 from asr.report.figure import Provenance
 
 SPLITS_SHOWN = 6
@@ -24,9 +25,14 @@ def of_results(results: Results) -> Provenance:
     source = of_environment(
         {**results.environment, "command": shlex.join(results.command)}, _listed(seeds), _listed(hashes)
     )
-    trained = _commits(training.commit for training in results.trainings if training.status == "done")
-    if trained and trained != source.commit:  # some were there before, or the comparison took its time
-        source = replace(source, commit=f"{source.commit}, trained at {trained}")
+    # Some models may have been there before, or come from the machines of a cluster.
+    done = [training for training in results.trainings if training.status == "done"]
+    commits = _commits(training.commit for training in done)
+    machines = "; ".join(dict.fromkeys(training.hardware for training in done if training.hardware))
+    if commits not in ("", source.commit):
+        source = replace(source, commit=f"{source.commit}, trained at {commits}")
+    if machines not in ("", source.hardware):
+        source = replace(source, hardware=f"{source.hardware}, trained on {machines}")
     return source
 
 
@@ -38,7 +44,7 @@ def of_runs(runs: Iterable[Path], data: str) -> Provenance:
         environments.append(json.loads(path.read_text()) if path.is_file() else {})
         config = run / "config.yaml"
         seeds |= {OmegaConf.load(config).seed} if config.is_file() else set()
-    machines = "; ".join(dict.fromkeys(map(hardware, environments)))
+    machines = "; ".join(dict.fromkeys(map(hardware_words, environments)))
     source = of_environment(environments[0], _listed(sorted(seeds)), data)
     commits = _commits(environment.get("commit") for environment in environments)
     return replace(source, commit=commits or source.commit, hardware=machines)
@@ -49,7 +55,7 @@ def of_environment(environment: dict[str, Any], seeds: str, data: str) -> Proven
     command = environment.get("command") or ""
     words = command if isinstance(command, str) else shlex.join(map(str, command))
     return Provenance(
-        words, _commits([environment.get("commit")]) or "unknown", seeds, hardware(environment), data
+        words, _commits([environment.get("commit")]) or "unknown", seeds, hardware_words(environment), data
     )
 
 
@@ -61,16 +67,3 @@ def _commits(commits: Iterable[str | None]) -> str:
 
 def _listed(entries: Iterable[Any]) -> str:
     return ", ".join(map(str, entries))
-
-
-def hardware(environment: dict[str, Any]) -> str:
-    """Return processor, cores, threads and GPUs in words."""
-    parts = [str(environment.get("processor") or environment.get("machine") or "unknown")]
-    cores, threads = environment.get("cores"), environment.get("threads")
-    if cores:
-        parts.append(f"{cores} cores" if cores != 1 else "1 core")
-    if threads:
-        parts.append(f"{threads} threads" if threads != 1 else "1 thread")
-    gpus = environment.get("gpus") or []
-    parts += [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
-    return ", ".join(parts)

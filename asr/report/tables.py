@@ -1,14 +1,12 @@
-"""The tables of the report: train-with × evaluate-with, and what each model costs and reaches."""
+"""The report's tables: what each model reaches and costs, and how the search was tuned."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from asr.attention import MECHANISMS, parse_name
 from asr.compare.estimates import Estimate, over_seeds
+from asr.compare.records import Candidate
 from asr.compare.results import Results
 from asr.compare.words import DASH, count, mebibytes, metric_words, percent, seconds
-from asr.errors import UserError
 from asr.report import theme
 
 
@@ -56,53 +54,12 @@ class Table:
     rows: list[list[Cell]]
 
 
-def exchange_table(results: Results, split: str) -> Table | None:
-    """Table 1: every model (rows) with every mechanism (columns); None where nothing was evaluated."""
-    if not results.metrics(split):
-        return None
-    metric = results.metrics(split)[0]
-    attentions = results.attentions()
-    rates = {
-        (candidate.label, attention): results.error_rate(candidate.label, split, metric, attention)
-        for candidate in results.candidates
-        for attention in attentions
-    }
-    found = [estimate.mean for estimate in rates.values() if estimate]
-    if not found:
-        return None
-    rows = []
-    for candidate in results.candidates:
-        cells = [_model_cell(candidate.label, candidate.attention, candidate.finetuned_from)]
-        for attention in attentions:
-            estimate = rates[candidate.label, attention]
-            own = attention == candidate.attention
-            if estimate is None:
-                reason = gap(results, candidate.label, split, attention)
-                cells.append(Cell(DASH, note=reason, detail=reason, own=own))
-            else:
-                cells.append(_rate_cell(estimate, tone(estimate.mean, found), own))
-        rows.append(cells)
-    heads = [Column(name, f"{metric_words(metric)} when run with {name}") for name in attentions]
-    return Table(
-        key=f"table-1-{split}",
-        label="Table 1",
-        title=f"Trained with one mechanism, run with another: {metric_words(metric)} in % on {split}",
-        caption=(
-            "Rows: what a model was trained with; columns: what it was run with. Framed: its own mechanism. "
-            "Stronger colour: lower error rate. Where keys are not shared (lsh and shared-full need keys "
-            "tied to the queries), or a mechanism has parameters of its own, there is nothing to exchange."
-        ),
-        columns=[Column("trained with", number=False), *heads],
-        rows=rows,
-    )
-
-
 def cost_table(results: Results) -> Table | None:
     """Tables 2 and 3: error rates, seconds per epoch, time to convergence, memory, forward pass."""
     if not results.trainings:
         return None
     clock = results.clock
-    wanted = [(split, metric) for split in results.splits() for metric in results.metrics(split)]
+    wanted = [(split, metric) for split in results.splits() for metric in _shown_metrics(results, split)]
     rates = {
         (candidate.label, split, metric): results.error_rate(candidate.label, split, metric)
         for candidate in results.candidates
@@ -110,7 +67,7 @@ def cost_table(results: Results) -> Table | None:
     }
     rows = []
     for candidate in results.candidates:
-        cells = [_model_cell(candidate.label, candidate.attention, candidate.finetuned_from)]
+        cells = [model_cell(candidate)]
         for split, metric in wanted:
             estimate = rates[candidate.label, split, metric]
             column = [rate.mean for (_, s, m), rate in rates.items() if rate and (s, m) == (split, metric)]
@@ -118,7 +75,7 @@ def cost_table(results: Results) -> Table | None:
                 reason = _failure(results, candidate.label)
                 cells.append(Cell(DASH, note=reason, detail=reason))
             else:
-                cells.append(_rate_cell(estimate, tone(estimate.mean, column)))
+                cells.append(rate_cell(estimate, tone(estimate.mean, column)))
         cells += _cost_cells(results, candidate.label, clock)
         rows.append(cells)
     what = "CPU" if clock == "cpu" else "wall-clock"
@@ -149,6 +106,12 @@ def cost_table(results: Results) -> Table | None:
     return _without_empty_columns(table)
 
 
+def _shown_metrics(results: Results, split: str) -> list[str]:
+    """Return the error rates of a split that say something of their own: characters follow from words."""
+    metrics = results.metrics(split)
+    return [name for name in metrics if name != "cer" or "wer" not in metrics or name == metrics[0]]
+
+
 def search_table(results: Results) -> Table | None:
     """What tuning found for every model and mechanism; None where all were searched with the same weights."""
     tuned = [x for x in results.evaluations if x.status == "done" and x.beam]
@@ -160,7 +123,7 @@ def search_table(results: Results) -> Table | None:
         weights = [beam["lm_weight"]] if beam.get("lm") else []
         rows.append(
             [
-                _model_cell(candidate.label, candidate.attention, candidate.finetuned_from),
+                model_cell(candidate),
                 Cell(
                     evaluation.attention, sort=evaluation.attention, family=theme.family(evaluation.attention)
                 ),
@@ -196,36 +159,17 @@ def tone(rate: float, rates: list[float]) -> float:
     return max(0.0, min(1.0, 2.0 - rate / lowest))
 
 
-def gap(results: Results, label: str, split: str, attention: str) -> str:
-    """Say why there is no error rate for a model and a mechanism."""
-    wanted = (label, split, attention)
-    tried = [x for x in results.evaluations if (x.candidate, x.split, x.attention) == wanted]
-    if any(x.status == "failed" for x in tried):
-        return "failed"
-    if not results.trainings_of(label):
-        return "not trained"
-    try:
-        trained = MECHANISMS[parse_name(results.candidate(label).attention).mechanism]
-        other = MECHANISMS[parse_name(attention).mechanism]
-    except UserError:
-        return "not evaluated"
-    if trained is not other and not (trained.exchangeable and other.exchangeable):
-        return "own parameters"
-    if _shares_keys(other) and not _shares_keys(trained):
-        return "keys not shared"
-    return "not evaluated"
+def model_cell(candidate: Candidate) -> Cell:
+    """Return the head of a model's row."""
+    label, source = candidate.label, candidate.finetuned_from
+    detail = f"finetuned from {source}" if source else ""
+    return Cell(
+        label, sort=label, family=theme.family(candidate.attention), note=candidate.attention, detail=detail
+    )
 
 
-def _shares_keys(mechanism: Any) -> bool:
-    return bool(getattr(mechanism.build, "needs_shared_keys", False))
-
-
-def _model_cell(label: str, attention: str, finetuned_from: str | None) -> Cell:
-    detail = f"finetuned from {finetuned_from}" if finetuned_from else ""
-    return Cell(label, sort=label, family=theme.family(attention), note=attention, detail=detail)
-
-
-def _rate_cell(estimate: Estimate, strength: float, own: bool = False) -> Cell:
+def rate_cell(estimate: Estimate, strength: float, own: bool = False) -> Cell:
+    """Return an error rate with its interval, coloured by `tone`."""
     shown, _, interval = percent(estimate).partition(" ")
     seeds = f"{estimate.count} seeds" if estimate.count > 1 else "one seed"
     note = f"95 % interval over {estimate.over}, {seeds}" if interval else seeds

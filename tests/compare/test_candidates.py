@@ -6,7 +6,7 @@ import pytest
 
 from asr.compare.candidates import evaluated_with, flat, nested, plan_candidates
 from asr.compare.options import joined, parse
-from asr.compare.results import Candidate
+from asr.compare.records import Candidate
 
 SHARED = ["recipe=demo", "model.layers=4"]
 ALL = ["full", "shared-full", "lsh-1", "clustered-25", "oracle-top-32", "cast-8", "agglomerative-8"]

@@ -268,7 +268,7 @@ def test_equal_time_for_all(tone_corpus: Path, tmp_path: Path) -> None:
         spent = [point.train_cpu_s or 0 for point in training.curve]
         assert all(0 < seconds < 0.2 for seconds in spent[:-1])
         assert spent[-1] == pytest.approx(training.train_cpu_s)
-    assert results.protocol["budget"] == "0.2s of training by the cpu clock"
+    assert results.protocol["budget"] == "0.2s of training, CPU time"
 
 
 @pytest.mark.usefixtures("fast")

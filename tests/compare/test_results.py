@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asr.compare.collect import rates_of
 from asr.compare.estimates import over_seeds, pareto_front
-from asr.compare.results import Candidate, CurvePoint, Evaluation, Failure, Results, Split, Training
+from asr.compare.records import Candidate, CurvePoint, Evaluation, Failure, Split, Training
+from asr.compare.results import Results
 from asr.compare.results_file import read_results, without_times, write_results
 from asr.errors import UserError
 
@@ -82,6 +84,16 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
         read_results(tmp_path)
     with pytest.raises(UserError, match=r"nowhere\.json"):
         read_results(tmp_path / "nowhere.json")
+
+
+def test_official_scores_are_error_rates_of_their_own() -> None:
+    found = {"utterances": 3, "wer": rate(0.2), "official": {"all": rate(0.1), "swbd": rate(0.05)}}
+    assert list(rates_of(found)) == ["wer", "official", "official-swbd"]
+    results = sample()
+    results.evaluations[0].rates = rates_of(found)
+    assert results.metrics() == ["per", "wer", "official", "official-swbd"]
+    results.protocol = {"decoder": "beam"}
+    assert results.metrics("test")[:2] == ["official", "wer"]
 
 
 def test_times_are_stripped_at_every_depth() -> None:

@@ -11,7 +11,7 @@ from comparison import INJECTION, Written, make_comparison, write_bench
 from asr.cli import main
 from asr.compare.results_file import write_results
 from asr.errors import UserError
-from asr.report import copy_chart
+from asr.report import bench_chart, copy_chart
 from asr.report.page import ReportOptions, beside, write_report
 from asr.report.provenance import of_results
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
@@ -111,6 +111,16 @@ def test_every_figure_has_its_provenance(elements: Elements) -> None:
     assert "asr compare recipe=demo" in elements.text
 
 
+def test_models_from_elsewhere_are_told(tmp_path: Path) -> None:
+    results = make_comparison(tmp_path, models=["full"], utterances=4)
+    before = of_results(results)
+    for training, commit in zip(results.trainings, ("a" * 40, "b" * 40 + "+", "b" * 40 + "+"), strict=False):
+        training.commit, training.hardware = commit, "Cluster node, 1 × H200"
+    after = of_results(results)
+    assert after.commit == f"{before.commit}, trained at aaaaaaaaaa, bbbbbbbbbb (with changes)"
+    assert after.hardware == f"{before.hardware}, trained on Cluster node, 1 × H200"
+
+
 def test_a_static_picture_of_every_figure(written: Written) -> None:
     folder = written.page.parent / "figures"
     assert sorted(path.stem for path in folder.glob("*.png")) == sorted(FIGURES)
@@ -167,6 +177,15 @@ def test_figures_from_above_the_folder(tmp_path: Path) -> None:
     assert beside(inner, "no-such-name.json") is None
     write_bench(tmp_path / "bench.json")
     assert beside(inner, "bench.json") == tmp_path / "bench.json"
+
+
+def test_a_benchmark_of_an_earlier_format_is_refused_in_one_line(tmp_path: Path) -> None:
+    """Memory by name and length alone, as it once was, ended the report with a traceback."""
+    record = json.loads(write_bench(tmp_path / "bench.json").read_text())
+    record["memory_bytes"] = {"full": {"512": 2**21}}
+    (tmp_path / "bench.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"bench\.json: expected figures of asr bench"):
+        bench_chart.figure(tmp_path / "bench.json")
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,15 @@ import pytest
 from comparison import make_comparison
 
 from asr.attention import MECHANISMS
-from asr.compare.results import Failure, Results
+from asr.compare.records import Failure
+from asr.compare.results import Results
 from asr.compare.words import seconds
 from asr.report import theme
-from asr.report.accuracy_chart import ANCHORS, place_labels, points
+from asr.report.accuracy_chart import _log_axes, points
+from asr.report.exchange_table import exchange_table, gap
 from asr.report.findings import findings
-from asr.report.tables import cost_table, exchange_table, gap, search_table, tone
+from asr.report.labels import ANCHORS, place_labels
+from asr.report.tables import cost_table, search_table, tone
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +44,10 @@ def test_the_matrix_holds_every_pair_once_and_frames_the_own_mechanism(results: 
     table = exchange_table(results, "test")
     assert table is not None
     heads = [column.name for column in table.columns]
-    assert heads == ["trained with", "full", "shared-full", "lsh-1", "cast-8"]
-    for row, candidate in zip(table.rows, results.candidates, strict=True):
+    assert heads == ["trained with", "full", "shared-full", "lsh-1"]
+    assert "parameters of their own: cast-8." in table.caption
+    softmax = [x for x in results.candidates if x.mechanism != "cast"]
+    for row, candidate in zip(table.rows, softmax, strict=True):
         for name, cell in zip(heads[1:], row[1:], strict=True):
             estimate = results.error_rate(candidate.label, "test", "per", name)
             assert cell.own == (name == candidate.attention)
@@ -148,9 +153,9 @@ def test_the_front_holds_own_mechanisms_only(results: Results) -> None:
 
 def test_labels_of_neighbours_take_different_sides() -> None:
     rows = [
-        {"model": "i-clustered-100", "time_s": 5.0, "rate": 10.0, "front": False},
-        {"model": "i-clustered-200", "time_s": 5.1, "rate": 10.05, "front": False},
-        {"model": "agglomerative-8", "time_s": 9.0, "rate": 12.0, "front": False},
+        {"model": "i-clustered-100", "time_s": 5.0, "rate": 10.0, "low": None, "high": None, "front": False},
+        {"model": "i-clustered-200", "time_s": 5.1, "rate": 10.05, "low": None, "high": None, "front": False},
+        {"model": "agglomerative-8", "time_s": 9.0, "rate": 12.0, "low": None, "high": None, "front": False},
     ]
     wide = place_labels(rows, rows, 700)
     assert set(wide) <= set(ANCHORS)
@@ -177,6 +182,20 @@ def test_colours_reach_three_to_one_on_both_papers() -> None:
             assert contrast(table[name], table["~card"]) >= 4.5, (name, dark)
         for name in ("~substitution", "~deletion", "~insertion"):
             assert contrast(table[name], table[f"{name}-paper"]) >= 4.5, (name, dark)
+
+
+def test_models_that_would_crowd_get_a_logarithmic_axis() -> None:
+    """On real data one slow mechanism left six labels on one spot."""
+    rows = [
+        {"model": "full", "time_s": 0.61, "rate": 2.7, "low": 2.2, "high": 3.2, "own": True, "front": False},
+        {"model": "lsh-4", "time_s": 3.77, "rate": 5.0, "low": 4.0, "high": 6.0, "own": True, "front": False},
+    ]
+    assert _log_axes(rows) == ("x",)
+    assert _log_axes([{**rows[0], "low": 0.0}, rows[1]]) == ("x",)  # a logarithm knows no zero
+    assert _log_axes([rows[0], {**rows[1], "rate": 9.0}]) == ("x", "y")
+    near = [{**rows[0], "time_s": 0.5 + i / 10, "model": f"m{i}"} for i in range(3)] + [rows[1]]
+    linear, log = (place_labels(near, near, 490, axes) for axes in ((), ("x",)))
+    assert linear != log
 
 
 def test_every_mechanism_has_a_look_of_its_own() -> None:

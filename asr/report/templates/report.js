@@ -29,6 +29,10 @@
           const field = `datum[${JSON.stringify(channel.field)}]`;
           copy.transform = [...(copy.transform || []), { filter: `!isValid(${field}) || ${field} > 0` }];
         }
+        if (!axes[axis] && channel.axis) { // its labels were chosen for a logarithm
+          const { values, ...rest } = channel.axis;
+          channel.axis = rest;
+        }
         channel.scale = axes[axis] ? { ...scale, type: "log" } : { ...scale, zero: zero ?? false, type: "linear" };
       }
     }

@@ -1,0 +1,43 @@
+"""Logarithmic axes: when a figure needs one, and the few round numbers that it is labelled with."""
+
+import math
+from collections.abc import Sequence
+
+import altair as alt
+
+SPREAD = 3.0  # of the largest value to the smallest, above which a linear axis crowds the small ones
+TICKS = 4  # at least, where round numbers allow it
+STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8))  # round numbers of a decade, few to many
+
+
+def needs_log(values: Sequence[float]) -> bool:
+    """Return whether values are so far apart that a logarithmic axis shows them better.
+
+    Example:
+        >>> needs_log([1.0, 2.5]), needs_log([1.0, 9.0]), needs_log([0.0, 9.0])
+        (False, True, False)
+    """
+    return min(values) > 0 and max(values) / min(values) > SPREAD
+
+
+def log_axis(values: Sequence[float], number: str = "~g") -> alt.Axis:
+    """Return an axis with these labels; Vega drops every other one where there are more than it is told."""
+    return alt.Axis(values=list(values), tickCount=len(values), format=number)
+
+
+def log_ticks(values: Sequence[float]) -> list[float]:
+    """Return the labels of a logarithmic axis over positive values.
+
+    Example:
+        >>> log_ticks([2.4, 9.8]), log_ticks([4, 350]), log_ticks([0.5, 20_000])
+        ([3, 4, 5, 6, 8], [5, 10, 20, 50, 100, 200], [1, 10, 100, 1000, 10000])
+    """
+    low, high = min(values), max(values)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    found: list[float] = []
+    for steps in STEPS:
+        rounds = [step * 10**decade for decade in decades for step in steps]
+        found = [value for value in rounds if low <= value <= high]
+        if len(found) >= TICKS:
+            break
+    return found

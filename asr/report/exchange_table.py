@@ -1,0 +1,72 @@
+"""Table 1: every model run with every mechanism that fits it."""
+
+from asr.compare.exchange import is_exchangeable, runs
+from asr.compare.results import Results
+from asr.compare.words import DASH, metric_words
+from asr.errors import UserError
+from asr.report.tables import Cell, Column, Table, model_cell, rate_cell, tone
+
+
+def exchange_table(results: Results, split: str) -> Table | None:
+    """Table 1: every model (rows) with every mechanism (columns); None where nothing was evaluated."""
+    if not results.metrics(split):
+        return None
+    metric = results.metrics(split)[0]
+    family = [x for x in results.candidates if _is_softmax(x.attention)]
+    others = ", ".join(x.label for x in results.candidates if x not in family)
+    attentions = [name for name in results.attentions() if _is_softmax(name)]
+    rates = {
+        (candidate.label, attention): results.error_rate(candidate.label, split, metric, attention)
+        for candidate in family
+        for attention in attentions
+    }
+    found = [estimate.mean for estimate in rates.values() if estimate]
+    if not found:
+        return None
+    rows = []
+    for candidate in family:
+        cells = [model_cell(candidate)]
+        for attention in attentions:
+            estimate = rates[candidate.label, attention]
+            own = attention == candidate.attention
+            if estimate is None:
+                reason = gap(results, candidate.label, split, attention)
+                cells.append(Cell(DASH, note=reason, detail=reason, own=own))
+            else:
+                cells.append(rate_cell(estimate, tone(estimate.mean, found), own))
+        rows.append(cells)
+    heads = [Column(name, f"{metric_words(metric)} when run with {name}") for name in attentions]
+    return Table(
+        key=f"table-1-{split}",
+        label="Table 1",
+        title=f"Trained with one mechanism, run with another: {metric_words(metric)} in % on {split}",
+        caption=(
+            "Rows: what a model was trained with; columns: what it was run with. Framed: its own mechanism. "
+            "Stronger colour: lower error rate. Lsh and shared-full need keys that are tied to the queries."
+            + (f" Not here, for their mechanisms have parameters of their own: {others}." if others else "")
+        ),
+        columns=[Column("trained with", number=False), *heads],
+        rows=rows,
+    )
+
+
+def gap(results: Results, label: str, split: str, attention: str) -> str:
+    """Say why there is no error rate for a model and a mechanism."""
+    wanted = (label, split, attention)
+    tried = [x for x in results.evaluations if (x.candidate, x.split, x.attention) == wanted]
+    if any(x.status == "failed" for x in tried):
+        return "failed"
+    if not results.trainings_of(label):
+        return "not trained"
+    trained = results.candidate(label).attention
+    if runs(trained, attention):
+        return "not evaluated"
+    both = is_exchangeable(trained) and is_exchangeable(attention)
+    return "keys not shared" if both else "own parameters"
+
+
+def _is_softmax(attention: str) -> bool:
+    try:
+        return is_exchangeable(attention)
+    except UserError:  # of a later version
+        return False

@@ -1,0 +1,56 @@
+"""A comparison's protocol in words, for the head and the foot of its page."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from asr.compare.results import Results
+
+
+def protocol_line(results: Results) -> str:
+    """Return the protocol's gist: how many models, on what, within which budget."""
+    trainings = len([x for x in results.trainings if x.status == "done"])
+    parts = [f"{len(results.candidates)} candidates, {trainings} trainings"]
+    if budget := results.protocol.get("budget"):
+        parts.append(f"budget {budget if not isinstance(budget, dict) else _in_words(budget)} each")
+    if train := results.data.get("train"):
+        parts.append(f"{train.hours:.2f} h of training data")
+    parts += [
+        f"{name}: {results.data[name].utterances} utterances"
+        for name in results.splits()
+        if name in results.data
+    ]
+    parts.append(search_words(results.protocol))
+    parts.append(f"times are {'CPU' if results.clock == 'cpu' else 'wall-clock'} times")
+    return " · ".join(parts)
+
+
+def search_words(protocol: dict[str, Any]) -> str:
+    """Return the decoder, and its language model where it has one."""
+    decoder, beam = protocol.get("decoder", "greedy"), protocol.get("beam") or {}
+    if decoder == "greedy":
+        return "greedy search"
+    words = f"{decoder} search, {beam['size']} hypotheses" if beam.get("size") else f"{decoder} search"
+    return f"{words}, language model {Path(beam['lm']).name}" if beam.get("lm") else words
+
+
+def readable_time(created: str) -> str:
+    """Return an ISO 8601 time in UTC as a person reads it, anything else as it is."""
+    try:
+        return datetime.fromisoformat(created).strftime("%Y-%m-%d %H:%M UTC")
+    except ValueError:
+        return created
+
+
+def _in_words(values: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in values.items() if value not in (None, "", 0))
+
+
+def settings(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield dotted names and values of nested settings."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from settings(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", str(value)
