@@ -1,0 +1,14 @@
+"""The CTC head before training."""
+
+import pytest
+import torch
+
+from asr.ctc import BLANK, BLANK_AT_START, CTCHead
+
+
+@pytest.mark.parametrize("vocabulary", [2, 41, 1000])
+def test_a_new_head_says_blank_and_prefers_no_label(vocabulary: int) -> None:
+    probs_V = CTCHead(8, vocabulary)(torch.zeros(1, 1, 8))[0, 0].exp()
+    assert probs_V[BLANK].item() == pytest.approx(BLANK_AT_START, abs=1e-5)
+    others = torch.cat((probs_V[:BLANK], probs_V[BLANK + 1 :]))
+    torch.testing.assert_close(others, others[0].expand_as(others))
