@@ -201,6 +201,12 @@ def emissions(
     return torch.cat(parts)
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out, of a GPU or of the machine."""
+    kinds = (torch.OutOfMemoryError, MemoryError)
+    return isinstance(error, kinds) or "can't allocate memory" in str(error)
+
+
 @dataclass(frozen=True)
 class Chunk:
     """Encoder frames start … end − 1 are computed together; keep_start … keep_end − 1 are kept of them."""

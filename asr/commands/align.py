@@ -1,7 +1,9 @@
 """`asr align`: when the words and labels of known transcripts were said."""
 
 import json
+import logging
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,10 +22,12 @@ from asr.errors import UserError
 from asr.recognizer import Recognizer
 from asr.scoring.ctm import CtmWord, write_ctm
 from asr.transcript_formats import textgrid
-from asr.transcription import MODES, TranscriptionConfig, emissions
+from asr.transcription import MODES, TranscriptionConfig, emissions, is_out_of_memory
 
 HELP = "times of words and phones: asr align exp/demo/full split=test, or … recording.wav text='go on'"
 POSITIONAL = "<run folder or checkpoint> [<audio file>]"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -78,6 +82,7 @@ def run(paths: list[Path], options: Options) -> None:
 
     aligned: list[tuple[Utterance, list[AlignedWord]]] = []
     errors = []
+    unknown: Counter[str] = Counter()
     for utterance in track(utterances, "aligning", total=count, console=Console(stderr=True), transient=True):
         try:
             log_probs_TV = emissions(recognizer, utterance.samples, how, utterance.id)
@@ -87,11 +92,24 @@ def run(paths: list[Path], options: Options) -> None:
         except UserError as error:
             errors.append(error.line)
             continue
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            errors.append(f"{utterance.id}: out of memory: use mode=chunked or a linear attention mechanism")
+            continue
+        unknown.update(recognizer.tokenizer.oov(utterance.text))
         _write_textgrid(utterance, words, recognizer, folder / f"{name or _safe(utterance.id)}.TextGrid")
         aligned.append((utterance, words))
     if aligned:
         _write_tables(aligned, folder, name or options.split)
         print(f"{len(aligned)} of {count} utterances aligned: {folder}")
+    if unknown:
+        log.warning(
+            "words outside the model's vocabulary (%d) have uncertain times: %s%s",
+            unknown.total(),
+            ", ".join(sorted(unknown)[:10]),
+            " …" if len(unknown) > 10 else "",
+        )
     for line in errors:
         print(f"asr: {line}", file=sys.stderr)
     if errors:

@@ -5,9 +5,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from asr.config import option
 from asr.errors import UserError
@@ -15,7 +22,7 @@ from asr.features import NORMALISATIONS
 from asr.recognizer import Recognizer
 from asr.transcript import Transcript
 from asr.transcript_formats import FORMATS, write_transcript
-from asr.transcription import TranscriptionConfig, tuned_decoder
+from asr.transcription import TranscriptionConfig, is_out_of_memory, tuned_decoder
 
 HELP = "transcribe audio files: asr transcribe exp/demo/full recording.wav"
 POSITIONAL = "<run folder or checkpoint> <audio file or folder> …"
@@ -62,8 +69,8 @@ def run(paths: list[Path], options: Options) -> None:
                 transcripts = recognizer.transcribe_channels(file, options, decoder)
             except UserError as error:
                 errors.append(error.line)
-            except RuntimeError as error:
-                if not _out_of_memory(error):
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
                     raise
                 errors.append(f"{file}: out of memory: use mode=chunked or a linear attention mechanism")
             else:
@@ -75,11 +82,6 @@ def run(paths: list[Path], options: Options) -> None:
         print(f"asr: {line}", file=sys.stderr)
     if errors:
         raise UserError(f"{len(errors)} of {len(files)} files could not be transcribed")
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    """Whether memory ran out, of a GPU or of the machine."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _audio_files(paths: list[Path]) -> list[Path]:
@@ -101,15 +103,27 @@ def _load(path: Path, options: Options) -> Recognizer:
 
 
 def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, TextColumn("{task.fields[file]}"), console=Console(stderr=True), transient=True)
+    return Progress(
+        SpinnerColumn(),  # a long recording is one step: what moves says that it goes on
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[file]}"),
+        console=Console(stderr=True),
+        transient=True,
+    )
 
 
 def _write(transcripts: list[Transcript], file: Path, options: Options, alone: bool) -> None:
     if options.output:
         place = Path(options.output, file.name + SUFFIXES[options.format])
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(write_transcript(transcripts, options.format, str(file)), encoding="utf-8")
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(write_transcript(transcripts, options.format, str(file)), encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{place}: can't be written ({error.strerror})") from None
     elif options.format == "text" and not (alone and len(transcripts) == 1):
         for transcript in transcripts:
             channel = "" if transcript.channel is None else f"\t{transcript.channel}"

@@ -39,7 +39,11 @@ def test_a_split_is_aligned(trained: Path, tone_corpus: Path, tmp_path: Path) ->
 
 
 def test_an_audio_file_is_aligned_with_its_text(
-    trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path,
+    tone_corpus: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     cut = next(iter(load_cuts(tone_corpus / "test.cuts.jsonl.gz")))
     audio = tmp_path / "x.wav"
@@ -50,6 +54,9 @@ def test_an_audio_file_is_aligned_with_its_text(
     assert main(["align", str(trained), str(audio), "mode=chunked"]) == 0
     assert (tmp_path / "x.TextGrid").exists()
     assert len(read_ctm(tmp_path / "x.words.ctm")) == len(cut.supervisions[0].text.split())
+    unknown = f"text={cut.supervisions[0].text} zebra"
+    assert main(["align", str(trained), str(audio), unknown]) == 0
+    assert "words outside the model's vocabulary (1) have uncertain times: zebra" in caplog.text
     capsys.readouterr()
     assert main(["align", str(trained), str(audio), f"text={'cat ' * 300}"]) == 1
     printed = capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -54,6 +55,27 @@ def test_transcribe_prints_a_line_for_each_file(
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["file"] for line in lines] == files
     assert all(line["text"] and line["times_s"] for line in lines)
+
+
+def test_what_does_not_fit_into_memory_or_on_the_disk_is_told(
+    trained: Path,
+    tone_corpus: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NumPy raises MemoryError, PyTorch a RuntimeError; any other is not hidden."""
+    wav = str(tone_corpus / "wav" / "test-0.wav")
+    (tmp_path / "file").write_text("")
+    assert main(["transcribe", str(trained), wav, f"output={tmp_path / 'file' / 'folder'}"]) == 1
+    assert "test-0.wav.txt: can't be written" in capsys.readouterr().err
+    for error in (MemoryError("Unable to allocate 6 GiB"), RuntimeError("you can't allocate memory: 6 GiB")):
+        monkeypatch.setattr("asr.recognizer.read_recording", mock.Mock(side_effect=error))
+        assert main(["transcribe", str(trained), wav]) == 1
+        assert "test-0.wav: out of memory: use mode=chunked" in capsys.readouterr().err
+    monkeypatch.setattr("asr.recognizer.read_recording", mock.Mock(side_effect=RuntimeError("shapes")))
+    with pytest.raises(RuntimeError, match="shapes"):
+        main(["transcribe", str(trained), wav])
 
 
 def test_transcribing_takes_the_weights_that_decoding_tuned(
