@@ -175,5 +175,5 @@ def _cuts(corpus: Path, parts: Iterable[str], utterances: dict[str, list[Utteran
     for part in parts:
         for name, text, samples in utterances[part]:
             speaker, chapter, _ = name.split("-", 2)
-            audio = corpus / part / speaker / chapter / f"{name}.flac"
+            audio = os.path.join(corpus, part, speaker, chapter, f"{name}.flac")
             yield utterance_cut(name, recording(name, audio, samples, SAMPLE_RATE), text, speaker)
