@@ -209,39 +209,24 @@ def run(options: Options) -> list[Figure]:
 
 
 def show(figures: list[Figure]) -> None:
-    """Print the figures as a table."""
-    columns = (
-        "system",
-        "minutes",
-        "PER %",
-        "singly %",
-        "ratio",
-        "wall s",
-        "CPU s",
-        "RTF",
-        "GiB",
-        "certainty",
-    )
-    table = Table(*columns)
+    """Print errors, with 95 % intervals, and costs as two tables."""
+    errors = Table("system", "min", "PER %", "singly %", "ratio", title="errors, 95 % intervals")
+    costs = Table("system", "min", "wall s", "CPU s", "RTF", "GiB", "certainty", title="costs")
     for x in figures:
-        ratio = x.error_rate / x.singly if x.singly else math.inf
-        table.add_row(
-            x.system,
-            f"{x.minutes:g}",
+        name = (x.system, f"{x.minutes:g}")
+        errors.add_row(
+            *name,
             _with_interval(100 * x.error_rate, *(100 * end for end in x.interval)),
             _with_interval(100 * x.singly, *(100 * end for end in x.singly_interval)),
-            _with_interval(ratio, *x.ratio_interval),
-            f"{x.wall_s:.1f}",
-            f"{x.cpu_s:.1f}",
-            f"{x.real_time_factor:.4f}",
-            f"{x.peak_gib:.2f}",
-            f"{x.certainty:.3f}",
+            _with_interval(x.error_rate / x.singly if x.singly else math.inf, *x.ratio_interval),
         )
-    Console().print(table)
+        seconds = (f"{x.wall_s:.1f}", f"{x.cpu_s:.1f}", f"{x.real_time_factor:.4f}")
+        costs.add_row(*name, *seconds, f"{x.peak_gib:.2f}", f"{x.certainty:.3f}")
+    Console().print(errors, costs)
 
 
 def _with_interval(value: float, low: float, high: float) -> str:
-    return f"{value:.2f} ({low:.2f} … {high:.2f})"
+    return f"{value:.2f} {low:.2f}–{high:.2f}"
 
 
 if __name__ == "__main__":
