@@ -11,8 +11,8 @@ TOKENIZERS_HELP = "vocabularies to make: phone, where there is a lexicon | chara
 class PreparationOptions:
     """What a recipe's `Options` extends."""
 
-    tokenizers: list[str] = option(["phone"], help=TOKENIZERS_HELP)
     workers: int = option(0, help="processes; 0: one per available core")
     allow_partial: bool = option(
         False, help="go on without what is missing or broken, and list it in problems.tsv"
     )
+    tokenizers: list[str] = option(["phone"], help=TOKENIZERS_HELP)
