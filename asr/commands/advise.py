@@ -17,6 +17,7 @@ from asr.attention.table import MECHANISMS, parse_name
 from asr.compare.advice import Expected, expect, positions, reason, recommend, usual_mechanisms
 from asr.compare.options import joined
 from asr.compare.watch import clock
+from asr.compare.words import seconds as readable
 from asr.config import option
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import load_cuts
@@ -159,7 +160,7 @@ def _table(
     expected: list[Expected], at: list[int], positions_95: int, options: Options, training: TrainConfig
 ) -> Table:
     model = training.model
-    unit = "CPU ms" if options.device == "cpu" else "ms"
+    what = "CPU time" if options.device == "cpu" else "time"
     title = (
         f"expected training step of {training.data.frames_per_batch:,} frames, {model.layers} layers, "
         f"{model.heads} heads of {model.head_dim}; {options.device}, {options.threads} thread"
@@ -169,13 +170,13 @@ def _table(
     table.add_column("attention", no_wrap=True)
     for length in at:
         about = "≈ " if length > options.longest else ""
-        table.add_column(f"{about}{unit} at {length:,}", justify="right")
+        table.add_column(f"{about}{what} at {length:,}", justify="right")
     table.add_column("an epoch", justify="right")
     if options.memory:
         measured = min(positions_95, options.longest)
         table.add_column(f"MiB of attention in a layer at {measured:,}", justify="right")
     for entry in expected:
-        steps = [f"{1000 * entry.step_s[length]:.1f}" for length in at]
+        steps = [readable(entry.step_s[length]) for length in at]
         memory = [] if entry.memory_mib is None else [f"{entry.memory_mib:.0f}"]
         table.add_row(entry.name, *steps, clock(entry.epoch_s), *memory)
     table.caption = (

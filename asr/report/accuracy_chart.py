@@ -166,7 +166,8 @@ def _spec(
 
 def _axis(values: list[float], padding: float, log: bool) -> dict[str, Any]:
     if not log:
-        return {"scale": alt.Scale(zero=False, padding=padding)}
+        # An axis over one value alone would round it to the nearest whole number.
+        return {"scale": alt.Scale(zero=len(set(values)) == 1, padding=padding)}
     scale = alt.Scale(type="log", nice=False, padding=padding)
     return {"scale": scale, "axis": log_axis(log_ticks(values))}
 

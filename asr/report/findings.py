@@ -99,12 +99,12 @@ def _exchange(results: Results, split: str, metric: str) -> Iterator[Finding]:
                 kept.append((other.mean - own.mean, candidate.label, attention, own, other))
     if kept:
         change, label, attention, own, other = min(kept, key=lambda entry: entry[:3])
-        yield Finding(
-            "Exchange",
+        text = (
             f"{label} run with {attention} instead of its own mechanism goes from {percent(own)} % to "
-            f"{percent(other)} % ({_signed(100 * change)} points): of {len(kept)} such exchanges the one "
-            "that costs least.",
+            f"{percent(other)} % ({_signed(100 * change)} points)"
         )
+        least = f": of {len(kept)} such exchanges the one that costs least" if len(kept) > 1 else ""
+        yield Finding("Exchange", f"{text}{least}.")
 
 
 def _missing(results: Results) -> Iterator[Finding]:

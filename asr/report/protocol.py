@@ -11,7 +11,7 @@ from asr.compare.results import Results
 def protocol_line(results: Results) -> str:
     """Return the protocol's gist: how many models, on what, within which budget."""
     trainings = len([x for x in results.trainings if x.status == "done"])
-    parts = [f"{len(results.candidates)} candidates, {trainings} trainings"]
+    parts = [f"{_counted(len(results.candidates), 'candidate')}, {_counted(trainings, 'training')}"]
     if budget := results.protocol.get("budget"):
         parts.append(f"budget {budget if not isinstance(budget, dict) else _in_words(budget)} each")
     if train := results.data.get("train"):
@@ -33,6 +33,10 @@ def search_words(protocol: dict[str, Any]) -> str:
         return "greedy search"
     words = f"{decoder} search, {beam['size']} hypotheses" if beam.get("size") else f"{decoder} search"
     return f"{words}, language model {Path(beam['lm']).name}" if beam.get("lm") else words
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}" + ("s" if number != 1 else "")
 
 
 def readable_time(created: str) -> str:

@@ -10,10 +10,12 @@ from asr.compare.records import Failure
 from asr.compare.results import Results
 from asr.compare.words import seconds
 from asr.report import theme
-from asr.report.accuracy_chart import _log_axes, points
+from asr.report.accuracy_chart import _log_axes, figure, points
 from asr.report.exchange_table import exchange_table, gap
 from asr.report.findings import findings
 from asr.report.labels import ANCHORS, place_labels
+from asr.report.protocol import protocol_line
+from asr.report.provenance import of_results
 from asr.report.tables import cost_table, search_table, tone
 
 
@@ -182,6 +184,17 @@ def test_colours_reach_three_to_one_on_both_papers() -> None:
             assert contrast(table[name], table["~card"]) >= 4.5, (name, dark)
         for name in ("~substitution", "~deletion", "~insertion"):
             assert contrast(table[name], table[f"{name}-paper"]) >= 4.5, (name, dark)
+
+
+def test_a_model_alone_has_an_axis_from_zero(tmp_path: Path) -> None:
+    """Of 0.76 s alone, with no other point to make an axis of, the axis said 1."""
+    results = make_comparison(tmp_path, models=["cast-8"], utterances=4)
+    drawn = figure(results, of_results(results))
+    assert drawn is not None
+    scales = [layer["encoding"]["x"]["scale"] for layer in drawn.panels[0].spec["layer"]]
+    assert all(scale["zero"] for scale in scales)
+    assert "1 training " in protocol_line(results)
+    assert "2 candidates" in protocol_line(results)
 
 
 def test_models_that_would_crowd_get_a_logarithmic_axis() -> None:
