@@ -30,7 +30,7 @@ def log_ticks(values: Sequence[float]) -> list[float]:
 
     Example:
         >>> log_ticks([2.4, 9.8]), log_ticks([4, 350]), log_ticks([0.5, 20_000])
-        ([3, 4, 5, 6, 8], [5, 10, 20, 50, 100, 200], [1, 10, 100, 1000, 10000])
+        ([3, 4, 5, 6, 8], [10, 30, 100, 300], [1, 10, 100, 1000, 10000])
     """
     low, high = min(values), max(values)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
