@@ -85,11 +85,21 @@ def run(paths: list[Path], options: Options) -> None:
 
 
 def _audio_files(paths: list[Path]) -> list[Path]:
-    """Return the files named, and all files below the folders named."""
+    """Return the files named, and below the folders named all but transcripts and hidden files."""
     files: list[Path] = []
     for path in map(Path, paths):
-        files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        if not path.is_dir():
+            files.append(path)
+            continue
+        below = sorted(file for file in path.rglob("*") if file.is_file())
+        files += (audio := [file for file in below if not _is_passed_over(file)])
+        if len(audio) < len(below):
+            log.warning("%s: %d files are transcripts or hidden, passed over", path, len(below) - len(audio))
     return files
+
+
+def _is_passed_over(file: Path) -> bool:
+    return file.name.startswith(".") or file.suffix in (*SUFFIXES.values(), ".ctm", ".jsonl")
 
 
 def _load(path: Path, options: Options) -> Recognizer:
