@@ -7,18 +7,20 @@ STABLE_TORCH_LIBRARY(attention_ext, library) {
   library.def("hamming_kmeans(Tensor hashes, Tensor lengths, int clusters, int iterations, int bits) -> Tensor");
   library.def(
       "clustered_attention(Tensor q, Tensor k, Tensor v, Tensor groups, Tensor query_lengths, "
-      "Tensor key_lengths, int clusters, float dropout, Tensor? seed) -> (Tensor, Tensor, Tensor)");
+      "Tensor key_lengths, int clusters, float dropout, Tensor? seed, bool keep_weights=False) "
+      "-> (Tensor, Tensor, Tensor, Tensor)");
   library.def(
       "clustered_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor groups, "
-      "Tensor query_lengths, Tensor key_lengths, int clusters, float dropout, Tensor? seed, Tensor softmax, Tensor values) "
+      "Tensor query_lengths, Tensor key_lengths, int clusters, float dropout, Tensor? seed, Tensor softmax, Tensor values, Tensor kept) "
       "-> (Tensor, Tensor, Tensor)");
   library.def(
       "improved_clustered_attention(Tensor q, Tensor k, Tensor v, Tensor groups, Tensor query_lengths, "
-      "Tensor key_lengths, int clusters, int topk, float dropout, Tensor? seed) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "Tensor key_lengths, int clusters, int topk, float dropout, Tensor? seed, bool keep_weights=False) "
+      "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
   library.def(
       "improved_clustered_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor groups, "
       "Tensor query_lengths, Tensor key_lengths, int clusters, float dropout, Tensor? seed, Tensor softmax, Tensor values, Tensor mass, "
-      "Tensor top, Tensor out) -> (Tensor, Tensor, Tensor)");
+      "Tensor top, Tensor kept, Tensor out) -> (Tensor, Tensor, Tensor)");
   library.def("lsh_buckets(Tensor x, Tensor rotations, Tensor lengths) -> Tensor");
   library.def(
       "lsh_attention(Tensor q, Tensor k, Tensor v, Tensor buckets, Tensor lengths, int chunk, float dropout, "

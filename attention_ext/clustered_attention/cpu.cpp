@@ -21,18 +21,22 @@ void scatter_rows(const Heads<T>& in, int64_t size, const T* from_C, int64_t str
 }
 
 template <class T>
-std::tuple<Tensor, Tensor, Tensor> forward(const Heads<T>& in, const Tensor& like) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> forward(const Heads<T>& in, const Tensor& like, bool keep_weights) {
   const Tensor out = new_tensor(like, {in.B, in.H, in.N, in.E}, in.type);
   const Tensor softmax = new_tensor(like, {in.B, in.H, 2, in.C}, in.type);
   const Tensor values = new_tensor(like, {in.B, in.H, in.C, in.E}, in.type);
-  DenseResult<T>{data_of<T>(softmax), data_of<T>(values), 0, nullptr, nullptr}.compute(in);
+  const Tensor kept = new_kept(in, like, keep_weights, 0);
+  DenseResult<T>{
+      data_of<T>(softmax), data_of<T>(values), 0, nullptr, nullptr, keep_weights ? data_of<T>(kept) : nullptr}
+      .compute(in);
   scatter_rows<T>(in, in.E, data_of<T>(values), in.E, data_of<T>(out));
-  return {as_type(out, like.scalar_type()), softmax, values};
+  return {as_type(out, like.scalar_type()), softmax, values, kept};
 }
 
 template <class T>
 std::tuple<Tensor, Tensor, Tensor> backward(
-    const Heads<T>& in, const Tensor& like, const Tensor& grad, const Tensor& softmax, const Tensor& values) {
+    const Heads<T>& in, const Tensor& like, const Tensor& grad, const Tensor& softmax, const Tensor& values,
+    const Tensor& kept) {
   const Tensor grad_q = new_tensor(like, {in.B, in.H, in.N, in.D}, in.type);
   const Tensor grad_k = new_tensor(like, {in.B, in.H, in.S, in.D}, in.type);
   const Tensor grad_v = new_tensor(like, {in.B, in.H, in.S, in.E}, in.type);
@@ -46,32 +50,38 @@ std::tuple<Tensor, Tensor, Tensor> backward(
       product += (dense.grads_CE + task * in.padded_E)[e] * data_of<T>(values)[task * in.E + e];
     (dense.delta_C + task / in.C * in.padded_C)[task % in.C] = product;
   });
-  dense.pass(in, 0, data_of<T>(softmax), nullptr, nullptr, nullptr, data_of<T>(grad_k), data_of<T>(grad_v));
+  dense.pass(
+      in, 0, data_of<T>(softmax), nullptr, nullptr, nullptr, kept_data(in, kept, 0), data_of<T>(grad_k),
+      data_of<T>(grad_v));
   scatter_rows<T>(in, in.D, dense.centroid_CD + 0, in.padded_D, data_of<T>(grad_q));
   const ScalarType type = like.scalar_type();
   return {as_type(grad_q, type), as_type(grad_k, type), as_type(grad_v, type)};
 }
 
-std::tuple<Tensor, Tensor, Tensor> clustered_attention(
+std::tuple<Tensor, Tensor, Tensor, Tensor> clustered_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
-    const Tensor& key_lengths, int64_t clusters, double dropout, const std::optional<Tensor>& seed) {
+    const Tensor& key_lengths, int64_t clusters, double dropout, const std::optional<Tensor>& seed,
+    bool keep_weights) {
   check_inputs(q, k, v, groups);
-  if (q.scalar_type() == ScalarType::Double)
-    return forward(Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q);
-  return forward(Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q);
+  const auto run = [&](auto type) {
+    typedef Heads<decltype(type)> In;
+    return forward(In(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, keep_weights);
+  };
+  return q.scalar_type() == ScalarType::Double ? run(double()) : run(float());
 }
 
 std::tuple<Tensor, Tensor, Tensor> clustered_attention_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups,
     const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, double dropout,
-    const std::optional<Tensor>& seed, const Tensor& softmax,
-    const Tensor& values) {
+    const std::optional<Tensor>& seed, const Tensor& softmax, const Tensor& values, const Tensor& kept) {
   check_inputs(q, k, v, groups);
   require_shape(grad, {q.size(0), q.size(1), q.size(2), v.size(3)}, "grad");
-  if (q.scalar_type() == ScalarType::Double)
+  const auto run = [&](auto type) {
+    typedef Heads<decltype(type)> In;
     return backward(
-        Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, softmax, values);
-  return backward(Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, softmax, values);
+        In(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, softmax, values, kept);
+  };
+  return q.scalar_type() == ScalarType::Double ? run(double()) : run(float());
 }
 
 }  // namespace

@@ -17,6 +17,19 @@ inline void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, cons
   require_shape(groups, {q.size(0), q.size(1), q.size(2)}, "groups");
 }
 
+// What forward keeps for backward: of each head the exponentials of all keys' scores (rows of C values, padded), the
+// maxima they are relative to (a row for each chunk), and the exact part's weights in sorted order (rows of K values,
+// padded). Nobody but the kernels reads it; `kept_size` in native.py must say the same.
+struct KeptSize {
+  int64_t row_C, row_K, maxima, exact, head;
+  KeptSize(int64_t N, int64_t S, int64_t C, int64_t K)
+      : row_C((C + 15) / 16 * 16),
+        row_K((K + 15) / 16 * 16),
+        maxima(S * row_C),
+        exact(maxima + (S + 15) / 16 * row_C),  // no chunk is shorter
+        head(exact + N * row_K) {}
+};
+
 // One call's inputs; `head` counts b · H + h.
 template <class T>
 struct Heads {
@@ -71,7 +84,9 @@ struct Heads {
       // Rows of clusters are counted after those of queries.
       for (int64_t row = 0; row < heads * C; ++row) rows_C.push_back(row_code(dropout.seed, heads * N + row));
     sort_by_cluster();
-    parallel(heads * C, [&](int64_t task) { write_centroid(task / C, task % C); });
+    parallel_with_scratch(heads * C, padded_D * static_cast<int64_t>(sizeof(T)), [&](int64_t task, char* scratch) {
+      write_centroid(task / C, task % C, reinterpret_cast<T*>(scratch));
+    });
     parallel(heads, [&](int64_t head) {
       for (int64_t d = 0; d < D; ++d)
         for (int64_t c = C; c < padded_C; ++c) (centroids_DC + (head * D + d) * padded_C)[c] = 0;
@@ -91,8 +106,9 @@ struct Heads {
     const int32_t* start = starts + head * (C + 1) + c;
     return start[1] - start[0];
   }
+  int64_t first_member(int64_t head, int64_t c) const { return *(starts + head * (C + 1) + c); }
   const int32_t* members_of(int64_t head, int64_t c) const {
-    return order + head * N + *(starts + head * (C + 1) + c);
+    return order + head * N + first_member(head, c);
   }
 
  private:
@@ -117,11 +133,11 @@ struct Heads {
     require(valid, "groups must lie in 0 … min(clusters, N) − 1 at valid positions");
   }
 
-  void write_centroid(int64_t head, int64_t c) {
+  void write_centroid(int64_t head, int64_t c, T* sum) {
     const int64_t count = members(head, c);
     const int32_t* member = members_of(head, c);
-    std::vector<T> sum(D, 0);
-    kernel.sum_rows(count, D, member, q.head(head / H, head % H), q.stride_n, nullptr, sum.data());
+    std::fill_n(sum, D, T(0));
+    kernel.sum_rows(count, D, member, q.head(head / H, head % H), q.stride_n, nullptr, sum);
     // The mean first, then the scale: as in the reference.
     T* to = centroids_DC + head * D * padded_C + c;
     for (int64_t d = 0; d < D; ++d) to[d * padded_C] = sum[d] / static_cast<T>(std::max<int64_t>(count, 1)) * scale;
@@ -137,12 +153,14 @@ struct DenseResult {
   int64_t K;
   T* mass_C;                 // [heads, C]: the weights of the top keys
   int32_t* top_CK;           // [heads, C, K]: rising positions, then −1
+  T* kept;                   // [heads, KeptSize::head], or null
 
   void compute(const Heads<T>& in) const {
     const int64_t C = in.C, E = in.E, parts = in.heads * in.blocks;
     Buffer<T> maximum(parts * in.padded_C), sum(parts * in.padded_C), values(parts * C * in.padded_E);
     Buffer<Ordered<T>> scores(parts * C * K);
     Buffer<int32_t> top(parts * C * K), top_count(parts * C);
+    const KeptSize size(in.N, in.S, C, K);
     parallel_with_scratch(parts, in.kernel.dense_scratch(C, in.D, E, K), [&](int64_t part, char* scratch) {
       const int64_t head = part / in.blocks, block = part % in.blocks, b = head / in.H, h = head % in.H;
       const int64_t keys = in.keys_in_block(head, block);
@@ -152,9 +170,11 @@ struct DenseResult {
            in.k.head(b, h), in.v.head(b, h), in.k.stride_n, in.v.stride_n, maximum + part * in.padded_C,
            sum + part * in.padded_C, values + part * C * in.padded_E, scores + part * C * K, top + part * C * K,
            top_count + part * C, in.dropout.probability, in.rows_C.data() + (in.rows_C.empty() ? 0 : head * C),
-           scratch});
+           kept ? kept + head * size.head : nullptr, kept ? kept + head * size.head + size.maxima : nullptr, scratch});
     });
-    parallel(in.heads * C, [&](int64_t task) {
+    // Candidates of all blocks: scores, weights, positions.
+    const int64_t most = in.blocks * K + 16, bytes = most * static_cast<int64_t>(2 * sizeof(T) + sizeof(int32_t));
+    parallel_with_scratch(in.heads * C, bytes, [&](int64_t task, char* scratch) {
       const int64_t head = task / C, c = task % C, first = head * in.blocks;
       T* out = values_CE + task * E;
       std::fill_n(out, E, T(0));
@@ -176,32 +196,29 @@ struct DenseResult {
       inverse_sum = 1 / total;
       if (K == 0) return;
 
-      std::vector<Ordered<T>> candidate_scores;
-      std::vector<int32_t> candidates;
+      T* const weights = reinterpret_cast<T*>(scratch);
+      Ordered<T>* const candidate_scores = reinterpret_cast<Ordered<T>*>(weights + most);
+      int32_t* const candidates = reinterpret_cast<int32_t*>(candidate_scores + most);
+      int64_t count = 0;
       for (int64_t i = first; i < first + used; ++i) {
         const int64_t at = (i * C + c) * K, found = (top_count + i * C)[c];
-        candidate_scores.insert(candidate_scores.end(), scores + at, scores + at + found);
-        candidates.insert(candidates.end(), top + at, top + at + found);
+        std::copy_n(scores + at, found, candidate_scores + count);
+        std::copy_n(top + at, found, candidates + count);
+        count += found;
       }
-      const int64_t kept = in.kernel.select(
-          static_cast<int64_t>(candidates.size()), K, candidate_scores.data(), candidates.data());
-      for (int64_t i = 0; i < kept; ++i) {
-        mass_C[task] += std::exp(score_of(candidate_scores[i]) - maximum_score) * inverse_sum;
-        top_CK[task * K + i] = candidates[i];
-      }
+      count = in.kernel.select(count, K, candidate_scores, candidates);
+      std::copy_n(candidates, count, top_CK + task * K);
+      mass_C[task] = in.kernel.weigh_top(count, candidate_scores, maximum_score, inverse_sum, weights);
       // What the other keys contribute is left when the top keys' share is taken away.
-      std::vector<T> weights(kept);
-      for (int64_t i = 0; i < kept; ++i) {
-        T& weight = weights[i];
-        weight = std::exp(score_of(candidate_scores[i]) - maximum_score) * inverse_sum;
+      for (int64_t i = 0; i < count; ++i) {
         if (in.dropout.probability > 0)
-          weight *= keep_factor(
+          weights[i] *= keep_factor(
               in.rows_C[task], key_code(candidates[i]), drop_threshold(in.dropout.probability),
               static_cast<T>(1 / (1 - in.dropout.probability)));
-        weight = -weight;
+        weights[i] = -weights[i];
       }
       in.kernel.sum_rows(
-          kept, E, candidates.data(), in.v.head(head / in.H, head % in.H), in.v.stride_n, weights.data(), out);
+          count, E, candidates, in.v.head(head / in.H, head % in.H), in.v.stride_n, weights, out);
     });
   }
 };
@@ -230,8 +247,9 @@ struct DenseGradients {
   // Needs delta_C; grad_mass_C and the top keys where K > 0. Writes dK and dV of all keys, zero at padding.
   void pass(
       const Heads<T>& in, int64_t K, const T* softmax_C, const T* grad_mass_C, const int32_t* top_CK,
-      const int32_t* top_count_C, T* grad_k, T* grad_v) const {
+      const int32_t* top_count_C, const T* kept, T* grad_k, T* grad_v) const {
     const int64_t C = in.C, D = in.D, E = in.E, padded_C = in.padded_C, parts = in.heads * in.blocks;
+    const KeptSize size(in.N, in.S, C, K);
     Buffer<T> centroids_CD(in.heads * C * in.padded_D), grads_EC(in.heads * E * padded_C);
     Buffer<T> maximum(in.heads * padded_C), inverse_sum(in.heads * padded_C), partial(parts * C * in.padded_D);
     parallel(in.heads, [&](int64_t head) {
@@ -258,11 +276,12 @@ struct DenseGradients {
       in.kernel.dense_backward(
           {C, D, E, K, first, keys, in.centroids_DC + head * D * padded_C,
            centroids_CD + head * C * in.padded_D, grads_EC + head * E * padded_C,
-           grads_CE + head * C * in.padded_E, maximum + head * padded_C, inverse_sum + head * padded_C, delta_C + head * padded_C,
-           grad_mass_C + head * C, top_CK + head * C * K, top_count_C + head * C, in.k.head(b, h),
+           grads_CE + head * C * in.padded_E, maximum + head * padded_C, inverse_sum + head * padded_C,
+           delta_C + head * padded_C, grad_mass_C + head * C, top_CK + head * C * K, top_count_C + head * C, in.k.head(b, h),
            in.v.head(b, h), in.k.stride_n, in.v.stride_n, grad_k + head * in.S * D, grad_v + head * in.S * E,
            partial + part * C * in.padded_D, in.scale, in.dropout.probability,
-           in.rows_C.data() + (in.rows_C.empty() ? 0 : head * C), scratch});
+           in.rows_C.data() + (in.rows_C.empty() ? 0 : head * C), kept ? kept + head * size.head : nullptr,
+           kept ? kept + head * size.head + size.maxima : nullptr, scratch});
     });
     parallel(in.heads * C, [&](int64_t task) {
       const int64_t head = task / C, c = task % C;
@@ -276,6 +295,21 @@ struct DenseGradients {
     });
   }
 };
+
+// Memory to keep weights in, empty if they are not wanted.
+template <class T>
+Tensor new_kept(const Heads<T>& in, const Tensor& like, bool wanted, int64_t K) {
+  return new_tensor(like, {in.B, in.H, wanted ? KeptSize(in.N, in.S, in.C, K).head : 0}, in.type);
+}
+
+// The kept weights, null if there are none.
+template <class T>
+const T* kept_data(const Heads<T>& in, const Tensor& kept, int64_t K) {
+  if (kept.numel() == 0) return nullptr;
+  require_shape(kept, {in.B, in.H, KeptSize(in.N, in.S, in.C, K).head}, "kept");
+  require(kept.scalar_type() == in.type && kept.is_contiguous(), "kept must be what forward returned");
+  return static_cast<const T*>(kept.const_data_ptr());
+}
 
 // Rows of padded queries, zeroed.
 template <class T>

@@ -4,9 +4,10 @@
 namespace attention_ext {
 namespace {
 
-std::tuple<Tensor, Tensor, Tensor> clustered_attention(
+// Weights are never kept for backward.
+std::tuple<Tensor, Tensor, Tensor, Tensor> clustered_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
-    const Tensor& key_lengths, int64_t clusters, double dropout, const std::optional<Tensor>& seed) {
+    const Tensor& key_lengths, int64_t clusters, double dropout, const std::optional<Tensor>& seed, bool) {
   const CudaHeads in(q, k, v, groups, query_lengths, key_lengths, clusters, 0, dropout, seed);
   const int64_t B = in.B, H = in.shape.H, C = in.shape.C, E = in.shape.E;
   const Tensor out = new_tensor(q, {B, H, in.shape.N, E}, q.scalar_type());
@@ -14,13 +15,13 @@ std::tuple<Tensor, Tensor, Tensor> clustered_attention(
   const Tensor values = new_tensor(q, {B, H, C, E}, ScalarType::Float);
   cuda_dense_forward(in, {data_of<float>(softmax), data_of<float>(values), nullptr, nullptr});
   cuda_take_cluster_rows(in, data_of<float>(values), E, out);
-  return {out, softmax, values};
+  return {out, softmax, values, new_tensor(q, {B, H, 0}, ScalarType::Float)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> clustered_attention_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups,
     const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, double dropout,
-    const std::optional<Tensor>& seed, const Tensor& softmax, const Tensor& values) {
+    const std::optional<Tensor>& seed, const Tensor& softmax, const Tensor& values, const Tensor&) {
   const CudaHeads in(q, k, v, groups, query_lengths, key_lengths, clusters, 0, dropout, seed);
   const int64_t B = in.B, H = in.shape.H, N = in.shape.N, S = in.shape.S, D = in.shape.D, E = in.shape.E;
   require_shape(grad, {B, H, N, E}, "grad");

@@ -40,23 +40,37 @@ PaddedRows<T> padded_rows(const T* from, int64_t stride, int64_t rows, int64_t s
   return {copy, padded};
 }
 
+// sum[V vectors] += Σ over chosen rows of weight · row. The rows lie anywhere: they are asked for in advance.
+template <class T, int V>
+inline void sum_columns(
+    int64_t count, const int32_t* chosen, const T* rows, int64_t stride, const T* weights, T* sum) {
+  constexpr int64_t W = Simd<T>::width, ahead = 6;
+  Vec<T> total[V];
+#pragma GCC unroll 8
+  for (int j = 0; j < V; ++j) total[j] = load(sum + j * W);
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + ahead < count)
+#pragma GCC unroll 8
+      for (int j = 0; j < V * VECTOR_BYTES; j += 64)
+        __builtin_prefetch(reinterpret_cast<const char*>(rows + chosen[i + ahead] * stride) + j);
+    const T* row = rows + chosen[i] * stride;
+    const T weight = weights ? weights[i] : T(1);
+#pragma GCC unroll 8
+    for (int j = 0; j < V; ++j) total[j] += weight * load(row + j * W);
+  }
+#pragma GCC unroll 8
+  for (int j = 0; j < V; ++j) store(sum + j * W, total[j]);
+}
+
 // sum[size] += Σ over chosen rows of weight · row; all weights are 1 without `weights`.
 template <class T>
 void sum_rows(
     int64_t count, int64_t size, const int32_t* chosen, const T* rows, int64_t stride, const T* weights, T* sum) {
   constexpr int64_t W = Simd<T>::width;
   int64_t j = 0;
-  for (; j + 2 * W <= size; j += 2 * W) {
-    Vec<T> low = load(sum + j), high = load(sum + j + W);
-    for (int64_t i = 0; i < count; ++i) {
-      const T* row = rows + chosen[i] * stride + j;
-      const T weight = weights ? weights[i] : T(1);
-      low += weight * load(row);
-      high += weight * load(row + W);
-    }
-    store(sum + j, low);
-    store(sum + j + W, high);
-  }
+  for (; j + 8 * W <= size; j += 8 * W) sum_columns<T, 8>(count, chosen, rows + j, stride, weights, sum + j);
+  for (; j + 4 * W <= size; j += 4 * W) sum_columns<T, 4>(count, chosen, rows + j, stride, weights, sum + j);
+  for (; j + W <= size; j += W) sum_columns<T, 1>(count, chosen, rows + j, stride, weights, sum + j);
   for (; j < size; ++j)
     for (int64_t i = 0; i < count; ++i) sum[j] += (weights ? weights[i] : T(1)) * rows[chosen[i] * stride + j];
 }
@@ -66,23 +80,34 @@ template <class T>
 T dot_rows(
     int64_t count, int64_t size, const int32_t* chosen, const T* a, int64_t stride_a, const T* b,
     int64_t stride_b) {
-  constexpr int64_t W = Simd<T>::width;
-  T sum = 0;
+  constexpr int64_t W = Simd<T>::width, ahead = 6;
+  Vec<T> total = {};
+  T rest = 0;
   for (int64_t i = 0; i < count; ++i) {
     const T *x = a + chosen[i] * stride_a, *y = b + chosen[i] * stride_b;
-    Vec<T> part = {};
+    if (i + ahead < count)
+      for (int64_t d = 0; d < size; d += 64 / static_cast<int64_t>(sizeof(T))) {
+        __builtin_prefetch(a + chosen[i + ahead] * stride_a + d);
+        __builtin_prefetch(b + chosen[i + ahead] * stride_b + d);
+      }
+    Vec<T> low = {}, high = {};
     int64_t j = 0;
-    for (; j + W <= size; j += W) part += load(x + j) * load(y + j);
-    T rest = 0;
-    for (; j < size; ++j) rest += x[j] * y[j];
-    sum += sum_lanes<T>(part) + rest;
+    for (; j + 2 * W <= size; j += 2 * W) {
+      low += load(x + j) * load(y + j);
+      high += load(x + j + W) * load(y + j + W);
+    }
+    for (; j + W <= size; j += W) low += load(x + j) * load(y + j);
+    T tail = 0;
+    for (; j < size; ++j) tail += x[j] * y[j];
+    total += low + high;
+    rest += tail;
   }
-  return sum;
+  return sum_lanes<T>(total) + rest;
 }
 
 template <class T>
 struct DenseScratch {
-  T *scores, *rows, *maximum;
+  T *scores, *rows, *highest, *rescale;
   TopKeys<T> top;
   int64_t bytes;
   DenseScratch(char* memory, int64_t C, int64_t E, int64_t K) {
@@ -91,7 +116,8 @@ struct DenseScratch {
     Scratch scratch{memory};
     scores = scratch.take<T>(chunk * round_up(C, W));
     rows = scratch.take<T>(E % W ? chunk * round_up(E, W) : 0);
-    maximum = scratch.take<T>(round_up(C, W));
+    highest = scratch.take<T>(round_up(C, W));
+    rescale = scratch.take<T>(round_up(C, W));
     top.capacity = K + chunk;
     top.segments = scratch.take<T>(K ? chunk * W : 0);
     top.threshold = scratch.take<T>(K ? round_up(C, W) : 0);
@@ -106,15 +132,28 @@ int64_t dense_scratch(int64_t C, int64_t, int64_t E, int64_t K) {
   return DenseScratch<T>(nullptr, C, E, K).bytes;
 }
 
-// Running maximum, then exp(score − maximum) in place, and its sum; V vectors of clusters at a time.
+// The largest score of each column.
 template <class T, int V>
-void softmax_columns(int64_t keys, T* scores, int64_t stride, T* maximum, T* rescale, T* sum) {
+inline void column_maxima(int64_t keys, const T* scores, int64_t stride, T* highest) {
   constexpr int64_t W = Simd<T>::width;
-  Vec<T> before[V], top[V], total[V];
-  for (int j = 0; j < V; ++j) before[j] = top[j] = load(maximum + j * W);
+  Vec<T> top[V];
+  for (int j = 0; j < V; ++j) top[j] = splat(lowest_score<T>());
   for (int64_t s = 0; s < keys; ++s)
 #pragma GCC unroll 4
     for (int j = 0; j < V; ++j) top[j] = larger<T>(top[j], load(scores + s * stride + j * W));
+  for (int j = 0; j < V; ++j) store(highest + j * W, top[j]);
+}
+
+// Running maximum, then exp(score − maximum) in place, and its sum; V vectors of clusters at a time.
+template <class T, int V>
+void softmax_columns(
+    int64_t keys, T* scores, int64_t stride, const T* highest, T* maximum, T* rescale, T* sum) {
+  constexpr int64_t W = Simd<T>::width;
+  Vec<T> before[V], top[V], total[V];
+  for (int j = 0; j < V; ++j) {
+    before[j] = load(maximum + j * W);
+    top[j] = larger<T>(before[j], load(highest + j * W));
+  }
   for (int j = 0; j < V; ++j) {
     const Vec<T> factor = exp_vec(before[j] - top[j]);
     store(rescale + j * W, factor);
@@ -162,31 +201,41 @@ void dense_block(const DenseTask<T>& task) {
 
   for (int64_t start = task.first; start < task.first + task.keys; start += chunk) {
     const int64_t left = task.first + task.keys - start, keys = left < chunk ? left : chunk;
+    T* scores = task.kept ? task.kept + start * padded_C : scratch.scores;
     gemm<T, Order::rows>(
-        keys, padded_C, task.D, task.k + start * task.stride_k, task.stride_k, task.centroids_DC, padded_C,
-        scratch.scores, padded_C, false);
+        keys, padded_C, task.D, task.k + start * task.stride_k, task.stride_k, task.centroids_DC, padded_C, scores,
+        padded_C, false);
     if (task.K)
-      scratch.top.search(C, padded_C, task.K, start, keys, scratch.scores, task.top_count_C);
+      scratch.top.search(C, padded_C, task.K, start, keys, scores, task.top_count_C, scratch.highest);
     int64_t c = 0;
-    for (; c + 2 * W <= padded_C; c += 2 * W)
+    for (; c + 2 * W <= padded_C; c += 2 * W) {
+      if (!task.K) column_maxima<T, 2>(keys, scores + c, padded_C, scratch.highest + c);
       softmax_columns<T, 2>(
-          keys, scratch.scores + c, padded_C, task.maximum_C + c, scratch.maximum + c, task.sum_C + c);
-    if (c < padded_C)
+          keys, scores + c, padded_C, scratch.highest + c, task.maximum_C + c, scratch.rescale + c, task.sum_C + c);
+    }
+    if (c < padded_C) {
+      if (!task.K) column_maxima<T, 1>(keys, scores + c, padded_C, scratch.highest + c);
       softmax_columns<T, 1>(
-          keys, scratch.scores + c, padded_C, task.maximum_C + c, scratch.maximum + c, task.sum_C + c);
-    if (task.dropout > 0)
-      drop_columns<T>(start, keys, C, padded_C, task.dropout, task.rows_C, scratch.scores);
+          keys, scores + c, padded_C, scratch.highest + c, task.maximum_C + c, scratch.rescale + c, task.sum_C + c);
+    }
+    if (task.kept)
+      memcpy(task.kept_maxima + start / chunk * padded_C, task.maximum_C, padded_C * sizeof(T));
+    if (task.dropout > 0) {
+      if (task.kept) memcpy(scratch.scores, scores, keys * padded_C * sizeof(T));
+      scores = scratch.scores;
+      drop_columns<T>(start, keys, C, padded_C, task.dropout, task.rows_C, scores);
+    }
     const bool add = start > task.first;
     if (add)
       for (int64_t i = 0; i < C; ++i)
         for (int64_t e = 0; e < padded_E; e += W)
-          store(task.values_CE + i * padded_E + e, load(task.values_CE + i * padded_E + e) * scratch.maximum[i]);
+          store(task.values_CE + i * padded_E + e, load(task.values_CE + i * padded_E + e) * scratch.rescale[i]);
     const PaddedRows<T> v =
         padded_rows<T>(task.v + start * task.stride_v, task.stride_v, keys, task.E, scratch.rows);
     // A sum of sums loses fewer digits than one long sum, and the slice of the scores stays in the L1 cache.
     for (int64_t s = 0; s < keys; s += 128)
       gemm<T, Order::columns>(
-          C, padded_E, keys - s < 128 ? keys - s : 128, scratch.scores + s * padded_C, padded_C,
+          C, padded_E, keys - s < 128 ? keys - s : 128, scores + s * padded_C, padded_C,
           v.data + s * v.stride, v.stride, task.values_CE, padded_E, add || s > 0);
   }
   if (task.K) scratch.top.finish(C, task.K, task.top_count_C, task.top_scores_CK, task.top_CK);
@@ -194,7 +243,7 @@ void dense_block(const DenseTask<T>& task) {
 
 template <class T>
 struct DenseBackwardScratch {
-  T *weights, *slopes, *rows, *out;
+  T *weights, *slopes, *rows, *out, *factors;
   int32_t* next;
   int64_t bytes;
   DenseBackwardScratch(char* memory, int64_t C, int64_t D, int64_t E) {
@@ -206,6 +255,7 @@ struct DenseBackwardScratch {
     slopes = scratch.take<T>(chunk * padded);
     rows = scratch.take<T>(D % W ? chunk * round_up(D, W) : 0);
     out = scratch.take<T>(D % W || E % W ? chunk * widest : 0);
+    factors = scratch.take<T>(padded);
     next = scratch.take<int32_t>(C);
     bytes = scratch.used;
   }
@@ -247,8 +297,9 @@ void dense_backward_block(const DenseBackwardTask<T>& task) {
     const int64_t left = task.first + task.keys - start, keys = left < chunk ? left : chunk;
     const T* k = task.k + start * task.stride_k;
     const T* v = task.v + start * task.stride_v;
-    gemm<T, Order::rows>(
-        keys, padded_C, D, k, task.stride_k, task.centroids_DC, padded_C, scratch.weights, padded_C, false);
+    if (!task.kept)
+      gemm<T, Order::rows>(
+          keys, padded_C, D, k, task.stride_k, task.centroids_DC, padded_C, scratch.weights, padded_C, false);
     gemm<T, Order::rows>(
         keys, padded_C, E, v, task.stride_v, task.grads_EC, padded_C, scratch.slopes, padded_C, false);
     if (task.dropout > 0)
@@ -260,14 +311,30 @@ void dense_backward_block(const DenseBackwardTask<T>& task) {
           if (s >= keys) break;
           scratch.slopes[s * padded_C + c] = task.grad_mass_C[c];
         }
-    for (int64_t s = 0; s < keys; ++s)
-      for (int64_t c = 0; c < padded_C; c += W) {
-        T* at = scratch.weights + s * padded_C + c;
-        const Vec<T> weight = exp_vec(load(at) - load(task.maximum_C + c)) * load(task.inverse_sum_C + c);
-        T* slope = scratch.slopes + s * padded_C + c;
-        store(slope, weight * (load(slope) - load(task.delta_C + c)));
-        store(at, weight);
-      }
+    if (task.kept) {
+      // Kept are exp(score − largest score up to this chunk).
+      const T* maximum = task.kept_maxima + start / chunk_keys<T>(padded_C, forward_chunk) * padded_C;
+      for (int64_t c = 0; c < padded_C; c += W)
+        store(
+            scratch.factors + c,
+            exp_vec(load(maximum + c) - load(task.maximum_C + c)) * load(task.inverse_sum_C + c));
+      for (int64_t s = 0; s < keys; ++s)
+        for (int64_t c = 0; c < padded_C; c += W) {
+          const Vec<T> weight = load(task.kept + (start + s) * padded_C + c) * load(scratch.factors + c);
+          T* slope = scratch.slopes + s * padded_C + c;
+          store(slope, weight * (load(slope) - load(task.delta_C + c)));
+          store(scratch.weights + s * padded_C + c, weight);
+        }
+    } else {
+      for (int64_t s = 0; s < keys; ++s)
+        for (int64_t c = 0; c < padded_C; c += W) {
+          T* at = scratch.weights + s * padded_C + c;
+          const Vec<T> weight = exp_vec(load(at) - load(task.maximum_C + c)) * load(task.inverse_sum_C + c);
+          T* slope = scratch.slopes + s * padded_C + c;
+          store(slope, weight * (load(slope) - load(task.delta_C + c)));
+          store(at, weight);
+        }
+    }
     if (task.K)
       for (int64_t c = 0; c < C; ++c) {
         int32_t& i = scratch.next[c];

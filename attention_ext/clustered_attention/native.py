@@ -21,8 +21,9 @@ def clustered_attention(
     """Attend once per cluster of queries, as `reference.clustered_attention` does.
 
     *Fast Transformers with Clustered Attention* eq. 3–6. Sums are taken in float32 (float64 for float64);
-    on the CPU the C × S weights are never stored, on CUDA for a few heads at a time. What padded positions
-    hold is never read. CUDA takes no float64, and counts a group out of range as padding.
+    the C × S weights are stored on the CPU where a gradient will be asked for, else for a few keys at a time,
+    on CUDA for a few heads at a time. What padded positions hold is never read. CUDA takes no float64, and
+    counts a group out of range as padding.
 
     Args:
         q_BHND, k_BHSD, v_BHSE: queries, keys and values of one type.
@@ -38,7 +39,16 @@ def clustered_attention(
         require(q_BHND.device.type)
     seed = dropout_seed(q_BHND, dropout)
     return torch.ops.attention_ext.clustered_attention(
-        q_BHND, k_BHSD, v_BHSE, groups_BHN, query_lengths_B, key_lengths_B, clusters, dropout, seed
+        q_BHND,
+        k_BHSD,
+        v_BHSE,
+        groups_BHN,
+        query_lengths_B,
+        key_lengths_B,
+        clusters,
+        dropout,
+        seed,
+        keep_weights=will_go_back(q_BHND, k_BHSD, v_BHSE),
     )[0]
 
 
@@ -56,14 +66,16 @@ def register() -> None:
         clusters: int,
         dropout: float,
         seed: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        keep_weights: bool = False,
+    ) -> tuple[Tensor, ...]:
         B, H, N, _ = q.shape
-        C, E = min(clusters, N), v.shape[3]
+        C, (S, E) = min(clusters, N), v.shape[2:]
         sums = sum_dtype(q)
         return (
             q.new_empty(B, H, N, E),
             q.new_empty(B, H, 2, C, dtype=sums),
             q.new_empty(B, H, C, E, dtype=sums),
+            q.new_empty(B, H, kept_size(N, S, C) if keeps(q, keep_weights) else 0, dtype=sums),
         )
 
     @torch.library.register_fake("attention_ext::clustered_attention_backward")
@@ -71,21 +83,38 @@ def register() -> None:
         return contiguous_like(q), contiguous_like(k), contiguous_like(v)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.clusters, ctx.dropout, seed = inputs
-        _, softmax, values = output
-        ctx.mark_non_differentiable(softmax, values)
-        ctx.save_for_backward(*tensors, seed, softmax, values)
+        *tensors, ctx.clusters, ctx.dropout, seed, _ = inputs
+        _, *others = output
+        ctx.mark_non_differentiable(*others)
+        ctx.save_for_backward(*tensors, seed, *others)
 
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        *inputs, seed, softmax, values = ctx.saved_tensors
+        saved = ctx.saved_tensors  # may be asked for once only, under checkpointing
+        inputs, seed, results = saved[:6], saved[6], saved[7:]
         grads = torch.ops.attention_ext.clustered_attention_backward(
-            grad, *inputs, ctx.clusters, ctx.dropout, seed, softmax, values
+            grad, *inputs, ctx.clusters, ctx.dropout, seed, *results
         )
-        return (*grads, *[None] * 6)
+        return (*grads, *[None] * 7)
 
     torch.library.register_autograd(
         "attention_ext::clustered_attention", backward, setup_context=setup_context
     )
+
+
+def will_go_back(*inputs: Tensor) -> bool:
+    """Tell whether a backward pass may follow, for which weights are worth keeping."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+
+
+def keeps(x: Tensor, keep_weights: bool) -> bool:
+    """Tell whether the kernels of x's device keep weights for the backward pass; those for CUDA never do."""
+    return keep_weights and x.device.type == "cpu"
+
+
+def kept_size(N: int, S: int, C: int, K: int = 0) -> int:
+    """Return how many numbers of a head are kept for the backward pass: `KeptSize` in cpu_heads.h."""
+    row_C, row_K = ((size + 15) // 16 * 16 for size in (C, K))
+    return (S + (S + 15) // 16) * row_C + N * row_K
 
 
 def sum_dtype(x: Tensor) -> torch.dtype:

@@ -1,7 +1,8 @@
-// Small matrix products C = A·B or C += A·B, the one inner loop of all attention kernels.
+// Small matrix products C = A·B (+ D), the one inner loop of all attention kernels.
 //
 // A block of C stays in registers while the summed index runs: a few elements of A, each spread over a
 // vector, times one row of B. B and C have their last index contiguous and a whole number of vectors wide.
+// An element's sum runs in the order of the index whatever block it lies in: sizes around it change no bit.
 #pragma once
 
 #include "simd.h"
@@ -9,13 +10,32 @@
 namespace attention_ext {
 namespace {
 
-// How A[i, k] lies in memory: `rows` at a[i · stride + k], `columns` at a[k · stride + i] (A is stored
-// transposed).
+// How A[i, k] lies in memory: in row i at k, or (A is stored transposed) in row k at i.
 enum class Order { rows, columns };
 
-template <class T, Order order, int M, int V>
+// Whose rows are picked by an index and not those that follow each other: nobody's, A's, or B's and C's.
+enum class Picked { none, a, b_and_c };
+
+template <class T>
+struct Rows {
+  T* data;
+  int64_t stride;
+  const int32_t* picked = nullptr;  // all rows without
+};
+
+template <class T>
+struct Product {
+  int64_t rows, columns, K;
+  Rows<const T> a, b;
+  Rows<T> c;
+  // D: nothing without data; C's rows, or a single row with a stride of 0.
+  Rows<const T> plus = {nullptr, 0};
+};
+
+template <class T, Order order, Picked picked, int M, int V>
 inline __attribute__((always_inline)) void gemm_tile(
-    int64_t K, const T* a, int64_t stride_a, const T* b, int64_t stride_b, T* c, int64_t stride_c, bool add) {
+    int64_t K, const T* const* a, int64_t stride_a, const T* b, int64_t stride_b, const int32_t* picked_b, T* const* c,
+    const T* const* plus) {
   constexpr int64_t W = Simd<T>::width;
   Vec<T> sum[M][V];
 #pragma GCC unroll 16
@@ -24,12 +44,13 @@ inline __attribute__((always_inline)) void gemm_tile(
     for (int j = 0; j < V; ++j) sum[i][j] = Vec<T>{};
 #pragma GCC unroll 2
   for (int64_t k = 0; k < K; ++k) {
+    const T* from = b + (picked == Picked::b_and_c ? picked_b[k] : k) * stride_b;
     Vec<T> row[V];
 #pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) row[j] = load(b + k * stride_b + j * W);
+    for (int j = 0; j < V; ++j) row[j] = load(from + j * W);
 #pragma GCC unroll 16
     for (int i = 0; i < M; ++i) {
-      const T factor = order == Order::rows ? a[i * stride_a + k] : a[k * stride_a + i];
+      const T factor = order == Order::rows ? a[i][k] : a[0][k * stride_a + i];
 #pragma GCC unroll 4
       for (int j = 0; j < V; ++j) sum[i][j] += factor * row[j];
     }
@@ -37,54 +58,75 @@ inline __attribute__((always_inline)) void gemm_tile(
 #pragma GCC unroll 16
   for (int i = 0; i < M; ++i)
 #pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) {
-      T* to = c + i * stride_c + j * W;
-      store(to, add ? load(to) + sum[i][j] : sum[i][j]);
+    for (int j = 0; j < V; ++j) store(c[i] + j * W, plus ? load(plus[i] + j * W) + sum[i][j] : sum[i][j]);
+}
+
+template <class T, Order order, Picked picked, int M, int V>
+inline __attribute__((noinline)) void gemm_rows(
+    const Product<T>& product, int64_t first, int64_t end, int64_t column) {
+  const int64_t K = product.K, stride_a = product.a.stride, stride_b = product.b.stride, stride_c = product.c.stride;
+  const T *b = product.b.data + column, *a_data = product.a.data, *plus_data = product.plus.data;
+  T* c_data = product.c.data + column;
+  for (int64_t i = first; i < end; i += M) {
+    const T *a[M], *plus[M];
+    T* c[M];
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) {
+      a[m] = a_data + (picked == Picked::a ? product.a.picked[i + m] : i + m) * (order == Order::rows ? stride_a : 1);
+      const int64_t at = picked == Picked::b_and_c && product.c.picked ? product.c.picked[i + m] : i + m;
+      c[m] = c_data + at * stride_c;
+      plus[m] = plus_data + column + at * product.plus.stride;
     }
-}
-
-template <class T, Order order, int M, int V>
-inline __attribute__((noinline)) int64_t gemm_rows(
-    int64_t i, int64_t rows, int64_t K, const T* a, int64_t stride_a, const T* b, int64_t stride_b, T* c,
-    int64_t stride_c, bool add) {
-  for (; i + M <= rows; i += M) {
-    const T* from = order == Order::rows ? a + i * stride_a : a + i;
-    gemm_tile<T, order, M, V>(K, from, stride_a, b, stride_b, c + i * stride_c, stride_c, add);
+    if (plus_data)
+      gemm_tile<T, order, picked, M, V>(K, a, stride_a, b, stride_b, product.b.picked, c, plus);
+    else
+      gemm_tile<T, order, picked, M, V>(K, a, stride_a, b, stride_b, product.b.picked, c, nullptr);
   }
-  return i;
 }
 
-// A panel of V vectors of columns; the tallest blocks first, what is left over in smaller ones.
-template <class T, Order order, int V>
-inline void gemm_panel(
-    int64_t rows, int64_t K, const T* a, int64_t stride_a, const T* b, int64_t stride_b, T* c,
-    int64_t stride_c, bool add) {
-  int64_t i = 0;
-  if (VECTOR_BYTES == 64)  // 32 registers
-    i = gemm_rows<T, order, V == 3 ? 8 : 12, V>(i, rows, K, a, stride_a, b, stride_b, c, stride_c, add);
-  if (V < 3) i = gemm_rows<T, order, 6, V>(i, rows, K, a, stride_a, b, stride_b, c, stride_c, add);
-  i = gemm_rows<T, order, 4, V>(i, rows, K, a, stride_a, b, stride_b, c, stride_c, add);
-  i = gemm_rows<T, order, 2, V>(i, rows, K, a, stride_a, b, stride_b, c, stride_c, add);
-  gemm_rows<T, order, 1, V>(i, rows, K, a, stride_a, b, stride_b, c, stride_c, add);
+template <class T, Order order, Picked picked, int V, int M>
+inline void gemm_height(const Product<T>& product, int64_t height, int64_t first, int64_t end, int64_t column) {
+  if (height == M)
+    gemm_rows<T, order, picked, M, V>(product, first, end, column);
+  else if constexpr (M > 1)
+    gemm_height<T, order, picked, V, M - 1>(product, height, first, end, column);
 }
 
-// C[rows, columns] (+)= A[rows, K] · B[K, columns]; `columns` is a multiple of the vector width.
+// A panel of V vectors of columns, in as few blocks as the registers allow, of heights that differ by one at most.
+template <class T, Order order, Picked picked, int V>
+inline void gemm_panel(const Product<T>& product, int64_t column) {
+  constexpr int tallest = (V == 4 ? 2 : V == 3 ? 4 : 6) * (VECTOR_BYTES == 64 && V < 4 ? 2 : 1);
+  const int64_t blocks = (product.rows + tallest - 1) / tallest;
+  const int64_t height = product.rows / blocks, taller = product.rows % blocks * (height + 1);
+  if (taller) gemm_height<T, order, picked, V, tallest>(product, height + 1, 0, taller, column);
+  gemm_height<T, order, picked, V, tallest>(product, height, taller, product.rows, column);
+}
+
+// `columns` is a multiple of the vector width.
+template <class T, Order order, Picked picked = Picked::none>
+inline void gemm(const Product<T>& product) {
+  constexpr int64_t W = Simd<T>::width;
+  if (product.rows == 0) return;
+  for (int64_t column = 0; column < product.columns;) {
+    const int64_t left = (product.columns - column) / W;
+    // Three vectors at the end rather than two and one: a single one leaves the multipliers waiting, as one or
+    // two rows of two do.
+    const int wide = left >= 4 && product.rows <= 2 ? 4 : left == 3 ? 3 : left >= 2 ? 2 : 1;
+    if (wide == 4) gemm_panel<T, order, picked, 4>(product, column);
+    if (wide == 3) gemm_panel<T, order, picked, 3>(product, column);
+    if (wide == 2) gemm_panel<T, order, picked, 2>(product, column);
+    if (wide == 1) gemm_panel<T, order, picked, 1>(product, column);
+    column += wide * W;
+  }
+}
+
+// C[rows, columns] (+)= A[rows, K] · B[K, columns] of rows that follow each other.
 template <class T, Order order>
 inline void gemm(
     int64_t rows, int64_t columns, int64_t K, const T* a, int64_t stride_a, const T* b, int64_t stride_b, T* c,
     int64_t stride_c, bool add) {
-  constexpr int64_t W = Simd<T>::width;
-  int64_t left = columns / W;
-  while (left > 0) {
-    // Three vectors at the end rather than two and one: a single one leaves the multipliers waiting.
-    const int64_t wide = left == 3 ? 3 : (left >= 2 ? 2 : 1);
-    if (wide == 3) gemm_panel<T, order, 3>(rows, K, a, stride_a, b, stride_b, c, stride_c, add);
-    if (wide == 2) gemm_panel<T, order, 2>(rows, K, a, stride_a, b, stride_b, c, stride_c, add);
-    if (wide == 1) gemm_panel<T, order, 1>(rows, K, a, stride_a, b, stride_b, c, stride_c, add);
-    b += wide * W;
-    c += wide * W;
-    left -= wide;
-  }
+  gemm<T, order>(
+      {rows, columns, K, {a, stride_a}, {b, stride_b}, {c, stride_c}, {add ? c : nullptr, stride_c}});
 }
 
 }  // namespace

@@ -107,7 +107,10 @@ struct AssignTask {
   const uint64_t* planes;      // from `slice`
   const int64_t* hashes;
   const int64_t* centroids_C;
+  const uint8_t* changed_C;    // centroids that are not those of the last assignment
+  bool first;                  // there was none
   int32_t* groups;             // in: the last assignment, −1 for none; out: this one
+  uint8_t* distances;          // of queries to their centroids, as it was when they were assigned
   uint64_t* counters_C;        // [C, levels]: bit p of level i is bit i of "members with bit p"
   int32_t* members_C;
   int64_t levels;
@@ -129,6 +132,7 @@ struct DenseTask {
   int32_t* top_count_C;
   double dropout;              // probability
   const uint32_t* rows_C;      // row codes
+  T *kept, *kept_maxima;       // for backward, if wanted: exponentials of all keys, their maxima by chunk
   char* scratch;
 };
 
@@ -155,6 +159,7 @@ struct DenseBackwardTask {
   T scale;
   double dropout;
   const uint32_t* rows_C;
+  const T *kept, *kept_maxima;  // what forward kept, or null
   char* scratch;
 };
 
@@ -171,6 +176,7 @@ struct ExactTask {
   T* out_NE;                   // rows of E values
   Dropout dropout;
   uint64_t first_row;          // number of the head's first query among all rows
+  T* kept;                     // for backward, if wanted: the members' weights, padded rows
   char* scratch;
 };
 
@@ -184,10 +190,11 @@ struct ExactBackwardTask {
   T scale, mass;
   const T* grad_query_D;       // what each member gets through the centroid
   T* grad_q_ND;                // rows of D values, written
-  T* grad_keys_KD;             // padded rows, written
-  T* grad_values_KE;
+  T *grad_k_SD, *grad_v_SE;    // rows that gradients are added to; if null, they are written to …
+  T *grad_keys_KD, *grad_values_KE;  // … padded rows
   Dropout dropout;
   uint64_t first_row;
+  const T* kept;               // what forward kept, or null
   char* scratch;
 };
 
@@ -260,6 +267,7 @@ struct Kernels {
   void (*dense)(const DenseTask<T>&);
   // Cut a list in rising positions down to its K best scores in place; returns how many are left.
   int64_t (*select)(int64_t count, int64_t K, Ordered<T>* scores, int32_t* positions);
+  T (*weigh_top)(int64_t count, const Ordered<T>* scores, T maximum, T inverse_sum, T* weights);
 
   int64_t (*dense_backward_scratch)(int64_t C, int64_t D, int64_t E);
   void (*dense_backward)(const DenseBackwardTask<T>&);

@@ -1,6 +1,8 @@
 // Rows as kernels take them: pieces of scratch memory, chosen rows gathered, padded and transposed.
 #pragma once
 
+#include <utility>
+
 #include "simd.h"
 
 namespace attention_ext {
@@ -24,26 +26,67 @@ constexpr T lowest_score() {
   return static_cast<T>(sizeof(T) == 4 ? -3.0e38 : -1.0e308);
 }
 
-// Transpose W × W values in registers: log2(W) rounds that exchange halves of growing blocks.
-template <class T>
-inline void transpose_square(Vec<T>* x) {
-  constexpr int W = Simd<T>::width;
-#pragma GCC unroll 4
-  for (int step = 1; step < W; step *= 2) {
-    Mask<T> low, high;
-#pragma GCC unroll 16
-    for (int i = 0; i < W; ++i) {
-      low[i] = i & step ? W + i - step : i;
-      high[i] = i & step ? W + i : i + step;
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < W; ++i)
-      if (!(i & step)) {
-        const Vec<T> a = x[i], b = x[i + step];
-        x[i] = __builtin_shuffle(a, b, low);
-        x[i + step] = __builtin_shuffle(a, b, high);
-      }
+// Lanes as constants, so that a shuffle becomes one instruction.
+template <class T, int... lane>
+struct Exchange {
+  static constexpr int W = Simd<T>::width;
+
+  // Interleave pairs of rows in each 128 bits, floats only: a0 b0 a1 b1 | a2 b2 a3 b3.
+  template <int from>
+  static Vec<T> interleave(Vec<T> a, Vec<T> b) {
+    return __builtin_shuffle(a, b, Mask<T>{(lane / 4 * 4 + lane % 4 / 2 + from + lane % 2 * W)...});
   }
+
+  // What lies in blocks of `step` lanes: the even blocks of both, or the odd ones.
+  template <int step>
+  static Vec<T> even(Vec<T> a, Vec<T> b) {
+    return __builtin_shuffle(a, b, Mask<T>{(lane & step ? W + lane - step : lane)...});
+  }
+  template <int step>
+  static Vec<T> odd(Vec<T> a, Vec<T> b) {
+    return __builtin_shuffle(a, b, Mask<T>{(lane & step ? W + lane : lane + step)...});
+  }
+};
+
+template <class T, int... lane>
+Exchange<T, lane...> exchange_of(std::integer_sequence<int, lane...>);
+
+template <class T, int step>
+inline __attribute__((always_inline)) void exchange_blocks(Vec<T>* x) {
+  constexpr int W = Simd<T>::width;
+  typedef decltype(exchange_of<T>(std::make_integer_sequence<int, W>{})) Lanes;
+#pragma GCC unroll 16
+  for (int i = 0; i < W; ++i)
+    if (!(i & step)) {
+      const Vec<T> a = x[i], b = x[i + step];
+      x[i] = Lanes::template even<step>(a, b);
+      x[i + step] = Lanes::template odd<step>(a, b);
+    }
+}
+
+// Transpose W × W values in registers: 4 × 4 floats within 128 bits, then growing blocks change places.
+template <class T>
+inline __attribute__((always_inline)) void transpose_square(Vec<T>* x) {
+  constexpr int W = Simd<T>::width;
+  typedef decltype(exchange_of<T>(std::make_integer_sequence<int, W>{})) Lanes;
+  if constexpr (sizeof(T) == 4) {
+#pragma GCC unroll 4
+    for (int i = 0; i < W; i += 4) {
+      const Vec<T> a = Lanes::template interleave<0>(x[i], x[i + 1]);
+      const Vec<T> b = Lanes::template interleave<2>(x[i], x[i + 1]);
+      const Vec<T> c = Lanes::template interleave<0>(x[i + 2], x[i + 3]);
+      const Vec<T> d = Lanes::template interleave<2>(x[i + 2], x[i + 3]);
+      x[i] = Lanes::template even<2>(a, c);
+      x[i + 1] = Lanes::template odd<2>(a, c);
+      x[i + 2] = Lanes::template even<2>(b, d);
+      x[i + 3] = Lanes::template odd<2>(b, d);
+    }
+  } else {
+    exchange_blocks<T, 1>(x);
+    if constexpr (W >= 4) exchange_blocks<T, 2>(x);
+  }
+  if constexpr (W >= 8) exchange_blocks<T, 4>(x);
+  if constexpr (W >= 16) exchange_blocks<T, 8>(x);
 }
 
 // Copy chosen rows of `size` values, padded with zeros; to[padded rows, padded size].

@@ -30,8 +30,11 @@ inline void hash_block(const HashTask<float>& task, Simd<float>::Vec) {
       task.rows, padded, task.D, task.x, task.stride_x, task.planes_DP, padded, task.scratch, padded, false);
   for (int64_t i = 0; i < task.rows; ++i) {
     const float* x = task.x + i * task.stride_x;
-    float norm = 0;
-    for (int64_t d = 0; d < task.D; ++d) norm += __builtin_fabsf(x[d]);
+    Vec<float> sizes = {};
+    int64_t d = 0;
+    for (; d + W <= task.D; d += W) sizes += (Vec<float>)((Mask<float>)load(x + d) & 0x7fffffff);
+    float norm = sum_lanes<float>(sizes);
+    for (; d < task.D; ++d) norm += __builtin_fabsf(x[d]);
     uint64_t hash = 0, unsure = 0;
     for (int64_t p = 0; p < padded; p += W) {
       const Vec<float> product = load(task.scratch + i * padded + p);

@@ -13,17 +13,24 @@ std::vector<int32_t> top_counts(const Heads<T>& in, int64_t K, const int32_t* to
 }
 
 template <class T>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(const Heads<T>& in, int64_t topk, const Tensor& like) {
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> forward(
+    const Heads<T>& in, int64_t topk, const Tensor& like, bool keep_weights) {
   const int64_t C = in.C, E = in.E, K = std::min(topk, in.S);
   const Tensor out = new_tensor(like, {in.B, in.H, in.N, E}, in.type);
   const Tensor softmax = new_tensor(like, {in.B, in.H, 2, C}, in.type);
   const Tensor values = new_tensor(like, {in.B, in.H, C, E}, in.type);
   const Tensor mass = new_tensor(like, {in.B, in.H, C}, in.type);
   const Tensor top = new_tensor(like, {in.B, in.H, C, K}, ScalarType::Int);
-  DenseResult<T>{data_of<T>(softmax), data_of<T>(values), K, data_of<T>(mass), data_of<int32_t>(top)}.compute(in);
+  const Tensor kept = new_kept(in, like, keep_weights, K);
+  T* kept_weights = keep_weights ? data_of<T>(kept) : nullptr;
+  DenseResult<T>{data_of<T>(softmax), data_of<T>(values), K, data_of<T>(mass), data_of<int32_t>(top), kept_weights}
+      .compute(in);
+  const KeptSize size(in.N, in.S, C, K);
 
   const std::vector<int32_t> top_count_C = top_counts(in, K, data_of<int32_t>(top));
-  parallel_with_scratch(in.heads * C, in.kernel.exact_scratch(in.D, E, K), [&](int64_t task, char* scratch) {
+  const int64_t base_bytes = (in.padded_E * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+  const int64_t bytes = base_bytes + in.kernel.exact_scratch(in.D, E, K);
+  parallel_with_scratch(in.heads * C, bytes, [&](int64_t task, char* scratch) {
     const int64_t head = task / C, b = head / in.H, h = head % in.H, members = in.members(head, task % C);
     T* rows = data_of<T>(out) + head * in.N * E;
     const int32_t* order = in.members_of(head, task % C);
@@ -32,22 +39,24 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(const Heads<T>& in, i
       return;
     }
     if (members == 0) return;
-    std::vector<T> base(in.padded_E, 0);
-    std::copy_n(data_of<T>(values) + task * E, E, base.data());
+    T* base = reinterpret_cast<T*>(scratch);
+    std::fill_n(std::copy_n(data_of<T>(values) + task * E, E, base), in.padded_E - E, T(0));
     in.kernel.exact(
         {members, in.D, E, top_count_C[task], order, data_of<int32_t>(top) + task * K, in.q.head(b, h),
          in.k.head(b, h), in.v.head(b, h), in.q.stride_n, in.k.stride_n, in.v.stride_n, in.scale,
-         data_of<T>(mass)[task], base.data(), rows, in.dropout,
-         static_cast<uint64_t>(head * in.N), scratch});
+         data_of<T>(mass)[task], base, rows, in.dropout, static_cast<uint64_t>(head * in.N),
+         kept_weights ? kept_weights + head * size.head + size.exact + in.first_member(head, task % C) * size.row_K
+                      : nullptr,
+         scratch + base_bytes});
   });
   zero_padding(in, E, data_of<T>(out));
-  return {as_type(out, like.scalar_type()), softmax, values, mass, top};
+  return {as_type(out, like.scalar_type()), softmax, values, mass, top, kept};
 }
 
 template <class T>
 std::tuple<Tensor, Tensor, Tensor> backward(
     const Heads<T>& in, const Tensor& like, const Tensor& grad, const Tensor& softmax, const Tensor& values,
-    const Tensor& mass, const Tensor& top, const Tensor& out) {
+    const Tensor& mass, const Tensor& top, const Tensor& kept, const Tensor& out) {
   const int64_t C = in.C, D = in.D, E = in.E, K = top.size(3), S = in.S;
   const Tensor grad_q = new_tensor(like, {in.B, in.H, in.N, D}, in.type);
   const Tensor grad_k = new_tensor(like, {in.B, in.H, S, D}, in.type);
@@ -57,6 +66,8 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   const View<T> g(grad_rows), o(out_rows);
   const int32_t* top_CK = data_of<int32_t>(top);
   const std::vector<int32_t> top_count_C = top_counts(in, K, top_CK);
+  const T* kept_weights = kept_data(in, kept, K);
+  const KeptSize size(in.N, S, C, K);
 
   const DenseGradients<T> dense(in);
   dense.sum_members(in, g);
@@ -73,30 +84,44 @@ std::tuple<Tensor, Tensor, Tensor> backward(
     *(grad_mass_C + task) = top_count_C[task] ? (delta - base) / data_of<T>(mass)[task] : 0;
   });
   dense.pass(
-      in, K, data_of<T>(softmax), grad_mass_C + 0, top_CK, top_count_C.data(), data_of<T>(grad_k),
+      in, K, data_of<T>(softmax), grad_mass_C + 0, top_CK, top_count_C.data(), kept_weights, data_of<T>(grad_k),
       data_of<T>(grad_v));
 
-  // As many heads at a time as there are threads: a cluster's gradients for its K keys wait in a buffer, and
-  // blocks of keys then add what is theirs in the order of the clusters, whatever the number of threads.
-  const int64_t wave = std::min<int64_t>(in.heads, torch::stable::get_num_threads());
+  // One cluster's queries; its keys' gradients go to their rows, or to a slot of the buffers.
+  const auto exact = [&](int64_t head, int64_t c, T* slot_k, T* slot_v, char* scratch) {
+    const int64_t b = head / in.H, h = head % in.H;
+    const int64_t members = in.members(head, c), count = top_count_C[head * C + c];
+    T* rows = data_of<T>(grad_q) + head * in.N * D;
+    const int32_t* order = in.members_of(head, c);
+    if (count == 0)
+      for (int64_t i = 0; i < members; ++i) std::fill_n(rows + order[i] * D, D, T(0));
+    if (count == 0 || members == 0) return;
+    in.kernel.exact_backward(
+        {members, D, E, count, order, top_CK + (head * C + c) * K, in.q.head(b, h), in.k.head(b, h),
+         in.v.head(b, h), g.head(b, h), in.q.stride_n, in.k.stride_n, in.v.stride_n, g.stride_n, in.scale,
+         data_of<T>(mass)[head * C + c], dense.centroid_CD + (head * C + c) * in.padded_D, rows,
+         slot_k ? nullptr : data_of<T>(grad_k) + head * S * D, slot_k ? nullptr : data_of<T>(grad_v) + head * S * E,
+         slot_k, slot_v, in.dropout, static_cast<uint64_t>(head * in.N),
+         kept_weights ? kept_weights + head * size.head + size.exact + in.first_member(head, c) * size.row_K : nullptr,
+         scratch});
+  };
+  const int64_t threads = torch::stable::get_num_threads(), bytes = in.kernel.exact_backward_scratch(D, E, K);
+  const bool whole_heads = in.heads % threads == 0 || in.heads >= 8 * threads;
+  if (whole_heads)
+    parallel_with_scratch(in.heads, bytes, [&](int64_t head, char* scratch) {
+      for (int64_t c = 0; c < C; ++c) exact(head, c, nullptr, nullptr, scratch);
+    });
+
+  // Otherwise as many heads at a time as there are threads: a cluster's gradients for its K keys wait in a buffer,
+  // and blocks of keys then add what is theirs in the order of the clusters, as above.
+  const int64_t wave = whole_heads ? 0 : std::min<int64_t>(in.heads, threads);
   Buffer<T> grad_keys(wave * C * kernels<T>().padded(K) * in.padded_D);
   Buffer<T> grad_values(wave * C * kernels<T>().padded(K) * in.padded_E);
-  for (int64_t first = 0; first < in.heads; first += wave) {
+  for (int64_t first = 0; first < in.heads && wave > 0; first += wave) {
     const int64_t heads = std::min(wave, in.heads - first);
-    parallel_with_scratch(heads * C, in.kernel.exact_backward_scratch(D, E, K), [&](int64_t task, char* scratch) {
-      const int64_t head = first + task / C, c = task % C, b = head / in.H, h = head % in.H;
-      const int64_t members = in.members(head, c), count = top_count_C[head * C + c];
-      T* rows = data_of<T>(grad_q) + head * in.N * D;
-      const int32_t* order = in.members_of(head, c);
-      if (count == 0)
-        for (int64_t i = 0; i < members; ++i) std::fill_n(rows + order[i] * D, D, T(0));
-      if (count == 0 || members == 0) return;
-      in.kernel.exact_backward(
-          {members, D, E, count, order, top_CK + (head * C + c) * K, in.q.head(b, h), in.k.head(b, h),
-           in.v.head(b, h), g.head(b, h), in.q.stride_n, in.k.stride_n, in.v.stride_n, g.stride_n, in.scale,
-           data_of<T>(mass)[head * C + c], dense.centroid_CD + (head * C + c) * in.padded_D, rows,
-           grad_keys + task * K * in.padded_D, grad_values + task * K * in.padded_E, in.dropout,
-           static_cast<uint64_t>(head * in.N), scratch});
+    parallel_with_scratch(heads * C, bytes, [&](int64_t task, char* scratch) {
+      exact(
+          first + task / C, task % C, grad_keys + task * K * in.padded_D, grad_values + task * K * in.padded_E, scratch);
     });
     parallel(heads * in.blocks, [&](int64_t task) {
       const int64_t head = first + task / in.blocks, start = task % in.blocks * in.block_keys(head);
@@ -124,29 +149,33 @@ std::tuple<Tensor, Tensor, Tensor> backward(
 
 void check_topk(int64_t topk) { require(topk >= 1, "topk must be at least 1, found " + std::to_string(topk)); }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_attention(
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
-    const Tensor& key_lengths, int64_t clusters, int64_t topk, double dropout, const std::optional<Tensor>& seed) {
+    const Tensor& key_lengths, int64_t clusters, int64_t topk, double dropout, const std::optional<Tensor>& seed,
+    bool keep_weights) {
   check_inputs(q, k, v, groups);
   check_topk(topk);
-  if (q.scalar_type() == ScalarType::Double)
-    return forward(Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), topk, q);
-  return forward(Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), topk, q);
+  const auto run = [&](auto type) {
+    typedef Heads<decltype(type)> In;
+    return forward(In(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), topk, q, keep_weights);
+  };
+  return q.scalar_type() == ScalarType::Double ? run(double()) : run(float());
 }
 
 std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups,
     const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, double dropout,
-    const std::optional<Tensor>& seed, const Tensor& softmax,
-    const Tensor& values, const Tensor& mass, const Tensor& top, const Tensor& out) {
+    const std::optional<Tensor>& seed, const Tensor& softmax, const Tensor& values, const Tensor& mass,
+    const Tensor& top, const Tensor& kept, const Tensor& out) {
   check_inputs(q, k, v, groups);
   require_shape(grad, {q.size(0), q.size(1), q.size(2), v.size(3)}, "grad");
-  if (q.scalar_type() == ScalarType::Double)
+  const auto run = [&](auto type) {
+    typedef Heads<decltype(type)> In;
     return backward(
-        Heads<double>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, softmax, values, mass, top,
-        out);
-  return backward(
-      Heads<float>(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, softmax, values, mass, top, out);
+        In(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, grad, softmax, values, mass, top,
+        kept, out);
+  };
+  return q.scalar_type() == ScalarType::Double ? run(double()) : run(float());
 }
 
 }  // namespace

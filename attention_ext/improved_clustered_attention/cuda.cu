@@ -160,9 +160,11 @@ void check_topk(int64_t topk) {
   require(topk >= 1 && topk <= most_topk, "topk must lie in 1 … 1024 on CUDA, found " + std::to_string(topk));
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_attention(
+// Weights are never kept for backward.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
-    const Tensor& key_lengths, int64_t clusters, int64_t topk, double dropout, const std::optional<Tensor>& seed) {
+    const Tensor& key_lengths, int64_t clusters, int64_t topk, double dropout, const std::optional<Tensor>& seed,
+    bool) {
   check_topk(topk);
   const CudaHeads in(q, k, v, groups, query_lengths, key_lengths, clusters, topk, dropout, seed);
   const int64_t B = in.B, H = in.shape.H, N = in.shape.N, C = in.shape.C, E = in.shape.E, K = in.shape.K;
@@ -171,12 +173,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_attention(
   const Tensor values = new_tensor(q, {B, H, C, E}, ScalarType::Float);
   Tensor mass = new_tensor(q, {B, H, C}, ScalarType::Float);
   const Tensor top = new_tensor(q, {B, H, C, K}, ScalarType::Int);
+  const Tensor kept = new_tensor(q, {B, H, 0}, ScalarType::Float);
   cuda_dense_forward(
       in, {data_of<float>(softmax), data_of<float>(values), data_of<float>(mass), data_of<int32_t>(top)});
   if (K == 0) {  // no keys at all
     torch::stable::zero_(mass);
     cuda_take_cluster_rows(in, data_of<float>(values), E, out);
-    return {out, softmax, values, mass, top};
+    return {out, softmax, values, mass, top, kept};
   }
   const Launcher launch(q);
   const int64_t wave = heads_at_a_time(in, N * K);
@@ -197,14 +200,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_attention(
           data_of<float>(weights), v_rows, E, data_of<float>(values), data_of<T>(out));
     }
   });
-  return {out, softmax, values, mass, top};
+  return {out, softmax, values, mass, top, kept};
 }
 
 std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups,
     const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, double dropout,
     const std::optional<Tensor>& seed, const Tensor& softmax, const Tensor& values, const Tensor& mass,
-    const Tensor& top, const Tensor& out) {
+    const Tensor& top, const Tensor&, const Tensor& out) {
   const CudaHeads in(q, k, v, groups, query_lengths, key_lengths, clusters, top.size(3), dropout, seed);
   const int64_t B = in.B, H = in.shape.H, N = in.shape.N, S = in.shape.S, C = in.shape.C, D = in.shape.D;
   const int64_t E = in.shape.E, K = in.shape.K;

@@ -1,6 +1,7 @@
 // Attention of one cluster's queries over the cluster's top keys, forward and backward.
 //
-// The keys' rows are gathered once per cluster, and their transpose; then tiles of queries pass over them.
+// Tiles of a cluster's queries meet its keys; rows are read and written where they lie. Only the transpose of the
+// keys (backward: of the values) is made.
 #pragma once
 
 #include "../clustered_attention/dense.h"
@@ -45,9 +46,37 @@ void drop_rows(
   }
 }
 
+// Picked rows as products take them: in place where a row is a whole number of vectors, else copied, padded and
+// numbered 0, 1, …
+template <class T>
+Rows<const T> picked_rows(
+    const T* from, int64_t stride, const int32_t* picked, int64_t rows, int64_t size, T* copy,
+    const int32_t* numbers) {
+  if (size % Simd<T>::width == 0) return {from, stride, picked};
+  gather_rows<T>(from, stride, picked, rows, rows, size, copy);
+  return {copy, round_up(size, Simd<T>::width), numbers};
+}
+
+template <class T>
+void prefetch_rows(const T* from, int64_t stride, const int32_t* picked, int64_t rows, int64_t size) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < size; j += 64 / static_cast<int64_t>(sizeof(T)))
+      __builtin_prefetch(from + picked[i] * stride + j);
+}
+
+// Numbers 0 … count − 1.
+inline int32_t* take_numbers(Scratch& scratch, int64_t count) {
+  int32_t* numbers = scratch.take<int32_t>(count);
+  for (int64_t i = 0; numbers && i < count; ++i) numbers[i] = static_cast<int32_t>(i);
+  return numbers;
+}
+
+inline int64_t larger_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
 template <class T>
 struct ExactScratch {
   T *rows, *keys_DK, *values_KE, *queries, *weights, *out;
+  int32_t* numbers;
   int64_t bytes;
   ExactScratch(char* memory, int64_t D, int64_t E, int64_t K) {
     constexpr int64_t W = Simd<T>::width;
@@ -55,10 +84,11 @@ struct ExactScratch {
     Scratch scratch{memory};
     rows = scratch.take<T>(padded_K * padded_D);
     keys_DK = scratch.take<T>(padded_D * padded_K);
-    values_KE = scratch.take<T>(padded_K * padded_E);
-    queries = scratch.take<T>(query_tile * padded_D);
+    values_KE = scratch.take<T>(E % W ? padded_K * padded_E : 0);
+    queries = scratch.take<T>(D % W ? query_tile * padded_D : 0);
     weights = scratch.take<T>(query_tile * padded_K);
-    out = scratch.take<T>(query_tile * padded_E);
+    out = scratch.take<T>(E % W ? query_tile * padded_E : 0);
+    numbers = take_numbers(scratch, D % W || E % W ? larger_of(query_tile, padded_K) : 0);
     bytes = scratch.used;
   }
 };
@@ -72,46 +102,57 @@ template <class T>
 void exact_cluster(const ExactTask<T>& task) {
   constexpr int64_t W = Simd<T>::width;
   const int64_t D = task.D, E = task.E, K = task.K;
-  const int64_t padded_D = round_up(D, W), padded_E = round_up(E, W), padded_K = round_up(K, W);
+  const int64_t padded_E = round_up(E, W), padded_K = round_up(K, W);
   ExactScratch<T> scratch(task.scratch, D, E, K);
+  prefetch_rows<T>(task.q, task.stride_q, task.order, task.members < query_tile ? task.members : query_tile, D);
   gather_transposed<T>(task.k, task.stride_k, task.top, K, D, scratch.rows, scratch.keys_DK);
-  gather_rows<T>(task.v, task.stride_v, task.top, K, padded_K, E, scratch.values_KE);
+  const Rows<const T> v =
+      picked_rows<T>(task.v, task.stride_v, task.top, K, E, scratch.values_KE, scratch.numbers);
+  prefetch_rows<T>(v.data, v.stride, v.picked, K, E);
 
   for (int64_t start = 0; start < task.members; start += query_tile) {
     const int64_t left = task.members - start, rows = left < query_tile ? left : query_tile;
     const int32_t* order = task.order + start;
-    gather_rows<T>(task.q, task.stride_q, order, rows, rows, D, scratch.queries);
-    gemm<T, Order::rows>(
-        rows, padded_K, D, scratch.queries, padded_D, scratch.keys_DK, padded_K, scratch.weights, padded_K, false);
-    softmax_rows<T>(rows, K, padded_K, task.scale, task.mass, scratch.weights);
-    if (task.dropout.probability > 0)
-      drop_rows<T>(order, rows, task.top, K, padded_K, task.dropout, task.first_row, scratch.weights);
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t e = 0; e < padded_E; e += W) store(scratch.out + i * padded_E + e, load(task.base_E + e));
-    gemm<T, Order::rows>(
-        rows, padded_E, K, scratch.weights, padded_K, scratch.values_KE, padded_E, scratch.out, padded_E, true);
-    for (int64_t i = 0; i < rows; ++i)
-      memcpy(task.out_NE + order[i] * E, scratch.out + i * padded_E, E * sizeof(T));
+    const Rows<const T> q =
+        picked_rows<T>(task.q, task.stride_q, order, rows, D, scratch.queries, scratch.numbers);
+    T* weights = task.kept ? task.kept + start * padded_K : scratch.weights;
+    gemm<T, Order::rows, Picked::a>({rows, padded_K, D, q, {scratch.keys_DK, padded_K}, {weights, padded_K}});
+    softmax_rows<T>(rows, K, padded_K, task.scale, task.mass, weights);
+    if (task.dropout.probability > 0) {
+      if (task.kept) memcpy(scratch.weights, weights, rows * padded_K * sizeof(T));
+      weights = scratch.weights;
+      drop_rows<T>(order, rows, task.top, K, padded_K, task.dropout, task.first_row, weights);
+    }
+    const Rows<T> out = E % W ? Rows<T>{scratch.out, padded_E} : Rows<T>{task.out_NE, E, order};
+    gemm<T, Order::rows, Picked::b_and_c>(
+        {rows, padded_E, K, {weights, padded_K}, v, out, {task.base_E, 0}});
+    if (E % W)
+      for (int64_t i = 0; i < rows; ++i)
+        memcpy(task.out_NE + order[i] * E, scratch.out + i * padded_E, E * sizeof(T));
   }
 }
 
 template <class T>
 struct ExactBackwardScratch {
-  T *keys_KD, *keys_DK, *values_KE, *values_EK, *queries, *grads, *weights, *slopes, *out;
+  T *rows, *keys_KD, *keys_DK, *values_EK, *queries, *grads, *weights, *slopes, *out, *grad_keys, *grad_values;
+  int32_t* numbers;
   int64_t bytes;
   ExactBackwardScratch(char* memory, int64_t D, int64_t E, int64_t K) {
     constexpr int64_t W = Simd<T>::width;
     const int64_t padded_D = round_up(D, W), padded_E = round_up(E, W), padded_K = round_up(K, W);
     Scratch scratch{memory};
-    keys_KD = scratch.take<T>(padded_K * padded_D);
+    rows = scratch.take<T>(padded_K * larger_of(padded_D, padded_E));
+    keys_KD = scratch.take<T>(D % W ? padded_K * padded_D : 0);
     keys_DK = scratch.take<T>(padded_D * padded_K);
-    values_KE = scratch.take<T>(padded_K * padded_E);
     values_EK = scratch.take<T>(padded_E * padded_K);
-    queries = scratch.take<T>(query_tile * padded_D);
-    grads = scratch.take<T>(query_tile * padded_E);
+    queries = scratch.take<T>(D % W ? query_tile * padded_D : 0);
+    grads = scratch.take<T>(E % W ? query_tile * padded_E : 0);
     weights = scratch.take<T>(query_tile * padded_K);
     slopes = scratch.take<T>(query_tile * padded_K);
-    out = scratch.take<T>(query_tile * padded_D);
+    out = scratch.take<T>(D % W ? query_tile * padded_D : 0);
+    grad_keys = scratch.take<T>(padded_K * padded_D);
+    grad_values = scratch.take<T>(padded_K * padded_E);
+    numbers = take_numbers(scratch, D % W || E % W ? larger_of(query_tile, padded_K) : 0);
     bytes = scratch.used;
   }
 };
@@ -121,6 +162,19 @@ int64_t exact_backward_scratch(int64_t D, int64_t E, int64_t K) {
   return ExactBackwardScratch<T>(nullptr, D, E, K).bytes;
 }
 
+// to[picked rows] += from, whose rows are padded.
+template <class T>
+void add_rows(const T* from, int64_t rows, int64_t size, const int32_t* picked, T* to) {
+  constexpr int64_t W = Simd<T>::width;
+  const int64_t padded = round_up(size, W);
+  for (int64_t i = 0; i < rows; ++i) {
+    T* row = to + picked[i] * size;
+    int64_t j = 0;
+    for (; j + W <= size; j += W) store(row + j, load(row + j) + load(from + i * padded + j));
+    for (; j < size; ++j) row[j] += from[i * padded + j];
+  }
+}
+
 // With a the softmax over the K keys and g = m̂ · (gradient of the output): da = g Vᵀ, ds = a ∘ (da − Σ a da).
 template <class T>
 void exact_backward_cluster(const ExactBackwardTask<T>& task) {
@@ -128,26 +182,45 @@ void exact_backward_cluster(const ExactBackwardTask<T>& task) {
   const int64_t D = task.D, E = task.E, K = task.K;
   const int64_t padded_D = round_up(D, W), padded_E = round_up(E, W), padded_K = round_up(K, W);
   ExactBackwardScratch<T> scratch(task.scratch, D, E, K);
-  gather_rows<T>(task.k, task.stride_k, task.top, K, padded_K, D, scratch.keys_KD);
-  transpose<T>(padded_K, padded_D, scratch.keys_KD, scratch.keys_DK);
-  gather_rows<T>(task.v, task.stride_v, task.top, K, padded_K, E, scratch.values_KE);
-  transpose<T>(padded_K, padded_E, scratch.values_KE, scratch.values_EK);
+  const int64_t first_rows = task.members < query_tile ? task.members : query_tile;
+  prefetch_rows<T>(task.grad, task.stride_grad, task.order, first_rows, E);
+  prefetch_rows<T>(task.q, task.stride_q, task.order, first_rows, D);
+  if (task.grad_k_SD) {
+    prefetch_rows<T>(task.grad_k_SD, D, task.top, K, D);
+    prefetch_rows<T>(task.grad_v_SE, E, task.top, K, E);
+  }
+  gather_transposed<T>(task.v, task.stride_v, task.top, K, E, scratch.rows, scratch.values_EK);
+  if (!task.kept) gather_transposed<T>(task.k, task.stride_k, task.top, K, D, scratch.rows, scratch.keys_DK);
+  const Rows<const T> k = picked_rows<T>(task.k, task.stride_k, task.top, K, D, scratch.keys_KD, scratch.numbers);
+
+  // The keys' gradients of one tile are added to their rows at once, those of several in one place first: a
+  // key's row sees the same sum of sums whether or not a buffer lies between.
+  const bool direct = task.grad_k_SD && D % W == 0 && E % W == 0 && task.members <= query_tile;
+  T* sum_k = task.grad_k_SD ? scratch.grad_keys : task.grad_keys_KD;
+  T* sum_v = task.grad_k_SD ? scratch.grad_values : task.grad_values_KE;
+  const Rows<T> grad_k = direct ? Rows<T>{task.grad_k_SD, D, task.top} : Rows<T>{sum_k, padded_D};
+  const Rows<T> grad_v = direct ? Rows<T>{task.grad_v_SE, E, task.top} : Rows<T>{sum_v, padded_E};
 
   for (int64_t start = 0; start < task.members; start += query_tile) {
     const int64_t left = task.members - start, rows = left < query_tile ? left : query_tile;
     const int32_t* order = task.order + start;
-    gather_rows<T>(task.q, task.stride_q, order, rows, rows, D, scratch.queries);
-    gather_rows<T>(task.grad, task.stride_grad, order, rows, rows, E, scratch.grads);
-    gemm<T, Order::rows>(
-        rows, padded_K, D, scratch.queries, padded_D, scratch.keys_DK, padded_K, scratch.weights, padded_K, false);
-    gemm<T, Order::rows>(
-        rows, padded_K, E, scratch.grads, padded_E, scratch.values_EK, padded_K, scratch.slopes, padded_K, false);
-    // From here on the weights carry m̂, the slopes 1/√D: a·m̂ gives dV, and a·m̂·(da − Σ a da)/√D gives ds.
-    softmax_rows<T>(rows, K, padded_K, task.scale, task.mass, scratch.weights);
+    const Rows<const T> q =
+        picked_rows<T>(task.q, task.stride_q, order, rows, D, scratch.queries, scratch.numbers);
+    const Rows<const T> grad =
+        picked_rows<T>(task.grad, task.stride_grad, order, rows, E, scratch.grads, scratch.numbers);
+    gemm<T, Order::rows, Picked::a>(
+        {rows, padded_K, E, grad, {scratch.values_EK, padded_K}, {scratch.slopes, padded_K}});
+    // The weights carry m̂, the slopes 1/√D: a·m̂ gives dV, and a·m̂·(da − Σ a da)/√D gives ds.
+    const T* weights = task.kept ? task.kept + start * padded_K : scratch.weights;
+    if (!task.kept) {
+      gemm<T, Order::rows, Picked::a>(
+          {rows, padded_K, D, q, {scratch.keys_DK, padded_K}, {scratch.weights, padded_K}});
+      softmax_rows<T>(rows, K, padded_K, task.scale, task.mass, scratch.weights);
+    }
     if (task.dropout.probability > 0)
       drop_rows<T>(order, rows, task.top, K, padded_K, task.dropout, task.first_row, scratch.slopes);
     for (int64_t i = 0; i < rows; ++i) {
-      T* weight = scratch.weights + i * padded_K;
+      const T* weight = weights + i * padded_K;
       T* slope = scratch.slopes + i * padded_K;
       Vec<T> sum = {};
       for (int64_t j = 0; j < padded_K; j += W) sum += load(weight + j) * load(slope + j);
@@ -155,21 +228,26 @@ void exact_backward_cluster(const ExactBackwardTask<T>& task) {
       for (int64_t j = 0; j < padded_K; j += W)
         store(slope + j, load(weight + j) * ((load(slope + j) - mean) * task.scale));
     }
-    if (task.dropout.probability > 0)
+    if (task.dropout.probability > 0) {
+      if (task.kept) memcpy(scratch.weights, weights, rows * padded_K * sizeof(T));
+      weights = scratch.weights;
       drop_rows<T>(order, rows, task.top, K, padded_K, task.dropout, task.first_row, scratch.weights);
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t d = 0; d < padded_D; d += W)
-        store(scratch.out + i * padded_D + d, load(task.grad_query_D + d));
-    gemm<T, Order::rows>(
-        rows, padded_D, K, scratch.slopes, padded_K, scratch.keys_KD, padded_D, scratch.out, padded_D, true);
-    for (int64_t i = 0; i < rows; ++i)
-      memcpy(task.grad_q_ND + order[i] * D, scratch.out + i * padded_D, D * sizeof(T));
-    gemm<T, Order::columns>(
-        K, padded_D, rows, scratch.slopes, padded_K, scratch.queries, padded_D, task.grad_keys_KD, padded_D,
-        start > 0);
-    gemm<T, Order::columns>(
-        K, padded_E, rows, scratch.weights, padded_K, scratch.grads, padded_E, task.grad_values_KE, padded_E,
-        start > 0);
+    }
+    const Rows<T> grad_q = D % W ? Rows<T>{scratch.out, padded_D} : Rows<T>{task.grad_q_ND, D, order};
+    gemm<T, Order::rows, Picked::b_and_c>(
+        {rows, padded_D, K, {scratch.slopes, padded_K}, k, grad_q, {task.grad_query_D, 0}});
+    if (D % W)
+      for (int64_t i = 0; i < rows; ++i)
+        memcpy(task.grad_q_ND + order[i] * D, scratch.out + i * padded_D, D * sizeof(T));
+    const bool add = direct || start > 0;
+    gemm<T, Order::columns, Picked::b_and_c>(
+        {K, padded_D, rows, {scratch.slopes, padded_K}, q, grad_k, {add ? grad_k.data : nullptr, grad_k.stride}});
+    gemm<T, Order::columns, Picked::b_and_c>(
+        {K, padded_E, rows, {weights, padded_K}, grad, grad_v, {add ? grad_v.data : nullptr, grad_v.stride}});
+  }
+  if (task.grad_k_SD && !direct) {
+    add_rows<T>(sum_k, K, D, task.top, task.grad_k_SD);
+    add_rows<T>(sum_v, K, E, task.top, task.grad_v_SE);
   }
 }
 

@@ -5,7 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attention_ext.clustered_attention.native import contiguous_like, dropout_seed, sum_dtype
+from attention_ext.clustered_attention.native import (
+    contiguous_like,
+    dropout_seed,
+    keeps,
+    kept_size,
+    sum_dtype,
+    will_go_back,
+)
 from attention_ext.library import require
 
 
@@ -40,7 +47,17 @@ def improved_clustered_attention(
         require(q_BHND.device.type)
     seed = dropout_seed(q_BHND, dropout)
     return torch.ops.attention_ext.improved_clustered_attention(
-        q_BHND, k_BHSD, v_BHSE, groups_BHN, query_lengths_B, key_lengths_B, clusters, topk, dropout, seed
+        q_BHND,
+        k_BHSD,
+        v_BHSE,
+        groups_BHN,
+        query_lengths_B,
+        key_lengths_B,
+        clusters,
+        topk,
+        dropout,
+        seed,
+        keep_weights=will_go_back(q_BHND, k_BHSD, v_BHSE),
     )[0]
 
 
@@ -59,6 +76,7 @@ def register() -> None:
         topk: int,
         dropout: float,
         seed: Tensor | None,
+        keep_weights: bool = False,
     ) -> tuple[Tensor, ...]:
         B, H, N, _ = q.shape
         C, S, E = min(clusters, N), *v.shape[2:]
@@ -69,6 +87,7 @@ def register() -> None:
             q.new_empty(B, H, C, E, dtype=sums),
             q.new_empty(B, H, C, dtype=sums),
             q.new_empty(B, H, C, min(topk, S), dtype=torch.int32),
+            q.new_empty(B, H, kept_size(N, S, C, min(topk, S)) if keeps(q, keep_weights) else 0, dtype=sums),
         )
 
     @torch.library.register_fake("attention_ext::improved_clustered_attention_backward")
@@ -76,7 +95,7 @@ def register() -> None:
         return contiguous_like(q), contiguous_like(k), contiguous_like(v)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.clusters, _, ctx.dropout, seed = inputs
+        *tensors, ctx.clusters, _, ctx.dropout, seed, _ = inputs
         out, *others = output
         ctx.mark_non_differentiable(*others)
         ctx.save_for_backward(*tensors, seed, *others, out)
@@ -87,7 +106,7 @@ def register() -> None:
         grads = torch.ops.attention_ext.improved_clustered_attention_backward(
             grad, *inputs, ctx.clusters, ctx.dropout, seed, *results
         )
-        return (*grads, *[None] * 7)
+        return (*grads, *[None] * 8)
 
     torch.library.register_autograd(
         "attention_ext::improved_clustered_attention", backward, setup_context=setup_context

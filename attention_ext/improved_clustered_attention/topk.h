@@ -6,6 +6,7 @@
 #pragma once
 
 #include "../cpu/kernels.h"
+#include "../cpu/rows.h"
 #include "../cpu/simd.h"
 
 namespace attention_ext {
@@ -43,6 +44,18 @@ int64_t select_top(int64_t count, int64_t K, Ordered<T>* scores, int32_t* positi
     kept += score > low || level;
   }
   return kept;
+}
+
+// Weights exp(score − maximum) / Σ of chosen keys; returns their sum. There is room for whole vectors.
+template <class T>
+T weigh_top(int64_t count, const Ordered<T>* scores, T maximum, T inverse_sum, T* weights) {
+  constexpr int64_t W = Simd<T>::width;
+  for (int64_t i = 0; i < count; ++i) weights[i] = score_of(scores[i]) - maximum;
+  for (int64_t i = count; i % W; ++i) weights[i] = 0;
+  for (int64_t i = 0; i < count; i += W) store(weights + i, exp_vec(load(weights + i)) * inverse_sum);
+  T sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += weights[i];
+  return sum;
 }
 
 constexpr int64_t largest_chunk = 512;
@@ -91,8 +104,10 @@ struct TopKeys {
     return low - size * static_cast<T>(1e-6) - static_cast<T>(1e-30);
   }
 
+  // Also finds each cluster's highest score among these keys.
   void search(
-      int64_t C, int64_t padded_C, int64_t K, int64_t first, int64_t keys, const T* from, int32_t* count_C) {
+      int64_t C, int64_t padded_C, int64_t K, int64_t first, int64_t keys, const T* from, int32_t* count_C,
+      T* highest_C) {
     constexpr int64_t W = Simd<T>::width;
     for (int64_t c = 0; c < padded_C; c += W) {
       Vec<T> bound = load(threshold + c);
@@ -101,8 +116,13 @@ struct TopKeys {
       // key's few candidates would mispredict its end every time.
       const LaneBits lanes = static_cast<LaneBits>(C - c < W ? (1u << (C - c)) - 1 : ~0u);
       LaneBits above[largest_chunk];
-      for (int64_t s = 0; s < keys; ++s)
-        above[s] = static_cast<LaneBits>(bits_of(load(from + s * padded_C + c) > bound)) & lanes;
+      Vec<T> highest = splat(lowest_score<T>());
+      for (int64_t s = 0; s < keys; ++s) {
+        const Vec<T> score = load(from + s * padded_C + c);
+        above[s] = static_cast<LaneBits>(bits_of(score > bound)) & lanes;
+        highest = larger<T>(highest, score);
+      }
+      store(highest_C + c, highest);
       for (int64_t s = keys; s % keys_per_word; ++s) above[s] = 0;
       for (int64_t s = 0; s < keys; s += keys_per_word) {
         uint64_t word;

@@ -11,6 +11,7 @@ namespace {
 struct Block {
   int64_t sequence, start, queries;
   std::vector<uint64_t> planes;
+  std::vector<uint8_t> distances;
   std::vector<uint64_t> counters_C;  // of members in this block
   std::vector<int32_t> members_C;
   bool changed;
@@ -19,6 +20,8 @@ struct Block {
 struct Sequence {
   int64_t n, first_block, blocks, levels;
   std::vector<int64_t> centroids_C;
+  std::vector<uint8_t> changed_C;  // by the last update
+  bool first;                      // nothing is assigned yet
   bool done;
 };
 
@@ -57,7 +60,9 @@ void update_centroid(Sequence& sequence, const std::vector<Block>& blocks, int64
     members += block.members_C[c];
     add_counters(total, block.counters_C.data() + c * sequence.levels, sequence.levels);
   }
+  const int64_t before = sequence.centroids_C[c];
   if (members) sequence.centroids_C[c] = static_cast<int64_t>(majority(total, sequence.levels, members));
+  sequence.changed_C[c] = sequence.centroids_C[c] != before;
 }
 
 // Nothing moved: neither would anything in a further iteration.
@@ -65,6 +70,7 @@ void note_end(Sequence& sequence, const std::vector<Block>& blocks) {
   bool changed = false;
   for (int64_t i = 0; i < sequence.blocks; ++i) changed |= blocks[sequence.first_block + i].changed;
   sequence.done |= !changed;
+  sequence.first = false;
 }
 
 Tensor hamming_kmeans(
@@ -83,27 +89,31 @@ Tensor hamming_kmeans(
   std::fill_n(groups_BHN, B * H * N, -1);
 
   const WordKernels& kernel = instruction_set().words;
-  const bool split = B * H < static_cast<int64_t>(torch::stable::get_num_threads());
+  const int64_t threads = torch::stable::get_num_threads();
+  const bool split = B * H < threads;
   std::vector<Sequence> sequences(B * H);
   std::vector<Block> blocks;
   for (int64_t s = 0; s < B * H; ++s) {
     const int64_t n = length_B[s / H];
     Sequence& sequence = sequences[s];
-    sequence = {n, static_cast<int64_t>(blocks.size()), 0, 0, {}, n <= clusters};
+    sequence = {n, static_cast<int64_t>(blocks.size()), 0, 0, {}, {}, true, n <= clusters};
     if (sequence.done) {
       for (int64_t i = 0; i < n; ++i) groups_BHN[s * N + i] = static_cast<int32_t>(i);
       continue;
     }
     for (int64_t j = 0; j < clusters; ++j) sequence.centroids_C.push_back(hashes_BHN[s * N + j * n / clusters]);
+    sequence.changed_C.assign(clusters, 1);
     // Counts are integers: no split into blocks can change the result.
-    const int64_t size = split ? std::max<int64_t>(1024, (n / 16 + kernel.block - 1) / kernel.block * kernel.block) : n;
+    const int64_t parts = std::min<int64_t>(threads, 16), share = (n + parts - 1) / parts + kernel.block - 1;
+    const int64_t size = split ? std::max<int64_t>(1024, share / kernel.block * kernel.block) : n;
     sequence.levels = bits_of_count(n);
     for (int64_t start = 0; start < n; start += size, ++sequence.blocks)
-      blocks.push_back({s, start, std::min(size, n - start), {}, {}, {}, false});
+      blocks.push_back({s, start, std::min(size, n - start), {}, {}, {}, {}, false});
   }
   const int64_t count = static_cast<int64_t>(blocks.size());
   const auto prepare = [&](int64_t i) {
     Block& block = blocks[i];
+    block.distances.resize(block.queries);
     block.planes.resize(kernel.slice_bytes(block.queries) / 8);
     block.counters_C.assign(clusters * sequences[block.sequence].levels, 0);
     block.members_C.assign(clusters, 0);
@@ -116,7 +126,8 @@ Tensor hamming_kmeans(
     const int64_t first = block.sequence * N + block.start;
     block.changed = kernel.assign(
         {block.queries, clusters, block.planes.data(), hashes_BHN + first, sequence.centroids_C.data(),
-         groups_BHN + first, block.counters_C.data(), block.members_C.data(), sequence.levels});
+         sequence.changed_C.data(), sequence.first, groups_BHN + first, block.distances.data(),
+         block.counters_C.data(), block.members_C.data(), sequence.levels});
   };
   const auto update = [&](int64_t i) {
     Sequence& sequence = sequences[i / clusters];

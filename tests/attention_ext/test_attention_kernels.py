@@ -111,6 +111,42 @@ def test_operators_pass_opcheck(topk: int | None) -> None:
             torch.library.opcheck(ops.improved_clustered_attention.default, (*shared, topk, dropout, seed))
 
 
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("topk", [None, 6])
+@pytest.mark.parametrize("name", ["odd sizes, cross", "a key more and less than K", "blocks of keys"])
+def test_weights_that_are_kept_and_not(name: str, topk: int | None, dropout: float) -> None:
+    """Backward computes again what forward did not keep."""
+    p = PROBLEMS[name]()
+    inputs = [x.detach() for x in p.inputs(torch.float64)]
+    inputs += [p.groups, p.query_lengths, p.key_lengths]
+    options = (dropout, torch.tensor([7]) if dropout else None)
+    ops = torch.ops.attention_ext
+    results = []
+    for keep in (True, False):
+        if topk is None:
+            out, *saved = ops.clustered_attention(*inputs, p.clusters, *options, keep)
+            grads = ops.clustered_attention_backward(p.grad, *inputs, p.clusters, *options, *saved)
+        else:
+            out, *saved = ops.improved_clustered_attention(*inputs, p.clusters, topk, *options, keep)
+            grads = ops.improved_clustered_attention_backward(
+                p.grad, *inputs, p.clusters, *options, *saved, out
+            )
+        assert (saved[-1].numel() > 0) == keep
+        results.append([out, *grads])
+    for kept, again in zip(*results, strict=True):
+        assert error(kept, again) < 1e-12
+
+
+def test_weights_are_kept_for_a_backward_pass_only() -> None:
+    p = problem(1, 1, 50, 50, 16, 16, 7)
+    inputs = p.inputs(torch.float32)
+    with torch.no_grad():
+        assert not clustered_native.will_go_back(*inputs)
+    assert clustered_native.will_go_back(*inputs)
+    assert not clustered_native.will_go_back(*(x.detach() for x in inputs))
+
+
 @pytest.mark.parametrize("topk", [None, 8])
 def test_padding_is_never_read(topk: int | None) -> None:
     """NaN behind the lengths of q, k, v and of the output's gradient; arbitrary groups at padding."""
@@ -154,8 +190,10 @@ def test_views_give_what_copies_give(topk: int | None) -> None:
 
 
 @pytest.mark.parametrize("topk", [None, 32])
-def test_any_number_of_threads_gives_the_same_bits(topk: int | None) -> None:
-    p = problem(1, 2, 1500, 2100, 16, 16, 30)
+@pytest.mark.parametrize("C", [5, 30, 200])
+def test_any_number_of_threads_gives_the_same_bits(topk: int | None, C: int) -> None:
+    """Clusters of many tiles of queries, of some, of less than one; heads that share threads, and don't."""
+    p = problem(1, 2, 1500, 2100, 16, 16, C)
     expected = run(native(p, topk, dropout=0.0), p, torch.float32)
     for threads in (2, 3):
         torch.set_num_threads(threads)

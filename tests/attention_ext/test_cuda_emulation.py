@@ -250,7 +250,7 @@ def test_top_keys_of_equal_scores(ops: Any) -> None:
     q, k, v = padded(p, torch.float32)
     q = q.round()
     sizes = (p.groups, p.query_lengths, p.key_lengths, p.clusters)
-    _, _, _, mass, top = ops.improved_clustered_attention(q, k, v, *sizes, 40, 0.0, None)
+    _, _, _, mass, top, _ = ops.improved_clustered_attention(q, k, v, *sizes, 40, 0.0, None)
     members = membership(p.groups, p.query_lengths, 3, torch.float32)
     scores = centroid_scores(q, k, members, p.query_lengths, p.key_lengths)
     chosen, expected = top_keys(scores, p.key_lengths, 40)
@@ -258,7 +258,7 @@ def test_top_keys_of_equal_scores(ops: Any) -> None:
     torch.testing.assert_close(mass, (scores.softmax(-1) * chosen).sum(-1))
     k[0, 0, 5] = -torch.inf  # such a score is never chosen, though its row becomes NaN or not
     k[0, 0, 5, 1:] = 0
-    _, _, _, _, top = ops.improved_clustered_attention(q.abs() + 1, k, v, *sizes, 599, 0.0, None)
+    _, _, _, _, top, _ = ops.improved_clustered_attention(q.abs() + 1, k, v, *sizes, 599, 0.0, None)
     assert 5 not in top
     assert (top >= 0).all()
 

@@ -94,6 +94,22 @@ def test_groups_full_of_ties(bits: int) -> None:
     assert torch.equal(ours, kmeans_reference.hamming_kmeans(hashes, lengths, 40, 10, bits))
 
 
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("clusters", [9, 60, 200])
+def test_groups_that_settle_slowly(clusters: int) -> None:
+    """Loose groups: in late iterations some centroids change and some don't, some queries' move away."""
+    centres = random_hashes((1, 2, clusters), 63, 5)
+    g = torch.Generator().manual_seed(clusters)
+    noise = (torch.rand(1, 2, 1500, 63, generator=g) < 0.3).long() << torch.arange(63)
+    members = torch.randint(clusters, (1, 2, 1500), generator=g)
+    hashes = centres.gather(2, members) ^ noise.sum(-1)
+    lengths = torch.tensor([1500])
+    for iterations in (2, 3, 5, 12):
+        ours = kmeans_native.hamming_kmeans(hashes, lengths, clusters, iterations, 63)
+        expected = kmeans_reference.hamming_kmeans(hashes, lengths, clusters, iterations, 63)
+        assert torch.equal(ours, expected)
+
+
 def test_groups_of_identical_queries() -> None:
     hashes = torch.full((1, 1, 300), 12345)
     assert (kmeans_native.hamming_kmeans(hashes, torch.tensor([300]), 100, 10, 63) == 0).all()
