@@ -2,12 +2,14 @@
 
 import math
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 import torch
+from asr_recipes.prompts.confidence import learn_usual, store
 from tone_corpora import PITCH_HZ
 
 from asr import Recognizer, checkpoint
@@ -161,7 +163,9 @@ def test_another_language_is_marked_though_its_sounds_are_clear(trained: Path, t
         log_probs, _ = recognizer(samples, torch.tensor([samples.shape[1]]))
     evidence = weigh(log_probs[0], recognizer.frame_s, recognizer.label_model)
     sounds = Evidence(evidence.labels, evidence.acoustic, evidence.labels * usual.sequence_mean)
-    assert certainty(sounds, usual) > usual_limit(sounds, usual)
+    assert math.exp(sounds.acoustic / sounds.labels) > 0.9
+    assert evidence.sequence < sounds.sequence - evidence.labels
+    assert certainty(evidence, usual) < certainty(sounds, usual)
 
 
 def test_what_is_usual_travels_with_exported_models(trained: Path, tmp_path: Path) -> None:
@@ -174,14 +178,25 @@ def test_what_is_usual_travels_with_exported_models(trained: Path, tmp_path: Pat
     assert torch.equal(exported.label_model, recognizer.label_model)
 
 
-def test_an_earlier_checkpoint_has_a_fixed_limit(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
+def test_an_earlier_checkpoint_has_a_fixed_limit_until_it_learns_its_own(
+    trained: Path, tone_corpus: Path, tmp_path: Path
+) -> None:
     """Checkpoints had one number, `usual_certainty`, or nothing, and no label model."""
     shutil.copytree(trained, tmp_path / "run")
+    today = Recognizer.load(trained)
     file = checkpoint.find(tmp_path / "run")
     content = checkpoint.load(file)
     del content["recognizer"]["config"]["usual"], content["recognizer"]["weights"]["label_model"]
     content["recognizer"]["config"]["usual_certainty"] = 0.9
     checkpoint.save(content, file)
-    transcript = Recognizer.load(file).transcribe(tone_corpus / "wav" / "test-0.wav")
+    earlier = Recognizer.load(file)
+    transcript = earlier.transcribe(tone_corpus / "wav" / "test-0.wav")
     assert transcript.usual_certainty == UNKNOWN_LIMIT
     assert not transcript.low_confidence
+    learn_usual(earlier, str(tone_corpus))
+    store(earlier)
+    learnt = Recognizer.load(file)
+    assert asdict(learnt.config.usual) == pytest.approx(asdict(today.config.usual), rel=1e-2)
+    assert learnt.label_model is not None
+    assert today.label_model is not None
+    assert torch.equal(learnt.label_model, today.label_model)
