@@ -3,7 +3,7 @@
 #
 #   bash tools/demo.sh
 #
-# About eight minutes on two cores the first time, most of it installation and two trainings. What is there
+# About nine minutes on two cores the first time, most of it installation, two trainings and their comparison. What is there
 # already is not made again; an interrupted run goes on.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
