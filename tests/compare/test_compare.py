@@ -341,7 +341,7 @@ def test_killed_three_times_at_random_gives_the_same_results(
     draw = random.Random(0)
     killed = 0
     while killed < 3:
-        cpu_s = draw.uniform(0.05, 0.3) * whole_s
+        cpu_s = draw.uniform(0.15, 0.45) * whole_s
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process wherever it is
