@@ -12,6 +12,7 @@ from asr.errors import UserError
 from asr.search.decoder import DECODERS, BeamConfig
 from asr.train_config import TrainConfig
 
+ORACLE = "oracle-top-32"  # table 1's: full attention with its 32 largest weights alone
 # Options of training that comparing decides itself, and what to say instead.
 DECIDED = {
     "attention": "attentions=[…]",
@@ -38,7 +39,8 @@ class CompareConfig:
     )
     evaluate: list[str] = option(
         [],
-        help="mechanisms to evaluate every exchangeable model with, besides its own; empty: the candidates'",
+        help="mechanisms to evaluate every exchangeable model with, besides its own; empty: the candidates' "
+        f"and {ORACLE}",
     )
     seeds: list[int] = option([0], help="a training each, where a candidate doesn't say otherwise")
     budget: str = option("", help="training time of each, e.g. 10min; or else …")

@@ -11,7 +11,7 @@ from asr import checkpoint, config
 from asr.compare.candidates import Planned, evaluated_with, flat, plan_candidates
 from asr.compare.cells import Cell, discard, is_done, read_state
 from asr.compare.decoding import Decoding, plan_decoding
-from asr.compare.options import CompareConfig, Request
+from asr.compare.options import ORACLE, CompareConfig, Request
 from asr.compare.reuse import IMMATERIAL, find_run
 from asr.config import to_dict
 from asr.data.module import manifest_path, split_beside
@@ -83,7 +83,7 @@ def make_plan(request: Request) -> Plan:
     for planned in candidates:
         for seed in planned.candidate.seeds:
             trainings[planned.candidate.label, seed] = _training(planned, seed, trainings, hashes)
-    wanted = options.evaluate or list(dict.fromkeys(x.candidate.attention for x in candidates))
+    wanted = options.evaluate or list(dict.fromkeys([*(x.candidate.attention for x in candidates), ORACLE]))
     evaluations = {
         (planned.candidate.label, seed, split, attention): _evaluation(
             trainings[planned.candidate.label, seed], split, attention, decoding, manifests, hashes

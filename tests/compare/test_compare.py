@@ -108,6 +108,9 @@ def test_models_are_trained_evaluated_and_timed(
     shown = " ".join(capsys.readouterr().out.split())
     assert "timed steps" in shown
     assert "done" in shown
+    # Nothing named: each with all that fit, and with the oracle of table 1.
+    assert main([*asked[:-1], "dry_run=true"]) == 0
+    assert "6 evaluations, 3 of them to do" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.fixture
