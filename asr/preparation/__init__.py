@@ -4,6 +4,7 @@ A recipe in one file is in `recipes/README.md`.
 """
 
 from asr.preparation.cuts import audio_facts, recording, utterance_cut
+from asr.preparation.fingerprint import file_state
 from asr.preparation.lexicon import word_lexicon
 from asr.preparation.options import TOKENIZERS_HELP, PreparationOptions
 from asr.preparation.run import Preparation
@@ -14,6 +15,7 @@ __all__ = [
     "Preparation",
     "PreparationOptions",
     "audio_facts",
+    "file_state",
     "read_lines",
     "read_text",
     "recording",

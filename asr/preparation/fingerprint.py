@@ -55,6 +55,17 @@ def source_digest(source: Path) -> str:
     return digest.hexdigest()
 
 
+def file_state(path: str | Path) -> str:
+    """Return a text that names a file and changes with it, by its size and modification time: a key of
+    `Preparation.map`. Of a link to nothing it is the name alone.
+    """
+    try:
+        state = os.stat(path)
+    except OSError:
+        return str(path)
+    return f"{path} {state.st_size} {state.st_mtime_ns}"
+
+
 def _listing(source: Path) -> Iterator[str]:
     if source.is_file():
         state = source.stat()
@@ -62,12 +73,7 @@ def _listing(source: Path) -> Iterator[str]:
         return
     for folder, _, names in os.walk(source, followlinks=True):
         for name in names:
-            try:
-                state = os.stat(os.path.join(folder, name))
-            except OSError:  # a dangling link: its name alone counts
-                yield f"{os.path.join(folder, name)}\n"
-                continue
-            yield f"{os.path.join(folder, name)} {state.st_size} {state.st_mtime_ns}\n"
+            yield file_state(os.path.join(folder, name)) + "\n"
 
 
 def write_record(folder: Path, digest: str, outputs: list[str], problems: int) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from asr.data.manifest import check_cut, save_cuts
 from asr.environment import file_digest
 from asr.errors import UserError
+from asr.parallel import Failed, Journal, attempts, available_cores, progress_bar
 from asr.preparation.drafts import Drafts, write_table
 from asr.preparation.fingerprint import (
     effective_options,
@@ -23,7 +24,6 @@ from asr.preparation.fingerprint import (
     write_record,
     written_before,
 )
-from asr.preparation.parallel import Failed, Journal, attempts, available_cores, progress_bar
 from asr.preparation.summary import CARD_TITLE, SplitSummary, data_card, screen_lines, screen_table
 from asr.preparation.vocabularies import draft_vocabularies
 from asr.text.lexicon import Lexicon

@@ -10,9 +10,17 @@ from pathlib import Path
 from lhotse import MonoCut, Recording
 
 from asr.config import option
-from asr.data.sphere import read_header, sphere_recording
+from asr.data.sphere import read_header
 from asr.errors import UserError
-from asr.preparation import TOKENIZERS_HELP, Preparation, PreparationOptions, read_lines, utterance_cut
+from asr.preparation import (
+    TOKENIZERS_HELP,
+    Preparation,
+    PreparationOptions,
+    file_state,
+    read_lines,
+    recording,
+    utterance_cut,
+)
 from asr.scoring.official import FILLERS, RULES
 from asr.scoring.stm import write_stm
 from asr.scoring.word_filter import FILE as SCORING
@@ -109,14 +117,14 @@ def _read_segments(run: Preparation, corpus: Corpus) -> list[Segment]:
     """Read all transcripts; report what can't be read, and drop what has no words."""
     segments: list[Segment] = []
     paths = list(corpus.transcripts.values())
-    # Threads: thousands of small files, a few seconds of work; processes would take longer to start.
-    for transcript in run.map(read_transcript, paths, "reading transcripts", threads=True):
+    for transcript in run.map(read_transcript, paths, "reading transcripts", key=file_state):
         if transcript is None:
             continue
-        for message in transcript.problems:
+        for message in transcript["problems"]:
             run.problem(message)
-        for segment in transcript.segments:
-            if segment.text:
+        for start, end, text in transcript["segments"]:
+            segment = Segment(transcript["conversation"], transcript["side"], start, end, text)
+            if text:
                 segments.append(segment)
             else:
                 run.drop(segment.name, "silence")
@@ -125,18 +133,23 @@ def _read_segments(run: Preparation, corpus: Corpus) -> list[Segment]:
 
 def _recordings(run: Preparation, audio: dict[str, str], label: str) -> dict[str, Recording]:
     """Return the recordings by conversation; what isn't two channels at 8 kHz is a problem."""
-    found = run.map(_recording, list(audio.items()), label, threads=True)
-    return {recording.id: recording for recording in found if recording is not None}
+    # Threads: the disk takes its time, the processor has next to nothing to do.
+    found = run.map(samples_of_header, list(audio.values()), label, key=file_state, threads=True)
+    return {
+        conversation: recording(conversation, path, samples, SAMPLE_RATE, len(CHANNEL))
+        for (conversation, path), samples in zip(audio.items(), found, strict=True)
+        if samples is not None
+    }
 
 
-def _recording(item: tuple[str, str]) -> Recording:
-    conversation, path = item
+def samples_of_header(path: str) -> int:
+    """Return the samples of each side, from the header of a conversation's audio."""
     header = read_header(path)
     if header.channels != 2:
         raise UserError(f"{path}: expected two channels, one for each side, found {header.channels}")
     if header.sample_rate != SAMPLE_RATE:
         raise UserError(f"{path}: expected {SAMPLE_RATE} Hz, found {header.sample_rate} Hz")
-    return sphere_recording(path, conversation)
+    return header.samples
 
 
 def _compare(run: Preparation, corpus: Corpus) -> set[str]:
@@ -162,17 +175,17 @@ def _compare(run: Preparation, corpus: Corpus) -> set[str]:
 
 
 def _fits(run: Preparation, segment: Segment, recordings: dict[str, Recording], incomplete: set[str]) -> bool:
-    recording = recordings.get(segment.conversation)
+    audio = recordings.get(segment.conversation)
     if segment.conversation in incomplete:
         run.drop(segment.name, "a conversation without audio or transcripts in this copy")
         return False
-    if recording is None:
+    if audio is None:
         return False  # reported with its file
-    if segment.start / 100 < recording.duration and segment.end / 100 <= recording.duration + OVERHANG_S:
+    if segment.start / 100 < audio.duration and segment.end / 100 <= audio.duration + OVERHANG_S:
         return True
     run.problem(
-        f"utterance {segment.name!r}: expected it within the {recording.duration:.2f} s of "
-        f"{recording.sources[0].source}, found its end at {segment.end / 100:.2f} s"
+        f"utterance {segment.name!r}: expected it within the {audio.duration:.2f} s of "
+        f"{audio.sources[0].source}, found its end at {segment.end / 100:.2f} s"
     )
     return False
 
@@ -181,16 +194,16 @@ def _training_cuts(
     segments: list[Segment], recordings: dict[str, Recording], speakers: dict[str, str]
 ) -> Iterator[MonoCut]:
     for segment in segments:
-        recording = recordings[segment.conversation]
+        audio = recordings[segment.conversation]
         side = f"{segment.conversation}-{segment.side}"
         start_s = segment.start / 100
         yield utterance_cut(
             segment.name,
-            recording,
+            audio,
             segment.text,
             speakers.get(side, side),
             start_s=start_s,
-            duration_s=round(min(segment.end / 100, recording.duration) - start_s, 6),
+            duration_s=round(min(segment.end / 100, audio.duration) - start_s, 6),
             channel=CHANNEL[segment.side],
         )
 
@@ -232,17 +245,17 @@ def _evaluation_cuts(
 ) -> Iterator[MonoCut]:
     for name in names:
         span = test.spans[name]
-        recording = recordings[span.conversation]
-        end_s = min(span.end_s, recording.duration)
-        if span.end_s > recording.duration + OVERHANG_S:
+        audio = recordings[span.conversation]
+        end_s = min(span.end_s, audio.duration)
+        if span.end_s > audio.duration + OVERHANG_S:
             run.problem(
-                f"utterance {name!r}: expected it within the {recording.duration:.2f} s of "
-                f"{recording.sources[0].source}, found its end at {span.end_s:.2f} s"
+                f"utterance {name!r}: expected it within the {audio.duration:.2f} s of "
+                f"{audio.sources[0].source}, found its end at {span.end_s:.2f} s"
             )
             continue
         yield utterance_cut(
             name,
-            recording,
+            audio,
             test.texts[name],
             f"{span.conversation}-{span.side}",
             start_s=round(span.start_s, 6),

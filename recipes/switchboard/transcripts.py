@@ -2,10 +2,10 @@
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from asr.errors import UserError
-from asr.preparation import read_lines
+from asr.text.files import read_lines  # a process that reads transcripts alone needs no more
 
 from .words import map_word
 
@@ -30,15 +30,12 @@ class Segment(NamedTuple):
         return f"{self.conversation}-{self.side}_{self.start:06d}-{self.end:06d}"
 
 
-class Transcript(NamedTuple):
-    """A file's segments, and what is wrong with others."""
-
-    segments: list[Segment]
-    problems: list[str]
-
-
-def read_transcript(path: str | Path) -> Transcript:
+def read_transcript(path: str | Path) -> dict[str, Any]:
     """Read `sw2001A-ms98-a-trans.text`: lines of id, start, end (s) and words.
+
+    Returns:
+        plain data, which can be kept in a file: `conversation` and `side` of all segments, `segments` as
+        lists of start, end and text, and `problems`, what is wrong with others.
 
     Raises:
         UserError: the file can't be read, isn't UTF-8, or its name isn't that of a transcript.
@@ -46,12 +43,13 @@ def read_transcript(path: str | Path) -> Transcript:
     named = FILE.fullmatch(Path(path).name)
     if named is None:
         raise UserError(f"{path}: expected a name like sw2001A-ms98-a-trans.text")
+    conversation, side = f"sw0{named[1]}", named[2].upper()
     segments, problems = [], []
     lines: dict[str, int] = {}
     for number, line in read_lines(path):
         try:
             segment = parse_line(line)
-            if (segment.conversation[3:], segment.side) != (named[1], named[2].upper()):
+            if (segment.conversation, segment.side) != (conversation, side):
                 raise ValueError(f"expected a segment of {named[1]}{named[2]}, found {line.split()[0]}")
             if segment.text and lines.setdefault(segment.name, number) != number:
                 first = lines[segment.name]
@@ -59,8 +57,8 @@ def read_transcript(path: str | Path) -> Transcript:
         except ValueError as error:
             problems.append(f"{path}:{number}: {error}")
         else:
-            segments.append(segment)
-    return Transcript(segments, problems)
+            segments.append([segment.start, segment.end, segment.text])
+    return {"conversation": conversation, "side": side, "segments": segments, "problems": problems}
 
 
 def parse_line(line: str) -> Segment:

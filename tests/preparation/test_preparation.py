@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from asr import cli
 from asr.config import option
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
-from asr.preparation import Preparation, PreparationOptions, recording, utterance_cut
+from asr.preparation import Preparation, PreparationOptions, file_state, recording, utterance_cut
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import find_prepared
 from asr.text.tokenizer import build_tokenizer
@@ -273,6 +274,21 @@ def test_an_interrupted_map_goes_on_where_it_was(start, wav, tmp_path):
     assert "work: 3 of 5 are there from an earlier run" in run.console.export_text()
     run.finish({"train": [cut(wav)]})
     assert not (tmp_path / "data/.unfinished").exists()
+
+
+def test_a_file_s_state_changes_with_its_length_and_its_time(tmp_path):
+    path, link = tmp_path / "a.txt", tmp_path / "link"
+    path.write_text("a")
+    os.utime(path, ns=(0, 0))
+    states = [file_state(path)]
+    path.write_text("ab")
+    os.utime(path, ns=(0, 0))
+    states.append(file_state(path))
+    os.utime(path, ns=(0, 1))
+    states.append(file_state(path))
+    assert states == [f"{path} 1 0", f"{path} 2 0", f"{path} 2 1"]
+    link.symlink_to(tmp_path / "nothing")
+    assert file_state(link) == str(link)
 
 
 def test_a_torn_journal_loses_its_last_line_only(start, tmp_path):

@@ -1,6 +1,11 @@
 """Switchboard and eval2000 from a fabricated miniature: what is prepared is what was fabricated."""
 
 import shutil
+import signal
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import wraps
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +18,7 @@ from asr_recipes.switchboard.words import map_word
 from rich.console import Console
 from switchboard_miniature import PILOT_HZ, RATE, build, sphere_bytes
 
-from asr import config
+from asr import config, parallel
 from asr.commands import decode, score
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
@@ -50,6 +55,10 @@ def run(miniature, folder, **options):
         "workers": 1,
     }
     switchboard.prepare(switchboard.Options(**given | options), folder)
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def problems(folder):
@@ -242,10 +251,93 @@ def test_callers_are_speakers_where_the_call_table_is_given(miniature, tmp_path)
 
 
 def test_a_second_run_has_nothing_to_do(miniature, prepared, capsys):
-    before = {path: path.read_bytes() for path in prepared.rglob("*") if path.is_file()}
+    before = contents(prepared)
     run(miniature, prepared)
     assert "nothing to do" in capsys.readouterr().out
-    assert {path: path.read_bytes() for path in prepared.rglob("*") if path.is_file()} == before
+    assert contents(prepared) == before
+
+
+def test_bytes_do_not_depend_on_the_number_of_processes(miniature, prepared, tmp_path, monkeypatch):
+    pools = []
+
+    class Pool(ProcessPoolExecutor):
+        def map(self, function, *items, **options):
+            pools.append((self._max_workers, function.args[0].__name__))
+            return super().map(function, *items, **options)
+
+    monkeypatch.setattr(parallel, "WORTH_A_POOL", 0)
+    monkeypatch.setattr(parallel, "ProcessPoolExecutor", Pool)
+    run(miniature, tmp_path / "out", workers=2)
+    assert pools == [(2, "read_transcript")]
+    assert contents(tmp_path / "out") == contents(prepared)
+
+
+def test_a_process_that_reads_transcripts_loads_no_torch():
+    """It would take half a gigabyte more of memory: only the first process needs what writes manifests."""
+    modules = "import asr.parallel, asr_recipes.switchboard.transcripts, sys"
+    subprocess.run([sys.executable, "-c", f"{modules}; sys.exit('torch' in sys.modules)"], check=True)
+
+
+KILLED_AT_THE_THIRD = """
+import os, signal, sys
+from functools import wraps
+from pathlib import Path
+from asr_recipes.switchboard import prepare as switchboard
+
+read, calls = switchboard.read_transcript, []
+
+@wraps(read)
+def killed(path):
+    calls.append(path)
+    if len(calls) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return read(path)
+
+switchboard.read_transcript = killed
+corpus, evaluation, development, folder = sys.argv[1:]
+options = switchboard.Options(corpus=corpus, eval2000=evaluation, dev_utterances=int(development), workers=1)
+switchboard.prepare(options, Path(folder))
+"""
+
+
+def test_a_killed_preparation_goes_on_where_it_was(miniature, prepared, tmp_path, monkeypatch, capsys):
+    words = [miniature.corpus, miniature.evaluation, str(DEVELOPMENT), tmp_path / "out"]
+    killed = subprocess.run([sys.executable, "-c", KILLED_AT_THE_THIRD, *words], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    read = note_calls(monkeypatch, "read_transcript")
+    run(miniature, tmp_path / "out")
+    assert len(read) == 4
+    assert "reading transcripts: 2 of 6 are there from an earlier run" in capsys.readouterr().out
+    assert contents(tmp_path / "out") == contents(prepared)
+
+
+def test_a_stopped_preparation_reads_what_changed_meanwhile(damaged, tmp_path, monkeypatch):
+    """The counts are not the corpus', so the first call stops when everything is read."""
+    with pytest.raises(UserError, match="problems"):
+        run(damaged, tmp_path / "out", allow_partial=False)
+    changed = find(damaged.corpus, "sw2001A-ms98-a-trans.text")
+    lines = changed.read_text().splitlines()
+    changed.write_text("\n".join(lines[:-1]))
+    read, headers = (note_calls(monkeypatch, name) for name in ("read_transcript", "samples_of_header"))
+    run(damaged, tmp_path / "out")
+    assert read == [str(changed)]
+    assert headers == []
+    manifests = [tmp_path / "out" / f"{split}.cuts.jsonl.gz" for split in ("train_dev", "train_nodev")]
+    speakers = [cut.supervisions[0].speaker for manifest in manifests for cut in load_cuts(manifest)]
+    assert speakers.count("sw02001-A") == len(lines) - 2  # one is silence
+
+
+def note_calls(monkeypatch, name):
+    """The list of what the recipe's function of this name is called with from now on."""
+    function, calls = getattr(switchboard, name), []
+
+    @wraps(function)
+    def noted(path):
+        calls.append(path)
+        return function(path)
+
+    monkeypatch.setattr(switchboard, name, noted)
+    return calls
 
 
 def test_counts_that_are_not_the_corpus_are_listed_or_refused(miniature, prepared, tmp_path):
@@ -334,6 +426,9 @@ def test_bad_audio_is_named(damaged, tmp_path):
     find(damaged.corpus, "sw02002.sph").write_bytes(content[: len(content) // 2])
     find(damaged.corpus, "sw02003.sph").write_bytes(sphere_bytes(np.zeros(9000, np.float32)))
     find(damaged.evaluation, "sw_4390.sph").write_bytes(sphere_bytes(np.zeros((9000, 2), np.float32), 16000))
+    gone = find(damaged.evaluation, "en_4156.sph")
+    gone.unlink()
+    gone.symlink_to(tmp_path / "nothing")
     with pytest.raises(UserError):  # nothing is left to train on
         run(damaged, tmp_path / "out", allow_partial=False)
     listed = "\n".join(problems(tmp_path / "out"))
@@ -342,6 +437,7 @@ def test_bad_audio_is_named(damaged, tmp_path):
     assert "truncated" in listed
     assert "sw02003.sph: expected two channels, one for each side, found 1" in listed
     assert "sw_4390.sph: expected 8000 Hz, found 16000 Hz" in listed
+    assert "en_4156.sph: expected a SPHERE file, found no such file" in listed
 
 
 def test_a_wrong_folder_is_recognised(miniature, tmp_path):
