@@ -86,9 +86,12 @@ def register() -> None:
         *tensors, ctx.clusters, ctx.dropout, seed, _ = inputs
         _, *others = output
         ctx.mark_non_differentiable(*others)
+        ctx.set_materialize_grads(False)  # or zeros as large as what is kept
         ctx.save_for_backward(*tensors, seed, *others)
 
-    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 10
         saved = ctx.saved_tensors  # may be asked for once only, under checkpointing
         inputs, seed, results = saved[:6], saved[6], saved[7:]
         grads = torch.ops.attention_ext.clustered_attention_backward(
