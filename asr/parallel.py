@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -58,7 +59,7 @@ def attempts(
         context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:  # which imports what the processes need once for all of them
             context.set_forkserver_preload([_module(function)])
-        pool = ProcessPoolExecutor(workers, context, initializer=_one_thread)
+        pool = ProcessPoolExecutor(workers, context, initializer=_begin_process)
         chunk = max(1, min(256, len(items) // (workers * 8)))
     try:
         yield from pool.map(attempt, items, chunksize=chunk)
@@ -145,6 +146,14 @@ def _attempt(function: Callable[[Any], Any], item: Any) -> Any:
         return Failed(error)
 
 
-def _one_thread() -> None:
+def _begin_process() -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+
+
+def _end_with_parent() -> None:
+    # A parent that was killed can't end its processes: they would wait for work for ever.
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)

@@ -280,29 +280,30 @@ def test_a_process_that_reads_transcripts_loads_no_torch():
 
 KILLED_AT_THE_THIRD = """
 import os, signal, sys
-from functools import wraps
 from pathlib import Path
+from asr import parallel
 from asr_recipes.switchboard import prepare as switchboard
 
-read, calls = switchboard.read_transcript, []
+add, keys = parallel.Journal.add, []
 
-@wraps(read)
-def killed(path):
-    calls.append(path)
-    if len(calls) == 3:
+def killed(journal, key, result):
+    keys.append(key)
+    if len(keys) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
-    return read(path)
+    return add(journal, key, result)
 
-switchboard.read_transcript = killed
+parallel.Journal.add, parallel.WORTH_A_POOL = killed, 0
 corpus, evaluation, development, folder = sys.argv[1:]
-options = switchboard.Options(corpus=corpus, eval2000=evaluation, dev_utterances=int(development), workers=1)
+options = switchboard.Options(corpus=corpus, eval2000=evaluation, dev_utterances=int(development), workers=2)
 switchboard.prepare(options, Path(folder))
 """
 
 
 def test_a_killed_preparation_goes_on_where_it_was(miniature, prepared, tmp_path, monkeypatch, capsys):
+    """Its processes end with it: their output would stay open otherwise, and the wait below not end."""
     words = [miniature.corpus, miniature.evaluation, str(DEVELOPMENT), tmp_path / "out"]
-    killed = subprocess.run([sys.executable, "-c", KILLED_AT_THE_THIRD, *words], capture_output=True)
+    command = [sys.executable, "-c", KILLED_AT_THE_THIRD, *words]
+    killed = subprocess.run(command, capture_output=True, timeout=180)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     read = note_calls(monkeypatch, "read_transcript")
     run(miniature, tmp_path / "out")
