@@ -10,5 +10,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 ruff check .
 ruff format --check --quiet .
 mypy
+processes=$(nproc) # before the next line: nproc answers with OMP_NUM_THREADS where it is set
 export OMP_NUM_THREADS=1 # one process a core, one thread each
-pytest --numprocesses="$(nproc)" --dist=worksteal "$@"
+pytest --numprocesses="$processes" --dist=worksteal "$@"
