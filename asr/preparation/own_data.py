@@ -1,6 +1,5 @@
 """Data that no recipe knows, as rows of audio, text and speaker: to splits, lexicon and manifests."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from asr.config import option
 from asr.data.manifest import TOLERANCE_S
 from asr.errors import UserError, did_you_mean
 from asr.preparation.cuts import audio_facts, recording, utterance_cut
+from asr.preparation.fingerprint import file_state
 from asr.preparation.lexicon import word_lexicon
 from asr.preparation.options import TOKENIZERS_HELP, PreparationOptions
 from asr.preparation.run import Preparation
@@ -127,15 +127,6 @@ def finish_rows(
 def read_audio_facts(path: str) -> list[int]:
     """Return [samples, sample rate, channels] of a file."""
     return list(audio_facts(path))
-
-
-def file_state(path: str) -> str:
-    """Return a text that changes when the file does."""
-    try:
-        state = os.stat(path)
-    except OSError:
-        return path
-    return f"{path} {state.st_size} {state.st_mtime_ns}"
 
 
 def _with_words(rows: Sequence[Row], preparation: Preparation, rule: str) -> Iterator[Row]:

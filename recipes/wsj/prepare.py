@@ -9,7 +9,14 @@ from lhotse import MonoCut
 from asr.config import option
 from asr.data.sphere import read_header, read_sphere
 from asr.errors import UserError
-from asr.preparation import TOKENIZERS_HELP, Preparation, PreparationOptions, recording, utterance_cut
+from asr.preparation import (
+    TOKENIZERS_HELP,
+    Preparation,
+    PreparationOptions,
+    file_state,
+    recording,
+    utterance_cut,
+)
 from asr.scoring.word_filter import FILE as SCORING_FILE
 from asr.text.g2p import installed_model
 from asr.text.lexicon import Lexicon
@@ -99,13 +106,8 @@ def _audio_facts(preparation: Preparation, selection: Selection, verify: bool) -
     """Samples and rate by utterance; what can't be read is a problem and absent."""
     audio = sorted(selection.audio.items())
     function = audio_facts_of_samples if verify else audio_facts_of_header
-    facts = preparation.map(function, [path for _, path in audio], "reading audio", key=_file_key)
+    facts = preparation.map(function, [path for _, path in audio], "reading audio", key=file_state)
     return {name: found for (name, _), found in zip(audio, facts, strict=True) if found is not None}
-
-
-def _file_key(path: str) -> str:
-    state = Path(path).stat()
-    return f"{path} {state.st_size} {state.st_mtime_ns}"
 
 
 def _cuts(names: Iterable[str], selection: Selection, facts: dict[str, list[int]]) -> Iterator[MonoCut]:
