@@ -1,6 +1,7 @@
 """Language models from the command line, and decoding with them, on the corpus of tones."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -84,13 +85,14 @@ def test_bad_input_is_told_in_one_line(
 
 
 def test_decoding_tunes_and_remembers(
-    trained: Path, bigram: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, bigram: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with_lm = [str(trained), "decoder=beam", f"beam.lm={bigram}", "beam.size=20"]
+    run = Path(shutil.copytree(trained, tmp_path / "run"))  # the weights that it remembers are its own
+    with_lm = [str(run), "decoder=beam", f"beam.lm={bigram}", "beam.size=20"]
     assert main(["decode", *with_lm, "tune=dev", "beam.nbest=3"]) == 0
     assert "tuned on 8 utterances of dev" in capsys.readouterr().out
-    folder = trained / "decode" / "test" / "full-beam-bigram"
-    (found,) = json.loads((trained / "decode" / "tuned.json").read_text()).values()
+    folder = run / "decode" / "test" / "full-beam-bigram"
+    (found,) = json.loads((run / "decode" / "tuned.json").read_text()).values()
     assert found["split"] == "dev"
     assert len(found["trials"]) > 5
     assert found["errors"] == min(trial["errors"] for trial in found["trials"])
