@@ -1,5 +1,6 @@
 """`asr advise`: costs by length, the choice among them, and the reason in words."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -47,21 +48,32 @@ def test_positions_round_up() -> None:
     assert positions(np.array([1, 4, 5, 8]), 4).tolist() == [1, 1, 2, 2]
 
 
+def timings(names: list[str], problem: Problem, seconds: float) -> list[Timing]:
+    """What `measure` would return of mechanisms that all take so long, forward and backward."""
+    return [
+        Timing(name, problem.length, "forward+backward", "cpu", seconds, (seconds, seconds), 0.0, None)
+        for name in names
+    ]
+
+
+def small_training(monkeypatch: pytest.MonkeyPatch, measure: Callable[..., list[Timing]]) -> TrainConfig:
+    """Two layers, 400 frames a batch; attention as `measure` says, the rest half a second a position."""
+    monkeypatch.setattr(advice, "measure", measure)
+    monkeypatch.setattr(advice, "rest_of_step_s", lambda problem, *_: 0.5 * problem.batch * problem.length)
+    training = TrainConfig()
+    training.model.layers, training.model.subsampling, training.data.frames_per_batch = 2, 1, 400
+    return training
+
+
 def test_an_epoch_is_the_sum_over_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention of N² / 1000 s a position-batch and a rest of 1 s: interpolated, times each length."""
 
     def measure(names: list[str], problem: Problem, *given: object) -> list[Timing]:
         assert given[-1] == ("forward+backward",)
         seconds = problem.batch * problem.length**2 / 1000
-        return [
-            Timing(name, problem.length, "forward+backward", "cpu", seconds, (seconds, seconds), 0.0, None)
-            for name in names
-        ]
+        return timings(names, problem, seconds)
 
-    monkeypatch.setattr(advice, "measure", measure)
-    monkeypatch.setattr(advice, "rest_of_step_s", lambda problem, *_: 0.5 * problem.batch * problem.length)
-    training = TrainConfig()
-    training.model.layers, training.model.subsampling, training.data.frames_per_batch = 2, 1, 400
+    training = small_training(monkeypatch, measure)
     lengths = np.array([100, 150, 200])
     (found,) = expect(
         ["full"],
@@ -89,15 +101,9 @@ def test_beyond_what_is_measured_only_what_is_quadratic_grows(monkeypatch: pytes
     def measure(names: list[str], problem: Problem, *_: object) -> list[Timing]:
         asked.append(problem.length)
         seconds = float(problem.batch * problem.length)
-        return [
-            Timing(name, problem.length, "forward+backward", "cpu", seconds, (seconds, seconds), 0.0, None)
-            for name in names
-        ]
+        return timings(names, problem, seconds)
 
-    monkeypatch.setattr(advice, "measure", measure)
-    monkeypatch.setattr(advice, "rest_of_step_s", lambda problem, *_: 0.5 * problem.batch * problem.length)
-    training = TrainConfig()
-    training.model.layers, training.model.subsampling, training.data.frames_per_batch = 2, 1, 400
+    training = small_training(monkeypatch, measure)
     full, clustered = expect(
         ["full", "clustered-25"],
         np.array([90_000]),
