@@ -90,21 +90,32 @@ inline std::vector<int64_t> lengths_of(const Tensor& lengths, int64_t B, int64_t
   return result;
 }
 
+// Tasks first … end − 1. Within a task it is a plain loop.
 template <class F>
-void parallel(int64_t tasks, const F& task) {
-  torch::stable::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
+void parallel(int64_t first, int64_t end, const F& task) {
+  torch::stable::parallel_for(first, end, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) task(i);
   });
 }
 
+template <class F>
+void parallel(int64_t tasks, const F& task) {
+  parallel(0, tasks, task);
+}
+
 // The same with scratch memory for each thread's share.
 template <class F>
-void parallel_with_scratch(int64_t tasks, int64_t bytes, const F& task) {
-  torch::stable::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
+void parallel_with_scratch(int64_t first, int64_t end, int64_t bytes, const F& task) {
+  torch::stable::parallel_for(first, end, 1, [&](int64_t begin, int64_t end) {
     std::unique_ptr<char[]> memory(new char[bytes + 64]);
     char* aligned = memory.get() + (64 - reinterpret_cast<uintptr_t>(memory.get()) % 64) % 64;
     for (int64_t i = begin; i < end; ++i) task(i, aligned);
   });
+}
+
+template <class F>
+void parallel_with_scratch(int64_t tasks, int64_t bytes, const F& task) {
+  parallel_with_scratch(0, tasks, bytes, task);
 }
 
 }  // namespace attention_ext

@@ -8,16 +8,17 @@ constexpr int64_t row_block = 1024;
 
 // to[i] = from[cluster of i], for all valid queries; zero at padding.
 template <class T>
-void scatter_rows(const Heads<T>& in, int64_t size, const T* from_C, int64_t stride, T* to_N) {
+void scatter_rows(
+    const Heads<T>& in, HeadRange range, int64_t size, const T* from_C, int64_t stride, T* to_N) {
   const int64_t blocks = (in.N + row_block - 1) / row_block;
   const int32_t* groups = static_cast<const int32_t*>(in.groups_BHN.const_data_ptr());
-  parallel(in.heads * blocks, [&](int64_t task) {
+  parallel(range.first * blocks, range.end * blocks, [&](int64_t task) {
     const int64_t head = task / blocks, start = task % blocks * row_block;
     for (int64_t i = start; i < std::min(in.queries(head), start + row_block); ++i)
       std::copy_n(
           from_C + (head * in.C + groups[head * in.N + i]) * stride, size, to_N + (head * in.N + i) * size);
   });
-  zero_padding(in, size, to_N);
+  zero_padding(in, range, size, to_N);
 }
 
 template <class T>
@@ -26,10 +27,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(const Heads<T>& in, const Ten
   const Tensor softmax = new_tensor(like, {in.B, in.H, 2, in.C}, in.type);
   const Tensor values = new_tensor(like, {in.B, in.H, in.C, in.E}, in.type);
   const Tensor kept = new_kept(in, like, keep_weights, 0);
-  DenseResult<T>{
-      data_of<T>(softmax), data_of<T>(values), 0, nullptr, nullptr, keep_weights ? data_of<T>(kept) : nullptr}
-      .compute(in);
-  scatter_rows<T>(in, in.E, data_of<T>(values), in.E, data_of<T>(out));
+  const DenseResult<T> dense{
+      data_of<T>(softmax), data_of<T>(values), 0, nullptr, nullptr, keep_weights ? data_of<T>(kept) : nullptr};
+  in.for_heads([&](HeadRange range) {
+    dense.compute(in, range);
+    scatter_rows<T>(in, range, in.E, dense.values_CE, in.E, data_of<T>(out));
+  });
   return {as_type(out, like.scalar_type()), softmax, values, kept};
 }
 
@@ -42,18 +45,21 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   const Tensor grad_v = new_tensor(like, {in.B, in.H, in.S, in.E}, in.type);
   const Tensor grad_rows = with_contiguous_rows(as_type(grad, in.type));
   const DenseGradients<T> dense(in);
-  dense.sum_members(in, View<T>(grad_rows));
-  // δ_j = Σ_i G_i · O_i, and all members share O_i.
-  parallel(in.heads * in.C, [&](int64_t task) {
-    T product = 0;
-    for (int64_t e = 0; e < in.E; ++e)
-      product += (dense.grads_CE + task * in.padded_E)[e] * data_of<T>(values)[task * in.E + e];
-    (dense.delta_C + task / in.C * in.padded_C)[task % in.C] = product;
+  const T* values_CE = data_of<T>(values);
+  in.for_heads([&](HeadRange range) {
+    dense.sum_members(in, range, View<T>(grad_rows));
+    // δ_j = Σ_i G_i · O_i, and all members share O_i.
+    parallel(range.first * in.C, range.end * in.C, [&](int64_t task) {
+      T product = 0;
+      for (int64_t e = 0; e < in.E; ++e)
+        product += (dense.grads_CE + task * in.padded_E)[e] * values_CE[task * in.E + e];
+      (dense.delta_C + task / in.C * in.padded_C)[task % in.C] = product;
+    });
+    dense.pass(
+        in, range, 0, data_of<T>(softmax), nullptr, nullptr, nullptr, kept_data(in, kept, 0), data_of<T>(grad_k),
+        data_of<T>(grad_v));
+    scatter_rows<T>(in, range, in.D, dense.centroid_CD + 0, in.padded_D, data_of<T>(grad_q));
   });
-  dense.pass(
-      in, 0, data_of<T>(softmax), nullptr, nullptr, nullptr, kept_data(in, kept, 0), data_of<T>(grad_k),
-      data_of<T>(grad_v));
-  scatter_rows<T>(in, in.D, dense.centroid_CD + 0, in.padded_D, data_of<T>(grad_q));
   const ScalarType type = like.scalar_type();
   return {as_type(grad_q, type), as_type(grad_k, type), as_type(grad_v, type)};
 }

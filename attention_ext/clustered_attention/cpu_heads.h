@@ -18,16 +18,23 @@ inline void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, cons
 }
 
 // What forward keeps for backward: of each head the exponentials of all keys' scores (rows of C values, padded), the
-// maxima they are relative to (a row for each chunk), and the exact part's weights in sorted order (rows of K values,
-// padded). Nobody but the kernels reads it; `kept_size` in native.py must say the same.
+// maxima they are relative to (a row for each chunk), the transposed centroids, and the exact part's weights in sorted
+// order (rows of K values, padded). Nobody but the kernels reads it; `kept_size` in native.py must say the same.
 struct KeptSize {
-  int64_t row_C, row_K, maxima, exact, head;
-  KeptSize(int64_t N, int64_t S, int64_t C, int64_t K)
+  int64_t row_C, row_K, maxima, centroids, exact, head;
+  KeptSize(int64_t N, int64_t S, int64_t D, int64_t C, int64_t K)
       : row_C((C + 15) / 16 * 16),
         row_K((K + 15) / 16 * 16),
         maxima(S * row_C),
-        exact(maxima + (S + 15) / 16 * row_C),  // no chunk is shorter
+        centroids(maxima + (S + 15) / 16 * row_C),  // no chunk is shorter
+        exact(centroids + D * row_C),
         head(exact + N * row_K) {}
+};
+
+// Some of a call's heads.
+struct HeadRange {
+  int64_t first, end;
+  int64_t count() const { return end - first; }
 };
 
 // One call's inputs; `head` counts b · H + h.
@@ -84,10 +91,31 @@ struct Heads {
       // Rows of clusters are counted after those of queries.
       for (int64_t row = 0; row < heads * C; ++row) rows_C.push_back(row_code(dropout.seed, heads * N + row));
     sort_by_cluster();
-    parallel_with_scratch(heads * C, padded_D * static_cast<int64_t>(sizeof(T)), [&](int64_t task, char* scratch) {
+  }
+
+  // Whether threads take whole heads: there are enough of them, and the share of each is about the same.
+  bool by_head() const {
+    const int64_t threads = torch::stable::get_num_threads();
+    return heads % threads == 0 || heads >= 8 * threads;
+  }
+
+  // Run all phases of a computation for all heads. Head by head where that keeps all threads busy: its rows stay in
+  // the cache from phase to phase. Else every phase is one parallel loop over all heads.
+  template <class F>
+  void for_heads(const F& phases) const {
+    if (by_head())
+      parallel(heads, [&](int64_t head) { phases(HeadRange{head, head + 1}); });
+    else
+      phases(HeadRange{0, heads});
+  }
+
+  // Write the centroids of some heads.
+  void find_centroids(HeadRange range) const {
+    const int64_t bytes = padded_D * static_cast<int64_t>(sizeof(T));
+    parallel_with_scratch(range.first * C, range.end * C, bytes, [&](int64_t task, char* scratch) {
       write_centroid(task / C, task % C, reinterpret_cast<T*>(scratch));
     });
-    parallel(heads, [&](int64_t head) {
+    parallel(range.first, range.end, [&](int64_t head) {
       for (int64_t d = 0; d < D; ++d)
         for (int64_t c = C; c < padded_C; ++c) (centroids_DC + (head * D + d) * padded_C)[c] = 0;
     });
@@ -133,7 +161,7 @@ struct Heads {
     require(valid, "groups must lie in 0 … min(clusters, N) − 1 at valid positions");
   }
 
-  void write_centroid(int64_t head, int64_t c, T* sum) {
+  void write_centroid(int64_t head, int64_t c, T* sum) const {
     const int64_t count = members(head, c);
     const int32_t* member = members_of(head, c);
     std::fill_n(sum, D, T(0));
@@ -155,26 +183,32 @@ struct DenseResult {
   int32_t* top_CK;           // [heads, C, K]: rising positions, then −1
   T* kept;                   // [heads, KeptSize::head], or null
 
-  void compute(const Heads<T>& in) const {
-    const int64_t C = in.C, E = in.E, parts = in.heads * in.blocks;
-    Buffer<T> maximum(parts * in.padded_C), sum(parts * in.padded_C), values(parts * C * in.padded_E);
-    Buffer<Ordered<T>> scores(parts * C * K);
-    Buffer<int32_t> top(parts * C * K), top_count(parts * C);
-    const KeptSize size(in.N, in.S, C, K);
-    parallel_with_scratch(parts, in.kernel.dense_scratch(C, in.D, E, K), [&](int64_t part, char* scratch) {
+  void compute(const Heads<T>& in, HeadRange range) const {
+    const int64_t C = in.C, D = in.D, E = in.E, padded_C = in.padded_C;
+    const int64_t first_part = range.first * in.blocks, end_part = range.end * in.blocks, parts = end_part - first_part;
+    const auto buffer = [&](int64_t size) { return Buffer<T>(parts * size, first_part * size); };
+    const Buffer<T> maximum = buffer(padded_C), sum = buffer(padded_C), values = buffer(C * in.padded_E);
+    const Buffer<Ordered<T>> scores(parts * C * K, first_part * C * K);
+    const Buffer<int32_t> top(parts * C * K, first_part * C * K), top_count(parts * C, first_part * C);
+    const KeptSize size(in.N, in.S, D, C, K);
+    in.find_centroids(range);
+    if (kept)
+      for (int64_t head = range.first; head < range.end; ++head)
+        std::copy_n(in.centroids_DC + head * D * padded_C, D * padded_C, kept + head * size.head + size.centroids);
+    parallel_with_scratch(first_part, end_part, in.kernel.dense_scratch(C, D, E, K), [&](int64_t part, char* scratch) {
       const int64_t head = part / in.blocks, block = part % in.blocks, b = head / in.H, h = head % in.H;
       const int64_t keys = in.keys_in_block(head, block);
       if (keys == 0) return;
       in.kernel.dense(
-          {C, in.D, E, K, block * in.block_keys(head), keys, in.centroids_DC + head * in.D * in.padded_C,
-           in.k.head(b, h), in.v.head(b, h), in.k.stride_n, in.v.stride_n, maximum + part * in.padded_C,
-           sum + part * in.padded_C, values + part * C * in.padded_E, scores + part * C * K, top + part * C * K,
+          {C, D, E, K, block * in.block_keys(head), keys, in.centroids_DC + head * D * padded_C,
+           in.k.head(b, h), in.v.head(b, h), in.k.stride_n, in.v.stride_n, maximum + part * padded_C,
+           sum + part * padded_C, values + part * C * in.padded_E, scores + part * C * K, top + part * C * K,
            top_count + part * C, in.dropout.probability, in.rows_C.data() + (in.rows_C.empty() ? 0 : head * C),
            kept ? kept + head * size.head : nullptr, kept ? kept + head * size.head + size.maxima : nullptr, scratch});
     });
     // Candidates of all blocks: scores, weights, positions.
     const int64_t most = in.blocks * K + 16, bytes = most * static_cast<int64_t>(2 * sizeof(T) + sizeof(int32_t));
-    parallel_with_scratch(in.heads * C, bytes, [&](int64_t task, char* scratch) {
+    parallel_with_scratch(range.first * C, range.end * C, bytes, [&](int64_t task, char* scratch) {
       const int64_t head = task / C, c = task % C, first = head * in.blocks;
       T* out = values_CE + task * E;
       std::fill_n(out, E, T(0));
@@ -233,8 +267,8 @@ struct DenseGradients {
         delta_C(in.heads * in.padded_C) {}
 
   // Sum the output's gradients over every cluster's members.
-  void sum_members(const Heads<T>& in, const View<T>& grad) const {
-    parallel(in.heads * in.C, [&](int64_t task) {
+  void sum_members(const Heads<T>& in, HeadRange range, const View<T>& grad) const {
+    parallel(range.first * in.C, range.end * in.C, [&](int64_t task) {
       const int64_t head = task / in.C, c = task % in.C;
       T* sum = grads_CE + task * in.padded_E;
       std::fill_n(sum, in.padded_E, T(0));
@@ -246,13 +280,19 @@ struct DenseGradients {
 
   // Needs delta_C; grad_mass_C and the top keys where K > 0. Writes dK and dV of all keys, zero at padding.
   void pass(
-      const Heads<T>& in, int64_t K, const T* softmax_C, const T* grad_mass_C, const int32_t* top_CK,
+      const Heads<T>& in, HeadRange range, int64_t K, const T* softmax_C, const T* grad_mass_C, const int32_t* top_CK,
       const int32_t* top_count_C, const T* kept, T* grad_k, T* grad_v) const {
-    const int64_t C = in.C, D = in.D, E = in.E, padded_C = in.padded_C, parts = in.heads * in.blocks;
-    const KeptSize size(in.N, in.S, C, K);
-    Buffer<T> centroids_CD(in.heads * C * in.padded_D), grads_EC(in.heads * E * padded_C);
-    Buffer<T> maximum(in.heads * padded_C), inverse_sum(in.heads * padded_C), partial(parts * C * in.padded_D);
-    parallel(in.heads, [&](int64_t head) {
+    const int64_t C = in.C, D = in.D, E = in.E, padded_C = in.padded_C;
+    const int64_t first_part = range.first * in.blocks, end_part = range.end * in.blocks, parts = end_part - first_part;
+    const auto buffer = [&](int64_t size) { return Buffer<T>(range.count() * size, range.first * size); };
+    const Buffer<T> centroids_CD = buffer(C * in.padded_D), grads_EC = buffer(E * padded_C);
+    const Buffer<T> maximum = buffer(padded_C), inverse_sum = buffer(padded_C);
+    const Buffer<T> partial(parts * C * in.padded_D, first_part * C * in.padded_D);
+    const KeptSize size(in.N, in.S, D, C, K);
+    if (!kept) in.find_centroids(range);
+    parallel(range.first, range.end, [&](int64_t head) {
+      if (kept)
+        std::copy_n(kept + head * size.head + size.centroids, D * padded_C, in.centroids_DC + head * D * padded_C);
       for (int64_t c = 0; c < padded_C; ++c) {
         (maximum + head * padded_C)[c] = c < C ? softmax_C[2 * head * C + c] : 0;
         (inverse_sum + head * padded_C)[c] = c < C ? softmax_C[(2 * head + 1) * C + c] : 0;
@@ -265,7 +305,8 @@ struct DenseGradients {
           (centroids_CD + (head * C + c) * in.padded_D)[d] =
               d < D ? (in.centroids_DC + (head * D + d) * padded_C)[c] : 0;
     });
-    parallel_with_scratch(parts, in.kernel.dense_backward_scratch(C, D, E), [&](int64_t part, char* scratch) {
+    const int64_t bytes = in.kernel.dense_backward_scratch(C, D, E);
+    parallel_with_scratch(first_part, end_part, bytes, [&](int64_t part, char* scratch) {
       const int64_t head = part / in.blocks, block = part % in.blocks, b = head / in.H, h = head % in.H;
       const int64_t first = block * in.block_keys(head), keys = in.keys_in_block(head, block);
       if (block == 0) {
@@ -283,7 +324,7 @@ struct DenseGradients {
            in.rows_C.data() + (in.rows_C.empty() ? 0 : head * C), kept ? kept + head * size.head : nullptr,
            kept ? kept + head * size.head + size.maxima : nullptr, scratch});
     });
-    parallel(in.heads * C, [&](int64_t task) {
+    parallel(range.first * C, range.end * C, [&](int64_t task) {
       const int64_t head = task / C, c = task % C;
       T* sum = centroid_CD + task * in.padded_D;
       std::fill_n(sum, in.padded_D, T(0));
@@ -299,22 +340,22 @@ struct DenseGradients {
 // Memory to keep weights in, empty if they are not wanted.
 template <class T>
 Tensor new_kept(const Heads<T>& in, const Tensor& like, bool wanted, int64_t K) {
-  return new_tensor(like, {in.B, in.H, wanted ? KeptSize(in.N, in.S, in.C, K).head : 0}, in.type);
+  return new_tensor(like, {in.B, in.H, wanted ? KeptSize(in.N, in.S, in.D, in.C, K).head : 0}, in.type);
 }
 
 // The kept weights, null if there are none.
 template <class T>
 const T* kept_data(const Heads<T>& in, const Tensor& kept, int64_t K) {
   if (kept.numel() == 0) return nullptr;
-  require_shape(kept, {in.B, in.H, KeptSize(in.N, in.S, in.C, K).head}, "kept");
+  require_shape(kept, {in.B, in.H, KeptSize(in.N, in.S, in.D, in.C, K).head}, "kept");
   require(kept.scalar_type() == in.type && kept.is_contiguous(), "kept must be what forward returned");
   return static_cast<const T*>(kept.const_data_ptr());
 }
 
 // Rows of padded queries, zeroed.
 template <class T>
-void zero_padding(const Heads<T>& in, int64_t size, T* rows) {
-  parallel(in.heads, [&](int64_t head) {
+void zero_padding(const Heads<T>& in, HeadRange range, int64_t size, T* rows) {
+  parallel(range.first, range.end, [&](int64_t head) {
     std::fill_n(rows + (head * in.N + in.queries(head)) * size, (in.N - in.queries(head)) * size, T(0));
   });
 }

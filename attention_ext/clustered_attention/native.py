@@ -68,14 +68,14 @@ def register() -> None:
         seed: Tensor | None,
         keep_weights: bool = False,
     ) -> tuple[Tensor, ...]:
-        B, H, N, _ = q.shape
+        B, H, N, D = q.shape
         C, (S, E) = min(clusters, N), v.shape[2:]
         sums = sum_dtype(q)
         return (
             q.new_empty(B, H, N, E),
             q.new_empty(B, H, 2, C, dtype=sums),
             q.new_empty(B, H, C, E, dtype=sums),
-            q.new_empty(B, H, kept_size(N, S, C) if keeps(q, keep_weights) else 0, dtype=sums),
+            q.new_empty(B, H, kept_size(N, S, D, C) if keeps(q, keep_weights) else 0, dtype=sums),
         )
 
     @torch.library.register_fake("attention_ext::clustered_attention_backward")
@@ -114,10 +114,10 @@ def keeps(x: Tensor, keep_weights: bool) -> bool:
     return keep_weights and x.device.type == "cpu"
 
 
-def kept_size(N: int, S: int, C: int, K: int = 0) -> int:
+def kept_size(N: int, S: int, D: int, C: int, K: int = 0) -> int:
     """Return how many numbers of a head are kept for the backward pass: `KeptSize` in cpu_heads.h."""
     row_C, row_K = ((size + 15) // 16 * 16 for size in (C, K))
-    return (S + (S + 15) // 16) * row_C + N * row_K
+    return (S + (S + 15) // 16 + D) * row_C + N * row_K
 
 
 def sum_dtype(x: Tensor) -> torch.dtype:

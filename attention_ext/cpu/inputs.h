@@ -9,15 +9,16 @@
 namespace attention_ext {
 namespace {
 
-// Memory that nobody needs to be zero.
+// Memory that nobody needs to be zero; of a larger array, the numbers from `first` on.
 template <class T>
 class Buffer {
  public:
-  explicit Buffer(int64_t count) : memory_(new T[std::max<int64_t>(count, 1)]) {}
-  T* operator+(int64_t offset) const { return memory_.get() + offset; }
+  explicit Buffer(int64_t count, int64_t first = 0) : memory_(new T[std::max<int64_t>(count, 1)]), first_(first) {}
+  T* operator+(int64_t i) const { return memory_.get() + (i - first_); }
 
  private:
   std::unique_ptr<T[]> memory_;
+  int64_t first_;
 };
 
 inline void check_vectors(const Tensor& q, const Tensor& k, const Tensor& v) {

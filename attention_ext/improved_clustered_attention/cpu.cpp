@@ -4,13 +4,8 @@
 namespace attention_ext {
 namespace {
 
-template <class T>
-std::vector<int32_t> top_counts(const Heads<T>& in, int64_t K, const int32_t* top_CK) {
-  std::vector<int32_t> count_C(in.heads * in.C);
-  for (int64_t c = 0; c < in.heads * in.C; ++c)
-    count_C[c] = static_cast<int32_t>(std::find(top_CK + c * K, top_CK + (c + 1) * K, -1) - (top_CK + c * K));
-  return count_C;
-}
+// How many top keys a cluster has.
+int64_t count_top(int64_t K, const int32_t* top_K) { return std::find(top_K, top_K + K, -1) - top_K; }
 
 template <class T>
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> forward(
@@ -23,33 +18,36 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> forward(
   const Tensor top = new_tensor(like, {in.B, in.H, C, K}, ScalarType::Int);
   const Tensor kept = new_kept(in, like, keep_weights, K);
   T* kept_weights = keep_weights ? data_of<T>(kept) : nullptr;
-  DenseResult<T>{data_of<T>(softmax), data_of<T>(values), K, data_of<T>(mass), data_of<int32_t>(top), kept_weights}
-      .compute(in);
-  const KeptSize size(in.N, in.S, C, K);
-
-  const std::vector<int32_t> top_count_C = top_counts(in, K, data_of<int32_t>(top));
+  const DenseResult<T> dense{
+      data_of<T>(softmax), data_of<T>(values), K, data_of<T>(mass), data_of<int32_t>(top), kept_weights};
+  const KeptSize size(in.N, in.S, in.D, C, K);
+  T* const out_NE = data_of<T>(out);
   const int64_t base_bytes = (in.padded_E * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
   const int64_t bytes = base_bytes + in.kernel.exact_scratch(in.D, E, K);
-  parallel_with_scratch(in.heads * C, bytes, [&](int64_t task, char* scratch) {
-    const int64_t head = task / C, b = head / in.H, h = head % in.H, members = in.members(head, task % C);
-    T* rows = data_of<T>(out) + head * in.N * E;
-    const int32_t* order = in.members_of(head, task % C);
-    if (top_count_C[task] == 0) {
-      for (int64_t i = 0; i < members; ++i) std::fill_n(rows + order[i] * E, E, T(0));
-      return;
-    }
-    if (members == 0) return;
-    T* base = reinterpret_cast<T*>(scratch);
-    std::fill_n(std::copy_n(data_of<T>(values) + task * E, E, base), in.padded_E - E, T(0));
-    in.kernel.exact(
-        {members, in.D, E, top_count_C[task], order, data_of<int32_t>(top) + task * K, in.q.head(b, h),
-         in.k.head(b, h), in.v.head(b, h), in.q.stride_n, in.k.stride_n, in.v.stride_n, in.scale,
-         data_of<T>(mass)[task], base, rows, in.dropout, static_cast<uint64_t>(head * in.N),
-         kept_weights ? kept_weights + head * size.head + size.exact + in.first_member(head, task % C) * size.row_K
-                      : nullptr,
-         scratch + base_bytes});
+  in.for_heads([&](HeadRange range) {
+    dense.compute(in, range);
+    parallel_with_scratch(range.first * C, range.end * C, bytes, [&](int64_t task, char* scratch) {
+      const int64_t head = task / C, b = head / in.H, h = head % in.H, members = in.members(head, task % C);
+      const int64_t count = count_top(K, dense.top_CK + task * K);
+      T* rows = out_NE + head * in.N * E;
+      const int32_t* order = in.members_of(head, task % C);
+      if (count == 0) {
+        for (int64_t i = 0; i < members; ++i) std::fill_n(rows + order[i] * E, E, T(0));
+        return;
+      }
+      if (members == 0) return;
+      T* base = reinterpret_cast<T*>(scratch);
+      std::fill_n(std::copy_n(dense.values_CE + task * E, E, base), in.padded_E - E, T(0));
+      in.kernel.exact(
+          {members, in.D, E, count, order, dense.top_CK + task * K, in.q.head(b, h), in.k.head(b, h), in.v.head(b, h),
+           in.q.stride_n, in.k.stride_n, in.v.stride_n, in.scale, dense.mass_C[task], base, rows, in.dropout,
+           static_cast<uint64_t>(head * in.N),
+           kept_weights ? kept_weights + head * size.head + size.exact + in.first_member(head, task % C) * size.row_K
+                        : nullptr,
+           scratch + base_bytes});
+    });
+    zero_padding(in, range, E, out_NE);
   });
-  zero_padding(in, E, data_of<T>(out));
   return {as_type(out, like.scalar_type()), softmax, values, mass, top, kept};
 }
 
@@ -65,33 +63,37 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   const Tensor out_rows = with_contiguous_rows(as_type(out, in.type));
   const View<T> g(grad_rows), o(out_rows);
   const int32_t* top_CK = data_of<int32_t>(top);
-  const std::vector<int32_t> top_count_C = top_counts(in, K, top_CK);
+  std::vector<int32_t> top_count_C(in.heads * C);
+  for (int64_t c = 0; c < in.heads * C; ++c) top_count_C[c] = static_cast<int32_t>(count_top(K, top_CK + c * K));
   const T* kept_weights = kept_data(in, kept, K);
-  const KeptSize size(in.N, S, C, K);
+  const KeptSize size(in.N, S, D, C, K);
+  const T *values_CE = data_of<T>(values), *mass_C = data_of<T>(mass);
+  T *const grad_q_ND = data_of<T>(grad_q), *const grad_k_SD = data_of<T>(grad_k), *const grad_v_SE = data_of<T>(grad_v);
 
   const DenseGradients<T> dense(in);
-  dense.sum_members(in, g);
+  const Buffer<T> grad_mass_C(in.heads * C);
   // δ_j = Σ_i G_i · O_i, and m̂_j · dm̂_j = δ_j − Ḡ_j · V̂^b_j: the dense part needs nothing from the exact one.
-  Buffer<T> grad_mass_C(in.heads * C);
-  parallel(in.heads * C, [&](int64_t task) {
-    const int64_t head = task / C, b = head / in.H, h = head % in.H, members = in.members(head, task % C);
-    const int32_t* member = in.members_of(head, task % C);
-    const T delta = in.kernel.dot_rows(members, E, member, g.head(b, h), g.stride_n, o.head(b, h), o.stride_n);
-    T base = 0;
-    for (int64_t e = 0; e < E; ++e)
-      base += (dense.grads_CE + task * in.padded_E)[e] * data_of<T>(values)[task * E + e];
-    (dense.delta_C + head * in.padded_C)[task % C] = delta;
-    *(grad_mass_C + task) = top_count_C[task] ? (delta - base) / data_of<T>(mass)[task] : 0;
-  });
-  dense.pass(
-      in, K, data_of<T>(softmax), grad_mass_C + 0, top_CK, top_count_C.data(), kept_weights, data_of<T>(grad_k),
-      data_of<T>(grad_v));
+  const auto dense_part = [&](HeadRange range) {
+    dense.sum_members(in, range, g);
+    parallel(range.first * C, range.end * C, [&](int64_t task) {
+      const int64_t head = task / C, b = head / in.H, h = head % in.H, members = in.members(head, task % C);
+      const int32_t* member = in.members_of(head, task % C);
+      const T delta = in.kernel.dot_rows(members, E, member, g.head(b, h), g.stride_n, o.head(b, h), o.stride_n);
+      T base = 0;
+      for (int64_t e = 0; e < E; ++e) base += (dense.grads_CE + task * in.padded_E)[e] * values_CE[task * E + e];
+      (dense.delta_C + head * in.padded_C)[task % C] = delta;
+      *(grad_mass_C + task) = top_count_C[task] ? (delta - base) / mass_C[task] : 0;
+    });
+    dense.pass(
+        in, range, K, data_of<T>(softmax), grad_mass_C + 0, top_CK, top_count_C.data(), kept_weights, grad_k_SD,
+        grad_v_SE);
+  };
 
   // One cluster's queries; its keys' gradients go to their rows, or to a slot of the buffers.
   const auto exact = [&](int64_t head, int64_t c, T* slot_k, T* slot_v, char* scratch) {
     const int64_t b = head / in.H, h = head % in.H;
     const int64_t members = in.members(head, c), count = top_count_C[head * C + c];
-    T* rows = data_of<T>(grad_q) + head * in.N * D;
+    T* rows = grad_q_ND + head * in.N * D;
     const int32_t* order = in.members_of(head, c);
     if (count == 0)
       for (int64_t i = 0; i < members; ++i) std::fill_n(rows + order[i] * D, D, T(0));
@@ -99,22 +101,24 @@ std::tuple<Tensor, Tensor, Tensor> backward(
     in.kernel.exact_backward(
         {members, D, E, count, order, top_CK + (head * C + c) * K, in.q.head(b, h), in.k.head(b, h),
          in.v.head(b, h), g.head(b, h), in.q.stride_n, in.k.stride_n, in.v.stride_n, g.stride_n, in.scale,
-         data_of<T>(mass)[head * C + c], dense.centroid_CD + (head * C + c) * in.padded_D, rows,
-         slot_k ? nullptr : data_of<T>(grad_k) + head * S * D, slot_k ? nullptr : data_of<T>(grad_v) + head * S * E,
+         mass_C[head * C + c], dense.centroid_CD + (head * C + c) * in.padded_D, rows,
+         slot_k ? nullptr : grad_k_SD + head * S * D, slot_k ? nullptr : grad_v_SE + head * S * E,
          slot_k, slot_v, in.dropout, static_cast<uint64_t>(head * in.N),
          kept_weights ? kept_weights + head * size.head + size.exact + in.first_member(head, c) * size.row_K : nullptr,
          scratch});
   };
   const int64_t threads = torch::stable::get_num_threads(), bytes = in.kernel.exact_backward_scratch(D, E, K);
-  const bool whole_heads = in.heads % threads == 0 || in.heads >= 8 * threads;
-  if (whole_heads)
+  if (in.by_head())
     parallel_with_scratch(in.heads, bytes, [&](int64_t head, char* scratch) {
+      dense_part({head, head + 1});
       for (int64_t c = 0; c < C; ++c) exact(head, c, nullptr, nullptr, scratch);
     });
+  else
+    dense_part({0, in.heads});
 
   // Otherwise as many heads at a time as there are threads: a cluster's gradients for its K keys wait in a buffer,
   // and blocks of keys then add what is theirs in the order of the clusters, as above.
-  const int64_t wave = whole_heads ? 0 : std::min<int64_t>(in.heads, threads);
+  const int64_t wave = in.by_head() ? 0 : std::min<int64_t>(in.heads, threads);
   Buffer<T> grad_keys(wave * C * kernels<T>().padded(K) * in.padded_D);
   Buffer<T> grad_values(wave * C * kernels<T>().padded(K) * in.padded_E);
   for (int64_t first = 0; first < in.heads && wave > 0; first += wave) {
@@ -134,15 +138,15 @@ std::tuple<Tensor, Tensor, Tensor> backward(
              at < end && *at < start + in.block_keys(head); ++at) {
           const T* from_k = grad_keys + (slot + (at - positions)) * in.padded_D;
           const T* from_v = grad_values + (slot + (at - positions)) * in.padded_E;
-          T* to_k = data_of<T>(grad_k) + (head * S + *at) * D;
-          T* to_v = data_of<T>(grad_v) + (head * S + *at) * E;
+          T* to_k = grad_k_SD + (head * S + *at) * D;
+          T* to_v = grad_v_SE + (head * S + *at) * E;
           for (int64_t d = 0; d < D; ++d) to_k[d] += from_k[d];
           for (int64_t e = 0; e < E; ++e) to_v[e] += from_v[e];
         }
       }
     });
   }
-  zero_padding(in, D, data_of<T>(grad_q));
+  zero_padding(in, {0, in.heads}, D, grad_q_ND);
   const ScalarType type = like.scalar_type();
   return {as_type(grad_q, type), as_type(grad_k, type), as_type(grad_v, type)};
 }

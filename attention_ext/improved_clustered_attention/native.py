@@ -78,7 +78,7 @@ def register() -> None:
         seed: Tensor | None,
         keep_weights: bool = False,
     ) -> tuple[Tensor, ...]:
-        B, H, N, _ = q.shape
+        B, H, N, D = q.shape
         C, S, E = min(clusters, N), *v.shape[2:]
         sums = sum_dtype(q)
         return (
@@ -86,8 +86,8 @@ def register() -> None:
             q.new_empty(B, H, 2, C, dtype=sums),
             q.new_empty(B, H, C, E, dtype=sums),
             q.new_empty(B, H, C, dtype=sums),
-            q.new_empty(B, H, C, min(topk, S), dtype=torch.int32),
-            q.new_empty(B, H, kept_size(N, S, C, min(topk, S)) if keeps(q, keep_weights) else 0, dtype=sums),
+            q.new_empty(B, H, C, K, dtype=torch.int32),
+            q.new_empty(B, H, kept_size(N, S, D, C, K) if keeps(q, keep_weights) else 0, dtype=sums),
         )
 
     @torch.library.register_fake("attention_ext::improved_clustered_attention_backward")
