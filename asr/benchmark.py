@@ -241,7 +241,7 @@ def _build_clustered_peer(name: str, problem: Problem) -> Attend:
     lengths = LengthMask(torch.full((problem.batch,), problem.length), device=problem.device)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        rows = (x.transpose(1, 2) for x in (q, k, v))  # it takes [B, N, H, D] and turns it back: no copy is made
+        rows = (x.transpose(1, 2) for x in (q, k, v))  # it takes [B, N, H, D] and turns that back: no copy
         return module(*rows, full, lengths, lengths).transpose(1, 2)
 
     return attend

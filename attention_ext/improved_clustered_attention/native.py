@@ -80,6 +80,7 @@ def register() -> None:
     ) -> tuple[Tensor, ...]:
         B, H, N, D = q.shape
         C, S, E = min(clusters, N), *v.shape[2:]
+        K = min(topk, S)
         sums = sum_dtype(q)
         return (
             q.new_empty(B, H, N, E),
