@@ -21,7 +21,7 @@ bool runs_here(const InstructionSet& set) {
   if (&set == &instruction_set_avx512)
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("fma");
+           __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
   if (&set == &instruction_set_avx2)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
 #endif

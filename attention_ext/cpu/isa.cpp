@@ -1,5 +1,5 @@
 // All CPU kernels for one instruction set; setup.py compiles this file once for each.
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(ATTENTION_EXT_EMULATE_AVX512)  // the latter by a test
 #define VECTOR_BYTES 64
 #define ISA_TABLE instruction_set_avx512
 #define ISA_NAME "avx512"
