@@ -16,11 +16,11 @@ import time
 from dataclasses import dataclass
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from asr import config
 from asr.config import option
+from asr.console import open_console
 from asr.ctc import CTCHead, ctc_loss
 from asr.encoder import Encoder, ModelConfig
 from asr.errors import UserError
@@ -104,7 +104,7 @@ def training_steps(preset: ModelConfig, optimizer: OptimizerConfig, options: Opt
             f"{base / step:.2f}",
         ]
         table.add_row(name, *cells)
-    Console().print(table)
+    open_console().print(table)
 
 
 def encode(preset: ModelConfig, attention: str, options: Options) -> tuple[float, float, float]:
@@ -130,7 +130,7 @@ def encodings(preset: ModelConfig, options: Options) -> None:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             cpu_s, wall_s, mib = pool.apply(encode, (preset, name, options))
         table.add_row(name, f"{cpu_s:.1f}", f"{wall_s:.1f}", f"{mib:.0f}")
-    Console().print(table)
+    open_console().print(table)
 
 
 def main(words: list[str]) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
@@ -19,6 +18,7 @@ from asr.compare.options import joined
 from asr.compare.watch import clock
 from asr.compare.words import seconds as readable
 from asr.config import option
+from asr.console import open_console
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
@@ -90,9 +90,7 @@ def run(paths: list[Path], asked: tuple[Options, TrainConfig]) -> None:
     quantiles = {q: round(float(np.quantile(lengths, q))) for q in QUANTILES}
     at = sorted(set(quantiles.values()))
     names = options.attentions or usual_mechanisms(quantiles[0.95])
-    console = Console()
-    if not console.is_terminal:
-        console.width = 120
+    console = open_console()
     console.print(_lengths(len(cuts), frames, training), highlight=False)
     for line in _warnings(durations_s, frames, training):
         console.print(line, style="yellow", highlight=False)

@@ -22,6 +22,7 @@ from asr.benchmark import (
     write_json,
 )
 from asr.config import option
+from asr.console import open_console
 from asr.environment import describe_environment
 from asr.errors import UserError
 from asr.report import bench_chart
@@ -68,7 +69,7 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
         UserError: an option out of range, an unknown name, or an absent device.
     """
     _check(options)
-    console = console or Console()
+    console = console or open_console()
     clock = options.clock if options.device == "cpu" else "wall"
     timings: list[Timing] = []
     memory: Memory = {}

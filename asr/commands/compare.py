@@ -3,9 +3,8 @@
 import shlex
 from pathlib import Path
 
-from rich.console import Console
-
 from asr.compare.options import CompareConfig, Request, parse
+from asr.console import open_console
 from asr.errors import UserError
 
 __all__ = ["HELP", "POSITIONAL", "Options", "parse", "run"]
@@ -29,9 +28,7 @@ def run(paths: list[Path], request: Request) -> None:
 
     if paths:
         raise UserError(f"asr compare takes key=value options only, found {str(paths[0])!r}")
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160
+    console = open_console()
     plan = make_plan(request)
     if request.options.dry_run:
         print_plan(plan, console)

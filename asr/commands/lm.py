@@ -11,6 +11,7 @@ from rich.table import Table
 
 from asr import config
 from asr.config import option
+from asr.console import open_console
 from asr.errors import UserError, did_you_mean
 from asr.lm.arpa import read_vocabulary, write_arpa
 from asr.lm.kneser_ney import NgramEstimate, estimate
@@ -91,7 +92,7 @@ def train(options: TrainOptions) -> NgramEstimate:
     table = Table("n-grams", "number", "D1", "D2", "D3+", title=options.out, title_justify="left")
     for order, ngrams in enumerate(model.tables, start=1):
         table.add_row(str(order), f"{len(ngrams):,}", *(f"{value:.3f}" for value in ngrams.discounts))
-    Console().print(table)
+    open_console().print(table)
     print(
         f"{model.sentences:,} sentences, {model.tokens:,} words, {len(model.vocabulary) - 3:,} distinct"
         + (f", {model.unknown:,} outside the lexicon" if vocabulary else "")

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from asr.config import option
+from asr.console import open_console
 from asr.errors import UserError
 from asr.scoring.alignment import render
 from asr.scoring.breakdown import by_length, confusions
@@ -74,7 +75,7 @@ def run(
         raise UserError(f"asr score takes {POSITIONAL}, each with a {HYPOTHESES}; found none")
     if options.samples < 1:
         raise UserError(f"samples={options.samples}: expected at least 1")
-    console = console or Console()
+    console = console or open_console()
     if are_plain([Path(path) for path in paths]):
         return [_score_plain([Path(path) for path in paths], options, filter_words, console)]
     scores: list[Score] = []

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from lhotse import MonoCut
 from rich.console import Console
 
+from asr.console import open_console
 from asr.data.manifest import check_cut, save_cuts
 from asr.environment import file_digest
 from asr.errors import UserError
@@ -73,7 +74,7 @@ class Preparation:
         self.tokenizers: list[str] = list(getattr(options, "tokenizers", []))
         for name in self.tokenizers:
             parse_name(name)
-        self.console = console or Console()
+        self.console = console or open_console()
         card = self.folder / "README.md"
         if card.exists() and not card.read_text(encoding="utf-8", errors="replace").startswith(CARD_TITLE):
             raise UserError(

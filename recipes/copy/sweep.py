@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from asr import config
 from asr.config import option
+from asr.console import open_console
 from asr.errors import UserError
 from asr.train_config import TrainConfig
 from asr.training import train
@@ -61,7 +61,7 @@ def sweep(options: Options) -> None:
         words += [f"run={cell_folder(options, length, attention)}", "resume=auto", *options.train]
         train(config.compose(TrainConfig, "train", words))
         write_results(options)
-    Console().print(grid(options))
+    open_console().print(grid(options))
 
 
 def results(options: Options) -> dict[tuple[int, str], tuple[float, int]]:

@@ -28,6 +28,7 @@ from rich.table import Table
 
 from asr import Recognizer
 from asr.config import option, parse
+from asr.console import open_console
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
@@ -222,7 +223,7 @@ def show(figures: list[Figure]) -> None:
         )
         seconds = (f"{x.wall_s:.1f}", f"{x.cpu_s:.1f}", f"{x.real_time_factor:.4f}")
         costs.add_row(*name, *seconds, f"{x.peak_gib:.2f}", f"{x.certainty:.3f}")
-    Console().print(errors, costs)
+    open_console().print(errors, costs)
 
 
 def _with_interval(value: float, low: float, high: float) -> str:

@@ -25,6 +25,7 @@ from rich.table import Table
 from asr import Recognizer, checkpoint
 from asr.confidence import usual_certainty, weigh
 from asr.config import option, parse
+from asr.console import open_console
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
@@ -185,7 +186,7 @@ def run(options: Options) -> None:
         )
     usual = asdict(recognizer.config.usual)
     write_json({"model": options.model, "usual": usual, "kinds": rows}, _place(options) / "confidence.json")
-    Console().print(table, "marked: less certain than what 95 % of the dev set reaches at such a length")
+    open_console().print(table, "marked: less certain than what 95 % of the dev set reaches at such a length")
 
 
 def _place(options: Options) -> Path:

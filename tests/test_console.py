@@ -1,0 +1,38 @@
+"""Consoles are wide enough for whole tables where output goes to a file."""
+
+import io
+
+import pytest
+
+from asr.console import FILE_WIDTH, open_console
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def test_a_file_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich would fold tables at 80 columns."""
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert open_console().width == FILE_WIDTH
+
+
+def test_columns_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """COLUMNS is the user's word."""
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    monkeypatch.setenv("COLUMNS", "90")
+    assert open_console().width == 90
+
+
+def test_a_terminal_keeps_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only files are widened."""
+    monkeypatch.setattr("sys.stdout", _Terminal())
+    assert open_console().width < FILE_WIDTH
