@@ -4,6 +4,7 @@ Runs of all mechanisms are interleaved, so that what disturbs the machine distur
 medians and quartiles over the rounds.
 """
 
+import gc
 import json
 import multiprocessing
 import re
@@ -102,8 +103,9 @@ def measure(
         seconds: … and no further round after so many seconds, but at least three.
         passes: which of them.
     """
-    before = torch.get_num_threads()
+    before, collects = torch.get_num_threads(), gc.isenabled()
     torch.set_num_threads(threads)
+    gc.disable()  # as timeit does: a collection would fall on anyone; rounds begin with one
     try:
         attends = {name: build(name, problem) for name in names}
         return [
@@ -113,6 +115,8 @@ def measure(
         ]
     finally:
         torch.set_num_threads(before)
+        if collects:
+            gc.enable()
 
 
 def _measure_pass(
@@ -128,6 +132,7 @@ def _measure_pass(
     times: dict[str, list[float]] = {name: [] for name in attends}
     start = time.perf_counter()
     for index in range(rounds + 1):
+        gc.collect()
         for name, attend in attends.items():
             taken = _time(partial(run_once, attend, q, k, v, grad, passes), clock, problem.device)
             if index:
