@@ -79,8 +79,8 @@ std::tuple<Tensor, Tensor, Tensor> backward(
       const int64_t head = task / C, b = head / in.H, h = head % in.H, members = in.members(head, task % C);
       const int32_t* member = in.members_of(head, task % C);
       const T delta = in.kernel.dot_rows(members, E, member, g.head(b, h), g.stride_n, o.head(b, h), o.stride_n);
-      T base = 0;
-      for (int64_t e = 0; e < E; ++e) base += (dense.grads_CE + task * in.padded_E)[e] * values_CE[task * E + e];
+      const int32_t only = 0;
+      const T base = in.kernel.dot_rows(1, E, &only, dense.grads_CE + task * in.padded_E, 0, values_CE + task * E, 0);
       (dense.delta_C + head * in.padded_C)[task % C] = delta;
       *(grad_mass_C + task) = top_count_C[task] ? (delta - base) / mass_C[task] : 0;
     });

@@ -5,33 +5,13 @@
 #pragma once
 
 #include "../clustered_attention/dense.h"
+#include "picked.h"
+#include "softmax.h"
 
 namespace attention_ext {
 namespace {
 
 constexpr int64_t query_tile = 48;
-
-// Softmax over K of each row's padded values, scaled to `total` (gradients need it unscaled: 1).
-template <class T>
-void softmax_rows(int64_t rows, int64_t K, int64_t padded_K, T scale, T total, T* scores) {
-  constexpr int64_t W = Simd<T>::width;
-  for (int64_t i = 0; i < rows; ++i) {
-    T* row = scores + i * padded_K;
-    for (int64_t j = K; j < padded_K; ++j) row[j] = lowest_score<T>();
-    Vec<T> top = load(row);
-    for (int64_t j = W; j < padded_K; j += W) top = larger<T>(top, load(row + j));
-    T highest = top[0];
-    for (int j = 1; j < W; ++j) highest = highest < top[j] ? top[j] : highest;
-    Vec<T> sum = {};
-    for (int64_t j = 0; j < padded_K; j += W) {
-      const Vec<T> weight = exp_vec((load(row + j) - highest) * scale);
-      sum += weight;
-      store(row + j, weight);
-    }
-    const T factor = total / sum_lanes<T>(sum);
-    for (int64_t j = 0; j < padded_K; j += W) store(row + j, load(row + j) * factor);
-  }
-}
 
 // Drop weights of some queries to the chosen keys, and scale those that stay.
 template <class T>
@@ -76,6 +56,8 @@ inline int64_t larger_of(int64_t a, int64_t b) { return a > b ? a : b; }
 template <class T>
 struct ExactScratch {
   T *rows, *keys_DK, *values_KE, *queries, *weights, *out;
+  const T **values_at, **base_at;
+  T** out_at;
   int32_t* numbers;
   int64_t bytes;
   ExactScratch(char* memory, int64_t D, int64_t E, int64_t K) {
@@ -88,6 +70,9 @@ struct ExactScratch {
     queries = scratch.take<T>(D % W ? query_tile * padded_D : 0);
     weights = scratch.take<T>(query_tile * padded_K);
     out = scratch.take<T>(E % W ? query_tile * padded_E : 0);
+    values_at = scratch.take<const T*>(K);
+    base_at = scratch.take<const T*>(query_tile);
+    out_at = scratch.take<T*>(query_tile);
     numbers = take_numbers(scratch, D % W || E % W ? larger_of(query_tile, padded_K) : 0);
     bytes = scratch.used;
   }
@@ -109,6 +94,8 @@ void exact_cluster(const ExactTask<T>& task) {
   const Rows<const T> v =
       picked_rows<T>(task.v, task.stride_v, task.top, K, E, scratch.values_KE, scratch.numbers);
   prefetch_rows<T>(v.data, v.stride, v.picked, K, E);
+  find_rows<const T>(v, K, scratch.values_at);
+  find_rows<const T>({task.base_E, 0}, query_tile, scratch.base_at);
 
   for (int64_t start = 0; start < task.members; start += query_tile) {
     const int64_t left = task.members - start, rows = left < query_tile ? left : query_tile;
@@ -124,8 +111,9 @@ void exact_cluster(const ExactTask<T>& task) {
       drop_rows<T>(order, rows, task.top, K, padded_K, task.dropout, task.first_row, weights);
     }
     const Rows<T> out = E % W ? Rows<T>{scratch.out, padded_E} : Rows<T>{task.out_NE, E, order};
-    gemm<T, Order::rows, Picked::b_and_c>(
-        {rows, padded_E, K, {weights, padded_K}, v, out, {task.base_E, 0}});
+    find_rows<T>(out, rows, scratch.out_at);
+    picked_gemm<T, Order::rows>(
+        {rows, padded_E, K, weights, padded_K, scratch.values_at, scratch.out_at, scratch.base_at});
     if (E % W)
       for (int64_t i = 0; i < rows; ++i)
         memcpy(task.out_NE + order[i] * E, scratch.out + i * padded_E, E * sizeof(T));
@@ -135,6 +123,8 @@ void exact_cluster(const ExactTask<T>& task) {
 template <class T>
 struct ExactBackwardScratch {
   T *rows, *keys_KD, *keys_DK, *values_EK, *queries, *grads, *weights, *slopes, *out, *grad_keys, *grad_values;
+  const T **keys_at, **queries_at, **grads_at, **grad_query_at;
+  T **grad_q_at, **grad_k_at, **grad_v_at;
   int32_t* numbers;
   int64_t bytes;
   ExactBackwardScratch(char* memory, int64_t D, int64_t E, int64_t K) {
@@ -152,6 +142,13 @@ struct ExactBackwardScratch {
     out = scratch.take<T>(D % W ? query_tile * padded_D : 0);
     grad_keys = scratch.take<T>(padded_K * padded_D);
     grad_values = scratch.take<T>(padded_K * padded_E);
+    keys_at = scratch.take<const T*>(K);
+    queries_at = scratch.take<const T*>(query_tile);
+    grads_at = scratch.take<const T*>(query_tile);
+    grad_query_at = scratch.take<const T*>(query_tile);
+    grad_q_at = scratch.take<T*>(query_tile);
+    grad_k_at = scratch.take<T*>(K);
+    grad_v_at = scratch.take<T*>(K);
     numbers = take_numbers(scratch, D % W || E % W ? larger_of(query_tile, padded_K) : 0);
     bytes = scratch.used;
   }
@@ -201,6 +198,11 @@ void exact_backward_cluster(const ExactBackwardTask<T>& task) {
   const Rows<T> grad_k = direct ? Rows<T>{task.grad_k_SD, D, task.top} : Rows<T>{sum_k, padded_D};
   const Rows<T> grad_v = direct ? Rows<T>{task.grad_v_SE, E, task.top} : Rows<T>{sum_v, padded_E};
 
+  find_rows<const T>(k, K, scratch.keys_at);
+  find_rows<const T>({task.grad_query_D, 0}, query_tile, scratch.grad_query_at);
+  find_rows<T>(grad_k, K, scratch.grad_k_at);
+  find_rows<T>(grad_v, K, scratch.grad_v_at);
+
   for (int64_t start = 0; start < task.members; start += query_tile) {
     const int64_t left = task.members - start, rows = left < query_tile ? left : query_tile;
     const int32_t* order = task.order + start;
@@ -219,31 +221,28 @@ void exact_backward_cluster(const ExactBackwardTask<T>& task) {
     }
     if (task.dropout.probability > 0)
       drop_rows<T>(order, rows, task.top, K, padded_K, task.dropout, task.first_row, scratch.slopes);
-    for (int64_t i = 0; i < rows; ++i) {
-      const T* weight = weights + i * padded_K;
-      T* slope = scratch.slopes + i * padded_K;
-      Vec<T> sum = {};
-      for (int64_t j = 0; j < padded_K; j += W) sum += load(weight + j) * load(slope + j);
-      const T mean = sum_lanes<T>(sum) / task.mass;
-      for (int64_t j = 0; j < padded_K; j += W)
-        store(slope + j, load(weight + j) * ((load(slope + j) - mean) * task.scale));
-    }
+    softmax_slopes<T>(rows, padded_K, weights, task.mass, task.scale, scratch.slopes);
     if (task.dropout.probability > 0) {
       if (task.kept) memcpy(scratch.weights, weights, rows * padded_K * sizeof(T));
       weights = scratch.weights;
       drop_rows<T>(order, rows, task.top, K, padded_K, task.dropout, task.first_row, scratch.weights);
     }
+    find_rows<const T>(q, rows, scratch.queries_at);
+    find_rows<const T>(grad, rows, scratch.grads_at);
     const Rows<T> grad_q = D % W ? Rows<T>{scratch.out, padded_D} : Rows<T>{task.grad_q_ND, D, order};
-    gemm<T, Order::rows, Picked::b_and_c>(
-        {rows, padded_D, K, {scratch.slopes, padded_K}, k, grad_q, {task.grad_query_D, 0}});
+    find_rows<T>(grad_q, rows, scratch.grad_q_at);
+    picked_gemm<T, Order::rows>(
+        {rows, padded_D, K, scratch.slopes, padded_K, scratch.keys_at, scratch.grad_q_at, scratch.grad_query_at});
     if (D % W)
       for (int64_t i = 0; i < rows; ++i)
         memcpy(task.grad_q_ND + order[i] * D, scratch.out + i * padded_D, D * sizeof(T));
     const bool add = direct || start > 0;
-    gemm<T, Order::columns, Picked::b_and_c>(
-        {K, padded_D, rows, {scratch.slopes, padded_K}, q, grad_k, {add ? grad_k.data : nullptr, grad_k.stride}});
-    gemm<T, Order::columns, Picked::b_and_c>(
-        {K, padded_E, rows, {weights, padded_K}, grad, grad_v, {add ? grad_v.data : nullptr, grad_v.stride}});
+    picked_gemm<T, Order::columns>(
+        {K, padded_D, rows, scratch.slopes, padded_K, scratch.queries_at, scratch.grad_k_at,
+         add ? scratch.grad_k_at : nullptr});
+    picked_gemm<T, Order::columns>(
+        {K, padded_E, rows, weights, padded_K, scratch.grads_at, scratch.grad_v_at,
+         add ? scratch.grad_v_at : nullptr});
   }
   if (task.grad_k_SD && !direct) {
     add_rows<T>(sum_k, K, D, task.top, task.grad_k_SD);

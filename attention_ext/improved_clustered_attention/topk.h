@@ -1,8 +1,9 @@
 // The K best keys of every cluster, found while the scores pass by.
 //
 // Only scores above a cluster's threshold become candidates. The first threshold is a lower bound of the K-th
-// best score: at least K segments of the first chunk have a maximum that reaches it. Later it is the K-th
-// best so far. Candidates stay in the order of their positions, which decides between equal scores.
+// best score: at least K segments of the first chunk have a maximum that reaches it. Whenever a list has grown well
+// beyond K it is cut to the K best, and what none of the others reaches becomes the threshold. Candidates stay in the
+// order of their positions, which decides between equal scores.
 #pragma once
 
 #include "../cpu/kernels.h"
@@ -59,49 +60,188 @@ T weigh_top(int64_t count, const Ordered<T>* scores, T maximum, T inverse_sum, T
 }
 
 constexpr int64_t largest_chunk = 512;
-#if VECTOR_BYTES == 64
-typedef uint16_t LaneBits;
+
+// Bit i of the result is bit `lane` of byte i.
+inline uint64_t bits_of_lane(const uint8_t* bytes, int lane) {
+#if defined(__AVX512BW__) && VECTOR_BYTES == 64
+  return _mm512_movepi8_mask(_mm512_slli_epi16(_mm512_loadu_si512(bytes), 7 - lane));
+#elif defined(__AVX2__) && VECTOR_BYTES == 32
+  uint64_t bits = 0;
+  for (int i = 0; i < 64; i += 32) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes + i));
+    bits |= static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_slli_epi16(x, 7 - lane)))) << i;
+  }
+  return bits;
+#elif defined(__SSE2__) && VECTOR_BYTES == 16
+  uint64_t bits = 0;
+  for (int i = 0; i < 64; i += 16) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + i));
+    bits |= static_cast<uint64_t>(static_cast<uint32_t>(_mm_movemask_epi8(_mm_slli_epi16(x, 7 - lane)))) << i;
+  }
+  return bits;
 #else
-typedef uint8_t LaneBits;
+  uint64_t bits = 0;
+  for (int i = 0; i < 64; ++i) bits |= static_cast<uint64_t>(bytes[i] >> lane & 1) << i;
+  return bits;
 #endif
-constexpr int64_t keys_per_word = 8 / sizeof(LaneBits);
+}
 
 template <class T>
 struct TopKeys {
   int64_t capacity;         // K and one chunk
-  T* segments;
+  T* segments;              // [chunk, W]
   T* threshold;             // of each cluster
-  Ordered<T>* scores;       // [C, capacity]
-  int32_t* positions;
+  Ordered<T>* scores;       // a list for each cluster, of scores as they are
+  int32_t* positions;       // theirs
+  bool fresh;               // no chunk has been seen
 
   void start(int64_t C, int64_t padded_C, int32_t* count_C) {
-    for (int64_t c = 0; c < padded_C; ++c) threshold[c] = -__builtin_inf();
+    for (int64_t c = 0; c < padded_C; ++c) threshold[c] = c < C ? -__builtin_inf() : __builtin_inf();
     for (int64_t c = 0; c < C; ++c) count_C[c] = 0;
+    fresh = true;
   }
 
-  // A bound that at least K of the keys exceed, for each of W clusters.
-  Vec<T> first_threshold(int64_t padded_C, int64_t K, int64_t keys, const T* from) {
+  // A bound that at least K of the keys exceed, for each cluster; as many vectors of clusters at a time as there is
+  // room for segments.
+  void first_threshold(int64_t padded_C, int64_t K, int64_t keys, const T* from) {
     constexpr int64_t W = Simd<T>::width;
-    const int64_t length = keys / (2 * K), count = (keys + length - 1) / length;
-    Vec<T> low = splat<T>(__builtin_inf()), high = -low;
+    const int64_t length = keys / (2 * K), count = (keys + length - 1) / length, room = keys / count * W;
+    for (int64_t first = 0; first < padded_C; first += room) {
+      const int64_t width = padded_C - first < room ? padded_C - first : room;
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t end = (i + 1) * length < keys ? (i + 1) * length : keys;
+        for (int64_t c = 0; c < width; c += W) {
+          const T* score = from + first + c;
+          Vec<T> top = load(score + i * length * padded_C);
+          for (int64_t s = i * length + 1; s < end; ++s) top = larger<T>(top, load(score + s * padded_C));
+          store(segments + i * width + c, top);
+        }
+      }
+      for (int64_t c = 0; c < width; c += W) {
+        Vec<T> low = splat<T>(__builtin_inf()), high = -low;
+        for (int64_t i = 0; i < count; ++i) {
+          const Vec<T> top = load(segments + i * width + c);
+          low = (top < low) ? top : low;
+          high = larger<T>(high, top);
+        }
+        for (int step = 0; step < 10; ++step) {
+          const Vec<T> middle = low * static_cast<T>(0.5) + high * static_cast<T>(0.5);
+          Mask<T> reach = {};
+          for (int64_t i = 0; i < count; ++i) reach -= load(segments + i * width + c) >= middle;
+          const Mask<T> enough = reach >= static_cast<Ordered<T>>(K);
+          low = enough ? middle : low;
+          high = enough ? high : middle;
+        }
+        const Vec<T> size = low < Vec<T>{} ? -low : low;
+        T* bound = threshold + first + c;
+        store(bound, larger<T>(load(bound), low - size * static_cast<T>(1e-6) - static_cast<T>(1e-30)));
+      }
+    }
+  }
+
+  // Keys in a word of comparisons, fewer where a chunk is shorter; a list takes at least so many more than K. Lists are
+  // an odd number of cache lines apart, so that they don't compete for the same places in the cache.
+  int64_t word_keys(int64_t K) const { return capacity - K < 64 ? capacity - K : 64; }
+  int64_t stride(int64_t K) const {
+    constexpr int64_t line = 64 / static_cast<int64_t>(sizeof(T));
+    const int64_t lines = (K + 144 + line - 1) / line | 1;
+    return lines * line < capacity ? lines * line : capacity;
+  }
+  T* list(int64_t c, int64_t K) const { return reinterpret_cast<T*>(scores) + c * stride(K); }
+  int32_t* places(int64_t c, int64_t K) const { return positions + c * stride(K); }
+
+  // Cut one cluster's candidates down to K; of equal ones the first stay.
+  int32_t cut_one(int64_t c, int64_t count, int64_t K) {
+    T* values = list(c, K);
+    Ordered<T>* from = scores + c * stride(K);
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t end = (i + 1) * length < keys ? (i + 1) * length : keys;
-      Vec<T> top = load(from + i * length * padded_C);
-      for (int64_t s = i * length + 1; s < end; ++s) top = larger<T>(top, load(from + s * padded_C));
-      store(segments + i * W, top);
-      low = (top < low) ? top : low;
-      high = larger<T>(high, top);
+      const Ordered<T> score = ordered(values[i]);
+      memcpy(from + i, &score, sizeof(score));
     }
-    for (int step = 0; step < 10; ++step) {
-      const Vec<T> middle = low * static_cast<T>(0.5) + high * static_cast<T>(0.5);
-      Mask<T> reach = {};
-      for (int64_t i = 0; i < count; ++i) reach -= load(segments + i * W) >= middle;
-      const Mask<T> enough = reach >= static_cast<Ordered<T>>(K);
-      low = enough ? middle : low;
-      high = enough ? high : middle;
+    const int64_t kept = select_top<T>(count, K, from, places(c, K));
+    T lowest = __builtin_inf();
+    for (int64_t i = 0; i < kept; ++i) {
+      const T score = score_of(from[i]);
+      lowest = score < lowest ? score : lowest;
+      memcpy(from + i, &score, sizeof(score));
     }
-    const Vec<T> size = low < Vec<T>{} ? -low : low;
-    return low - size * static_cast<T>(1e-6) - static_cast<T>(1e-30);
+    threshold[c] = lowest;
+    return static_cast<int32_t>(kept);
+  }
+
+  // The same for W clusters from c on if one has more than `limit` ≥ K: bisection as in `select_top`, of all clusters
+  // at once.
+  void cut(int64_t c, int64_t C, int64_t K, int64_t limit, int32_t* count_C) {
+    constexpr int64_t W = Simd<T>::width;
+    typedef Ordered<T> Score;
+    constexpr Score none = static_cast<Score>(static_cast<uint64_t>(1) << (8 * sizeof(Score) - 1));
+    const int64_t clusters = C - c < W ? C - c : W;
+    int32_t* const count = count_C + c;
+    int64_t most = 0;
+    for (int64_t i = 0; i < clusters; ++i) most = count[i] > most ? count[i] : most;
+    if (most <= limit) return;
+    const int64_t slots = round_up(most, 2 * W);
+    Mask<T> low = {}, reach = {};
+    if (slots + W <= stride(K) && slots <= capacity - K) {
+      for (int64_t i = 0; i < clusters; ++i) {
+        for (int64_t j = count[i]; j < slots; j += W) store(list(c + i, K) + j, splat<T>(-__builtin_inf()));
+        low[i] = count[i] > K ? ordered(threshold[c + i]) : none;
+      }
+      Mask<T> high = low;
+      for (int64_t j = 0; j < slots; j += W) {
+        Vec<T> x[W];
+        for (int64_t i = 0; i < W; ++i) x[i] = i < clusters ? load(list(c + i, K) + j) : Vec<T>{};
+        transpose_square<T>(x);
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < W; ++i) {
+          const Mask<T> bits = (Mask<T>)(x[i] + T(0));  // −0 and 0 are equal
+          const Mask<T> score = bits ^ ((bits < Mask<T>{}) & ~none);
+          store(segments + (j + i) * W, (Vec<T>)score);
+          high = (low != none) & (score > high) ? score : high;
+        }
+      }
+      while (bits_of(low < high)) {
+        const Mask<T> open = low < high, middle = (low | high) - ((low ^ high) >> 1);
+        reach = reaching(slots, middle);
+        low = open & (reach >= static_cast<Score>(K)) ? middle : low;
+        high = open & (reach <= static_cast<Score>(K)) ? middle + (reach != static_cast<Score>(K)) : high;
+      }
+      reach = reaching(slots, low);
+    }
+    for (int64_t i = 0; i < clusters; ++i) {
+      if (count[i] <= K) continue;
+      if (reach[i] != K) {
+        count[i] = cut_one(c + i, count[i], K);
+        continue;
+      }
+      T* from = list(c + i, K);
+      int32_t* at = places(c + i, K);
+      const T least = score_of(Score(low[i]));
+      int64_t kept = 0;
+      for (int64_t start = 0; start < count[i]; start += 64) {
+        uint64_t word = 0;
+        for (int64_t j = start; j < count[i] && j < start + 64; j += W)
+          word |= static_cast<uint64_t>(bits_of(load(from + j) >= least)) << (j - start);
+        for (; word; word &= word - 1) {
+          const int64_t j = start + __builtin_ctzll(word);
+          from[kept] = from[j];
+          at[kept++] = at[j];
+        }
+      }
+      count[i] = static_cast<int32_t>(kept);
+      threshold[c + i] = least;
+    }
+  }
+
+  // How many of each cluster's ordered scores, one a lane, reach its bound.
+  Mask<T> reaching(int64_t slots, Mask<T> bound) const {
+    constexpr int64_t W = Simd<T>::width;
+    Mask<T> even = {}, odd = {};
+    for (int64_t j = 0; j < slots; j += 2) {
+      even -= (Mask<T>)load(segments + j * W) >= bound;
+      odd -= (Mask<T>)load(segments + (j + 1) * W) >= bound;
+    }
+    return even + odd;
   }
 
   // Also finds each cluster's highest score among these keys.
@@ -109,48 +249,60 @@ struct TopKeys {
       int64_t C, int64_t padded_C, int64_t K, int64_t first, int64_t keys, const T* from, int32_t* count_C,
       T* highest_C) {
     constexpr int64_t W = Simd<T>::width;
-    for (int64_t c = 0; c < padded_C; c += W) {
-      Vec<T> bound = load(threshold + c);
-      if (keys >= 2 * K && count_C[c] == 0) bound = larger<T>(bound, first_threshold(padded_C, K, keys, from + c));
-      // The comparisons of all keys first, then the candidates of 64 comparisons at a time: a loop over each
-      // key's few candidates would mispredict its end every time.
-      const LaneBits lanes = static_cast<LaneBits>(C - c < W ? (1u << (C - c)) - 1 : ~0u);
-      LaneBits above[largest_chunk];
-      Vec<T> highest = splat(lowest_score<T>());
-      for (int64_t s = 0; s < keys; ++s) {
-        const Vec<T> score = load(from + s * padded_C + c);
-        above[s] = static_cast<LaneBits>(bits_of(score > bound)) & lanes;
-        highest = larger<T>(highest, score);
+    if (fresh && keys >= 2 * K) first_threshold(padded_C, K, keys, from);
+    fresh = false;
+    for (int64_t c = 0; c < padded_C; c += W) store(highest_C + c, splat(lowest_score<T>()));
+    const int64_t step = word_keys(K);
+    for (int64_t start = 0; start < keys; start += step) {
+      const int64_t left = keys - start < step ? keys - start : step;
+      for (int64_t c = 0; c < padded_C; c += W)
+        collect(
+            c, C - c < W ? C - c : W, K, first + start, left, padded_C, from + start * padded_C + c, count_C,
+            highest_C);
+    }
+    // A few more than K are no reason to choose among them: the first threshold lets through 1.3 K of a chunk.
+    for (int64_t c = 0; c < C; c += W) cut(c, C, K, K + 32, count_C);
+  }
+
+  // The candidates of W clusters among at most 64 keys. All comparisons come first, then the candidates of one cluster
+  // after the other: their number stays in a register, and a loop over each key's few candidates would mispredict its
+  // end every time.
+  inline void collect(
+      int64_t c, int64_t clusters, int64_t K, int64_t first, int64_t keys, int64_t stride_from, const T* from,
+      int32_t* count_C, T* highest_C) {
+    constexpr int64_t W = Simd<T>::width;
+    uint8_t above[W > 8 ? 2 : 1][64];
+    const Vec<T> bound = load(threshold + c);
+    Vec<T> highest = load(highest_C + c);
+    for (int64_t s = 0; s < keys; ++s) {
+      const Vec<T> score = load(from + s * stride_from);
+      const uint32_t bits = bits_of(score > bound);
+      above[0][s] = static_cast<uint8_t>(bits);
+      if constexpr (W > 8) above[1][s] = static_cast<uint8_t>(bits >> 8);
+      highest = larger<T>(highest, score);
+    }
+    store(highest_C + c, highest);
+    const int64_t most = stride(K) - word_keys(K);
+    for (int64_t i = 0; i < clusters; ++i) {
+      uint64_t word = bits_of_lane(above[i / 8], static_cast<int>(i % 8));
+      if (keys < 64) word &= (static_cast<uint64_t>(1) << keys) - 1;
+      int64_t count = count_C[c + i];
+      T* const found = list(c + i, K);
+      int32_t* const at = places(c + i, K);
+      for (; word; word &= word - 1) {
+        const int64_t s = __builtin_ctzll(word);
+        found[count] = from[s * stride_from + i];
+        at[count++] = static_cast<int32_t>(first + s);
       }
-      store(highest_C + c, highest);
-      for (int64_t s = keys; s % keys_per_word; ++s) above[s] = 0;
-      for (int64_t s = 0; s < keys; s += keys_per_word) {
-        uint64_t word;
-        memcpy(&word, above + s, sizeof(word));
-        for (; word; word &= word - 1) {
-          const int bit = __builtin_ctzll(word);
-          const int64_t key = s + bit / (64 / keys_per_word), cluster = c + bit % (64 / keys_per_word);
-          const int64_t at = cluster * capacity + count_C[cluster]++;
-          scores[at] = ordered(from[key * padded_C + cluster]);
-          positions[at] = static_cast<int32_t>(first + key);
-        }
-      }
-      for (int64_t i = c; i < C && i < c + W; ++i) {
-        if (count_C[i] <= K) continue;
-        count_C[i] = static_cast<int32_t>(
-            select_top<T>(count_C[i], K, scores + i * capacity, positions + i * capacity));
-        Ordered<T> lowest = scores[i * capacity];
-        for (int64_t j = 1; j < K; ++j)
-          lowest = scores[i * capacity + j] < lowest ? scores[i * capacity + j] : lowest;
-        threshold[i] = score_of(lowest);
-      }
+      count_C[c + i] = count > most ? cut_one(c + i, count, K) : static_cast<int32_t>(count);
     }
   }
 
-  void finish(int64_t C, int64_t K, const int32_t* count_C, Ordered<T>* scores_CK, int32_t* top_CK) const {
+  void finish(int64_t C, int64_t K, int32_t* count_C, Ordered<T>* scores_CK, int32_t* top_CK) {
+    for (int64_t c = 0; c < C; c += Simd<T>::width) cut(c, C, K, K, count_C);
     for (int64_t c = 0; c < C; ++c) {
-      memcpy(scores_CK + c * K, scores + c * capacity, count_C[c] * sizeof(Ordered<T>));
-      memcpy(top_CK + c * K, positions + c * capacity, count_C[c] * sizeof(int32_t));
+      for (int64_t i = 0; i < count_C[c]; ++i) scores_CK[c * K + i] = ordered(list(c, K)[i]);
+      memcpy(top_CK + c * K, places(c, K), count_C[c] * sizeof(int32_t));
     }
   }
 };

@@ -1,0 +1,95 @@
+// Matrix products C = A·B (+ D) with rows of B and C that lie anywhere, in the same bits as cpu/gemm.h.
+//
+// Their sums are short, over the members or the keys of one cluster, so that finding rows costs as much as the sums:
+// rows come as addresses, found once, and a block of rows takes all its columns before the next block.
+#pragma once
+
+#include "../cpu/gemm.h"
+
+namespace attention_ext {
+namespace {
+
+template <class T>
+struct PickedProduct {
+  int64_t rows, columns, K;
+  const T* a;
+  int64_t stride_a;
+  const T* const* b;
+  T* const* c;
+  const T* const* plus;  // null, or a row for each of C's
+};
+
+template <class T, Order order, int M, int V>
+inline __attribute__((always_inline)) void picked_tile(
+    const PickedProduct<T>& product, int64_t first, int64_t column) {
+  constexpr int64_t W = Simd<T>::width;
+  const int64_t stride_a = product.stride_a;
+  const T* a = product.a + first * (order == Order::rows ? stride_a : 1);
+  Vec<T> sum[M][V];
+#pragma GCC unroll 16
+  for (int i = 0; i < M; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < V; ++j) sum[i][j] = Vec<T>{};
+#pragma GCC unroll 2
+  for (int64_t k = 0; k < product.K; ++k) {
+    const T* from = product.b[k] + column;
+    Vec<T> row[V];
+#pragma GCC unroll 4
+    for (int j = 0; j < V; ++j) row[j] = load(from + j * W);
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i) {
+      const T factor = order == Order::rows ? a[i * stride_a + k] : a[k * stride_a + i];
+#pragma GCC unroll 4
+      for (int j = 0; j < V; ++j) sum[i][j] += factor * row[j];
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < M; ++i) {
+    T* to = product.c[first + i] + column;
+    if (product.plus) {
+      const T* plus = product.plus[first + i] + column;
+#pragma GCC unroll 4
+      for (int j = 0; j < V; ++j) sum[i][j] += load(plus + j * W);
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < V; ++j) store(to + j * W, sum[i][j]);
+  }
+}
+
+template <class T, Order order, int M>
+inline __attribute__((noinline)) void picked_rows_product(
+    const PickedProduct<T>& product, int64_t first, int64_t end) {
+  constexpr int64_t W = Simd<T>::width;
+  for (; first < end; first += M) {
+    int64_t column = 0;
+    for (; column + 2 * W <= product.columns; column += 2 * W) picked_tile<T, order, M, 2>(product, first, column);
+    if (column < product.columns) picked_tile<T, order, M, 1>(product, first, column);
+  }
+}
+
+template <class T, Order order, int M>
+inline void picked_height(const PickedProduct<T>& product, int64_t height, int64_t first, int64_t end) {
+  if (height == M)
+    picked_rows_product<T, order, M>(product, first, end);
+  else if constexpr (M > 1)
+    picked_height<T, order, M - 1>(product, height, first, end);
+}
+
+// In as few blocks as the registers allow, of heights that differ by one at most.
+template <class T, Order order>
+inline void picked_gemm(const PickedProduct<T>& product) {
+  constexpr int tallest = VECTOR_BYTES == 64 ? 12 : 6;
+  const int64_t blocks = (product.rows + tallest - 1) / tallest;
+  const int64_t height = product.rows / blocks, taller = product.rows % blocks * (height + 1);
+  if (taller) picked_height<T, order, tallest>(product, height + 1, 0, taller);
+  picked_height<T, order, tallest>(product, height, taller, product.rows);
+}
+
+// Addresses of picked rows; of rows that follow each other where none are picked.
+template <class T>
+void find_rows(Rows<T> rows, int64_t count, T** found) {
+  for (int64_t i = 0; i < count; ++i) found[i] = rows.data + (rows.picked ? rows.picked[i] : i) * rows.stride;
+}
+
+}  // namespace
+}  // namespace attention_ext
