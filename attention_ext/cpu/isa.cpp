@@ -26,7 +26,7 @@ namespace attention_ext {
 extern const InstructionSet ISA_TABLE;
 
 #define KERNELS(T)                                                                                    \
-  {Simd<T>::width,         hash_rows,          hash_block<T>,                                         \
+  {Simd<T>::width,         hash_rows,          hash_integers<T>,          hash_block<T>,              \
    sum_rows<T>,            dot_rows<T>,        dense_scratch<T>,                                      \
    dense_block<T>,         select_top<T>,      weigh_top<T>,              dense_backward_scratch<T>,  \
    dense_backward_block<T>,                                                                           \
@@ -35,6 +35,7 @@ extern const InstructionSet ISA_TABLE;
    window_backward_block<T>}
 
 const InstructionSet ISA_TABLE = {
-    ISA_NAME, KERNELS(float), KERNELS(double), {slice_queries, slice_bytes, slice, assign_block}};
+    ISA_NAME, KERNELS(float), KERNELS(double), {slice_queries, most_members, slice_bytes, slice, assign_block,
+                                                 update_centroids}};
 
 }  // namespace attention_ext

@@ -94,11 +94,14 @@ struct HashTask {
   int64_t rows, D, bits;
   const T* x;
   int64_t stride_x;
-  const T* planes_DP;        // transposed and padded
+  const T* planes_DP;        // transposed and padded, if products are taken in T
   const T* largest_P;        // largest magnitude in each plane, padded
   const double* planes_PD;   // what decides when T cannot
+  const int32_t* pairs_JP;   // if products are taken in integers: quantised planes (hashing/hash.h), two numbers in one
+  const int32_t* bounds_P;   // what their products must exceed
+  float norm;                // the 1-norm that rows are scaled to
   int64_t* hashes;
-  T* scratch;                // hash_rows × padded(bits)
+  T* scratch;                // hash_rows × the larger of padded(bits) and padded_pairs(D)
 };
 
 // Assignment of one block of queries, and the change of its clusters' bit counts.
@@ -110,10 +113,18 @@ struct AssignTask {
   const uint8_t* changed_C;    // centroids that are not those of the last assignment
   bool first;                  // there was none
   int32_t* groups;             // in: the last assignment, −1 for none; out: this one
-  uint8_t* distances;          // of queries to their centroids, as it was when they were assigned
-  uint64_t* counters_C;        // [C, levels]: bit p of level i is bit i of "members with bit p"
-  int32_t* members_C;
-  int64_t levels;
+  uint8_t* distances;          // [queries rounded up to `block`], to their centroids; kept from pass to pass, as is
+  uint16_t* patterns_C;        // [C, 21], what was looked up for the centroids
+  int16_t* counters_C;         // [C, 64], 0 before the first pass: bits of the members, at most `most_members`
+};
+
+// New centroids from the counters of a sequence's blocks, for some clusters.
+struct UpdateTask {
+  int64_t first, end;
+  int64_t blocks, stride;      // between the counters of one block and those of the next
+  const int16_t* counters_C;
+  int64_t* centroids_C;
+  uint8_t* changed_C;
 };
 
 template <class T>
@@ -253,7 +264,10 @@ struct Kernels {
 
   int64_t padded(int64_t n) const { return (n + width - 1) / width * width; }
 
+  int64_t padded_pairs(int64_t D) const { return (D + 2 * width - 1) / (2 * width) * width; }
+
   int64_t hash_rows;
+  bool hash_integers;  // offered
   void (*hash)(const HashTask<T>&);
 
   // sum[size] += Σ of chosen rows, times weights if given; Σ of chosen rows' products.
@@ -286,9 +300,11 @@ struct Kernels {
 
 struct WordKernels {
   int64_t block;  // queries in one slice: lanes of one bit plane
+  int64_t most_members;  // queries in one block
   int64_t (*slice_bytes)(int64_t queries);
   void (*slice)(int64_t queries, const int64_t* hashes, uint64_t* planes);
   bool (*assign)(const AssignTask&);  // whether any group changed
+  void (*update)(const UpdateTask&);
 };
 
 struct InstructionSet {

@@ -8,27 +8,69 @@
 namespace attention_ext {
 namespace {
 
+// Planes in 16-bit integers, as hashing/hash.h multiplies them: a lane holds elements d and d + width of one plane.
+struct Quantised {
+  std::vector<int32_t> pairs_JP, bounds_P;
+  float norm;
+};
+
+constexpr int64_t most_quantised = 512;  // above, too few products would be sure
+
+Quantised quantise(const double* planes_PD, int64_t P, int64_t D, int64_t width, int64_t pairs) {
+  const int64_t columns = (P + 2 * width - 1) / (2 * width) * 2 * width;
+  // Both quantisations err: in x by t·‖p‖₁ ~ √D, in the planes by the norm. This divides 31 bits about evenly.
+  const double norm = std::floor(24576 * std::sqrt(static_cast<double>(D)));
+  const double sum = norm * (1 + std::ldexp(1.0, -13)) + D;  // of a row's magnitudes, at most
+  const double most = std::min(32767.0, std::floor(2147483647.0 / sum));
+  Quantised result = {std::vector<int32_t>(pairs * columns), std::vector<int32_t>(columns, INT32_MAX),
+                      static_cast<float>(norm)};
+  for (int64_t p = 0; p < P; ++p) {
+    const double* plane = planes_PD + p * D;
+    double largest = 0, size = 0;
+    for (int64_t d = 0; d < D; ++d) {
+      largest = std::max(largest, std::abs(plane[d]));
+      size += std::abs(plane[d]);
+    }
+    if (!(largest > 1e-200 && size < 1e200)) continue;  // float64 decides
+    const double scale = most / largest;
+    const double error = (0.5 + std::ldexp(1.0, -9)) * scale * size + (0.5 + std::ldexp(1.0, -30)) * sum;
+    result.bounds_P[p] = static_cast<int32_t>(error) + 2;  // rounded up, and one
+    for (int64_t d = 0; d < D; ++d) {
+      const int32_t number = static_cast<int32_t>(plane[d] * scale + 32768.5) - 32768;
+      const bool high = d / width % 2;
+      int32_t& pair = result.pairs_JP[(d / (2 * width) * width + d % width) * columns + p];
+      pair |= high ? static_cast<int32_t>(static_cast<uint32_t>(number) << 16) : number & 0xffff;
+    }
+  }
+  return result;
+}
+
 template <class T>
 void hash_all(const Tensor& x_BHND, const Tensor& planes_PD, int64_t* hashes_BHN) {
   const Kernels<T>& kernel = kernels<T>();
   const int64_t B = x_BHND.size(0), H = x_BHND.size(1), N = x_BHND.size(2), D = x_BHND.size(3);
   const int64_t bits = planes_PD.size(0), padded = kernel.padded(bits);
   const double* planes = static_cast<const double*>(planes_PD.const_data_ptr());
-  std::vector<T> transposed(D * padded, 0), largest(padded, 0);
+  const bool integers = kernel.hash_integers && D <= most_quantised;
+  Quantised quantised;
+  if (integers) quantised = quantise(planes, bits, D, kernel.width, kernel.padded_pairs(D));
+  std::vector<T> transposed(integers ? 0 : D * padded, 0), largest(padded, 0);
   for (int64_t p = 0; p < bits; ++p)
     for (int64_t d = 0; d < D; ++d) {
-      transposed[d * padded + p] = static_cast<T>(planes[p * D + d]);
-      largest[p] = std::max(largest[p], std::abs(transposed[d * padded + p]));
+      const T value = static_cast<T>(planes[p * D + d]);
+      if (!integers) transposed[d * padded + p] = value;
+      largest[p] = std::max(largest[p], std::abs(value));
     }
   const View<T> x(x_BHND);
   const int64_t blocks = (N + kernel.hash_rows - 1) / kernel.hash_rows;
-  const int64_t bytes = kernel.hash_rows * padded * static_cast<int64_t>(sizeof(T));
+  const int64_t columns = integers ? kernel.padded_pairs(D) : padded;
+  const int64_t bytes = kernel.hash_rows * columns * static_cast<int64_t>(sizeof(T));
   parallel_with_scratch(B * H * blocks, bytes, [&](int64_t task, char* scratch) {
     const int64_t head = task / blocks, start = task % blocks * kernel.hash_rows;
     kernel.hash(
         {std::min(kernel.hash_rows, N - start), D, bits, x.head(head / H, head % H) + start * x.stride_n,
-         x.stride_n, transposed.data(), largest.data(), planes, hashes_BHN + head * N + start,
-         reinterpret_cast<T*>(scratch)});
+         x.stride_n, transposed.data(), largest.data(), planes, integers ? quantised.pairs_JP.data() : nullptr,
+         quantised.bounds_P.data(), quantised.norm, hashes_BHN + head * N + start, reinterpret_cast<T*>(scratch)});
   });
 }
 

@@ -1,4 +1,7 @@
 // Signs of projections: a small matrix product, then one comparison per vector of planes.
+//
+// Products are taken in 16-bit integers, two multiply-adds a lane, or in floating point; what lies too near to zero to
+// be sure of is taken again in float64.
 #pragma once
 
 #include "../cpu/gemm.h"
@@ -15,9 +18,191 @@ inline bool above_zero(const float* x, const double* plane, int64_t D) {
   return product > 0;
 }
 
+// The same with sums in several lanes, where their order cannot matter.
+inline bool above_zero(const float* x, const double* plane, int64_t D, double norm, double largest) {
+  typedef float Half __attribute__((vector_size(VECTOR_BYTES / 2)));
+  constexpr int64_t W = Simd<double>::width;
+  Vec<double> sums = {};
+  int64_t d = 0;
+  for (; d + W <= D; d += W) {
+    Half part;
+    memcpy(&part, x + d, sizeof(part));
+    sums += __builtin_convertvector(part, Vec<double>) * load(plane + d);
+  }
+  double sum = sum_lanes<double>(sums);
+  for (; d < D; ++d) sum += static_cast<double>(x[d]) * plane[d];
+  const double unit = 1.1102230246251565e-16;  // 2⁻⁵³; see below: this sum and the other's error, each doubled
+  if (largest > 1e-30 && __builtin_fabs(sum) > 4 * static_cast<double>(D + 2) * unit * norm * largest) return sum > 0;
+  return above_zero(x, plane, D);
+}
+
+// Is there an instruction that multiplies pairs of 16-bit numbers and adds the two products?
+template <class T>
+constexpr bool hash_integers = false;
+
+#if defined(__SSE2__)
+template <>
+constexpr bool hash_integers<float> = true;
+
+// Lane by lane: the products of the low and of the high halves, added.
+inline __attribute__((always_inline)) Mask<float> multiply_pairs(Mask<float> a, Mask<float> b) {
+#if VECTOR_BYTES == 64 && defined(__AVX512BW__)
+  return (Mask<float>)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif VECTOR_BYTES == 32 && defined(__AVX2__)
+  return (Mask<float>)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif VECTOR_BYTES == 16
+  return (Mask<float>)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#else
+  return (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
+template <int step, class F>
+inline __attribute__((always_inline)) Vec<float> fold(Vec<float> a, Vec<float> b, const F& f) {
+  Mask<float> first, second;
+  for (int i = 0; i < Simd<float>::width; ++i) {
+    const int from = i & step ? static_cast<int>(Simd<float>::width) : 0;
+    first[i] = from + (i & ~step), second[i] = from + (i | step);
+  }
+  return f(__builtin_shuffle(a, b, first), __builtin_shuffle(a, b, second));
+}
+
+// One lane of the result for each of as many vectors as there are lanes: what f makes of all the vector's lanes.
+template <class F>
+inline __attribute__((always_inline)) Vec<float> fold_lanes(Vec<float>* x, const F& f) {
+  constexpr int W = Simd<float>::width;
+  for (int i = 0; i < W; i += 2) x[i] = fold<1>(x[i], x[i + 1], f);
+  for (int i = 0; i < W; i += 4) x[i] = fold<2>(x[i], x[i + 2], f);
+  if constexpr (W > 4)
+    for (int i = 0; i < W; i += 8) x[i] = fold<4>(x[i], x[i + 4], f);
+  if constexpr (W > 8) x[0] = fold<8>(x[0], x[8], f);
+  return x[0];
+}
+
+// Rows as 16-bit integers, element d and d + W of every 2·W together; their norms. A row is scaled to the norm given,
+// or to where its largest element is 32,767.
+inline void quantise(const HashTask<float>& task, int64_t pairs, int32_t* pairs_NJ, float* norms) {
+  constexpr int64_t W = Simd<float>::width;
+  const float shift = 12582912.0f;  // 1.5 · 2²³: adding it rounds to an integer, held in the low bits
+  const int64_t whole = task.D / (2 * W) * W, rest = task.D - 2 * whole;
+  for (int64_t start = 0; start < task.rows; start += W) {
+    Vec<float> sums[W], largest[W], tails[W][2];
+    for (int64_t i = 0; i < W; ++i) {
+      sums[i] = largest[i] = tails[i][0] = tails[i][1] = Vec<float>{};
+      if (start + i >= task.rows) continue;
+      const float* x = task.x + (start + i) * task.stride_x;
+      if (rest) memcpy(tails[i], x + 2 * whole, rest * sizeof(float));
+      const auto take = [&](Vec<float> values) {
+        const Vec<float> size = (Vec<float>)((Mask<float>)values & 0x7fffffff);
+        sums[i] += size;
+        largest[i] = larger<float>(largest[i], size);
+      };
+      for (int64_t d = 0; d < 2 * whole; d += W) take(load(x + d));
+      if (rest) take(tails[i][0]), take(tails[i][1]);
+    }
+    const Vec<float> norm = fold_lanes(sums, [](Vec<float> a, Vec<float> b) { return a + b; });
+    const Vec<float> most = fold_lanes(largest, [](Vec<float> a, Vec<float> b) { return larger<float>(a, b); });
+    const Vec<float> by_norm = task.norm / norm, by_most = 32767.0f / most;
+    const Vec<float> scales = by_norm < by_most ? by_norm : by_most;
+    store(norms + start, norm);
+    for (int64_t i = 0; i < W && start + i < task.rows; ++i) {
+      const float* x = task.x + (start + i) * task.stride_x;
+      int32_t* out = pairs_NJ + (start + i) * pairs;
+      const float scale = scales[i];
+      const auto put = [&](int64_t at, Vec<float> low, Vec<float> high) {
+        const Mask<float> a = (Mask<float>)(low * scale + shift), b = (Mask<float>)(high * scale + shift);
+        const Mask<float> both = (a & 0xffff) | (b << 16);
+        memcpy(out + at, &both, sizeof(both));
+      };
+      for (int64_t j = 0; j < whole; j += W) put(j, load(x + 2 * j), load(x + 2 * j + W));
+      if (rest) put(whole, tails[i][0], tails[i][1]);
+    }
+  }
+}
+
+// Products of some rows with all planes: the bits of those above their bound, and which lie beyond it on either side.
+template <int M>
+inline __attribute__((noinline)) void hash_tile(
+    int64_t pairs, int64_t columns, const int32_t* pairs_MJ, const int32_t* pairs_JP, const int32_t* bounds_P,
+    uint64_t* above_M, uint64_t* sure_M) {
+  constexpr int64_t W = Simd<float>::width;
+  const auto load_pairs = [](const int32_t* from) {
+    Mask<float> x;
+    memcpy(&x, from, sizeof(x));
+    return x;
+  };
+  for (int i = 0; i < M; ++i) above_M[i] = sure_M[i] = 0;
+  for (int64_t column = 0; column < columns; column += 2 * W) {
+    Mask<float> sum[M][2];
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i) sum[i][0] = sum[i][1] = Mask<float>{};
+    const int32_t* planes = pairs_JP + column;
+#pragma GCC unroll 2
+    for (int64_t j = 0; j < pairs; ++j, planes += columns) {
+      const Mask<float> first = load_pairs(planes), second = load_pairs(planes + W);
+#pragma GCC unroll 16
+      for (int i = 0; i < M; ++i) {
+        const Mask<float> x = pairs_MJ[i * pairs + j] - Mask<float>{};
+        sum[i][0] += multiply_pairs(x, first);
+        sum[i][1] += multiply_pairs(x, second);
+      }
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      const Mask<float> bound = load_pairs(bounds_P + column + v * W);
+#pragma GCC unroll 16
+      for (int i = 0; i < M; ++i) {
+        const uint64_t above = bits_of(sum[i][v] > bound), below = bits_of(-bound > sum[i][v]);
+        above_M[i] |= above << (column + v * W);
+        sure_M[i] |= (above | below) << (column + v * W);
+      }
+    }
+  }
+}
+
+// Row x is s·x + e in integers, plane p is t·p + f. With |e| ≤ ½ + 2⁻⁹ (the product is rounded before it is rounded to
+// an integer) and |f| ≤ ½ + 2⁻³⁰ the sum of products differs from s·t·x·p by Σ e·t·p + Σ (s·x + e)·f, at most
+//   (½ + 2⁻⁹)·t·‖p‖₁ + (½ + 2⁻³⁰)·(‖s·x‖₁ + D),
+// the bound but for one that is added to it, and ‖s·x‖₁ at most the given norm times 1 + 2⁻¹³. The planes' t is such
+// that no sum exceeds 2³¹ (see hashing/cpu.cpp). What is beyond the bound is no nearer to zero than 2⁻³¹·‖x‖₁·‖p‖∞:
+// float64 sums find the same sign.
+inline void hash_by_integers(const HashTask<float>& task) {
+  constexpr int64_t W = Simd<float>::width;
+  constexpr int M = VECTOR_BYTES == 64 ? 12 : 6;
+  static_assert(hash_rows % M == 0 && hash_rows % W == 0, "no rows are left over");
+  const int64_t pairs = round_up(task.D, 2 * W) / 2, columns = round_up(task.bits, 2 * W);
+  const uint64_t used = (1ull << task.bits) - 1;
+  int32_t* pairs_NJ = reinterpret_cast<int32_t*>(task.scratch);
+  float norms[hash_rows];
+  quantise(task, pairs, pairs_NJ, norms);
+  const int64_t end = round_up(task.rows, M);
+  memset(pairs_NJ + task.rows * pairs, 0, (end - task.rows) * pairs * sizeof(int32_t));
+  for (int64_t start = 0; start < end; start += M) {
+    uint64_t above_M[M], sure_M[M];
+    hash_tile<M>(pairs, columns, pairs_NJ + start * pairs, task.pairs_JP, task.bounds_P, above_M, sure_M);
+    for (int64_t i = start; i < start + M && i < task.rows; ++i) {
+      const float* x = task.x + i * task.stride_x;
+      const float norm = norms[i];
+      const bool usable = norm > 1e-30f && norm < 1e30f;  // neither does the scale overflow, nor is it NaN
+      uint64_t hash = usable ? above_M[i - start] : 0;
+      uint64_t left = usable ? ~sure_M[i - start] & used : norm == 0 ? 0 : used;
+      for (; left; left &= left - 1) {
+        const int p = __builtin_ctzll(left);
+        const bool above = above_zero(x, task.planes_PD + p * task.D, task.D, norm, task.largest_P[p]);
+        hash |= static_cast<uint64_t>(above) << p;
+      }
+      task.hashes[i] = static_cast<int64_t>(hash & used);
+    }
+  }
+}
+#endif
+
 // A sum of D products differs from the true one by at most γ·Σ|x||p| ≤ γ·‖x‖₁·‖p‖∞, γ = D·u / (1 − D·u), in
 // whatever order it is taken; what is nearer to zero than this is decided in double precision, and so is NaN.
 inline void hash_block(const HashTask<float>& task, Simd<float>::Vec) {
+#if defined(__SSE2__)
+  if (task.pairs_JP) return hash_by_integers(task);
+#endif
   constexpr int64_t W = Simd<float>::width;
   const int64_t padded = round_up(task.bits, W);
   const float unit = 5.9604645e-8f;  // 2⁻²⁴

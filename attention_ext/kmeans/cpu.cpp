@@ -1,6 +1,8 @@
 // K-means in Hamming space on the CPU: assignment in parallel over blocks of queries, majorities over clusters.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <utility>
 
 #include "../common.h"
 #include "../cpu/kernels.h"
@@ -8,70 +10,79 @@
 namespace attention_ext {
 namespace {
 
-struct Block {
-  int64_t sequence, start, queries;
-  std::vector<uint64_t> planes;
-  std::vector<uint8_t> distances;
-  std::vector<uint64_t> counters_C;  // of members in this block
-  std::vector<int32_t> members_C;
-  bool changed;
+constexpr int64_t patterns = 21;           // of one centroid
+constexpr int64_t clusters_in_a_task = 16;  // of the update
+
+int64_t in_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// What lies in memory for a sequence of some size, and for each of its blocks.
+struct Sizes {
+  int64_t C, blocks, queries;  // in a block, but for the last
+  int64_t planes, distances, patterns_C, counters_C, block;
+  int64_t centroids_C, changed_C, sequence;
+  Sizes(const WordKernels& kernel, int64_t clusters, int64_t n, int64_t block_queries)
+      : C(clusters), blocks((n + block_queries - 1) / block_queries), queries(block_queries) {
+    const int64_t most = std::min(queries, n);
+    planes = in_lines(kernel.slice_bytes(most));
+    distances = (most + kernel.block - 1) / kernel.block * kernel.block;
+    patterns_C = in_lines(C * patterns * sizeof(uint16_t));
+    counters_C = C * 64 * sizeof(int16_t);
+    block = planes + distances + patterns_C + counters_C;
+    centroids_C = in_lines(C * sizeof(int64_t));
+    changed_C = in_lines(C);
+    sequence = blocks * block + centroids_C + changed_C;
+  }
 };
 
 struct Sequence {
-  int64_t n, first_block, blocks, levels;
-  std::vector<int64_t> centroids_C;
-  std::vector<uint8_t> changed_C;  // by the last update
-  bool first;                      // nothing is assigned yet
-  bool done;
+  const int64_t* hashes;
+  int32_t* groups;
+  int64_t n;
+  Sizes sizes;
+  char* memory = nullptr;
+  bool first = true;  // nothing is assigned yet
+  bool done = false;
+  std::vector<uint8_t> moved;  // by block
+
+  int64_t* centroids_C() const { return reinterpret_cast<int64_t*>(memory + sizes.blocks * sizes.block); }
+  uint8_t* changed_C() const { return reinterpret_cast<uint8_t*>(centroids_C()) + sizes.centroids_C; }
+
+  void start() {
+    for (int64_t j = 0; j < sizes.C; ++j) centroids_C()[j] = hashes[j * n / sizes.C];
+    std::memset(changed_C(), 1, sizes.C);
+    moved.assign(sizes.blocks, 0);
+  }
+
+  void assign(const WordKernels& kernel, int64_t i) {
+    if (done) return;
+    const int64_t start = i * sizes.queries, queries = std::min(sizes.queries, n - start);
+    char* planes = memory + i * sizes.block;
+    char *distances = planes + sizes.planes, *patterns_C = distances + sizes.distances;
+    char* counters_C = patterns_C + sizes.patterns_C;
+    if (first) {
+      std::memset(counters_C, 0, sizes.counters_C);
+      kernel.slice(queries, hashes + start, reinterpret_cast<uint64_t*>(planes));
+    }
+    moved[i] = kernel.assign(
+        {queries, sizes.C, reinterpret_cast<const uint64_t*>(planes), hashes + start, centroids_C(), changed_C(),
+         first, groups + start, reinterpret_cast<uint8_t*>(distances), reinterpret_cast<uint16_t*>(patterns_C),
+         reinterpret_cast<int16_t*>(counters_C)});
+  }
+
+  // Nothing moved: neither would anything in a further iteration.
+  void note_end() {
+    done |= std::none_of(moved.begin(), moved.end(), [](uint8_t any) { return any; });
+    first = false;
+  }
+
+  void update(const WordKernels& kernel, int64_t begin, int64_t end) {
+    if (done) return;
+    const char* counters_C = memory + sizes.planes + sizes.distances + sizes.patterns_C;
+    kernel.update(
+        {begin, end, sizes.blocks, sizes.block / static_cast<int64_t>(sizeof(int16_t)),
+         reinterpret_cast<const int16_t*>(counters_C), centroids_C(), changed_C()});
+  }
 };
-
-int64_t bits_of_count(int64_t n) {
-  int64_t bits = 1;
-  while (n >> bits) ++bits;
-  return bits;
-}
-
-// total += counters, numbers that lie bit by bit.
-void add_counters(uint64_t* total, const uint64_t* counters, int64_t levels) {
-  uint64_t carry = 0;
-  for (int64_t i = 0; i < levels; ++i) {
-    const uint64_t half = total[i] ^ counters[i], both = total[i] & counters[i];
-    total[i] = half ^ carry;
-    carry = both | (half & carry);
-  }
-}
-
-// Bit p of the result: more than half of the members have bit p.
-uint64_t majority(const uint64_t* counters, int64_t levels, int64_t members) {
-  uint64_t above = 0, level = ~0ull;
-  for (int64_t i = levels - 1; i >= 0; --i) {
-    const uint64_t half = (members / 2) >> i & 1 ? ~0ull : 0;
-    above |= level & counters[i] & ~half;
-    level &= ~(counters[i] ^ half);
-  }
-  return above;
-}
-
-void update_centroid(Sequence& sequence, const std::vector<Block>& blocks, int64_t c) {
-  uint64_t total[64] = {};
-  int64_t members = 0;
-  for (int64_t i = 0; i < sequence.blocks; ++i) {
-    const Block& block = blocks[sequence.first_block + i];
-    members += block.members_C[c];
-    add_counters(total, block.counters_C.data() + c * sequence.levels, sequence.levels);
-  }
-  const int64_t before = sequence.centroids_C[c];
-  if (members) sequence.centroids_C[c] = static_cast<int64_t>(majority(total, sequence.levels, members));
-  sequence.changed_C[c] = sequence.centroids_C[c] != before;
-}
-
-// Nothing moved: neither would anything in a further iteration.
-void note_end(Sequence& sequence, const std::vector<Block>& blocks) {
-  bool changed = false;
-  for (int64_t i = 0; i < sequence.blocks; ++i) changed |= blocks[sequence.first_block + i].changed;
-  sequence.done |= !changed;
-  sequence.first = false;
-}
 
 Tensor hamming_kmeans(
     const Tensor& hashes, const Tensor& lengths, int64_t clusters, int64_t iterations, int64_t bits) {
@@ -91,67 +102,54 @@ Tensor hamming_kmeans(
   const WordKernels& kernel = instruction_set().words;
   const int64_t threads = torch::stable::get_num_threads();
   const bool split = B * H < threads;
-  std::vector<Sequence> sequences(B * H);
-  std::vector<Block> blocks;
+  std::vector<Sequence> sequences;
   for (int64_t s = 0; s < B * H; ++s) {
     const int64_t n = length_B[s / H];
-    Sequence& sequence = sequences[s];
-    sequence = {n, static_cast<int64_t>(blocks.size()), 0, 0, {}, {}, true, n <= clusters};
-    if (sequence.done) {
-      for (int64_t i = 0; i < n; ++i) groups_BHN[s * N + i] = static_cast<int32_t>(i);
+    if (n <= clusters) {
+      std::iota(groups_BHN + s * N, groups_BHN + s * N + n, 0);
       continue;
     }
-    for (int64_t j = 0; j < clusters; ++j) sequence.centroids_C.push_back(hashes_BHN[s * N + j * n / clusters]);
-    sequence.changed_C.assign(clusters, 1);
     // Counts are integers: no split into blocks can change the result.
-    const int64_t parts = std::min<int64_t>(threads, 16), share = (n + parts - 1) / parts + kernel.block - 1;
-    const int64_t size = split ? std::max<int64_t>(1024, share / kernel.block * kernel.block) : n;
-    sequence.levels = bits_of_count(n);
-    for (int64_t start = 0; start < n; start += size, ++sequence.blocks)
-      blocks.push_back({s, start, std::min(size, n - start), {}, {}, {}, {}, false});
+    const int64_t parts = split ? std::min<int64_t>(threads, 16) : 1;
+    const int64_t share = std::max<int64_t>(1024, (n + parts - 1) / parts), most = kernel.most_members;
+    const int64_t size = std::min(share + kernel.block - 1, most) / kernel.block * kernel.block;
+    sequences.push_back({hashes_BHN + s * N, groups_BHN + s * N, n, {kernel, clusters, n, size}});
   }
-  const int64_t count = static_cast<int64_t>(blocks.size());
-  const auto prepare = [&](int64_t i) {
-    Block& block = blocks[i];
-    block.distances.resize(block.queries);
-    block.planes.resize(kernel.slice_bytes(block.queries) / 8);
-    block.counters_C.assign(clusters * sequences[block.sequence].levels, 0);
-    block.members_C.assign(clusters, 0);
-    kernel.slice(block.queries, hashes_BHN + block.sequence * N + block.start, block.planes.data());
-  };
-  const auto assign = [&](int64_t i) {
-    Block& block = blocks[i];
-    const Sequence& sequence = sequences[block.sequence];
-    if (sequence.done) return;
-    const int64_t first = block.sequence * N + block.start;
-    block.changed = kernel.assign(
-        {block.queries, clusters, block.planes.data(), hashes_BHN + first, sequence.centroids_C.data(),
-         sequence.changed_C.data(), sequence.first, groups_BHN + first, block.distances.data(),
-         block.counters_C.data(), block.members_C.data(), sequence.levels});
-  };
-  const auto update = [&](int64_t i) {
-    Sequence& sequence = sequences[i / clusters];
-    if (!sequence.done) update_centroid(sequence, blocks, i % clusters);
-  };
   if (!split) {
-    parallel(count, [&](int64_t i) {  // a block is a sequence: no thread waits for another
-      const int64_t s = blocks[i].sequence;
-      prepare(i);
-      assign(i);
-      for (int64_t iteration = 1; iteration < iterations && !sequences[s].done; ++iteration) {
-        note_end(sequences[s], blocks);
-        for (int64_t c = 0; c < clusters; ++c) update(s * clusters + c);
-        assign(i);
+    int64_t bytes = 0;
+    for (const Sequence& sequence : sequences) bytes = std::max(bytes, sequence.sizes.sequence);
+    parallel_with_scratch(sequences.size(), bytes, [&](int64_t s, char* scratch) {
+      Sequence& sequence = sequences[s];  // no thread waits for another
+      sequence.memory = scratch;
+      sequence.start();
+      for (int64_t iteration = 0; iteration < iterations && !sequence.done; ++iteration) {
+        if (iteration) sequence.update(kernel, 0, clusters);
+        for (int64_t i = 0; i < sequence.sizes.blocks; ++i) sequence.assign(kernel, i);
+        sequence.note_end();
       }
     });
     return groups;
   }
-  parallel(count, prepare);
-  parallel(count, assign);
-  for (int64_t iteration = 1; iteration < iterations; ++iteration) {
-    for (Sequence& sequence : sequences) note_end(sequence, blocks);
-    parallel(B * H * clusters, update);
-    parallel(count, assign);
+  int64_t bytes = 64;
+  for (const Sequence& sequence : sequences) bytes += sequence.sizes.sequence;
+  const std::unique_ptr<char[]> memory(new char[bytes]);
+  char* free = memory.get() + (64 - reinterpret_cast<uintptr_t>(memory.get()) % 64) % 64;
+  std::vector<std::pair<int64_t, int64_t>> blocks;  // sequence and block
+  for (Sequence& sequence : sequences) {
+    sequence.memory = free;
+    free += sequence.sizes.sequence;
+    sequence.start();
+    for (int64_t i = 0; i < sequence.sizes.blocks; ++i) blocks.push_back({&sequence - sequences.data(), i});
+  }
+  const int64_t parts = (clusters + clusters_in_a_task - 1) / clusters_in_a_task;
+  for (int64_t iteration = 0; iteration < iterations; ++iteration) {
+    if (iteration)
+      parallel(sequences.size() * parts, [&](int64_t i) {
+        const int64_t begin = i % parts * clusters_in_a_task;
+        sequences[i / parts].update(kernel, begin, std::min(begin + clusters_in_a_task, clusters));
+      });
+    parallel(blocks.size(), [&](int64_t i) { sequences[blocks[i].first].assign(kernel, blocks[i].second); });
+    for (Sequence& sequence : sequences) sequence.note_end();
   }
   return groups;
 }

@@ -36,18 +36,60 @@ def test_hashes(shape: tuple[int, ...], bits: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("each_set")
-def test_hashes_next_to_a_plane() -> None:
+@pytest.mark.parametrize("size", [3, 63, 64, 65, 256, 600])
+def test_hashes_next_to_a_plane(size: int) -> None:
     """Products that float32 sums to the wrong sign: the kernel must notice and take them in float64."""
     g = torch.Generator().manual_seed(5)
-    planes = torch.randn(63, 64, generator=g)
-    x = torch.randn(1, 1, 4000, 64, generator=g)
-    along = planes[torch.arange(4000) % 63]
+    planes = torch.randn(63, size, generator=g)
+    x = torch.randn(1, 1, 2000, size, generator=g)
+    along = planes[torch.arange(2000) % 63]
     x -= (x * along).sum(-1, keepdim=True) / (along * along).sum(-1, keepdim=True) * along
     exact = hash_reference.hash_sign(x, planes)
     place = 1 << torch.arange(63)
     single = torch.where(x @ planes.T > 0, place, 0).sum(-1)
     assert not torch.equal(single, exact)  # else this test shows nothing
     assert torch.equal(hash_native.hash_sign(x, planes), exact)
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("size", [1, 2, 3, 17, 63, 64, 65, 256])
+def test_hashes_of_integers(size: int) -> None:
+    """Products −1, 0 and 1 of large vectors, exact in integers: any quantisation is too coarse."""
+    g = torch.Generator().manual_seed(size)
+    planes = torch.randint(-300, 301, (63, size), generator=g)
+    planes[:, 0] = 1
+    x = torch.randint(-200, 201, (63 * 6, size), generator=g)
+    near = torch.arange(len(x))
+    x[:, 0] = 0
+    x[:, 0] = near // 63 % 3 - 1 - (x * planes[near % 63]).sum(-1)
+    products = x @ planes.T
+    expected = torch.where(products > 0, 1 << torch.arange(63), 0).sum(-1)
+    for scale in (1.0, 2.0**-140, 2.0**90):  # exact in float32 but for the smallest
+        scaled = (x.double() * scale).float()
+        kept = (scaled.double() == x.double() * scale).all(-1)
+        assert kept.sum() > 20
+        found = hash_native.hash_sign(scaled[None, None], planes.float())
+        assert torch.equal(found[0, 0][kept], expected[kept])
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("size", [3, 64, 65])
+def test_hashes_of_uneven_vectors(size: int) -> None:
+    """Rows and planes of any scale side by side, single large elements, zeros, infinities."""
+    g = torch.Generator().manual_seed(size)
+    x = torch.randn(1, 2, 400, size, generator=g)
+    x[0, 0] *= 10.0 ** torch.randint(-42, 36, (400, 1), generator=g)
+    x[0, 1, torch.arange(200), torch.randint(size, (200,), generator=g)] *= 1e6
+    x[0, 1, 200:220] = 0
+    x[0, 1, torch.arange(220, 240), torch.randint(size, (20,), generator=g)] = torch.inf
+    x[0, 1, 240:300] *= torch.rand(60, size, generator=g) < 0.1
+    planes = torch.randn(63, size, generator=g).double()
+    planes[:40] *= 10.0 ** torch.randint(-250, 150, (40, 1), generator=g)
+    planes[40:50, 0] *= 1e5
+    planes[50:52] = 0
+    assert torch.equal(hash_native.hash_sign(x, planes), hash_reference.hash_sign(x, planes))
+    x[0, 0, 5, 0] = torch.nan
+    hash_native.hash_sign(x, planes)  # whatever it is
 
 
 @pytest.mark.usefixtures("each_set")
@@ -73,7 +115,7 @@ def random_hashes(shape: tuple[int, ...], bits: int, seed: int) -> torch.Tensor:
 
 
 @pytest.mark.usefixtures("each_set")
-@pytest.mark.parametrize("clusters", [1, 2, 31, 33, 100, 129, 1024])
+@pytest.mark.parametrize("clusters", [1, 2, 31, 32, 33, 100, 127, 128, 129, 1024])
 @pytest.mark.parametrize("iterations", [1, 2, 10])
 def test_groups(clusters: int, iterations: int) -> None:
     """Lengths 0, 1, C ± 1, a prime, full; in one batch."""
@@ -95,7 +137,7 @@ def test_groups_full_of_ties(bits: int) -> None:
 
 
 @pytest.mark.usefixtures("each_set")
-@pytest.mark.parametrize("clusters", [9, 60, 200])
+@pytest.mark.parametrize("clusters", [9, 32, 60, 128, 200])
 def test_groups_that_settle_slowly(clusters: int) -> None:
     """Loose groups: in late iterations some centroids change and some don't, some queries' move away."""
     centres = random_hashes((1, 2, clusters), 63, 5)
@@ -124,6 +166,27 @@ def test_groups_of_a_long_sequence_for_any_number_of_threads() -> None:
         torch.set_num_threads(threads)
         try:
             ours = kmeans_native.hamming_kmeans(hashes, lengths, 50, 4, 31)
+        finally:
+            torch.set_num_threads(1)
+        assert torch.equal(ours, expected)
+
+
+@pytest.mark.usefixtures("each_set")
+@pytest.mark.parametrize("length", [32_640, 70_000])
+def test_groups_with_most_queries_in_one(length: int) -> None:
+    """More members than 15 bits can count; as many as a block can have."""
+    g = torch.Generator().manual_seed(length)
+    others = torch.rand(1, 1, length, generator=g) < 0.001
+    others[..., length // 2] = True  # where the second centroid starts
+    noise = (torch.rand(1, 1, length, 7, generator=g) < 0.45).long() << torch.arange(7)
+    hashes = torch.where(others, (1 << 60) - 1, 0) ^ noise.sum(-1)
+    lengths = torch.tensor([length])
+    expected = kmeans_reference.hamming_kmeans(hashes, lengths, 2, 3, 63)
+    assert expected.sum() < 0.01 * length
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            ours = kmeans_native.hamming_kmeans(hashes, lengths, 2, 3, 63)
         finally:
             torch.set_num_threads(1)
         assert torch.equal(ours, expected)

@@ -1,0 +1,182 @@
+// Queries in bit slices: lane i of a vector's bits belongs to query i.
+//
+// A slice holds one bit plane after the other: plane p is a vector whose bit i is bit p of query i. The
+// distance to a centroid is then a sum of 63 one-bit numbers taken for all queries of the slice at once by
+// full adders, and the search for the smallest a comparison of six-bit numbers. See NOTES.md.
+#pragma once
+
+#include "../cpu/simd.h"
+
+namespace attention_ext {
+namespace {
+
+constexpr int64_t slice_queries = VECTOR_BYTES * 8;
+constexpr int triples = 21;  // 63 bit planes in threes
+
+inline int64_t slice_bytes(int64_t queries) {
+  return round_up(queries, slice_queries) / slice_queries * 64 * VECTOR_BYTES;
+}
+
+// Transpose bits: 64 queries to a lane of 64 bits, all lanes at once. Missing queries read as zero.
+void slice(int64_t queries, const int64_t* hashes, uint64_t* planes) {
+  for (int64_t start = 0; start < queries; start += slice_queries) {
+    Word x[64];
+    for (int i = 0; i < 64; ++i)
+      for (int lane = 0; lane < word_lanes; ++lane) {
+        const int64_t query = start + lane * 64 + i;
+        x[i][lane] = query < queries ? static_cast<uint64_t>(hashes[query]) : 0;
+      }
+    uint64_t low = 0x00000000ffffffffull;
+    for (int step = 32; step; step >>= 1, low ^= low << step)
+      for (int i = 0; i < 64; i = ((i | step) + 1) & ~step) {
+        const Word swap = ((x[i] >> step) ^ x[i | step]) & low;
+        x[i | step] ^= swap;
+        x[i] ^= swap << step;
+      }
+    memcpy(planes, x, sizeof(x));
+    planes += 64 * word_lanes;
+  }
+}
+
+// sum, a, b ↦ the sum's low bit in `sum`; returns the carry. `sum` comes last: it is the one waited for.
+inline __attribute__((always_inline)) Word add3(Word& sum, Word a, Word b) {
+  const Word half = a ^ b;
+  const Word carry = (a & b) | (half & sum);
+  sum ^= half;
+  return carry;
+}
+
+struct Pair {
+  Word low, high;
+};
+
+// For each triple of planes and each pattern of three centroid bits: how many of the three differ, two bits. Of
+// opposite patterns they are opposite.
+inline void differences(const uint64_t* planes, Pair* table) {
+  for (int t = 0; t < triples; ++t, table += 8) {
+    Word x[3];
+    memcpy(x, planes + 3 * t * word_lanes, sizeof(x));
+    const Word half = x[0] ^ x[1], both = x[0] & x[1], only = x[0] & ~x[1];
+    const Word low = half ^ x[2];
+    const Word high0 = both | (half & x[2]), high1 = (x[1] & ~x[0]) | (~half & x[2]);
+    const Word high2 = only | (~half & x[2]), high4 = both | (half & ~x[2]);
+    table[0] = {low, high0}, table[7] = {~low, ~high0};
+    table[1] = {~low, high1}, table[6] = {low, ~high1};
+    table[2] = {~low, high2}, table[5] = {low, ~high2};
+    table[4] = {~low, high4}, table[3] = {low, ~high4};
+  }
+}
+
+// Where a centroid's patterns lie in the table, in bytes.
+inline void patterns_of(uint64_t centroid, uint16_t* patterns) {
+  for (int t = 0; t < triples; ++t)
+    patterns[t] = static_cast<uint16_t>((t * 8 + (centroid >> (3 * t) & 7)) * sizeof(Pair));
+}
+
+// Four triples more: three carries into the fours.
+#define TRIPLE(t) (*reinterpret_cast<const Pair*>(reinterpret_cast<const char*>(table) + patterns[t]))
+template <int i>
+inline __attribute__((always_inline)) void add_triples(
+    const uint16_t* patterns, const Pair* table, Word& ones, Word& twos, Word fours[3]) {
+  const Pair &a = TRIPLE(4 * i + 1), &b = TRIPLE(4 * i + 2), &c = TRIPLE(4 * i + 3), &d = TRIPLE(4 * i + 4);
+  fours[0] = add3(twos, a.high, b.high);
+  fours[1] = add3(twos, c.high, d.high);
+  const Word first = add3(ones, a.low, b.low);
+  const Word second = add3(ones, c.low, d.low);
+  fours[2] = add3(twos, first, second);
+}
+
+// The six bits of the distance, lowest first. 42 numbers of one and two halve into fours, eights, …, each as soon
+// as its summands are there: few of them wait in registers.
+inline __attribute__((always_inline)) void distance(const uint16_t* patterns, const Pair* table, Word out[6]) {
+  Word ones = TRIPLE(0).low, twos = TRIPLE(0).high;
+  Word a[3], b[3];
+  add_triples<0>(patterns, table, ones, twos, a);
+  Word four = a[0];
+  Word eight = add3(four, a[1], a[2]);
+  add_triples<1>(patterns, table, ones, twos, b);
+  const Word eight1 = add3(four, b[0], b[1]);
+  add_triples<2>(patterns, table, ones, twos, a);
+  const Word eight2 = add3(four, b[2], a[0]);
+  Word sixteen = add3(eight, eight1, eight2);
+  const Word eight3 = add3(four, a[1], a[2]);
+  add_triples<3>(patterns, table, ones, twos, b);
+  const Word eight4 = add3(four, b[0], b[1]);
+  const Word sixteen1 = add3(eight, eight3, eight4);
+  add_triples<4>(patterns, table, ones, twos, a);
+  const Word eight5 = add3(four, b[2], a[0]);
+  const Word eight6 = add3(four, a[1], a[2]);
+  const Word sixteen2 = add3(eight, eight5, eight6);
+  const Word thirty_two = add3(sixteen, sixteen1, sixteen2);
+  out[0] = ones, out[1] = twos, out[2] = four, out[3] = eight, out[4] = sixteen, out[5] = thirty_two;
+}
+#undef TRIPLE
+
+inline Word load_word(const void* from) {
+  Word x;
+  memcpy(&x, from, sizeof(x));
+  return x;
+}
+
+inline void store_word(void* to, Word x) { memcpy(to, &x, sizeof(x)); }
+
+// Sign bits of a vector's bytes, 64 of them from `bytes`.
+inline uint64_t byte_signs(const uint8_t* bytes) {
+#if defined(__AVX2__)
+  const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes));
+  const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes + 32));
+  return static_cast<uint32_t>(_mm256_movemask_epi8(low)) |
+         static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(high))) << 32;
+#else
+  uint64_t signs = 0;
+  for (int i = 0; i < 64; ++i) signs |= static_cast<uint64_t>(bytes[i] >> 7) << i;
+  return signs;
+#endif
+}
+
+// Bit planes of a slice's numbers: plane p holds bit p of each.
+template <int bits>
+inline void planes_of(const uint8_t* numbers, Word* out) {
+  for (int p = 0; p < bits; ++p) {
+    uint8_t shifted[slice_queries];
+    for (int64_t i = 0; i < slice_queries; i += VECTOR_BYTES)  // bit p of each byte becomes its highest
+      store_word(shifted + i, load_word(numbers + i) << (7 - p));
+    uint64_t words[word_lanes];
+    for (int lane = 0; lane < word_lanes; ++lane) words[lane] = byte_signs(shifted + lane * 64);
+    out[p] = load_word(words);
+  }
+}
+
+typedef uint8_t Bytes __attribute__((vector_size(VECTOR_BYTES)));
+
+// Where byte k of a vector finds its bit in bits that are repeated every 64: byte and bit.
+struct Spread {
+  Bytes byte, bit;
+  Spread() {
+    for (int k = 0; k < VECTOR_BYTES; ++k) {
+      byte[k] = static_cast<uint8_t>(k / 16 * 16 + k / 8);  // no further than 16 bytes: cheap to shuffle
+      bit[k] = static_cast<uint8_t>(1 << k % 8);
+    }
+  }
+};
+
+// The numbers of a slice's bit planes.
+template <int bits>
+inline void numbers_of(const Word* planes, uint8_t* numbers) {
+  const Spread spread;
+  for (int64_t i = 0; i < slice_queries; i += VECTOR_BYTES) {
+    Bytes sum = {};
+#pragma GCC unroll 8
+    for (int p = bits - 1; p >= 0; --p) {
+      uint64_t word = 0;
+      memcpy(&word, reinterpret_cast<const char*>(planes + p) + i / 8, VECTOR_BYTES / 8);
+      const Bytes repeated = (Bytes)(word - Word{});
+      const Bytes here = __builtin_shuffle(repeated, spread.byte) & spread.bit;
+      sum += sum - (Bytes)(here == spread.bit);  // where a comparison holds it is −1
+    }
+    store_word(numbers + i, (Word)sum);
+  }
+}
+
+}  // namespace
+}  // namespace attention_ext
