@@ -13,14 +13,14 @@ namespace {
 // How A[i, k] lies in memory: in row i at k, or (A is stored transposed) in row k at i.
 enum class Order { rows, columns };
 
-// Whose rows are picked by an index and not those that follow each other: nobody's, A's, or B's and C's.
-enum class Picked { none, a, b_and_c };
+// Whether A's rows follow each other or are picked by an index.
+enum class Picked { none, a };
 
 template <class T>
 struct Rows {
   T* data;
   int64_t stride;
-  const int32_t* picked = nullptr;  // all rows without
+  const int32_t* picked = nullptr;  // rows' numbers; all rows without
 };
 
 template <class T>
@@ -32,10 +32,9 @@ struct Product {
   Rows<const T> plus = {nullptr, 0};
 };
 
-template <class T, Order order, Picked picked, int M, int V>
+template <class T, Order order, int M, int V>
 inline __attribute__((always_inline)) void gemm_tile(
-    int64_t K, const T* const* a, int64_t stride_a, const T* b, int64_t stride_b, const int32_t* picked_b, T* const* c,
-    const T* const* plus) {
+    int64_t K, const T* const* a, int64_t stride_a, const T* b, int64_t stride_b, T* const* c, const T* const* plus) {
   constexpr int64_t W = Simd<T>::width;
   Vec<T> sum[M][V];
 #pragma GCC unroll 16
@@ -44,7 +43,7 @@ inline __attribute__((always_inline)) void gemm_tile(
     for (int j = 0; j < V; ++j) sum[i][j] = Vec<T>{};
 #pragma GCC unroll 2
   for (int64_t k = 0; k < K; ++k) {
-    const T* from = b + (picked == Picked::b_and_c ? picked_b[k] : k) * stride_b;
+    const T* from = b + k * stride_b;
     Vec<T> row[V];
 #pragma GCC unroll 4
     for (int j = 0; j < V; ++j) row[j] = load(from + j * W);
@@ -73,14 +72,13 @@ inline __attribute__((noinline)) void gemm_rows(
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       a[m] = a_data + (picked == Picked::a ? product.a.picked[i + m] : i + m) * (order == Order::rows ? stride_a : 1);
-      const int64_t at = picked == Picked::b_and_c && product.c.picked ? product.c.picked[i + m] : i + m;
-      c[m] = c_data + at * stride_c;
-      plus[m] = plus_data + column + at * product.plus.stride;
+      c[m] = c_data + (i + m) * stride_c;
+      plus[m] = plus_data + column + (i + m) * product.plus.stride;
     }
     if (plus_data)
-      gemm_tile<T, order, picked, M, V>(K, a, stride_a, b, stride_b, product.b.picked, c, plus);
+      gemm_tile<T, order, M, V>(K, a, stride_a, b, stride_b, c, plus);
     else
-      gemm_tile<T, order, picked, M, V>(K, a, stride_a, b, stride_b, product.b.picked, c, nullptr);
+      gemm_tile<T, order, M, V>(K, a, stride_a, b, stride_b, c, nullptr);
   }
 }
 
