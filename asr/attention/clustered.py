@@ -5,7 +5,7 @@ from torch import Tensor
 
 from asr.attention.backend import why_no_kernels
 from asr.attention.clustering import QueryClusters
-from asr.attention.softmax import SoftmaxMechanism, filled_lengths
+from asr.attention.softmax import SoftmaxMechanism, both_lengths, filled_lengths
 from attention_ext.clustered_attention.reference import clustered_weights
 
 
@@ -32,7 +32,7 @@ class ClusteredAttention(SoftmaxMechanism):
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
     ) -> Tensor:
         """Compute `forward`."""
-        query_lengths, key_lengths = filled_lengths(query_lengths, q), filled_lengths(key_lengths, k)
+        query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
         operators = self.operators[self.backend.on(q.device.type)]
         groups_BHN = self.grouping(q, query_lengths, operators)
         return operators.clustered_attention(

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from asr.attention.backend import DEVICES
-from asr.attention.softmax import SoftmaxMechanism, filled_lengths
+from asr.attention.softmax import SoftmaxMechanism, both_lengths
 from asr.lengths import keep_mask
 from attention_ext.clustered_attention.reference import compute_dtype, masked_softmax, zero_padding
 
@@ -24,7 +24,7 @@ class FullAttention(SoftmaxMechanism):
         """Compute `forward`."""
         if self.backend.on(q.device.type) == "native":
             return self._attend_native(q, k, v, query_lengths, key_lengths)
-        query_lengths, key_lengths = filled_lengths(query_lengths, q), filled_lengths(key_lengths, k)
+        query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
         weights_BHNS = F.dropout(self.dense(q, k, query_lengths, key_lengths), self.active_dropout)
         return weights_BHNS @ zero_padding(v, key_lengths).to(weights_BHNS.dtype)
 

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from asr.attention.clustered import ClusteredAttention
-from asr.attention.softmax import filled_lengths
+from asr.attention.softmax import both_lengths
 from attention_ext.improved_clustered_attention.reference import improved_clustered_weights
 
 
@@ -29,7 +29,7 @@ class ImprovedClusteredAttention(ClusteredAttention):
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
     ) -> Tensor:
         """Compute `forward`."""
-        query_lengths, key_lengths = filled_lengths(query_lengths, q), filled_lengths(key_lengths, k)
+        query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
         operators = self.operators[self.backend.on(q.device.type)]
         groups_BHN = self.grouping(q, query_lengths, operators)
         return operators.improved_clustered_attention(

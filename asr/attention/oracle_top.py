@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from asr.attention.softmax import SoftmaxMechanism, filled_lengths
+from asr.attention.softmax import SoftmaxMechanism, both_lengths
 from attention_ext.clustered_attention.reference import compute_dtype, masked_softmax, zero_padding
 from attention_ext.improved_clustered_attention.reference import top_keys
 
@@ -32,7 +32,7 @@ class OracleTopAttention(SoftmaxMechanism):
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
     ) -> Tensor:
         """Compute `forward` over chunks of queries."""
-        query_lengths, key_lengths = filled_lengths(query_lengths, q), filled_lengths(key_lengths, k)
+        query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
         dtype = compute_dtype(q)
         q = zero_padding(q, query_lengths).to(dtype)
         k, v = zero_padding(k, key_lengths).to(dtype), zero_padding(v, key_lengths).to(dtype)

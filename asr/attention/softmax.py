@@ -66,6 +66,8 @@ class SoftmaxMechanism(nn.Module):
         if 0 in (*q.shape[:3], k.shape[2]):
             # A product, so that a backward pass through an empty batch finds its way.
             return v.new_zeros(*q.shape[:3], k.shape[2]) @ v
+        if q.dtype == k.dtype == v.dtype and not torch.is_autocast_enabled(q.device.type):
+            return self.attend(q, k, v, query_lengths, key_lengths)
         dtype, common = v.dtype, torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
         # Logits and sums keep float32 under autocast, which would take the matrix products to half.
         with torch.autocast(q.device.type, enabled=False):
@@ -91,12 +93,7 @@ class SoftmaxMechanism(nn.Module):
         if 0 in (*q.shape[:3], k.shape[2]):
             return q.new_zeros(*q.shape[:3], k.shape[2])
         with torch.autocast(q.device.type, enabled=False):
-            return self.dense(
-                q.to(common),
-                k.to(common),
-                filled_lengths(query_lengths, q),
-                filled_lengths(key_lengths, k),
-            )
+            return self.dense(q.to(common), k.to(common), *both_lengths(query_lengths, key_lengths, q, k))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
@@ -148,6 +145,15 @@ class SoftmaxMechanism(nn.Module):
 def filled_lengths(lengths: Tensor | None, x: Tensor) -> Tensor:
     """Return lengths [B]; the size of x [B, H, N, D] where there are none."""
     return x.new_full(x.shape[:1], x.shape[2], dtype=torch.int64) if lengths is None else lengths
+
+
+def both_lengths(
+    query_lengths: Tensor | None, key_lengths: Tensor | None, q: Tensor, k: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return `filled_lengths` of queries and of keys; in self-attention one tensor is both."""
+    filled = filled_lengths(query_lengths, q)
+    same = key_lengths is query_lengths and q.shape[2] == k.shape[2]
+    return filled, filled if same else filled_lengths(key_lengths, k)
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor | None) -> None:

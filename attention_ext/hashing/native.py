@@ -20,7 +20,7 @@ def hash_sign(x_BHND: Tensor, planes_PD: Tensor) -> Tensor:
     """
     if not torch.compiler.is_compiling():
         require(x_BHND.device.type)
-    return torch.ops.attention_ext.hash_sign(x_BHND.detach(), planes_PD.detach())
+    return torch.ops.attention_ext.hash_sign(x_BHND, planes_PD)
 
 
 def register() -> None:
