@@ -67,7 +67,7 @@ class SoftmaxMechanism(nn.Module):
             # A product, so that a backward pass through an empty batch finds its way.
             return v.new_zeros(*q.shape[:3], k.shape[2]) @ v
         if q.dtype == k.dtype == v.dtype and not torch.is_autocast_enabled(q.device.type):
-            return self.attend(q, k, v, query_lengths, key_lengths)
+            return self.attend(q, k, v, query_lengths, key_lengths).to(v.dtype)
         dtype, common = v.dtype, torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
         # Logits and sums keep float32 under autocast, which would take the matrix products to half.
         with torch.autocast(q.device.type, enabled=False):

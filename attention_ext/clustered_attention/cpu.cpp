@@ -47,7 +47,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   const DenseGradients<T> dense(in);
   const T* values_CE = data_of<T>(values);
   in.for_heads([&](HeadRange range) {
-    dense.sum_members(in, range, View<T>(grad_rows));
+    in.sum_members(range, View<T>(grad_rows), in.E, dense.grads_CE, in.padded_E);
     // δ_j = Σ_i G_i · O_i, and all members share O_i.
     parallel(range.first * in.C, range.end * in.C, [&](int64_t task) {
       T product = 0;

@@ -109,11 +109,34 @@ struct Heads {
       phases(HeadRange{0, heads});
   }
 
+  // Sum rows over every cluster's members, in the order of their positions: sums[heads, C, stride].
+  void sum_members(HeadRange range, const View<T>& rows, int64_t size, const Buffer<T>& sums, int64_t stride) const {
+    const auto rows_of = [&](int64_t head) { return rows.head(head / H, head % H); };
+    parallel(range.first, range.end, [&](int64_t head) { std::fill_n(sums + head * C * stride, C * stride, T(0)); });
+    if (by_head())
+      parallel(range.first, range.end, [&](int64_t head) {
+        kernel.sum_groups(
+            queries(head), size, groups_of(head), rows_of(head), rows.stride_n, sums + head * C * stride, stride);
+      });
+    else
+      parallel(range.first * C, range.end * C, [&](int64_t task) {
+        const int64_t head = task / C, c = task % C;
+        kernel.sum_rows(
+            members(head, c), size, members_of(head, c), rows_of(head), rows.stride_n, nullptr, sums + task * stride);
+      });
+  }
+
   // Write the centroids of some heads.
   void find_centroids(HeadRange range) const {
-    const int64_t bytes = padded_D * static_cast<int64_t>(sizeof(T));
-    parallel_with_scratch(range.first * C, range.end * C, bytes, [&](int64_t task, char* scratch) {
-      write_centroid(task / C, task % C, reinterpret_cast<T*>(scratch));
+    const Buffer<T> sums(range.count() * C * padded_D, range.first * C * padded_D);
+    sum_members(range, q, D, sums, padded_D);
+    parallel(range.first * C, range.end * C, [&](int64_t task) {
+      const int64_t head = task / C, c = task % C;
+      const T count = static_cast<T>(std::max<int64_t>(members(head, c), 1));
+      const T* sum = sums + task * padded_D;
+      T* to = centroids_DC + head * D * padded_C + c;
+      // The mean first, then the scale: as in the reference.
+      for (int64_t d = 0; d < D; ++d) to[d * padded_C] = sum[d] / count * scale;
     });
     parallel(range.first, range.end, [&](int64_t head) {
       for (int64_t d = 0; d < D; ++d)
@@ -121,6 +144,9 @@ struct Heads {
     });
   }
 
+  const int32_t* groups_of(int64_t head) const {
+    return static_cast<const int32_t*>(groups_BHN.const_data_ptr()) + head * N;
+  }
   int64_t queries(int64_t head) const { return query_length_B[head / H]; }
   int64_t keys(int64_t head) const { return key_length_B[head / H]; }
   // At most 8 blocks: each costs a partial result of C rows and a search for top keys of its own. They follow
@@ -144,7 +170,7 @@ struct Heads {
     std::atomic<bool> valid{true};
     parallel(heads, [&](int64_t head) {
       const int64_t n = queries(head);
-      const int32_t* group = static_cast<const int32_t*>(groups_BHN.const_data_ptr()) + head * N;
+      const int32_t* group = groups_of(head);
       int32_t* start = starts + head * (C + 1);
       std::fill_n(start, C + 1, 0);
       for (int64_t i = 0; i < n; ++i) {
@@ -159,16 +185,6 @@ struct Heads {
       for (int64_t i = 0; i < n; ++i) (order + head * N)[next[group[i]]++] = static_cast<int32_t>(i);
     });
     require(valid, "groups must lie in 0 … min(clusters, N) − 1 at valid positions");
-  }
-
-  void write_centroid(int64_t head, int64_t c, T* sum) const {
-    const int64_t count = members(head, c);
-    const int32_t* member = members_of(head, c);
-    std::fill_n(sum, D, T(0));
-    kernel.sum_rows(count, D, member, q.head(head / H, head % H), q.stride_n, nullptr, sum);
-    // The mean first, then the scale: as in the reference.
-    T* to = centroids_DC + head * D * padded_C + c;
-    for (int64_t d = 0; d < D; ++d) to[d * padded_C] = sum[d] / static_cast<T>(std::max<int64_t>(count, 1)) * scale;
   }
 };
 
@@ -265,18 +281,6 @@ struct DenseGradients {
       : grads_CE(in.heads * in.C * in.padded_E),
         centroid_CD(in.heads * in.C * in.padded_D),
         delta_C(in.heads * in.padded_C) {}
-
-  // Sum the output's gradients over every cluster's members.
-  void sum_members(const Heads<T>& in, HeadRange range, const View<T>& grad) const {
-    parallel(range.first * in.C, range.end * in.C, [&](int64_t task) {
-      const int64_t head = task / in.C, c = task % in.C;
-      T* sum = grads_CE + task * in.padded_E;
-      std::fill_n(sum, in.padded_E, T(0));
-      in.kernel.sum_rows(
-          in.members(head, c), in.E, in.members_of(head, c), grad.head(head / in.H, head % in.H), grad.stride_n,
-          nullptr, sum);
-    });
-  }
 
   // Needs delta_C; grad_mass_C and the top keys where K > 0. Writes dK and dV of all keys, zero at padding.
   void pass(

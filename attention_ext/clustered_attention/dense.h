@@ -75,6 +75,22 @@ void sum_rows(
     for (int64_t i = 0; i < count; ++i) sum[j] += (weights ? weights[i] : T(1)) * rows[chosen[i] * stride + j];
 }
 
+// sums[group of a row] += row for rows that follow each other: bit for bit what sum_rows gives for every group, its rows
+// in rising order. Rows are read as they come, which is faster where they lie outside the cache.
+template <class T>
+void sum_groups(
+    int64_t count, int64_t size, const int32_t* groups, const T* rows, int64_t stride, T* sums, int64_t stride_sums) {
+  constexpr int64_t W = Simd<T>::width;
+  for (int64_t i = 0; i < count; ++i) {
+    const T* row = rows + i * stride;
+    T* sum = sums + groups[i] * stride_sums;
+    int64_t j = 0;
+#pragma GCC unroll 4
+    for (; j + W <= size; j += W) store(sum + j, load(sum + j) + load(row + j));
+    for (; j < size; ++j) sum[j] += row[j];
+  }
+}
+
 // Σ over chosen rows of a · b.
 template <class T>
 T dot_rows(

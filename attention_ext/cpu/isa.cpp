@@ -27,7 +27,7 @@ extern const InstructionSet ISA_TABLE;
 
 #define KERNELS(T)                                                                                    \
   {Simd<T>::width,         hash_rows,          hash_integers<T>,          hash_block<T>,              \
-   sum_rows<T>,            dot_rows<T>,        dense_scratch<T>,                                      \
+   sum_rows<T>,            sum_groups<T>,      dot_rows<T>,              dense_scratch<T>,          \
    dense_block<T>,         select_top<T>,      weigh_top<T>,              dense_backward_scratch<T>,  \
    dense_backward_block<T>,                                                                           \
    exact_scratch<T>,       exact_cluster<T>,   exact_backward_scratch<T>, exact_backward_cluster<T>,   \

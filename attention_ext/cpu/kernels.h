@@ -273,6 +273,9 @@ struct Kernels {
   // sum[size] += Σ of chosen rows, times weights if given; Σ of chosen rows' products.
   void (*sum_rows)(
       int64_t count, int64_t size, const int32_t* chosen, const T* rows, int64_t stride, const T* weights, T* sum);
+  // Σ of the rows of each group; rows follow each other.
+  void (*sum_groups)(
+      int64_t count, int64_t size, const int32_t* groups, const T* rows, int64_t stride, T* sums, int64_t stride_sums);
   T (*dot_rows)(
       int64_t count, int64_t size, const int32_t* chosen, const T* a, int64_t stride_a, const T* b,
       int64_t stride_b);

@@ -74,7 +74,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   const Buffer<T> grad_mass_C(in.heads * C);
   // δ_j = Σ_i G_i · O_i, and m̂_j · dm̂_j = δ_j − Ḡ_j · V̂^b_j: the dense part needs nothing from the exact one.
   const auto dense_part = [&](HeadRange range) {
-    dense.sum_members(in, range, g);
+    in.sum_members(range, g, E, dense.grads_CE, in.padded_E);
     parallel(range.first * C, range.end * C, [&](int64_t task) {
       const int64_t head = task / C, b = head / in.H, h = head % in.H, members = in.members(head, task % C);
       const int32_t* member = in.members_of(head, task % C);
