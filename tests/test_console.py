@@ -25,11 +25,12 @@ def test_a_file_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_console().width == FILE_WIDTH
 
 
-def test_columns_decide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """COLUMNS is the user's word."""
+@pytest.mark.parametrize(("columns", "width"), [("90", FILE_WIDTH), ("200", 200)])
+def test_columns_may_ask_for_more(monkeypatch: pytest.MonkeyPatch, columns: str, width: int) -> None:
+    """COLUMNS is a terminal's width, inherited from wherever the command was started."""
     monkeypatch.setattr("sys.stdout", io.StringIO())
-    monkeypatch.setenv("COLUMNS", "90")
-    assert open_console().width == 90
+    monkeypatch.setenv("COLUMNS", columns)
+    assert open_console().width == width
 
 
 def test_a_terminal_keeps_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
