@@ -11,12 +11,12 @@ template <class T>
 void scatter_rows(
     const Heads<T>& in, HeadRange range, int64_t size, const T* from_C, int64_t stride, T* to_N) {
   const int64_t blocks = (in.N + row_block - 1) / row_block;
-  const int32_t* groups = static_cast<const int32_t*>(in.groups_BHN.const_data_ptr());
   parallel(range.first * blocks, range.end * blocks, [&](int64_t task) {
     const int64_t head = task / blocks, start = task % blocks * row_block;
+    const int32_t* groups = in.groups_of(head);
     for (int64_t i = start; i < std::min(in.queries(head), start + row_block); ++i)
       std::copy_n(
-          from_C + (head * in.C + groups[head * in.N + i]) * stride, size, to_N + (head * in.N + i) * size);
+          from_C + (head * in.C + groups[i]) * stride, size, to_N + (head * in.N + i) * size);
   });
   zero_padding(in, range, size, to_N);
 }
