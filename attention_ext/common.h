@@ -6,10 +6,13 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace attention_ext {
@@ -51,6 +54,12 @@ inline Tensor as_type(const Tensor& x, ScalarType type) {
   return x.scalar_type() == type ? x : torch::stable::to(x, type);
 }
 
+// x in this type and in order, itself where it is so already: a call through PyTorch's dispatcher less.
+inline Tensor contiguous_as(const Tensor& x, ScalarType type) {
+  const Tensor same = as_type(x, type);
+  return same.is_contiguous() ? same : torch::stable::contiguous(same);
+}
+
 // Rows of x, [B, H, N, D], in place whatever the strides of the first three dimensions.
 inline Tensor with_contiguous_rows(const Tensor& x) {
   return x.size(3) <= 1 || x.stride(3) == 1 ? x : torch::stable::contiguous(x);
@@ -68,8 +77,18 @@ struct View {
   const T* head(int64_t b, int64_t h) const { return data + b * stride_b + h * stride_h; }
 };
 
+// An uninitialised tensor on like's device. From the allocator: PyTorch's dispatcher would take several times as long.
 inline Tensor new_tensor(const Tensor& like, const std::vector<int64_t>& shape, ScalarType type) {
-  return torch::stable::new_empty(like, shape, type);
+  std::vector<int64_t> strides(shape.size(), 1);
+  for (size_t i = shape.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * std::max<int64_t>(shape[i], 1);
+  const auto number = torch::stable::detail::to<int32_t>(torch::stable::detail::from(type));
+  int32_t device;
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
+      static_cast<int64_t>(shape.size()), shape.data(), strides.data(), number, device, like.get_device_index(),
+      &handle));
+  return Tensor(handle);
 }
 
 template <class T>
@@ -80,7 +99,7 @@ T* data_of(const Tensor& x) {
 // Lengths as the host's integers, checked.
 inline std::vector<int64_t> lengths_of(const Tensor& lengths, int64_t B, int64_t size, const char* name) {
   require_shape(lengths, {B}, name);
-  const Tensor integers = torch::stable::contiguous(as_type(lengths, ScalarType::Long));
+  const Tensor integers = contiguous_as(lengths, ScalarType::Long);
   const int64_t* values = static_cast<const int64_t*>(integers.const_data_ptr());
   std::vector<int64_t> result(values, values + B);
   for (int64_t length : result)
@@ -90,12 +109,25 @@ inline std::vector<int64_t> lengths_of(const Tensor& lengths, int64_t B, int64_t
   return result;
 }
 
-// Tasks first … end − 1. Within a task it is a plain loop.
+// Tasks first … end − 1, each for itself: whichever thread is free takes the next few. share() makes a thread's
+// function of a task. Within a task it is a plain loop.
+template <class Share>
+void parallel_shares(int64_t first, int64_t end, const Share& share) {
+  const int64_t tasks = end - first, threads = std::min<int64_t>(torch::stable::get_num_threads(), tasks);
+  const int64_t few = std::max<int64_t>(1, tasks / (8 * std::max<int64_t>(threads, 1)));
+  std::atomic<int64_t> next{first};
+  torch::stable::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
+    int64_t begin = next.fetch_add(few, std::memory_order_relaxed);
+    if (begin >= end) return;
+    const auto task = share();
+    for (; begin < end; begin = next.fetch_add(few, std::memory_order_relaxed))
+      for (int64_t i = begin; i < std::min(begin + few, end); ++i) task(i);
+  });
+}
+
 template <class F>
 void parallel(int64_t first, int64_t end, const F& task) {
-  torch::stable::parallel_for(first, end, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) task(i);
-  });
+  parallel_shares(first, end, [&] { return [&](int64_t i) { task(i); }; });
 }
 
 template <class F>
@@ -103,13 +135,13 @@ void parallel(int64_t tasks, const F& task) {
   parallel(0, tasks, task);
 }
 
-// The same with scratch memory for each thread's share.
+// The same with scratch memory for each thread.
 template <class F>
 void parallel_with_scratch(int64_t first, int64_t end, int64_t bytes, const F& task) {
-  torch::stable::parallel_for(first, end, 1, [&](int64_t begin, int64_t end) {
+  parallel_shares(first, end, [&] {
     std::unique_ptr<char[]> memory(new char[bytes + 64]);
     char* aligned = memory.get() + (64 - reinterpret_cast<uintptr_t>(memory.get()) % 64) % 64;
-    for (int64_t i = begin; i < end; ++i) task(i, aligned);
+    return [&task, aligned, memory = std::move(memory)](int64_t i) { task(i, aligned); };
   });
 }
 

@@ -20,7 +20,7 @@ python -m venv "$work/venv"
 
 # Away from the checkout, or its own attention_ext would be imported.
 mkdir "$work/tests"
-cp tests/attention_ext/{kernel_cases,test_attention_kernels,test_grouping_kernels,test_improved_topk,test_lsh_kernels}.py "$work/tests"
+cp tests/attention_ext/{conftest,kernel_cases,test_attention_kernels,test_grouping_kernels,test_improved_topk,test_lsh_kernels}.py "$work/tests"
 cd "$work/tests"
 export OMP_NUM_THREADS=1
 "$work/venv/bin/python" -c "

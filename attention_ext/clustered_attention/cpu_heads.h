@@ -63,7 +63,7 @@ struct Heads {
       : q_BHND(with_contiguous_rows(as_type(q_, type))),
         k_BHSD(with_contiguous_rows(as_type(k_, type))),
         v_BHSE(with_contiguous_rows(as_type(v_, type))),
-        groups_BHN(torch::stable::contiguous(as_type(groups_, ScalarType::Int))),
+        groups_BHN(contiguous_as(groups_, ScalarType::Int)),
         B(q_.size(0)),
         H(q_.size(1)),
         N(q_.size(2)),

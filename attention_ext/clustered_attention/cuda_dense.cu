@@ -500,7 +500,7 @@ CudaHeads::CudaHeads(
   q_BHND = with_contiguous_rows(q);
   k_BHSD = with_contiguous_rows(k);
   v_BHSE = with_contiguous_rows(v);
-  groups_BHN = torch::stable::contiguous(as_type(groups, ScalarType::Int));
+  groups_BHN = contiguous_as(groups, ScalarType::Int);
   query_lengths_B = lengths_on_device(query_lengths, q, "query_lengths");
   key_lengths_B = lengths_on_device(key_lengths, q, "key_lengths");
   order = new_tensor(q, {heads, N}, ScalarType::Int);

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attention_ext.autograd import DifferentiableOperator, will_go_back
 from attention_ext.library import require
 
 
@@ -38,7 +39,7 @@ def clustered_attention(
     if not torch.compiler.is_compiling():
         require(q_BHND.device.type)
     seed = dropout_seed(q_BHND, dropout)
-    return torch.ops.attention_ext.clustered_attention(
+    return _differentiable(
         q_BHND,
         k_BHSD,
         v_BHSE,
@@ -48,8 +49,30 @@ def clustered_attention(
         clusters,
         dropout,
         seed,
-        keep_weights=will_go_back(q_BHND, k_BHSD, v_BHSE),
+        will_go_back(q_BHND, k_BHSD, v_BHSE),
     )[0]
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.clusters, ctx.dropout, seed, _ = inputs
+    _, *others = output
+    ctx.mark_non_differentiable(*others)
+    ctx.set_materialize_grads(False)  # or zeros as large as what is kept
+    ctx.save_for_backward(*tensors, seed, *others)
+
+
+def _backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 10
+    saved = ctx.saved_tensors  # may be asked for once only, under checkpointing
+    inputs, seed, results = saved[:6], saved[6], saved[7:]
+    grads = torch.ops.attention_ext.clustered_attention_backward(
+        grad, *inputs, ctx.clusters, ctx.dropout, seed, *results
+    )
+    return (*grads, *[None] * 7)
+
+
+_differentiable = DifferentiableOperator("clustered_attention", _setup_context, _backward)
 
 
 def register() -> None:
@@ -82,31 +105,7 @@ def register() -> None:
     def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
         return contiguous_like(q), contiguous_like(k), contiguous_like(v)
 
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.clusters, ctx.dropout, seed, _ = inputs
-        _, *others = output
-        ctx.mark_non_differentiable(*others)
-        ctx.set_materialize_grads(False)  # or zeros as large as what is kept
-        ctx.save_for_backward(*tensors, seed, *others)
-
-    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-        if grad is None:
-            return (None,) * 10
-        saved = ctx.saved_tensors  # may be asked for once only, under checkpointing
-        inputs, seed, results = saved[:6], saved[6], saved[7:]
-        grads = torch.ops.attention_ext.clustered_attention_backward(
-            grad, *inputs, ctx.clusters, ctx.dropout, seed, *results
-        )
-        return (*grads, *[None] * 7)
-
-    torch.library.register_autograd(
-        "attention_ext::clustered_attention", backward, setup_context=setup_context
-    )
-
-
-def will_go_back(*inputs: Tensor) -> bool:
-    """Tell whether a backward pass may follow, for which weights are worth keeping."""
-    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    _differentiable.register()
 
 
 def keeps(x: Tensor, keep_weights: bool) -> bool:

@@ -70,7 +70,7 @@ inline void require_device(const Tensor& x, const Tensor& like, const char* name
 inline Tensor lengths_on_device(const Tensor& lengths, const Tensor& like, const char* name) {
   require_shape(lengths, {like.size(0)}, name);
   require_device(lengths, like, name);
-  return torch::stable::contiguous(as_type(lengths, ScalarType::Long));
+  return contiguous_as(lengths, ScalarType::Long);
 }
 
 inline void require_heads(const Tensor& x) {

@@ -8,6 +8,20 @@
 namespace attention_ext {
 namespace {
 
+// Planes with one plane to a column, columns filled up with zeros.
+struct Planes {
+  int64_t bits, D, columns;
+  std::vector<double> normals_DP, largest_P;  // largest magnitude in a plane
+  Planes(const double* planes_PD, int64_t bits, int64_t D, int64_t columns)
+      : bits(bits), D(D), columns(columns), normals_DP(D * columns), largest_P(columns) {
+    for (int64_t p = 0; p < bits; ++p)
+      for (int64_t d = 0; d < D; ++d) normals_DP[d * columns + p] = planes_PD[p * D + d];
+    for (int64_t d = 0; d < D; ++d)
+      for (int64_t p = 0; p < columns; ++p) largest_P[p] = std::max(largest_P[p], std::abs(plane_row(d)[p]));
+  }
+  const double* plane_row(int64_t d) const { return normals_DP.data() + d * columns; }
+};
+
 // Planes in 16-bit integers, as hashing/hash.h multiplies them: a lane holds elements d and d + width of one plane.
 struct Quantised {
   std::vector<int32_t> pairs_JP, bounds_P;
@@ -16,30 +30,33 @@ struct Quantised {
 
 constexpr int64_t most_quantised = 512;  // above, too few products would be sure
 
-Quantised quantise(const double* planes_PD, int64_t P, int64_t D, int64_t width, int64_t pairs) {
-  const int64_t columns = (P + 2 * width - 1) / (2 * width) * 2 * width;
+Quantised quantise(const Planes& planes, int64_t width, int64_t pairs) {
+  const int64_t D = planes.D, columns = planes.columns;
   // Both quantisations err: in x by t·‖p‖₁ ~ √D, in the planes by the norm. This divides 31 bits about evenly.
   const double norm = std::floor(24576 * std::sqrt(static_cast<double>(D)));
   const double sum = norm * (1 + std::ldexp(1.0, -13)) + D;  // of a row's magnitudes, at most
   const double most = std::min(32767.0, std::floor(2147483647.0 / sum));
   Quantised result = {std::vector<int32_t>(pairs * columns), std::vector<int32_t>(columns, INT32_MAX),
                       static_cast<float>(norm)};
-  for (int64_t p = 0; p < P; ++p) {
-    const double* plane = planes_PD + p * D;
-    double largest = 0, size = 0;
-    for (int64_t d = 0; d < D; ++d) {
-      largest = std::max(largest, std::abs(plane[d]));
-      size += std::abs(plane[d]);
-    }
-    if (!(largest > 1e-200 && size < 1e200)) continue;  // float64 decides
-    const double scale = most / largest;
-    const double error = (0.5 + std::ldexp(1.0, -9)) * scale * size + (0.5 + std::ldexp(1.0, -30)) * sum;
+  std::vector<double> size_P(columns), scale_P(columns), number_P(columns);
+  for (int64_t d = 0; d < D; ++d)
+    for (int64_t p = 0; p < columns; ++p) size_P[p] += std::abs(planes.plane_row(d)[p]);
+  for (int64_t p = 0; p < planes.bits; ++p) {
+    if (!(planes.largest_P[p] > 1e-200 && size_P[p] < 1e200)) continue;  // float64 decides
+    scale_P[p] = most / planes.largest_P[p];
+    const double error =
+        (0.5 + std::ldexp(1.0, -9)) * scale_P[p] * size_P[p] + (0.5 + std::ldexp(1.0, -30)) * sum;
     result.bounds_P[p] = static_cast<int32_t>(error) + 2;  // rounded up, and one
-    for (int64_t d = 0; d < D; ++d) {
-      const int32_t number = static_cast<int32_t>(plane[d] * scale + 32768.5) - 32768;
-      const bool high = d / width % 2;
-      int32_t& pair = result.pairs_JP[(d / (2 * width) * width + d % width) * columns + p];
-      pair |= high ? static_cast<int32_t>(static_cast<uint32_t>(number) << 16) : number & 0xffff;
+  }
+  for (int64_t d = 0; d < D; ++d) {
+    const double* plane = planes.plane_row(d);
+    int32_t* pair = result.pairs_JP.data() + (d / (2 * width) * width + d % width) * columns;
+    const int shift = d / width % 2 * 16;  // the first of a pair comes first, in the low half
+    const int32_t mask = shift ? -1 : 0xffff;
+    for (int64_t p = 0; p < columns; ++p) number_P[p] = scale_P[p] ? plane[p] * scale_P[p] : 0;
+    for (int64_t p = 0; p < columns; ++p) {
+      const int32_t number = (static_cast<int32_t>(number_P[p] + 32768.5) - 32768) & mask;
+      pair[p] |= static_cast<int32_t>(static_cast<uint32_t>(number) << shift);
     }
   }
   return result;
@@ -50,17 +67,18 @@ void hash_all(const Tensor& x_BHND, const Tensor& planes_PD, int64_t* hashes_BHN
   const Kernels<T>& kernel = kernels<T>();
   const int64_t B = x_BHND.size(0), H = x_BHND.size(1), N = x_BHND.size(2), D = x_BHND.size(3);
   const int64_t bits = planes_PD.size(0), padded = kernel.padded(bits);
-  const double* planes = static_cast<const double*>(planes_PD.const_data_ptr());
+  const double* exact_planes = static_cast<const double*>(planes_PD.const_data_ptr());
   const bool integers = kernel.hash_integers && D <= most_quantised;
+  const int64_t two_vectors = 2 * kernel.width;
+  const Planes planes(
+      exact_planes, bits, D, integers ? (bits + two_vectors - 1) / two_vectors * two_vectors : padded);
   Quantised quantised;
-  if (integers) quantised = quantise(planes, bits, D, kernel.width, kernel.padded_pairs(D));
-  std::vector<T> transposed(integers ? 0 : D * padded, 0), largest(padded, 0);
-  for (int64_t p = 0; p < bits; ++p)
-    for (int64_t d = 0; d < D; ++d) {
-      const T value = static_cast<T>(planes[p * D + d]);
-      if (!integers) transposed[d * padded + p] = value;
-      largest[p] = std::max(largest[p], std::abs(value));
-    }
+  std::vector<T> transposed;
+  if (integers)
+    quantised = quantise(planes, kernel.width, kernel.padded_pairs(D));
+  else
+    transposed.assign(planes.normals_DP.begin(), planes.normals_DP.end());
+  const std::vector<T> largest(planes.largest_P.begin(), planes.largest_P.end());
   const View<T> x(x_BHND);
   const int64_t blocks = (N + kernel.hash_rows - 1) / kernel.hash_rows;
   const int64_t columns = integers ? kernel.padded_pairs(D) : padded;
@@ -69,7 +87,7 @@ void hash_all(const Tensor& x_BHND, const Tensor& planes_PD, int64_t* hashes_BHN
     const int64_t head = task / blocks, start = task % blocks * kernel.hash_rows;
     kernel.hash(
         {std::min(kernel.hash_rows, N - start), D, bits, x.head(head / H, head % H) + start * x.stride_n,
-         x.stride_n, transposed.data(), largest.data(), planes, integers ? quantised.pairs_JP.data() : nullptr,
+         x.stride_n, transposed.data(), largest.data(), exact_planes, integers ? quantised.pairs_JP.data() : nullptr,
          quantised.bounds_P.data(), quantised.norm, hashes_BHN + head * N + start, reinterpret_cast<T*>(scratch)});
   });
 }
@@ -82,7 +100,7 @@ Tensor hash_sign(const Tensor& x, const Tensor& planes) {
   require(floating(x.scalar_type()), "x must have a floating type");
   const ScalarType type = sum_type(x.scalar_type());
   const Tensor rows = with_contiguous_rows(as_type(x, type));
-  const Tensor exact_planes = torch::stable::contiguous(as_type(planes, ScalarType::Double));
+  const Tensor exact_planes = contiguous_as(planes, ScalarType::Double);
   const Tensor hashes = new_tensor(x, {x.size(0), x.size(1), x.size(2)}, ScalarType::Long);
   if (type == ScalarType::Double)
     hash_all<double>(rows, exact_planes, data_of<int64_t>(hashes));

@@ -67,8 +67,8 @@ Tensor hash_sign(const Tensor& x, const Tensor& planes) {
   const Launcher launch(x);
   const int64_t B = x.size(0), H = x.size(1), N = x.size(2), D = x.size(3);
   const Tensor rows = with_contiguous_rows(x);
-  const Tensor exact = torch::stable::contiguous(as_type(planes, ScalarType::Double));
-  const Tensor rounded = torch::stable::contiguous(as_type(planes, ScalarType::Float));
+  const Tensor exact = contiguous_as(planes, ScalarType::Double);
+  const Tensor rounded = contiguous_as(planes, ScalarType::Float);
   const Tensor hashes = new_tensor(x, {B, H, N}, ScalarType::Long);
   with_type(x, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;

@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attention_ext.autograd import DifferentiableOperator, will_go_back
 from attention_ext.clustered_attention.native import (
     contiguous_like,
     dropout_seed,
     keeps,
     kept_size,
     sum_dtype,
-    will_go_back,
 )
 from attention_ext.library import require
 
@@ -46,7 +46,7 @@ def improved_clustered_attention(
     if not torch.compiler.is_compiling():
         require(q_BHND.device.type)
     seed = dropout_seed(q_BHND, dropout)
-    return torch.ops.attention_ext.improved_clustered_attention(
+    return _differentiable(
         q_BHND,
         k_BHSD,
         v_BHSE,
@@ -57,8 +57,30 @@ def improved_clustered_attention(
         topk,
         dropout,
         seed,
-        keep_weights=will_go_back(q_BHND, k_BHSD, v_BHSE),
+        will_go_back(q_BHND, k_BHSD, v_BHSE),
     )[0]
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.clusters, _, ctx.dropout, seed, _ = inputs
+    out, *others = output
+    ctx.mark_non_differentiable(*others)
+    ctx.set_materialize_grads(False)  # or zeros as large as what is kept
+    ctx.save_for_backward(*tensors, seed, *others, out)
+
+
+def _backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 11
+    saved = ctx.saved_tensors  # may be asked for once only, under checkpointing
+    inputs, seed, results = saved[:6], saved[6], saved[7:]
+    grads = torch.ops.attention_ext.improved_clustered_attention_backward(
+        grad, *inputs, ctx.clusters, ctx.dropout, seed, *results
+    )
+    return (*grads, *[None] * 8)
+
+
+_differentiable = DifferentiableOperator("improved_clustered_attention", _setup_context, _backward)
 
 
 def register() -> None:
@@ -95,23 +117,4 @@ def register() -> None:
     def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
         return contiguous_like(q), contiguous_like(k), contiguous_like(v)
 
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.clusters, _, ctx.dropout, seed, _ = inputs
-        out, *others = output
-        ctx.mark_non_differentiable(*others)
-        ctx.set_materialize_grads(False)  # or zeros as large as what is kept
-        ctx.save_for_backward(*tensors, seed, *others, out)
-
-    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-        if grad is None:
-            return (None,) * 11
-        saved = ctx.saved_tensors  # may be asked for once only, under checkpointing
-        inputs, seed, results = saved[:6], saved[6], saved[7:]
-        grads = torch.ops.attention_ext.improved_clustered_attention_backward(
-            grad, *inputs, ctx.clusters, ctx.dropout, seed, *results
-        )
-        return (*grads, *[None] * 8)
-
-    torch.library.register_autograd(
-        "attention_ext::improved_clustered_attention", backward, setup_context=setup_context
-    )
+    _differentiable.register()

@@ -47,29 +47,43 @@ inline void move_query(int16_t* counters_C, int32_t before, int32_t now, uint64_
   }
 }
 
-// The bits that more than half of the members have.
-inline uint64_t majority(const int16_t* counters) {
-  const int16_t half_of_them = static_cast<int16_t>(counters[member_counter] / 2);
-  const Counts half = half_of_them - Counts{};
+// The bits whose counters are above a limit.
+inline uint64_t bits_above(const int16_t* counters, int16_t limit) {
   Word bits = {};
 #pragma GCC unroll 8
   for (int v = 0; v < count_vectors; ++v)
-    bits |= (Word)(load_counts(counters + v * (VECTOR_BYTES / 2)) > half) & counted_bits(v);
+    bits |= (Word)(load_counts(counters + v * (VECTOR_BYTES / 2)) > limit - Counts{}) & counted_bits(v);
   uint64_t all = 0;
   for (int i = 0; i < word_lanes; ++i) all |= bits[i];
   return all & ~(1ull << 63);
 }
 
+// The bits that more than half of the members have.
+inline uint64_t majority(const int16_t* counters) {
+  return bits_above(counters, static_cast<int16_t>(counters[member_counter] / 2));
+}
+
 // The same of members in several blocks.
 inline uint64_t majority(const int16_t* counters, int64_t blocks, int64_t stride, int64_t* members) {
+  int64_t together = 0;
+  for (int64_t i = 0; i < blocks; ++i) together += counters[i * stride + member_counter];
+  *members = together;
+  if (together <= most_members) {
+    int16_t sum[64];
+#pragma GCC unroll 8
+    for (int v = 0; v < count_vectors; ++v) {
+      Counts x = load_counts(counters + v * (VECTOR_BYTES / 2));
+      for (int64_t i = 1; i < blocks; ++i) x += load_counts(counters + i * stride + v * (VECTOR_BYTES / 2));
+      memcpy(sum + v * (VECTOR_BYTES / 2), &x, sizeof(x));
+    }
+    return majority(sum);
+  }
   int32_t sum[64] = {};
   for (int64_t i = 0; i < blocks; ++i)
     for (int k = 0; k < 64; ++k) sum[k] += counters[i * stride + k];
-  *members = sum[member_counter];
-  uint64_t all = 0;
-  for (int k = 0; k < member_counter; ++k)
-    all |= static_cast<uint64_t>(sum[k] > sum[member_counter] / 2) << (16 * (k % 4) + k / 4);
-  return all;
+  int16_t above[64];
+  for (int k = 0; k < 64; ++k) above[k] = sum[k] > sum[member_counter] / 2;
+  return bits_above(above, 0);
 }
 
 // New centroids of some clusters; one without members keeps its own.

@@ -6,6 +6,7 @@
 
 #include "../common.h"
 #include "../cpu/kernels.h"
+#include "../cpu/phases.h"
 
 namespace attention_ext {
 namespace {
@@ -70,9 +71,10 @@ struct Sequence {
   }
 
   // Nothing moved: neither would anything in a further iteration.
-  void note_end() {
+  bool note_end() {
     done |= std::none_of(moved.begin(), moved.end(), [](uint8_t any) { return any; });
     first = false;
+    return done;
   }
 
   void update(const WordKernels& kernel, int64_t begin, int64_t end) {
@@ -93,7 +95,7 @@ Tensor hamming_kmeans(
   require(bits >= 1 && bits <= 63, "bits must lie in 1 … 63, found " + std::to_string(bits));
   const int64_t B = hashes.size(0), H = hashes.size(1), N = hashes.size(2);
   const std::vector<int64_t> length_B = lengths_of(lengths, B, N, "lengths");
-  const Tensor contiguous = torch::stable::contiguous(hashes);
+  const Tensor contiguous = contiguous_as(hashes, ScalarType::Long);
   const int64_t* hashes_BHN = static_cast<const int64_t*>(contiguous.const_data_ptr());
   const Tensor groups = new_tensor(hashes, {B, H, N}, ScalarType::Int);
   int32_t* groups_BHN = data_of<int32_t>(groups);
@@ -142,15 +144,21 @@ Tensor hamming_kmeans(
     for (int64_t i = 0; i < sequence.sizes.blocks; ++i) blocks.push_back({&sequence - sequences.data(), i});
   }
   const int64_t parts = (clusters + clusters_in_a_task - 1) / clusters_in_a_task;
-  for (int64_t iteration = 0; iteration < iterations; ++iteration) {
-    if (iteration)
-      parallel(sequences.size() * parts, [&](int64_t i) {
-        const int64_t begin = i % parts * clusters_in_a_task;
-        sequences[i / parts].update(kernel, begin, std::min(begin + clusters_in_a_task, clusters));
-      });
-    parallel(blocks.size(), [&](int64_t i) { sequences[blocks[i].first].assign(kernel, blocks[i].second); });
-    for (Sequence& sequence : sequences) sequence.note_end();
-  }
+  const int64_t updates = sequences.size() * parts, assignments = blocks.size();
+  int64_t iteration = 0;
+  bool updating = true;  // as it were, before the first assignment
+  const auto next = [&]() -> int64_t {
+    updating = !updating;
+    if (!updating) return assignments;
+    bool done = true;
+    for (Sequence& sequence : sequences) done &= sequence.note_end();
+    return done || ++iteration == iterations ? 0 : updates;
+  };
+  Phases(threads, std::max(assignments, updates)).run(next, [&](int64_t i) {
+    if (!updating) return sequences[blocks[i].first].assign(kernel, blocks[i].second);
+    const int64_t begin = i % parts * clusters_in_a_task;
+    sequences[i / parts].update(kernel, begin, std::min(begin + clusters_in_a_task, clusters));
+  });
   return groups;
 }
 

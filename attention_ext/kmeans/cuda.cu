@@ -109,7 +109,7 @@ Tensor hamming_kmeans(
   require_heads(hashes);
   const Launcher launch(hashes);
   const int64_t B = hashes.size(0), H = hashes.size(1), N = hashes.size(2), heads = B * H;
-  const Tensor contiguous = torch::stable::contiguous(hashes);
+  const Tensor contiguous = contiguous_as(hashes, ScalarType::Long);
   const Tensor lengths_B = lengths_on_device(lengths, hashes, "lengths");
   const Tensor groups = new_tensor(hashes, {B, H, N}, ScalarType::Int);
   Tensor counters = new_tensor(hashes, {3, heads * clusters * counted}, ScalarType::Int);

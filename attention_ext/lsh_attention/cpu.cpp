@@ -121,7 +121,7 @@ struct Rounds {
 Tensor sorted_positions(const Tensor& buckets, const Tensor& lengths) {
   const int64_t B = buckets.size(0), H = buckets.size(1), R = buckets.size(2), N = buckets.size(3);
   const std::vector<int64_t> length_B = lengths_of(lengths, B, N, "lengths");
-  const Tensor integers = torch::stable::contiguous(as_type(buckets, ScalarType::Int));
+  const Tensor integers = contiguous_as(buckets, ScalarType::Int);
   const Tensor order = new_tensor(buckets, {B, H, R, N}, ScalarType::Int);
   std::atomic<bool> valid{true};
   parallel(B * H * R, [&](int64_t task) {
@@ -225,7 +225,7 @@ Tensor lsh_buckets(const Tensor& x, const Tensor& rotations, const Tensor& lengt
   require(floating(x.scalar_type()), "x must have a floating type");
   const ScalarType type = sum_type(x.scalar_type());
   const Tensor rows = with_contiguous_rows(as_type(x, type));
-  const Tensor exact = torch::stable::contiguous(as_type(rotations, ScalarType::Double));
+  const Tensor exact = contiguous_as(rotations, ScalarType::Double);
   const Tensor buckets = new_tensor(x, {x.size(0), x.size(1), rotations.size(0), x.size(2)}, ScalarType::Int);
   if (type == ScalarType::Double)
     hash_all<double>(rows, exact, lengths, data_of<int32_t>(buckets));

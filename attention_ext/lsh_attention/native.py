@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attention_ext.autograd import DifferentiableOperator
 from attention_ext.clustered_attention.native import contiguous_like, dropout_seed, sum_dtype
 from attention_ext.library import require
 
@@ -55,9 +56,25 @@ def lsh_attention(
     if not torch.compiler.is_compiling():
         require(q_BHND.device.type)
     seed = dropout_seed(q_BHND, dropout)
-    return torch.ops.attention_ext.lsh_attention(
-        q_BHND, k_BHND, v_BHNE, buckets_BHRN, lengths_B, chunk, dropout, seed
-    )[0]
+    return _differentiable(q_BHND, k_BHND, v_BHNE, buckets_BHRN, lengths_B, chunk, dropout, seed)[0]
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    q, k, v, _, lengths, ctx.chunk, ctx.dropout, seed = inputs
+    out, softmax, order = output
+    ctx.mark_non_differentiable(softmax, order)
+    ctx.save_for_backward(q, k, v, lengths, seed, out, softmax, order)
+
+
+def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    q, k, v, lengths, seed, *output = ctx.saved_tensors
+    grads = torch.ops.attention_ext.lsh_attention_backward(
+        grad, q, k, v, lengths, ctx.chunk, ctx.dropout, seed, *output
+    )
+    return (*grads, *[None] * 5)
+
+
+_differentiable = DifferentiableOperator("lsh_attention", _setup_context, _backward)
 
 
 def register() -> None:
@@ -90,17 +107,4 @@ def register() -> None:
     def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
         return contiguous_like(q), contiguous_like(k), contiguous_like(v)
 
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        q, k, v, _, lengths, ctx.chunk, ctx.dropout, seed = inputs
-        out, softmax, order = output
-        ctx.mark_non_differentiable(softmax, order)
-        ctx.save_for_backward(q, k, v, lengths, seed, out, softmax, order)
-
-    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        q, k, v, lengths, seed, *output = ctx.saved_tensors
-        grads = torch.ops.attention_ext.lsh_attention_backward(
-            grad, q, k, v, lengths, ctx.chunk, ctx.dropout, seed, *output
-        )
-        return (*grads, *[None] * 5)
-
-    torch.library.register_autograd("attention_ext::lsh_attention", backward, setup_context=setup_context)
+    _differentiable.register()

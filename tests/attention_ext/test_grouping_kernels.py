@@ -1,25 +1,19 @@
 """Compiled hashing and K-means find the reference's bits and groups, on every instruction set."""
 
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
-from kernel_cases import instruction_sets, needs_kernels
+from kernel_cases import needs_kernels
 
-from attention_ext import library
 from attention_ext.hashing import native as hash_native
 from attention_ext.hashing import reference as hash_reference
 from attention_ext.kmeans import native as kmeans_native
 from attention_ext.kmeans import reference as kmeans_reference
 
 pytestmark = needs_kernels
-
-
-@pytest.fixture(params=instruction_sets())
-def each_set(request: pytest.FixtureRequest) -> Iterator[None]:
-    library.instruction_set(request.param)
-    yield
-    library.instruction_set()
 
 
 @pytest.mark.usefixtures("each_set")
@@ -162,13 +156,27 @@ def test_groups_of_a_long_sequence_for_any_number_of_threads() -> None:
     hashes = random_hashes((1, 1, 20_000), 31, 3)
     lengths = torch.tensor([19_997])
     expected = kmeans_reference.hamming_kmeans(hashes, lengths, 50, 4, 31)
-    for threads in (1, 2, 3):
+    for threads in (1, 2, 3, 8):
         torch.set_num_threads(threads)
         try:
             ours = kmeans_native.hamming_kmeans(hashes, lengths, 50, 4, 31)
         finally:
             torch.set_num_threads(1)
         assert torch.equal(ours, expected)
+
+
+def test_fewer_threads_than_asked_for() -> None:
+    """OpenMP may give one thread where PyTorch asked for four: none may wait for the others to come."""
+    code = """
+import torch
+from attention_ext.kmeans import native, reference
+torch.set_num_threads(4)
+hashes, lengths = torch.randint(1 << 31, (1, 1, 9000)), torch.tensor([9000])
+ours = native.hamming_kmeans(hashes, lengths, 50, 4, 31)
+assert torch.equal(ours, reference.hamming_kmeans(hashes, lengths, 50, 4, 31))
+"""
+    few = os.environ | {"OMP_THREAD_LIMIT": "1", "OMP_NUM_THREADS": "4"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=few, timeout=240)
 
 
 @pytest.mark.usefixtures("each_set")

@@ -1,12 +1,8 @@
 """Top keys of improved clustered attention in orders of scores that the search is not made for."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-from kernel_cases import instruction_sets, needs_kernels
-
-from attention_ext import library
+from kernel_cases import needs_kernels
 
 pytestmark = needs_kernels
 
@@ -20,13 +16,6 @@ SCORES = {
     "high only where the search is under way": lambda: torch.arange(S) % 1024 // 512 * torch.arange(S) % 97,
     "random, rounded": lambda: torch.randn(S, generator=torch.Generator().manual_seed(1)).mul(20).round(),
 }
-
-
-@pytest.fixture(params=instruction_sets())
-def each_set(request: pytest.FixtureRequest) -> Iterator[None]:
-    library.instruction_set(request.param)
-    yield
-    library.instruction_set()
 
 
 @pytest.mark.usefixtures("each_set")

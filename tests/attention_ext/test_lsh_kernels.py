@@ -1,15 +1,14 @@
 """Compiled LSH attention against the reference in float64."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from kernel_cases import Inputs, error, instruction_sets, needs_kernels, poison, run
+from kernel_cases import Inputs, error, needs_kernels, poison, run
 from torch import Tensor
 
-from attention_ext import library
 from attention_ext.lsh_attention import native, reference
 
 pytestmark = needs_kernels
@@ -50,13 +49,6 @@ def attend(attention: Attention, p: Problem, **options: Any) -> Attention:
 
 def run_of(attention: Attention, p: Problem, dtype: torch.dtype, **options: Any) -> list[Tensor]:
     return run(attend(attention, p, **options), p, dtype)
-
-
-@pytest.fixture(params=instruction_sets())
-def each_set(request: pytest.FixtureRequest) -> Iterator[None]:
-    library.instruction_set(request.param)
-    yield
-    library.instruction_set()
 
 
 PROBLEMS = {
