@@ -32,9 +32,11 @@ struct Product {
   Rows<const T> plus = {nullptr, 0};
 };
 
-template <class T, Order order, int M, int V>
+// M rows and V vectors of columns of C: element (i, k) of A is factor(i, k), row k of B starts at row(k), row i of C at
+// out(i), and that of D, if there is one, at plus(i).
+template <class T, int M, int V, class Factor, class Row, class Out, class Plus>
 inline __attribute__((always_inline)) void gemm_tile(
-    int64_t K, const T* const* a, int64_t stride_a, const T* b, int64_t stride_b, T* const* c, const T* const* plus) {
+    int64_t K, Factor factor, Row row, Out out, bool add, Plus plus) {
   constexpr int64_t W = Simd<T>::width;
   Vec<T> sum[M][V];
 #pragma GCC unroll 16
@@ -43,21 +45,28 @@ inline __attribute__((always_inline)) void gemm_tile(
     for (int j = 0; j < V; ++j) sum[i][j] = Vec<T>{};
 #pragma GCC unroll 2
   for (int64_t k = 0; k < K; ++k) {
-    const T* from = b + k * stride_b;
-    Vec<T> row[V];
+    const T* from = row(k);
+    Vec<T> b[V];
 #pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) row[j] = load(from + j * W);
+    for (int j = 0; j < V; ++j) b[j] = load(from + j * W);
 #pragma GCC unroll 16
     for (int i = 0; i < M; ++i) {
-      const T factor = order == Order::rows ? a[i][k] : a[0][k * stride_a + i];
+      const T a = factor(i, k);
 #pragma GCC unroll 4
-      for (int j = 0; j < V; ++j) sum[i][j] += factor * row[j];
+      for (int j = 0; j < V; ++j) sum[i][j] += a * b[j];
     }
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < M; ++i)
+  for (int i = 0; i < M; ++i) {
+    T* to = out(i);
+    if (add) {
+      const T* more = plus(i);
 #pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) store(c[i] + j * W, plus ? load(plus[i] + j * W) + sum[i][j] : sum[i][j]);
+      for (int j = 0; j < V; ++j) sum[i][j] += load(more + j * W);
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < V; ++j) store(to + j * W, sum[i][j]);
+  }
 }
 
 template <class T, Order order, Picked picked, int M, int V>
@@ -75,10 +84,15 @@ inline __attribute__((noinline)) void gemm_rows(
       c[m] = c_data + (i + m) * stride_c;
       plus[m] = plus_data + column + (i + m) * product.plus.stride;
     }
+    const auto tile = [&](bool add) __attribute__((always_inline)) {
+      gemm_tile<T, M, V>(
+          K, [&](int m, int64_t k) { return order == Order::rows ? a[m][k] : a[0][k * stride_a + m]; },
+          [&](int64_t k) { return b + k * stride_b; }, [&](int m) { return c[m]; }, add, [&](int m) { return plus[m]; });
+    };
     if (plus_data)
-      gemm_tile<T, order, M, V>(K, a, stride_a, b, stride_b, c, plus);
+      tile(true);
     else
-      gemm_tile<T, order, M, V>(K, a, stride_a, b, stride_b, c, nullptr);
+      tile(false);
   }
 }
 

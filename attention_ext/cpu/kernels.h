@@ -104,6 +104,8 @@ struct HashTask {
   T* scratch;                // hash_rows × the larger of padded(bits) and padded_pairs(D)
 };
 
+constexpr int triples = 21;  // of the 63 bit planes of hashes
+
 // Assignment of one block of queries, and the change of its clusters' bit counts.
 struct AssignTask {
   int64_t queries, C;
@@ -114,7 +116,7 @@ struct AssignTask {
   bool first;                  // there was none
   int32_t* groups;             // in: the last assignment, −1 for none; out: this one
   uint8_t* distances;          // [queries rounded up to `block`], to their centroids; kept from pass to pass, as is
-  uint16_t* patterns_C;        // [C, 21], what was looked up for the centroids
+  uint16_t* patterns_C;        // [C, triples], what was looked up for the centroids
   int16_t* counters_C;         // [C, 64], 0 before the first pass: bits of the members, at most `most_members`
 };
 

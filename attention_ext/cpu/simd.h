@@ -98,11 +98,60 @@ inline uint32_t bits_of(Mask<double> mask) {
 #endif
 }
 
+// Bit i of the result is bit `place` of byte i.
+inline uint64_t bits_of_bytes(const uint8_t* bytes, int place) {
+#if defined(__AVX512BW__) && VECTOR_BYTES == 64
+  return _mm512_movepi8_mask(_mm512_slli_epi16(_mm512_loadu_si512(bytes), 7 - place));
+#elif defined(__AVX2__) && VECTOR_BYTES == 32
+  uint64_t bits = 0;
+  for (int i = 0; i < 64; i += 32) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes + i));
+    bits |= static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_slli_epi16(x, 7 - place)))) << i;
+  }
+  return bits;
+#elif defined(__SSE2__) && VECTOR_BYTES == 16
+  uint64_t bits = 0;
+  for (int i = 0; i < 64; i += 16) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + i));
+    bits |= static_cast<uint64_t>(static_cast<uint32_t>(_mm_movemask_epi8(_mm_slli_epi16(x, 7 - place)))) << i;
+  }
+  return bits;
+#else
+  uint64_t bits = 0;
+  for (int i = 0; i < 64; ++i) bits |= static_cast<uint64_t>(bytes[i] >> place & 1) << i;
+  return bits;
+#endif
+}
+
 template <class T>
 inline T sum_lanes(Vec<T> x) {
   T sum = x[0];
   for (int i = 1; i < Simd<T>::width; ++i) sum += x[i];
   return sum;
+}
+
+template <class T, int step, class Join>
+inline __attribute__((always_inline)) Vec<T> fold(Vec<T> a, Vec<T> b, Join join) {
+  Mask<T> first, second;
+  for (int i = 0; i < Simd<T>::width; ++i) {
+    const int from = i & step ? static_cast<int>(Simd<T>::width) : 0;
+    first[i] = from + (i & ~step), second[i] = from + (i | step);
+  }
+  return join(__builtin_shuffle(a, b, first), __builtin_shuffle(a, b, second));
+}
+
+// Lane r of the result joins the lanes of vector r, of as many vectors as there are lanes; they are used up. A lane's
+// result does not depend on the vectors beside its own.
+template <class T, class Join>
+inline __attribute__((always_inline)) Vec<T> fold_lanes(Vec<T>* x, Join join) {
+  constexpr int W = Simd<T>::width;
+  for (int i = 0; i < W; i += 2) x[i] = fold<T, 1>(x[i], x[i + 1], join);
+  if constexpr (W > 2)
+    for (int i = 0; i < W; i += 4) x[i] = fold<T, 2>(x[i], x[i + 2], join);
+  if constexpr (W > 4)
+    for (int i = 0; i < W; i += 8) x[i] = fold<T, 4>(x[i], x[i + 4], join);
+  if constexpr (W > 8) x[0] = fold<T, 8>(x[0], x[8], join);
+  return x[0];
 }
 
 // exp(x) for x ≤ 0 with an error below 2 ulp: x = n·ln 2 + r, a polynomial in r (Cephes), n added to the

@@ -57,28 +57,6 @@ inline __attribute__((always_inline)) Mask<float> multiply_pairs(Mask<float> a, 
 #endif
 }
 
-template <int step, class F>
-inline __attribute__((always_inline)) Vec<float> fold(Vec<float> a, Vec<float> b, const F& f) {
-  Mask<float> first, second;
-  for (int i = 0; i < Simd<float>::width; ++i) {
-    const int from = i & step ? static_cast<int>(Simd<float>::width) : 0;
-    first[i] = from + (i & ~step), second[i] = from + (i | step);
-  }
-  return f(__builtin_shuffle(a, b, first), __builtin_shuffle(a, b, second));
-}
-
-// One lane of the result for each of as many vectors as there are lanes: what f makes of all the vector's lanes.
-template <class F>
-inline __attribute__((always_inline)) Vec<float> fold_lanes(Vec<float>* x, const F& f) {
-  constexpr int W = Simd<float>::width;
-  for (int i = 0; i < W; i += 2) x[i] = fold<1>(x[i], x[i + 1], f);
-  for (int i = 0; i < W; i += 4) x[i] = fold<2>(x[i], x[i + 2], f);
-  if constexpr (W > 4)
-    for (int i = 0; i < W; i += 8) x[i] = fold<4>(x[i], x[i + 4], f);
-  if constexpr (W > 8) x[0] = fold<8>(x[0], x[8], f);
-  return x[0];
-}
-
 // Rows as 16-bit integers, element d and d + W of every 2·W together; their norms. A row is scaled to the norm given,
 // or to where its largest element is 32,767.
 inline void quantise(const HashTask<float>& task, int64_t pairs, int32_t* pairs_NJ, float* norms) {
@@ -100,8 +78,8 @@ inline void quantise(const HashTask<float>& task, int64_t pairs, int32_t* pairs_
       for (int64_t d = 0; d < 2 * whole; d += W) take(load(x + d));
       if (rest) take(tails[i][0]), take(tails[i][1]);
     }
-    const Vec<float> norm = fold_lanes(sums, [](Vec<float> a, Vec<float> b) { return a + b; });
-    const Vec<float> most = fold_lanes(largest, [](Vec<float> a, Vec<float> b) { return larger<float>(a, b); });
+    const Vec<float> norm = fold_lanes<float>(sums, [](Vec<float> a, Vec<float> b) { return a + b; });
+    const Vec<float> most = fold_lanes<float>(largest, [](Vec<float> a, Vec<float> b) { return larger<float>(a, b); });
     const Vec<float> by_norm = task.norm / norm, by_most = 32767.0f / most;
     const Vec<float> scales = by_norm < by_most ? by_norm : by_most;
     store(norms + start, norm);

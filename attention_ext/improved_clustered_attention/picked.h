@@ -22,38 +22,12 @@ struct PickedProduct {
 template <class T, Order order, int M, int V>
 inline __attribute__((always_inline)) void picked_tile(
     const PickedProduct<T>& product, int64_t first, int64_t column) {
-  constexpr int64_t W = Simd<T>::width;
   const int64_t stride_a = product.stride_a;
   const T* a = product.a + first * (order == Order::rows ? stride_a : 1);
-  Vec<T> sum[M][V];
-#pragma GCC unroll 16
-  for (int i = 0; i < M; ++i)
-#pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) sum[i][j] = Vec<T>{};
-#pragma GCC unroll 2
-  for (int64_t k = 0; k < product.K; ++k) {
-    const T* from = product.b[k] + column;
-    Vec<T> row[V];
-#pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) row[j] = load(from + j * W);
-#pragma GCC unroll 16
-    for (int i = 0; i < M; ++i) {
-      const T factor = order == Order::rows ? a[i * stride_a + k] : a[k * stride_a + i];
-#pragma GCC unroll 4
-      for (int j = 0; j < V; ++j) sum[i][j] += factor * row[j];
-    }
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < M; ++i) {
-    T* to = product.c[first + i] + column;
-    if (product.plus) {
-      const T* plus = product.plus[first + i] + column;
-#pragma GCC unroll 4
-      for (int j = 0; j < V; ++j) sum[i][j] += load(plus + j * W);
-    }
-#pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) store(to + j * W, sum[i][j]);
-  }
+  gemm_tile<T, M, V>(
+      product.K, [&](int i, int64_t k) { return order == Order::rows ? a[i * stride_a + k] : a[k * stride_a + i]; },
+      [&](int64_t k) { return product.b[k] + column; }, [&](int i) { return product.c[first + i] + column; },
+      product.plus, [&](int i) { return product.plus[first + i] + column; });
 }
 
 template <class T, Order order, int M>

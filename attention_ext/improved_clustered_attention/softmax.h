@@ -7,17 +7,6 @@
 namespace attention_ext {
 namespace {
 
-// Lane r of the result combines the lanes of row r. They join one by one: a row's result does not depend on the
-// rows beside it.
-template <class T, class Join>
-inline __attribute__((always_inline)) Vec<T> join_lanes(Vec<T>* rows, Join join) {
-  transpose_square<T>(rows);
-  Vec<T> all = rows[0];
-#pragma GCC unroll 16
-  for (int i = 1; i < Simd<T>::width; ++i) all = join(all, rows[i]);
-  return all;
-}
-
 // Softmax over K of each of `rows` ≤ W rows of padded values, scaled to `total`.
 template <class T>
 inline __attribute__((always_inline)) void softmax_group(
@@ -31,7 +20,7 @@ inline __attribute__((always_inline)) void softmax_group(
     for (int64_t j = W; j < padded_K; j += W) lanes[i] = larger<T>(lanes[i], load(row + j));
   }
   T highest[W], factor[W];
-  store(highest, join_lanes<T>(lanes, [](Vec<T> a, Vec<T> b) { return larger<T>(a, b); }));
+  store(highest, fold_lanes<T>(lanes, [](Vec<T> a, Vec<T> b) { return larger<T>(a, b); }));
   for (int64_t i = 0; i < rows; ++i) {
     T* row = scores + i * padded_K;
     lanes[i] = Vec<T>{};
@@ -41,7 +30,7 @@ inline __attribute__((always_inline)) void softmax_group(
       store(row + j, weight);
     }
   }
-  store(factor, total / join_lanes<T>(lanes, [](Vec<T> a, Vec<T> b) { return a + b; }));
+  store(factor, total / fold_lanes<T>(lanes, [](Vec<T> a, Vec<T> b) { return a + b; }));
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < padded_K; j += W)
       store(scores + i * padded_K + j, load(scores + i * padded_K + j) * factor[i]);
@@ -67,7 +56,7 @@ inline __attribute__((always_inline)) void slopes_group(
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = i * padded_K; j < (i + 1) * padded_K; j += W) lanes[i] += load(weights + j) * load(slopes + j);
   T mean[W];
-  store(mean, join_lanes<T>(lanes, [](Vec<T> a, Vec<T> b) { return a + b; }) / mass);
+  store(mean, fold_lanes<T>(lanes, [](Vec<T> a, Vec<T> b) { return a + b; }) / mass);
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = i * padded_K; j < (i + 1) * padded_K; j += W)
       store(slopes + j, load(weights + j) * ((load(slopes + j) - mean[i]) * scale));

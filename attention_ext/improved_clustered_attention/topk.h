@@ -61,31 +61,6 @@ T weigh_top(int64_t count, const Ordered<T>* scores, T maximum, T inverse_sum, T
 
 constexpr int64_t largest_chunk = 512;
 
-// Bit i of the result is bit `lane` of byte i.
-inline uint64_t bits_of_lane(const uint8_t* bytes, int lane) {
-#if defined(__AVX512BW__) && VECTOR_BYTES == 64
-  return _mm512_movepi8_mask(_mm512_slli_epi16(_mm512_loadu_si512(bytes), 7 - lane));
-#elif defined(__AVX2__) && VECTOR_BYTES == 32
-  uint64_t bits = 0;
-  for (int i = 0; i < 64; i += 32) {
-    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes + i));
-    bits |= static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_slli_epi16(x, 7 - lane)))) << i;
-  }
-  return bits;
-#elif defined(__SSE2__) && VECTOR_BYTES == 16
-  uint64_t bits = 0;
-  for (int i = 0; i < 64; i += 16) {
-    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + i));
-    bits |= static_cast<uint64_t>(static_cast<uint32_t>(_mm_movemask_epi8(_mm_slli_epi16(x, 7 - lane)))) << i;
-  }
-  return bits;
-#else
-  uint64_t bits = 0;
-  for (int i = 0; i < 64; ++i) bits |= static_cast<uint64_t>(bytes[i] >> lane & 1) << i;
-  return bits;
-#endif
-}
-
 template <class T>
 struct TopKeys {
   int64_t capacity;         // K and one chunk
@@ -284,7 +259,7 @@ struct TopKeys {
     store(highest_C + c, highest);
     const int64_t most = stride(K) - word_keys(K);
     for (int64_t i = 0; i < clusters; ++i) {
-      uint64_t word = bits_of_lane(above[i / 8], static_cast<int>(i % 8));
+      uint64_t word = bits_of_bytes(above[i / 8], static_cast<int>(i % 8));
       if (keys < 64) word &= (static_cast<uint64_t>(1) << keys) - 1;
       int64_t count = count_C[c + i];
       T* const found = list(c + i, K);

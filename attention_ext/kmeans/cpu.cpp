@@ -11,7 +11,6 @@
 namespace attention_ext {
 namespace {
 
-constexpr int64_t patterns = 21;           // of one centroid
 constexpr int64_t clusters_in_a_task = 16;  // of the update
 
 int64_t in_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -26,7 +25,7 @@ struct Sizes {
     const int64_t most = std::min(queries, n);
     planes = in_lines(kernel.slice_bytes(most));
     distances = (most + kernel.block - 1) / kernel.block * kernel.block;
-    patterns_C = in_lines(C * patterns * sizeof(uint16_t));
+    patterns_C = in_lines(C * triples * sizeof(uint16_t));
     counters_C = C * 64 * sizeof(int16_t);
     block = planes + distances + patterns_C + counters_C;
     centroids_C = in_lines(C * sizeof(int64_t));

@@ -11,7 +11,6 @@ namespace attention_ext {
 namespace {
 
 constexpr int64_t slice_queries = VECTOR_BYTES * 8;
-constexpr int triples = 21;  // 63 bit planes in threes
 
 inline int64_t slice_bytes(int64_t queries) {
   return round_up(queries, slice_queries) / slice_queries * 64 * VECTOR_BYTES;
@@ -120,29 +119,12 @@ inline Word load_word(const void* from) {
 
 inline void store_word(void* to, Word x) { memcpy(to, &x, sizeof(x)); }
 
-// Sign bits of a vector's bytes, 64 of them from `bytes`.
-inline uint64_t byte_signs(const uint8_t* bytes) {
-#if defined(__AVX2__)
-  const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes));
-  const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes + 32));
-  return static_cast<uint32_t>(_mm256_movemask_epi8(low)) |
-         static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(high))) << 32;
-#else
-  uint64_t signs = 0;
-  for (int i = 0; i < 64; ++i) signs |= static_cast<uint64_t>(bytes[i] >> 7) << i;
-  return signs;
-#endif
-}
-
 // Bit planes of a slice's numbers: plane p holds bit p of each.
 template <int bits>
 inline void planes_of(const uint8_t* numbers, Word* out) {
   for (int p = 0; p < bits; ++p) {
-    uint8_t shifted[slice_queries];
-    for (int64_t i = 0; i < slice_queries; i += VECTOR_BYTES)  // bit p of each byte becomes its highest
-      store_word(shifted + i, load_word(numbers + i) << (7 - p));
     uint64_t words[word_lanes];
-    for (int lane = 0; lane < word_lanes; ++lane) words[lane] = byte_signs(shifted + lane * 64);
+    for (int lane = 0; lane < word_lanes; ++lane) words[lane] = bits_of_bytes(numbers + lane * 64, p);
     out[p] = load_word(words);
   }
 }
