@@ -67,8 +67,9 @@ def build(name: str, problem: Problem) -> Attend:
 
     A name is a mechanism's (`i-clustered-100`), one with a backend (`i-clustered-100@reference`), or `peer:`
     and a name for another library where that is installed: `pytorch-fast-transformers` for the clustered
-    ones, `reformer-pytorch` for `lsh-R`.
+    ones, `reformer-pytorch` for `lsh-R`. A number of threads is not looked at.
     """
+    name, _ = split_threads(name)
     if name.startswith("peer:lsh-"):
         return _build_lsh_peer(name.removeprefix("peer:"), problem)
     if name.startswith("peer:"):
@@ -79,6 +80,17 @@ def build(name: str, problem: Problem) -> Attend:
         return lambda q, k, v: mechanism(q, k, v)
     root = problem.head_dim**0.5
     return lambda q, k, v: mechanism(q, torch.nn.functional.normalize(q, dim=-1) * root, v)
+
+
+def split_threads(name: str) -> tuple[str, int | None]:
+    """Return a name without the number of threads that may end it, and that number.
+
+    Example:
+        >>> split_threads("clustered-100@2"), split_threads("clustered-100@native")
+        (('clustered-100', 2), ('clustered-100@native', None))
+    """
+    head, _, tail = name.rpartition("@")
+    return (head, int(tail)) if head and tail.isdecimal() else (name, None)
 
 
 def measure(
@@ -94,11 +106,11 @@ def measure(
     """Time forward, and forward with backward, of every mechanism.
 
     Args:
-        names: see `build`.
+        names: see `build`; one that ends in `@2` runs with two threads.
         problem: the shapes.
         baseline: name whose median is divided by the others' to give `ratio`.
         clock: `cpu` (CPU time of this process) or `wall`.
-        threads: threads of PyTorch on the CPU.
+        threads: threads of PyTorch on the CPU for the names that don't say.
         rounds: at most so many rounds after one that is not counted …
         seconds: … and no further round after so many seconds, but at least three.
         passes: which of them.
@@ -108,10 +120,11 @@ def measure(
     gc.disable()  # as timeit does: a collection would fall on anyone; rounds begin with one
     try:
         attends = {name: build(name, problem) for name in names}
+        threads_of = {name: split_threads(name)[1] or threads for name in names}
         return [
             timing
             for name in passes
-            for timing in _measure_pass(attends, problem, name, baseline, clock, rounds, seconds)
+            for timing in _measure_pass(attends, threads_of, problem, name, baseline, clock, rounds, seconds)
         ]
     finally:
         torch.set_num_threads(before)
@@ -121,6 +134,7 @@ def measure(
 
 def _measure_pass(
     attends: dict[str, Attend],
+    threads_of: dict[str, int],
     problem: Problem,
     passes: str,
     baseline: str,
@@ -134,7 +148,11 @@ def _measure_pass(
     for index in range(rounds + 1):
         gc.collect()
         for name, attend in attends.items():
-            taken = _time(partial(run_once, attend, q, k, v, grad, passes), clock, problem.device)
+            once = partial(run_once, attend, q, k, v, grad, passes)
+            if torch.get_num_threads() != threads_of[name]:
+                torch.set_num_threads(threads_of[name])
+                once()  # threads that have slept take a while to come
+            taken = _time(once, clock, problem.device)
             if index:
                 times[name].append(taken)
         if index >= 3 and time.perf_counter() - start > seconds:

@@ -19,6 +19,7 @@ from asr.benchmark import (
     can_measure_memory,
     measure,
     peak_memory_bytes,
+    split_threads,
     write_json,
 )
 from asr.config import option
@@ -41,8 +42,8 @@ class Options:
 
     attentions: list[str] = option(
         ["full", "lsh-1", "lsh-4", "clustered-100", "i-clustered-100"],
-        help="names; name@reference picks a backend, peer:i-clustered-100 is that of "
-        "pytorch-fast-transformers, peer:lsh-4 that of reformer-pytorch",
+        help="names; name@reference picks a backend, name@2 two threads (with clock=wall), "
+        "peer:i-clustered-100 is that of pytorch-fast-transformers, peer:lsh-4 that of reformer-pytorch",
     )
     lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768], help="sequence lengths N")
     baseline: str = option("full", help="name that the others are compared with")
@@ -133,6 +134,10 @@ def _check(options: Options) -> None:
     for name in options.attentions:
         if not name.startswith("peer:"):
             parse_name(name.partition("@")[0])
+        if split_threads(name)[1] == 0:
+            raise UserError(f"attentions={name}: expected at least 1 thread")
+        if split_threads(name)[1] and options.clock == "cpu":
+            raise UserError(f"attentions={name}: CPU time adds up over threads; compare them with clock=wall")
 
 
 def _time_table(timings: list[Timing], options: Options, clock: str) -> Table:

@@ -179,7 +179,7 @@ struct TopKeys {
         const Mask<T> open = low < high, middle = (low | high) - ((low ^ high) >> 1);
         reach = reaching(slots, middle);
         low = open & (reach >= static_cast<Score>(K)) ? middle : low;
-        high = open & (reach <= static_cast<Score>(K)) ? middle + (reach != static_cast<Score>(K)) : high;
+        high = open & (reach <= static_cast<Score>(K)) ? middle + (open & (reach != static_cast<Score>(K))) : high;
       }
       reach = reaching(slots, low);
     }

@@ -2,13 +2,18 @@
 
 import io
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
+from torch import Tensor
 
-from asr.benchmark import can_measure_memory
+from asr import benchmark
+from asr.benchmark import Problem, can_measure_memory
 from asr.commands.bench import Options, run
 from asr.errors import UserError
 
@@ -41,6 +46,24 @@ def test_figures_of_every_name_length_and_pass(tmp_path: Path) -> None:
     assert "i-clustered-4@reference" in text.getvalue()
 
 
+def test_threads_of_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, set[int]] = {"full": set(), "full@3": set()}
+
+    def build(name: str, problem: Problem) -> Callable[..., Tensor]:
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            seen[name].add(torch.get_num_threads())
+            return q * v
+
+        return attend
+
+    monkeypatch.setattr(benchmark, "build", build)
+    before = torch.get_num_threads()
+    options = Options(attentions=list(seen), lengths=[20], heads=1, head_dim=8, rounds=3, clock="wall")
+    run([], replace(options, memory=False, out=str(tmp_path / "b.json")), console=Console(file=io.StringIO()))
+    assert seen == {"full": {1}, "full@3": {3}}
+    assert torch.get_num_threads() == before
+
+
 @pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc of Linux")
 def test_memory_of_every_pass(tmp_path: Path) -> None:
     out = tmp_path / "b.json"
@@ -59,6 +82,8 @@ def test_memory_of_every_pass(tmp_path: Path) -> None:
         ({"clock": "sun"}, "clock=sun"),
         ({"lengths": [0]}, "lengths="),
         ({"rounds": 0}, "rounds=0"),
+        ({"attentions": ["full@0"]}, "at least 1 thread"),
+        ({"attentions": ["full@2"]}, "clock=wall"),
         ({"attentions": ["peer:clustered-4"]}, "pytorch-fast-transformers"),
         ({"attentions": ["peer:lsh-4"]}, "reformer-pytorch"),
     ],
