@@ -8,19 +8,31 @@
 namespace attention_ext {
 namespace {
 
-// Planes with one plane to a column, columns filled up with zeros.
+// Planes in float64: as they are, and with one plane to a column, columns filled up with zeros.
 struct Planes {
   int64_t bits, D, columns;
-  std::vector<double> normals_DP, largest_P;  // largest magnitude in a plane
-  Planes(const double* planes_PD, int64_t bits, int64_t D, int64_t columns)
-      : bits(bits), D(D), columns(columns), normals_DP(D * columns), largest_P(columns) {
+  std::vector<double> normals_PD, normals_DP, largest_P;  // largest magnitude in a plane
+  template <class T>
+  Planes(const T* planes, int64_t stride, int64_t bits, int64_t D, int64_t columns)
+      : bits(bits), D(D), columns(columns), normals_PD(bits * D), normals_DP(D * columns), largest_P(columns) {
     for (int64_t p = 0; p < bits; ++p)
-      for (int64_t d = 0; d < D; ++d) normals_DP[d * columns + p] = planes_PD[p * D + d];
+      for (int64_t d = 0; d < D; ++d) normals_PD[p * D + d] = static_cast<double>(planes[p * stride + d]);
+    for (int64_t p = 0; p < bits; ++p)
+      for (int64_t d = 0; d < D; ++d) normals_DP[d * columns + p] = normals_PD[p * D + d];
     for (int64_t d = 0; d < D; ++d)
-      for (int64_t p = 0; p < columns; ++p) largest_P[p] = std::max(largest_P[p], std::abs(plane_row(d)[p]));
+      for (int64_t p = 0; p < columns; ++p) largest_P[p] = std::max(largest_P[p], std::abs(column(d)[p]));
   }
-  const double* plane_row(int64_t d) const { return normals_DP.data() + d * columns; }
+  const double* column(int64_t d) const { return normals_DP.data() + d * columns; }
 };
+
+// float32 planes are read where they lie: PyTorch's conversion takes longer than the rest.
+Planes planes_of(const Tensor& planes, int64_t columns) {
+  const int64_t bits = planes.size(0), D = planes.size(1);
+  if (planes.scalar_type() == ScalarType::Float && (D == 1 || planes.stride(1) == 1))
+    return {static_cast<const float*>(planes.const_data_ptr()), planes.stride(0), bits, D, columns};
+  const Tensor exact = contiguous_as(planes, ScalarType::Double);
+  return {static_cast<const double*>(exact.const_data_ptr()), D, bits, D, columns};
+}
 
 // Planes in 16-bit integers, as hashing/hash.h multiplies them: a lane holds elements d and d + width of one plane.
 struct Quantised {
@@ -40,7 +52,7 @@ Quantised quantise(const Planes& planes, int64_t width, int64_t pairs) {
                       static_cast<float>(norm)};
   std::vector<double> size_P(columns), scale_P(columns), number_P(columns);
   for (int64_t d = 0; d < D; ++d)
-    for (int64_t p = 0; p < columns; ++p) size_P[p] += std::abs(planes.plane_row(d)[p]);
+    for (int64_t p = 0; p < columns; ++p) size_P[p] += std::abs(planes.column(d)[p]);
   for (int64_t p = 0; p < planes.bits; ++p) {
     if (!(planes.largest_P[p] > 1e-200 && size_P[p] < 1e200)) continue;  // float64 decides
     scale_P[p] = most / planes.largest_P[p];
@@ -49,7 +61,7 @@ Quantised quantise(const Planes& planes, int64_t width, int64_t pairs) {
     result.bounds_P[p] = static_cast<int32_t>(error) + 2;  // rounded up, and one
   }
   for (int64_t d = 0; d < D; ++d) {
-    const double* plane = planes.plane_row(d);
+    const double* plane = planes.column(d);
     int32_t* pair = result.pairs_JP.data() + (d / (2 * width) * width + d % width) * columns;
     const int shift = d / width % 2 * 16;  // the first of a pair comes first, in the low half
     const int32_t mask = shift ? -1 : 0xffff;
@@ -67,11 +79,10 @@ void hash_all(const Tensor& x_BHND, const Tensor& planes_PD, int64_t* hashes_BHN
   const Kernels<T>& kernel = kernels<T>();
   const int64_t B = x_BHND.size(0), H = x_BHND.size(1), N = x_BHND.size(2), D = x_BHND.size(3);
   const int64_t bits = planes_PD.size(0), padded = kernel.padded(bits);
-  const double* exact_planes = static_cast<const double*>(planes_PD.const_data_ptr());
   const bool integers = kernel.hash_integers && D <= most_quantised;
   const int64_t two_vectors = 2 * kernel.width;
-  const Planes planes(
-      exact_planes, bits, D, integers ? (bits + two_vectors - 1) / two_vectors * two_vectors : padded);
+  const Planes planes =
+      planes_of(planes_PD, integers ? (bits + two_vectors - 1) / two_vectors * two_vectors : padded);
   Quantised quantised;
   std::vector<T> transposed;
   if (integers)
@@ -87,8 +98,8 @@ void hash_all(const Tensor& x_BHND, const Tensor& planes_PD, int64_t* hashes_BHN
     const int64_t head = task / blocks, start = task % blocks * kernel.hash_rows;
     kernel.hash(
         {std::min(kernel.hash_rows, N - start), D, bits, x.head(head / H, head % H) + start * x.stride_n,
-         x.stride_n, transposed.data(), largest.data(), exact_planes, integers ? quantised.pairs_JP.data() : nullptr,
-         quantised.bounds_P.data(), quantised.norm, hashes_BHN + head * N + start, reinterpret_cast<T*>(scratch)});
+         x.stride_n, transposed.data(), largest.data(), planes.normals_PD.data(),
+         integers ? quantised.pairs_JP.data() : nullptr, quantised.bounds_P.data(), quantised.norm, hashes_BHN + head * N + start, reinterpret_cast<T*>(scratch)});
   });
 }
 
@@ -100,12 +111,11 @@ Tensor hash_sign(const Tensor& x, const Tensor& planes) {
   require(floating(x.scalar_type()), "x must have a floating type");
   const ScalarType type = sum_type(x.scalar_type());
   const Tensor rows = with_contiguous_rows(as_type(x, type));
-  const Tensor exact_planes = contiguous_as(planes, ScalarType::Double);
   const Tensor hashes = new_tensor(x, {x.size(0), x.size(1), x.size(2)}, ScalarType::Long);
   if (type == ScalarType::Double)
-    hash_all<double>(rows, exact_planes, data_of<int64_t>(hashes));
+    hash_all<double>(rows, planes, data_of<int64_t>(hashes));
   else
-    hash_all<float>(rows, exact_planes, data_of<int64_t>(hashes));
+    hash_all<float>(rows, planes, data_of<int64_t>(hashes));
   return hashes;
 }
 

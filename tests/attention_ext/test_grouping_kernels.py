@@ -29,6 +29,16 @@ def test_hashes(shape: tuple[int, ...], bits: int, dtype: torch.dtype) -> None:
     assert torch.equal(hash_native.hash_sign(x, planes), hash_reference.hash_sign(x, planes))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_planes_of_any_type_and_layout(dtype: torch.dtype) -> None:
+    g = torch.Generator().manual_seed(8)
+    x, planes = torch.randn(1, 2, 50, 24, generator=g), torch.randn(40, 24, generator=g).to(dtype)
+    expected = hash_reference.hash_sign(x, planes)
+    wide = torch.cat([torch.full((40, 3), float("nan"), dtype=dtype), planes], dim=1)
+    for same in (planes, wide[:, 3:], planes.T.contiguous().T, planes.repeat_interleave(2, dim=1)[:, ::2]):
+        assert torch.equal(hash_native.hash_sign(x, same), expected)
+
+
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("size", [3, 63, 64, 65, 256, 600])
 def test_hashes_next_to_a_plane(size: int) -> None:
