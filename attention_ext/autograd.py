@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 
 class DifferentiableOperator:
@@ -32,10 +33,16 @@ class DifferentiableOperator:
         self._apply: Callable[..., tuple[Tensor, ...]] = function.apply
 
     def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:
-        """Return the operator's outputs, through which gradients flow; its library must be loaded."""
-        if torch.compiler.is_compiling() or not will_go_back(*inputs):
+        """Return the operator's outputs, through which gradients flow; its library must be loaded.
+
+        Raises:
+            NotImplementedError: forward-mode differentiation; PyTorch would return zeros.
+        """
+        if torch.compiler.is_compiling():
             return self._run(*inputs)
-        return self._apply(*inputs)
+        if any(isinstance(x, Tensor) and unpack_dual(x).tangent is not None for x in inputs):
+            raise NotImplementedError(f"attention_ext: {self.name} has no forward-mode derivative")
+        return self._apply(*inputs) if will_go_back(*inputs) else self._run(*inputs)
 
     def register(self) -> None:
         """Tell PyTorch the derivative; once, when the library is loaded."""

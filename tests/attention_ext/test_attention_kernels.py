@@ -121,6 +121,15 @@ def test_eager_calls_have_the_registered_derivative(topk: int | None) -> None:
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("topk", [None, 6])
+def test_forward_mode_is_refused(topk: int | None) -> None:
+    """PyTorch would lose the tangents without a word."""
+    p = problem(1, 1, 17, 17, 5, 3, 4)
+    q, k, v = (x.detach() for x in p.inputs(torch.float64))
+    with pytest.raises(NotImplementedError, match="clustered_attention has no forward-mode derivative"):
+        torch.func.jvp(lambda q: native(p, topk)(q, k, v), (q,), (q,))
+
+
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("topk", [None, 6])
