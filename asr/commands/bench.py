@@ -134,9 +134,10 @@ def _check(options: Options) -> None:
     for name in options.attentions:
         if not name.startswith("peer:"):
             parse_name(name.partition("@")[0])
-        if split_threads(name)[1] == 0:
+        _, threads = split_threads(name)
+        if threads == 0:
             raise UserError(f"attentions={name}: expected at least 1 thread")
-        if split_threads(name)[1] and options.clock == "cpu":
+        if threads and options.clock == "cpu":
             raise UserError(f"attentions={name}: CPU time adds up over threads; compare them with clock=wall")
 
 

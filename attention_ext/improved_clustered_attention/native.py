@@ -46,6 +46,7 @@ def improved_clustered_attention(
     if not torch.compiler.is_compiling():
         require(q_BHND.device.type)
     seed = dropout_seed(q_BHND, dropout)
+    goes_back = will_go_back(q_BHND, k_BHSD, v_BHSE)
     return _differentiable(
         q_BHND,
         k_BHSD,
@@ -57,30 +58,18 @@ def improved_clustered_attention(
         topk,
         dropout,
         seed,
-        will_go_back(q_BHND, k_BHSD, v_BHSE),
+        goes_back,  # keeps weights
+        goes_back=goes_back,
     )[0]
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.clusters, _, ctx.dropout, seed, _ = inputs
+def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    *tensors, clusters, _, dropout, seed, _ = inputs
     out, *others = output
-    ctx.mark_non_differentiable(*others)
-    ctx.set_materialize_grads(False)  # or zeros as large as what is kept
-    ctx.save_for_backward(*tensors, seed, *others, out)
+    return (*tensors, clusters, dropout, seed, *others, out)
 
 
-def _backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-    if grad is None:
-        return (None,) * 11
-    saved = ctx.saved_tensors  # may be asked for once only, under checkpointing
-    inputs, seed, results = saved[:6], saved[6], saved[7:]
-    grads = torch.ops.attention_ext.improved_clustered_attention_backward(
-        grad, *inputs, ctx.clusters, ctx.dropout, seed, *results
-    )
-    return (*grads, *[None] * 8)
-
-
-_differentiable = DifferentiableOperator("improved_clustered_attention", _setup_context, _backward)
+_differentiable = DifferentiableOperator("improved_clustered_attention", _backward_arguments)
 
 
 def register() -> None:

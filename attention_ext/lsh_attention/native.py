@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attention_ext.autograd import DifferentiableOperator
+from attention_ext.autograd import DifferentiableOperator, will_go_back
 from attention_ext.clustered_attention.native import contiguous_like, dropout_seed, sum_dtype
 from attention_ext.library import require
 
@@ -56,25 +56,25 @@ def lsh_attention(
     if not torch.compiler.is_compiling():
         require(q_BHND.device.type)
     seed = dropout_seed(q_BHND, dropout)
-    return _differentiable(q_BHND, k_BHND, v_BHNE, buckets_BHRN, lengths_B, chunk, dropout, seed)[0]
+    return _differentiable(
+        q_BHND,
+        k_BHND,
+        v_BHNE,
+        buckets_BHRN,
+        lengths_B,
+        chunk,
+        dropout,
+        seed,
+        goes_back=will_go_back(q_BHND, k_BHND, v_BHNE),
+    )[0]
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    q, k, v, _, lengths, ctx.chunk, ctx.dropout, seed = inputs
-    out, softmax, order = output
-    ctx.mark_non_differentiable(softmax, order)
-    ctx.save_for_backward(q, k, v, lengths, seed, out, softmax, order)
+def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    q, k, v, _, *others = inputs
+    return (q, k, v, *others, *output)
 
 
-def _backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    q, k, v, lengths, seed, *output = ctx.saved_tensors
-    grads = torch.ops.attention_ext.lsh_attention_backward(
-        grad, q, k, v, lengths, ctx.chunk, ctx.dropout, seed, *output
-    )
-    return (*grads, *[None] * 5)
-
-
-_differentiable = DifferentiableOperator("lsh_attention", _setup_context, _backward)
+_differentiable = DifferentiableOperator("lsh_attention", _backward_arguments)
 
 
 def register() -> None:
