@@ -5,11 +5,12 @@ import importlib.resources
 import os
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import omegaconf
+import yaml
 from omegaconf import OmegaConf
 
 from asr.errors import UserError, did_you_mean
@@ -27,16 +28,16 @@ def option(default: Any, *, help: str, unit: str = "") -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def describe(schema: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
-    """Yield (key, type, default, help) of every option below a dataclass, nested keys with dots."""
-    hints = typing.get_type_hints(schema)
-    for field in dataclasses.fields(schema):
-        kind = hints[field.name]
+def describe(schema: Any, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
+    """Yield (key, type, default, help) of every option of a dataclass; nested keys have dots."""
+    defaults = schema() if isinstance(schema, type) else schema
+    hints = typing.get_type_hints(type(defaults))
+    for field in dataclasses.fields(defaults):
+        kind, default = hints[field.name], getattr(defaults, field.name)
         key = prefix + field.name
-        if dataclasses.is_dataclass(kind):
-            yield from describe(typing.cast(type, kind), key + ".")
+        if dataclasses.is_dataclass(default):
+            yield from describe(default, key + ".")
             continue
-        default = field.default_factory() if callable(field.default_factory) else field.default
         shown = "required" if default == omegaconf.MISSING else str(default)
         text = field.metadata.get("help", "")
         unit = field.metadata.get("unit", "")
@@ -75,7 +76,7 @@ def parse(schema: type[Options], words: list[str]) -> Options:
     return typing.cast(Options, OmegaConf.to_object(config))
 
 
-def divide(words: list[str], own: type, composed: type) -> tuple[list[str], list[str]]:
+def divide(words: list[str], own: Any, composed: Any) -> tuple[list[str], list[str]]:
     """Split `key=value` words into a command's own options and those that it hands to `compose`.
 
     Raises:
@@ -91,7 +92,7 @@ def divide(words: list[str], own: type, composed: type) -> tuple[list[str], list
     return taken, [word for word in words if word not in taken]
 
 
-def compose(schema: type[Options], name: str, words: list[str]) -> Options:
+def compose(schema: type[Options] | Options, name: str, words: list[str]) -> Options:
     """Build an options dataclass from Hydra's configuration `conf/<name>.yaml` and `key=value` words.
 
     Groups are chosen by their folder's name (`model=wsj`), single options by their path
@@ -128,11 +129,44 @@ def to_dict(options: Any) -> dict[str, Any]:
     return typing.cast(dict[str, Any], OmegaConf.to_container(OmegaConf.structured(options), resolve=True))
 
 
-def from_dict(schema: type[Options], values: dict[str, Any], source: str) -> Options:
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested options with dotted names.
+
+    Example:
+        >>> flat({"seed": 0, "model": {"layers": 6}})
+        {'seed': 0, 'model.layers': 6}
+    """
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """Return the content of a YAML file with options at its top level.
+
+    Raises:
+        OSError: the file can't be read.
+        UserError: it is not YAML, or no mapping.
+    """
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: expected YAML, found {_first_line(error)}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected options, found {str(values)[:60]!r}")
+    return values
+
+
+@typing.overload
+def from_dict(schema: type[Options], values: dict[str, Any], source: str) -> Options: ...
+@typing.overload
+def from_dict(schema: Options, values: dict[str, Any], source: str) -> Options: ...
+def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
     """Build an options dataclass from plain data, naming `source` where it doesn't fit the schema."""
     try:
         merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(values))
-        return typing.cast(Options, OmegaConf.to_object(merged))
+        return OmegaConf.to_object(merged)
     except omegaconf.errors.OmegaConfBaseException as error:
         raise UserError(f"{source}: {_first_line(error)}") from error
 

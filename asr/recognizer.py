@@ -1,52 +1,32 @@
-"""The recogniser: audio to CTC log-probabilities, with the tokenizer that names them."""
+"""The recogniser that users hold: an acoustic model, its tokenizer and a decoder."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
-from asr.attention.layer import SelfAttentionLayer
-from asr.augment import AugmentConfig, augment_audio, spec_augment
-from asr.checkpoint import find
-from asr.checkpoint import load as load_checkpoint
-from asr.confidence import UsualCertainty
-from asr.config import from_dict, to_dict
-from asr.ctc import CTCHead
 from asr.data.recording import read_recording
-from asr.encoder import Encoder, ModelConfig
 from asr.errors import UserError
-from asr.export import portable_folder, read_portable
-from asr.features import FeatureConfig, FilterBanks, Normalisation
-from asr.search.decoder import Decoder
+from asr.model.acoustic_model import AcousticModel
+from asr.model.checkpoint import find
+from asr.model.checkpoint import load as load_checkpoint
+from asr.model.portable import portable_folder, read_portable
+from asr.search.decode import DecodeOptions, decode_split
+from asr.search.decoder import Decoder, build_decoder
+from asr.search.tune import tuned
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
-from asr.transcript import Transcript
-from asr.transcription import TranscriptionConfig, transcribe_samples, tuned_decoder
-
-LABELS = "label_model"  # its name among the weights
-FORMER = ("usual_certainty",)  # in configurations of earlier checkpoints: a limit on another scale
+from asr.transcription.run import TranscriptionConfig, transcribe_samples
+from asr.transcription.transcript import Transcript
 
 
-@dataclass
-class RecognizerConfig:
-    """What it takes to build a recogniser, but for the tokenizer."""
-
-    attention: str = "full"
-    backend: str = "auto"
-    features: FeatureConfig = field(default_factory=FeatureConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    longest_s: float = 0.0  # longest audio in training; 0: not known, an older checkpoint
-    usual: UsualCertainty = field(default_factory=UsualCertainty)  # on the development set
-
-
-class Recognizer(nn.Module):
-    """Filter banks → normalisation → encoder → CTC.
+class Recognizer:
+    """An acoustic model with its tokenizer.
 
     Args:
-        config: sizes and the attention mechanism.
-        tokenizer: the vocabulary; it travels with the model.
-        augment: augmentation in training mode.
+        model: acoustic model; its head has an output for each symbol of the tokenizer.
+        tokenizer: vocabulary of the model.
+        file: checkpoint file, or folder of an exported model, that holds the weights.
 
     Example:
         >>> recognizer = Recognizer.load("exp/demo/full")  # doctest: +SKIP
@@ -55,54 +35,64 @@ class Recognizer(nn.Module):
         'the board approved the merger'
     """
 
-    def __init__(
-        self, config: RecognizerConfig, tokenizer: Tokenizer, augment: AugmentConfig | None = None
-    ) -> None:
-        super().__init__()
-        self.config = config
+    def __init__(self, model: AcousticModel, tokenizer: Tokenizer, file: Path | None = None) -> None:
+        self.model = model
         self.tokenizer = tokenizer
-        self.file: Path | None = None  # the checkpoint, or the exported model's folder, it was loaded from
-        self.run_folder: Path | None = None  # of that checkpoint; or the exported model's folder
-        self.augment = augment or AugmentConfig()
-        self.filter_banks = FilterBanks(config.features)
-        features = config.features
-        window_frames = max(1, round(1000 * features.normalise_window_s / features.frame_shift_ms))
-        self.normalisation = Normalisation(features.normalise, features.mel_bins, window_frames)
-        self.encoder = Encoder(config.model, config.features.mel_bins, config.attention, config.backend)
-        self.head = CTCHead(config.model.heads * config.model.head_dim, len(tokenizer))
-        self.label_model: Tensor | None = None  # of the training transcripts; on the CPU, unlike the weights
+        self.file = file
 
-    def forward(self, audio: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute log-probabilities.
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        checkpoint: str = "auto",
+        device: str = "cpu",
+        attention: str = "",
+        backend: str | None = None,
+    ) -> "Recognizer":
+        """Load a recogniser from a run folder, a checkpoint file or a model that `asr export` wrote.
 
         Args:
-            audio: [B, samples] in −1 … 1, right-padded.
-            lengths: [B] valid samples.
+            path: e.g. `exp/demo/full` or `exp/demo/full/checkpoints/last.ckpt`.
+            checkpoint: in a run folder: `auto` (what training chose), `best`, `last` or a file's stem.
+            device: `auto`, `cpu`, `cuda`, …
+            attention: attention mechanism; empty: the one of training.
+            backend: `auto`, `reference` or `native`; None: the one of training.
 
-        Returns:
-            [B, T, V] float32 log-probabilities and [B] valid frames.
+        Raises:
+            UserError: no such file, not a checkpoint, one that would run code when loaded, an exported
+                model that was truncated or changed, or a mechanism that doesn't fit the model.
         """
-        if self.training:
-            audio = augment_audio(audio, lengths, self.augment)
-        features, frames = self.filter_banks(audio, lengths)
-        features = self.normalisation(features, frames)
-        if self.training:
-            features = spec_augment(features, frames, self.augment)
-        states, frames = self.encoder(features, frames)
-        return self.head(states), frames
+        folder = portable_folder(Path(path))
+        file = folder or find(Path(path), checkpoint)
+        state = read_portable(folder) if folder else load_checkpoint(file)["model"]
+        recognizer = cls.from_state(state, str(file))
+        recognizer.file = file
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        recognizer.model.to(device)
+        if attention or backend:
+            recognizer.set_attention(attention or recognizer.model.config.attention, backend)
+        return recognizer
 
-    def encoder_frames(self, duration_s: float) -> int:
-        """Return the encoder frames of an utterance that lasts `duration_s` seconds."""
-        samples = torch.tensor([round(duration_s * self.config.features.sample_rate)])
-        return int(self.encoder.subsampling.lengths(self.filter_banks.frames(samples)))
+    @property
+    def run_folder(self) -> Path | None:
+        """Run folder of the checkpoint, or the folder of an exported model."""
+        if self.file is None:
+            return None
+        return self.file if self.file.is_dir() else self.file.parent.parent
+
+    def set_attention(self, name: str, backend: str | None = None) -> None:
+        """Exchange the attention mechanism of every layer; see `AcousticModel.set_attention`."""
+        self.model.set_attention(name, backend)
 
     def transcribe(self, path: str | Path, **options: Any) -> Transcript:
         """Transcribe an audio file of any length, rate and container.
 
         Args:
-            path: anything that libsndfile or FFmpeg reads.
-            options: of `TranscriptionConfig`: `mode="chunked"`, `decoder="beam"`, …; weights that `beam`
-                leaves open are those that `asr decode … tune=dev` has recorded in the run folder.
+            path: a file that libsndfile or FFmpeg reads.
+            options: fields of `TranscriptionConfig`: `mode="chunked"`, `decoder="beam"`, …; weights that
+                `beam` leaves open are those that `asr decode … tune=dev` recorded in the run folder.
 
         Raises:
             UserError: the file can't be read, or is shorter than one frame.
@@ -110,7 +100,7 @@ class Recognizer(nn.Module):
         config = TranscriptionConfig(**options)
         if config.channels != "mix":
             raise UserError(
-                f"channels={config.channels!r}: transcribe_channels() has one transcript for each"
+                f"channels={config.channels!r}: transcribe_channels() returns a transcript for each"
             )
         return self.transcribe_channels(path, config)[0]
 
@@ -120,100 +110,74 @@ class Recognizer(nn.Module):
         """Transcribe the channels of an audio file, or their mean.
 
         Args:
-            path: anything that libsndfile or FFmpeg reads.
-            config: how.
-            decoder: built from `config` before, for many files; None: built here, by `tuned_decoder`.
+            path: a file that libsndfile or FFmpeg reads.
+            config: mode, channels, decoder.
+            decoder: decoder to use for many files; None: build one from `config`.
 
         Raises:
             UserError: the file can't be read, or is shorter than one frame.
         """
         config.check()
-        recording = read_recording(Path(path), self.config.features.sample_rate, config.channels)
-        decoder = decoder or tuned_decoder(self, config)[0]
+        recording = read_recording(Path(path), self.model.sample_rate, config.channels)
+        decoder = decoder or self.decoder(config)[0]
         several = config.channels == "separate" and len(recording) > 1
         return [
             transcribe_samples(
-                self,
+                self.model,
+                self.tokenizer,
                 samples,
                 config,
-                f"{path}, channel {number}" if several else str(path),
                 decoder,
-                number if several else None,
+                name=f"{path}, channel {number}" if several else str(path),
+                channel=number if several else None,
             )
             for number, samples in enumerate(recording, start=1)
         ]
 
-    @property
-    def frame_s(self) -> float:
-        """Duration of an encoder frame in seconds."""
-        return self.config.features.frame_shift_ms / 1000 * self.config.model.subsampling
+    def decode(
+        self,
+        options: DecodeOptions,
+        *,
+        weights_in: Path | None = None,
+        advance: Callable[[float], None] = lambda share: None,
+    ) -> Path:
+        """Decode a split of a corpus and return the folder of hypotheses; see `decode_split`."""
+        assert self.file is not None
+        assert self.run_folder is not None
+        return decode_split(
+            self.model,
+            self.tokenizer,
+            options,
+            checkpoint=self.file,
+            run_folder=self.run_folder,
+            weights_in=weights_in,
+            advance=advance,
+        )
 
-    def set_attention(self, name: str, backend: str | None = None) -> None:
-        """Exchange the attention mechanism of every layer; the weights stay.
+    def decoder(self, config: TranscriptionConfig) -> tuple[Decoder, str | None]:
+        """Build the decoder, with tuned weights where `config.beam` leaves them open.
 
-        Args:
-            name: any mechanism of the softmax family.
-            backend: `auto`, `reference` or `native`; None keeps the present one.
+        Returns:
+            The decoder, and the source of its weights; None: options and defaults alone.
 
         Raises:
-            UserError: the mechanism has parameters of its own, or doesn't fit the layer.
+            UserError: see `build_decoder`; a record of tuning that can't be read.
         """
-        backend = backend or self.config.backend
-        for layer in self.attention_layers():
-            layer.set_mechanism(name, backend=backend)
-        self.config.attention, self.config.backend = name, backend
-
-    def backend_on(self, device_type: str) -> str:
-        """Return the backend that attention runs on, on `cpu` or `cuda`."""
-        return self.attention_layers()[0].backend_on(device_type)
-
-    def attention_layers(self) -> list[SelfAttentionLayer]:
-        """Return the attention layers, first to last."""
-        return [layer for layer in self.modules() if isinstance(layer, SelfAttentionLayer)]
+        beam, source = config.beam, None
+        if self.run_folder is not None:
+            beam, source = tuned(self.run_folder, config.decoder, beam)
+        return build_decoder(config.decoder, self.tokenizer, beam), source
 
     def state(self) -> dict[str, Any]:
         """Return configuration, tokenizer and weights as plain data and tensors."""
-        return {
-            "config": to_dict(self.config),
-            "tokenizer": self.tokenizer.state(),
-            "weights": self.state_dict() | ({} if self.label_model is None else {LABELS: self.label_model}),
-        }
+        return self.model.state() | {"tokenizer": self.tokenizer.state()}
 
     @classmethod
     def from_state(cls, state: dict[str, Any], source: str) -> "Recognizer":
         """Build a recogniser from `state()`, in evaluation mode; errors name `source`."""
-        known = {name: value for name, value in state["config"].items() if name not in FORMER}
-        recognizer = cls(from_dict(RecognizerConfig, known, source), tokenizer_from_state(state["tokenizer"]))
-        weights = dict(state["weights"])
-        recognizer.label_model = weights.pop(LABELS, None)
-        try:
-            recognizer.load_state_dict(weights)
-        except RuntimeError as error:
-            detail = " ".join(str(error).split())[:300]
-            raise UserError(f"{source}: weights don't fit the model: {detail}") from error
-        return recognizer.eval()
-
-    @classmethod
-    def load(cls, path: str | Path, *, checkpoint: str = "auto", device: str = "cpu") -> "Recognizer":
-        """Load a recogniser from a run folder, a checkpoint file or a model that `asr export` wrote.
-
-        Args:
-            path: e.g. `exp/demo/full` or `exp/demo/full/checkpoints/last.ckpt`.
-            checkpoint: in a run folder: `auto` (what training chose), `best`, `last` or a file's stem.
-            device: `cpu`, `cuda`, …
-
-        Raises:
-            UserError: no such file, not a checkpoint, one that would run code when loaded, or an exported
-                model that was cut or changed.
-        """
-        folder = portable_folder(Path(path))
-        if folder:
-            file = run_folder = folder
-            state = read_portable(folder)
-        else:
-            file = find(Path(path), checkpoint)
-            run_folder = file.parent.parent
-            state = load_checkpoint(file)["recognizer"]
-        recognizer = cls.from_state(state, str(file)).to(device)
-        recognizer.file, recognizer.run_folder = file, run_folder
-        return recognizer
+        if "tokenizer" not in state:
+            raise UserError(
+                f"{source}: expected the checkpoint of a recogniser, found a model without vocabulary"
+            )
+        tokenizer = tokenizer_from_state(state["tokenizer"])
+        return cls(AcousticModel.from_state(state, len(tokenizer), source), tokenizer)

@@ -7,9 +7,8 @@ import pytest
 import torch
 from tone_corpora import TINY, make_corpus
 
-from asr import config
-from asr.train_config import TrainConfig
-from asr.training import train
+from asr.training.config import train_options
+from asr.training.run import train
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -39,9 +38,7 @@ def corpus_maker(tmp_path: Path) -> Callable[..., Path]:
 def trained(tone_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder with a recogniser that knows the tones."""
     folder = tmp_path_factory.mktemp("exp") / "tones"
-    options = config.compose(
-        TrainConfig,
-        "train",
+    options = train_options(
         [
             *TINY,
             f"data.train=[{tone_corpus}]",

@@ -15,9 +15,9 @@ import soundfile
 import torch
 from tone_corpora import TINY
 
-from asr import checkpoint
 from asr.cli import main
 from asr.errors import UserError
+from asr.model import checkpoint
 
 Maker = Callable[..., Path]
 
@@ -166,7 +166,7 @@ def test_a_checkpoint_that_would_run_code_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "evil.ckpt"
-    torch.save({"format": checkpoint.FORMAT, "recognizer": Malicious()}, path)
+    torch.save({"format": checkpoint.FORMAT, "model": Malicious()}, path)
     marker = Path("/tmp/clustered_asr_was_here")
     marker.unlink(missing_ok=True)
     line = fails(capsys, main(["transcribe", str(path), "x.wav"]))

@@ -6,7 +6,7 @@ import pytest
 from asr import config
 from asr.config import option
 from asr.errors import UserError
-from asr.train_config import TrainConfig
+from asr.training.config import TrainConfig, train_options, train_options_from
 
 
 @dataclass
@@ -47,9 +47,7 @@ def test_describe_lists_every_option_with_its_unit() -> None:
 
 
 def test_compose_chooses_groups_and_takes_names_with_colons_unquoted() -> None:
-    options = config.compose(
-        TrainConfig,
-        "train",
+    options = train_options(
         ["recipe=demo", "model=wsj", "attention=i-clustered-25:topk=16,bits=31", "seed=3"],
     )
     assert options.recipe.name == "demo"
@@ -61,7 +59,7 @@ def test_compose_chooses_groups_and_takes_names_with_colons_unquoted() -> None:
 @pytest.mark.parametrize("word", ["attentoin=full", "model.layesr=3", "modle=tiny"])
 def test_compose_suggests_the_key_that_was_meant(word: str) -> None:
     with pytest.raises(UserError, match=r"did you mean '(attention|model.layers|model)'"):
-        config.compose(TrainConfig, "train", [word])
+        train_options([word])
 
 
 def test_a_commands_own_words_are_divided_from_those_of_training() -> None:
@@ -75,18 +73,18 @@ def test_a_commands_own_words_are_divided_from_those_of_training() -> None:
 
 def test_compose_names_an_unknown_group_choice_and_a_bad_value() -> None:
     with pytest.raises(UserError, match="model=huge: no such configuration"):
-        config.compose(TrainConfig, "train", ["model=huge"])
+        train_options(["model=huge"])
     with pytest.raises(UserError, match=r"model\.layers"):
-        config.compose(TrainConfig, "train", ["model.layers=six"])
+        train_options(["model.layers=six"])
 
 
 def test_saved_options_come_back(tmp_path: Path) -> None:
     from omegaconf import OmegaConf
 
-    options = config.compose(TrainConfig, "train", ["recipe=prompts", "data.workers=0"])
+    options = train_options(["recipe=prompts", "data.workers=0"])
     config.save(options, tmp_path / "config.yaml")
     values = OmegaConf.to_container(OmegaConf.load(tmp_path / "config.yaml"))
-    assert config.from_dict(TrainConfig, values, "config.yaml") == options
+    assert train_options_from(values, "config.yaml") == options
 
 
 def test_a_word_that_is_a_file_is_a_path(tmp_path: Path) -> None:

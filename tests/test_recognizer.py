@@ -4,8 +4,9 @@ import pytest
 import soundfile
 import torch
 
-from asr import Recognizer, checkpoint
+from asr import Recognizer
 from asr.errors import UserError
+from asr.model import checkpoint
 
 
 def test_transcribes_the_tones(trained: Path, tone_corpus: Path) -> None:
@@ -41,12 +42,12 @@ def test_attention_is_exchanged_and_stays_with_the_weights(trained: Path, tone_c
     audio, _ = soundfile.read(tone_corpus / "wav" / "test-0.wav", dtype="float32")
     batch = torch.from_numpy(audio).unsqueeze(0), torch.tensor([len(audio)])
     with torch.no_grad():
-        full, _ = recognizer(*batch)
+        full, _ = recognizer.model(*batch)
         recognizer.set_attention("i-clustered-1000")
-        assert recognizer.config.attention == "i-clustered-1000"
-        same, _ = recognizer(*batch)
+        assert recognizer.model.config.attention == "i-clustered-1000"
+        same, _ = recognizer.model(*batch)
         recognizer.set_attention("clustered-2")
-        other, _ = recognizer(*batch)
+        other, _ = recognizer.model(*batch)
     assert torch.allclose(full, same, atol=1e-5)
     assert not torch.allclose(full, other, atol=1e-3)
     with pytest.raises(UserError, match="cast"):
@@ -54,15 +55,15 @@ def test_attention_is_exchanged_and_stays_with_the_weights(trained: Path, tone_c
 
 
 def test_state_comes_back_from_a_file(trained: Path) -> None:
-    state = checkpoint.load(checkpoint.find(trained, "last"))["recognizer"]
+    state = checkpoint.load(checkpoint.find(trained, "last"))["model"]
     recognizer = Recognizer.from_state(state, "last")
-    assert not recognizer.training
-    assert all(torch.equal(state["weights"][name], x) for name, x in recognizer.state_dict().items())
+    assert not recognizer.model.training
+    assert all(torch.equal(state["weights"][name], x) for name, x in recognizer.model.state_dict().items())
     assert recognizer.tokenizer.state() == state["tokenizer"]
 
 
 def test_weights_of_another_size_are_refused(trained: Path) -> None:
-    state = checkpoint.load(checkpoint.find(trained))["recognizer"]
+    state = checkpoint.load(checkpoint.find(trained))["model"]
     state["config"]["model"]["feedforward"] *= 2
     with pytest.raises(UserError, match=r"x\.ckpt: weights don't fit the model"):
         Recognizer.from_state(state, "x.ckpt")
@@ -73,13 +74,12 @@ def test_averaging_takes_the_mean(trained: Path, tmp_path: Path) -> None:
     state = checkpoint.load(source)
     for factor in (1.0, 3.0):
         weights = {
-            name: x * factor if x.is_floating_point() else x
-            for name, x in state["recognizer"]["weights"].items()
+            name: x * factor if x.is_floating_point() else x for name, x in state["model"]["weights"].items()
         }
-        changed = {"format": checkpoint.FORMAT, "recognizer": {**state["recognizer"], "weights": weights}}
+        changed = {"format": checkpoint.FORMAT, "model": {**state["model"], "weights": weights}}
         checkpoint.save(changed, tmp_path / f"{factor}.ckpt")
-    mean = checkpoint.average([tmp_path / "1.0.ckpt", tmp_path / "3.0.ckpt"])["recognizer"]["weights"]
-    for name, x in state["recognizer"]["weights"].items():
+    mean = checkpoint.average([tmp_path / "1.0.ckpt", tmp_path / "3.0.ckpt"])["model"]["weights"]
+    for name, x in state["model"]["weights"].items():
         assert torch.allclose(mean[name], 2 * x if x.is_floating_point() else x)
 
 
@@ -101,5 +101,18 @@ def test_encoder_frames_agree_with_the_model(trained: Path) -> None:
     recognizer = Recognizer.load(trained)
     for samples in (399, 400, 719, 720, 8000, 12345):
         with torch.no_grad():
-            _, frames = recognizer(torch.zeros(1, samples), torch.tensor([samples]))
-        assert recognizer.encoder_frames(samples / 16000) == int(frames)
+            _, frames = recognizer.model(torch.zeros(1, samples), torch.tensor([samples]))
+        assert recognizer.model.encoder_frames(samples / 16000) == int(frames)
+
+
+def test_transcribing_leaves_the_model_in_its_mode(trained: Path, tone_corpus: Path) -> None:
+    """A model in training mode was in evaluation mode afterwards."""
+    recognizer = Recognizer.load(trained)
+    wav = tone_corpus / "wav" / "test-0.wav"
+    expected = recognizer.transcribe(wav)
+    recognizer.model.train()
+    assert recognizer.transcribe(wav) == expected
+    assert recognizer.model.training
+    recognizer.model.eval()
+    recognizer.transcribe(wav, mode="chunked")
+    assert not recognizer.model.training

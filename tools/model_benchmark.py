@@ -21,11 +21,12 @@ from rich.table import Table
 from asr import config
 from asr.config import option
 from asr.console import open_console
-from asr.ctc import CTCHead, ctc_loss
-from asr.encoder import Encoder, ModelConfig
 from asr.errors import UserError
-from asr.optimizer import OptimizerConfig, build_optimizer
-from asr.train_config import TrainConfig
+from asr.losses.ctc import ctc_loss
+from asr.model.encoder import Encoder, ModelConfig
+from asr.model.head import CTCHead
+from asr.training.config import train_options
+from asr.training.optimizer import OptimizerConfig, build_optimizer
 
 MEL_BINS = 40
 VOCABULARY = 42
@@ -137,7 +138,7 @@ def main(words: list[str]) -> None:
     """Measure what the words ask for."""
     options = config.parse(Options, words)
     torch.set_num_threads(options.threads)
-    preset = config.compose(TrainConfig, "train", [f"model={options.model}", "optimizer=radam"])
+    preset = train_options([f"model={options.model}", "optimizer=radam"])
     if options.encode:
         encodings(preset.model, options)
     else:

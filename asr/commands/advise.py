@@ -23,7 +23,7 @@ from asr.data.concatenate import Concatenation
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
 from asr.errors import UserError
-from asr.train_config import TrainConfig
+from asr.training.config import TrainConfig, chosen_recipe, train_options, train_schema
 
 HELP = "recommend a mechanism for your data on this machine: asr advise data/demo model=wsj"
 POSITIONAL = "<manifest or prepared folder> [options of asr train, for model and frame budget]"
@@ -57,9 +57,9 @@ class Options:
 
 def parse(words: list[str]) -> tuple[Options, TrainConfig]:
     """Split words into options of the benchmark and those of training."""
-    own, others = config.divide(words, Options, TrainConfig)
+    own, others = config.divide(words, Options, train_schema(chosen_recipe(words)))
     options = config.parse(Options, own)
-    training = config.compose(TrainConfig, "train", others)
+    training = train_options(others)
     options.attentions = joined(options.attentions)
     for name in options.attentions:
         if not issubclass(MECHANISMS[parse_name(name).mechanism].build, SoftmaxMechanism):

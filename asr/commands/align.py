@@ -12,7 +12,6 @@ from lhotse.cut import MonoCut
 from rich.console import Console
 from rich.progress import track
 
-from asr.alignment import AlignedToken, AlignedWord, align_text
 from asr.config import option
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
@@ -21,8 +20,9 @@ from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
 from asr.recognizer import Recognizer
 from asr.scoring.ctm import CtmWord, write_ctm
-from asr.transcript_formats import textgrid
-from asr.transcription import MODES, TranscriptionConfig, emissions, is_out_of_memory
+from asr.search.forced_alignment import AlignedToken, AlignedWord, align_text
+from asr.transcription.formats import textgrid
+from asr.transcription.run import MODES, TranscriptionConfig, emissions, is_out_of_memory
 
 HELP = "times of words and phones: asr align exp/demo/full split=test, or … recording.wav text='go on'"
 POSITIONAL = "<run folder or checkpoint> [<audio file>]"
@@ -65,19 +65,25 @@ def run(paths: list[Path], options: Options) -> None:
         raise UserError("asr align takes a run folder or checkpoint, and at most one audio file")
     how = TranscriptionConfig(mode=options.mode, chunk_s=options.chunk_s, overlap_s=options.overlap_s)
     how.check()
-    recognizer = Recognizer.load(paths[0], checkpoint=options.checkpoint, device=options.device)
-    recognizer.set_attention(options.attention or recognizer.config.attention, options.backend)
+    recognizer = Recognizer.load(
+        paths[0],
+        checkpoint=options.checkpoint,
+        device=options.device,
+        attention=options.attention,
+        backend=options.backend,
+    )
+    model, tokenizer = recognizer.model, recognizer.tokenizer
     run_folder = recognizer.run_folder
     assert run_folder is not None
     if len(paths) == 2:
         audio = Path(paths[1])
-        utterances: Iterator[Utterance] = iter([_from_file(audio, options.text, recognizer)])
+        utterances: Iterator[Utterance] = iter([_from_file(audio, options.text, model.sample_rate)])
         count, folder, name = 1, Path(options.output or audio.parent), audio.stem
     else:
         if options.text:
             raise UserError("text= is the transcript of an audio file: name the file as well")
         cuts = list(load_cuts(manifest_path(options.data or training_folder(run_folder), options.split)))
-        utterances = (_from_cut(cut, recognizer) for cut in cuts)
+        utterances = (_from_cut(cut, model.sample_rate) for cut in cuts)
         count, folder, name = len(cuts), Path(options.output or run_folder / "align" / options.split), ""
 
     aligned: list[tuple[Utterance, list[AlignedWord]]] = []
@@ -85,10 +91,8 @@ def run(paths: list[Path], options: Options) -> None:
     unknown: Counter[str] = Counter()
     for utterance in track(utterances, "aligning", total=count, console=Console(stderr=True), transient=True):
         try:
-            log_probs_TV = emissions(recognizer, utterance.samples, how, utterance.id)
-            words = align_text(
-                log_probs_TV, utterance.text, recognizer.tokenizer, recognizer.frame_s, utterance.id
-            )
+            log_probs_TV = emissions(model, utterance.samples, how, utterance.id)
+            words = align_text(log_probs_TV, utterance.text, tokenizer, model.frame_s, utterance.id)
         except UserError as error:
             errors.append(error.line)
             continue
@@ -97,7 +101,7 @@ def run(paths: list[Path], options: Options) -> None:
                 raise
             errors.append(f"{utterance.id}: out of memory: use mode=chunked or a linear attention mechanism")
             continue
-        unknown.update(recognizer.tokenizer.oov(utterance.text))
+        unknown.update(tokenizer.oov(utterance.text))
         _write_textgrid(utterance, words, recognizer, folder / f"{name or _safe(utterance.id)}.TextGrid")
         aligned.append((utterance, words))
     if aligned:
@@ -116,18 +120,18 @@ def run(paths: list[Path], options: Options) -> None:
         raise UserError(f"{len(errors)} of {count} utterances could not be aligned")
 
 
-def _from_file(audio: Path, text: str, recognizer: Recognizer) -> Utterance:
+def _from_file(audio: Path, text: str, sample_rate: int) -> Utterance:
     if not text:
         beside = audio.with_suffix(".txt")
         if not beside.is_file():
             raise UserError(f"{audio}: expected its transcript as text='…' or in {beside}, found neither")
         text = beside.read_text(encoding="utf-8")
-    (samples,) = read_recording(audio, recognizer.config.features.sample_rate)
+    (samples,) = read_recording(audio, sample_rate)
     return Utterance(str(audio), " ".join(text.split()), samples, audio.stem)
 
 
-def _from_cut(cut: MonoCut, recognizer: Recognizer) -> Utterance:
-    samples = load_cut(cut, recognizer.config.features.sample_rate)
+def _from_cut(cut: MonoCut, sample_rate: int) -> Utterance:
+    samples = load_cut(cut, sample_rate)
     text = cut.supervisions[0].text or ""
     return Utterance(cut.id, text, samples, cut.recording_id, str(cut.channel + 1), cut.start)
 
@@ -146,7 +150,7 @@ def _write_textgrid(
         "words": [(word.start_s, word.end_s, word.word) for word in words],
         f"{recognizer.tokenizer.unit}s": [(token.start_s, token.end_s, token.label) for token in tokens],
     }
-    duration_s = len(utterance.samples) / recognizer.config.features.sample_rate
+    duration_s = len(utterance.samples) / recognizer.model.sample_rate
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(textgrid(tiers, duration_s), encoding="utf-8")
 

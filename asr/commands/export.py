@@ -9,8 +9,8 @@ from rich.console import Console
 
 from asr.config import option
 from asr.errors import UserError
-from asr.export import write_portable
-from asr.export_graph import write_onnx, write_program
+from asr.model.graph import write_onnx, write_program
+from asr.model.portable import write_portable
 from asr.recognizer import Recognizer
 
 HELP = "a model to hand on: asr export exp/demo/full out=model/"
@@ -43,9 +43,7 @@ def run(paths: Sequence[str | Path], options: Options) -> list[Path]:
     if options.format not in FORMATS:
         raise UserError(f"format={options.format!r}: expected one of {', '.join(FORMATS)}")
     source = Path(paths[0])
-    recognizer = Recognizer.load(source, checkpoint=options.checkpoint)
-    if options.attention:
-        recognizer.set_attention(options.attention)
+    recognizer = Recognizer.load(source, checkpoint=options.checkpoint, attention=options.attention)
     out = Path(options.out) if options.out else _default(source, options.format)
     console = Console(stderr=True)
     with console.status(f"exporting {source} as {options.format}"):
@@ -72,7 +70,10 @@ def _write_graph(recognizer: Recognizer, out: Path, kind: str) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f"{out.stem}.partial{suffix}")
     try:
-        (write_onnx if kind == "onnx" else write_program)(recognizer, partial)
+        if kind == "onnx":
+            write_onnx(recognizer.model, recognizer.tokenizer.symbols, partial)
+        else:
+            write_program(recognizer.model, partial)
         os.replace(partial, out)
     finally:
         partial.unlink(missing_ok=True)

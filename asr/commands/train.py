@@ -2,18 +2,22 @@
 
 from pathlib import Path
 
-from asr import config
-from asr.train_config import TrainConfig
-from asr.training import train
+from asr.training.config import TrainConfig, chosen_recipe, train_options, train_schema
+from asr.training.run import train
 
 HELP = "train a recogniser: recipe=demo attention=i-clustered-25 [model=tiny …]"
 POSITIONAL = ""
 Options = TrainConfig
 
 
+def options_schema(words: list[str]) -> TrainConfig:
+    """Return the options, those of the recipe that `recipe=` names included, for `--help`."""
+    return train_schema(chosen_recipe(words))
+
+
 def parse(words: list[str]) -> TrainConfig:
     """Read options with Hydra's groups: recipe=, model=, optimizer=."""
-    return config.compose(TrainConfig, "train", words)
+    return train_options(words)
 
 
 def run(paths: list[Path], options: TrainConfig) -> None:

@@ -18,11 +18,11 @@ from rich.progress import (
 
 from asr.config import option
 from asr.errors import UserError
-from asr.features import NORMALISATIONS
+from asr.model.features import NORMALISATIONS
 from asr.recognizer import Recognizer
-from asr.transcript import Transcript
-from asr.transcript_formats import FORMATS, write_transcript
-from asr.transcription import TranscriptionConfig, is_out_of_memory, tuned_decoder
+from asr.transcription.formats import FORMATS, write_transcript
+from asr.transcription.run import TranscriptionConfig, is_out_of_memory
+from asr.transcription.transcript import Transcript
 
 HELP = "transcribe audio files: asr transcribe exp/demo/full recording.wav"
 POSITIONAL = "<run folder or checkpoint> <audio file or folder> …"
@@ -57,7 +57,7 @@ def run(paths: list[Path], options: Options) -> None:
             f"format={options.format} of {len(files)} files: name a folder for them, output=<folder>"
         )
     recognizer = _load(Path(paths[0]), options)
-    decoder, source = tuned_decoder(recognizer, options)
+    decoder, source = recognizer.decoder(options)
     if source:
         print(f"weights of {source}", file=sys.stderr)
     errors = []
@@ -103,12 +103,20 @@ def _is_passed_over(file: Path) -> bool:
 
 
 def _load(path: Path, options: Options) -> Recognizer:
-    recognizer = Recognizer.load(path, checkpoint=options.checkpoint, device=options.device)
-    recognizer.set_attention(options.attention or recognizer.config.attention, options.backend)
-    kind = options.normalise or recognizer.config.features.normalise
-    if kind not in NORMALISATIONS or (kind == "corpus" and recognizer.config.features.normalise != kind):
-        raise UserError(f"normalise={kind!r}: expected one of {NORMALISATIONS}; corpus, where trained so")
-    recognizer.normalisation.kind = kind
+    recognizer = Recognizer.load(
+        path,
+        checkpoint=options.checkpoint,
+        device=options.device,
+        attention=options.attention,
+        backend=options.backend,
+    )
+    trained = recognizer.model.config.features.normalise
+    kind = options.normalise or trained
+    if kind not in NORMALISATIONS or (kind == "corpus" and trained != kind):
+        raise UserError(
+            f"normalise={kind!r}: expected one of {NORMALISATIONS}; corpus needs a model trained with it"
+        )
+    recognizer.model.normalisation.kind = kind
     return recognizer
 
 

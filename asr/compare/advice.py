@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from asr.attention import MECHANISMS, parse_name
 from asr.attention.multihead import SelfAttention
 from asr.benchmark import PASSES, Problem, measure, peak_memory_bytes
-from asr.encoder import Encoder
-from asr.train_config import TrainConfig
+from asr.model.encoder import Encoder
+from asr.training.config import TrainConfig
 
 WORTH = 0.9  # a mechanism replaces one that is nearer to full attention if it takes less than this share
 EXACT = "full"

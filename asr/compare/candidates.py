@@ -6,14 +6,13 @@ from typing import Any
 
 import yaml
 
-from asr import config
 from asr.attention.table import MECHANISMS, parse_name
 from asr.compare.exchange import runs
 from asr.compare.options import Request
 from asr.compare.records import Candidate
-from asr.config import to_dict
+from asr.config import flat, to_dict
 from asr.errors import UserError
-from asr.train_config import TrainConfig
+from asr.training.config import TrainConfig, train_options
 
 OWN_KEYS = ("attention", "label", "seeds", "init_from")
 NOT_PROTOCOL = ("attention", "run", "seed", "resume", "init_from")
@@ -40,7 +39,7 @@ def plan_candidates(request: Request) -> list[Planned]:
     Raises:
         UserError: an unknown key or mechanism, two candidates of one label, a circle of finetunings.
     """
-    protocol = flat(to_dict(config.compose(TrainConfig, "train", request.words)))
+    protocol = flat(to_dict(train_options(request.words)))
     asked = [{"attention": name} for name in request.options.attentions]
     asked += [_keys(entry) for entry in request.options.candidates]
     planned = [_plan(entry, protocol, request) for entry in asked]
@@ -57,16 +56,8 @@ def evaluated_with(candidate: Candidate, wanted: Sequence[str]) -> list[str]:
     return [name for name in names if runs(candidate.attention, name)]
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested options with dotted names."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
-
-
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with dotted names as nested dictionaries: what `flat` was made of."""
+    """Return options with dotted names as nested dictionaries: the inverse of `asr.config.flat`."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         *path, last = key.split(".")
@@ -100,7 +91,7 @@ def _keys(entry: Any) -> dict[str, Any]:
 def _plan(entry: dict[str, Any], protocol: Mapping[str, Any], request: Request) -> Planned:
     spec = parse_name(str(entry["attention"]))
     changes = [f"{key}={_word(value)}" for key, value in entry.items() if key not in OWN_KEYS]
-    training = config.compose(TrainConfig, "train", [*request.words, *changes, f"attention={spec.name}"])
+    training = train_options([*request.words, *changes, f"attention={spec.name}"])
     resolved = flat(to_dict(training))
     overrides = {
         key: value for key, value in resolved.items() if value != protocol[key] and key not in NOT_PROTOCOL

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from asr.compare.candidates import NOT_PROTOCOL, flat
+from asr.compare.candidates import NOT_PROTOCOL
 from asr.compare.cells import Cell, State, log_path, read_state
 from asr.compare.plan import Plan, timing_cells
 from asr.compare.records import CurvePoint, Evaluation, Failure, Split, Training
 from asr.compare.results import METRICS, Results
 from asr.compare.words import clock_words, hardware_words
-from asr.config import to_dict
+from asr.config import flat, to_dict
 from asr.data.manifest import load_cuts
 from asr.environment import describe_environment, file_digest
 

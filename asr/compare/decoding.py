@@ -7,12 +7,11 @@ from typing import Any
 import torch
 
 from asr import config
-from asr.commands.decode import Options as DecodeOptions
-from asr.compare.candidates import flat
 from asr.compare.options import CompareConfig
-from asr.config import to_dict
+from asr.config import flat, to_dict
 from asr.environment import file_digest
 from asr.errors import UserError, did_you_mean
+from asr.search.decode import DecodeOptions
 from asr.search.decoder import DECODERS, WEIGHTED, BeamConfig
 
 # Options of decoding that asr compare takes under their own names, and those that it decides.

@@ -10,7 +10,8 @@ from asr.compare.candidates import Planned
 from asr.compare.cells import Cell, is_done, read_state
 from asr.compare.plan import Plan
 from asr.compare.watch import clock
-from asr.training import BUILDERS
+from asr.training.plan import parse_budget
+from asr.training.run import build_task
 
 STEPS = 4  # timed, after one to warm up
 
@@ -66,8 +67,6 @@ def _training_s(plan: Plan, planned: Planned, cells: list[Cell]) -> tuple[float,
     steps, step_s, cpu_share = _timed_steps(planned)
     budget = planned.training.trainer.budget
     if budget:
-        from asr.budget import parse_budget
-
         limit = parse_budget(budget, planned.training.trainer.budget_clock)
         assert limit is not None
         seconds = limit.seconds / (max(cpu_share, 1e-3) if limit.clock == "cpu" else 1.0)
@@ -80,7 +79,7 @@ def _timed_steps(planned: Planned) -> tuple[int, float, float]:
     lightning.seed_everything(0, verbose=False)
     options = planned.training
     options.data.workers = 0
-    task, data = BUILDERS[options.recipe.task](options, False)
+    task, data = build_task(options, resuming=False)
     task.train()
     batches = iter(data.train_dataloader())
     seconds = cpu_s = 0.0

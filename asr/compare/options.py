@@ -5,12 +5,12 @@ from typing import Any
 
 from asr import config
 from asr.attention import parse_name
-from asr.budget import CLOCKS
 from asr.compare.results import METRICS, OFFICIAL
 from asr.config import option
 from asr.errors import UserError
 from asr.search.decoder import DECODERS, BeamConfig
-from asr.train_config import TrainConfig
+from asr.training.config import chosen_recipe, train_options, train_schema
+from asr.training.plan import CLOCKS
 
 ORACLE = "oracle-top-32"  # table 1's: full attention with its 32 largest weights alone
 # Options of training that comparing decides itself, and what to say instead.
@@ -94,7 +94,7 @@ def parse(words: list[str]) -> Request:
     Raises:
         UserError: an unknown option, a value that can't be, or nothing to compare.
     """
-    own, shared = config.divide(words, CompareConfig, TrainConfig)
+    own, shared = config.divide(words, CompareConfig, train_schema(chosen_recipe(words)))
     options = config.parse(CompareConfig, own)
     for word in shared:
         key = word.partition("=")[0]
@@ -110,7 +110,7 @@ def parse(words: list[str]) -> Request:
         shared += [f"trainer.max_steps={options.steps}"]
     elif options.epochs:
         shared += [f"trainer.max_epochs={options.epochs}", "trainer.max_steps=0"]
-    config.compose(TrainConfig, "train", shared)
+    train_options(shared)
     return Request(options, shared, words)
 
 

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr import checkpoint, config
-from asr.compare.candidates import Planned, evaluated_with, flat, plan_candidates
+from asr.compare.candidates import Planned, evaluated_with, plan_candidates
 from asr.compare.cells import Cell, discard, is_done, read_state
 from asr.compare.decoding import Decoding, plan_decoding
 from asr.compare.options import ORACLE, CompareConfig, Request
 from asr.compare.reuse import IMMATERIAL, find_run
-from asr.config import to_dict
+from asr.config import flat, to_dict
 from asr.data.module import manifest_path, split_beside
 from asr.environment import file_digest
 from asr.errors import UserError
-from asr.recognition import training_lexicon
-from asr.train_config import TrainConfig
+from asr.model import checkpoint
+from asr.training.config import TrainConfig, recipe_task, train_options
+from asr.training.recognition import training_lexicon
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def make_plan(request: Request) -> Plan:
         UserError: bad candidates, a manifest that isn't there.
     """
     options = request.options
-    protocol = config.compose(TrainConfig, "train", request.words)
+    protocol = train_options(request.words)
     candidates = plan_candidates(request)
     folder = Path(options.folder or Path("exp", "compare", protocol.recipe.name))
     decoding = plan_decoding(options)
@@ -109,7 +109,7 @@ def find_manifests(protocol: TrainConfig, splits: list[str]) -> dict[str, Path]:
     Raises:
         UserError: one isn't there.
     """
-    if protocol.recipe.task != "speech":
+    if recipe_task(protocol.recipe.name):
         return {}
     if not protocol.data.train:
         raise UserError("data.train is empty: name a recipe (recipe=demo) or manifests (data.train=[path])")

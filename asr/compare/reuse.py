@@ -6,10 +6,9 @@ from typing import Any
 
 import yaml
 
-from asr.compare.candidates import flat
-from asr.config import from_dict, to_dict
+from asr.config import flat, to_dict
 from asr.errors import UserError
-from asr.train_config import TrainConfig
+from asr.training.config import train_options_from
 
 # What changes neither the outcome of a training nor what it costs.
 IMMATERIAL = ("run", "resume", "trainer.checkpoint_every", "data.prefetch")
@@ -25,7 +24,7 @@ def find_run(place: Path, settings: dict[str, Any]) -> Path | None:
 
 def _same(run: Path, settings: dict[str, Any]) -> bool:
     try:
-        values = from_dict(TrainConfig, yaml.safe_load((run / "config.yaml").read_text()), str(run))
+        values = train_options_from(yaml.safe_load((run / "config.yaml").read_text()), str(run))
         summary = json.loads((run / "training.json").read_text())
         environment = json.loads((run / "environment.json").read_text())
     except (OSError, ValueError, yaml.YAMLError, UserError):

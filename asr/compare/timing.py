@@ -20,6 +20,7 @@ from asr.config import to_dict
 from asr.data.batch import Batch, Utterances
 from asr.data.manifest import load_cuts
 from asr.data.sampler import BatchPlan, plan_by_length
+from asr.model.acoustic_model import AcousticModel
 from asr.recognizer import Recognizer
 
 
@@ -28,12 +29,12 @@ class Runner:
     """A model with a mechanism, and what its passes took.
 
     Attributes:
-        recognizer: in evaluation mode, on its device.
+        model: model in evaluation mode, on its device.
         wall_s, cpu_s: of each repeat, all batches together.
         error: why it can't run; it is left out from then on.
     """
 
-    recognizer: Recognizer
+    model: AcousticModel
     wall_s: list[float]
     cpu_s: list[float]
     error: str = ""
@@ -65,30 +66,28 @@ def forward_times(
     runners = [
         Runner(_load(run, attention, device), [0.0] * repeats, [0.0] * repeats) for run, attention in models
     ]
-    batches = _batches(manifest, frames_per_batch, runners[0].recognizer)
+    batches = _batches(manifest, frames_per_batch, runners[0].model)
     for number, batch in enumerate(batches):
         inputs: dict[str, tuple[Tensor, Tensor]] = {}
         for runner in runners:
-            key = json.dumps(to_dict(runner.recognizer.config.features))
+            key = json.dumps(to_dict(runner.model.config.features))
             if key not in inputs:
-                inputs[key] = _features(runner.recognizer, batch.to(torch.device(device)))
+                inputs[key] = _features(runner.model, batch.to(torch.device(device)))
         for repeat in range(-1 if number == 0 else 0, repeats):  # −1 warms up
             for runner in runners:
-                key = json.dumps(to_dict(runner.recognizer.config.features))
+                key = json.dumps(to_dict(runner.model.config.features))
                 _run(runner, *inputs[key], repeat, device)
         advance((number + 1) / len(batches))
     return [_summary(runner) for runner in runners]
 
 
-def _load(run: Path, attention: str, device: str) -> Recognizer:
-    recognizer = Recognizer.load(run, device=device)
-    recognizer.set_attention(attention)
-    return recognizer
+def _load(run: Path, attention: str, device: str) -> AcousticModel:
+    return Recognizer.load(run, device=device, attention=attention).model
 
 
-def _batches(manifest: Path, frames_per_batch: int, recognizer: Recognizer) -> list[Batch]:
+def _batches(manifest: Path, frames_per_batch: int, model: AcousticModel) -> list[Batch]:
     cuts = load_cuts(manifest)
-    features = recognizer.config.features
+    features = model.config.features
     frames = np.array([max(1, round(cut.duration * 1000 / features.frame_shift_ms)) for cut in cuts])
     plans = plan_by_length(frames, frames_per_batch, np.argsort(-frames, kind="stable"))
     utterances = Utterances(cuts, None, features.sample_rate)
@@ -96,9 +95,9 @@ def _batches(manifest: Path, frames_per_batch: int, recognizer: Recognizer) -> l
 
 
 @torch.inference_mode()
-def _features(recognizer: Recognizer, batch: Batch) -> tuple[Tensor, Tensor]:
-    features, frames = recognizer.filter_banks(batch.audio, batch.audio_lengths)
-    return recognizer.normalisation(features, frames), frames
+def _features(model: AcousticModel, batch: Batch) -> tuple[Tensor, Tensor]:
+    features, frames = model.filter_banks(batch.audio, batch.audio_lengths)
+    return model.normalisation(features, frames), frames
 
 
 @torch.inference_mode()
@@ -109,8 +108,8 @@ def _run(runner: Runner, features: Tensor, frames: Tensor, repeat: int, device: 
     synchronize()
     wall, cpu = time.perf_counter(), time.process_time()
     try:
-        states, _ = runner.recognizer.encoder(features, frames)
-        runner.recognizer.head(states)
+        states, _ = runner.model.encoder(features, frames)
+        runner.model.head(states)
         synchronize()
     except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
         runner.error = (str(error).strip() or type(error).__name__).splitlines()[0]

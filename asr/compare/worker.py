@@ -16,16 +16,18 @@ import lightning
 import torch
 from rich.console import Console
 
-from asr.commands import decode, score
 from asr.compare.candidates import nested
 from asr.compare.cells import Cell, read_cell, read_state, write_fraction, write_state
 from asr.compare.timing import forward_times
 from asr.config import from_dict
 from asr.errors import UserError
-from asr.progress import completed, plan_total
-from asr.task import TrainingTask
-from asr.train_config import TrainConfig
-from asr.training import train
+from asr.recognizer import Recognizer
+from asr.scoring.run import ScoreOptions, score_paths
+from asr.search.decode import DecodeOptions
+from asr.training.config import train_options_from
+from asr.training.progress import completed, plan_total
+from asr.training.run import train
+from asr.training.task import TrainingTask
 
 
 def main(words: list[str]) -> None:
@@ -71,7 +73,7 @@ class Watcher(lightning.Callback):
 def _train(folder: Path, cell: Cell) -> dict[str, Any]:
     run = folder / cell.name
     values = nested(cell.settings["options"] | cell.free | {"run": str(run), "resume": "auto"})
-    options = from_dict(TrainConfig, values, str(run))
+    options = train_options_from(values, str(run))
     if cell.needs:
         options.init_from = str(folder / read_state(folder, cell.needs).result["run"])
     train(options, [Watcher(run / "fraction")])
@@ -82,15 +84,21 @@ def _evaluate(folder: Path, cell: Cell) -> dict[str, Any]:
     if cell.settings["threads"]:
         torch.set_num_threads(cell.settings["threads"])
     run = folder / read_state(folder, cell.needs).result["run"]
-    options = from_dict(decode.Options, cell.settings["options"] | cell.free, cell.name)
+    options = from_dict(DecodeOptions, cell.settings["options"] | cell.free, cell.name)
     options.output = str(folder / cell.name)
-    decode.decode(
+    recognizer = Recognizer.load(
         run,
+        checkpoint=options.checkpoint,
+        device=options.device,
+        attention=options.attention,
+        backend=options.backend,
+    )
+    recognizer.decode(
         options,
         weights_in=folder / cell.name,
         advance=lambda share: write_fraction(folder / cell.name / "fraction", share),
     )
-    score.run([options.output], score.Options(details=False), console=Console(file=sys.stdout))
+    score_paths([options.output], ScoreOptions(details=False), console=Console(file=sys.stdout))
     return {}
 
 

@@ -1,7 +1,7 @@
 """The data of a training run: manifests to batches, with everything that is left out listed."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
 from asr.config import option
-from asr.ctc import frames_needed
 from asr.data.batch import Batch, Utterances
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import load_cuts
@@ -21,7 +20,9 @@ from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan
 from asr.data.stream import TrainingData
 from asr.environment import file_digest
 from asr.errors import UserError
-from asr.recognizer import Recognizer
+from asr.losses.ctc import frames_needed
+from asr.model.features import FeatureConfig
+from asr.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -103,24 +104,35 @@ def load_training_cuts(config: DataConfig) -> CutSet:
 
 
 class SpeechData(TrainingData):
-    """Training and development batches of a recogniser.
+    """Training and development batches of utterances.
 
     Args:
         config: manifests and batching.
-        recognizer: gives the sample rate, the targets and the encoder frames of an utterance.
-        seed: of the batches' order and of speed perturbation.
-        speed_factors: speed perturbation.
+        tokenizer: vocabulary of the targets.
+        features: sample rate and frame shift of the model.
+        encoder_frames: number of encoder frames for a duration in seconds.
+        seed: random seed for the order of batches and for speed perturbation.
+        speed_factors: factors of speed perturbation.
 
     Attributes:
-        left_out: utterances that are not trained or validated on.
+        left_out: utterances excluded from training and validation.
     """
 
     def __init__(
-        self, config: DataConfig, recognizer: Recognizer, *, seed: int, speed_factors: list[float]
+        self,
+        config: DataConfig,
+        tokenizer: Tokenizer,
+        features: FeatureConfig,
+        encoder_frames: Callable[[float], int],
+        *,
+        seed: int,
+        speed_factors: list[float],
     ) -> None:
         super().__init__()
         self.config = config
-        self.recognizer = recognizer
+        self.tokenizer = tokenizer
+        self.features = features
+        self.encoder_frames = encoder_frames
         self.seed = seed
         self.speed_factors = speed_factors
         self.left_out: list[LeftOut] = []
@@ -140,7 +152,7 @@ class SpeechData(TrainingData):
         return max(self.config.concatenate_s, float(self.concatenation.durations_s.max()))
 
     def _frames(self, durations_s: NDArray[np.float64]) -> NDArray[np.int64]:
-        per_second = 1000 / self.recognizer.config.features.frame_shift_ms
+        per_second = 1000 / self.features.frame_shift_ms
         return np.maximum(1, np.rint(durations_s * per_second)).astype(np.int64)
 
     def _fitting(self, cuts: CutSet, split: str, fastest: float) -> list[MonoCut]:
@@ -167,8 +179,8 @@ class SpeechData(TrainingData):
         if not self.config.min_duration_s <= cut.duration <= self.config.max_duration_s:
             limits = f"{self.config.min_duration_s} … {self.config.max_duration_s} s"
             return f"lasts {cut.duration:.2f} s, outside {limits}"
-        needed = frames_needed(self.recognizer.tokenizer.encode(cut.supervisions[0].text))
-        frames = self.recognizer.encoder_frames(cut.duration / fastest)
+        needed = frames_needed(self.tokenizer.encode(cut.supervisions[0].text))
+        frames = self.encoder_frames(cut.duration / fastest)
         if frames < needed:
             return f"{frames} encoder frames cannot hold targets that need {needed}"
         return ""
@@ -216,8 +228,8 @@ class SpeechData(TrainingData):
     ) -> Utterances:
         return Utterances(
             CutSet.from_cuts(cuts),
-            self.recognizer.tokenizer,
-            self.recognizer.config.features.sample_rate,
+            self.tokenizer,
+            self.features.sample_rate,
             resample=self.config.resample,
             speed_factors=speed_factors,
             seed=self.seed,
@@ -253,12 +265,12 @@ class SpeechData(TrainingData):
             num_workers=workers,
             prefetch_factor=self.config.prefetch if workers else None,
             persistent_workers=workers > 0,
-            pin_memory=next(self.recognizer.parameters()).is_cuda,
+            pin_memory=self.trainer is not None and self.trainer.strategy.root_device.type == "cuda",
         )
 
     def advice(self, batch: Batch) -> str:
         """Say how large a batch is and what to lower."""
-        longest_s = float(batch.audio_lengths.max()) / self.recognizer.config.features.sample_rate
+        longest_s = float(batch.audio_lengths.max()) / self.features.sample_rate
         return (
             f"{len(batch.ids)} utterances of up to {longest_s:.1f} s; lower data.frames_per_batch="
             f"{self.config.frames_per_batch} or data.max_duration_s={self.config.max_duration_s}"

@@ -53,7 +53,7 @@ def figures(
     split = main_split(results)
     names = mechanisms(results, candidate)
     cuts = sorted(load_cuts(results.data[split].manifest), key=lambda cut: (cut.duration, cut.id))
-    rate = recognizer.config.features.sample_rate
+    rate = recognizer.model.sample_rate
     cut = _choose(cuts, utterance, split)
     pictured = ["full", *(first_of(kind, names) for kind in ("clustered", "i-clustered"))]
     text = cut.supervisions[0].text or ""
@@ -74,7 +74,9 @@ def figures(
         columns=min(3, len(maps.weights_NN)),
     )
     chosen = _spread([cut for cut in cuts if cut.duration <= LONGEST_S])
-    rows = approximation_errors(recognizer, [torch.from_numpy(load_cut(x, rate)) for x in chosen], names)
+    rows = approximation_errors(
+        recognizer.model, [torch.from_numpy(load_cut(x, rate)) for x in chosen], names
+    )
     yield Figure(
         key="figure-8-error",
         label="Figure 8b",

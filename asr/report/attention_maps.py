@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asr.alignment import TokenSpan, force_align
 from asr.attention import build_mechanism
 from asr.attention.layer import SelfAttentionLayer
 from asr.attention.multihead import SelfAttention
 from asr.errors import UserError
+from asr.model.acoustic_model import AcousticModel
 from asr.recognizer import Recognizer
+from asr.search.forced_alignment import TokenSpan, force_align
 
 
 @dataclass(frozen=True)
@@ -50,33 +51,33 @@ def attention_maps(
     Raises:
         UserError: there is no such layer or head, or the audio is too short for its transcript.
     """
-    heads = recognizer.config.model.heads
-    layers = queries_and_keys(recognizer, audio)
+    heads = recognizer.model.config.model.heads
+    layers = queries_and_keys(recognizer.model, audio)
     for name, value, most in (("layer", layer, len(layers)), ("head", head, heads)):
         if not 0 <= value <= most:
             raise UserError(f"{name}={value}: expected 1 … {most}, or 0 for a choice")
     layer = layer or len(layers)
     q_1HND, k_1HND = layers[layer - 1]
-    full_HNN = weights(recognizer, "full", q_1HND, k_1HND)
+    full_HNN = weights(recognizer.model, "full", q_1HND, k_1HND)
     if head == 0:
         entropy_H = -torch.special.xlogy(full_HNN, full_HNN).sum(-1).mean(-1)
         head = int(entropy_H.argmin()) + 1
-    features, frames = recognizer.filter_banks(audio.unsqueeze(0), torch.tensor([len(audio)]))
-    log_probs, encoder_frames = recognizer(audio.unsqueeze(0), torch.tensor([len(audio)]))
+    features, frames = recognizer.model.filter_banks(audio.unsqueeze(0), torch.tensor([len(audio)]))
+    log_probs, encoder_frames = recognizer.model(audio.unsqueeze(0), torch.tensor([len(audio)]))
     ids = recognizer.tokenizer.encode(text)
     spans = force_align(log_probs[0, : int(encoder_frames)], ids)
     return AttentionMaps(
-        {name: weights(recognizer, name, q_1HND, k_1HND)[head - 1] for name in names},
+        {name: weights(recognizer.model, name, q_1HND, k_1HND)[head - 1] for name in names},
         features[0, : int(frames)],
         list(zip(recognizer.tokenizer.tokens(ids), spans, strict=True)),
         layer,
         head,
-        recognizer.frame_s,
+        recognizer.model.frame_s,
     )
 
 
 def approximation_errors(
-    recognizer: Recognizer, utterances: Sequence[Tensor], names: Sequence[str]
+    model: AcousticModel, utterances: Sequence[Tensor], names: Sequence[str]
 ) -> list[dict[str, float | int | str]]:
     """Return for each layer and mechanism the L1 distance of its weights from those of full attention.
 
@@ -84,7 +85,7 @@ def approximation_errors(
     fed what it gets under the model's own mechanism, so that errors of the layers below are not in it.
 
     Args:
-        recognizer: of the softmax family.
+        model: of the softmax family.
         utterances: [samples] each.
         names: mechanisms.
 
@@ -94,12 +95,12 @@ def approximation_errors(
     sums: dict[tuple[int, str], float] = {}
     positions = 0
     for audio in utterances:
-        layers = queries_and_keys(recognizer, audio)
+        layers = queries_and_keys(model, audio)
         positions += layers[0][0].shape[2]
         for number, (q_1HND, k_1HND) in enumerate(layers, start=1):
-            full_HNN = weights(recognizer, "full", q_1HND, k_1HND)
+            full_HNN = weights(model, "full", q_1HND, k_1HND)
             for name in names:
-                distance_HN = (weights(recognizer, name, q_1HND, k_1HND) - full_HNN).abs().sum(-1)
+                distance_HN = (weights(model, name, q_1HND, k_1HND) - full_HNN).abs().sum(-1)
                 total = float(distance_HN.mean(0).sum())
                 sums[number, name] = sums.get((number, name), 0.0) + total
     return [
@@ -108,7 +109,7 @@ def approximation_errors(
     ]
 
 
-def queries_and_keys(recognizer: Recognizer, audio: Tensor) -> list[tuple[Tensor, Tensor]]:
+def queries_and_keys(model: AcousticModel, audio: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Return queries and keys, [1, H, N, D] each, of every layer, first to last.
 
     Raises:
@@ -123,10 +124,10 @@ def queries_and_keys(recognizer: Recognizer, audio: Tensor) -> list[tuple[Tensor
             )
         inputs.append((layer, arguments[0]))
 
-    hooks = [layer.register_forward_pre_hook(note) for layer in recognizer.attention_layers()]
+    hooks = [layer.register_forward_pre_hook(note) for layer in model.attention_layers()]
     try:
         with torch.inference_mode():
-            _, frames = recognizer(audio.unsqueeze(0), torch.tensor([len(audio)]))
+            _, frames = model(audio.unsqueeze(0), torch.tensor([len(audio)]))
             if int(frames) == 0:
                 raise UserError(f"{len(audio)} samples of audio are shorter than one frame")
             return [layer.project(x_1NM)[:2] for layer, x_1NM in inputs]
@@ -135,7 +136,7 @@ def queries_and_keys(recognizer: Recognizer, audio: Tensor) -> list[tuple[Tensor
             hook.remove()
 
 
-def weights(recognizer: Recognizer, name: str, q_1HND: Tensor, k_1HND: Tensor) -> Tensor:
+def weights(model: AcousticModel, name: str, q_1HND: Tensor, k_1HND: Tensor) -> Tensor:
     """Return the dense weights [H, N, N] of a mechanism."""
     with torch.inference_mode():
-        return build_mechanism(name, backend=recognizer.config.backend).eval().weights(q_1HND, k_1HND)[0]
+        return build_mechanism(name, backend=model.config.backend).eval().weights(q_1HND, k_1HND)[0]

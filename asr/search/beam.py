@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asr.ctc import BLANK
 from asr.errors import UserError
 from asr.lm.arpa import read_vocabulary
 from asr.lm.ngram import check_casing, is_special, load_kenlm, warn_unknown
+from asr.losses.ctc import BLANK
 from asr.search.path import TokenPath, Word
 from asr.search.spelling import (
     Labels,
@@ -105,9 +105,8 @@ class BeamSearch:
             lengths_B: [B] valid frames.
 
         Returns:
-            Per utterance the labels with start frames and confidences (highest probability of the label in
-            the frames that it spans), the words, and the score: natural-log acoustic score plus the
-            weighted terms. An utterance for which the beam holds no words comes back empty.
+            Per utterance the labels with their frames, the words, and the score: natural-log acoustic score
+            plus the weighted terms. An utterance for which the beam holds no words comes back empty.
         """
         log_probs_BTV = log_probs_BTV.detach().to("cpu", torch.float32)
         return [
@@ -124,15 +123,13 @@ class BeamSearch:
         found: dict[str | None, TokenPath] = {}
         for result in results[: self._nbest * SAME_TEXT if self._nbest > 1 else 1]:
             labels = [unheld(label, self._size) for label in result.tokens[1:-1]]
-            path = self._read_path(labels, result.words[1:], log_probs_TV, result.score)
+            path = self._read_path(labels, result.words[1:], result.score)
             found.setdefault(path.text, path)
         best, *others = list(found.values())[: self._nbest] or [TokenPath([], [], [], [])]
         best.alternatives.extend(others)
         return best
 
-    def _read_path(
-        self, labels: list[int], words: list[int], log_probs_TV: Tensor, score: float
-    ) -> TokenPath:
+    def _read_path(self, labels: list[int], words: list[int], score: float) -> TokenPath:
         """Make labels, times and words of a path: a label per frame, and a word where one was completed.
 
         A word is completed on the frame in which its last label begins or on a later frame of that label.
@@ -140,14 +137,12 @@ class BeamSearch:
         ids: list[int] = []
         frames: list[int] = []
         ends: list[int] = []
-        confidences: list[float] = []
         found: list[Word] = []
         for label, begin, end in _runs(labels):
             if label != BLANK:
                 ids.append(label)
                 frames.append(begin)
                 ends.append(end)
-                confidences.append(float(log_probs_TV[begin:end, label].max().exp()))
             for word in words[begin:end]:
                 if word < 0:
                     continue
@@ -164,9 +159,8 @@ class BeamSearch:
                     ids.pop()
                     frames.pop()
                     ends[-2:] = [ends[-1]]
-                    confidences[-2:] = [max(confidences[-2:])]
                 found.append(Word(name, first, len(ids)))
-        return TokenPath(ids, frames, confidences, found, score, ends)
+        return TokenPath(ids, frames, ends, found, score)
 
     def _build_trie(self, homophones: bool) -> Any:
         from flashlight.lib.text.decoder import SmearingMode, Trie

@@ -8,6 +8,7 @@ from torch import Tensor
 from asr.config import option
 from asr.errors import UserError, did_you_mean
 from asr.search.beam import BeamSearch
+from asr.search.confidence import add_confidences
 from asr.search.cuda_beam import CudaSearch
 from asr.search.fusion import PIECE_START, build_fusion
 from asr.search.greedy import greedy_search
@@ -69,6 +70,22 @@ class BeamConfig:
         assert complete.lm_weight is not None
         assert complete.word_score is not None
         return Weights(complete.lm_weight, complete.word_score, complete.size)
+
+
+def search(decoder: Decoder, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
+    """Decode a batch and add the confidence of each label.
+
+    Args:
+        decoder: what `build_decoder` returns.
+        log_probs_BTV: [B, T, V] log-probabilities, blank at index 0.
+        lengths_B: [B] valid frames.
+    """
+    return [
+        add_confidences(path, log_probs_TV[:length])
+        for path, log_probs_TV, length in zip(
+            decoder(log_probs_BTV, lengths_B), log_probs_BTV, lengths_B.tolist(), strict=True
+        )
+    ]
 
 
 def text_of(path: TokenPath, tokenizer: Tokenizer) -> str | None:

@@ -18,10 +18,10 @@ class TokenPath:
 
     ids: list[int]
     frames: list[int]  # the frame in which each label starts
-    confidences: list[float]  # of each label, 0 … 1
+    ends: list[int]  # the frame after the last one of each label
     words: list[Word] | None = None  # None: the search gives labels alone
     score: float | None = field(default=None, compare=False)  # log score, where a search ranks hypotheses
-    ends: list[int] = field(default_factory=list, compare=False)  # the frame after the last of each label
+    confidences: list[float] = field(default_factory=list, compare=False)  # of each label, 0 … 1
     alternatives: list["TokenPath"] = field(default_factory=list, compare=False)  # the next best, in order
 
     @property

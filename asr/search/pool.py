@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.search.decoder import BeamConfig, Decoder, Weights, build_decoder, reweighted
+from asr.search.decoder import BeamConfig, Decoder, Weights, build_decoder, reweighted, search
 from asr.search.path import TokenPath
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 
@@ -81,7 +81,7 @@ class SearchPool:
         """
         if self._executor is None:
             started = time.process_time()
-            paths = self.decoder(log_probs_BTV, lengths_B)
+            paths = search(self.decoder, log_probs_BTV, lengths_B)
             cpu_s = (time.process_time() - started) / max(len(ids), 1)
             self._done += [Found(name, path, cpu_s) for name, path in zip(ids, paths, strict=True)]
             return
@@ -132,5 +132,5 @@ def _search(name: str, emissions_TV: Any, weights: Weights | None) -> Found:
         _Worker.weights = weights
     started = time.process_time()
     log_probs_BTV = torch.from_numpy(emissions_TV)[None]
-    (path,) = _Worker.decoder(log_probs_BTV, torch.tensor([log_probs_BTV.shape[1]]))
+    (path,) = search(_Worker.decoder, log_probs_BTV, torch.tensor([log_probs_BTV.shape[1]]))
     return Found(name, path, time.process_time() - started)

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asr.ctc import BLANK
+from asr.losses.ctc import BLANK
 from asr.search.fusion import Context, NoModel
 from asr.search.path import TokenPath
 from asr.search.times import align_labels
@@ -70,7 +70,7 @@ class PrefixSearch:
             lengths_B: [B] valid frames.
 
         Returns:
-            Per utterance the labels; their frames and confidences are those of the best alignment. The score
+            Per utterance the labels, with the frames of their best alignment. The score
             is the natural log of the sequence's probability plus the weighted terms.
         """
         log_probs_BTV = log_probs_BTV.detach().to("cpu", torch.float32)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from asr.ctc import BLANK
 from asr.errors import UserError
+from asr.losses.ctc import BLANK
 from asr.text.tokenizer import UNKNOWN, Tokenizer
 
 log = logging.getLogger(__name__)

@@ -1,10 +1,10 @@
-"""Frames and confidences of a label sequence that a search found without them."""
+"""Frames of a label sequence that a search found without them."""
 
 import torch
 from torch import Tensor
 from torchaudio.functional import forced_align
 
-from asr.ctc import BLANK
+from asr.losses.ctc import BLANK
 from asr.search.path import TokenPath
 
 
@@ -19,20 +19,15 @@ def align_labels(log_probs_TV: Tensor, ids: list[int], score: float | None = Non
     """
     if not ids:
         return TokenPath([], [], [], score=score)
-    alignment, log_probs = forced_align(log_probs_TV[None], torch.tensor([ids]), blank=BLANK)
-    labels = alignment[0].tolist()
-    probabilities = log_probs[0].exp().tolist()
+    alignment, _ = forced_align(log_probs_TV[None], torch.tensor([ids]), blank=BLANK)
     frames: list[int] = []
     ends: list[int] = []
-    confidences: list[float] = []
     previous = BLANK
-    for frame, (label, probability) in enumerate(zip(labels, probabilities, strict=True)):
+    for frame, label in enumerate(alignment[0].tolist()):
         if label != BLANK and label != previous:
             frames.append(frame)
             ends.append(frame + 1)
-            confidences.append(probability)
         elif label != BLANK:
             ends[-1] = frame + 1
-            confidences[-1] = max(confidences[-1], probability)
         previous = label
-    return TokenPath(ids, frames, confidences, score=score, ends=ends)
+    return TokenPath(ids, frames, ends, score=score)

@@ -18,8 +18,8 @@ from asr import config
 from asr.config import option
 from asr.console import open_console
 from asr.errors import UserError
-from asr.train_config import TrainConfig
-from asr.training import train
+from asr.training.config import train_options
+from asr.training.run import train
 
 CLUSTERS = (15, 30, 60, 100)
 ROUNDS = (1, 4, 8, 16)
@@ -59,7 +59,7 @@ def sweep(options: Options) -> None:
     for length, attention in cells(options):
         words = ["recipe=copy", f"recipe.length={length}", f"attention={attention}", f"seed={options.seed}"]
         words += [f"run={cell_folder(options, length, attention)}", "resume=auto", *options.train]
-        train(config.compose(TrainConfig, "train", words))
+        train(train_options(words))
         write_results(options)
     open_console().print(grid(options))
 

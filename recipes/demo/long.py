@@ -74,7 +74,7 @@ class Figure:
     cpu_s: float
     real_time_factor: float
     peak_gib: float
-    certainty: float
+    confidence: float
 
 
 def make_recording(cuts: list[MonoCut], minutes: float, rate: int, seed: int, path: Path) -> list[MonoCut]:
@@ -102,8 +102,8 @@ def errors_singly(recognizer: Recognizer, cuts: list[MonoCut]) -> dict[str, int]
     """Return the label errors of each utterance decoded by itself."""
     errors = {}
     for cut in track(cuts, "singly", console=Console(stderr=True), transient=True):
-        audio = torch.from_numpy(load_cut(cut, recognizer.config.features.sample_rate))
-        log_probs, frames = recognizer(audio.unsqueeze(0), torch.tensor([len(audio)]))
+        audio = torch.from_numpy(load_cut(cut, recognizer.model.sample_rate))
+        log_probs, frames = recognizer.model(audio.unsqueeze(0), torch.tensor([len(audio)]))
         reference = recognizer.tokenizer.encode(cut.supervisions[0].text or "")
         errors[cut.id] = Levenshtein.distance(reference, greedy_search(log_probs, frames)[0].ids)
     return errors
@@ -177,7 +177,7 @@ def run(options: Options) -> list[Figure]:
     figures = []
     for minutes in options.minutes:
         audio = folder / f"{minutes:g}min.wav"
-        chosen = make_recording(cuts, minutes, recognizer.config.features.sample_rate, options.seed, audio)
+        chosen = make_recording(cuts, minutes, recognizer.model.sample_rate, options.seed, audio)
         texts = [cut.supervisions[0].text or "" for cut in chosen]
         symbols = recognizer.tokenizer.tokens(recognizer.tokenizer.encode(" ".join(texts)))
         sizes = [len(recognizer.tokenizer.encode(text)) for text in texts]
@@ -200,7 +200,7 @@ def run(options: Options) -> list[Figure]:
                 singly_interval=bootstrap_interval(alone_U, lengths_U),
                 ratio_interval=bootstrap_interval(errors_U, alone_U) if sum(alone) else (0.0, math.inf),
                 real_time_factor=costs["wall_s"] / transcript["duration_s"],
-                certainty=transcript["certainty"],
+                confidence=transcript["mean_confidence"],
                 **costs,
             )
             figures.append(figure)
@@ -212,7 +212,7 @@ def run(options: Options) -> list[Figure]:
 def show(figures: list[Figure]) -> None:
     """Print errors, with 95 % intervals, and costs as two tables."""
     errors = Table("system", "min", "PER %", "singly %", "ratio", title="errors, 95 % intervals")
-    costs = Table("system", "min", "wall s", "CPU s", "RTF", "GiB", "certainty", title="costs")
+    costs = Table("system", "min", "wall s", "CPU s", "RTF", "GiB", "confidence", title="costs")
     for x in figures:
         name = (x.system, f"{x.minutes:g}")
         errors.add_row(
@@ -222,7 +222,7 @@ def show(figures: list[Figure]) -> None:
             _with_interval(x.error_rate / x.singly if x.singly else math.inf, *x.ratio_interval),
         )
         seconds = (f"{x.wall_s:.1f}", f"{x.cpu_s:.1f}", f"{x.real_time_factor:.4f}")
-        costs.add_row(*name, *seconds, f"{x.peak_gib:.2f}", f"{x.certainty:.3f}")
+        costs.add_row(*name, *seconds, f"{x.peak_gib:.2f}", f"{x.confidence:.3f}")
     open_console().print(errors, costs)
 
 

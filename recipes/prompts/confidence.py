@@ -1,20 +1,16 @@
-"""Whether a recogniser of prompts is uncertain of what is nothing like them: other languages, music, noise.
+"""Confidence of a recogniser of prompts on other languages, music and noise.
 
     python -m asr_recipes.prompts.confidence model=exp/prompts/full
 
-The prompts of other languages and the music on hold are Debian packages of Asterisk, fetched by apt-get as
-the English prompts are. Music is cut into pieces of ten seconds. How certainty is measured was chosen on
-every second test prompt and every second French one: they have rows of their own.
-
-A checkpoint of before recognisers learnt what is usual on their development set learns it here, from `data`;
-store=true writes it into the checkpoint for `asr transcribe`.
+The prompts of other languages and the music on hold are Debian packages of Asterisk, which apt-get downloads
+like the English prompts. Music is cut into pieces of ten seconds.
 """
 
 import logging
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +18,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from asr import Recognizer, checkpoint
-from asr.confidence import usual_certainty, weigh
+from asr import Recognizer
 from asr.config import option, parse
 from asr.console import open_console
 from asr.data.audio import load_cut
@@ -32,9 +27,8 @@ from asr.data.module import manifest_path
 from asr.data.recording import Samples, read_recording
 from asr.environment import write_json
 from asr.errors import UserError
-from asr.label_model import estimate_label_model
-from asr.transcript import Transcript
-from asr.transcription import TranscriptionConfig, emissions, transcribe_samples
+from asr.transcription.run import LOW_CONFIDENCE, TranscriptionConfig, transcribe_samples
+from asr.transcription.transcript import Transcript
 
 PACKAGES = {
     "French prompts": ("asterisk-core-sounds-fr-wav", "fr_*"),
@@ -44,9 +38,8 @@ PACKAGES = {
     "music on hold": ("asterisk-moh-opsound-wav", "moh"),
 }
 PIECE_S = 10.0
-SHORTEST_S = 1.0  # of what is compared
+SHORTEST_S = 1.0  # shorter recordings are left out
 TEST = "test prompts"
-CHOSEN_ON = (TEST, "French prompts")  # every second of these
 
 
 @dataclass
@@ -54,18 +47,16 @@ class Options:
     """What to compare."""
 
     model: str = option("exp/prompts/full", help="run folder or checkpoint")
-    data: str = option("data/prompts", help="prepared folder; its test split is what the model should know")
-    packages: str = option("data/prompts/packages_unlike", help="where the packages are kept unpacked")
-    files: int = option(400, help="of each kind, at most")
-    seed: int = option(0, help="of the choice and of the noise")
-    store: bool = option(
-        False, help="write what is usual on the dev split into the checkpoint, if it lacks it"
-    )
+    data: str = option("data/prompts", help="prepared folder; recordings of its test split are known speech")
+    packages: str = option("data/prompts/packages_unlike", help="folder that keeps the unpacked packages")
+    recordings: int = option(400, help="maximum number of recordings of each kind")
+    seed: int = option(0, help="random seed for the choice of recordings and for the noise")
+    min_confidence: float = option(LOW_CONFIDENCE, help="mark recordings below this confidence, 0 … 1")
     output: str = option("", help="folder of confidence.json; empty: <model>")
 
 
 def fetch(folder: Path) -> None:
-    """Download and unpack the packages, those that aren't there.
+    """Download and unpack the missing packages.
 
     Raises:
         UserError: apt-get fails.
@@ -92,17 +83,15 @@ def kinds(options: Options, rate: int) -> Iterator[tuple[str, list[Samples]]]:
         files = sorted(Path(options.packages, package).glob(f"**/{place}/**/*.wav"))
         recordings[kind] = [piece for file in files for piece in _pieces(file, rate, kind)]
     for kind, found in recordings.items():
-        halves = {kind: found[1::2], f"{kind}, chosen on": found[::2]} if kind in CHOSEN_ON else {kind: found}
-        for name, half in halves.items():
-            chosen = sorted(random.permutation(len(half))[: options.files])
-            yield name, [half[i] for i in chosen if len(half[i]) >= SHORTEST_S * rate]
+        chosen = sorted(random.permutation(len(found))[: options.recordings])
+        yield kind, [found[i] for i in chosen if len(found[i]) >= SHORTEST_S * rate]
     noises = [(_white, "white noise"), (_pink, "pink noise")]
     for noise, kind in noises:
         yield kind, [noise(random, round(6 * rate)) for _ in range(20)]
 
 
 def _pieces(file: Path, rate: int, kind: str) -> list[Samples]:
-    """Return a prompt as it is, if it isn't empty, too short or silent, and music in pieces."""
+    """Return a prompt unless it is empty, too short or silent, and music in pieces."""
     try:
         samples = read_recording(file, rate)[0]
     except UserError:
@@ -124,69 +113,44 @@ def _pink(random: np.random.Generator, samples: int) -> Samples:
     return (0.05 * sound / sound.std()).astype(np.float32)
 
 
-def learn_usual(recognizer: Recognizer, data: str) -> None:
-    """Let a recogniser of an earlier checkpoint know what is usual, as training does today.
-
-    Args:
-        recognizer: changed in place.
-        data: prepared folder; the label model is of its train split, the limits of its dev split.
-    """
-    tokenizer, rate = recognizer.tokenizer, recognizer.config.features.sample_rate
-    texts = [cut.supervisions[0].text or "" for cut in load_cuts(manifest_path(data, "train"))]
-    recognizer.label_model = estimate_label_model([tokenizer.encode(x) for x in texts], len(tokenizer))
-    cuts = load_cuts(manifest_path(data, "dev"))
-    found = [emissions(recognizer, load_cut(cut, rate), TranscriptionConfig()) for cut in cuts]
-    recognizer.config.usual = usual_certainty(
-        [weigh(log_probs_TV, recognizer.frame_s, recognizer.label_model) for log_probs_TV in found]
-    )
-
-
-def store(recognizer: Recognizer) -> None:
-    """Write what a recogniser has learnt into the checkpoint that it was loaded from."""
-    if recognizer.file is None or recognizer.file.is_dir():
-        raise UserError(f"store=true: expected a checkpoint to write into, found {recognizer.file}")
-    content = checkpoint.load(recognizer.file)
-    checkpoint.save(content | {"recognizer": recognizer.state()}, recognizer.file)
-
-
 def separation(known: list[float], unlike: list[float]) -> float:
-    """Return how often a known recording is more certain than an unlike one (area under the ROC curve)."""
+    """Return how often a known recording has a higher confidence than an unlike one (area under the ROC)."""
     known_K1, unlike_U = np.array(known)[:, None], np.array(unlike)
     return float(((known_K1 > unlike_U) + 0.5 * (known_K1 == unlike_U)).mean())
 
 
 def run(options: Options) -> None:
-    """Print and write the certainty of each kind."""
+    """Print and write the confidence of each kind."""
     fetch(Path(options.packages))
     recognizer = Recognizer.load(options.model)
-    if not recognizer.config.usual.labels:
-        learn_usual(recognizer, options.data)
-        if options.store:
-            store(recognizer)
-    logging.getLogger("asr").setLevel(logging.ERROR)  # counted here, not warned of one by one
+    logging.getLogger("asr").setLevel(logging.ERROR)  # low confidence is counted below
+    config = TranscriptionConfig(min_confidence=options.min_confidence)
+    decoder, _ = recognizer.decoder(config)
     found: dict[str, list[Transcript]] = {}
-    for kind, recordings in kinds(options, recognizer.config.features.sample_rate):
+    for kind, recordings in kinds(options, recognizer.model.sample_rate):
         waiting = track(recordings, kind, console=Console(stderr=True), transient=True)
-        found[kind] = [transcribe_samples(recognizer, x, TranscriptionConfig(), kind) for x in waiting]
-    table = Table(
-        "kind", "files", "certainty: median", "5 … 95 %", "marked %", "separation", title_justify="left"
-    )
-    known = [transcript.certainty / transcript.usual_certainty for transcript in found[TEST]]
+        found[kind] = [
+            transcribe_samples(recognizer.model, recognizer.tokenizer, x, config, decoder, name=kind)
+            for x in waiting
+        ]
+    table = Table("kind", "recordings", "confidence: median", "5 … 95 %", "marked %", "separation")
+    known = [transcript.mean_confidence for transcript in found[TEST]]
     rows = {}
     for kind, transcripts in found.items():
-        values = [transcript.certainty for transcript in transcripts]
+        values = [transcript.mean_confidence for transcript in transcripts]
         low, median, high = np.quantile(values, [0.05, 0.5, 0.95])
         marked = float(np.mean([transcript.low_confidence for transcript in transcripts]))
-        row = {"files": len(values), "median": median, "low": low, "high": high, "marked": marked}
-        against = [transcript.certainty / transcript.usual_certainty for transcript in transcripts]
-        rows[kind] = row | {"separation": separation(known, against)}
-        shown = f"{rows[kind]['separation']:.3f}" if TEST not in kind else ""
+        rows[kind] = {"recordings": len(values), "median": median, "low": low, "high": high, "marked": marked}
+        rows[kind]["separation"] = separation(known, values)
+        shown = f"{rows[kind]['separation']:.3f}" if kind != TEST else ""
         table.add_row(
             kind, str(len(values)), f"{median:.2f}", f"{low:.2f} … {high:.2f}", f"{100 * marked:.1f}", shown
         )
-    usual = asdict(recognizer.config.usual)
-    write_json({"model": options.model, "usual": usual, "kinds": rows}, _place(options) / "confidence.json")
-    open_console().print(table, "marked: less certain than what 95 % of the dev set reaches at such a length")
+    write_json(
+        {"model": options.model, "min_confidence": options.min_confidence, "kinds": rows},
+        _place(options) / "confidence.json",
+    )
+    open_console().print(table, f"marked: confidence below {options.min_confidence:g}")
 
 
 def _place(options: Options) -> Path:

@@ -10,7 +10,7 @@ from asr.benchmark import Problem, Timing
 from asr.cli import main
 from asr.compare import advice
 from asr.compare.advice import Expected, expect, positions, reason, recommend, usual_mechanisms
-from asr.train_config import TrainConfig
+from asr.training.config import TrainConfig
 
 
 def expected(name: str, epoch_s: float) -> Expected:

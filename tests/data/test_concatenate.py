@@ -56,7 +56,15 @@ def test_pauses_are_quiet_and_speech_is_untouched() -> None:
 @pytest.fixture
 def speech(trained: Path, tone_corpus: Path) -> SpeechData:
     config = DataConfig(train=[str(tone_corpus)], frames_per_batch=1500, workers=0, concatenate_s=5.0)
-    return SpeechData(config, Recognizer.load(trained), seed=0, speed_factors=[0.9, 1.1])
+    recognizer = Recognizer.load(trained)
+    return SpeechData(
+        config,
+        recognizer.tokenizer,
+        recognizer.model.config.features,
+        recognizer.model.encoder_frames,
+        seed=0,
+        speed_factors=[0.9, 1.1],
+    )
 
 
 def test_batches_hold_joined_texts_and_go_on_after_an_interruption(speech: SpeechData) -> None:
@@ -68,7 +76,7 @@ def test_batches_hold_joined_texts_and_go_on_after_an_interruption(speech: Speec
         for i, names in enumerate(batch.ids):
             tokens = batch.tokens[i, : batch.token_lengths[i]].tolist()
             text = " ".join(texts[name] for name in names.split("+"))
-            assert tokens == speech.recognizer.tokenizer.encode(text)
+            assert tokens == speech.tokenizer.encode(text)
         if batch.plan.epoch == 0:
             seen += [name for names in batch.ids for name in names.split("+")]
     assert sorted(seen) == sorted(texts)

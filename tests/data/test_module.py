@@ -13,7 +13,14 @@ from asr.errors import UserError
 def data(corpus: Path, recognizer: Recognizer, **options: object) -> SpeechData:
     defaults = {"train": [str(corpus)], "frames_per_batch": 1500, "workers": 0}
     config = DataConfig(**{**defaults, **options})  # type: ignore[arg-type]
-    return SpeechData(config, recognizer, seed=0, speed_factors=[1.0])
+    return SpeechData(
+        config,
+        recognizer.tokenizer,
+        recognizer.model.config.features,
+        recognizer.model.encoder_frames,
+        seed=0,
+        speed_factors=[1.0],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +60,14 @@ def test_speed_is_a_function_of_seed_epoch_and_utterance(tone_corpus: Path, reco
     lengths = []
     for workers in (0, 1):
         config.workers = workers
-        speech = SpeechData(config, recognizer, seed=5, speed_factors=[0.9, 1.0, 1.1])
+        speech = SpeechData(
+            config,
+            recognizer.tokenizer,
+            recognizer.model.config.features,
+            recognizer.model.encoder_frames,
+            seed=5,
+            speed_factors=[0.9, 1.0, 1.1],
+        )
         speech.batches = 2 * speech.epoch_batches(0)
         batches = [(batch.ids, batch.audio_lengths.tolist()) for batch in speech.train_dataloader()]
         lengths.append({(i, n) for ids, samples in batches for i, n in zip(ids, samples, strict=True)})

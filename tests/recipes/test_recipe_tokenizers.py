@@ -3,10 +3,9 @@ from pathlib import Path
 import asr_conf
 import pytest
 
-from asr import config
 from asr.commands.prepare import has_preparation, recipe_module
 from asr.text.prepared import parse_name, tokenizer_name
-from asr.train_config import TrainConfig
+from asr.training.config import train_options
 
 RECIPES = ["demo", "folder", "librispeech", "prompts", "switchboard", "wsj"]
 RECIPES += ["wsj_4layers", "wsj_6layers", "wsj_modern"]
@@ -15,7 +14,7 @@ RECIPES += ["wsj_4layers", "wsj_6layers", "wsj_modern"]
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_what_a_configuration_trains_on_is_prepared(recipe):
     """`asr train recipe=…` finds its tokenizer made, unless told otherwise."""
-    options = config.compose(TrainConfig, "train", [f"recipe={recipe}"]).tokenizer
+    options = train_options([f"recipe={recipe}"]).tokenizer
     prepared = recipe_module(recipe.partition("_")[0]).Options().tokenizers
     assert tokenizer_name(options.kind, options.pieces) in prepared
 

@@ -1,5 +1,6 @@
 """Switchboard and eval2000 from a fabricated miniature: what is prepared is what was fabricated."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -18,18 +19,19 @@ from asr_recipes.switchboard.words import map_word
 from rich.console import Console
 from switchboard_miniature import PILOT_HZ, RATE, build, sphere_bytes
 
-from asr import config, parallel
-from asr.commands import decode, score
+from asr import parallel
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
 from asr.recognizer import Recognizer
 from asr.scoring import official
+from asr.scoring.run import ScoreOptions, score_paths
 from asr.scoring.sclite import find_hubscr
 from asr.scoring.stm import read_stm
+from asr.search.decode import DecodeOptions
 from asr.text.lexicon import Lexicon
-from asr.train_config import TrainConfig
-from asr.training import train
+from asr.training.config import train_options
+from asr.training.run import train
 
 DEVELOPMENT = 12
 
@@ -463,7 +465,7 @@ def test_a_wrong_folder_is_recognised(miniature, tmp_path):
 
 def test_the_resolved_configuration_is_the_papers():
     """Fast Transformers with Clustered Attention, sections 4.2 and C.3.2."""
-    options = config.compose(TrainConfig, "train", ["recipe=switchboard", "attention=i-clustered-100"])
+    options = train_options(["recipe=switchboard", "attention=i-clustered-100"])
     model, optimizer, features = options.model, options.optimizer, options.features
     assert (model.layers, model.heads, model.head_dim, model.feedforward) == (12, 6, 32, 768)
     assert model.subsampling == 1
@@ -476,7 +478,7 @@ def test_the_resolved_configuration_is_the_papers():
     assert options.data.train == ["data/switchboard/train_nodup.cuts.jsonl.gz"]
     assert options.data.dev == "data/switchboard/train_dev.cuts.jsonl.gz"
     for variant in (6, 8):
-        smaller = config.compose(TrainConfig, "train", ["recipe=switchboard", f"model=switchboard_{variant}"])
+        smaller = train_options(["recipe=switchboard", f"model=switchboard_{variant}"])
         assert smaller.model.layers == variant
         assert smaller.model.feedforward == 768
         assert smaller.optimizer == optimizer
@@ -497,7 +499,7 @@ def test_other_targets_leave_noises_out(kind, prepared, tmp_path, monkeypatch):
     if kind == "character":  # one of those that are prepared
         monkeypatch.setattr("asr.text.prepared.build_tokenizer", None)
     words = [f"tokenizer.kind={kind}", "tokenizer.pieces=16", "trainer.max_steps=2"]
-    run_folder = train(config.compose(TrainConfig, "train", [*small(prepared, tmp_path / "exp"), *words]))
+    run_folder = train(train_options([*small(prepared, tmp_path / "exp"), *words]))
     tokenizer = Recognizer.load(run_folder).tokenizer
     assert tokenizer.text(tokenizer.encode("[noise] back [laughter] tea")) == "back tea"
     assert not any("[" in symbol for symbol in tokenizer.symbols)
@@ -506,13 +508,13 @@ def test_other_targets_leave_noises_out(kind, prepared, tmp_path, monkeypatch):
 def test_prepare_train_decode_score(prepared, tmp_path):
     run_folder = tmp_path / "exp"
     length = ["trainer.max_steps=60", "trainer.validate_every=60"]
-    train(config.compose(TrainConfig, "train", [*small(prepared, run_folder), *length]))
-    folder = decode.decode(run_folder, decode.Options(split="eval2000", decoder="beam", device="cpu"))
+    train(train_options([*small(prepared, run_folder), *length]))
+    folder = Recognizer.load(run_folder).decode(DecodeOptions(split="eval2000", decoder="beam"))
     console = Console(width=200, record=True)
-    score.run([folder], score.Options(worst=0), console=console)
+    score_paths([folder], ScoreOptions(worst=0), console=console)
     shown = console.export_text()
     assert "Official score" in shown
-    summary = score.json.loads((folder / "score.json").read_text())
+    summary = json.loads((folder / "score.json").read_text())
     parts = summary["official"]
     assert parts["swbd"]["segments"] == parts["callhm"]["segments"] == 12
     assert parts["all"]["length"] == parts["swbd"]["length"] + parts["callhm"]["length"]

@@ -2,11 +2,10 @@
 
 import pytest
 
-from asr import config
-from asr.encoder import Encoder
-from asr.features import FilterBanks
-from asr.optimizer import build_optimizer
-from asr.train_config import TrainConfig
+from asr.model.encoder import Encoder
+from asr.model.features import FilterBanks
+from asr.training.config import TrainConfig, train_options
+from asr.training.optimizer import build_optimizer
 
 # Fast Transformers with Clustered Attention, sections 4.1 and C.3.1.
 PAPER = {
@@ -30,7 +29,7 @@ PAPER = {
 
 
 def resolved(*words: str) -> TrainConfig:
-    return config.compose(TrainConfig, "train", list(words))
+    return train_options(list(words))
 
 
 def values(options: TrainConfig, names) -> dict[str, object]:

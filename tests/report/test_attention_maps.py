@@ -11,7 +11,8 @@ from PIL import Image
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
-from asr.recognizer import Recognizer, RecognizerConfig
+from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
+from asr.recognizer import Recognizer
 from asr.report.attention_chart import picture
 from asr.report.attention_maps import approximation_errors, attention_maps, queries_and_keys, weights
 
@@ -32,8 +33,8 @@ def test_maps_are_weights_on_the_models_queries_and_keys(
 ) -> None:
     audio, text = spoken
     maps = attention_maps(recognizer, audio, text, ["full", "i-clustered-5"], layer=1, head=2)
-    frames = recognizer.encoder_frames(len(audio) / 16000)
-    q, k = queries_and_keys(recognizer, audio)[0]
+    frames = recognizer.model.encoder_frames(len(audio) / 16000)
+    q, k = queries_and_keys(recognizer.model, audio)[0]
     scores = (q[0, 1] @ k[0, 1].T) / q.shape[-1] ** 0.5
     assert maps.weights_NN["full"].shape == (frames, frames)
     torch.testing.assert_close(maps.weights_NN["full"], scores.softmax(-1))
@@ -49,7 +50,7 @@ def test_the_default_head_is_the_most_peaked(
 ) -> None:
     audio, text = spoken
     chosen = attention_maps(recognizer, audio, text, ["full"]).head
-    full_HNN = weights(recognizer, "full", *queries_and_keys(recognizer, audio)[-1])
+    full_HNN = weights(recognizer.model, "full", *queries_and_keys(recognizer.model, audio)[-1])
     entropies = torch.distributions.Categorical(full_HNN).entropy().mean(-1)
     assert chosen == int(entropies.argmin()) + 1
 
@@ -57,7 +58,7 @@ def test_the_default_head_is_the_most_peaked(
 def test_enough_clusters_leave_no_error_and_few_leave_one(
     recognizer: Recognizer, spoken: tuple[torch.Tensor, str]
 ) -> None:
-    rows = approximation_errors(recognizer, [spoken[0]], ["full", "oracle-top-1000", "clustered-2"])
+    rows = approximation_errors(recognizer.model, [spoken[0]], ["full", "oracle-top-1000", "clustered-2"])
     errors = {row["mechanism"]: float(row["error"]) for row in rows}
     assert len(rows) == 3  # one layer
     assert errors["full"] == 0
@@ -70,15 +71,18 @@ def test_errors_are_averaged_over_positions_of_all_utterances(
 ) -> None:
     whole, part = spoken[0], spoken[0][:8000]
     each = [
-        (float(approximation_errors(recognizer, [x], ["clustered-2"])[0]["error"]), frames(recognizer, x))
+        (
+            float(approximation_errors(recognizer.model, [x], ["clustered-2"])[0]["error"]),
+            frames(recognizer, x),
+        )
         for x in (whole, part)
     ]
-    both = float(approximation_errors(recognizer, [whole, part], ["clustered-2"])[0]["error"])
+    both = float(approximation_errors(recognizer.model, [whole, part], ["clustered-2"])[0]["error"])
     assert both == pytest.approx(sum(e * n for e, n in each) / sum(n for _, n in each), rel=1e-5)
 
 
 def frames(recognizer: Recognizer, audio: torch.Tensor) -> int:
-    return recognizer.encoder_frames(len(audio) / 16000)
+    return recognizer.model.encoder_frames(len(audio) / 16000)
 
 
 def test_layers_heads_and_models_that_have_no_map(
@@ -90,8 +94,9 @@ def test_layers_heads_and_models_that_have_no_map(
     with pytest.raises(UserError, match=r"head=3: expected 1 … 2"):
         attention_maps(recognizer, audio, text, ["full"], head=3)
     with pytest.raises(UserError, match="shorter than one frame"):
-        queries_and_keys(recognizer, audio[:10])
-    other = Recognizer(RecognizerConfig("cast-2", model=recognizer.config.model), recognizer.tokenizer).eval()
+        queries_and_keys(recognizer.model, audio[:10])
+    config = AcousticModelConfig("cast-2", model=recognizer.model.config.model)
+    other = AcousticModel(config, len(recognizer.tokenizer)).eval()
     with pytest.raises(UserError, match="own"):
         queries_and_keys(other, audio)
 

@@ -4,9 +4,9 @@ import json
 import pytest
 from rich.console import Console
 
-from asr.commands.score import HELP, POSITIONAL, Options, run
 from asr.errors import UserError
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
+from asr.scoring.run import ScoreOptions, score_paths
 
 
 def make_folder(folder, *, record=None):
@@ -25,7 +25,7 @@ def make_folder(folder, *, record=None):
 
 def printed(paths, options=None, width=100) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
-    run(paths, options or Options(), console=console)
+    score_paths(paths, options or ScoreOptions(), console=console)
     return console.export_text()
 
 
@@ -75,7 +75,7 @@ def test_a_narrow_terminal_keeps_columns_together(tmp_path):
 
 def test_several_folders_and_the_file_itself(tmp_path):
     one, two = make_folder(tmp_path / "one"), make_folder(tmp_path / "two")
-    scores = run([one, two / "hyp.jsonl"], Options(worst=0), console=Console(quiet=True))
+    scores = score_paths([one, two / "hyp.jsonl"], ScoreOptions(worst=0), console=Console(quiet=True))
     assert len(scores) == 2
     assert (two / "score.json").read_text() == (one / "score.json").read_text()
     assert json.loads((one / "score.json").read_text())["decode_s"] is None
@@ -84,14 +84,14 @@ def test_several_folders_and_the_file_itself(tmp_path):
 
 def test_sclite_files_on_request(tmp_path):
     folder = make_folder(tmp_path)
-    run([folder], Options(trn=True), console=Console(quiet=True))
+    score_paths([folder], ScoreOptions(trn=True), console=Console(quiet=True))
     assert (folder / "hyp.trn").read_text().splitlines()[0] == "go on (anna-right)"
 
 
 def test_words_go_through_the_recipe_filter(tmp_path):
-    (result,) = run(
+    (result,) = score_paths(
         [make_folder(tmp_path)],
-        Options(),
+        ScoreOptions(),
         filter_words=lambda words: [word for word in words if word != "on"],
         console=Console(quiet=True),
     )
@@ -109,27 +109,22 @@ def test_words_go_through_the_recipe_filter(tmp_path):
 )
 def test_a_broken_decoding_record_is_named(tmp_path, record, message):
     with pytest.raises(UserError, match=message) as caught:
-        run([make_folder(tmp_path, record=record)], Options(), console=Console(quiet=True))
+        score_paths([make_folder(tmp_path, record=record)], ScoreOptions(), console=Console(quiet=True))
     assert str(caught.value).startswith(str(tmp_path / "decode.json"))
 
 
 def test_what_cannot_be_scored_names_file_and_utterance(tmp_path):
     quiet = Console(quiet=True)
-    with pytest.raises(UserError, match="asr score takes"):
-        run([], Options(), console=quiet)
+    with pytest.raises(UserError, match="nothing to score"):
+        score_paths([], ScoreOptions(), console=quiet)
     with pytest.raises(UserError, match=r"hyp.jsonl: expected a file of hypotheses"):
-        run([tmp_path], Options(), console=quiet)
+        score_paths([tmp_path], ScoreOptions(), console=quiet)
     write_hypotheses(tmp_path / "hyp.jsonl", [])
     with pytest.raises(UserError, match=r"hyp.jsonl: expected hypotheses to score, found none"):
-        run([tmp_path], Options(), console=quiet)
+        score_paths([tmp_path], ScoreOptions(), console=quiet)
     write_hypotheses(tmp_path / "hyp.jsonl", [Hypothesis("u7", "s", 1.0, None, None, [], [], "a", "piece")])
     with pytest.raises(UserError, match=r"hyp.jsonl: utterance 'u7': expected a reference"):
-        run([tmp_path], Options(), console=quiet)
+        score_paths([tmp_path], ScoreOptions(), console=quiet)
     with pytest.raises(UserError, match="samples=0"):
-        run([tmp_path], Options(samples=0), console=quiet)
+        score_paths([tmp_path], ScoreOptions(samples=0), console=quiet)
     assert not (tmp_path / "score.json").exists()
-
-
-def test_the_command_line_finds_what_it_needs():
-    assert HELP.startswith("score")
-    assert "<folder>" in POSITIONAL

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from asr.commands.score import Options, run
 from asr.errors import UserError
 from asr.scoring.alignment import align
 from asr.scoring.breakdown import by_length, confusions
 from asr.scoring.ctm import read_ctm
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
+from asr.scoring.run import ScoreOptions, score_paths
 from asr.scoring.score import UtteranceScore
 from asr.scoring.significance import bootstrap_difference, matched_pairs, segment_errors
 from asr.scoring.stm import read_stm
@@ -112,7 +112,7 @@ def write(folder, heard: dict[str, str], reference: str = "go on then please"):
 
 def printed(paths, width=80, **options) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
-    run(paths, Options(**options), console=console)
+    score_paths(paths, ScoreOptions(**options), console=console)
     return console.export_text()
 
 
@@ -154,7 +154,9 @@ def test_long_names_leave_the_table_whole_at_80_columns(tmp_path):
 def test_trn_files_are_scored(tmp_path):
     (tmp_path / "ref.trn").write_text(";; comment\ngo on then (s1-u1)\nyes (s2-u2)\n")
     (tmp_path / "hyp.trn").write_text("yes (s2-u2)\ngo then (s1-u1)\n")
-    (result,) = run([tmp_path / "hyp.trn", tmp_path / "ref.trn"], Options(), console=Console(quiet=True))
+    (result,) = score_paths(
+        [tmp_path / "hyp.trn", tmp_path / "ref.trn"], ScoreOptions(), console=Console(quiet=True)
+    )
     assert result.rates["wer"].counts == ErrorCounts(0, 1, 0, 4)
     assert [speaker.speaker for speaker in result.speakers] == ["s1", "s2"]
 
@@ -171,16 +173,18 @@ def test_trn_files_that_do_not_fit_are_told(tmp_path, text, message):
     (tmp_path / "ref.trn").write_text("go on then (s1-u1)\n")
     (tmp_path / "hyp.trn").write_text(text)
     with pytest.raises(UserError, match=message):
-        run([tmp_path / "hyp.trn", tmp_path / "ref.trn"], Options(), console=Console(quiet=True))
+        score_paths([tmp_path / "hyp.trn", tmp_path / "ref.trn"], ScoreOptions(), console=Console(quiet=True))
     with pytest.raises(UserError, match=r"expected `hyp.trn ref.trn` or `hyp.ctm ref.stm`"):
-        run([tmp_path / "hyp.trn"], Options(), console=Console(quiet=True))
+        score_paths([tmp_path / "hyp.trn"], ScoreOptions(), console=Console(quiet=True))
 
 
 def test_ctm_and_stm_files_are_written_and_scored_alike(tmp_path):
     folder = write(tmp_path, {"u1": "go on please", "u2": "go on then please"})
-    (ours,) = run([folder], Options(ctm=True, trn=True), console=Console(quiet=True))
+    (ours,) = score_paths([folder], ScoreOptions(ctm=True, trn=True), console=Console(quiet=True))
     assert len(read_ctm(folder / "hyp.ctm")) == 7
     assert [segment.file for segment in read_stm(folder / "ref.stm").segments] == ["u1", "u2"]
     assert len(read_trn(folder / "hyp.trn")) == 2
-    (theirs,) = run([folder / "hyp.ctm", folder / "ref.stm"], Options(), console=Console(quiet=True))
+    (theirs,) = score_paths(
+        [folder / "hyp.ctm", folder / "ref.stm"], ScoreOptions(), console=Console(quiet=True)
+    )
     assert theirs.rates["wer"].counts == ours.rates["wer"].counts == ErrorCounts(0, 1, 0, 8)

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from asr.commands import score as command
 from asr.errors import UserError
+from asr.scoring import run as command
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
 from asr.scoring.word_filter import FILE, WordFilterRules, rules_beside
 
@@ -58,9 +58,9 @@ def test_asr_score_applies_the_rules_that_decoding_noted(tmp_path: Path) -> None
     )
     write_hypotheses(tmp_path / "hyp.jsonl", [hypothesis])
     (tmp_path / "decode.json").write_text(json.dumps({"decode_s": 1.0, "word_filter": RULES.as_dict()}))
-    [filtered] = command.run([tmp_path], command.Options(details=False))
+    [filtered] = command.score_paths([tmp_path], command.ScoreOptions(details=False))
     assert (filtered.rates["wer"].rate, filtered.rates["wer"].counts.length) == (0.0, 3)
     assert json.loads((tmp_path / "score.json").read_text())["word_filter"] == RULES.as_dict()
-    [as_written] = command.run([tmp_path], command.Options(details=False, word_filter=False))
+    [as_written] = command.score_paths([tmp_path], command.ScoreOptions(details=False, word_filter=False))
     assert (as_written.rates["wer"].rate, as_written.rates["wer"].counts.length) == (1.0, 4)
     assert "word_filter" not in json.loads((tmp_path / "score.json").read_text())

@@ -73,7 +73,6 @@ def test_frames_are_those_of_the_best_alignment():
     log_probs[0, torch.arange(7), labels] = math.log(0.9)
     (path,) = PrefixSearch(NoModel())(log_probs, torch.tensor([7]))
     assert (path.ids, path.frames, path.ends) == ([2, 2, 1], [1, 4, 5], [3, 5, 6])
-    assert path.confidences == pytest.approx([0.9] * 3)
 
 
 def test_what_leaves_the_beam_leaves_the_memory():

@@ -1,0 +1,43 @@
+"""The CTC loss, and the frames that a target needs."""
+
+import itertools
+
+from torch import Tensor, nn
+
+BLANK = 0
+
+
+def ctc_loss(log_probs_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor) -> Tensor:
+    """Return the CTC loss of each utterance, not normalised (Graves et al. 2006).
+
+    The loss of a target that cannot fit is infinite; callers must handle it.
+
+    Args:
+        log_probs_BTV: [B, T, V] float32 log-probabilities.
+        lengths_B: [B] valid frames.
+        tokens_BU: [B, U] targets, right-padded.
+        token_lengths_B: [B] valid targets.
+
+    Returns:
+        [B] negative log-likelihoods in nats.
+    """
+    return nn.functional.ctc_loss(
+        log_probs_BTV.transpose(0, 1),
+        tokens_BU,
+        lengths_B,
+        token_lengths_B,
+        blank=BLANK,
+        reduction="none",
+        zero_infinity=False,
+    )
+
+
+def frames_needed(tokens: list[int]) -> int:
+    """Return the fewest frames that can emit `tokens`: one each, and a blank between repeats.
+
+    Example:
+        >>> frames_needed([5, 5, 7])
+        4
+    """
+    repeats = sum(a == b for a, b in itertools.pairwise(tokens))
+    return len(tokens) + repeats

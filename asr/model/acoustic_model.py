@@ -1,0 +1,143 @@
+"""The acoustic model: audio to CTC log-probabilities."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asr.attention.layer import SelfAttentionLayer
+from asr.config import from_dict, to_dict
+from asr.errors import UserError
+from asr.model.augment import AugmentConfig, augment_audio, spec_augment
+from asr.model.encoder import Encoder, ModelConfig
+from asr.model.features import FeatureConfig, FilterBanks, Normalisation
+from asr.model.head import CTCHead
+
+
+@dataclass
+class AcousticModelConfig:
+    """Everything needed to build an acoustic model except the vocabulary size."""
+
+    attention: str = "full"
+    backend: str = "auto"
+    features: FeatureConfig = field(default_factory=FeatureConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    longest_s: float = 0.0  # longest training audio; 0: unknown
+
+
+class AcousticModel(nn.Module):
+    """Filter banks → normalisation → encoder → CTC head.
+
+    Args:
+        config: sizes and the attention mechanism.
+        vocabulary: vocabulary size V, blank (index 0) included.
+        augment: augmentation in training mode.
+    """
+
+    def __init__(
+        self, config: AcousticModelConfig, vocabulary: int, augment: AugmentConfig | None = None
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.augment = augment or AugmentConfig()
+        self.filter_banks = FilterBanks(config.features)
+        features = config.features
+        window_frames = max(1, round(1000 * features.normalise_window_s / features.frame_shift_ms))
+        self.normalisation = Normalisation(features.normalise, features.mel_bins, window_frames)
+        self.encoder = Encoder(config.model, features.mel_bins, config.attention, config.backend)
+        self.head = CTCHead(config.model.heads * config.model.head_dim, vocabulary)
+
+    def forward(self, audio: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute log-probabilities.
+
+        Args:
+            audio: [B, samples] in −1 … 1, right-padded.
+            lengths: [B] valid samples.
+
+        Returns:
+            [B, T, V] float32 log-probabilities and [B] valid frames.
+        """
+        if self.training:
+            audio = augment_audio(audio, lengths, self.augment)
+        features, frames = self.filter_banks(audio, lengths)
+        features = self.normalisation(features, frames)
+        if self.training:
+            features = spec_augment(features, frames, self.augment)
+        states, frames = self.encoder(features, frames)
+        return self.head(states), frames
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+        return self.head.projection.weight.device
+
+    @property
+    def sample_rate(self) -> int:
+        """Sample rate of the audio that the model takes, in Hz."""
+        return self.config.features.sample_rate
+
+    @property
+    def frame_s(self) -> float:
+        """Duration of an encoder frame in seconds."""
+        return self.config.features.frame_shift_ms / 1000 * self.config.model.subsampling
+
+    def encoder_frames(self, duration_s: float) -> int:
+        """Return the number of encoder frames for audio of `duration_s` seconds."""
+        samples = torch.tensor([round(duration_s * self.sample_rate)])
+        return int(self.encoder.subsampling.lengths(self.filter_banks.frames(samples)))
+
+    def set_attention(self, name: str, backend: str | None = None) -> None:
+        """Exchange the attention mechanism of every layer; the weights stay.
+
+        Args:
+            name: any mechanism of the softmax family.
+            backend: `auto`, `reference` or `native`; None keeps the present one.
+
+        Raises:
+            UserError: the mechanism has parameters of its own, or doesn't fit the layer.
+        """
+        backend = backend or self.config.backend
+        for layer in self.attention_layers():
+            layer.set_mechanism(name, backend=backend)
+        self.config.attention, self.config.backend = name, backend
+
+    def backend_on(self, device_type: str) -> str:
+        """Return the backend that attention runs on, on `cpu` or `cuda`."""
+        return self.attention_layers()[0].backend_on(device_type)
+
+    def attention_layers(self) -> list[SelfAttentionLayer]:
+        """Return the attention layers, first to last."""
+        return [layer for layer in self.modules() if isinstance(layer, SelfAttentionLayer)]
+
+    def state(self) -> dict[str, Any]:
+        """Return configuration and weights as plain data and tensors."""
+        return {"config": to_dict(self.config), "weights": self.state_dict()}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], vocabulary: int, source: str) -> "AcousticModel":
+        """Build a model from `state()`, in evaluation mode.
+
+        Raises:
+            UserError: the weights don't fit the configuration; the message names `source`.
+        """
+        model = cls(from_dict(AcousticModelConfig, state["config"], source), vocabulary)
+        try:
+            model.load_state_dict(state["weights"])
+        except RuntimeError as error:
+            detail = " ".join(str(error).split())[:300]
+            raise UserError(f"{source}: weights don't fit the model: {detail}") from error
+        return model.eval()
+
+
+@contextmanager
+def evaluating(model: AcousticModel) -> Iterator[None]:
+    """Run a block with the model in evaluation mode, and restore its mode."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)

@@ -1,0 +1,226 @@
+"""Scoring of folders: hypotheses to error rates, alignments and tables."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from asr.config import option
+from asr.console import open_console
+from asr.errors import UserError
+from asr.scoring.alignment import render
+from asr.scoring.breakdown import by_length, confusions
+from asr.scoring.display import counts_line, print_comparison, print_score, short_names, shown_metrics
+from asr.scoring.hypotheses import Hypothesis, read_hypotheses
+from asr.scoring.official import official_score, print_official, reference_of
+from asr.scoring.paired import compare_systems, print_pairs
+from asr.scoring.plain_files import are_plain, score_files, write_ctm_and_stm
+from asr.scoring.sclite import write_trn
+from asr.scoring.score import Score, UtteranceScore, WordFilter, score
+from asr.scoring.word_filter import WordFilterRules
+
+HYPOTHESES = "hyp.jsonl"
+FILES = ("alignments.txt", "speakers.tsv", "lengths.tsv", "confusions.tsv")
+FIELDS = ("rate", "errors", "substitutions", "deletions", "insertions", "length")
+
+
+@dataclass
+class ScoreOptions:
+    """How to score, and what to print and write."""
+
+    details: bool = option(True, help="print each system's speakers and worst utterances; false: one table")
+    worst: int = option(5, help="how many of the worst utterances to print")
+    samples: int = option(1000, help="bootstrap samples of the 95 % intervals")
+    seed: int = option(0, help="seed of the bootstrap")
+    ignore_case: bool = option(
+        True, help="compare words and characters without regard to case, as sclite does"
+    )
+    word_filter: bool = option(
+        True, help="apply the recipe's scoring rules to references and hypotheses; false: words as they are"
+    )
+    confusions: int = option(10, help="how many of the most frequent errors to print")
+    trn: bool = option(False, help="also write ref.trn and hyp.trn for NIST sclite")
+    ctm: bool = option(False, help="also write hyp.ctm and ref.stm, with the words' times")
+    glm: str = option("", help="mapping rules (GLM) for <hyp.ctm> <ref.stm>; empty: none")
+    save: str = option("", help="JSON file for the significance tests between systems; empty: print only")
+    nist: bool = option(True, help="official scores: ask NIST's hubscr.pl as well, where it is installed")
+
+
+def score_paths(
+    paths: Sequence[str | Path],
+    options: ScoreOptions,
+    *,
+    filter_words: WordFilter | None = None,
+    console: Console | None = None,
+) -> list[Score]:
+    """Score every folder (or its hyp.jsonl) and write score.json, alignments.txt and the tables into it.
+
+    Of several systems the later ones are tested against the first that recognised the same utterances.
+    `hyp.trn ref.trn` or `hyp.ctm ref.stm` are scored and printed alone.
+    `filter_words` is a scoring rule over a list of words, instead of the recipe's. Decoding's own figures are
+    read from decode.json beside the hypotheses, if there is one: `decode_s`, `lexicon`, a digest, and
+    `word_filter`, the recipe's scoring rules, which score.json repeats.
+
+    Raises:
+        UserError: a folder without hypotheses, or hypotheses that can't be scored.
+    """
+    if not paths:
+        raise UserError(f"nothing to score: expected folders with a {HYPOTHESES}, found none")
+    if options.samples < 1:
+        raise UserError(f"samples={options.samples}: expected at least 1")
+    console = console or open_console()
+    if are_plain([Path(path) for path in paths]):
+        return [_score_plain([Path(path) for path in paths], options, filter_words, console)]
+    scores: list[Score] = []
+    folders: list[Path] = []
+    for path in map(Path, paths):
+        folder = path.parent if path.name == HYPOTHESES else path
+        result = _score_folder(folder, options, filter_words, console)
+        scores.append(result)
+        folders.append(folder)
+        if options.details:
+            print_score(console, folder, result, options.worst, options.confusions)
+            console.print(f"score.json, {', '.join(FILES)}: {folder}", soft_wrap=True, markup=False)
+    if len(scores) > 1 or not options.details:
+        print_comparison(console, folders, scores)
+        names = short_names(folders)
+        pairs = compare_systems(names, scores, samples=options.samples, seed=options.seed)
+        print_pairs(console, pairs)
+        if options.save:
+            Path(options.save).parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps([pair.as_dict() for pair in pairs], indent=2, allow_nan=False)
+            _write(Path(options.save), text + "\n")
+    return scores
+
+
+def _score_plain(
+    paths: list[Path], options: ScoreOptions, filter_words: WordFilter | None, console: Console
+) -> Score:
+    result = score_files(
+        paths,
+        glm=options.glm,
+        ignore_case=options.ignore_case,
+        filter_words=filter_words,
+        samples=options.samples,
+        seed=options.seed,
+    )
+    print_score(console, paths[0], result, options.worst if options.details else 0, options.confusions)
+    return result
+
+
+def _score_folder(
+    folder: Path, options: ScoreOptions, filter_words: WordFilter | None, console: Console
+) -> Score:
+    path = folder / HYPOTHESES
+    hypotheses = read_hypotheses(path)
+    decode_s, lexicon, rules = _read_decode_record(folder / "decode.json")
+    if filter_words is None and options.word_filter:
+        filter_words = rules
+    try:
+        result = score(
+            hypotheses,
+            filter_words=filter_words,
+            ignore_case=options.ignore_case,
+            samples=options.samples,
+            seed=options.seed,
+            decode_s=decode_s,
+            lexicon=lexicon,
+        )
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    _write(folder / "alignments.txt", "\n".join(_alignment_text(entry) for entry in result.utterances))
+    _write(folder / "speakers.tsv", _speaker_lines(result))
+    _write(folder / "lengths.tsv", _length_lines(result))
+    _write(folder / "confusions.tsv", _confusion_lines(result))
+    if options.trn:
+        write_trn(folder, hypotheses)
+    if options.ctm:
+        write_ctm_and_stm(folder, hypotheses)
+    # Last: where there is a score.json, the other files belong to it.
+    summary = result.as_dict()
+    if isinstance(filter_words, WordFilterRules):
+        summary["word_filter"] = filter_words.as_dict()
+    if official := _official(folder, hypotheses, options, console):
+        summary["official"] = official
+    _write(folder / "score.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
+    return result
+
+
+def _official(
+    folder: Path, hypotheses: list[Hypothesis], options: ScoreOptions, console: Console
+) -> dict[str, object]:
+    """Return the official scores of a test set that has a reference in NIST's formats, by subset."""
+    record = folder / "decode.json"
+    manifest = Path(json.loads(record.read_text()).get("manifest") or "") if record.exists() else Path()
+    if not manifest.is_file() or reference_of(manifest) is None:
+        return {}
+    if hypotheses[0].text is None:
+        console.print(f"no official score: it needs words, found {hypotheses[0].unit}s (decoder=beam)")
+        return {}
+    scores = official_score(
+        hypotheses, manifest, folder, nist=options.nist, samples=options.samples, seed=options.seed
+    )
+    print_official(console, folder, scores)
+    return {name: subset.as_dict() for name, subset in scores.items()}
+
+
+def _read_decode_record(path: Path) -> tuple[float | None, str | None, WordFilterRules | None]:
+    if not path.exists():
+        return None, None, None
+    try:
+        record = json.loads(path.read_text())
+        decode_s, lexicon = record["decode_s"], record.get("lexicon")
+        if not isinstance(decode_s, int | float | None) or not isinstance(lexicon, str | None):
+            raise TypeError(f"decode_s={decode_s!r}, lexicon={lexicon!r}")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{path}: expected decode_s (seconds) and lexicon (digest), found {error}") from error
+    rules = record.get("word_filter")
+    return decode_s, lexicon, WordFilterRules.from_dict(rules, str(path)) if rules else None
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _alignment_text(entry: UtteranceScore) -> str:
+    lines = [f"{entry.id}  speaker {entry.speaker}"]
+    for metric in shown_metrics(entry):
+        lines.append(f"{metric.upper()}  {counts_line(entry.counts[metric])}")
+        lines.append(render(entry.alignments[metric]).plain)
+    return "\n".join(lines) + "\n"
+
+
+def _speaker_lines(result: Score) -> str:
+    header = ["speaker", "utterances", *(f"{metric}_{name}" for metric in result.rates for name in FIELDS)]
+    rows = [header]
+    for speaker in result.speakers:
+        values = [str(getattr(speaker.counts[metric], name)) for metric in result.rates for name in FIELDS]
+        rows.append([speaker.speaker, str(speaker.utterances), *values])
+    return _tsv(rows)
+
+
+def _length_lines(result: Score) -> str:
+    rows = [["metric", "shortest", "longest", "utterances", *FIELDS]]
+    for metric in result.rates:
+        for group in by_length(result.utterances, metric):
+            values = [group.shortest, group.longest, group.utterances]
+            values += [getattr(group.counts, name) for name in FIELDS]
+            rows.append([metric, *map(str, values)])
+    return _tsv(rows)
+
+
+def _confusion_lines(result: Score) -> str:
+    rows = [["metric", "times", "reference", "hypothesis"]]
+    for metric in result.rates:
+        for pair in confusions([utterance.alignments[metric] for utterance in result.utterances]):
+            rows.append([metric, str(pair.times), pair.reference, pair.hypothesis])
+    return _tsv(rows)
+
+
+def _tsv(rows: list[list[str]]) -> str:
+    return "".join("\t".join(row) + "\n" for row in rows)

@@ -1,0 +1,293 @@
+"""Decoding of a split: an acoustic model and a manifest to hypotheses."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from lhotse import CutSet
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from asr.config import option
+from asr.data.manifest import load_cuts
+from asr.data.module import manifest_path, split_beside, training_folder
+from asr.environment import git_commit, write_json
+from asr.errors import UserError
+from asr.model.acoustic_model import AcousticModel
+from asr.scoring.hypotheses import Hypothesis, write_hypotheses
+from asr.scoring.word_filter import rules_beside
+from asr.search.decoder import DECODERS, WEIGHTED, BeamConfig, Weights, text_of, words_of
+from asr.search.emissions import Emissions, emissions
+from asr.search.path import TokenPath
+from asr.search.pool import Found, SearchPool
+from asr.search.tune import Trial, record, tune, tuned, word_errors
+from asr.text.tokenizer import Tokenizer
+
+
+@dataclass
+class DecodeOptions:
+    """What to decode, and how."""
+
+    split: str = option("test", help="split of the data")
+    data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
+    attention: str = option("", help="attention mechanism; empty: the one of training")
+    backend: str = option("auto", help="auto | reference | native")
+    decoder: str = option("greedy", help=" | ".join(DECODERS))
+    beam: BeamConfig = field(default_factory=BeamConfig)
+    tune: str = option(
+        "",
+        help="first find lm_weight, word_score and size on this split (dev) or manifest, and record them",
+    )
+    tune_utterances: int = option(
+        300, help="tune on at most so many utterances of the split, drawn at random"
+    )
+    checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
+    output: str = option("", help="folder; empty: <run>/decode/<split>/<attention>-<decoder>[-<lm>]")
+    frames_per_batch: int = option(20000, help="feature frames in a batch", unit="frames")
+    device: str = option("auto", help="auto | cpu | cuda")
+    workers: int = option(0, help="processes that load audio")
+    jobs: int = option(1, help="processes that search; 1: search in this one")
+    resample: bool = option(True, help="resample audio of another rate with a notice; false: refuse it")
+
+
+def check_options(options: DecodeOptions) -> None:
+    """Raise UserError where options don't fit each other."""
+    if options.jobs > 1 and options.decoder == "cuda":
+        raise UserError(f"jobs={options.jobs}: decoder=cuda searches on the GPU, in this process")
+    if options.tune and options.decoder not in WEIGHTED:
+        raise UserError(f"tune={options.tune}: decoder={options.decoder} has no weights; beam and prefix do")
+
+
+def decode_split(
+    model: AcousticModel,
+    tokenizer: Tokenizer,
+    options: DecodeOptions,
+    *,
+    checkpoint: Path,
+    run_folder: Path,
+    weights_in: Path | None = None,
+    advance: Callable[[float], None] = lambda share: None,
+) -> Path:
+    """Decode a split.
+
+    Args:
+        model: acoustic model, on the device to decode on.
+        tokenizer: vocabulary of the model.
+        options: split, decoder and batches.
+        checkpoint: file that the model was loaded from.
+        run_folder: run folder of the model.
+        weights_in: folder that keeps tuned weights; None: the run folder.
+        advance: called with the share of the utterances decoded, 0 … 1.
+
+    Returns:
+        The folder with hyp.jsonl and decode.json (settings and decoding time).
+    """
+    check_options(options)
+    weights_in = weights_in or run_folder
+    data = options.data or training_folder(run_folder)
+    manifest = manifest_path(data, options.split)
+    cuts = load_cuts(manifest)
+    lm = f"-{Path(options.beam.lm).name.partition('.')[0]}" if options.beam.lm else ""
+    name = f"{model.config.attention}-{options.decoder}{lm}"
+    folder = Path(options.output or run_folder / "decode" / options.split / name)
+    folder.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    with SearchPool(options.decoder, tokenizer, options.beam, options.jobs) as pool:
+        prepare_s = time.perf_counter() - started
+        if options.tune:
+            _tune(model, tokenizer, _tuning_manifest(data, options.tune), pool, weights_in, options)
+        beam, source = tuned(weights_in, options.decoder, options.beam)
+        if source:
+            print(f"weights of {source}")
+        if options.decoder in WEIGHTED:
+            pool.reweight(beam.weights(options.decoder))
+        started = time.perf_counter()
+        found, encode_s = _search(model, cuts, pool, options, advance)
+        seconds = time.perf_counter() - started
+    hypotheses = [_hypothesis(tokenizer, model.frame_s, found[cut.id].path, cut, beam.nbest) for cut in cuts]
+    write_hypotheses(folder / "hyp.jsonl", hypotheses)
+    audio_s = sum(cut.duration for cut in cuts)
+    search_s = sum(result.cpu_s for result in found.values())
+    lexicon = tokenizer.lexicon
+    rules = rules_beside(manifest)
+    about = {
+        "checkpoint": str(checkpoint),
+        "manifest": str(manifest),
+        "attention": model.config.attention,
+        "backend": model.backend_on(model.device.type),
+        "decoder": options.decoder,
+        "beam": None if options.decoder == "greedy" else asdict(beam.complete(options.decoder)),
+        "weights_from": source,
+        "device": str(model.device),
+        "threads": torch.get_num_threads(),
+        "jobs": options.jobs,
+        "commit": git_commit(),
+        "lexicon": lexicon.digest if lexicon else None,
+        "word_filter": rules.as_dict() if rules else None,
+        "audio_s": audio_s,
+        "decode_s": seconds,
+        "real_time_factor": seconds / audio_s,
+        "prepare_s": prepare_s,
+        "encode_s": encode_s,
+        "search_cpu_s": search_s,
+        "search_real_time_factor_per_core": search_s / audio_s,
+    }
+    write_json(about, folder / "decode.json")
+    print(
+        f"{len(cuts)} utterances, {audio_s:.0f} s of audio in {seconds:.1f} s (RTF {seconds / audio_s:.4f}; "
+        f"encoder {encode_s / audio_s:.4f}, search {search_s / audio_s:.4f} on one core)"
+    )
+    return folder
+
+
+def _search(
+    model: AcousticModel,
+    cuts: CutSet,
+    pool: SearchPool,
+    options: DecodeOptions,
+    advance: Callable[[float], None],
+) -> tuple[dict[str, Found], float]:
+    """Return what was found in each utterance, and the seconds that the encoder took."""
+    found: dict[str, Found] = {}
+    encode_s = 0.0
+    with _progress() as progress:
+        row = progress.add_task(f"decoding {options.split}", total=len(cuts))
+
+        def collect(results: Iterator[Found]) -> None:
+            for result in results:
+                found[result.id] = result
+                progress.advance(row)
+            advance(len(found) / len(cuts))
+
+        for batch in _emissions(model, cuts, options):
+            encode_s += batch.encode_s
+            pool.put(batch.ids, batch.log_probs_BTV, batch.lengths_B)
+            collect(pool.ready())
+        collect(pool.results())
+    return found, encode_s
+
+
+def _emissions(model: AcousticModel, cuts: CutSet, options: DecodeOptions) -> Iterator[Emissions]:
+    return emissions(
+        model,
+        cuts,
+        frames_per_batch=options.frames_per_batch,
+        workers=options.workers,
+        resample=options.resample,
+    )
+
+
+def _tuning_manifest(data: str, split: str) -> Path:
+    """Return the manifest to tune on: the one named, or a split beside what is decoded."""
+    return Path(split) if split.endswith(".jsonl.gz") else split_beside(data, split)
+
+
+def _tune(
+    model: AcousticModel,
+    tokenizer: Tokenizer,
+    manifest: Path,
+    pool: SearchPool,
+    weights_in: Path,
+    options: DecodeOptions,
+) -> None:
+    """Find the weights of the decoder on a split and record them."""
+    cuts = list(load_cuts(manifest))
+    if len(cuts) > options.tune_utterances > 0:
+        cuts = random.Random(0).sample(cuts, options.tune_utterances)
+    references = {cut.id: cut.supervisions[0].text for cut in cuts}
+    started = time.perf_counter()
+    batches = list(_emissions(model, CutSet.from_cuts(cuts), options))
+    with _progress() as progress:
+        row = progress.add_task(f"tuning on {options.tune}", total=None)
+
+        def evaluate(weights: Weights) -> Trial:
+            pool.reweight(weights)
+            for batch in batches:
+                pool.put(batch.ids, batch.log_probs_BTV, batch.lengths_B)
+            found = list(pool.results())
+            texts = [text_of(result.path, tokenizer) or "" for result in found]
+            errors, length = word_errors([references[result.id] for result in found], texts)
+            trial = Trial(weights, errors, length, sum(result.cpu_s for result in found))
+            progress.update(row, advance=1, description=f"tuning on {options.tune}: {_shown(trial)}")
+            return trial
+
+        best, trials = tune(evaluate, options.beam.weights(options.decoder), with_lm=bool(options.beam.lm))
+    about: dict[str, Any] = {
+        "split": options.tune,
+        "manifest": str(manifest),
+        "utterances": len(cuts),
+        "attention": model.config.attention,
+        "commit": git_commit(),
+    }
+    path = record(weights_in, options.decoder, options.beam, best, trials, about)
+    print(
+        f"tuned on {len(cuts)} utterances of {options.tune} in {time.perf_counter() - started:.0f} s, "
+        f"{len(trials)} trials: {_shown(trials[0])} → {_shown(best)}; {path}"
+    )
+
+
+def _shown(trial: Trial) -> str:
+    weights = trial.weights
+    return (
+        f"WER {100 * trial.rate:.2f} % (lm_weight {weights.lm_weight:g}, word_score {weights.word_score:g}, "
+        f"size {weights.size})"
+    )
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def _hypothesis(tokenizer: Tokenizer, frame_s: float, path: TokenPath, cut: Any, nbest: int) -> Hypothesis:
+    supervision = cut.supervisions[0]
+    hypotheses = [path, *path.alternatives]
+    return Hypothesis(
+        id=cut.id,
+        speaker=supervision.speaker or "unknown",
+        duration_s=cut.duration,
+        reference=supervision.text,
+        reference_tokens=tokenizer.tokens(tokenizer.encode(supervision.text)),
+        tokens=tokenizer.tokens(path.ids),
+        times_s=[round(frame * frame_s, 3) for frame in path.frames],
+        text=text_of(path, tokenizer),
+        unit=tokenizer.unit,
+        words=_word_times(tokenizer, frame_s, path),
+        nbest=[{"text": text_of(other, tokenizer), "score": other.score} for other in hypotheses]
+        if nbest > 1
+        else None,
+    )
+
+
+def _word_times(tokenizer: Tokenizer, frame_s: float, path: TokenPath) -> list[dict[str, Any]] | None:
+    """Return each word with its times (s) and the mean confidence of its labels."""
+    words = words_of(path, tokenizer)
+    if words is None:
+        return None
+    return [
+        {
+            "word": word.word,
+            "start_s": round(path.frames[word.start] * frame_s, 3),
+            "end_s": round(path.ends[word.end - 1] * frame_s, 3),
+            "confidence": round(sum(path.confidences[word.start : word.end]) / (word.end - word.start), 4),
+        }
+        for word in words
+    ]

@@ -1,0 +1,167 @@
+"""Forced alignment: when each label and each word of a known transcript was said."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torchaudio.functional
+from torch import Tensor
+
+from asr.errors import UserError
+from asr.losses.ctc import BLANK, frames_needed
+from asr.search.viterbi import best_path
+from asr.text.tokenizer import WORD_GAP, Tokenizer
+
+# torchaudio's search keeps a byte for each frame and state. Where they are more, `best_path` takes twice its
+# time and next to no memory.
+LARGEST_TABLE = 2**28
+
+PIECE_START = "▁"  # sentencepiece writes the space before a word so
+
+
+@dataclass(frozen=True)
+class TokenSpan:
+    """Frames start_frame … end_frame − 1 say one label, with this mean probability (0 … 1)."""
+
+    start_frame: int
+    end_frame: int
+    confidence: float
+
+
+@dataclass(frozen=True)
+class AlignedToken:
+    """A label and its time in seconds."""
+
+    label: str
+    start_s: float
+    end_s: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class AlignedWord:
+    """A word, its time in seconds, its mean confidence and the labels that it is made of."""
+
+    word: str
+    start_s: float
+    end_s: float
+    confidence: float
+    tokens: list[AlignedToken]
+
+
+def force_align(
+    log_probs_TV: Tensor, ids: Sequence[int], blank: int = BLANK, utterance: str = "utterance"
+) -> list[TokenSpan]:
+    """Return the most probable frames of each label of a known transcript.
+
+    The best path of Graves et al. 2006 that spells `ids`, found by Viterbi search: by
+    `torchaudio.functional.forced_align`, or by `best_path` where its table would be large. Time grows with
+    T · U.
+
+    Args:
+        log_probs_TV: [T, V] log-probabilities of one utterance, without padded frames.
+        ids: U labels, no blanks.
+        blank: index of the blank.
+        utterance: name of the utterance or file, for errors.
+
+    Returns:
+        U spans in order; frames between them are blank.
+
+    Raises:
+        UserError: the labels need more frames than there are, or have no probability at all.
+
+    Example:
+        >>> probs = torch.tensor([[0.1, 0.9], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]])
+        >>> [(span.start_frame, span.end_frame) for span in force_align(probs.log(), [1, 1])]
+        [(0, 2), (3, 4)]
+    """
+    T = log_probs_TV.shape[0]
+    needed = frames_needed(list(ids))
+    if needed > T:
+        raise UserError(f"{utterance}: its transcript needs {needed} encoder frames, found {T}")
+    if not ids:
+        return []
+    # On the CPU, where every version of torchaudio has it; the search is small beside the encoder.
+    log_probs_TV = log_probs_TV.detach().float().cpu().contiguous()
+    if T * (2 * len(ids) + 1) > LARGEST_TABLE:
+        path_T, log_prob = best_path(log_probs_TV, ids, blank)
+    else:
+        path_1T, log_probs_1T = torchaudio.functional.forced_align(
+            log_probs_TV.unsqueeze(0), torch.tensor([list(ids)]), blank=blank
+        )
+        path_T, log_prob = path_1T[0].long(), float(log_probs_1T.sum())
+    if not math.isfinite(log_prob):
+        raise UserError(f"{utterance}: no path through the log-probabilities spells its transcript")
+    probs_T = log_probs_TV.gather(1, path_T.unsqueeze(1)).squeeze(1).exp()
+    spans = torchaudio.functional.merge_tokens(path_T, probs_T, blank=blank)
+    return [TokenSpan(span.start, span.end, min(1.0, float(span.score))) for span in spans]
+
+
+def align_text(
+    log_probs_TV: Tensor, text: str, tokenizer: Tokenizer, frame_s: float, utterance: str = "utterance"
+) -> list[AlignedWord]:
+    """Return the times of a transcript's words and of their labels.
+
+    Args:
+        log_probs_TV: [T, V] log-probabilities of one utterance, without padded frames.
+        text: the transcript; a phone model says every word in its first pronunciation.
+        tokenizer: the model's.
+        frame_s: duration of an encoder frame.
+        utterance: name of the utterance or file, for errors.
+
+    Raises:
+        UserError: see `force_align`; a transcript without labels.
+    """
+    parts = word_labels(text, tokenizer)
+    ids = [index for _, labels in parts for index in labels]
+    if not ids:
+        raise UserError(f"{utterance}: its transcript has no label of the model's vocabulary")
+    spans = iter(force_align(log_probs_TV, ids, utterance=utterance))
+    words = []
+    for word, labels in parts:
+        own = [
+            AlignedToken(
+                tokenizer.symbols[index],
+                round(span.start_frame * frame_s, 3),
+                round(span.end_frame * frame_s, 3),
+                round(span.confidence, 4),
+            )
+            for index, span in zip(labels, spans, strict=False)  # the zip ends with the word
+        ]
+        if word:
+            mean = sum(token.confidence for token in own) / len(own)
+            words.append(AlignedWord(word, own[0].start_s, own[-1].end_s, round(mean, 4), own))
+    return words
+
+
+def word_labels(text: str, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
+    """Split the labels of a transcript among its words.
+
+    Returns:
+        (word, labels) in order: together the labels of `tokenizer.encode(text)`. The word of a gap between
+        words is empty.
+
+    Example:
+        >>> from asr.text.tokenizer import CharacterTokenizer
+        >>> word_labels("go on", CharacterTokenizer.train(["go on"]))
+        [('go', [3, 5]), ('', [2]), ('on', [5, 4])]
+    """
+    words = [word for word in text.split() if tokenizer.encode(word)]
+    if tokenizer.unit == "piece":
+        return _piece_labels(words, tokenizer)
+    parts = [(word, tokenizer.encode(word)) for word in words]
+    if tokenizer.unit == "phone":
+        return parts
+    gap = ("", [tokenizer.symbols.index(WORD_GAP)])
+    return [part for pair in zip([gap] * len(parts), parts, strict=True) for part in pair][1:]
+
+
+def _piece_labels(words: list[str], tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
+    """Split sentence pieces among the words: a piece that starts with a space begins one."""
+    labels: list[list[int]] = []
+    for index in tokenizer.encode(" ".join(words)):
+        if tokenizer.symbols[index].startswith(PIECE_START) or not labels:
+            labels.append([])
+        labels[-1].append(index)
+    return list(zip(words, labels, strict=True))

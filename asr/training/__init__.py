@@ -1,0 +1,1 @@
+"""Training: options to data, model and trainer, and what a run leaves in its folder."""

@@ -1,0 +1,110 @@
+"""Progress of training: a bar on a terminal, lines elsewhere."""
+
+import time
+from math import nan
+from typing import Any
+
+import lightning
+from lightning.pytorch.utilities import rank_zero_only
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from asr.training.plan import TrainingPlan
+from asr.training.task import TrainingTask
+
+
+def plan_total(plan: TrainingPlan) -> float:
+    """Return the length of training: seconds of its budget of time, or steps."""
+    return plan.budget.seconds if plan.budget else float(plan.steps)
+
+
+def completed(plan: TrainingPlan, task: lightning.LightningModule) -> float:
+    """Return how much of `plan_total` is done."""
+    assert isinstance(task, TrainingTask)
+    return task.spent * plan.budget.seconds if plan.budget else float(task.global_step)
+
+
+class Bar(lightning.Callback):
+    """One progress bar over the whole training, with loss, dev error rate and throughput.
+
+    Args:
+        plan: how long training is; a budget of time is counted in seconds, otherwise steps are.
+        console: where to draw.
+    """
+
+    def __init__(self, plan: TrainingPlan, console: Console) -> None:
+        self.plan = plan
+        metrics = TextColumn("{task.fields[metrics]}")
+        self.progress = Progress(
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            metrics,
+            console=console,
+        )
+
+    @rank_zero_only
+    def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
+        """Show the bar."""
+        self.row = self.progress.add_task(
+            "training", total=plan_total(self.plan), completed=int(completed(self.plan, task)), metrics=""
+        )
+        self.progress.start()
+
+    @rank_zero_only
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, task: lightning.LightningModule, *_: Any
+    ) -> None:
+        """Move the bar."""
+        assert isinstance(task, TrainingTask)
+        shown = {"loss": "loss {:.3f}", task.error_rate_name: "", "frames_per_s": "{:.0f} frames/s"}
+        shown[task.error_rate_name] = task.error_rate_name.replace("_", " ").upper() + " {:.1%}"
+        known = trainer.callback_metrics
+        texts = [form.format(float(known[name])) for name, form in shown.items() if name in known]
+        self.progress.update(self.row, completed=completed(self.plan, task), metrics="  ".join(texts))
+
+    @rank_zero_only
+    def teardown(self, trainer: lightning.Trainer, task: lightning.LightningModule, stage: str) -> None:
+        """Leave the bar as it is, also after an error."""
+        self.progress.stop()
+
+
+class Lines(lightning.Callback):
+    """Progress where there is no terminal: a line per validation."""
+
+    def __init__(self, plan: TrainingPlan) -> None:
+        self.plan = plan
+        self.started = time.monotonic()
+        self.first = 0.0
+
+    def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
+        """Start the clock."""
+        self.started = time.monotonic()
+        self.first = completed(self.plan, task)
+
+    @rank_zero_only
+    def on_validation_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
+        """Print step, losses, error rate and the time left."""
+        assert isinstance(task, TrainingTask)
+        metrics = trainer.callback_metrics
+        done, total = completed(self.plan, task), plan_total(self.plan)
+        left_s = (time.monotonic() - self.started) / max(done - self.first, 1e-9) * (total - done)
+        where = f"{trainer.global_step}/{total:.0f}"
+        if self.plan.budget:
+            where = f"{trainer.global_step} ({100 * task.spent:.0f} % of the budget)"
+        name = task.error_rate_name
+        print(
+            f"step {where}  loss {float(metrics.get('loss', nan)):.3f}  "
+            f"dev loss {float(metrics['dev_loss']):.3f}  "
+            f"{name.replace('_', ' ').upper()} {100 * float(metrics[name]):.1f} %  "
+            f"{float(metrics['frames_per_s']):.0f} frames/s  {left_s:.0f} s left",
+            flush=True,
+        )

@@ -1,0 +1,179 @@
+"""CTC training of an acoustic model: options and manifests to task and data."""
+
+import functools
+import logging
+from pathlib import Path
+from typing import Any
+
+from rapidfuzz.distance import Levenshtein
+from torch import Tensor
+
+from asr.data.batch import Batch
+from asr.data.module import SpeechData, load_training_cuts, manifest_path, prepared_folder
+from asr.errors import UserError
+from asr.losses.ctc import ctc_loss
+from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
+from asr.model.features import CorpusStatistics
+from asr.recognizer import Recognizer
+from asr.search.greedy import greedy_search
+from asr.text.lexicon import Lexicon
+from asr.text.prepared import obtain_tokenizer
+from asr.text.tokenizer import Tokenizer
+from asr.training.config import TrainConfig
+from asr.training.plan import TrainingPlan, training_plan
+from asr.training.task import TrainingTask
+
+log = logging.getLogger(__name__)
+
+
+class RecognitionTask(TrainingTask):
+    """CTC training of an acoustic model; validation is the error rate of greedy search.
+
+    Args:
+        model: acoustic model.
+        tokenizer: vocabulary of the targets.
+        plan: length, optimiser, patience.
+    """
+
+    model: AcousticModel
+
+    def __init__(self, model: AcousticModel, tokenizer: Tokenizer, plan: TrainingPlan) -> None:
+        super().__init__(model, plan)
+        self.tokenizer = tokenizer
+        self.error_rate_name = {"phone": "dev_per", "character": "dev_cer"}.get(tokenizer.unit, "dev_ter")
+
+    def losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the CTC loss of each utterance and the number of target tokens."""
+        log_probs, frames = self.model(batch.audio, batch.audio_lengths)
+        losses = ctc_loss(log_probs, frames, batch.tokens, batch.token_lengths)
+        return losses, batch.token_lengths.sum()
+
+    def dev_counts(self, batch: Batch) -> tuple[float, float, float, float]:
+        """Count the errors of greedy search."""
+        log_probs, frames = self.model(batch.audio, batch.audio_lengths)
+        losses = ctc_loss(log_probs, frames, batch.tokens, batch.token_lengths)
+        errors = 0
+        for i, path in enumerate(greedy_search(log_probs, frames)):
+            errors += Levenshtein.distance(batch.tokens[i, : batch.token_lengths[i]].tolist(), path.ids)
+        tokens = float(batch.token_lengths.sum())
+        return errors, tokens, float(losses.sum()), tokens
+
+    def frames(self, batch: Batch) -> int:
+        """Return the feature frames of a batch."""
+        return int(self.model.filter_banks.frames(batch.audio_lengths).sum())
+
+    def model_state(self) -> dict[str, Any]:
+        """Return the recogniser's state."""
+        return Recognizer(self.model, self.tokenizer).state()
+
+    def describe(self, device_type: str) -> dict[str, Any]:
+        """Return mechanism, the backend that it really uses, and hashes of vocabulary and lexicon."""
+        lexicon = self.tokenizer.lexicon
+        return {
+            "attention": self.model.config.attention,
+            "backend": self.model.backend_on(device_type),
+            "tokenizer": self.tokenizer.digest,
+            "lexicon": lexicon.digest if lexicon else None,
+        }
+
+    def check_resumable(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse a checkpoint with another vocabulary."""
+        if checkpoint["model"].get("tokenizer") != self.tokenizer.state():
+            raise UserError(
+                "resume: the checkpoint has another vocabulary or lexicon than this training "
+                f"(digest {self.tokenizer.digest})"
+            )
+
+
+def build_recognition(options: TrainConfig, resuming: bool) -> tuple[RecognitionTask, SpeechData]:
+    """Return task and data of a speech recipe."""
+    tokenizer = training_tokenizer(options)
+    model = AcousticModel(
+        AcousticModelConfig(options.attention, options.backend, options.features, options.model),
+        len(tokenizer),
+        options.augment,
+    )
+    if options.init_from and not resuming:
+        initialise(model, tokenizer, options.init_from)
+    data = SpeechData(
+        options.data,
+        tokenizer,
+        options.features,
+        model.encoder_frames,
+        seed=options.seed,
+        speed_factors=options.augment.speed_factors,
+    )
+    model.config.longest_s = data.longest_s
+    if options.features.normalise == "corpus" and not options.init_from and not resuming:
+        corpus_statistics(model, data)
+    return RecognitionTask(model, tokenizer, training_plan(options, data)), data
+
+
+def training_tokenizer(options: TrainConfig) -> Tokenizer:
+    """Take the prepared vocabulary, or build it from lexicon or training texts; list what is outside it."""
+    cuts = load_training_cuts(options.data)
+    texts = [cut.supervisions[0].text or "" for cut in cuts]
+    lexicon = training_lexicon(options)
+    folders = dict.fromkeys(prepared_folder(place) for place in options.data.train)
+    tokenizer = obtain_tokenizer(options.tokenizer.kind, texts, lexicon, options.tokenizer.pieces, folders)
+    unknown = [item for text in texts for item in tokenizer.oov(text)]
+    if unknown:
+        distinct = sorted(set(unknown))
+        shown = ", ".join(distinct[:20]) + (" …" if len(distinct) > 20 else "")
+        log.warning(
+            "%d tokens (%d distinct) are outside the vocabulary: %s", len(unknown), len(distinct), shown
+        )
+    return tokenizer
+
+
+def training_lexicon(options: TrainConfig) -> Lexicon | None:
+    """Return the named lexicon, or all that lie beside the training manifests; None without phones."""
+    if options.tokenizer.kind != "phone":
+        return None
+    beside = [manifest_path(place, "train").parent / "lexicon.txt" for place in options.data.train]
+    named = [Path(options.tokenizer.lexicon)] if options.tokenizer.lexicon else dict.fromkeys(beside)
+    return functools.reduce(Lexicon.merged, map(Lexicon.load, named))
+
+
+def initialise(model: AcousticModel, tokenizer: Tokenizer, source: str) -> None:
+    """Take the weights of another run, trained with this mechanism or an exchangeable one.
+
+    Rows of the CTC head are matched by the names of their symbols.
+
+    Raises:
+        UserError: the models differ in size, or their vocabularies in kind.
+    """
+    other = Recognizer.load(source)
+    if other.tokenizer.unit != tokenizer.unit:
+        raise UserError(
+            f"init_from={source}: the unit of its vocabulary is {other.tokenizer.unit}, expected "
+            f"{tokenizer.unit}"
+        )
+    try:
+        if other.model.config.attention != model.config.attention:
+            other.set_attention(model.config.attention)
+    except UserError as error:
+        raise UserError(f"init_from={source}: {error}") from error
+    row = {symbol: i for i, symbol in enumerate(other.tokenizer.symbols)}
+    new = [symbol for symbol in tokenizer.symbols if symbol not in row]
+    if new:
+        log.warning("init_from=%s: %d symbols are new to it: %s", source, len(new), ", ".join(new))
+    weights = dict(other.model.state_dict())
+    for name, own in model.head.named_parameters(prefix="head"):
+        theirs, merged = weights[name], own.detach().clone()
+        for i, symbol in enumerate(tokenizer.symbols):
+            if symbol in row:
+                merged[i] = theirs[row[symbol]]
+        weights[name] = merged
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise UserError(f"init_from={source}: {' '.join(str(error).split())[:300]}") from error
+
+
+def corpus_statistics(model: AcousticModel, data: SpeechData) -> None:
+    """Take mean and variance of the frames of the first epoch, at most 2,000 batches."""
+    statistics = CorpusStatistics(model.config.features.mel_bins)
+    for batch in data.first_batches(2000):
+        statistics.update(*model.filter_banks(batch.audio, batch.audio_lengths))
+    statistics.store(model.normalisation)

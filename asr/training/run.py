@@ -1,0 +1,269 @@
+"""A training run: options to data, task and Lightning trainer, and the files in the run folder."""
+
+import json
+import logging
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
+from rich.console import Console
+
+from asr import config
+from asr.config import flat
+from asr.data.stream import TrainingData
+from asr.environment import describe_environment, write_json
+from asr.errors import UserError
+from asr.model import checkpoint
+from asr.training.callbacks import Cost, KeepBest, ResumePoint
+from asr.training.config import PRECISIONS, TrainConfig, recipe_task, train_options_from
+from asr.training.csv_logger import MetricsFile
+from asr.training.plan import ENDLESS, TrainingPlan
+from asr.training.progress import Bar, Lines
+from asr.training.recognition import build_recognition
+from asr.training.task import TrainingTask
+
+log = logging.getLogger(__name__)
+
+# Options that may differ when a run is resumed: they lengthen it, or say where and how it runs.
+FREE_ON_RESUME = {
+    "run",
+    "resume",
+    "data.prefetch",
+    "data.workers",
+    *(
+        f"trainer.{name}"
+        for name in (
+            "accelerator",
+            "average_best",
+            "budget",
+            "checkpoint_every",
+            "early_stopping",
+            "keep_best",
+            "max_epochs",
+            "max_steps",
+            "stop_at",
+            "threads",
+        )
+    ),
+}
+
+
+def train(options: TrainConfig, watchers: Sequence[lightning.Callback] = ()) -> Path:
+    """Train a model.
+
+    Args:
+        options: all settings.
+        watchers: further Lightning callbacks.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        UserError: bad input, a run folder that holds a run although resume=no, or a run with other options.
+    """
+    folder = run_folder(options)
+    last = folder / "checkpoints" / "last.ckpt"
+    resuming = _check(options, folder, last)
+    if options.trainer.threads:
+        torch.set_num_threads(options.trainer.threads)
+    _quiet_lightning()
+    lightning.seed_everything(options.seed, verbose=False)
+
+    task, data = build_task(options, resuming)
+    if resuming and _finished(folder, task.plan):
+        print(f"{folder}: training is finished, nothing to do")
+        return folder
+    resumed_step = int(checkpoint.load(last)["global_step"]) if resuming else 0
+    _describe_run(options, task, data, folder, resumed_step)
+
+    cost = Cost(task.plan.budget)
+    trainer = build_trainer(options, task, folder, resumed_step, cost, watchers)
+    trainer.fit(task, data, ckpt_path=str(last) if resuming else None, weights_only=True)
+    if trainer.is_global_zero:
+        _finish(options, folder, trainer, task, data, cost)
+    return folder
+
+
+def run_folder(options: TrainConfig) -> Path:
+    """Return the run's folder: exp/<recipe>/<attention> unless the options name one."""
+    return Path(options.run or Path("exp", options.recipe.name, options.attention))
+
+
+def _check(options: TrainConfig, folder: Path, last: Path) -> bool:
+    """Check options before anything is read; return whether to resume."""
+    if options.resume not in ("auto", "no"):
+        raise UserError(f"resume={options.resume!r}: expected auto or no")
+    if options.trainer.precision not in PRECISIONS:
+        raise UserError(
+            f"trainer.precision={options.trainer.precision!r}: expected one of {list(PRECISIONS)}"
+        )
+    if options.trainer.precision == "fp16" and not torch.cuda.is_available():
+        raise UserError("trainer.precision=fp16 needs a CUDA device: use bf16 or fp32")
+    if last.exists() and options.resume == "no":
+        raise UserError(
+            f"{folder}: holds a run already: resume=auto continues it, run=<folder> starts another one"
+        )
+    if last.exists():
+        _check_resumed(options, folder / "config.yaml")
+    return last.exists()
+
+
+def _check_resumed(options: TrainConfig, path: Path) -> None:
+    """Refuse to resume a run with other options than it was started with."""
+    try:
+        made = flat(config.to_dict(train_options_from(config.load_yaml(path), str(path))))
+    except OSError:
+        raise UserError(f"{path}: expected the options of the run to resume, found none") from None
+    now = flat(config.to_dict(options))
+    changed = [
+        f"{key}={now.get(key)} (was {made.get(key)})"
+        for key in sorted(made.keys() | now.keys())
+        if made.get(key) != now.get(key) and key not in FREE_ON_RESUME
+    ]
+    if changed:
+        raise UserError(f"{path.parent}: a run is resumed with its own options, found {', '.join(changed)}")
+
+
+def build_task(options: TrainConfig, resuming: bool) -> tuple[TrainingTask, TrainingData]:
+    """Return task and data: those of a recipe that brings its own task, else CTC training on utterances."""
+    module = recipe_task(options.recipe.name)
+    if module and isinstance(options.recipe, module.Options):
+        return cast(tuple[TrainingTask, TrainingData], module.build(options, resuming))
+    return build_recognition(options, resuming)
+
+
+def build_trainer(
+    options: TrainConfig,
+    task: TrainingTask,
+    folder: Path,
+    resumed_step: int,
+    cost: Cost,
+    watchers: Sequence[lightning.Callback] = (),
+) -> lightning.Trainer:
+    """Return Lightning's trainer with our checkpoints, metrics and progress.
+
+    Lightning sees a single epoch: the data's epochs are one stream of batches. max_epochs is unlimited, so
+    that a finished training can be given more steps.
+    """
+    checkpoints = folder / "checkpoints"
+    columns = ["data_epoch", "loss", "learning_rate", "gradient_norm", "frames_per_s"]
+    columns += ["train_s", "train_cpu_s", "dev_loss", task.error_rate_name]
+    terminal = Console(stderr=True)
+    progress = Bar(task.plan, terminal) if terminal.is_terminal else Lines(task.plan)
+    # Resume points come first, so that writing them is not counted as training time.
+    callbacks = [ResumePoint(checkpoints, options.trainer.checkpoint_every), cost]
+    callbacks += [KeepBest(checkpoints, options.trainer.keep_best), progress, *watchers]
+    if options.trainer.early_stopping or options.trainer.stop_at >= 0:
+        never = task.plan.steps
+        patience = options.trainer.early_stopping or never
+        threshold = options.trainer.stop_at if options.trainer.stop_at >= 0 else None
+        callbacks.append(EarlyStopping(task.error_rate_name, patience=patience, stopping_threshold=threshold))
+    return lightning.Trainer(
+        accelerator=options.trainer.accelerator,
+        devices=options.trainer.devices,
+        num_nodes=options.trainer.nodes,
+        strategy=options.trainer.strategy,
+        precision=PRECISIONS[options.trainer.precision],  # type: ignore[arg-type]
+        max_steps=task.plan.steps,
+        max_epochs=-1,
+        val_check_interval=task.plan.validate_every,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        accumulate_grad_batches=options.trainer.accumulate,
+        use_distributed_sampler=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+        log_every_n_steps=1,
+        logger=[
+            MetricsFile(folder / "metrics.csv", columns, resumed_step),
+            TensorBoardLogger(str(folder), name="tensorboard", version=""),
+        ],
+        plugins=[checkpoint.AtomicCheckpointIO()],
+        callbacks=callbacks,
+        profiler=cost.data_wait,
+        default_root_dir=str(folder),
+    )
+
+
+def _finished(folder: Path, plan: TrainingPlan) -> bool:
+    """Return whether a run has completed this plan; it may have been started with a shorter one."""
+    path = folder / "training.json"
+    if not path.exists():
+        return False
+    summary = json.loads(path.read_text())
+    if plan.budget is None:
+        return int(summary["planned_steps"]) >= plan.steps
+    same_clock = summary.get("budget_clock") == plan.budget.clock
+    return same_clock and float(summary["budget_s"]) >= plan.budget.seconds
+
+
+@rank_zero_only
+def _describe_run(
+    options: TrainConfig, task: TrainingTask, data: TrainingData, folder: Path, resumed_step: int
+) -> None:
+    """Write the options and the environment of the run, and print what is about to happen."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config.save(options, folder / "config.yaml")
+    device_type = "cuda" if torch.cuda.is_available() and options.trainer.accelerator != "cpu" else "cpu"
+    environment = describe_environment() | {"device": device_type, "data": data.digests()}
+    write_json(environment | task.describe(device_type), folder / "environment.json")
+    data.write_report(folder)
+    resumed = f", resumed at step {resumed_step}" if resumed_step else ""
+    print(
+        f"{folder}: {options.attention}, {_parameters(task) / 1e6:.2f} M parameters, {data.describe()}, "
+        f"{data.epoch_batches(0)} batches an epoch, {task.plan.length}{resumed}",
+        flush=True,
+    )
+
+
+def _parameters(task: TrainingTask) -> int:
+    return sum(x.numel() for x in task.model.parameters() if x.requires_grad)
+
+
+def _finish(
+    options: TrainConfig,
+    folder: Path,
+    trainer: lightning.Trainer,
+    task: TrainingTask,
+    data: TrainingData,
+    cost: Cost,
+) -> None:
+    """Average the best checkpoints if asked, and write what training cost to training.json."""
+    checkpoints = folder / "checkpoints"
+    best = sorted(checkpoints.glob("best-*.ckpt"))[: options.trainer.average_best]
+    if len(best) > 1:
+        checkpoint.save(checkpoint.average(best), checkpoints / "average.ckpt")
+    epochs = cost.batches / data.epoch_batches(0, options.trainer.devices * options.trainer.nodes)
+    summary = cost.summary() | {
+        "steps": trainer.global_step,
+        "planned_steps": 0 if task.plan.steps == ENDLESS else task.plan.steps,
+        "budget_s": task.plan.budget.seconds if task.plan.budget else None,
+        "budget_clock": task.plan.budget.clock if task.plan.budget else None,
+        "parameters": _parameters(task),
+        "epochs": epochs,
+        "dev_error_rate": task.dev_error,
+        "seconds_per_epoch": cost.seconds / max(epochs, 1e-9),
+        "cpu_seconds_per_epoch": cost.cpu_s / max(epochs, 1e-9),
+        "padding_share": data.padding_share(),
+        "skipped_batches": task.nonfinite["total"],
+    }
+    write_json(summary, folder / "training.json")
+    print(
+        f"trained {trainer.global_step} steps in {cost.seconds:.0f} s, "
+        f"{summary['seconds_per_epoch']:.1f} s an epoch, {summary['frames_per_s']:.0f} frames/s, "
+        f"{100 * summary['data_wait_share']:.1f} % waiting for data: {folder}"
+    )
+
+
+def _quiet_lightning() -> None:
+    """Silence Lightning's advertisements, and warnings about choices made here."""
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning.*")

@@ -1,0 +1,185 @@
+"""The LightningModule that all tasks share: steps, optimiser, metrics, batches without a finite loss."""
+
+import logging
+import time
+from abc import abstractmethod
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from asr.data.stream import StreamBatch, TrainingData
+from asr.errors import UserError
+from asr.model.checkpoint import FORMAT
+from asr.seeds import derived_seed
+from asr.training.optimizer import SCHEDULES, configure
+from asr.training.plan import TrainingPlan
+
+log = logging.getLogger(__name__)
+
+
+class TrainingTask(lightning.LightningModule):
+    """Trains a model on a stream of batches.
+
+    All random numbers of a step (dropout, augmentation) are functions of (seed, batch, rank), so an
+    interrupted run resumes exactly.
+
+    A subclass defines the loss, what validation counts and the state in checkpoints.
+
+    Args:
+        model: model to train.
+        plan: length, optimiser, patience.
+    """
+
+    error_rate_name = "dev_error"  # metric of validation; lower is better
+
+    def __init__(self, model: nn.Module, plan: TrainingPlan) -> None:
+        super().__init__()
+        if plan.optimizer.schedule not in SCHEDULES:
+            raise UserError(f"optimizer.schedule={plan.optimizer.schedule!r}: expected one of {SCHEDULES}")
+        if plan.optimizer.schedule == "plateau" and plan.optimizer.warmup_steps:
+            raise UserError("optimizer.warmup_steps and optimizer.schedule=plateau exclude each other")
+        self.model = model
+        self.plan = plan
+        self.nonfinite = {"successive": 0, "total": 0}
+        self.finite_in_window = False
+        self.dev_sums = np.zeros(4)
+        self.dev_error = float("nan")  # in the last validation
+        self.spent = 0.0  # share of the plan's budget of time
+
+    @abstractmethod
+    def losses(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """Return the loss of each item of a batch [B], summed over its targets, and the number of targets."""
+
+    @abstractmethod
+    def dev_counts(self, batch: Any) -> tuple[float, float, float, float]:
+        """Return errors, number of reference labels, summed loss and number of targets of a dev batch."""
+
+    @abstractmethod
+    def frames(self, batch: Any) -> int:
+        """Return the number of valid frames or positions of a batch."""
+
+    @abstractmethod
+    def model_state(self) -> dict[str, Any]:
+        """Return the model as plain data and tensors, its parameters under `weights`."""
+
+    @abstractmethod
+    def describe(self, device_type: str) -> dict[str, Any]:
+        """Return mechanism, backend used on the device, and hashes of what the model was built from."""
+
+    @abstractmethod
+    def check_resumable(self, checkpoint: dict[str, Any]) -> None:
+        """Raise UserError if a checkpoint belongs to another model."""
+
+    def on_train_start(self) -> None:
+        """Try the worst batch without a step, so that memory runs out at the start if at all."""
+        batch = self._data.worst_batch()
+        try:
+            losses, _ = self.losses(batch.to(self.device))
+            losses.sum().backward()
+        except torch.OutOfMemoryError as error:
+            raise UserError(f"out of memory on the worst batch: {self._data.advice(batch)}") from error
+        finally:
+            self.zero_grad(set_to_none=True)
+
+    def on_train_batch_start(self, batch: StreamBatch, batch_idx: int) -> None:
+        """Make the step's random numbers a function of (seed, batch, rank)."""
+        torch.manual_seed(derived_seed(self.plan.seed, self._data.cursor.batches, self.global_rank))
+        self.step_started = time.perf_counter()
+
+    def training_step(self, batch: StreamBatch, batch_idx: int) -> Tensor:
+        """Return the loss per target; a batch without a finite loss has no gradient."""
+        losses, targets = self.losses(batch)
+        self._data.consumed(batch)
+        loss = losses.sum() / targets.clamp(min=1)
+        if not self.trainer.strategy.reduce_boolean_decision(bool(loss.isfinite()), all=True):
+            self._count_nonfinite(batch, losses)
+            return loss if self._scaled else self._no_gradient()
+        self.nonfinite["successive"] = 0
+        self.finite_in_window = True
+        self.log("loss", loss.detach(), prog_bar=True)
+        return loss
+
+    def on_train_batch_end(self, outputs: Any, batch: StreamBatch, batch_idx: int) -> None:
+        """Log the throughput."""
+        seconds = time.perf_counter() - self.step_started
+        self.log("data_epoch", float(batch.plan.epoch))
+        self.log("frames_per_s", self.frames(batch) / seconds, prog_bar=True)
+
+    @property
+    def _data(self) -> TrainingData:
+        return self.trainer.datamodule  # type: ignore[attr-defined]
+
+    @property
+    def _scaled(self) -> bool:
+        """Whether a gradient scaler skips steps without finite gradients itself (fp16)."""
+        return getattr(self.trainer.precision_plugin, "scaler", None) is not None
+
+    def _no_gradient(self) -> Tensor:
+        """Return a zero that reaches every parameter, as DDP expects of a loss."""
+        parameters = [x for x in self.parameters() if x.requires_grad]
+        return torch.stack([x.flatten()[0] * 0 for x in parameters]).sum()
+
+    def _count_nonfinite(self, batch: StreamBatch, losses: Tensor) -> None:
+        self.nonfinite["total"] += 1
+        self.nonfinite["successive"] += 1
+        culprits = [i for i, finite in zip(batch.ids, losses.isfinite().tolist(), strict=True) if not finite]
+        log.warning("batch skipped, its loss is not finite: %s", ", ".join(culprits) or "on another rank")
+        if self.nonfinite["successive"] > self.plan.nonfinite_patience:
+            raise UserError(
+                f"the loss was not finite in {self.nonfinite['successive']} successive batches, last in "
+                f"{', '.join(culprits[:5])}: lower optimizer.learning_rate or look at these utterances"
+            )
+
+    def configure_gradient_clipping(
+        self, optimizer: Optimizer, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
+    ) -> None:
+        """Clip, log the norm, and drop gradients that are not finite so that the step changes nothing."""
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.plan.clip or float("inf"))
+        self.log("gradient_norm", norm)
+        self.log("learning_rate", optimizer.param_groups[0]["lr"])
+        if not self._scaled and not (self.finite_in_window and bool(norm.isfinite())):
+            if self.finite_in_window:
+                self.nonfinite["total"] += 1
+                log.warning("step %d skipped: the gradient's norm is %s", self.global_step, norm.item())
+            optimizer.zero_grad(set_to_none=True)
+        self.finite_in_window = False
+
+    def configure_optimizers(self) -> Any:
+        """Return the optimiser and its schedule."""
+        parameters = dict(self.model.named_parameters())
+        plan = self.plan
+        spent = (lambda: self.spent) if plan.budget else None
+        return configure(
+            parameters, plan.optimizer, steps=plan.steps, validate_every=plan.validate_every, spent=spent
+        )
+
+    def on_validation_epoch_start(self) -> None:
+        """Start counting."""
+        self.dev_sums[:] = 0
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Count errors and sum losses."""
+        self.dev_sums += self.dev_counts(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the error rate over all ranks and the loss per target."""
+        sums = torch.tensor(self.dev_sums, device=self.device, dtype=torch.float32)
+        errors, wanted, loss, targets = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
+        self.dev_error = errors / max(wanted, 1)
+        self.log(self.error_rate_name, self.dev_error, prog_bar=True, rank_zero_only=True)
+        self.log("dev_loss", loss / max(targets, 1), rank_zero_only=True)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what it takes to load the model without this class."""
+        checkpoint |= {"format": FORMAT, "nonfinite": dict(self.nonfinite), "dev_error": self.dev_error}
+        checkpoint |= {"model": self.model_state()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse a checkpoint of another model; go on counting skipped batches."""
+        self.check_resumable(checkpoint)
+        self.nonfinite = checkpoint["nonfinite"]
+        self.dev_error = checkpoint["dev_error"]

@@ -1,0 +1,1 @@
+"""Recordings of any length to transcripts."""

@@ -1,0 +1,264 @@
+"""The samples of a recording of any length to its transcript, in one pass or in overlapping chunks."""
+
+import itertools
+import logging
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from asr.config import option
+from asr.data.recording import Samples, is_silent
+from asr.errors import UserError
+from asr.losses.ctc import BLANK
+from asr.model.acoustic_model import AcousticModel, evaluating
+from asr.search.decoder import BeamConfig, Decoder, search, text_of
+from asr.search.path import TokenPath, Word
+from asr.text.tokenizer import Tokenizer
+from asr.transcription.transcript import Transcript, split_segments, timed_words
+
+log = logging.getLogger(__name__)
+
+MODES = ("onepass", "chunked")
+CHUNKS_AT_ONCE = 4
+LONGEST_CHUNK_S = 20.0
+LONGER_THAN_TRAINING = 4.0  # factor from which on a warning is logged
+LOW_CONFIDENCE = 0.5
+
+# Recordings are searched in stretches of this duration, cut in the longest pause within that range.
+STRETCH_S = (10.0, 30.0)
+STRETCHES_AT_ONCE = 8
+
+
+@dataclass
+class TranscriptionConfig:
+    """How recordings are transcribed."""
+
+    mode: str = option("onepass", help="onepass: the encoder sees the whole recording | chunked")
+    chunk_s: float = option(
+        0.0,
+        help="mode=chunked: duration of a chunk; 0: that of the longest training audio, at most 20 s",
+        unit="s",
+    )
+    overlap_s: float = option(
+        -1.0,
+        help="mode=chunked: overlap of neighbouring chunks, which join at its middle; −1: a fifth of a chunk",
+        unit="s",
+    )
+    channels: str = option("mix", help="mix: average the channels | separate: one transcript per channel")
+    decoder: str = option("greedy", help="greedy | beam | prefix")
+    beam: BeamConfig = field(default_factory=BeamConfig)
+    min_confidence: float = option(
+        LOW_CONFIDENCE, help="mark recordings and segments below this confidence, 0 … 1"
+    )
+
+    def check(self) -> None:
+        """Raise UserError where options don't fit each other."""
+        if self.mode not in MODES:
+            raise UserError(f"mode={self.mode!r}: expected one of {MODES}")
+        if self.chunk_s < 0:
+            raise UserError(f"chunk_s={self.chunk_s}: expected seconds, or 0 for the longest training audio")
+        if self.chunk_s and self.overlap_s > self.chunk_s / 2:
+            raise UserError(f"overlap_s={self.overlap_s}: expected at most half of chunk_s={self.chunk_s}")
+        if self.beam.nbest != 1:
+            raise UserError(
+                f"beam.nbest={self.beam.nbest}: a transcript has one text; asr decode writes n-best lists"
+            )
+
+    def sizes_s(self, longest_s: float) -> tuple[float, float]:
+        """Return chunk and overlap in seconds for a model trained on audio of up to `longest_s` seconds."""
+        chunk_s = self.chunk_s or min(LONGEST_CHUNK_S, longest_s or LONGEST_CHUNK_S)
+        return chunk_s, min(chunk_s / 5 if self.overlap_s < 0 else self.overlap_s, chunk_s / 2)
+
+
+def transcribe_samples(
+    model: AcousticModel,
+    tokenizer: Tokenizer,
+    samples: Samples,
+    config: TranscriptionConfig,
+    decoder: Decoder,
+    *,
+    name: str,
+    channel: int | None = None,
+) -> Transcript:
+    """Transcribe one channel.
+
+    Args:
+        model: acoustic model.
+        tokenizer: vocabulary of the model.
+        samples: [samples] at the model's rate.
+        config: mode, chunks and the confidence limit.
+        decoder: search, built by `build_decoder`.
+        name: name of the file, for messages.
+        channel: number of the channel, if there are several.
+
+    Raises:
+        UserError: shorter than one frame.
+    """
+    config.check()
+    duration_s = len(samples) / model.sample_rate
+    if model.encoder_frames(duration_s) == 0:
+        raise UserError(f"{name}: {1000 * duration_s:.1f} ms is shorter than one frame")
+    if is_silent(samples):
+        log.warning("%s: nothing but silence", name)
+        return Transcript("", [], [], [], [], duration_s, low_confidence=True, channel=channel)
+    log_probs_TV = emissions(model, samples, config, name)
+    path = decode_stretches(decoder, log_probs_TV, model.frame_s)
+    tokens = tokenizer.tokens(path.ids)
+    times_s = [round(frame * model.frame_s, 3) for frame in path.frames]
+    text = text_of(path, tokenizer)
+    if path.confidence < config.min_confidence:
+        log.warning(
+            "%s: low confidence (%.2f, limit %.2f): is it unlike the training data?",
+            name,
+            path.confidence,
+            config.min_confidence,
+        )
+    return Transcript(
+        text=" ".join(tokens) if text is None else text,
+        tokens=tokens,
+        times_s=times_s,
+        confidence=[round(x, 4) for x in path.confidences],
+        words=None if path.words is None else [(word.word, times_s[word.start]) for word in path.words],
+        duration_s=duration_s,
+        segments=split_segments(timed_words(path, tokenizer, model.frame_s), config.min_confidence),
+        mean_confidence=round(path.confidence, 4),
+        low_confidence=path.confidence < config.min_confidence,
+        channel=channel,
+    )
+
+
+@torch.inference_mode()
+def emissions(
+    model: AcousticModel, samples: Samples, config: TranscriptionConfig, name: str = "recording"
+) -> Tensor:
+    """Return the log-probabilities [T, V] of a recording, on the CPU.
+
+    With mode=onepass every frame attends to the whole recording; features are computed in blocks, so with
+    linear mechanisms memory grows linearly. With mode=chunked every frame attends to its chunk, which is
+    normalised like an utterance; two overlapping chunks join in the middle of their overlap.
+    """
+    audio = torch.from_numpy(samples)
+    duration_s = len(audio) / model.sample_rate
+    with evaluating(model):
+        if config.mode == "onepass":
+            _warn_of_length(model.config.longest_s, duration_s, name)
+            log_probs, _ = model(
+                audio.unsqueeze(0).to(model.device), torch.tensor([len(audio)]).to(model.device)
+            )
+            return log_probs[0].cpu()
+        parts = []
+        chunk_s, overlap_s = config.sizes_s(model.config.longest_s)
+        chunks = split_chunks(
+            model.encoder_frames(duration_s), round(chunk_s / model.frame_s), round(overlap_s / model.frame_s)
+        )
+        banks = model.filter_banks
+        hop = banks.shift_samples * model.config.model.subsampling
+        for first in range(0, len(chunks), CHUNKS_AT_ONCE):
+            batch = chunks[first : first + CHUNKS_AT_ONCE]
+            audios = [
+                audio[c.start * hop : c.end * hop + banks.window_samples - banks.shift_samples] for c in batch
+            ]
+            lengths = torch.tensor([len(x) for x in audios])
+            padded = pad_sequence(audios, batch_first=True)
+            log_probs, _ = model(padded.to(model.device), lengths.to(model.device))
+            for chunk, own in zip(batch, log_probs, strict=True):
+                parts.append(own[chunk.keep_start - chunk.start : chunk.keep_end - chunk.start].cpu())
+        return torch.cat(parts)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether a GPU or the machine ran out of memory."""
+    kinds = (torch.OutOfMemoryError, MemoryError)
+    return isinstance(error, kinds) or "can't allocate memory" in str(error)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A chunk of encoder frames: start … end − 1 are computed, keep_start … keep_end − 1 are kept."""
+
+    start: int
+    end: int
+    keep_start: int
+    keep_end: int
+
+
+def split_chunks(frames: int, size: int, overlap: int) -> list[Chunk]:
+    """Cover `frames` encoder frames with chunks of `size` frames that keep each frame once.
+
+    Example:
+        >>> [(c.start, c.end, c.keep_start, c.keep_end) for c in split_chunks(20, size=10, overlap=4)]
+        [(0, 10, 0, 8), (6, 16, 8, 14), (12, 20, 14, 20)]
+    """
+    size = max(2, size)
+    overlap = min(overlap, size // 2)
+    starts = range(0, max(1, frames - overlap), size - overlap)
+    cuts = [0, *(start + overlap // 2 for start in starts[1:]), frames]
+    return [
+        Chunk(start, min(start + size, frames), keep_start, keep_end)
+        for start, (keep_start, keep_end) in zip(starts, itertools.pairwise(cuts), strict=True)
+    ]
+
+
+def split_stretches(log_probs_TV: Tensor, frame_s: float) -> list[int]:
+    """Return the frames where a search may restart: 0, the middles of long pauses, and T.
+
+    A recording shorter than the longest stretch is not split.
+    """
+    T = len(log_probs_TV)
+    shortest, longest = (max(1, round(seconds / frame_s)) for seconds in STRETCH_S)
+    frame = torch.arange(T)
+    speech = log_probs_TV.argmax(dim=-1) != BLANK
+    before = frame - torch.where(speech, frame, -T).cummax(dim=0).values
+    after = torch.where(speech, frame, 2 * T).flip(0).cummin(dim=0).values.flip(0) - frame
+    depth = torch.minimum(before, after)  # distance to the nearest label, greatest in the middle of a pause
+    cuts = [0]
+    while T - cuts[-1] > longest:
+        first = cuts[-1] + shortest
+        cuts.append(first + int(depth[first : cuts[-1] + longest].argmax()))
+    return [*cuts, T]
+
+
+def decode_stretches(decoder: Decoder, log_probs_TV: Tensor, frame_s: float) -> TokenPath:
+    """Search a recording in stretches, several at once, and return one path.
+
+    The memory of a search is bounded by the longest stretch.
+    """
+    cuts = split_stretches(log_probs_TV, frame_s)
+    stretches = [log_probs_TV[start:end] for start, end in itertools.pairwise(cuts)]
+    found: list[TokenPath] = []
+    for first in range(0, len(stretches), STRETCHES_AT_ONCE):
+        batch = stretches[first : first + STRETCHES_AT_ONCE]
+        lengths = torch.tensor([len(x) for x in batch])
+        found += search(decoder, pad_sequence(batch, batch_first=True), lengths)
+    return join_paths(found, cuts)
+
+
+def join_paths(paths: list[TokenPath], starts: list[int]) -> TokenPath:
+    """Join the paths of successive stretches that begin at the frames `starts`."""
+    if len(paths) == 1:
+        return paths[0]
+    words: list[Word] = []
+    tokens = 0
+    for path in paths:
+        words += [Word(word.word, word.start + tokens, word.end + tokens) for word in path.words or []]
+        tokens += len(path.ids)
+    return TokenPath(
+        ids=[index for path in paths for index in path.ids],
+        frames=[frame + start for path, start in zip(paths, starts, strict=False) for frame in path.frames],
+        confidences=[x for path in paths for x in path.confidences],
+        words=None if paths[0].words is None else words,
+        ends=[end + start for path, start in zip(paths, starts, strict=False) for end in path.ends],
+    )
+
+
+def _warn_of_length(longest_s: float, duration_s: float, name: str) -> None:
+    if longest_s and duration_s > LONGER_THAN_TRAINING * longest_s:
+        log.warning(
+            "%s: lasts %.0f s, the longest training audio %.0f s: compare with mode=chunked, "
+            "or train with data.concatenate_s",
+            name,
+            duration_s,
+            longest_s,
+        )

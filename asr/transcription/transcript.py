@@ -1,0 +1,135 @@
+"""Transcripts: labels with times to words, and words to segments for subtitles."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from asr.search.decoder import words_of
+from asr.search.path import TokenPath, Word
+from asr.text.tokenizer import Tokenizer
+
+PAUSE_S = 0.7  # a pause of this length ends a segment
+SEGMENT_CHARACTERS = 84  # two lines of a subtitle
+SEGMENT_S = 7.0
+
+
+@dataclass(frozen=True)
+class TimedWord:
+    """A word with its time in seconds and its mean confidence; a label where there are no words."""
+
+    word: str
+    start_s: float
+    end_s: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Words between two pauses, at most two subtitle lines.
+
+    Attributes:
+        text: words of the segment.
+        start_s, end_s: start and end in seconds.
+        confidence: mean confidence of its words, 0 … 1.
+        low_confidence: whether that is below `min_confidence`.
+        words: words with their times.
+    """
+
+    text: str
+    start_s: float
+    end_s: float
+    confidence: float
+    low_confidence: bool
+    words: list[TimedWord]
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """Transcript of a recording, or of one channel.
+
+    Attributes:
+        text: recognised words; the labels where the search returns no words.
+        tokens: labels of the vocabulary.
+        times_s: start of each label in seconds.
+        confidence: confidence of each label, 0 … 1.
+        words: (word, start in seconds) where the search returns words.
+        duration_s: duration of the recording.
+        segments: the same words with start, end and confidence, split at pauses.
+        mean_confidence: mean confidence of the labels, 0 … 1.
+        low_confidence: whether that is below `min_confidence`.
+        channel: number of the channel; None: the mean of all.
+    """
+
+    text: str
+    tokens: list[str]
+    times_s: list[float]
+    confidence: list[float]
+    words: list[tuple[str, float]] | None
+    duration_s: float
+    segments: list[Segment] = field(default_factory=list)
+    mean_confidence: float = 0.0
+    low_confidence: bool = False
+    channel: int | None = None
+
+
+def timed_words(path: TokenPath, tokenizer: Tokenizer, frame_s: float) -> list[TimedWord]:
+    """Return the words of a search result with their times; its labels where it has no words.
+
+    Args:
+        path: labels with frames and confidences.
+        tokenizer: vocabulary of the model.
+        frame_s: duration of an encoder frame.
+    """
+    words = words_of(path, tokenizer)
+    if words is None:
+        words = [Word(symbol, i, i + 1) for i, symbol in enumerate(tokenizer.tokens(path.ids))]
+    timed = []
+    for word in words:
+        confidences = path.confidences[word.start : word.end]
+        timed.append(
+            TimedWord(
+                word.word,
+                round(path.frames[word.start] * frame_s, 3),
+                round(path.ends[word.end - 1] * frame_s, 3),
+                round(sum(confidences) / len(confidences), 4),
+            )
+        )
+    return timed
+
+
+def split_segments(words: Sequence[TimedWord], min_confidence: float) -> list[Segment]:
+    """Split words where a subtitle would: at pauses, and before two lines or seven seconds are exceeded.
+
+    Args:
+        words: words in order.
+        min_confidence: confidence below which a segment is marked.
+    """
+    groups: list[list[TimedWord]] = []
+    for word in words:
+        if groups and _fits(groups[-1], word):
+            groups[-1].append(word)
+        else:
+            groups.append([word])
+    segments = []
+    for group in groups:
+        confidence = sum(word.confidence for word in group) / len(group)
+        text = " ".join(word.word for word in group)
+        segments.append(
+            Segment(
+                text,
+                group[0].start_s,
+                group[-1].end_s,
+                round(confidence, 4),
+                confidence < min_confidence,
+                group,
+            )
+        )
+    return segments
+
+
+def _fits(group: Sequence[TimedWord], word: TimedWord) -> bool:
+    characters = sum(len(other.word) + 1 for other in group) + len(word.word)
+    return (
+        word.start_s - group[-1].end_s < PAUSE_S
+        and characters <= SEGMENT_CHARACTERS
+        and word.end_s - group[0].start_s <= SEGMENT_S
+    )

@@ -1,0 +1,266 @@
+"""The masked-copy task: how many clusters or hash rounds a sequence length needs.
+
+*Fast Transformers with Clustered Attention*, section C.2, figures 5 and 6. A sequence is 0w0w with w of L
+symbols. In the input, some symbols of each half are masked, never the same one in both, so that every
+masked symbol can be copied from the other half.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from asr.attention.layer import SelfAttentionLayer
+from asr.config import option, to_dict
+from asr.data.sampler import BatchPlan
+from asr.data.stream import TrainingData
+from asr.errors import UserError
+from asr.model import checkpoint
+from asr.model.encoder import Encoder, ModelConfig
+from asr.seeds import derived_seed
+from asr.training.config import RecipeConfig, TrainConfig
+from asr.training.plan import training_plan
+from asr.training.task import TrainingTask
+
+SYMBOLS = 10  # w is made of 1 … 10
+SEPARATOR = 0
+MASK = SYMBOLS + 1
+MASKED_SHARE = 0.2  # of all tokens
+BATCH = 32
+DEV_BATCHES = 10
+
+
+@dataclass
+class Options(RecipeConfig):
+    """Options of the recipe."""
+
+    name: str = option("copy", help="name of the recipe; the run folder is exp/<name>/<attention>")
+    length: int = option(31, help="symbols in each half of a sequence, L")
+
+
+@dataclass(frozen=True)
+class CopyBatch:
+    """Sequences with masked symbols.
+
+    Attributes:
+        inputs: [B, N] int64 with MASK at masked positions, N = 2 (L + 1).
+        targets: [B, N] int64, the whole sequences.
+        plan: where in the stream of batches this one stands.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    plan: BatchPlan
+
+    @property
+    def ids(self) -> list[str]:
+        """Sequences have no names but their number in the batch."""
+        return [f"sequence {i} of batch {self.plan.position}" for i in range(len(self.inputs))]
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "CopyBatch":
+        """Return the batch on another device."""
+        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+
+
+def make_sequences(count: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw sequences.
+
+    Args:
+        count: B.
+        length: L, symbols in each half.
+        generator: of the random numbers.
+
+    Returns:
+        Inputs and targets, [B, 2 (L + 1)] each. A fifth of all symbols is masked, half of those in each
+        half of the sequence, at different symbols.
+
+    Example:
+        >>> inputs, targets = make_sequences(1, 5, torch.Generator().manual_seed(0))
+        >>> inputs.shape, int((inputs == MASK).sum())
+        (torch.Size([1, 12]), 2)
+    """
+    words = torch.randint(1, SYMBOLS + 1, (count, length), generator=generator)
+    separator = torch.full((count, 1), SEPARATOR)
+    targets = torch.cat([separator, words, separator, words], dim=1)
+    order = torch.rand(count, length, generator=generator).argsort(dim=1)
+    masked_in_half = max(1, round(MASKED_SHARE * length))
+    masked = torch.zeros(count, 2 * length + 2, dtype=torch.bool)
+    masked.scatter_(1, order[:, :masked_in_half] + 1, True)
+    masked.scatter_(1, order[:, masked_in_half : 2 * masked_in_half] + length + 2, True)
+    return targets.masked_fill(masked, MASK), targets
+
+
+class Sequences(Dataset[CopyBatch]):
+    """Batches of sequences, each a function of (seed, position)."""
+
+    def __init__(self, length: int, seed: int) -> None:
+        self.length = length
+        self.seed = seed
+
+    def __getitem__(self, plan: BatchPlan) -> CopyBatch:
+        generator = torch.Generator().manual_seed(derived_seed(self.seed, plan.position))
+        return CopyBatch(*make_sequences(BATCH, self.length, generator), plan)
+
+
+class CopyData(TrainingData):
+    """Fresh sequences in every batch, and a fixed development set.
+
+    Args:
+        length: L.
+        seed: of the training sequences.
+    """
+
+    def __init__(self, length: int, seed: int) -> None:
+        super().__init__()
+        self.length = length
+        self.seed = seed
+
+    def epoch_batches(self, epoch: int, ranks: int = 1) -> int:
+        """Return 250: there are no epochs, this is the distance of validations."""
+        return 250
+
+    def worst_batch(self) -> CopyBatch:
+        """Return any batch: all have one size."""
+        return Sequences(self.length, self.seed)[BatchPlan(())]
+
+    def advice(self, batch: CopyBatch) -> str:
+        """Say what to lower."""
+        return f"{BATCH} sequences of {batch.inputs.shape[1]} positions; lower recipe.length"
+
+    def describe(self) -> str:
+        """Say how long the sequences are."""
+        return f"masked copy of {self.length} symbols"
+
+    def digests(self) -> dict[str, str]:
+        """Return nothing: the sequences follow from length and seed."""
+        return {}
+
+    def train_dataloader(self) -> DataLoader[CopyBatch]:
+        """Batches from the cursor on; ranks take turns."""
+        ranks, rank = self.rank()
+        plans = _Plans(self.batches, self.cursor.batches, ranks, rank)
+        return DataLoader(Sequences(self.length, self.seed), batch_size=None, sampler=plans)
+
+    def val_dataloader(self) -> DataLoader[CopyBatch]:
+        """The same sequences in every run."""
+        plans = [BatchPlan((), 0, i) for i in range(DEV_BATCHES)]
+        return DataLoader(Sequences(self.length, seed=2**20), batch_size=None, sampler=plans)
+
+
+class _Plans(torch.utils.data.Sampler[BatchPlan]):
+    def __init__(self, batches: int, start: int, ranks: int, rank: int) -> None:
+        self.batches, self.start, self.ranks, self.rank = batches, start, ranks, rank
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __iter__(self) -> Any:
+        return (BatchPlan((), 0, i * self.ranks + self.rank) for i in range(self.start, self.batches))
+
+
+class CopyModel(nn.Module):
+    """The acoustic encoder on one-hot symbols, and a linear classifier of every position.
+
+    Args:
+        config: sizes; no subsampling.
+        attention: the mechanism.
+        backend: `auto`, `reference` or `native`.
+    """
+
+    def __init__(self, config: ModelConfig, attention: str, backend: str) -> None:
+        super().__init__()
+        if config.subsampling != 1:
+            raise UserError(f"model.subsampling={config.subsampling}: masked copy needs 1")
+        self.config = config
+        self.attention = attention
+        self.encoder = Encoder(config, MASK + 1, attention, backend)
+        self.classifier = nn.Linear(config.heads * config.head_dim, SYMBOLS + 1)
+
+    def attention_layers(self) -> list[SelfAttentionLayer]:
+        """Return the attention layers, first to last."""
+        return [layer for layer in self.modules() if isinstance(layer, SelfAttentionLayer)]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map symbols [B, N] to logits [B, N, 11]."""
+        lengths = torch.full((len(inputs),), inputs.shape[1], device=inputs.device)
+        states, _ = self.encoder(nn.functional.one_hot(inputs, MASK + 1).float(), lengths)
+        return self.classifier(states)
+
+
+class CopyTask(TrainingTask):
+    """Cross-entropy at masked positions; validation is the share of wrong symbols there."""
+
+    model: CopyModel
+    error_rate_name = "dev_error"
+
+    def losses(self, batch: CopyBatch) -> tuple[Tensor, Tensor]:
+        """Return the summed cross-entropy of each sequence and the number of masked positions."""
+        masked = batch.inputs == MASK
+        logits = self.model(batch.inputs)
+        losses = nn.functional.cross_entropy(logits.transpose(1, 2).float(), batch.targets, reduction="none")
+        return losses.masked_fill(~masked, 0.0).sum(dim=1), masked.sum()
+
+    def dev_counts(self, batch: CopyBatch) -> tuple[float, float, float, float]:
+        """Count wrong symbols at masked positions."""
+        masked = batch.inputs == MASK
+        logits = self.model(batch.inputs)[masked]
+        loss = nn.functional.cross_entropy(logits.float(), batch.targets[masked], reduction="sum")
+        wrong = (logits.argmax(dim=-1) != batch.targets[masked]).sum()
+        return float(wrong), float(masked.sum()), float(loss), float(masked.sum())
+
+    def frames(self, batch: CopyBatch) -> int:
+        """Return the positions of a batch."""
+        return batch.inputs.numel()
+
+    def model_state(self) -> dict[str, Any]:
+        """Return sizes, mechanism and weights."""
+        state = {"config": to_dict(self.model.config), "attention": self.model.attention}
+        return state | {"weights": self.model.state_dict()}
+
+    def describe(self, device_type: str) -> dict[str, Any]:
+        """Return mechanism and backend."""
+        layer = self.model.attention_layers()[0]
+        return {"attention": self.model.attention, "backend": layer.backend_on(device_type)}
+
+    def check_resumable(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse a checkpoint of another model."""
+        theirs = checkpoint["model"]
+        found = theirs.get("config"), theirs.get("attention")
+        if found != (to_dict(self.model.config), self.model.attention):
+            raise UserError("resume: the checkpoint has another model or mechanism")
+
+
+def build(options: TrainConfig, resuming: bool) -> tuple[CopyTask, CopyData]:
+    """Return the task and its data.
+
+    Raises:
+        UserError: a length below 1, or weights to start from that don't fit the model.
+    """
+    assert isinstance(options.recipe, Options)
+    if options.recipe.length < 1:
+        raise UserError(f"recipe.length={options.recipe.length}: expected at least 1 symbol")
+    data = CopyData(options.recipe.length, options.seed)
+    model = CopyModel(options.model, options.attention, options.backend)
+    if options.init_from and not resuming:
+        initialise(model, options.init_from)
+    return CopyTask(model, training_plan(options, data)), data
+
+
+def initialise(model: CopyModel, source: str) -> None:
+    """Take the weights of another run of this recipe, with this mechanism or an exchangeable one.
+
+    Raises:
+        UserError: no such run, or weights that don't fit.
+    """
+    state = checkpoint.load(checkpoint.find(Path(source)))["model"]
+    try:
+        other = CopyModel(model.config, state["attention"], "reference")
+        other.load_state_dict(state["weights"])
+        for layer in other.attention_layers():
+            layer.set_mechanism(model.attention, backend="reference")
+        model.load_state_dict(other.state_dict())
+    except (KeyError, RuntimeError, UserError) as error:
+        raise UserError(f"init_from={source}: {' '.join(str(error).split())[:300]}") from None

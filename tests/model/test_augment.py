@@ -1,0 +1,53 @@
+import torch
+
+from asr.model.augment import AugmentConfig, augment_audio, spec_augment
+
+MASKS = AugmentConfig(frequency_masks=2, frequency_mask_bins=8, time_mask_every=50, time_mask_frames=12)
+
+
+def masked(lengths: list[int], frames: int, seed: int = 0) -> torch.Tensor:
+    torch.manual_seed(seed)
+    return spec_augment(torch.ones(len(lengths), frames, 80), torch.tensor(lengths), MASKS) == 0
+
+
+def test_masks_stay_within_their_sizes() -> None:
+    for seed in range(50):
+        hidden = masked([200], 200, seed)[0]
+        assert int(hidden.all(dim=0).sum()) <= 2 * 8
+        assert int(hidden.all(dim=1).sum()) <= 4 * 12
+
+
+def test_both_kinds_of_mask_occur() -> None:
+    hidden = torch.stack([masked([200], 200, seed)[0] for seed in range(20)])
+    assert hidden.all(dim=1).any()
+    assert hidden.all(dim=2).any()
+
+
+def test_a_short_utterance_gets_masks_for_its_own_length() -> None:
+    """Masks used to be drawn over the batch's length; a short utterance then lost more or nothing."""
+    hidden_frames = torch.stack([masked([60, 600], 600, seed)[0].all(dim=1) for seed in range(30)])
+    assert not hidden_frames[:, 60:].any()
+    assert int(hidden_frames.sum(dim=1).max()) <= 2 * 12
+
+
+def test_the_same_random_state_gives_the_same_masks() -> None:
+    assert torch.equal(masked([100, 90], 100, 1), masked([100, 90], 100, 1))
+    assert not torch.equal(masked([100, 90], 100, 1), masked([100, 90], 100, 2))
+
+
+def test_volume_stays_in_its_range_and_noise_has_the_wanted_snr() -> None:
+    torch.manual_seed(0)
+    audio = torch.sin(torch.arange(16000) / 7).repeat(8, 1)
+    lengths = torch.full((8,), 16000)
+    louder = augment_audio(audio, lengths, AugmentConfig(volume_db=6.0))
+    gain_db = 20 * torch.log10(louder.std(1) / audio.std(1))
+    assert gain_db.abs().max() <= 6.0
+    assert gain_db.std() > 0.5
+    noisy = augment_audio(audio, lengths, AugmentConfig(noise_snr_db=[10.0, 10.0]))
+    snr_db = 10 * torch.log10(audio.square().mean(1) / (noisy - audio).square().mean(1))
+    assert (snr_db - 10).abs().max() < 0.3
+
+
+def test_nothing_is_changed_by_default() -> None:
+    audio = torch.randn(2, 100)
+    assert augment_audio(audio, torch.tensor([100, 50]), AugmentConfig()) is audio

@@ -1,0 +1,62 @@
+import pytest
+import torch
+
+from asr.errors import UserError
+from asr.model.encoder import Encoder, ModelConfig, Subsampling, sinusoidal_positions
+
+SMALL = {"layers": 2, "heads": 2, "head_dim": 8, "feedforward": 32, "dropout": 0.0}
+
+
+def encoder(attention: str = "full", **options: object) -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(ModelConfig(**{**SMALL, **options}), bins=10, attention=attention).eval()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("attention", ["full", "shared-full", "clustered-5", "i-clustered-5:topk=4"])
+@pytest.mark.parametrize("subsampling", [1, 2, 4])
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "convolution", "none"])
+def test_an_utterance_is_the_same_alone_and_among_poisoned_padding(
+    attention: str, subsampling: int, positions: str
+) -> None:
+    model = encoder(attention, subsampling=subsampling, positions=positions)
+    lengths = torch.tensor([37, 20, 1, 36])
+    features = torch.randn(4, 40, 10)
+    features[torch.arange(40) >= lengths.unsqueeze(1)] = float("nan")
+    states, frames = model(features, lengths)
+    assert frames.tolist() == [-(-length // subsampling) for length in lengths.tolist()]
+    for i, length in enumerate(lengths.tolist()):
+        alone, _ = model(features[i : i + 1, :length], lengths[i : i + 1])
+        assert torch.allclose(states[i, : frames[i]], alone[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("factor", [1, 2, 4])
+def test_subsampling_lengths_are_those_of_the_output(factor: int) -> None:
+    module = Subsampling(10, 16, factor)
+    for frames in range(1, 18):
+        x, lengths = module(torch.randn(1, frames, 10), torch.tensor([frames]))
+        assert x.shape[1] == int(lengths) == int(module.lengths(torch.tensor([frames])))
+
+
+def test_positions_are_vaswanis() -> None:
+    table = sinusoidal_positions(5, 6, torch.device("cpu"))
+    for position in range(5):
+        for i in range(3):
+            angle = torch.tensor(position / 10000 ** (2 * i / 6))
+            assert table[position, 2 * i] == pytest.approx(float(angle.sin()), abs=1e-6)
+            assert table[position, 2 * i + 1] == pytest.approx(float(angle.cos()), abs=1e-6)
+
+
+def test_unknown_options_are_named() -> None:
+    with pytest.raises(UserError, match=r"model\.subsampling=3"):
+        encoder(subsampling=3)
+    with pytest.raises(UserError, match=r"model\.positions='learned'"):
+        encoder(positions="learned")
+
+
+@pytest.mark.parametrize(("preset", "millions"), [("tiny", 1.2), ("wsj", 4.1), ("switchboard", 5.5)])
+def test_presets_have_their_size(preset: str, millions: float) -> None:
+    from asr.training.config import train_options
+
+    options = train_options([f"model={preset}"])
+    parameters = sum(x.numel() for x in Encoder(options.model, 80).parameters())
+    assert parameters / 1e6 == pytest.approx(millions, rel=0.08)

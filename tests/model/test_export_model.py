@@ -1,0 +1,182 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from asr.commands import export
+from asr.errors import UserError
+from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
+from asr.model.encoder import ModelConfig
+from asr.model.features import FeatureConfig
+from asr.model.portable import CONFIG, TOKENIZER, WEIGHTS, read_portable, write_portable
+from asr.recognizer import Recognizer
+from asr.text.tokenizer import CharacterTokenizer, SentencePieceTokenizer
+from attention_ext.hashing import graph as hashing_graph
+from attention_ext.hashing import reference as hashing_reference
+from attention_ext.improved_clustered_attention import graph, reference
+
+TINY = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16, subsampling=2)
+
+
+def tiny(attention: str = "full") -> Recognizer:
+    torch.manual_seed(1)
+    config = AcousticModelConfig(attention, features=FeatureConfig(mel_bins=20), model=TINY)
+    tokenizer = CharacterTokenizer.train(["größe", "go on"])
+    return Recognizer(AcousticModel(config, len(tokenizer)).eval(), tokenizer)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_portable(tiny().state(), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def utterances(count: int = 10):
+    generator = torch.Generator().manual_seed(2)
+    lengths = torch.randint(6_000, 20_000, (count,), generator=generator)
+    return 0.1 * torch.randn(count, int(lengths.max()), generator=generator), lengths
+
+
+def test_the_exported_model_is_the_original_bit_for_bit(folder):
+    original, loaded = tiny(), Recognizer.load(folder)
+    assert not loaded.training
+    assert loaded.tokenizer.state() == original.tokenizer.state()
+    assert loaded.config == original.config
+    for ours, theirs in zip(original(*utterances()), loaded(*utterances()), strict=True):
+        assert torch.equal(ours, theirs)
+    assert sorted(path.name for path in folder.iterdir()) == sorted([WEIGHTS, CONFIG, TOKENIZER])
+
+
+def test_a_file_of_the_folder_stands_for_it(folder):
+    assert Recognizer.load(folder / CONFIG).tokenizer.symbols == tiny().tokenizer.symbols
+
+
+def test_a_sentencepiece_model_survives_json(tmp_path):
+    tokenizer = SentencePieceTokenizer.train(["go on and on", "an old man", "no gold on land"] * 5, pieces=12)
+    state = tiny().state() | {"tokenizer": tokenizer.state()}
+    write_portable(state, tmp_path)
+    assert read_portable(tmp_path)["tokenizer"] == tokenizer.state()
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, CONFIG, TOKENIZER])
+@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "gone"])
+def test_a_damaged_file_is_refused_in_one_line(folder, name, damage):
+    path = folder / name
+    content = bytearray(path.read_bytes())
+    match damage:
+        case "cut":
+            path.write_bytes(content[: len(content) * 2 // 3])
+        case "empty":
+            path.write_bytes(b"")
+        case "flipped":
+            content[-20] ^= 1
+            path.write_bytes(content)
+        case "gone":
+            path.unlink()
+    with pytest.raises(UserError) as caught:
+        Recognizer.load(folder)
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_changed_settings_are_refused(folder):
+    settings = json.loads((folder / CONFIG).read_text())
+    settings["config"]["features"]["low_freq_hz"] = 90.0
+    (folder / CONFIG).write_text(json.dumps(settings))
+    with pytest.raises(UserError, match=r"config.json: expected the settings that were exported"):
+        Recognizer.load(folder)
+
+
+def test_wrong_calls_are_one_line(folder, tmp_path):
+    with pytest.raises(UserError, match="asr export takes one"):
+        export.run([], export.Options())
+    with pytest.raises(UserError, match="format='pickle': expected one of"):
+        export.run([folder], export.Options(format="pickle"))
+    with pytest.raises(UserError, match=r"expected a file that ends in \.onnx"):
+        export.run([folder], export.Options(format="onnx", out=str(tmp_path / "a.pt")))
+    options = export.Options(format="onnx", attention="lsh-1", out=str(tmp_path / "a.onnx"))
+    write_portable(tiny("shared-full").state(), tmp_path / "shared")
+    with pytest.raises(UserError, match=r"attention 'lsh-1.*' can't be exported as a graph"):
+        export.run([tmp_path / "shared"], options)
+    assert not list(tmp_path.glob("*.onnx"))
+
+
+@pytest.mark.parametrize(
+    "attention", ["full", pytest.param("i-clustered-8:topk=8,iterations=3", marks=pytest.mark.slow)]
+)
+def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
+    """Alone and in one batch: batch and time are dynamic, padding doesn't leak."""
+    pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
+    runtime = pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")
+    model = tiny(attention)
+    write_portable(model.state(), tmp_path / "model")
+    (file,) = export.run([tmp_path / "model"], export.Options(format="onnx", out=str(tmp_path / "m.onnx")))
+    session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    assert json.loads(session.get_modelmeta().custom_metadata_map["symbols"]) == model.tokenizer.symbols
+    model.set_attention(attention, backend="reference")
+    audio, samples = utterances()
+    with torch.no_grad():
+        features, lengths = model.filter_banks(audio, samples)
+        expected, expected_frames = model(audio, samples)
+
+    def ran(features, lengths):
+        return session.run(None, {"features": features.numpy(), "lengths": lengths.numpy()})
+
+    log_probs, frames = ran(features, lengths)
+    assert frames.tolist() == expected_frames.tolist()
+    for i, (length, n) in enumerate(zip(lengths.tolist(), frames, strict=True)):
+        assert np.abs(log_probs[i, :n] - expected[i, :n].numpy()).max() <= 1e-4
+        alone, _ = ran(features[i : i + 1, :length], lengths[i : i + 1])
+        assert np.abs(alone[0] - expected[i, :n].numpy()).max() <= 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "attention",
+    ["full", "shared-full", "clustered-8:iterations=3", "i-clustered-8:topk=8,iterations=3"],
+)
+def test_torch_export_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
+    """In one batch and alone: torch.export notes a batch of two or more, but one runs, as do two frames."""
+    model = tiny(attention)
+    write_portable(model.state(), tmp_path / "model")
+    (file,) = export.run([tmp_path / "model"], export.Options(format="torch_export", out=str(tmp_path)))
+    program = torch.export.load(file).module()
+    model.set_attention(attention, backend="reference")
+    audio, samples = utterances()
+    with torch.no_grad():
+        features, lengths = model.filter_banks(audio, samples)
+        log_probs, frames = program(features, lengths)
+        expected, expected_frames = model(audio, samples)
+        assert torch.equal(frames, expected_frames)
+        for i, (length, n) in enumerate(zip(lengths.tolist(), frames.tolist(), strict=True)):
+            assert (log_probs[i, :n] - expected[i, :n]).abs().max() <= 1e-4
+            alone, _ = program(features[i : i + 1, :length], lengths[i : i + 1])
+            assert (alone[0] - expected[i, :n]).abs().max() <= 1e-4
+        shortest, _ = program(features[:1, :3], torch.tensor([3]))
+    assert shortest.shape[:2] == (1, 2)
+
+
+@pytest.mark.parametrize("topk", [1, 4, 32])
+def test_the_form_without_sorting_is_the_reference(topk):
+    """Lengths of nothing, one and all, more clusters than queries, NaN in the padding."""
+    generator = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(4, 2, 23, 8, generator=generator) for _ in range(3))
+    lengths = torch.tensor([0, 1, 17, 23])
+    groups = torch.randint(5, (4, 2, 23), generator=generator, dtype=torch.int32)
+    for i, length in enumerate(lengths):
+        groups[i, :, length:] = -1
+        for x in (q, k, v):
+            x[i, :, length:] = torch.nan
+    arguments = (q, k, v, groups, lengths, lengths)
+    expected = reference.improved_clustered_attention(*arguments, clusters=5, topk=topk)
+    found = graph.improved_clustered_attention(*arguments, clusters=5, topk=topk)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("bits", [1, 31, 32, 63])
+def test_hashes_from_parts_are_the_reference(bits):
+    """Onnxruntime 1.31 sums int64 in floating point: of 63 bits the last ten were wrong."""
+    generator = torch.Generator().manual_seed(4)
+    x, planes = torch.randn(2, 3, 50, 8, generator=generator), torch.randn(bits, 8, generator=generator)
+    assert torch.equal(hashing_graph.hash_sign(x, planes), hashing_reference.hash_sign(x, planes))

@@ -1,0 +1,119 @@
+import kaldi_native_fbank
+import numpy as np
+import pytest
+import torch
+
+from asr.errors import UserError
+from asr.model.features import CorpusStatistics, FeatureConfig, FilterBanks, Normalisation
+
+
+def speech_like(samples: int, seed: int = 0) -> torch.Tensor:
+    random = torch.Generator().manual_seed(seed)
+    noise = torch.randn(samples, generator=random)
+    return 0.1 * noise * torch.sin(torch.arange(samples) / 2000).abs()
+
+
+@pytest.mark.parametrize(("rate", "bins"), [(16000, 40), (16000, 80), (8000, 40)])
+def test_equals_kaldi_native_fbank(rate: int, bins: int) -> None:
+    audio = speech_like(2 * rate + 123)
+    options = kaldi_native_fbank.FbankOptions()
+    options.frame_opts.samp_freq = rate
+    options.frame_opts.dither = 0.0
+    options.frame_opts.snip_edges = True
+    options.mel_opts.num_bins = bins
+    options.mel_opts.high_freq = -400.0
+    kaldi = kaldi_native_fbank.OnlineFbank(options)
+    kaldi.accept_waveform(rate, audio.tolist())
+    kaldi.input_finished()
+    expected = np.stack([kaldi.get_frame(i) for i in range(kaldi.num_frames_ready)])
+    banks = FilterBanks(FeatureConfig(sample_rate=rate, mel_bins=bins))
+    features, frames = banks(audio.unsqueeze(0), torch.tensor([len(audio)]))
+    assert frames.tolist() == [len(expected)]
+    assert np.abs(features[0].numpy() - expected).max() < 1e-3
+
+
+def test_padding_and_batch_mates_change_nothing() -> None:
+    banks = FilterBanks(FeatureConfig(mel_bins=40))
+    lengths = torch.tensor([16000, 399, 400, 5003, 0])
+    batch = torch.full((5, 17000), 1e4)
+    batch[1, 399:] = float("nan")
+    for row, length in zip(batch, lengths.tolist(), strict=True):
+        row[:length] = speech_like(length)
+    features, frames = banks(batch, lengths)
+    assert frames.tolist() == [98, 0, 1, 29, 0]
+    assert features.isfinite().all()
+    for i, length in enumerate(lengths.tolist()):
+        alone, count = banks(batch[i : i + 1, : max(length, 1)], lengths[i : i + 1])
+        assert torch.allclose(features[i, : frames[i]], alone[0, : count[0]], atol=1e-4)
+        assert not features[i, frames[i] :].any()
+
+
+def test_blocks_of_frames_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    banks = FilterBanks(FeatureConfig(mel_bins=40))
+    audio = torch.stack([speech_like(20000, seed) for seed in range(2)])
+    lengths = torch.tensor([20000, 9000])
+    whole, frames = banks(audio, lengths)
+    for block in (1, 7, int(frames[0]) - 1, int(frames[0])):
+        monkeypatch.setattr("asr.model.features.BLOCK_FRAMES", block)
+        blocked, counts = banks(audio, lengths)
+        assert counts.equal(frames)
+        assert torch.allclose(blocked, whole, atol=1e-5)
+
+
+def test_window_normalisation_is_the_utterances_of_each_window() -> None:
+    random = torch.Generator().manual_seed(0)
+    features = torch.randn(3, 50, 20, generator=random) * 3 + 5
+    lengths = torch.tensor([50, 11, 0])
+    features[1, 11:] = float("nan")
+    features[2] = float("nan")
+    for window in (4, 11, 49):
+        normal = Normalisation("window", 20, window)(features, lengths)
+        for i, length in enumerate(lengths.tolist()):
+            size = min(window, length)
+            for t in range(length):
+                start = min(max(0, t - window // 2), length - size)
+                around = features[i : i + 1, start : start + size]
+                expected = Normalisation("utterance", 20)(around, torch.tensor([size]))[0, t - start]
+                assert torch.allclose(normal[i, t], expected, atol=1e-4)
+            assert not normal[i, length:].any()
+    whole = Normalisation("utterance", 20)(features.nan_to_num(), lengths)
+    assert torch.allclose(Normalisation("window", 20, 50)(features, lengths), whole, atol=1e-4)
+
+
+def test_stays_float32_under_autocast() -> None:
+    banks = FilterBanks(FeatureConfig(mel_bins=40))
+    audio = speech_like(8000).unsqueeze(0)
+    plain, _ = banks(audio, torch.tensor([8000]))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed, _ = banks(audio, torch.tensor([8000]))
+    assert torch.equal(plain, mixed)
+
+
+def test_utterance_normalisation_ignores_padding() -> None:
+    features = torch.randn(2, 50, 4) * 3 + 5
+    features[1, 20:] = 0
+    lengths = torch.tensor([50, 20])
+    normal = Normalisation("utterance", 4)(features, lengths)
+    for i, length in enumerate(lengths.tolist()):
+        valid = normal[i, :length]
+        assert valid.mean(0).abs().max() < 1e-5
+        assert (valid.std(0, unbiased=False) - 1).abs().max() < 1e-4
+    assert not normal[1, 20:].any()
+
+
+def test_corpus_normalisation_uses_the_statistics_of_all_valid_frames() -> None:
+    random = torch.Generator().manual_seed(0)
+    batches = [(torch.randn(3, 30, 4, generator=random) * 2 + 7, torch.tensor([30, 10, 0])) for _ in range(4)]
+    statistics = CorpusStatistics(4)
+    for features, lengths in batches:
+        statistics.update(features, lengths)
+    normalisation = Normalisation("corpus", 4)
+    statistics.store(normalisation)
+    valid = torch.cat([x[i, :n] for x, lengths in batches for i, n in enumerate(lengths.tolist())])
+    assert torch.allclose(normalisation.mean, valid.mean(0), atol=1e-5)
+    assert torch.allclose(normalisation.std, valid.std(0, unbiased=False), atol=1e-5)
+
+
+def test_unknown_normalisation_is_named() -> None:
+    with pytest.raises(UserError, match=r"features\.normalise='speaker'"):
+        FilterBanks(FeatureConfig(normalise="speaker"))

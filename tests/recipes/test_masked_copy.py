@@ -1,0 +1,115 @@
+"""The masked-copy task follows section C.2 of *Fast Transformers with Clustered Attention*."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+from asr_recipes.copy.sweep import Options, results, sweep
+from asr_recipes.copy.task import BATCH, MASK, SEPARATOR, SYMBOLS, Sequences, make_sequences
+
+from asr import Recognizer
+from asr.cli import main
+from asr.data.sampler import BatchPlan
+from asr.errors import UserError
+from asr.model.checkpoint import load
+from asr.training.config import train_options
+from asr.training.run import train
+
+SMALL = ["recipe=copy", "model.layers=1", "model.heads=2", "model.head_dim=16", "model.feedforward=64"]
+SMALL += ["trainer.accelerator=cpu", "optimizer.learning_rate=3e-3"]
+
+
+@pytest.mark.parametrize("length", [1, 4, 31, 63])
+def test_sequences_are_0w0w_with_every_masked_symbol_in_the_other_half(length: int) -> None:
+    inputs, targets = make_sequences(50, length, torch.Generator().manual_seed(0))
+    assert inputs.shape == targets.shape == (50, 2 * (length + 1))
+    first, second = targets[:, : length + 1], targets[:, length + 1 :]
+    assert torch.equal(first, second)
+    assert (first[:, 0] == SEPARATOR).all()
+    assert first[:, 1:].min() >= 1
+    assert first[:, 1:].max() <= SYMBOLS
+    masked = inputs == MASK
+    assert torch.equal(inputs[~masked], targets[~masked])
+    if length > 1:
+        assert not (masked[:, : length + 1] & masked[:, length + 1 :]).any()
+    assert not masked[:, [0, length + 1]].any()
+    share = masked.float().sum(1) / (2 * length)
+    assert length < 31 or (share - 0.2).abs().max() < 0.02
+
+
+def test_all_symbols_and_positions_occur() -> None:
+    inputs, targets = make_sequences(3000, 9, torch.Generator().manual_seed(1))
+    assert torch.bincount(targets.flatten(), minlength=11)[1:].min() > 4500
+    masked = (inputs == MASK).float().mean(0)
+    assert (masked[1:10] - 2 / 9).abs().max() < 0.03
+    assert (masked[11:] - 2 / 9).abs().max() < 0.03
+
+
+def test_a_batch_is_a_function_of_seed_and_position() -> None:
+    def batch(seed: int, position: int) -> torch.Tensor:
+        return Sequences(31, seed)[BatchPlan((), 0, position)].inputs
+
+    assert batch(0, 3).shape == (BATCH, 64)
+    assert torch.equal(batch(0, 3), batch(0, 3))
+    assert not torch.equal(batch(0, 3), batch(0, 4))
+    assert not torch.equal(batch(0, 3), batch(1, 3))
+
+
+def test_a_small_model_learns_and_stops_when_it_is_solved(tmp_path: Path) -> None:
+    words = [*SMALL, "recipe.length=4", f"run={tmp_path}", "trainer.max_steps=1200", "trainer.stop_at=0.02"]
+    train(train_options([*words, "trainer.validate_every=50"]))
+    with (tmp_path / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["dev_error"]]
+    assert float(rows[0]["dev_error"]) > 0.5
+    assert float(rows[-1]["dev_error"]) <= 0.02
+    assert len(rows) < 24
+
+
+def test_the_sweep_goes_through_its_grid_and_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = Options(lengths=[4, 3], attentions=["full", "clustered-3"], folder=str(tmp_path))
+    options.train = [*SMALL[1:], "trainer.max_steps=3", "trainer.validate_every=3"]
+    sweep(options)
+    found = results(options)
+    assert list(found) == [(3, "full"), (3, "clustered-3"), (4, "full"), (4, "clustered-3")]
+    assert all(0 <= accuracy <= 1 and steps == 3 for accuracy, steps in found.values())
+    assert len((tmp_path / "results.tsv").read_text().splitlines()) == 5
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.ckpt")}
+    sweep(options)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.ckpt")} == before
+
+
+def test_checkpoints_are_averaged_and_another_run_starts_from_them(tmp_path: Path) -> None:
+    """Averaging ended in a KeyError, and init_from was ignored."""
+    words = [*SMALL, "recipe.length=4", "trainer.max_steps=4", "trainer.validate_every=2"]
+    first = tmp_path / "first"
+    train(train_options([*words, f"run={first}", "trainer.keep_best=2", "trainer.average_best=2"]))
+    best = [load(path)["model"]["weights"] for path in first.glob("checkpoints/best-*.ckpt")]
+    average = load(first / "checkpoints" / "average.ckpt")["model"]["weights"]
+    for name, value in average.items():
+        assert torch.allclose(value, (best[0][name] + best[1][name]) / 2)
+    words += ["optimizer.learning_rate=0", f"init_from={first}", "attention=clustered-3"]
+    train(train_options([*words, f"run={tmp_path / 'second'}"]))
+    second = load(tmp_path / "second" / "checkpoints" / "last.ckpt")["model"]["weights"]
+    assert all(torch.equal(second[name], value) for name, value in average.items())
+    with pytest.raises(UserError, match="init_from="):
+        train(train_options([*words, "model.heads=1", f"run={tmp_path / 'third'}"]))
+
+
+def test_a_copy_model_is_no_recogniser(tmp_path: Path) -> None:
+    train(train_options([*SMALL, "recipe.length=4", "trainer.max_steps=1", f"run={tmp_path}"]))
+    with pytest.raises(UserError, match="expected the checkpoint of a recogniser"):
+        Recognizer.load(tmp_path)
+
+
+def test_length_is_an_option_of_copy_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "recipe=demo", "recipe.length=31"]) == 1
+    assert "unknown option 'recipe.length'" in capsys.readouterr().err
+    assert main(["train", "recipe=copy", "recipe.length=0"]) == 1
+    assert "recipe.length=0: expected at least 1" in capsys.readouterr().err
+    assert main(["train", "--help", "recipe=copy"]) == 0
+    assert "recipe.length" in capsys.readouterr().out
+    assert main(["prepare", "copy"]) == 1
+    assert "nothing to prepare" in capsys.readouterr().err

@@ -1,0 +1,179 @@
+"""A run that is interrupted and resumed equals one that is not, to the last bit."""
+
+import csv
+import json
+import os
+import signal
+import traceback
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from tone_corpora import TINY
+
+from asr.errors import UserError
+from asr.model.checkpoint import AtomicCheckpointIO, load
+from asr.training.config import train_options
+from asr.training.recognition import RecognitionTask
+from asr.training.run import train
+
+WORDS = [
+    *TINY,
+    "model.dropout=0.2",
+    "augment.frequency_masks=2",
+    "augment.time_mask_every=50",
+    "augment.speed_factors=[0.9,1.0,1.1]",
+    "augment.volume_db=3",
+    "trainer.max_steps=24",
+    "trainer.validate_every=6",
+    "trainer.checkpoint_every=5",
+]
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def run(corpus: Path, folder: Path, *words: str) -> tuple[list[dict[str, str]], dict[str, torch.Tensor]]:
+    """Train and return the metrics that don't depend on the clock, and the final weights."""
+    options = train_options([*WORDS, f"data.train=[{corpus}]", f"run={folder}", *words])
+    train(options)
+    with (folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        del row["frames_per_s"], row["train_s"], row["train_cpu_s"]
+    return rows, load(folder / "checkpoints" / "last.ckpt")["model"]["weights"]
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    original = RecognitionTask.training_step
+
+    def training_step(self: RecognitionTask, *args: object) -> torch.Tensor:
+        if self._data.cursor.batches == batch:
+            raise Killed
+        return original(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RecognitionTask, "training_step", training_step)
+
+
+def assert_equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+# Validation falls on 6, 12, 18; resume points on 5, 10, 15, 20; an epoch has 4 batches.
+@pytest.mark.parametrize("kills", [[3], [5], [6], [7, 13], [12, 18, 23]])
+def test_interrupted_equals_uninterrupted(
+    kills: list[int], tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole_rows, whole = run(tone_corpus, tmp_path / "whole")
+    for batch in kills:
+        with monkeypatch.context() as patch:
+            interrupt(patch, batch)
+            with pytest.raises(Killed):
+                run(tone_corpus, tmp_path / "parts", "resume=auto")
+    rows, parts = run(tone_corpus, tmp_path / "parts", "resume=auto")
+    assert rows == whole_rows
+    assert_equal(parts, whole)
+    names = [sorted(p.name for p in (tmp_path / x / "checkpoints").iterdir()) for x in ("whole", "parts")]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["trainer.accumulate=2", "trainer.max_steps=12", "trainer.validate_every=3"],
+        [
+            "optimizer=radam",
+            "optimizer.schedule=plateau",
+            "optimizer.warmup_steps=0",
+            "optimizer.plateau_patience=0",
+        ],
+        ["data.workers=1"],
+    ],
+    ids=["accumulate", "plateau", "worker"],
+)
+def test_interrupted_equals_uninterrupted_with(
+    words: list[str], tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole_rows, whole = run(tone_corpus, tmp_path / "whole", *words)
+    with monkeypatch.context() as patch:
+        interrupt(patch, 17)
+        with pytest.raises(Killed):
+            run(tone_corpus, tmp_path / "parts", *words, "resume=auto")
+    rows, parts = run(tone_corpus, tmp_path / "parts", *words, "resume=auto")
+    assert rows == whole_rows
+    assert_equal(parts, whole)
+
+
+def test_a_finished_run_is_left_as_it_is(tone_corpus: Path, tmp_path: Path) -> None:
+    rows, weights = run(tone_corpus, tmp_path / "run")
+    again, same = run(tone_corpus, tmp_path / "run", "resume=auto")
+    assert again == rows
+    assert_equal(weights, same)
+
+
+def test_seeds_decide(tone_corpus: Path, tmp_path: Path) -> None:
+    first, weights = run(tone_corpus, tmp_path / "a", "seed=1")
+    again, same = run(tone_corpus, tmp_path / "b", "seed=1")
+    other, _ = run(tone_corpus, tmp_path / "c", "seed=2")
+    assert first == again
+    assert_equal(weights, same)
+    assert first != other
+
+
+def test_a_process_that_dies_after_the_last_step_leaves_everything(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the last resume point and training.json, a run lost its last row and couldn't end."""
+    whole_rows, whole = run(tone_corpus, tmp_path / "whole")
+    child = os.fork()
+    if child == 0:  # of the process that dies, with the libraries loaded
+        original = AtomicCheckpointIO.save_checkpoint
+
+        def save(self: AtomicCheckpointIO, checkpoint: dict, *rest: object, **more: object) -> None:
+            original(self, checkpoint, *rest, **more)  # type: ignore[arg-type]
+            if checkpoint["global_step"] == 24:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", save)
+        try:
+            run(tone_corpus, tmp_path / "parts")
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert (tmp_path / "parts" / "checkpoints" / "last.ckpt").exists()
+    assert not (tmp_path / "parts" / "training.json").exists()
+    rows, parts = run(tone_corpus, tmp_path / "parts", "resume=auto")
+    assert rows == whole_rows
+    assert_equal(parts, whole)
+    rates = [
+        json.loads((tmp_path / x / "training.json").read_text())["dev_error_rate"] for x in ("whole", "parts")
+    ]
+    assert rates[0] == rates[1] < 1
+
+
+def test_other_options_on_a_resume_are_refused_and_nothing_is_rewritten(
+    tone_corpus: Path, tmp_path: Path
+) -> None:
+    """A finished run's config.yaml was rewritten with the options of a resume that did not use them."""
+    folder = tmp_path / "run"
+    run(tone_corpus, folder, "trainer.max_steps=6")
+    before = {path: path.read_bytes() for path in folder.glob("*.*")}
+    with pytest.raises(UserError, match=r"optimizer\.learning_rate=0\.5 \(was .*seed=3 \(was 0\)"):
+        run(
+            tone_corpus, folder, "trainer.max_steps=6", "resume=auto", "optimizer.learning_rate=0.5", "seed=3"
+        )
+    run(tone_corpus, folder, "trainer.max_steps=6", "resume=auto", "trainer.checkpoint_every=7")
+    assert {path: path.read_bytes() for path in folder.glob("*.*")} == before
+    run(tone_corpus, folder, "trainer.max_steps=8", "resume=auto")
+    assert yaml.safe_load((folder / "config.yaml").read_text())["trainer"]["max_steps"] == 8
+    (folder / "config.yaml").write_text("[")
+    with pytest.raises(UserError, match=r"config\.yaml: expected YAML"):
+        run(tone_corpus, folder, "resume=auto")
+    (folder / "config.yaml").unlink()
+    with pytest.raises(UserError, match=r"config\.yaml: expected the options of the run"):
+        run(tone_corpus, folder, "resume=auto")

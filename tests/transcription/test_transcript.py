@@ -1,0 +1,145 @@
+"""Words and segments of a transcript, and the files they become."""
+
+import itertools
+import json
+import re
+
+import pytest
+
+from asr.search.path import TokenPath, Word
+from asr.text.lexicon import Lexicon
+from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer
+from asr.transcription.formats import textgrid, write_transcript
+from asr.transcription.transcript import (
+    SEGMENT_CHARACTERS,
+    Segment,
+    TimedWord,
+    Transcript,
+    split_segments,
+    timed_words,
+)
+
+LEXICON = Lexicon({"go": [("G", "OW")], "on": [("AA", "N")]})
+
+
+def words(*spans: tuple[str, float, float]) -> list[TimedWord]:
+    return [TimedWord(word, start, end, 0.9) for word, start, end in spans]
+
+
+def test_words_of_characters_have_the_times_of_their_letters() -> None:
+    tokenizer = CharacterTokenizer.train(["go on"])
+    ids = tokenizer.encode("go on")
+    path = TokenPath(ids, [2, 4, 5, 9, 10], ends=[3, 5, 6, 10, 14], confidences=[0.5, 0.7, 0.1, 1.0, 1.0])
+    go, on = timed_words(path, tokenizer, frame_s=0.1)
+    assert (go.word, go.start_s, go.end_s, go.confidence) == ("go", 0.2, 0.5, pytest.approx(0.6))
+    assert (on.word, on.start_s, on.end_s, on.confidence) == ("on", 0.9, 1.4, 1.0)
+
+
+def test_words_of_a_search_and_phones_without_words() -> None:
+    tokenizer = PhoneTokenizer(LEXICON)
+    ids = tokenizer.encode("go on")
+    path = TokenPath(
+        ids,
+        [1, 2, 7, 8],
+        ends=[2, 3, 8, 9],
+        words=[Word("go", 0, 2), Word("on", 2, 4)],
+        confidences=[1.0] * 4,
+    )
+    assert [(w.word, w.start_s, w.end_s) for w in timed_words(path, tokenizer, 1.0)] == [
+        ("go", 1.0, 3.0),
+        ("on", 7.0, 9.0),
+    ]
+    plain = TokenPath(ids, [1, 2, 7, 8], ends=[2, 3, 8, 9], confidences=[1.0] * 4)
+    assert [w.word for w in timed_words(plain, tokenizer, 1.0)] == ["G", "OW", "AA", "N"]
+
+
+def test_segments_end_at_pauses_at_two_lines_and_at_seven_seconds() -> None:
+    paused = split_segments(words(("a", 0, 0.5), ("b", 0.6, 1), ("c", 1.8, 2)), 0.5)
+    assert [segment.text for segment in paused] == ["a b", "c"]
+    assert [(segment.start_s, segment.end_s) for segment in paused] == [(0, 1), (1.8, 2)]
+    many = split_segments(words(*((f"word{i}", 0.1 * i, 0.1 * i + 0.1) for i in range(40))), 0.5)
+    assert all(len(segment.text) <= SEGMENT_CHARACTERS for segment in many)
+    assert max(len(segment.text) for segment in many) > SEGMENT_CHARACTERS - 7
+    slow = split_segments(words(*(("a", float(i), i + 0.9) for i in range(20))), 0.5)
+    assert max(segment.end_s - segment.start_s for segment in slow) == pytest.approx(6.9)
+
+
+def test_segments_of_low_confidence_are_marked() -> None:
+    spans = [TimedWord("sure", 0, 1, 0.9), TimedWord("very", 1, 2, 0.8), TimedWord("unsure", 3, 3.5, 0.4)]
+    first, second = split_segments(spans, min_confidence=0.5)
+    assert (first.low_confidence, second.low_confidence) == (False, True)
+    assert (first.confidence, second.confidence) == (pytest.approx(0.85), 0.4)
+
+
+@pytest.fixture
+def transcript() -> Transcript:
+    long = " ".join(["sentences"] * 6)
+    segments = [
+        Segment("a < b", 0.5, 1.25, 0.9, False, words(("a", 0.5, 0.7), ("<", 0.7, 0.8), ("b", 0.8, 1.25))),
+        Segment(long, 1.5, 4.0, 0.3, True, words((long, 1.5, 4.0))),
+    ]
+    return Transcript("a < b " + long, [], [], [], None, 3725.5, segments)
+
+
+def test_subrip(transcript: Transcript) -> None:
+    cues = write_transcript([transcript], "srt", "x.wav").split("\n\n")
+    assert cues[0] == "1\n00:00:00,500 --> 00:00:01,500\na < b"  # it doesn't reach into the next one
+    number, clock, *lines = cues[1].strip().splitlines()
+    assert (number, clock) == ("2", "00:00:01,500 --> 00:00:04,400")
+    assert len(lines) == 2
+    assert max(map(len, lines)) <= 42
+    assert lines[-1].endswith(" [?]")
+
+
+def test_webvtt(transcript: Transcript) -> None:
+    text = write_transcript([transcript], "vtt", "x.wav")
+    assert text.startswith("WEBVTT\n\n00:00:00.500 --> 00:00:01.500\na &lt; b\n\n00:00:01.500 --> ")
+
+
+def test_channels_are_told_apart_in_time_order(transcript: Transcript) -> None:
+    other = Transcript(
+        "c", [], [], [], None, 9.0, [Segment("c", 1.3, 1.4, 1.0, False, words(("c", 1.3, 1.4)))]
+    )
+    lines = write_transcript([transcript, other], "srt", "x.wav").splitlines()
+    assert [line for line in lines if line.startswith("- ")][:2] == ["- a < b", "- c"]
+
+
+def test_json_has_a_line_for_each_channel(transcript: Transcript) -> None:
+    lines = write_transcript([transcript, transcript], "json", "x.wav").splitlines()
+    assert [json.loads(line)["file"] for line in lines] == ["x.wav"] * 2
+    assert json.loads(lines[0])["segments"][0]["words"][0]["start_s"] == 0.5
+
+
+def read_textgrid(text: str) -> dict[str, list[tuple[float, float, str]]]:
+    """Read Praat's long text format as its manual describes it: names and spaces are decoration."""
+    values = re.findall(r'"(?:[^"]|"")*"|<exists>|(?<![\w"])-?\d+(?:\.\d+)?(?![\w"\]])', text)
+    values = [value[1:-1].replace('""', '"') if value[0] == '"' else value for value in values]
+    assert values[:2] == ["ooTextFile", "TextGrid"]
+    end, exists, size, *rest = values[3:]
+    assert exists == "<exists>"
+    tiers = {}
+    for _ in range(int(size)):
+        kind, name, start, tier_end, count, *rest = rest
+        assert (kind, start, tier_end) == ("IntervalTier", "0", end)
+        tiers[name] = [
+            (float(rest[3 * i]), float(rest[3 * i + 1]), rest[3 * i + 2]) for i in range(int(count))
+        ]
+        rest = rest[3 * int(count) :]
+    assert not rest
+    return tiers
+
+
+def test_textgrid_intervals_touch_from_start_to_end(transcript: Transcript) -> None:
+    tiers = read_textgrid(write_transcript([transcript], "textgrid", "x.wav"))
+    assert list(tiers) == ["segments", "words"]
+    for intervals in tiers.values():
+        assert intervals[0][0] == 0.0
+        assert intervals[-1][1] == 3725.5
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(intervals))
+        assert all(start < end for start, end, _ in intervals)
+    assert [label for *_, label in tiers["words"]][:5] == ["", "a", "<", "b", ""]
+
+
+def test_textgrid_quotes_are_doubled_and_tiers_may_be_empty() -> None:
+    tiers = read_textgrid(textgrid({'the "words"': [(0.0, 1.0, 'say "go"')], "none": []}, 2.0))
+    assert tiers == {'the "words"': [(0.0, 1.0, 'say "go"'), (1.0, 2.0, "")], "none": [(0.0, 2.0, "")]}

@@ -1,0 +1,197 @@
+"""Long recordings: chunks and stretches cover them, one pass is the model's own output, bad input is told."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from tone_corpora import tones
+
+from asr import Recognizer
+from asr.cli import main
+from asr.data.manifest import load_cuts
+from asr.errors import UserError
+from asr.search.greedy import greedy_search
+from asr.transcription.run import (
+    TranscriptionConfig,
+    decode_stretches,
+    emissions,
+    split_chunks,
+    split_stretches,
+)
+
+TEXTS = ["a cat", "sea back be", "tea a cat be", "back sea", "be be a"]
+
+
+@pytest.fixture(scope="module")
+def recognizer(trained: Path) -> Recognizer:
+    return Recognizer.load(trained)
+
+
+@pytest.fixture(scope="module")
+def long_audio() -> np.ndarray:
+    """Utterances in a row, 40 s."""
+    random = np.random.default_rng(7)
+    parts = []
+    while sum(map(len, parts)) < 40 * 16000:
+        parts.append(tones(TEXTS[len(parts) % len(TEXTS)], 16000, random))
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("frames", [1, 5, 40, 99, 100, 101, 160, 161, 1234])
+@pytest.mark.parametrize("overlap", [0, 33, 50])
+def test_chunks_keep_every_frame_once_away_from_their_edges(frames: int, overlap: int) -> None:
+    chunks = split_chunks(frames, 100, overlap)
+    kept = [i for chunk in chunks for i in range(chunk.keep_start, chunk.keep_end)]
+    assert kept == list(range(frames))
+    margin = overlap // 2
+    for chunk in chunks:
+        assert chunk.end - chunk.start <= 100
+        assert chunk.start == 0 or chunk.keep_start - chunk.start == margin
+        assert chunk.end == frames or chunk.end - chunk.keep_end >= margin
+
+
+def test_one_pass_is_the_models_output_and_blocks_change_nothing(
+    recognizer: Recognizer, long_audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audio = torch.from_numpy(long_audio)
+    with torch.no_grad():
+        expected, _ = recognizer.model(audio.unsqueeze(0), torch.tensor([len(audio)]))
+    monkeypatch.setattr("asr.model.features.BLOCK_FRAMES", 333)
+    monkeypatch.setattr("asr.model.encoder.BLOCK_FRAMES", 77)
+    found = emissions(recognizer.model, long_audio, TranscriptionConfig())
+    assert torch.allclose(found, expected[0], atol=1e-3)
+
+
+def test_one_chunk_is_one_pass_and_each_chunk_is_its_own_utterance(
+    recognizer: Recognizer, long_audio: np.ndarray
+) -> None:
+    short = long_audio[: 8 * 16000]
+    whole = emissions(recognizer.model, short, TranscriptionConfig())
+    once = emissions(recognizer.model, short, TranscriptionConfig(mode="chunked", chunk_s=20))
+    assert torch.equal(whole, once)
+    config = TranscriptionConfig(mode="chunked", chunk_s=6, overlap_s=2)
+    chunked = emissions(recognizer.model, long_audio, config)
+    frames = recognizer.model.encoder_frames(len(long_audio) / 16000)
+    assert chunked.shape[0] == frames
+    second = split_chunks(frames, round(6 / recognizer.model.frame_s), round(2 / recognizer.model.frame_s))[1]
+    hop = 160 * recognizer.model.config.model.subsampling
+    own = emissions(
+        recognizer.model, long_audio[second.start * hop : second.end * hop + 240], TranscriptionConfig()
+    )
+    kept = slice(second.keep_start, second.keep_end)
+    assert torch.allclose(chunked[kept], own[kept.start - second.start : kept.stop - second.start], atol=1e-3)
+
+
+def test_stretches_are_cut_in_pauses() -> None:
+    random = np.random.default_rng(0)
+    labels: list[int] = []
+    while len(labels) < 1000:
+        labels += [*random.integers(1, 4, random.integers(20, 60)), *[0] * random.integers(4, 20)]
+    log_probs = torch.nn.functional.one_hot(torch.tensor(labels), 4).float().mul(5).log_softmax(dim=-1)
+    cuts = split_stretches(log_probs, frame_s=0.1)
+    assert (cuts[0], cuts[-1]) == (0, len(labels))
+    lengths_s = [(end - start) * 0.1 for start, end in itertools.pairwise(cuts)]
+    assert len(lengths_s) > 4
+    assert min(lengths_s[:-1]) >= 10
+    assert max(lengths_s) <= 30
+    assert not any(any(labels[cut - 2 : cut + 2]) for cut in cuts[1:-1])
+    whole = greedy_search(log_probs.unsqueeze(0), torch.tensor([len(log_probs)]))[0]
+    assert decode_stretches(greedy_search, log_probs, 0.1) == whole
+
+
+def test_speech_without_a_pause_is_cut_nevertheless() -> None:
+    log_probs = torch.zeros(1000, 2)
+    log_probs[:, 1] = 1.0
+    lengths = [end - start for start, end in itertools.pairwise(split_stretches(log_probs, 0.1))]
+    assert sum(lengths) == 1000
+    assert max(lengths) <= 300
+
+
+def test_chunks_are_no_longer_than_what_training_saw() -> None:
+    assert TranscriptionConfig().sizes_s(longest_s=5.0) == (5.0, 1.0)
+    assert TranscriptionConfig().sizes_s(longest_s=40.0) == (20.0, 4.0)
+    assert TranscriptionConfig().sizes_s(longest_s=0.0) == (20.0, 4.0)
+    assert TranscriptionConfig(chunk_s=30, overlap_s=0).sizes_s(longest_s=5.0) == (30, 0)
+
+
+def test_options_that_do_not_fit_are_named(recognizer: Recognizer) -> None:
+    with pytest.raises(UserError, match="mode='chunk'"):
+        recognizer.transcribe("x.wav", mode="chunk")
+    with pytest.raises(UserError, match="overlap_s=3"):
+        recognizer.transcribe("x.wav", chunk_s=5, overlap_s=3)
+    with pytest.raises(UserError, match="channels='separate'"):
+        recognizer.transcribe("x.wav", channels="separate")
+
+
+def test_a_transcript_has_segments_between_its_pauses(
+    recognizer: Recognizer, long_audio: np.ndarray, tmp_path: Path
+) -> None:
+    path = tmp_path / "long.wav"
+    soundfile.write(path, long_audio[: 12 * 16000], 16000)
+    for mode in ("onepass", "chunked"):
+        transcript = recognizer.transcribe(path, mode=mode, chunk_s=5, overlap_s=1)
+        said = [word.word for segment in transcript.segments for word in segment.words]
+        assert said == transcript.text.split()
+        times = [time for s in transcript.segments for w in s.words for time in (w.start_s, w.end_s)]
+        assert times == sorted(times)
+        assert times[-1] <= transcript.duration_s
+        assert transcript.text.split()[1:10] == " ".join(TEXTS).split()[1:10]
+
+
+def test_a_length_unlike_training_is_told(
+    recognizer: Recognizer, long_audio: np.ndarray, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert 0.5 < recognizer.model.config.longest_s < 3
+    emissions(recognizer.model, long_audio, TranscriptionConfig(mode="chunked"), "x.wav")
+    assert not caplog.text
+    emissions(recognizer.model, long_audio, TranscriptionConfig(), "x.wav")
+    assert "x.wav: lasts 4" in caplog.text
+    assert "data.concatenate_s" in caplog.text
+
+
+def test_silence_has_no_words(
+    recognizer: Recognizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "silence.wav"
+    soundfile.write(path, np.zeros(32000, dtype=np.float32), 16000)
+    transcript = recognizer.transcribe(path)
+    assert (transcript.text, transcript.segments, transcript.low_confidence) == ("", [], True)
+    assert "silence.wav: nothing but silence" in caplog.text
+
+
+def test_files_go_to_a_folder_channel_by_channel(
+    trained: Path,
+    tone_corpus: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cuts = sorted(load_cuts(tone_corpus / "test.cuts.jsonl.gz"), key=lambda cut: cut.duration)
+    # Neighbours in length: to a tiny model a long pause at the end of one would be news.
+    pair = min(itertools.pairwise(cuts), key=lambda two: two[1].duration - two[0].duration)
+    texts = [cut.supervisions[0].text for cut in pair]
+    left, right = (soundfile.read(cut.recording.sources[0].source)[0] for cut in pair)
+    size = max(len(left), len(right))
+    both = 0.003 * np.random.default_rng(0).standard_normal((size, 2))
+    both[: len(left), 0] = left
+    both[: len(right), 1] = right
+    calls = tmp_path / "calls"
+    calls.mkdir()
+    soundfile.write(calls / "a.wav", both, 16000)
+    soundfile.write(calls / "b.wav", left, 16000)
+    (calls / "b.txt").write_text(texts[0])
+    (calls / ".listing").touch()
+    words = ["transcribe", str(trained), str(calls), "channels=separate", f"output={tmp_path / 'out'}"]
+    assert main([*words, "format=json"]) == 0
+    assert "calls: 2 files are transcripts or hidden, passed over" in caplog.text
+    lines = [json.loads(line) for line in (tmp_path / "out" / "a.wav.json").read_text().splitlines()]
+    assert [(line["channel"], line["text"]) for line in lines] == list(enumerate(texts, start=1))
+    assert main([*words, "format=srt"]) == 0
+    assert (tmp_path / "out" / "b.wav.srt").read_text().startswith("1\n00:00:00,")
+    capsys.readouterr()
+    assert main(["transcribe", str(trained), str(calls), "format=srt"]) == 1
+    assert "output=<folder>" in capsys.readouterr().err
