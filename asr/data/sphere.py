@@ -119,8 +119,8 @@ def read_sphere(path: str | Path, start: int = 0, samples: int | None = None) ->
         audio = _read_with_libsndfile(path, start, wanted)
     if audio.shape != (header.channels, wanted):
         raise UserError(
-            f"{path}: expected {header.samples} samples in {header.channels} channel(s), but the data end after "
-            f"{start + audio.shape[1]} (a truncated file?)"
+            f"{path}: expected {header.samples} samples in {header.channels} channel(s), "
+            f"the data end after {start + audio.shape[1]} (a truncated file?)"
         )
     return audio
 
