@@ -58,7 +58,7 @@ class Preparation:
     """The steps of a recipe's `prepare(options, folder)`.
 
     A recipe calls `is_done`, reads its corpus with `map`, reports bad input with `problem`, leaves out
-    utterances with `drop` where its own rules require it, and passes the cuts to `finish`.
+    utterances by its own rules with `drop`, and passes the cuts to `finish`.
 
     Args:
         recipe: recipe name.
@@ -131,7 +131,7 @@ class Preparation:
         results: list[Result | None] = [stored.get(name) for name in keys] if keys else [None] * len(items)
         missing = [i for i in range(len(items)) if not keys or keys[i] not in stored]
         if done := len(items) - len(missing):
-            self.say(f"{label}: reusing {done} of {len(items)} results of an interrupted run")
+            self.say(f"{label}: reusing {done} of {len(items)} results from an interrupted run")
         with contextlib.ExitStack() as stack:
             advance = stack.enter_context(progress_bar(label, len(items), self.console, done=done))
             if journal:

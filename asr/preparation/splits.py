@@ -47,7 +47,7 @@ def split_rows(
         )
     pool = "train" if not named[""] else ""
     if pool and not named["train"]:
-        raise UserError(f"{rows[0].where}: expected a split train, found {', '.join(sorted(named))}")
+        raise UserError(f"{rows[0].where}: expected a train split, found only {', '.join(sorted(named))}")
     splits: dict[str, list[Row]] = {"train": [], "dev": [], "test": []}
     for row in rows:
         splits.setdefault(_split_name(row.split), []).append(row)

@@ -271,7 +271,7 @@ def test_an_interrupted_map_resumes(start, wav, tmp_path):
     run = start()
     assert run.map(work, [1, 2, 3, 4, 5], "work", key=str) == [[n, {"text": "ä"}] for n in range(1, 6)]
     assert calls == [1, 2, 3, 4, 4, 5]
-    assert "work: reusing 3 of 5 results of an interrupted run" in run.console.export_text()
+    assert "work: reusing 3 of 5 results from an interrupted run" in run.console.export_text()
     run.finish({"train": [cut(wav)]})
     assert not (tmp_path / "data/.unfinished").exists()
 
