@@ -100,7 +100,7 @@ def finish_rows(
     )
 
 
-def _recordings(rows: list[Row], facts: dict[str, list[int]]) -> dict[str, Recording]:
+def _recordings(rows: list[Row], facts: dict[str, Sequence[int]]) -> dict[str, Recording]:
     """Recordings by path; the id comes from the data, or is the file name with as many folders as needed."""
     given = {row.audio: row.recording for row in rows}
     unnamed = [path for path, name in given.items() if not name]

@@ -100,24 +100,19 @@ def normalised_rows(rows: Sequence[Row], preparation: Preparation, rule: str) ->
         yield replace(row, text=text, speaker=row.speaker or row.name)
 
 
-def read_audio_facts(path: str) -> list[int]:
-    """Return [samples, sample rate, channels] of an audio file."""
-    return list(audio_facts(path))
-
-
-def audio_facts_by_path(rows: Sequence[Row], preparation: Preparation) -> dict[str, list[int]]:
-    """Return [samples, sample rate, channels] by path; unreadable files are problems and left out."""
+def audio_facts_by_path(rows: Sequence[Row], preparation: Preparation) -> dict[str, Sequence[int]]:
+    """Return (samples, sample rate, channels) by path; unreadable files are problems and left out."""
     paths = sorted({row.audio for row in rows})
-    found = preparation.map(read_audio_facts, paths, "reading audio headers", key=file_state)
+    found = preparation.map(audio_facts, paths, "reading audio headers", key=file_state)
     return {path: facts for path, facts in zip(paths, found, strict=True) if facts is not None}
 
 
-def fitted_row(row: Row, facts: dict[str, list[int]], preparation: Preparation) -> Row | None:
+def fitted_row(row: Row, facts: dict[str, Sequence[int]], preparation: Preparation) -> Row | None:
     """Return the row with a channel and a duration that lie within its file; else record a problem.
 
     Args:
         row: the row.
-        facts: [samples, sample rate, channels] by path; a row whose file is absent is left out.
+        facts: (samples, sample rate, channels) by path; a row whose file is absent is left out.
         preparation: receives the problems.
     """
     if row.audio not in facts:
