@@ -1,11 +1,11 @@
-"""A function over many items in processes: in order, with a progress bar, resumable."""
+"""Apply a function to many items in parallel: results in order, progress bar, journal for resuming."""
 
 import json
 import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -14,17 +14,23 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.progress import TimeRemainingColumn as TimeLeftColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from asr.errors import UserError
 
-# A process costs seconds to start: fewer items than this are done here, one after the other.
+# Starting a process takes seconds: fewer items than this are processed in this process.
 WORTH_A_POOL = 200
 
 
 class Failed(str):
-    """The message of a UserError that an item met."""
+    """The message of a `UserError` raised for an item."""
 
 
 def available_cores() -> int:
@@ -34,17 +40,17 @@ def available_cores() -> int:
 
 def attempts(
     function: Callable[[Any], Any], items: Sequence[Any], *, workers: int, threads: bool
-) -> Iterator[Any]:
-    """Yield the result of each item in order, or `Failed` where the function raised a `UserError`.
+) -> Generator[Any, None, None]:
+    """Yield the result of each item in order, or `Failed` if the function raised a `UserError`.
 
     Args:
-        function: a module's own function where processes are used; threads take any.
-        items: what it is called with.
-        workers: how many at once.
+        function: function of one item; processes need a module-level function, threads take any.
+        items: arguments, one per call.
+        workers: number of processes or threads.
         threads: use threads, for functions that wait for a subprocess or the network.
 
     Raises:
-        UserError: a process was killed, by lack of memory as a rule.
+        UserError: a worker process was killed, usually because memory ran out.
     """
     attempt = partial(_attempt, function)
     if workers <= 1 or (not threads and len(items) < WORTH_A_POOL):
@@ -54,10 +60,10 @@ def attempts(
     if threads:
         pool, chunk = ThreadPoolExecutor(workers), 1
     else:
-        # Not fork: this process has threads (progress bar, numerical libraries), which a copy would lack.
+        # Not fork: a forked copy would lack the threads of the progress bar and the numerical libraries.
         methods = multiprocessing.get_all_start_methods()
         context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-        if "forkserver" in methods:  # which imports what the processes need once for all of them
+        if "forkserver" in methods:  # import the function's module once for all workers
             context.set_forkserver_preload([_module(function)])
         pool = ProcessPoolExecutor(workers, context, initializer=_begin_process)
         chunk = max(1, min(256, len(items) // (workers * 8)))
@@ -65,34 +71,37 @@ def attempts(
         yield from pool.map(attempt, items, chunksize=chunk)
     except BrokenProcessPool:
         raise UserError(
-            f"a process of {workers} was killed (out of memory?): try fewer, workers={workers // 2}"
+            f"one of {workers} processes was killed (out of memory?): try fewer, workers={workers // 2}"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
-def progress_bar(label: str, total: int, console: Console) -> Iterator[Callable[[], None]]:
-    """Show a bar while the block runs; what is yielded moves it by one."""
+def progress_bar(label: str, total: int, console: Console, *, done: int = 0) -> Iterator[Callable[[], None]]:
+    """Show a progress bar, starting at `done`, while the block runs; yield a function that advances it."""
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-    columns += [TimeElapsedColumn(), TimeLeftColumn()]
+    columns += [TimeElapsedColumn(), TimeRemainingColumn()]
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(label, total=total)
+        task = progress.add_task(label, total=total, completed=done)
         yield lambda: progress.advance(task)
 
 
 class Journal:
-    """Results by key in a file of JSON lines, so that an interrupted run goes on where it was.
+    """Results by key in a file of JSON lines, so that an interrupted run can resume.
 
     Args:
-        path: the file; lines of another `version` are forgotten, a torn last line as well.
-        version: what the results depend on besides their keys.
+        path: the file; its results are ignored if they have another `version`, as is a truncated last line.
+        version: identifies the function and everything else the results depend on besides their keys.
+
+    Attributes:
+        stored: results read from the file, by key.
     """
 
     def __init__(self, path: Path, version: str) -> None:
         self.path = path
         self.version = version
-        self.known = dict(self._read())
+        self.stored = dict(self._read())
         self._file: TextIO | None = None
 
     def _read(self) -> Iterator[tuple[str, Any]]:
@@ -110,7 +119,7 @@ class Journal:
             yield key, result
 
     def add(self, key: str, result: Any) -> Any:
-        """Keep a result (plain data) and return it as it will be read again: tuples become lists."""
+        """Store a result (JSON data) and return it as it will be read back: tuples become lists."""
         line = json.dumps([key, result], ensure_ascii=False)
         if self._file is None:
             self._open()
@@ -120,16 +129,16 @@ class Journal:
 
     def _open(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Written anew rather than appended to: the last line may be torn.
+        # Rewritten rather than appended to, because the last line may be truncated.
         partial_path = self.path.with_name(self.path.name + ".partial")
         with open(partial_path, "w", encoding="utf-8") as file:
             file.write(json.dumps(self.version) + "\n")
-            file.writelines(json.dumps([k, r], ensure_ascii=False) + "\n" for k, r in self.known.items())
+            file.writelines(json.dumps([k, r], ensure_ascii=False) + "\n" for k, r in self.stored.items())
         partial_path.replace(self.path)
         self._file = open(self.path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
 
     def close(self) -> None:
-        """Flush to disk."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -153,7 +162,7 @@ def _begin_process() -> None:
 
 
 def _end_with_parent() -> None:
-    # A parent that was killed can't end its processes: they would wait for work for ever.
+    # A parent that was killed can't stop its workers, which would wait for work indefinitely.
     if parent := multiprocessing.parent_process():
         parent.join()
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Shared fixtures: a corpus of tones on which a tiny model learns in seconds."""
+"""Shared fixtures: a corpus of tones, and a tiny model that learns it in seconds."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from asr.training.run import train
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
-    """Tests share the machine: one thread each."""
+    """Use one thread per test process, because tests share the machine."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
 
@@ -26,7 +26,7 @@ def tone_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def corpus_maker(tmp_path: Path) -> Callable[..., Path]:
-    """Make a small corpus of one's own to damage."""
+    """Return a function that writes a small corpus, for tests that modify it."""
 
     def make(name: str = "tones", train: int = 6, rate: int = 16000) -> Path:
         return make_corpus(tmp_path / name, {"train": train, "dev": 2, "test": 2}, rate)
@@ -36,7 +36,7 @@ def corpus_maker(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def trained(tone_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder with a recogniser that knows the tones."""
+    """A run folder with a recogniser trained on the tones."""
     folder = tmp_path_factory.mktemp("exp") / "tones"
     options = train_options(
         [

@@ -1,4 +1,4 @@
-"""A corpus of tones on which a tiny model learns in seconds, and the options of that model."""
+"""A corpus of tones that a tiny model learns in seconds, and the options of that model."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def tones(text: str, rate: int, random: np.random.Generator) -> NDArray[np.float
 
 
 def make_cut(wav: Path, text: str, name: str, speaker: str = "s1") -> MonoCut:
-    """Return a manifest entry for a whole wav file."""
+    """Return a cut of a whole wav file."""
     recording = Recording.from_file(wav, recording_id=name)
     supervision = SupervisionSegment(
         name, name, 0.0, recording.duration, text=text, speaker=speaker, language="en"
@@ -61,7 +61,7 @@ def make_cut(wav: Path, text: str, name: str, speaker: str = "s1") -> MonoCut:
 
 
 def make_corpus(folder: Path, sizes: dict[str, int], rate: int = 16000, seed: int = 0) -> Path:
-    """Write wavs, manifests and a lexicon."""
+    """Write wav files, manifests and a lexicon; return the folder."""
     random = np.random.default_rng(seed)
     words = list(LEXICON.pronunciations)
     (folder / "wav").mkdir(parents=True)

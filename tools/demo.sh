@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# From a fresh clone to a report: installs, makes the embedded corpus, trains, decodes, scores, compares.
+# From a fresh clone to a report: install, make the demo corpus, train, decode, score, compare.
 #
 #   bash tools/demo.sh
 #
-# About nine minutes on two cores the first time, most of it installation, two trainings and their comparison. What is there
-# already is not made again; an interrupted run goes on.
+# The first run takes about nine minutes on two cores, mostly installation, two trainings and the comparison.
+# Existing results are reused, and an interrupted run resumes.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
@@ -21,13 +21,13 @@ for split in test test_voices; do
     results+=("$run/decode/$split/full-beam")
 done
 asr score "${results[@]}" details=false
-# The training above is taken as it is; another one is made.
+# Reuses the model trained above and trains the second one.
 asr compare recipe=demo attentions=[full,i-clustered-25] evaluate=[full,clustered-25,i-clustered-25] folder=exp/demo/compare
 cat <<END
 
-The speech is synthetic: these error rates say that everything works, not how well people are understood.
+The speech is synthetic: these error rates show that everything works, not how well real speech is recognised.
   $run/                       configuration, metrics.csv, checkpoints, training.json, TensorBoard events
   $run/decode/<split>/<attention>-<decoder>/  hyp.jsonl, score.json, alignments.txt, speakers.tsv
-  exp/demo/compare/report.html      the comparison: open it in a browser; results.json and results.csv beside it
+  exp/demo/compare/report.html      the comparison, for a browser; results.json and results.csv are beside it
   asr transcribe $run <file.wav>                  try it on a recording
 END

@@ -1,6 +1,6 @@
-# Sourced by the other scripts: makes .venv, or does nothing where it fits this checkout already.
+# Sourced by the other scripts: creates or updates .venv; does nothing if it is up to date.
 #
-# Everything comes from PyPI, at the versions of constraints.txt. A second call needs no network.
+# Packages come from PyPI in the versions of constraints.txt. An up-to-date .venv needs no network.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,7 +10,7 @@ fail() {
     exit 1
 }
 
-# What the installation depends on; the compiled extension is built by it.
+# Hash of the files that the installation depends on, including the sources of the compiled extension.
 fingerprint() {
     { cat pyproject.toml setup.py constraints.txt
       find attention_ext -name '*.cpp' -o -name '*.cu' -o -name '*.h' | LC_ALL=C sort | xargs -r cat
@@ -24,14 +24,14 @@ command -v "$python" >/dev/null || fail "no $python: install Python 3.10 or late
 
 wanted=$(fingerprint "$python")
 if [ "$(cat .venv/installed 2>/dev/null)" != "$wanted" ]; then
-    echo "Setting up .venv (the first time, about 3 GB are downloaded) …"
+    echo "Setting up .venv (the first time downloads about 3 GB) …"
     [ -x .venv/bin/python ] || "$python" -m venv .venv || fail "python -m venv failed: apt-get install python3-venv?"
     log=.venv/install.log
     {
         .venv/bin/python -m pip install --upgrade -c constraints.txt pip setuptools ninja &&
         .venv/bin/python -m pip install -c constraints.txt torch torchaudio &&
         .venv/bin/python -m pip install -c constraints.txt --no-build-isolation -e '.[test]'
-    } >"$log" 2>&1 || { tail -n 30 "$log" >&2; fail "the installation failed; all of its output is in $log"; }
+    } >"$log" 2>&1 || { tail -n 30 "$log" >&2; fail "the installation failed; see $log for the complete output"; }
     echo "$wanted" >.venv/installed
 fi
 PATH="$PWD/.venv/bin:$PATH"

@@ -1,4 +1,4 @@
-"""Writes the table of attention mechanisms into the README, from the code's own table."""
+"""Update the README's table of attention mechanisms from the table in the code."""
 
 import re
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""What a mechanism costs inside the model: a training step, and a long recording encoded.
+"""Benchmark attention mechanisms inside the model: a training step, or encoding a long recording.
 
     python tools/model_benchmark.py attentions=[full,i-clustered-100]  # training steps, interleaved
     python tools/model_benchmark.py attentions=[full,i-clustered-100] encode=60000
 
-The model is the preset `wsj` (9 layers, no subsampling) unless `model=` names another; features are random.
-Time is CPU time of the process, which other work on the machine disturbs least.
+The model defaults to the preset `wsj` (9 layers, no subsampling; choose another with `model=`); features
+are random. Times are CPU seconds of the process, which other load on the machine affects least.
 """
 
 import itertools
@@ -36,17 +36,17 @@ PARTS = ("forward", "loss", "backward", "optimiser")
 
 @dataclass
 class Options:
-    """What is measured."""
+    """Options of the benchmark."""
 
     attentions: list[str] = option(["full", "clustered-100", "i-clustered-100"], help="mechanisms")
     model: str = option("wsj", help="preset in conf/model")
-    frames: int = option(780, help="of each utterance in a training step", unit="frames")
+    frames: int = option(780, help="length of each utterance in a training step", unit="frames")
     batch: int = option(4, help="utterances in a training step")
-    rounds: int = option(7, help="after one that isn't counted")
+    rounds: int = option(7, help="measured training steps, after one warm-up step")
     encode: int = option(
-        0, help="encode one recording of so many frames instead, each mechanism in a process of its own"
+        0, help="encode a recording of this length instead, each mechanism in its own process", unit="frames"
     )
-    threads: int = option(1, help="of PyTorch")
+    threads: int = option(1, help="PyTorch threads")
 
 
 class Model(torch.nn.Module):
@@ -65,7 +65,7 @@ class Model(torch.nn.Module):
 
 
 def training_steps(preset: ModelConfig, optimizer: OptimizerConfig, options: Options) -> None:
-    """Time the parts of a training step, the mechanisms taking turns."""
+    """Time the parts of a training step, alternating between mechanisms, and print a table."""
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(options.batch, options.frames, MEL_BINS, generator=generator)
     lengths = torch.full((options.batch,), options.frames)
@@ -91,8 +91,8 @@ def training_steps(preset: ModelConfig, optimizer: OptimizerConfig, options: Opt
             marks.append(time.process_time())
             if index:
                 times[name].append([b - a for a, b in itertools.pairwise(marks)])
-    title = f"CPU s of a training step, {options.batch} × {options.frames} frames, preset {options.model}"
-    table = Table("attention", *PARTS, "step ± quartiles", f"{options.attentions[0]} / it", title=title)
+    title = f"CPU s per training step, {options.batch} × {options.frames} frames, preset {options.model}"
+    table = Table("attention", *PARTS, "step ± IQR/2", f"speed-up over {options.attentions[0]}", title=title)
     steps = {name: [sum(row) for row in rows] for name, rows in times.items()}
     base = statistics.median(steps[options.attentions[0]])
     for name, rows in times.items():
@@ -109,7 +109,7 @@ def training_steps(preset: ModelConfig, optimizer: OptimizerConfig, options: Opt
 
 
 def encode(preset: ModelConfig, attention: str, options: Options) -> tuple[float, float, float]:
-    """Encode one recording: CPU seconds, wall seconds, and MiB above the model and its input."""
+    """Encode one recording; return CPU seconds, wall seconds and peak MiB beyond model and input."""
     torch.set_num_threads(options.threads)
     model = Model(preset, attention).eval()
     features = torch.randn(1, options.encode, MEL_BINS, generator=torch.Generator().manual_seed(0))
@@ -123,9 +123,13 @@ def encode(preset: ModelConfig, attention: str, options: Options) -> tuple[float
 
 
 def encodings(preset: ModelConfig, options: Options) -> None:
-    """Encode a long recording with each mechanism and print what it took."""
+    """Encode a long recording with each mechanism and print time and memory."""
     table = Table(
-        "attention", "CPU s", "wall s", "MiB above model and input", title=f"{options.encode} frames encoded"
+        "attention",
+        "CPU s",
+        "wall s",
+        "MiB beyond model and input",
+        title=f"encoding {options.encode} frames",
     )
     for name in options.attentions:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -135,7 +139,7 @@ def encodings(preset: ModelConfig, options: Options) -> None:
 
 
 def main(words: list[str]) -> None:
-    """Measure what the words ask for."""
+    """Run the benchmark with command-line options `key=value`."""
     options = config.parse(Options, words)
     torch.set_num_threads(options.threads)
     preset = train_options([f"model={options.model}", "optimizer=radam"])

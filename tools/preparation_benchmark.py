@@ -1,11 +1,10 @@
-"""Time and peak memory of `asr prepare` on fabricated corpora of the real size, with tiny audio.
+"""Benchmark time and peak memory of `asr prepare` on fabricated corpora of real size with tiny audio files.
 
     python tools/preparation_benchmark.py wsj workers=2
 
-Each corpus is a function that fabricates it and returns the words of the command line; the same number of
-files, index entries and transcripts as the distribution has, a tenth of a second of noise in each file (WSJ,
-LibriSpeech) or holes of the real length (Switchboard). CPU seconds say what a machine with nothing else to do
-would take.
+A fabricated corpus has as many files, index entries and transcripts as the real one. Audio files contain
+0.1 s of noise (WSJ, LibriSpeech) or are sparse files of real length (Switchboard). CPU seconds approximate
+the time on an idle machine.
 """
 
 import os
@@ -20,12 +19,12 @@ from pathlib import Path
 import numpy as np
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY))  # the encoders of the tests
+sys.path.insert(0, str(REPOSITORY))  # for the encoders in tests/
 TOKENS = (
     "THE OF PRICES ROSE FELL BONDS COMPANY SAID IT WOULD SELL SHARES IN A NEW MARKET YESTERDAY ,COMMA "
     ".PERIOD [loud_breath] <and> ZORKMIDS QUARTER MILLION DOLLARS TWENTY-FIVE U. S. <five> --DASH"
 )
-# Files of WSJ by split: index, folder of the audio, folder of the transcripts, files, files of a speaker.
+# By split: index, audio folder, transcript folder, number of files, files per speaker.
 WSJ = [
     ("11-13.1/wsj0/doc/indices/train/tr_s_wv1.ndx", "11-1.1/wsj0/si_tr_s", "11-4.1/wsj0/dots", 7138, 90),
     ("13-34.1/wsj1/doc/indices/si_tr_s.ndx", "13-1.1/wsj1/si_tr_s", "13-34.1/wsj1/trans", 30278, 150),
@@ -39,7 +38,7 @@ WSJ = [
 
 
 def fabricate_wsj(root: Path) -> list[str]:
-    """Write the discs of WSJ: 39,523 shorten-compressed files, their indices and transcripts."""
+    """Write the discs of WSJ (39,523 compressed files, indices, transcripts); return the command."""
     from tests.data.shorten_encoder import write_sphere
 
     random = np.random.default_rng(0)
@@ -68,9 +67,10 @@ def fabricate_wsj(root: Path) -> list[str]:
 
 
 def fabricate_switchboard(root: Path) -> list[str]:
-    """Write 2,438 conversations with 264,333 segments of words and as many silences, and eval2000.
+    """Write Switchboard and eval2000; return the command.
 
-    The counts are the real ones, so preparation passes without allow_partial.
+    There are 2,438 conversations with 264,333 speech segments and as many silences: the real counts, so
+    that preparation succeeds without allow_partial.
     """
     random = np.random.default_rng(0)
     vocabulary = _vocabulary(25_000, random)
@@ -93,7 +93,7 @@ def _switchboard_side(
     step_s = 590 / segments
     for i in range(segments):
         start_s, end_s = i * step_s, (i + 0.7) * step_s
-        # Backchannels are frequent: of more than 300 the rest is left out of train_nodup.
+        # Frequent backchannels: train_nodup leaves out those beyond 300.
         text = "uh-huh" if i % 12 == 0 else _sentence(vocabulary, 1 + i % 23, random)
         if i % 20 == 5:
             text += " [laughter-yes] w[ell]- [noise]"
@@ -120,17 +120,17 @@ def _fabricate_eval2000(folder: Path, vocabulary: list[str], random: np.random.G
 
 
 def _sentence(vocabulary: list[str], words: int, random: np.random.Generator) -> str:
-    # Few words are frequent, as in speech: the square of a uniform number.
+    # The square of a uniform number makes a few words frequent, as in speech.
     return " ".join(vocabulary[int(len(vocabulary) * x)] for x in random.random(words) ** 2)
 
 
 def _shared_out(total: int, parts: int) -> Iterator[int]:
-    """Yield `parts` numbers that differ by one at most and add up to `total`."""
+    """Yield `parts` integers that sum to `total` and differ by at most one."""
     yield from (total // parts + (i < total % parts) for i in range(parts))
 
 
 def _hole(path: Path, seconds: int) -> None:
-    """Write a two-channel µ-law SPHERE file of silence that takes no room on the disk."""
+    """Write a two-channel µ-law SPHERE file of silence as a sparse file."""
     samples = seconds * 8000
     fields = [f"sample_count -i {samples}", "sample_n_bytes -i 1", "channel_count -i 2"]
     fields += ["sample_rate -i 8000", "sample_coding -s4 ulaw", "end_head"]
@@ -141,7 +141,7 @@ def _hole(path: Path, seconds: int) -> None:
 
 
 def fabricate_librispeech(root: Path) -> list[str]:
-    """Write all 292,367 utterances of LibriSpeech, 51 to a chapter, 33 words to an utterance."""
+    """Write all 292,367 utterances of LibriSpeech (33 words each, 51 per chapter); return the command."""
     import soundfile
     from asr_recipes.librispeech.parts import PARTS
 
@@ -181,9 +181,9 @@ CORPORA: dict[str, Callable[[Path], list[str]]] = {
 
 
 def measure(words: list[str]) -> tuple[float, float, float, int]:
-    """Run `asr` with these words; return seconds, CPU seconds, peak memory in MiB and status.
+    """Run `asr` with these arguments; return seconds, CPU seconds, peak memory in MiB and exit status.
 
-    All its processes count, looked at ten times a second.
+    CPU time and memory are sampled ten times per second and summed over all its processes.
     """
     started = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", "asr", *words])
@@ -208,7 +208,7 @@ def _family(pid: int) -> Iterator[int]:
 
 
 def _resident(pid: int) -> int:
-    """Resident memory in KiB, memory shared with other processes counted in each."""
+    """Resident memory in KiB, including memory shared with other processes."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -217,7 +217,7 @@ def _resident(pid: int) -> int:
 
 
 def _cpu_s(pid: int) -> float:
-    """Seconds that a process has computed for, itself."""
+    """CPU seconds used by a process, without its children."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -231,7 +231,7 @@ def _write(path: Path, lines: list[str]) -> None:
 
 
 def main(words: list[str]) -> None:
-    """Fabricate a corpus, prepare it twice, print what both took."""
+    """Fabricate a corpus, prepare it twice and print time and memory of both runs."""
     if not words or words[0] not in CORPORA:
         sys.exit(f"usage: preparation_benchmark.py {'|'.join(CORPORA)} [options of asr prepare …]")
     root = Path(tempfile.mkdtemp(prefix="preparation-"))
@@ -239,7 +239,7 @@ def main(words: list[str]) -> None:
         started = time.perf_counter()
         command = CORPORA[words[0]](root)
         print(f"fabricated in {time.perf_counter() - started:.0f} s", flush=True)
-        for label in ("prepared", "called again"):
+        for label in ("prepared", "prepared again"):
             prepare = ["prepare", *command, f"folder={root / 'data'}", *words[1:]]
             seconds, cpu_s, peak, status = measure(prepare)
             memory = f"peak memory {peak:.0f} MiB"

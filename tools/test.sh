@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Linters, types and tests, from a fresh clone or any time later.
+# Run linters, type checks and tests; works from a fresh clone.
 #
-#   bash tools/test.sh [pytest's arguments]
+#   bash tools/test.sh [pytest arguments]
 #
-# What needs a GPU, a licensed corpus or an absent tool is skipped with its reason.
+# Tests that need a GPU, a licensed corpus or a missing tool are skipped with a reason.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 ruff check .
 ruff format --check --quiet .
 mypy
-processes=$(nproc) # before the next line: nproc answers with OMP_NUM_THREADS where it is set
-export OMP_NUM_THREADS=1 # one process a core, one thread each
+processes=$(nproc) # before the next line, because nproc returns OMP_NUM_THREADS if it is set
+export OMP_NUM_THREADS=1 # one process per core, one thread each
 pytest --numprocesses="$processes" --dist=worksteal "$@"

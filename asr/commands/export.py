@@ -1,4 +1,4 @@
-"""`asr export`: a run folder to a portable model, or to a graph for other runtimes."""
+"""`asr export`: export a run's model in a portable format or as a graph for other runtimes."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from asr.model.graph import write_onnx, write_program
 from asr.model.portable import write_portable
 from asr.recognizer import Recognizer
 
-HELP = "a model to hand on: asr export exp/demo/full out=model/"
+HELP = "export a model: asr export exp/demo/full out=model/"
 POSITIONAL = "<run or checkpoint>"
 FORMATS = {"safetensors": "", "torch_export": ".pt2", "onnx": ".onnx"}
 
@@ -22,21 +22,24 @@ FORMATS = {"safetensors": "", "torch_export": ".pt2", "onnx": ".onnx"}
 class Options:
     """Options of `asr export`."""
 
-    out: str = option("", help="folder (safetensors) or file (.pt2, .onnx); empty: beside the checkpoint")
+    out: str = option(
+        "",
+        help="folder (safetensors) or file (.pt2, .onnx); empty: in the run folder or beside the checkpoint",
+    )
     format: str = option(
         "safetensors",
-        help="safetensors: weights, configuration and tokenizer, for asr and Recognizer.load; "
+        help="safetensors: weights, configuration and tokenizer, readable by asr and Recognizer.load; "
         "torch_export | onnx: a graph from filter banks to log-probabilities",
     )
-    checkpoint: str = option("auto", help="auto | best | last | the name of a file in checkpoints/")
-    attention: str = option("", help="exchange the attention mechanism; empty: as trained")
+    checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
+    attention: str = option("", help="attention mechanism in place of the trained one; empty: as trained")
 
 
 def run(paths: Sequence[str | Path], options: Options) -> list[Path]:
-    """Export one model and return the files.
+    """Export one model and return the written files.
 
     Raises:
-        UserError: no model there, an unknown format, or a mechanism that the format can't take.
+        UserError: there is no model, the format is unknown, or it does not support the mechanism.
     """
     if len(paths) != 1:
         raise UserError(f"asr export takes one {POSITIONAL}, found {len(paths)}")
@@ -44,7 +47,9 @@ def run(paths: Sequence[str | Path], options: Options) -> list[Path]:
         raise UserError(f"format={options.format!r}: expected one of {', '.join(FORMATS)}")
     source = Path(paths[0])
     recognizer = Recognizer.load(source, checkpoint=options.checkpoint, attention=options.attention)
-    out = Path(options.out) if options.out else _default(source, options.format)
+    suffix = FORMATS[options.format]
+    folder = source if source.is_dir() else source.parent
+    out = Path(options.out) if options.out else folder / f"model{suffix}"
     console = Console(stderr=True)
     with console.status(f"exporting {source} as {options.format}"):
         if options.format == "safetensors":
@@ -54,11 +59,6 @@ def run(paths: Sequence[str | Path], options: Options) -> list[Path]:
     for file in files:
         print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")
     return files
-
-
-def _default(source: Path, kind: str) -> Path:
-    folder = source if source.is_dir() else source.parent
-    return folder / f"model{FORMATS[kind]}"
 
 
 def _write_graph(recognizer: Recognizer, out: Path, kind: str) -> Path:

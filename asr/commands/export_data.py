@@ -1,4 +1,4 @@
-"""`asr export-data`: prepared manifests for Kaldi, NeMo and lhotse."""
+"""`asr export-data`: export prepared manifests to Kaldi, NeMo or lhotse."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,29 +8,29 @@ from asr.data.interchange import FORMATS
 from asr.data.manifest import load_cuts
 from asr.errors import UserError, did_you_mean
 
-HELP = "write manifests for Kaldi, NeMo or lhotse: asr export-data data/demo to=kaldi out=data/demo_kaldi"
+HELP = "export manifests to Kaldi, NeMo or lhotse: asr export-data data/demo to=kaldi out=data/demo_kaldi"
 POSITIONAL = "<prepared folder or manifest> …"
 SUFFIX = ".cuts.jsonl.gz"
 
 
 @dataclass
 class Options:
-    """Which format, and where to."""
+    """Options of `asr export-data`."""
 
     to: str = option("", help="kaldi: data directories | nemo: JSON lines | lhotse: cuts")
-    out: str = option("", help="folder that they are written into")
+    out: str = option("", help="output folder")
 
 
 def run(paths: list[str], options: Options) -> None:
-    """Write every split of the given folders and files in another toolkit's format.
+    """Write every split of the given folders and manifests in another toolkit's format.
 
     Raises:
-        UserError: an unknown format, no manifest, or two of the same split.
+        UserError: the format is unknown, or there is no manifest or more than one for a split.
     """
     if options.to not in FORMATS:
         raise UserError(f"to={options.to}: expected a format{did_you_mean(options.to, list(FORMATS))}")
     if not options.out:
-        raise UserError("out= is needed: the folder that is written into")
+        raise UserError("out= is needed: the output folder")
     manifests = find_manifests(paths)
     for split, path in manifests.items():
         cuts = load_cuts(path)
@@ -41,13 +41,15 @@ def find_manifests(paths: list[str]) -> dict[str, Path]:
     """Return the manifests by split.
 
     Raises:
-        UserError: there are none, or two of the same split.
+        UserError: there is no manifest, or more than one for a split.
     """
     files = []
     for path in map(Path, paths):
         found = sorted(path.glob("*" + SUFFIX)) if path.is_dir() else [path]
         if not found:
-            raise UserError(f"{path}: expected manifests (*{SUFFIX}), found none (asr prepare makes them)")
+            raise UserError(
+                f"{path}: expected manifests (*{SUFFIX}), found none (create them with asr prepare)"
+            )
         files += found
     if not files:
         raise UserError("asr export-data takes prepared folders or manifests, found none")
@@ -55,6 +57,6 @@ def find_manifests(paths: list[str]) -> dict[str, Path]:
     for file in files:
         split = file.name.removesuffix(SUFFIX)
         if split in manifests:
-            raise UserError(f"{file}: expected each split once, found {split} in {manifests[split]} as well")
+            raise UserError(f"{file}: expected each split once, found {split} also in {manifests[split]}")
         manifests[split] = file
     return manifests

@@ -1,4 +1,4 @@
-"""`asr prepare`: a corpus to manifests and a lexicon."""
+"""`asr prepare`: make manifests and a lexicon from a corpus."""
 
 import importlib
 import importlib.util
@@ -11,12 +11,12 @@ from rich.table import Table
 from asr import config
 from asr.errors import UserError, did_you_mean
 
-HELP = "make the manifests of a recipe: asr prepare demo (asr prepare --help lists the recipes)"
+HELP = "make manifests from a recipe's corpus: asr prepare demo (asr prepare --help lists the recipes)"
 POSITIONAL = "<recipe>"
 
 
 def recipes() -> list[str]:
-    """Return the names of the recipes that come with the program."""
+    """Return the names of the included recipes."""
     import asr_recipes
 
     return sorted(module.name for module in pkgutil.iter_modules(asr_recipes.__path__) if module.ispkg)
@@ -26,12 +26,12 @@ def recipe_module(name: str) -> ModuleType:
     """Return a recipe's `prepare` module.
 
     Raises:
-        UserError: there is no such recipe, or nothing to prepare.
+        UserError: there is no such recipe, or it has nothing to prepare.
     """
     if name not in recipes():
         raise UserError(f"unknown recipe {name!r}{did_you_mean(name, recipes())}")
     if not has_preparation(name):
-        raise UserError(f"recipe {name} makes its data while training: there is nothing to prepare")
+        raise UserError(f"recipe {name} has nothing to prepare: it generates its data during training")
     return importlib.import_module(f"asr_recipes.{name}.prepare")
 
 
@@ -46,10 +46,10 @@ def options_schema(paths: list[str]) -> type | None:
 
 
 def details(paths: list[str]) -> Table | str:
-    """Return what `--help` says besides options: the recipes, or what one of them writes."""
+    """Return what `--help` prints below the options: a table of recipes, or a recipe's summary."""
     if paths:
-        return f"folder=… says where to (data/{paths[0]}). {recipe_summary(paths[0])}"
-    table = Table("recipe", "what it is", title="asr prepare <recipe> --help lists a recipe's options")
+        return f"folder=… sets the output folder (data/{paths[0]}). {recipe_summary(paths[0])}"
+    table = Table("recipe", "corpus", title="asr prepare <recipe> --help lists a recipe's options")
     for name in recipes():
         if has_preparation(name):
             table.add_row(name, recipe_summary(name))
@@ -57,13 +57,13 @@ def details(paths: list[str]) -> Table | str:
 
 
 def recipe_summary(name: str) -> str:
-    """Return the first line of a recipe's package."""
+    """Return the first line of the docstring of a recipe's package."""
     package = importlib.import_module(f"asr_recipes.{name}")
     return (package.__doc__ or "").strip().partition("\n")[0]
 
 
 def main(paths: list[str], words: list[str]) -> None:
-    """Prepare one recipe; `folder=` says where to, data/<recipe> by default."""
+    """Prepare one recipe; `folder=` sets the output folder and defaults to data/<recipe>."""
     if len(paths) != 1:
         raise UserError(
             f"asr prepare takes one recipe, found {paths or 'none'} (known: {', '.join(recipes())})"

@@ -1,1 +1,1 @@
-"""Manifests, batches and the data module."""
+"""Manifests, audio files, batches and the data module of a training run."""

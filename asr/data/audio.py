@@ -1,4 +1,4 @@
-"""Waveforms of utterances: decoded, checked, mono, at the model's sample rate."""
+"""Load the waveform of an utterance: decode, check, resample to the model's rate."""
 
 import functools
 import logging
@@ -27,20 +27,20 @@ def load_cut(
     """Return the samples of an utterance.
 
     Args:
-        cut: a cut of one channel.
-        sample_rate: wanted rate in Hz.
-        resample: convert from another rate (with a notice, once per rate) rather than refuse.
-        speed: play faster by this factor (pitch changes as well).
+        cut: cut with one channel.
+        sample_rate: target sample rate in Hz.
+        resample: resample audio of another rate, with one warning per rate; false: raise an error.
+        speed: speed perturbation factor (also changes the pitch).
 
     Returns:
         [samples] float32 in −1 … 1, cut.duration / speed seconds long.
 
     Raises:
-        UserError: the file is missing, truncated or empty; samples are not finite; the rate is
-            refused; more than one channel where one is expected.
+        UserError: the file is missing, truncated or empty, has a sample that is not finite, has another
+            rate and `resample` is false, or has more than one channel.
     """
     file = cut.recording.sources[0].source
-    _teach_lhotse_sphere()
+    _use_our_sphere_reader()
     try:
         audio = cut.load_audio()
     except Exception as error:  # lhotse wraps every backend's own exceptions
@@ -59,10 +59,10 @@ def load_cut(
 
 
 def checked(samples: NDArray[np.float32], source: str) -> NDArray[np.float32]:
-    """Return the samples if there are any and all are finite.
+    """Return the samples unchanged.
 
     Raises:
-        UserError: naming `source`.
+        UserError: there are no samples, or one is not finite; the message begins with `source`.
     """
     if samples.size == 0:
         raise UserError(f"{source}: no samples")
@@ -81,19 +81,19 @@ def convert(samples: NDArray[np.float32], rate: int, sample_rate: int) -> NDArra
 
 @functools.cache
 def notice_resampling(rate: int, sample_rate: int) -> None:
-    """Say once per pair of rates that audio is resampled."""
+    """Warn once per pair of rates that audio is resampled."""
     log.warning("audio at %d Hz is resampled to the model's %d Hz", rate, sample_rate)
 
 
 @functools.cache
-def _teach_lhotse_sphere() -> None:
-    """Read SPHERE by our reader, where lhotse's own would need the program sph2pipe for every file."""
+def _use_our_sphere_reader() -> None:
+    # lhotse's own reader runs the program sph2pipe for every file.
     others = [b for b in get_default_audio_backend().backends if not isinstance(b, Sph2pipeSubprocessBackend)]
     set_current_audio_backend(CompositeAudioBackend([SphereBackend(), *others]))
 
 
 def _user_error(error: BaseException | None) -> UserError | None:
-    """The user's error that lhotse has wrapped, if there is one."""
+    """The `UserError` that lhotse has wrapped, if there is one."""
     while error is not None and not isinstance(error, UserError):
         error = error.__cause__ or error.__context__
     return error

@@ -1,4 +1,4 @@
-"""The batch: utterances padded to one length, and the data set that loads and collates them."""
+"""Batches of padded utterances, and the data set that loads and collates them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,12 +23,12 @@ class Batch:
     """Utterances padded to one length.
 
     Attributes:
-        ids: B utterance names.
+        ids: B utterance ids, those of joined utterances separated by `+`.
         audio: [B, samples] float32, right-padded with zeros.
         audio_lengths: [B] valid samples.
         tokens: [B, U] int64 targets, right-padded with zeros.
         token_lengths: [B] valid targets.
-        plan: where in the stream of batches this one stands.
+        plan: position of the batch in the stream of batches.
     """
 
     ids: list[str]
@@ -53,19 +53,19 @@ class Batch:
 
 
 class Utterances(Dataset[Batch]):
-    """Loads whole batches: the index of an item is a `BatchPlan`.
+    """Data set of whole batches, indexed by `BatchPlan`.
 
-    The speed of an utterance is a function of (seed, epoch, utterance): neither the worker that
-    loads it nor the batches before it matter.
+    The speed of an utterance depends on (seed, epoch, utterance) alone, not on the worker that loads it
+    or on previous batches.
 
     Args:
-        cuts: validated, in memory.
-        tokenizer: text to targets; None where the text isn't wanted.
-        sample_rate: the model's, in Hz.
-        resample: convert other rates rather than refuse them.
-        speed_factors: one is drawn for each utterance and epoch.
-        seed: of the draw.
-        concatenation: joins utterances; a plan's indices are then those of its epoch's groups.
+        cuts: validated cuts, kept in memory.
+        tokenizer: encodes transcripts as targets; None: no targets.
+        sample_rate: sample rate of the model in Hz.
+        resample: resample audio of other rates; false: raise an error.
+        speed_factors: speed perturbation factors; one is drawn for each utterance and epoch.
+        seed: random seed for speeds and pauses.
+        concatenation: joins utterances; the indices of a plan then refer to the groups of its epoch.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Utterances joined to long ones for training, with pauses between them, anew in every epoch."""
+"""Join utterances with pauses into longer training examples, differently in every epoch."""
 
 from collections.abc import Sequence
 
@@ -10,22 +10,22 @@ from asr.errors import UserError
 Group = tuple[int, ...]
 
 PAUSE_S = (0.2, 1.2)  # shortest and longest pause
-PAUSE_AMPLITUDE = (1e-5, 1e-3)  # of its noise: −100 … −60 dB of full scale
-ORDER, PAUSES = range(2)  # what random numbers are for
+PAUSE_AMPLITUDE = (1e-5, 1e-3)  # range of the noise level: −100 … −60 dB of full scale
+ORDER, PAUSES = range(2)  # random streams
 
 
 class Concatenation:
-    """Which utterances follow each other in an epoch: a function of (seed, epoch) alone.
+    """Groups of utterances to join in an epoch, as a function of (seed, epoch) alone.
 
-    The utterances of an epoch are shuffled and joined in that order. A group's length is drawn
-    uniformly below the limit, so that single utterances, groups of any length and the limit itself
-    are all trained on; every utterance occurs once in an epoch.
+    Utterances are shuffled and joined in that order; each occurs once in an epoch. The maximum length of
+    a group is drawn uniformly below the limit, so that training sees single utterances as well as groups
+    of all lengths up to the limit.
 
     Args:
-        durations_s: of each utterance.
-        limit_s: longest group, pauses included; an utterance that is longer stays alone. 0: nothing
+        durations_s: duration of each utterance.
+        limit_s: maximum duration of a group including pauses; longer utterances stay alone. 0: nothing
             is joined.
-        seed: of order, lengths and pauses.
+        seed: random seed for order and group lengths.
 
     Example:
         >>> Concatenation([2.0, 3.0, 4.0, 2.0], limit_s=10.0, seed=1).groups(epoch=0)
@@ -41,7 +41,7 @@ class Concatenation:
         self._latest: tuple[int, list[Group]] = (-1, [])
 
     def groups(self, epoch: int) -> list[Group]:
-        """Return the groups of an epoch: indices of utterances in the order in which they follow."""
+        """Return the groups of an epoch: utterance indices in the order in which they are joined."""
         if self._latest[0] != epoch:
             self._latest = epoch, self._draw(epoch)
         return self._latest[1]
@@ -65,18 +65,18 @@ class Concatenation:
         return [*groups, tuple(group)]
 
     def durations(self, epoch: int) -> NDArray[np.float64]:
-        """Return the duration of each group of an epoch in seconds, its pauses at their longest."""
+        """Return the duration of each group of an epoch in seconds, with pauses of maximum length."""
         return np.array([self.duration_s(group) for group in self.groups(epoch)])
 
     def duration_s(self, group: Group) -> float:
-        """Return the duration of a group, its pauses at their longest."""
+        """Return the duration of a group in seconds, with pauses of maximum length."""
         return float(self.durations_s[list(group)].sum()) + PAUSE_S[1] * (len(group) - 1)
 
 
 def join(
     parts: Sequence[NDArray[np.float32]], sample_rate: int, *, seed: int, epoch: int, group: Group
 ) -> NDArray[np.float32]:
-    """Join the samples of a group, with pauses of quiet noise that follow from (seed, epoch, group)."""
+    """Join the samples of a group with pauses of quiet noise, a function of (seed, epoch, group)."""
     random = np.random.default_rng([seed, epoch, PAUSES, *group])
     joined = list(parts[:1])
     for part in parts[1:]:

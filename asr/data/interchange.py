@@ -1,4 +1,4 @@
-"""Manifests for other toolkits: Kaldi's data directories, NeMo's JSON lines, lhotse's cuts."""
+"""Export manifests to other toolkits: Kaldi data directories, NeMo JSON lines, lhotse cuts."""
 
 import json
 import re
@@ -16,12 +16,12 @@ from asr.errors import UserError
 def write_kaldi(cuts: CutSet, folder: Path, split: str) -> Path:
     """Write the data directory `folder/split`: wav.scp, segments, text, utt2spk, spk2utt, ….
 
-    Utterances get their speaker as a prefix, which Kaldi's sorting needs, unless all have it. Files that
-    are not one-channel wav become pipes through ffmpeg or sph2pipe in wav.scp; of recordings with several
-    channels each channel becomes a recording, and utterances get the channel as a suffix.
+    Unless every utterance id starts with its speaker, as Kaldi's sorting requires, speakers are added as
+    prefixes. In wav.scp, files other than one-channel wav become pipes through ffmpeg or sph2pipe. Each
+    channel of a multi-channel recording becomes a recording, and utterances get the channel as a suffix.
 
     Raises:
-        UserError: an id or a speaker has a space, or two files share an id.
+        UserError: an id or a speaker contains a space, or two files share a recording id.
     """
     directory = folder / split
     recordings: dict[str, MonoCut] = {}
@@ -30,13 +30,13 @@ def write_kaldi(cuts: CutSet, folder: Path, split: str) -> Path:
         known = recordings.setdefault(cut.recording.id, cut).recording
         if known.sources != cut.recording.sources:
             raise UserError(
-                f"utterance {cut.id}: expected one file as recording {known.id}, found "
+                f"utterance {cut.id}: expected one file for recording {known.id}, found "
                 f"{cut.recording.sources[0].source} and {known.sources[0].source}"
             )
         speaker = cut.supervisions[0].speaker or cut.id
         for name in (cut.id, speaker, cut.recording.id):
             if re.search(r"\s", name):
-                raise UserError(f"utterance {cut.id}: Kaldi's ids have no spaces, found {name!r}")
+                raise UserError(f"utterance {cut.id}: Kaldi ids must not contain spaces, found {name!r}")
         supervisions.append(
             fastcopy(
                 cut.supervisions[0],
@@ -59,10 +59,10 @@ def write_kaldi(cuts: CutSet, folder: Path, split: str) -> Path:
 
 
 def write_nemo(cuts: CutSet, folder: Path, split: str) -> Path:
-    """Write `folder/split.jsonl`, an object per utterance; `offset` only where it isn't its whole file.
+    """Write `folder/split.jsonl`, one object per utterance, with `offset` if it is only part of its file.
 
     Raises:
-        UserError: a recording has several channels, which NeMo's manifests can't tell apart.
+        UserError: a recording has several channels, which NeMo manifests can't express.
     """
     path = folder / f"{split}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,8 @@ def write_nemo(cuts: CutSet, folder: Path, split: str) -> Path:
             channels = cut.recording.num_channels
             if channels != 1:
                 raise UserError(
-                    f"utterance {cut.id}: NeMo's manifests name no channel, found {channels} in {source}"
+                    f"utterance {cut.id}: NeMo manifests need one-channel audio, found {channels} channels "
+                    f"in {source}"
                 )
             entry = {"audio_filepath": source, "duration": cut.duration, "text": cut.supervisions[0].text}
             if cut.start > 0 or cut.duration < cut.recording.duration:
@@ -83,7 +84,7 @@ def write_nemo(cuts: CutSet, folder: Path, split: str) -> Path:
 
 
 def write_lhotse(cuts: CutSet, folder: Path, split: str) -> Path:
-    """Write `folder/lhotse_cuts_split.jsonl.gz` with absolute audio paths."""
+    """Write `folder/lhotse_cuts_<split>.jsonl.gz` with absolute audio paths."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"lhotse_cuts_{split}.jsonl.gz"
     cuts.to_file(path)

@@ -1,10 +1,10 @@
-"""Manifests: lhotse cuts to and from `<split>.cuts.jsonl.gz`, checked when they are read."""
+"""Manifests: write lhotse cuts to `<split>.cuts.jsonl.gz`, read and check them."""
 
 import gzip
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,24 @@ from lhotse.utils import fastcopy
 
 from asr.errors import UserError
 
-# How far a cut may reach beyond its recording: durations are rounded when manifests are written.
+# A cut may extend this far beyond its recording, because manifests contain rounded durations.
 TOLERANCE_S = 1e-3
 
 
 def save_cuts(cuts: Iterable[MonoCut], path: str | Path) -> None:
-    """Write one cut per line, gzipped, atomically, the same bytes for the same cuts.
+    """Write one cut per line, gzipped, atomically; equal cuts give equal bytes.
 
-    Audio files below the manifest's folder are written relative to it, so that the folder can move.
+    Audio files inside the manifest's folder get relative paths, so that the folder can be moved.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     with open(partial, "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
-        recordings = _RecordingEntries(path.parent)
+        shared: tuple[Recording | None, dict[str, Any]] = None, {}  # neighbours often share a recording
         for cut in cuts:
-            entry = {**_cut_entry(cut), **recordings.of(cut), "type": "MonoCut"}
+            if cut.recording is not shared[0]:
+                shared = cut.recording, _recording_entry(cut.recording, path.parent)
+            entry = {**_cut_entry(cut), **shared[1], "type": "MonoCut"}
             packed.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
     partial.replace(path)
 
@@ -36,16 +38,19 @@ def save_cuts(cuts: Iterable[MonoCut], path: str | Path) -> None:
 def load_cuts(path: str | Path, require_text: bool = True) -> CutSet:
     """Read and check a manifest; audio paths come back absolute.
 
-    Every entry must be a `MonoCut` with an id of its own, a positive duration within its recording,
-    an audio file that is there, and exactly one supervision, with a transcript unless `require_text`
-    is false. What isn't so raises a `UserError` that names the manifest and the utterance.
+    Every entry must be a `MonoCut` with a unique id, a positive duration within its recording, an
+    existing audio file, and exactly one supervision, with a transcript unless `require_text` is false.
+
+    Raises:
+        UserError: the manifest is missing, broken or empty, or an entry is not as required; the message
+            names the manifest and the utterance.
     """
     path = Path(path)
     folder = path.parent.absolute()
     cuts: list[MonoCut] = []
     ids: set[str] = set()
     files: set[str] = set()
-    last: tuple[Any, Recording | None] = None, None  # neighbours share a recording: in memory as well
+    last: tuple[Any, Recording | None] = None, None  # neighbours that share a recording share the object
     for number, line in enumerate(_lines(path), start=1):
         entry = _parse(line, f"{path}:{number}")
         where = f"{path}: utterance {entry['id']!r}"
@@ -56,7 +61,7 @@ def load_cuts(path: str | Path, require_text: bool = True) -> CutSet:
             described = entry.pop("recording", None)
             cut = MonoCut.from_dict(entry)
             if described != last[0]:
-                absolute = _with_sources({"recording": described}, folder, _absolute)["recording"]
+                absolute = _with_sources(described, folder, _absolute) if described else None
                 last = described, Recording.from_dict(absolute) if absolute else None
             cut.recording = last[1]
         except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
@@ -69,43 +74,34 @@ def load_cuts(path: str | Path, require_text: bool = True) -> CutSet:
 
 
 def check_cut(cut: MonoCut, where: str, known_files: set[str], require_text: bool = True) -> None:
-    """Raise a `UserError` that begins with `where` unless the cut can be trained on (see `load_cuts`).
+    """Raise a `UserError` that begins with `where` if the cut violates a requirement of `load_cuts`.
 
-    Audio files in `known_files` are taken to be there; those that are found are added.
+    Files in `known_files` are assumed to exist; files found on disk are added to it.
     """
     _check_times(cut, where)
     _check_audio(cut, known_files, where)
     _check_supervision(cut, require_text, where)
 
 
-class _RecordingEntries:
-    """Recordings as dictionaries, each made once though hundreds of utterances may share it."""
+def _recording_entry(recording: Recording | None, folder: Path) -> dict[str, Any]:
+    """The entry `recording` of a manifest line: `recording.to_dict()` with paths relative to `folder`.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._last: tuple[Recording, dict[str, Any]] | None = None
-
-    def of(self, cut: MonoCut) -> dict[str, Any]:
-        recording = cut.recording
-        if recording is None:
-            return {}
-        if self._last is None or self._last[0] is not recording:
-            entry = _with_sources({"recording": _recording_entry(recording)}, self.folder, _relative)
-            self._last = recording, entry
-        return self._last[1]
-
-
-def _recording_entry(recording: Recording) -> dict[str, Any]:
-    """`recording.to_dict()`, in a tenth of the time where nothing is transformed."""
+    Building the dictionary directly takes a tenth of the time of `to_dict`.
+    """
+    if recording is None:
+        return {}
     if recording.transforms is not None or any(source.video is not None for source in recording.sources):
-        return recording.to_dict()
-    entry = {name: value for name, value in vars(recording).items() if value is not None}
-    sources = [{"type": s.type, "channels": s.channels, "source": s.source} for s in recording.sources]
-    return {**entry, "sources": sources}
+        entry = recording.to_dict()
+    else:
+        entry = {name: value for name, value in vars(recording).items() if value is not None}
+        entry["sources"] = [
+            {"type": s.type, "channels": s.channels, "source": s.source} for s in recording.sources
+        ]
+    return {"recording": _with_sources(entry, folder, _relative)}
 
 
 def _cut_entry(cut: MonoCut) -> dict[str, Any]:
-    """`cut.to_dict()` without its recording; plain cuts take a tenth of the time, the same content."""
+    """`cut.to_dict()` without its recording; built directly for plain cuts, in a tenth of the time."""
     plain = cut.features is None and cut.custom is None
     if not plain or any(s.alignment is not None or s.custom is not None for s in cut.supervisions):
         entry = fastcopy(cut, recording=None).to_dict()
@@ -126,7 +122,7 @@ def _lines(path: Path) -> Iterator[str]:
             yield from stream
     except FileNotFoundError:
         others = sorted(other.name.partition(".")[0] for other in path.parent.glob("*.cuts.jsonl.gz"))
-        hint = f"the splits there: {', '.join(others)}" if others else "asr prepare makes it"
+        hint = f"the splits there: {', '.join(others)}" if others else "create it with asr prepare"
         raise UserError(f"{path}: expected a manifest, found no such file ({hint})") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: expected a whole gzip file, found a broken one ({error})") from None
@@ -144,12 +140,12 @@ def _parse(line: str, where: str) -> dict[str, Any]:
     if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
         raise UserError(f"{where}: expected a cut with an id, found {line[:40]!r}")
     if entry.pop("type", "MonoCut") != "MonoCut":
-        raise UserError(f"{where}: utterance {entry['id']!r}: expected a MonoCut, found another kind of cut")
+        raise UserError(f"{where}: utterance {entry['id']!r}: expected a MonoCut, found another type of cut")
     return entry
 
 
 def _check_times(cut: MonoCut, where: str) -> None:
-    # The comparisons are written so that NaN fails them.
+    # `not x >= 0` instead of `x < 0`, so that NaN fails the check.
     if not cut.start >= 0:
         raise UserError(f"{where}: expected a start of 0 s or later, found {cut.start} s")
     if not cut.duration > 0:
@@ -158,7 +154,7 @@ def _check_times(cut: MonoCut, where: str) -> None:
         raise UserError(f"{where}: expected a recording, found none")
     if not cut.start + cut.duration <= cut.recording.duration + TOLERANCE_S:
         raise UserError(
-            f"{where}: expected it to lie within its recording of {cut.recording.duration} s, "
+            f"{where}: expected the cut to lie within its recording of {cut.recording.duration} s, "
             f"found {cut.start} s + {cut.duration} s"
         )
 
@@ -183,16 +179,15 @@ def _check_supervision(cut: MonoCut, require_text: bool, where: str) -> None:
         raise UserError(f"{where}: expected a transcript, found none")
 
 
-def _with_sources(entry: dict[str, Any], folder: Path, change: Any) -> dict[str, Any]:
-    """Return the entry with `change(source, folder)` applied to the audio files of its recording."""
-    recording = entry.get("recording")
-    if not recording:
-        return entry
+def _with_sources(
+    recording: dict[str, Any], folder: Path, change: Callable[[str, Path], str]
+) -> dict[str, Any]:
+    """Return the recording's dictionary with `change(source, folder)` applied to its audio files."""
     sources = [
         {**source, "source": change(source["source"], folder)} if source["type"] == "file" else source
         for source in recording["sources"]
     ]
-    return {**entry, "recording": {**recording, "sources": sources}}
+    return {**recording, "sources": sources}
 
 
 def _relative(source: str, folder: Path) -> str:

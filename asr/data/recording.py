@@ -1,4 +1,4 @@
-"""Recordings of any length, rate and container: read and resampled in blocks, and checked."""
+"""Read recordings of any length, sample rate and container in blocks, resampled and checked."""
 
 import logging
 import struct
@@ -22,37 +22,37 @@ log = logging.getLogger(__name__)
 CHANNELS = ("mix", "separate")
 BLOCK_S = 30
 CLIPPED_LEVEL = 0.999
-CLIPPED_SHARE = 1e-3  # of the samples: what is more is told
+CLIPPED_SHARE = 1e-3  # share of samples above which clipping is reported
 SILENT_PEAK = 1e-4  # −80 dB of full scale
-LARGEST_RATIO = 1000  # numerator and denominator of a ratio of rates: the filter grows with both
+LARGEST_RATIO = 1000  # limit for numerator and denominator of a ratio of rates; the filter grows with both
 
 Samples = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Source:
-    """An opened audio file: its rate in Hz and its samples [samples, channels] in blocks."""
+    """An open audio file: its rate in Hz and its samples in blocks [samples, channels]."""
 
     rate: int
     blocks: Iterator[Samples]
 
 
 def read_recording(path: Path, sample_rate: int, channels: str = "mix") -> list[Samples]:
-    """Return the channels of any audio file that libsndfile or FFmpeg reads.
+    """Return the channels of an audio file that libsndfile or FFmpeg can read.
 
-    The container is told by its content, whatever the file is called; of a video the first audio track
-    is taken. Clipping, damage and a missing end are told, as warnings that name the file.
+    The container is detected from the content, not from the file name; from a video the first audio track
+    is read. Clipped, damaged and truncated files are reported in warnings.
 
     Args:
-        path: wav, flac, mp3, ogg, SPHERE, m4a, mp4, mkv, …
-        sample_rate: wanted rate in Hz.
-        channels: `mix` averages them, `separate` keeps them.
+        path: path of a file: wav, flac, mp3, ogg, SPHERE, m4a, mp4, mkv, …
+        sample_rate: target sample rate in Hz.
+        channels: `mix` averages the channels, `separate` keeps them.
 
     Returns:
-        [samples] float32 for each channel; one with `mix`.
+        [samples] float32 for each channel; a single one with `mix`.
 
     Raises:
-        UserError: the file is missing, is not audio, is empty or holds samples that are not finite.
+        UserError: the file is missing, empty or not audio, or has samples that are not finite.
     """
     if channels not in CHANNELS:
         raise UserError(f"channels={channels!r}: expected one of {CHANNELS}")
@@ -61,7 +61,7 @@ def read_recording(path: Path, sample_rate: int, channels: str = "mix") -> list[
 
     def checked_blocks() -> Iterator[Samples]:
         nonlocal clipped, total
-        for block in _until_damage(source, path):
+        for block in _readable_blocks(source, path):
             if not total and block.shape[1] > 1 and channels == "mix":
                 log.warning("%s: %d channels are averaged to one", path, block.shape[1])
             clipped += int((np.abs(block) >= CLIPPED_LEVEL).any(axis=1).sum())
@@ -75,27 +75,27 @@ def read_recording(path: Path, sample_rate: int, channels: str = "mix") -> list[
     if not total:
         raise UserError(f"{path}: no samples")
     if clipped > CLIPPED_SHARE * total:
-        log.warning("%s: clipped: %.1f %% of its samples are at full scale", path, 100 * clipped / total)
+        log.warning("%s: clipped: %.1f %% of the samples are at full scale", path, 100 * clipped / total)
     recording = np.concatenate(parts, axis=1)
     parts.clear()
     return [checked(channel, str(path)) for channel in recording]
 
 
 def is_silent(samples: Samples) -> bool:
-    """Whether nothing in [samples] is louder than −80 dB of full scale."""
+    """Return whether all [samples] are below −80 dB of full scale."""
     return bool(samples.max() < SILENT_PEAK and samples.min() > -SILENT_PEAK)
 
 
 def resampled(blocks: Iterator[Samples], rate: int, sample_rate: int) -> Iterator[Samples]:
-    """Resample [channels, samples] block by block to what the whole would give, up to rounding.
+    """Resample [channels, samples] block by block; the result equals resampling the whole, up to rounding.
 
-    torchaudio's windowed-sinc filter sees enough of both neighbours. A ratio of rates whose filter would
-    be huge is replaced by one that differs by less than a millionth.
+    Each block is filtered (windowed sinc, torchaudio) with enough context on both sides. If the ratio of
+    rates requires a huge filter, a ratio that differs by less than a millionth is used instead.
 
     Args:
-        blocks: of any lengths.
-        rate: in Hz.
-        sample_rate: wanted rate in Hz.
+        blocks: blocks [channels, samples] of any lengths.
+        rate: sample rate of the blocks in Hz.
+        sample_rate: target sample rate in Hz.
     """
     if rate == sample_rate:
         yield from blocks
@@ -107,7 +107,7 @@ def resampled(blocks: Iterator[Samples], rate: int, sample_rate: int) -> Iterato
     convert = torchaudio.functional.resample
 
     held: Samples | None = None
-    before = 0  # steps at the beginning of `held` that are context only
+    before = 0  # number of steps at the start of `held` that serve as context only
     for block in blocks:
         held = block if held is None else np.concatenate([held, block], axis=1)
         ready = held.shape[1] // step_in - context - before
@@ -123,32 +123,31 @@ def resampled(blocks: Iterator[Samples], rate: int, sample_rate: int) -> Iterato
 
 
 def _open(path: Path) -> Source:
-    """Open a file by what it holds."""
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     if path.stat().st_size == 0:
-        raise UserError(f"{path}: an empty file")
+        raise UserError(f"{path}: empty file")
     if is_sphere(path):
         rate = read_header(path).sample_rate
         return Source(rate, iter([np.ascontiguousarray(read_sphere(path).T)]))
     try:
         file = soundfile.SoundFile(path)
-    except (soundfile.LibsndfileError, TypeError):  # TypeError: a name that ends in .raw
+    except (soundfile.LibsndfileError, TypeError):  # TypeError: soundfile wants a format for names in .raw
         return _open_with_ffmpeg(path)
-    _warn_of_missing_end(path)
+    _warn_if_truncated(path)
     return Source(file.samplerate, file.blocks(BLOCK_S * file.samplerate, dtype="float32", always_2d=True))
 
 
-def _warn_of_missing_end(path: Path) -> None:
-    """Tell that a wav file is shorter than its header says, which libsndfile passes over."""
+def _warn_if_truncated(path: Path) -> None:
+    """Warn if a wav file is shorter than its header states, which libsndfile ignores."""
     with path.open("rb") as file:
         head = file.read(12)
     if head[:4] != b"RIFF" or head[8:] != b"WAVE":
         return
     promised = struct.unpack("<I", head[4:8])[0] + 8
     size = path.stat().st_size
-    if promised - 8 not in (0, 0xFFFFFFFF) and promised > size + 1:  # streamed files don't know their size
-        log.warning("%s: its end is missing: %d of %d bytes are there", path, size, promised)
+    if promised - 8 not in (0, 0xFFFFFFFF) and promised > size + 1:  # streamed files have no valid size
+        log.warning("%s: truncated: found %d of %d bytes", path, size, promised)
 
 
 def _open_with_ffmpeg(path: Path) -> Source:
@@ -177,8 +176,8 @@ def _open_with_ffmpeg(path: Path) -> Source:
     return Source(stream.rate, blocks())
 
 
-def _until_damage(source: Source, path: Path) -> Iterator[Samples]:
-    """Yield blocks up to the first that can't be decoded, and tell where that is."""
+def _readable_blocks(source: Source, path: Path) -> Iterator[Samples]:
+    """Yield blocks up to the first that can't be decoded, and warn about its position."""
     import av
 
     samples = 0
@@ -191,6 +190,4 @@ def _until_damage(source: Source, path: Path) -> Iterator[Samples]:
         reason = " ".join(str(error).split())
         if not samples:
             raise UserError(f"{path}: not a readable audio file ({reason})") from error
-        log.warning(
-            "%s: damaged after %.1f s (%s): the rest is left out", path, samples / source.rate, reason
-        )
+        log.warning("%s: damaged after %.1f s (%s): the rest is skipped", path, samples / source.rate, reason)

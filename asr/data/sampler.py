@@ -1,4 +1,4 @@
-"""Batches by a frame budget from utterances of like length, resumable at any batch in O(1)."""
+"""Batches of utterances of similar length within a frame budget, resumable at any batch in O(1)."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -13,12 +13,12 @@ from asr.errors import UserError
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Which utterances form a batch.
+    """The utterances of a batch, and its place in the stream of batches.
 
     Attributes:
-        utterances: indices into the manifest, or into the groups that an epoch joins.
-        epoch: passes over the data before this one.
-        position: of this batch in its epoch.
+        utterances: indices into the manifest, or into the epoch's groups of joined utterances.
+        epoch: number of the epoch, from 0.
+        position: index of the batch among this rank's batches of the epoch.
     """
 
     utterances: tuple[int, ...]
@@ -28,12 +28,12 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class Cursor:
-    """Where a stream of batches goes on: what a checkpoint keeps of the data.
+    """Position in a stream of batches, stored in checkpoints.
 
     Attributes:
-        epoch: of the next batch.
-        position: of the next batch in its epoch.
-        batches: already consumed.
+        epoch: epoch of the next batch.
+        position: index of the next batch in its epoch.
+        batches: number of batches consumed.
     """
 
     epoch: int = 0
@@ -44,16 +44,16 @@ class Cursor:
 def plan_by_length(
     frames: NDArray[np.int64], budget: int, order: NDArray[np.int64]
 ) -> list[NDArray[np.int64]]:
-    """Cut an order of utterances into batches of at most `budget` padded frames.
+    """Divide utterances into batches of at most `budget` padded frames.
 
     Args:
-        frames: [utterances] frames of each.
-        budget: longest utterance of a batch × its utterances stays within this, except for an
-            utterance that is longer than the budget: it is alone in its batch.
-        order: indices, similar lengths beside each other.
+        frames: [utterances] frames of each utterance.
+        budget: maximum of longest utterance × number of utterances in a batch; an utterance longer than
+            the budget forms a batch of its own.
+        order: indices of utterances, similar lengths next to each other.
 
     Returns:
-        Index arrays that together hold every index once.
+        Index arrays, consecutive parts of `order`.
     """
     batches = []
     start = longest = 0
@@ -73,23 +73,23 @@ def padding_share(frames: NDArray[np.int64], batches: list[NDArray[np.int64]]) -
 
 
 class BatchStream(Sampler[BatchPlan]):
-    """Batches of successive epochs as one stream; the same on every rank and after every restart.
+    """One stream of the batches of successive epochs, reproducible on every rank and after a restart.
 
-    An epoch's batches are a function of (seed, epoch) alone: utterances are sorted by length with
-    jitter, cut by the budget and shuffled. All ranks plan the same epoch and take turns; an epoch
-    whose batches don't divide by the ranks is filled up with its own first batches. Going on from
-    a cursor plans that one epoch: no earlier batch is planned or read again.
+    The batches of an epoch are a function of (seed, epoch) alone: utterances are sorted by length with
+    jitter, divided into batches within the budget, and the batches are shuffled. All ranks plan the same
+    epoch and take batches in turn; if their number is not a multiple of the ranks, the first batches of
+    the epoch are repeated. Resuming from a cursor plans only the cursor's epoch.
 
     Args:
-        frames: [utterances] frames of each; where they are joined anew in every epoch, a function of
-            the epoch.
-        budget: padded frames in a batch.
-        batches: length of the stream for this rank, counted from its beginning.
-        seed: of the order.
-        jitter: lengths are multiplied by 1 ± jitter before sorting, to vary batch mates.
+        frames: [utterances] frames of each utterance, or a function from the epoch to them if utterances
+            are joined differently in every epoch.
+        budget: maximum number of padded frames in a batch.
+        batches: length of this rank's stream, counted from its beginning.
+        seed: random seed for the order.
+        jitter: lengths are multiplied by 1 ± jitter before sorting, to vary the composition of batches.
         ranks: number of processes.
-        rank: this process.
-        start: where to go on; `len()` stays the length from the beginning.
+        rank: index of this process.
+        start: cursor to resume from; it does not change `len()`.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class BatchStream(Sampler[BatchPlan]):
             first = 0
 
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Return the batches of an epoch for all ranks, a multiple of the ranks."""
+        """Return the batches of an epoch for all ranks; their number is a multiple of the ranks."""
         random = np.random.default_rng([self.seed, epoch])
         frames = self.frames(epoch)
         noise = 1 + self.jitter * random.uniform(-1, 1, len(frames))

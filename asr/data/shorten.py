@@ -1,8 +1,8 @@
-"""Shorten's lossless compression undone, µ-law included, which FFmpeg's decoder doesn't know.
+"""Decoder for the lossless audio compression shorten, including µ-law, which FFmpeg does not support.
 
-Robinson, *SHORTEN: simple lossless and near-lossless waveform compression*, CUED/F-INFENG/TR.156 (1994),
-versions 1 and 2 of the format. Slow for audio that is read often: a second for a minute of a telephone
-conversation, both its channels.
+Implements versions 1 and 2 of the format: Robinson, *SHORTEN: simple lossless and near-lossless waveform
+compression*, CUED/F-INFENG/TR.156 (1994). It takes about a second per minute of a two-channel telephone
+conversation, too slow for audio that is read often.
 """
 
 from collections.abc import Iterator
@@ -12,32 +12,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAGIC = b"ajkg"
-# Types of samples: 16 bits, high byte or low byte first, and lossless µ-law. In the second kind of that, −1
-# is the code of minus zero, and what is below is one less than in the first.
+# Sample types: 16 bits, big- or little-endian, and lossless µ-law. In MULAW_WITH_MINUS_ZERO, −1 stands for
+# minus zero, and all lower numbers are one less than in MULAW.
 INT16 = (3, 5)
 MULAW, MULAW_WITH_MINUS_ZERO = 0, 8
 MINUS_ZERO = 0x7F
 DIFFERENCES, QUIT, BLOCK_SIZE, BIT_SHIFT, LINEAR_PREDICTION, ZERO, VERBATIM = range(4), 4, 5, 6, 7, 8, 9
-# Low bits of the Rice codes of each field.
+# Number of low bits in the Rice code of each field.
 COMMAND, ENERGY, SHIFT, ORDER, COEFFICIENT, SKIPPED, VERBATIM_BYTES, BYTE = 2, 3, 2, 2, 5, 7, 5, 8
-MOST_SHIFT = {False: 15, True: 12}  # of 16-bit samples, of µ-law
+MOST_SHIFT = {False: 15, True: 12}  # by whether samples are µ-law
 
 Block = NDArray[np.int64]
 
 
 def decode(data: bytes, samples: int, mulaw: bool) -> NDArray[np.int64]:
-    """Return the first samples of all channels; fewer where the data end before.
+    """Return the first samples of all channels, or fewer if the data end before.
 
     Args:
-        data: from the magic number on.
-        samples: how many of each channel are wanted.
-        mulaw: whether the samples have to be µ-law, else 16 bits.
+        data: compressed data, starting with the magic number.
+        samples: number of samples per channel to decode.
+        mulaw: whether µ-law is expected; false: 16-bit samples.
 
     Returns:
-        [channels, ≤ samples]: 16-bit samples, or the 8-bit codes of µ-law (G.711).
+        [channels, ≤ samples]: 16-bit samples, or 8-bit µ-law codes (G.711).
 
     Raises:
-        ValueError: the data aren't shorten's, are broken, or hold another type of samples.
+        ValueError: the data are not compressed by shorten, are broken, or have another sample type.
     """
     if not data.startswith(MAGIC) or len(data) < 6 or data[4] not in (1, 2):
         raise ValueError(f"expected shorten of version 1 or 2, found {data[:5]!r}")
@@ -64,9 +64,12 @@ def _blocks(bits: "_Bits", version: int, mulaw: bool) -> Iterator[list[Block]]:
     kind, channels, size, order, means, skipped = (bits.number() for _ in range(6))
     if kind not in ((MULAW, MULAW_WITH_MINUS_ZERO) if mulaw else INT16):
         wanted = "lossless µ-law" if mulaw else "16-bit samples"
-        raise ValueError(f"expected {wanted} compressed by shorten, found its type {kind}")
+        raise ValueError(f"expected {wanted} compressed by shorten, found sample type {kind}")
     if not 0 < channels <= 64 or not 0 < size <= 1 << 16 or order > 64 or means > 1 << 10:
-        raise ValueError("expected the sizes of shorten's blocks, found none that can be")
+        raise ValueError(
+            "expected a valid shorten header, found "
+            f"{channels} channels, block size {size}, order {order}, {means} means"
+        )
     for _ in range(skipped):
         bits.unsigned(SKIPPED)
     histories = [np.zeros(max(3, order), dtype=np.int64) for _ in range(channels)]
@@ -77,7 +80,7 @@ def _blocks(bits: "_Bits", version: int, mulaw: bool) -> Iterator[list[Block]]:
         if command == BLOCK_SIZE:
             size = bits.number()
             if not 0 < size <= 1 << 16:
-                raise ValueError(f"expected the size of a block, found {size}")
+                raise ValueError(f"expected a block size of 1 to 65536, found {size}")
         elif command == BIT_SHIFT:
             shift = bits.unsigned(SHIFT)
             if shift > MOST_SHIFT[mulaw]:
@@ -89,19 +92,19 @@ def _blocks(bits: "_Bits", version: int, mulaw: bool) -> Iterator[list[Block]]:
             past, known = histories[len(done)], offsets[len(done)]
             block = _block(bits, command, size, past, _offset(known, shift, version), version)
             if known:
-                mean = _divided(int(block.sum()) + (size // 2 if version > 1 else 0), size)
+                mean = _quotient(int(block.sum()) + (size // 2 if version > 1 else 0), size)
                 known[:] = [*known[1:], mean << shift if version > 1 else mean]
             past[:] = np.concatenate([past, block])[-len(past) :]
-            done.append(_outward(block, kind, shift))
+            done.append(_to_samples(block, kind, shift))
             if len(done) == channels:
                 yield done
                 done = []
         else:
-            raise ValueError(f"expected a command of shorten, found {command}")
+            raise ValueError(f"expected a shorten command, found {command}")
 
 
 def _block(bits: "_Bits", command: int, size: int, past: Block, offset: int, version: int) -> Block:
-    """The samples of a block, before their shift; `past`: those before it."""
+    """Decode a block, without its shift; `past` holds the preceding samples."""
     if command == ZERO:
         return np.zeros(size, dtype=np.int64)
     energy = bits.unsigned(ENERGY)
@@ -114,14 +117,14 @@ def _block(bits: "_Bits", command: int, size: int, past: Block, offset: int, ver
     block = bits.block(size, energy)
     if command == 0:
         return block + offset
-    # A difference of order n is summed up n times, each time from the difference before the block on.
+    # A difference of order n is summed n times, each time starting from the last difference before the block.
     for differences in range(command - 1, -1, -1):
         block = np.cumsum(block) + np.diff(past, differences)[-1]
     return block
 
 
 def _predicted(residual: list[int], past: list[int], coefficients: list[int], bias: int) -> Block:
-    """Undo linear prediction; coefficients are in 32nds."""
+    """Invert linear prediction with coefficients in 32nds."""
     joined = past[len(past) - len(coefficients) :]
     for value in residual:
         latest = reversed(joined[len(joined) - len(coefficients) :])
@@ -131,35 +134,38 @@ def _predicted(residual: list[int], past: list[int], coefficients: list[int], bi
 
 
 def _offset(means: list[int], shift: int, version: int) -> int:
-    """What DIFF0 and linear prediction count from: the mean of the last blocks' means."""
+    """The offset that DIFF0 and linear prediction subtract: the average of the last blocks' means."""
     if not means:
         return 0
-    mean = _divided(sum(means) + (len(means) // 2 if version > 1 else 0), len(means))
+    mean = _quotient(sum(means) + (len(means) // 2 if version > 1 else 0), len(means))
     return mean >> (shift - 1) >> 1 if version > 1 and shift else mean
 
 
-def _divided(value: int, by: int) -> int:
-    """Division towards zero."""
+def _quotient(value: int, by: int) -> int:
+    """Divide, rounding towards zero."""
     return value // by if value >= 0 else -(-value // by)
 
 
-def _outward(block: Block, kind: int, shift: int) -> Block:
-    """Samples or codes of a block's numbers."""
+def _to_samples(block: Block, kind: int, shift: int) -> Block:
+    """Convert the numbers of a block to samples or µ-law codes."""
     if kind in INT16:
         return block << shift
     numbers = block + (block < -1) if kind == MULAW_WITH_MINUS_ZERO else block
     if numbers.min() < -128 or numbers.max() > 127:
-        raise ValueError("expected the numbers of 256 µ-law codes in shorten's data, found others")
+        raise ValueError(
+            "expected numbers of µ-law codes from -128 to 127 in data compressed by shorten, found "
+            f"{numbers.min()} to {numbers.max()}"
+        )
     codes = mulaw_codes(shift)[numbers + 128]
     return np.where(block == -1, MINUS_ZERO, codes) if kind == MULAW_WITH_MINUS_ZERO else codes
 
 
 @cache
 def mulaw_codes(shift: int) -> Block:
-    """Return the codes [256] that the numbers −128 … 127 stand for in a block with this shift.
+    """Return the µ-law codes [256] of the numbers −128 … 127 in a block with this shift.
 
-    The numbers are in the order of amplitude. With a shift, the codes of multiples of 2^shift steps of the
-    finest segment are numbered from zero on, without gaps; all others follow behind them.
+    Numbers are in order of amplitude. With a shift, codes of multiples of 2^shift steps of the finest
+    segment are numbered first, from zero without gaps; all other codes follow.
     """
 
     def numbered(amplitudes: range) -> list[int]:
@@ -173,27 +179,27 @@ def mulaw_codes(shift: int) -> Block:
 
 
 def _magnitude(amplitude: int) -> int:
-    """The lowest seven bits of the µ-law code of a 16-bit amplitude, not inverted."""
+    """The lowest seven bits of the µ-law code of a 16-bit amplitude, before inversion."""
     biased = min(amplitude, 32635) + 132
     segment = biased.bit_length() - 8
     return 16 * segment + ((biased >> (segment + 3)) & 15)
 
 
 def mulaw_samples(codes: NDArray[np.int64]) -> NDArray[np.int16]:
-    """Return the 16-bit samples that µ-law codes stand for (G.711)."""
+    """Expand µ-law codes to 16-bit samples (G.711)."""
     magnitude = ~codes & 0x7F
     amplitude = ((((magnitude & 15) << 3) + 132) << (magnitude >> 4)) - 132
     return np.where(codes & 0x80, amplitude, -amplitude).astype(np.int16)
 
 
 class _Bits:
-    """Rice codes, most significant bit first; what lies behind the data's end raises `EOFError`.
+    """Reader of Rice codes, most significant bit first; raises `EOFError` at the end of the data.
 
-    A window of the data at a time is prepared: where the next 1 is from each bit on, and 32 bits from each
-    byte on.
+    For one window of the data at a time, it tabulates the position of the next 1 after each bit and the
+    32 bits starting at each byte.
 
     Args:
-        data: the bytes.
+        data: bytes to read.
     """
 
     WINDOW = 1 << 14  # bytes
@@ -206,24 +212,24 @@ class _Bits:
         self._unpack(0, self.WINDOW, 0)
 
     def unsigned(self, low: int) -> int:
-        """Return a number: so many zeros, a one, and `low` bits."""
+        """Return a number: its high part as a count of zeros, a one, then `low` bits."""
         return int(self._codes(1, low)[0])
 
     def signed(self, low: int) -> int:
-        """Return a number whose sign is in one more low bit."""
+        """Return a signed number; one additional low bit holds the sign."""
         return int(self.block(1, low)[0])
 
     def number(self) -> int:
-        """Return a number that says how many low bits it has."""
+        """Return a number preceded by its number of low bits."""
         return self.unsigned(self.unsigned(2))
 
     def block(self, count: int, low: int) -> Block:
-        """Return so many signed numbers."""
+        """Return `count` signed numbers."""
         codes = self._codes(count, low + 1)
         return (codes >> 1) ^ -(codes & 1)
 
     def _codes(self, count: int, low: int) -> Block:
-        if low > 24:  # as many as a word holds from any of its first eight bits on
+        if low > 24:  # a 32-bit word holds 24 bits starting at any of its first eight
             raise ValueError(f"expected Rice codes with at most 24 low bits, found {low}")
         while True:
             try:
@@ -238,7 +244,7 @@ class _Bits:
             one = next_one[position]
             ones.append(one)
             position = one + 1 + low
-        next_one[position]  # an IndexError, unless all of them lie in the window
+        next_one[position]  # raises IndexError unless all codes lie in the window
         ends = np.array(ones)
         zeros = np.diff(ends, prepend=self._position - 1 - low) - 1 - low
         self._position = position
@@ -247,7 +253,7 @@ class _Bits:
         return (zeros << low) | digits
 
     def _move(self) -> None:
-        """Begin the window where reading is; make it longer if that is where it begins already."""
+        """Move the window to the reading position, or double it if it starts there already."""
         if self._first + self._size >= len(self._data):
             raise EOFError
         first = self._first + self._position // 8
@@ -259,7 +265,7 @@ class _Bits:
         window = self._data[first : first + size]
         count = 8 * len(window)
         where = np.where(np.unpackbits(window), np.arange(count), count + 1)
-        # One more place, for what has been read to the end; a missing 1 lies outside.
+        # One more entry for the position after the last bit; a missing 1 gets a position outside the window.
         self._next_one = [*np.minimum.accumulate(where[::-1])[::-1].tolist(), count + 1]
         padded = np.append(window, np.zeros(4, dtype=np.uint8)).astype(np.int64)
         self._words = padded[:-3] << 24 | padded[1:-2] << 16 | padded[2:-1] << 8 | padded[3:]

@@ -1,7 +1,7 @@
-"""NIST SPHERE files: their header, and their samples, plain or with embedded shorten compression.
+"""Read the header and samples of NIST SPHERE files, plain or with embedded shorten compression.
 
-Plain samples (linear or µ-law) are read by libsndfile, 16-bit samples compressed by shorten by FFmpeg,
-compressed µ-law by the program sph2pipe where it is installed, else by ours, which is slower.
+libsndfile reads plain samples (linear or µ-law), FFmpeg 16-bit samples compressed by shorten. Compressed
+µ-law is read by the program sph2pipe if it is installed, else by the slower `asr.data.shorten`.
 """
 
 import io
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import soundfile
-from lhotse import AudioSource, Recording
 from lhotse.audio.backend import AudioBackend
 from numpy.typing import NDArray
 
@@ -26,15 +25,15 @@ SUFFIXES = (".wv1", ".wv2", ".sph")
 
 @dataclass(frozen=True)
 class SphereHeader:
-    """What stands before the samples.
+    """Header of a SPHERE file.
 
     Attributes:
-        length: of the header in bytes.
-        samples: of each channel.
-        sample_rate: in Hz.
-        channels: interleaved.
-        sample_bytes: bytes of an uncompressed sample.
-        coding: `pcm`, `ulaw`, … without the compression.
+        length: length of the header in bytes.
+        samples: number of samples per channel.
+        sample_rate: sample rate in Hz.
+        channels: number of interleaved channels.
+        sample_bytes: size of an uncompressed sample in bytes.
+        coding: sample coding without the compression: `pcm`, `ulaw`, ….
         compression: e.g. `embedded-shorten-v2.00`; empty: none.
     """
 
@@ -48,12 +47,12 @@ class SphereHeader:
 
     @property
     def shortened(self) -> bool:
-        """Whether shorten compressed the samples."""
+        """Whether the samples are compressed by shorten."""
         return "shorten" in self.compression
 
 
 def is_sphere(path: str | Path) -> bool:
-    """Say whether a file begins as SPHERE files do."""
+    """Return whether a file starts with the magic number of SPHERE."""
     try:
         with open(path, "rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -64,11 +63,11 @@ def is_sphere(path: str | Path) -> bool:
 def read_header(path: str | Path) -> SphereHeader:
     """Read and check the header of a SPHERE file.
 
-    The samples are checked as far as that goes without decoding: uncompressed ones by the length of the
-    file, compressed ones by their first bytes.
+    Without decoding samples, the size of an uncompressed file and the first bytes of compressed samples
+    are checked too.
 
     Raises:
-        UserError: the file is missing, no SPHERE file, lacks a field, or is shorter than its header says.
+        UserError: the file is missing, is not SPHERE, lacks a field, or is shorter than its header states.
     """
     try:
         with open(path, "rb") as file:
@@ -97,21 +96,21 @@ def read_sphere(path: str | Path, start: int = 0, samples: int | None = None) ->
     """Read samples of all channels.
 
     Args:
-        path: a SPHERE file.
-        start: first sample.
-        samples: how many; None: to the end.
+        path: path of a SPHERE file.
+        start: index of the first sample.
+        samples: number of samples; None: to the end.
 
     Returns:
-        [channels, samples] float32 in −1 … 1: integers divided by 32768.
+        [channels, samples] float32 in −1 … 1: 16-bit integers divided by 32768.
 
     Raises:
-        UserError: the header is corrupt, the data truncated, or no decoder of this compression installed.
+        UserError: the header is corrupt, the data are truncated, or their coding is not supported.
     """
     header = read_header(path)
     wanted = header.samples - start if samples is None else samples
     if start < 0 or wanted < 0 or start + wanted > header.samples:
         raise UserError(
-            f"{path}: samples {start} to {start + wanted} are wanted, it has {header.samples} in each channel"
+            f"{path}: expected samples {start} to {start + wanted}, found {header.samples} in each channel"
         )
     if header.shortened:
         decoder = _decode_with_ffmpeg if header.coding == "pcm" else _decode_mulaw
@@ -120,37 +119,21 @@ def read_sphere(path: str | Path, start: int = 0, samples: int | None = None) ->
         audio = _read_with_libsndfile(path, start, wanted)
     if audio.shape != (header.channels, wanted):
         raise UserError(
-            f"{path}: expected {header.samples} samples in {header.channels} channel(s), the data end after "
-            f"{start + audio.shape[1]} (a truncated file?)"
+            f"{path}: expected {header.samples} samples in {header.channels} channel(s), "
+            f"the data end after {start + audio.shape[1]} (a truncated file?)"
         )
     return audio
 
 
-def sphere_recording(path: str | Path, name: str) -> Recording:
-    """Return lhotse's description of a SPHERE file from its header alone; nothing is decoded.
-
-    Raises:
-        UserError: see `read_header`.
-    """
-    header = read_header(path)
-    return Recording(
-        id=name,
-        sources=[AudioSource("file", list(range(header.channels)), str(path))],
-        sampling_rate=header.sample_rate,
-        num_samples=header.samples,
-        duration=header.samples / header.sample_rate,
-    )
-
-
 class SphereBackend(AudioBackend):
-    """What lhotse reads `.wv1`, `.wv2` and `.sph` files with."""
+    """Audio backend of lhotse for `.wv1`, `.wv2` and `.sph` files."""
 
     def handles_special_case(self, path_or_fd: Any) -> bool:
-        """Claim the files by their name."""
+        """Return whether the file name has a suffix of SPHERE."""
         return isinstance(path_or_fd, str | Path) and str(path_or_fd).lower().endswith(SUFFIXES)
 
     def is_applicable(self, path_or_fd: Any) -> bool:
-        """Refuse all others."""
+        """Return whether the file name has a suffix of SPHERE."""
         return self.handles_special_case(path_or_fd)
 
     def read_audio(
@@ -160,12 +143,12 @@ class SphereBackend(AudioBackend):
         duration: float | None = None,
         force_opus_sampling_rate: int | None = None,
     ) -> tuple[NDArray[np.float32], int]:
-        """Return [channels, samples] from `offset` on, `duration` seconds long, and the rate in Hz."""
+        """Return [channels, samples] from `offset` (s) on, `duration` seconds long, and the rate in Hz."""
         header = read_header(path_or_fd)
         start = round(offset * header.sample_rate)
         samples = None if duration is None else round(duration * header.sample_rate)
         if samples is not None and start + samples > header.samples >= start + samples - 1:
-            samples = header.samples - start  # times are rounded in manifests
+            samples = header.samples - start  # manifests contain rounded times
         return read_sphere(path_or_fd, start, samples), header.sample_rate
 
 
@@ -174,14 +157,14 @@ def _header_size(raw: bytes, path: str | Path) -> int:
         raise UserError(f"{path}: expected a SPHERE header (NIST_1A), found {raw[:8]!r}")
     size = raw[len(MAGIC) :].split(b"\n", 1)[0].strip()
     if not size.isdigit() or not 16 <= int(size) <= 1 << 20:
-        raise UserError(f"{path}: expected the length of the SPHERE header in line 2, found {size[:20]!r}")
+        raise UserError(f"{path}: expected the length of the SPHERE header on line 2, found {size[:20]!r}")
     return int(size)
 
 
 def _parse(raw: bytes, path: str | Path) -> SphereHeader:
     text, end, _ = raw.decode("latin-1").partition("\nend_head")
     if not end:
-        raise UserError(f"{path}: expected `end_head` at the end of the SPHERE header, found none in it")
+        raise UserError(f"{path}: expected `end_head` at the end of the SPHERE header, found none")
     fields: dict[str, str] = {}
     for line in text.split("\n")[2:]:
         name, _, typed = line.strip().partition(" ")
@@ -219,7 +202,7 @@ def _read_with_libsndfile(path: str | Path, start: int, samples: int) -> NDArray
 
 
 def _decode_with_ffmpeg(path: str | Path, header: SphereHeader, samples: int) -> NDArray[np.float32]:
-    """The first `samples` samples of each channel, fewer where the data end or break off before."""
+    """The first `samples` samples of each channel, or fewer if the data end or are damaged before."""
     import av
 
     blocks = []
@@ -232,17 +215,17 @@ def _decode_with_ffmpeg(path: str | Path, header: SphereHeader, samples: int) ->
                 if decoded >= samples:
                     break
     except (av.FFmpegError, IndexError):
-        pass  # what is missing is reported with its count
+        pass  # the caller reports the number of decoded samples
     if not blocks:
         return np.zeros((header.channels, 0), dtype=np.float32)
     return np.concatenate(blocks, axis=1)[:, :samples].astype(np.float32) / np.float32(32768)
 
 
 def _decode_mulaw(path: str | Path, header: SphereHeader, samples: int) -> NDArray[np.float32]:
-    """As `_decode_with_ffmpeg`, of µ-law."""
+    """The first `samples` samples of each channel of compressed µ-law, or fewer if the data end before."""
     if header.coding not in ("ulaw", "mu-law"):
         raise UserError(
-            f"{path}: expected samples to be pcm or ulaw, found {header.coding},{header.compression}"
+            f"{path}: expected samples coded as pcm or ulaw, found {header.coding},{header.compression}"
         )
     if (program := shutil.which("sph2pipe")) is not None:
         return _decode_with_sph2pipe(program, path, samples)

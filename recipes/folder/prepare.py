@@ -10,7 +10,9 @@ from pathlib import Path
 from asr.config import option
 from asr.errors import UserError
 from asr.preparation import Preparation, read_text
-from asr.preparation.own_data import SPLIT_NAMES, OwnDataOptions, Row, check_options, finish_rows
+from asr.preparation.own_data import OwnDataOptions, check_options, finish_rows
+from asr.preparation.rows import Row
+from asr.preparation.splits import SPLIT_NAMES
 
 from .tables import SUFFIXES, Entry, parse_columns, read_table
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from asr.config import option
 from asr.errors import UserError
 from asr.preparation import Preparation, read_lines
-from asr.preparation.own_data import OwnDataOptions, Row, check_options, finish_rows
+from asr.preparation.own_data import OwnDataOptions, check_options, finish_rows
+from asr.preparation.rows import Row
 
 READ = ("wav.scp", "segments", "text", "utt2spk")
 

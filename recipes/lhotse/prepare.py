@@ -11,7 +11,8 @@ from lhotse import CutSet, MonoCut, RecordingSet, SupervisionSet, load_manifest
 from asr.config import option
 from asr.errors import UserError
 from asr.preparation import Preparation
-from asr.preparation.own_data import OwnDataOptions, Row, check_options, finish_rows
+from asr.preparation.own_data import OwnDataOptions, check_options, finish_rows
+from asr.preparation.rows import Row
 
 SUFFIX = re.compile(r"\.(?:jsonl|json|yaml)(?:\.gz)?$")
 

@@ -9,7 +9,9 @@ from typing import Any
 from asr.config import option
 from asr.errors import UserError
 from asr.preparation import Preparation, read_lines
-from asr.preparation.own_data import SPLIT_NAMES, OwnDataOptions, Row, check_options, finish_rows
+from asr.preparation.own_data import OwnDataOptions, check_options, finish_rows
+from asr.preparation.rows import Row
+from asr.preparation.splits import SPLIT_NAMES
 
 SUFFIXES = (".json", ".jsonl")
 SPLITS = ["train", "dev", "test", *SPLIT_NAMES]

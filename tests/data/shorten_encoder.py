@@ -1,8 +1,8 @@
-"""Shorten (versions 1 and 2) and SPHERE, written by the tests to hold reading against known samples.
+"""Encoders for shorten (versions 1 and 2) and SPHERE, so that tests can read back known samples.
 
-Robinson, *Shorten: simple lossless and near-lossless waveform compression* (1994). Every function of the
-format that files of 16 bits or µ-law can hold is there: DIFF0 to DIFF3, QLPC, ZERO, BITSHIFT, BLOCKSIZE,
-VERBATIM, QUIT. Of µ-law, samples are the 8-bit codes.
+Robinson, *Shorten: simple lossless and near-lossless waveform compression* (1994). They write every
+function of the format that occurs in 16-bit and µ-law files: DIFF0 to DIFF3, QLPC, ZERO, BITSHIFT,
+BLOCKSIZE, VERBATIM, QUIT. µ-law samples are given as 8-bit codes.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ TYPES = {"ulaw_first": 0, "int16_hl": 3, "int16_lh": 5, "ulaw": 8}
 MINUS_ZERO = 0x7F
 MOST_MULAW_SHIFT = 12
 BLOCKSIZE = 256
-MEANS = 4  # blocks whose mean predicts the next one's offset
+MEANS = 4  # number of previous blocks whose means predict a block's offset
 QUIT, NEW_BLOCKSIZE, BITSHIFT, QLPC, ZERO, VERBATIM = 4, 5, 6, 7, 8, 9
-COMMAND, ENERGY, LPC_ORDER, LPC_COEFFICIENT, SHIFT = 2, 3, 2, 5, 2  # bits of the Rice code of each field
+COMMAND, ENERGY, LPC_ORDER, LPC_COEFFICIENT, SHIFT = 2, 3, 2, 5, 2  # low bits in the Rice code of each field
 
 
 class Bits:
-    """Rice codes, most significant bit first."""
+    """Writer of Rice codes, most significant bit first."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -41,7 +41,7 @@ class Bits:
 
     def packed(self) -> bytes:
         text = "".join(self.parts)
-        text += "0" * (-len(text) % 32)  # whole words, as shorten writes them
+        text += "0" * (-len(text) % 32)  # shorten writes whole 32-bit words
         return int(text, 2).to_bytes(len(text) // 8, "big")
 
 
@@ -54,7 +54,7 @@ def shorten(
     verbatim: bytes = b"",
     version: int = 2,
 ) -> bytes:
-    """Compress [samples] or [samples, channels]; `lpc`: order of linear prediction, used in odd blocks."""
+    """Compress [samples] or [samples, channels]; odd blocks use linear prediction of order `lpc`."""
     columns = samples.reshape(len(samples), -1).T.astype(np.int64)
     bits = Bits()
     for value in (TYPES[type], len(columns), BLOCKSIZE, lpc, means, 0):
@@ -75,7 +75,7 @@ def shorten(
             bits.number(size)
         wanted = _common_mulaw_shift(blocks, type) if "ulaw" in type else _common_shift(blocks)
         if wanted != shift:
-            # The history is kept in the units of the block that made it.
+            # Past samples stay in the units of the block that produced them.
             shift = wanted
             bits.unsigned(BITSHIFT, COMMAND)
             bits.unsigned(shift, SHIFT)
@@ -91,11 +91,11 @@ def shorten(
 
 @dataclass(frozen=True)
 class Rule:
-    """How a block is written.
+    """Parameters of a block.
 
     Attributes:
-        version: of the format; 2 rounds where 1 cuts off.
-        shift: lowest bits that are not stored.
+        version: format version; version 2 rounds, version 1 truncates.
+        shift: number of lowest bits that are not stored.
         lpc: order of linear prediction; 0: differences.
     """
 
@@ -103,15 +103,15 @@ class Rule:
     shift: int
     lpc: int
 
-    def half(self, of: int) -> int:
-        """What is added before a division by `of`."""
-        return of // 2 if self.version > 1 else 0
+    def rounding(self, divisor: int) -> int:
+        """Return the number added before a division."""
+        return divisor // 2 if self.version > 1 else 0
 
 
 def _write_block(bits: Bits, block: list[int], past: list[int], means_of: list[int], rule: Rule) -> None:
     offset = 0
     if means_of:
-        offset = _divided(sum(means_of) + rule.half(len(means_of)), len(means_of))
+        offset = _quotient(sum(means_of) + rule.rounding(len(means_of)), len(means_of))
         if rule.version > 1 and rule.shift:
             offset = offset >> (rule.shift - 1) >> 1
     if any(block):
@@ -136,7 +136,7 @@ def _write_block(bits: Bits, block: list[int], past: list[int], means_of: list[i
     else:
         bits.unsigned(ZERO, COMMAND)
     if means_of:
-        mean = _divided(sum(block) + rule.half(len(block)), len(block))
+        mean = _quotient(sum(block) + rule.rounding(len(block)), len(block))
         means_of[:] = [*means_of[1:], mean << rule.shift if rule.version > 1 else mean]
     past[:] = (past + block)[-len(past) :]
 
@@ -148,7 +148,7 @@ def _differences(joined: list[int], past: int, order: int, offset: int) -> list[
 
 
 def _predicted(joined: list[int], past: int, coefficients: list[int], offset: int, bias: int) -> list[int]:
-    """What linear prediction (coefficients in 32nds, rounded down) leaves."""
+    """The residual of linear prediction with coefficients in 32nds, rounded down."""
     centred = [value - offset for value in joined]
     return [
         centred[i] - ((bias + sum(c * centred[i - 1 - j] for j, c in enumerate(coefficients))) >> 5)
@@ -156,8 +156,8 @@ def _predicted(joined: list[int], past: int, coefficients: list[int], offset: in
     ]
 
 
-def _divided(value: int, by: int) -> int:
-    """C's division: towards zero."""
+def _quotient(value: int, by: int) -> int:
+    """Divide, rounding towards zero."""
     return value // by if value >= 0 else -(-value // by)
 
 
@@ -168,13 +168,17 @@ def _common_shift(blocks: NDArray[np.int64]) -> int:
 
 @cache
 def mulaw_numbers(shift: int, type: str) -> dict[int, int]:
-    """Number µ-law codes by amplitude: those that a shift leaves first, from zero on; then all others."""
+    """Number µ-law codes by amplitude: first the codes that a shift can represent, then all others."""
     numbers = {}
     for sign, negative in ((0x80, False), (0, True)):
         ordered = [sign | (~magnitude & 0x7F) for magnitude in range(128)]
-        left = [code for code in ordered if _is_left(code, shift) and not (negative and code == MINUS_ZERO)]
-        behind = [code for code in ordered if code not in left]
-        for number, code in enumerate(left + behind):
+        first = [
+            code
+            for code in ordered
+            if _is_representable(code, shift) and not (negative and code == MINUS_ZERO)
+        ]
+        others = [code for code in ordered if code not in first]
+        for number, code in enumerate(first + others):
             numbers[code] = -1 - number if negative else number
     if type == "ulaw":
         numbers = {code: number - (number < 0) for code, number in numbers.items()} | {MINUS_ZERO: -1}
@@ -182,21 +186,23 @@ def mulaw_numbers(shift: int, type: str) -> dict[int, int]:
 
 
 def _common_mulaw_shift(blocks: NDArray[np.int64], type: str) -> int:
-    """The highest shift that leaves all codes; minus zero has a number of its own in the later type."""
+    """The highest shift that can represent all codes; type `ulaw` has a separate number for minus zero."""
     codes = set(blocks.ravel().tolist()) - ({MINUS_ZERO} if type == "ulaw" else set())
     if type == "ulaw_first" and MINUS_ZERO in codes:
         return 0
-    shifts = (shift for shift in range(MOST_MULAW_SHIFT, 0, -1) if all(_is_left(c, shift) for c in codes))
+    shifts = (
+        shift for shift in range(MOST_MULAW_SHIFT, 0, -1) if all(_is_representable(c, shift) for c in codes)
+    )
     return next(shifts, 0)
 
 
 @cache
-def _is_left(code: int, shift: int) -> bool:
-    """Whether a multiple of 2^shift finest steps is among the amplitudes that become this code (G.711)."""
+def _is_representable(code: int, shift: int) -> bool:
+    """Whether a multiple of 2^shift finest steps is among the amplitudes with this code (G.711)."""
     segment, place = (~code >> 4) & 7, ~code & 15
     lowest = max(0, ((place + 16) << (segment + 3)) - 132)
     highest = ((place + 17) << (segment + 3)) - 133
-    if segment == 7 and place == 15:  # the loudest code takes all above; there is one more below zero
+    if segment == 7 and place == 15:  # the loudest code covers all higher amplitudes
         highest = 32768 if code < 0x80 else 32767
     step = 8 << shift
     return highest // step * step >= lowest
@@ -205,7 +211,7 @@ def _is_left(code: int, shift: int) -> bool:
 def sphere_header(
     samples: int, rate: int = 16000, channels: int = 1, coding: str = "pcm", width: int = 2, **more: str
 ) -> bytes:
-    """The 1,024 bytes before the samples."""
+    """Return a SPHERE header of 1,024 bytes."""
     fields = {
         "database_id": "-s4 mini",
         "sample_count": f"-i {samples}",
@@ -230,7 +236,7 @@ def write_sphere(
     lpc: int = 0,
     version: int = 2,
 ) -> None:
-    """Write 16-bit SPHERE, plain or with embedded shorten (version 1 as it was without means)."""
+    """Write 16-bit SPHERE, plain or with embedded shorten (version 1 without means)."""
     columns = samples.reshape(len(samples), -1)
     path.parent.mkdir(parents=True, exist_ok=True)
     if compressed:

@@ -1,4 +1,4 @@
-"""Utterances joined for training: a function of seed and epoch, nothing lost, texts in order."""
+"""Joined utterances depend on seed and epoch alone, lose nothing and keep texts in order."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from asr.errors import UserError
 DURATIONS_S = np.random.default_rng(0).uniform(1, 8, 500)
 
 
-def test_every_utterance_is_once_in_an_epoch_and_no_group_is_too_long() -> None:
+def test_every_utterance_occurs_once_per_epoch_and_groups_stay_within_the_limit() -> None:
     joined = Concatenation(DURATIONS_S, 20.0, seed=3)
     for epoch in range(3):
         groups = joined.groups(epoch)
@@ -25,7 +25,7 @@ def test_every_utterance_is_once_in_an_epoch_and_no_group_is_too_long() -> None:
         assert max(sizes) >= 4
 
 
-def test_groups_follow_from_seed_and_epoch() -> None:
+def test_groups_depend_on_seed_and_epoch_alone() -> None:
     first = Concatenation(DURATIONS_S, 20.0, seed=3).groups(5)
     again = Concatenation(DURATIONS_S, 20.0, seed=3)
     again.groups(1)
@@ -40,7 +40,7 @@ def test_an_utterance_longer_than_the_limit_stays_alone() -> None:
         Concatenation([1.0], -1, seed=0)
 
 
-def test_pauses_are_quiet_and_speech_is_untouched() -> None:
+def test_pauses_are_quiet_and_speech_is_unchanged() -> None:
     parts = [np.full(1000, 0.5, dtype=np.float32), np.full(700, -0.5, dtype=np.float32)]
     audio = join(parts, 8000, seed=0, epoch=1, group=(4, 2))
     assert audio.dtype == np.float32
@@ -67,7 +67,7 @@ def speech(trained: Path, tone_corpus: Path) -> SpeechData:
     )
 
 
-def test_batches_hold_joined_texts_and_go_on_after_an_interruption(speech: SpeechData) -> None:
+def test_batches_have_joined_texts_and_resume_after_an_interruption(speech: SpeechData) -> None:
     texts = {cut.id: cut.supervisions[0].text or "" for cut in speech.train_cuts}
     speech.batches = 2 * speech.epoch_batches(0)
     whole = list(speech.train_dataloader())
@@ -89,7 +89,7 @@ def test_batches_hold_joined_texts_and_go_on_after_an_interruption(speech: Speec
         assert resumed.audio.equal(batch.audio)
 
 
-def test_the_longest_training_audio_is_known(speech: SpeechData) -> None:
+def test_longest_training_audio_is_the_limit(speech: SpeechData) -> None:
     assert speech.longest_s == 5.0
     assert "joined up to 5 s" in speech.describe()
     assert int(speech.worst_batch().audio_lengths.max()) > 3 * 16000

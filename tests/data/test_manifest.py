@@ -22,7 +22,7 @@ def make_cut(folder, name="u1"):
 
 
 def write(folder, *changes):
-    """Save one cut per entry of `changes`, a function that spoils its dictionary or None."""
+    """Save one cut per entry of `changes`: a function that damages the cut's dictionary, or None."""
     entries = []
     for number, change in enumerate(changes, start=1):
         entry = make_cut(folder, f"u{number}").to_dict()
@@ -34,7 +34,7 @@ def write(folder, *changes):
     return path
 
 
-def test_round_trip_and_the_folder_may_move(folder, tmp_path):
+def test_round_trip_in_a_moved_folder(folder, tmp_path):
     save_cuts([make_cut(folder, "u1"), make_cut(folder, "u2")], folder / "x.cuts.jsonl.gz")
     line = gzip.decompress((folder / "x.cuts.jsonl.gz").read_bytes()).decode().splitlines()[0]
     assert json.loads(line)["recording"]["sources"][0]["source"] == "wav/a.wav"
@@ -58,7 +58,7 @@ def test_equal_cuts_give_equal_bytes(folder):
     assert (folder / "x.cuts.jsonl.gz").read_bytes() == (folder / "y.cuts.jsonl.gz").read_bytes()
 
 
-def test_interrupted_writing_leaves_the_old_manifest(folder):
+def test_interrupted_writing_keeps_the_old_manifest(folder):
     def fail():
         yield make_cut(folder, "u2")
         raise KeyboardInterrupt
@@ -98,7 +98,7 @@ def setter(*keys, value):
         (setter("type", value="MixedCut"), "expected a MonoCut"),
     ],
 )
-def test_what_is_wrong_is_named_with_manifest_and_utterance(folder, change, message):
+def test_errors_name_manifest_and_utterance(folder, change, message):
     (folder / "wav" / "empty.wav").touch()
     path = write(folder, None, change)
     with pytest.raises(UserError, match=message) as error:
@@ -109,12 +109,12 @@ def test_what_is_wrong_is_named_with_manifest_and_utterance(folder, change, mess
     assert "\n" not in str(error.value)
 
 
-def test_transcripts_may_be_absent_where_none_is_needed(folder):
+def test_transcripts_are_optional_without_require_text(folder):
     path = write(folder, setter("supervisions", 0, "text", value=None))
     assert len(load_cuts(path, require_text=False)) == 1
 
 
-def test_broken_files_are_named(folder):
+def test_errors_name_broken_files(folder):
     path = write(folder, *[None] * 50)
     whole = path.read_bytes()
     cases = {

@@ -28,7 +28,7 @@ def recognizer(trained: Path) -> Recognizer:
     return Recognizer.load(trained)
 
 
-def test_batches_hold_audio_and_targets_of_their_utterances(
+def test_batches_have_the_audio_and_targets_of_their_utterances(
     tone_corpus: Path, recognizer: Recognizer
 ) -> None:
     speech = data(tone_corpus, recognizer)
@@ -55,7 +55,7 @@ def test_the_worst_batch_is_the_largest(tone_corpus: Path, recognizer: Recognize
     assert size >= 0.9 * max(padded)
 
 
-def test_speed_is_a_function_of_seed_epoch_and_utterance(tone_corpus: Path, recognizer: Recognizer) -> None:
+def test_speed_depends_on_seed_epoch_and_utterance_alone(tone_corpus: Path, recognizer: Recognizer) -> None:
     config = DataConfig(train=[str(tone_corpus)], workers=0)
     lengths = []
     for workers in (0, 1):
@@ -90,15 +90,15 @@ def test_durations_outside_the_limits_are_left_out_and_listed(
         data(tone_corpus, recognizer, max_duration_s=0.2)
 
 
-def test_the_same_utterance_in_two_manifests_is_an_error(tone_corpus: Path, recognizer: Recognizer) -> None:
+def test_an_utterance_in_two_manifests_is_an_error(tone_corpus: Path, recognizer: Recognizer) -> None:
     with pytest.raises(UserError, match="utterance train-0 is in two manifests"):
         data(tone_corpus, recognizer, train=[str(tone_corpus), str(tone_corpus / "train.cuts.jsonl.gz")])
 
 
-def test_splits_lie_beside_a_training_manifest_that_is_named_as_a_file(
+def test_other_splits_are_found_beside_a_training_manifest_file(
     corpus_maker: Callable[..., Path], recognizer: Recognizer
 ) -> None:
-    """A recipe may train on one of several sets; its dev set was once taken to be that very file."""
+    """A recipe may train on one of several sets; the training file itself was mistaken for its dev set."""
     folder = corpus_maker(train=3)
     place = folder / "si84.cuts.jsonl.gz"
     (folder / "train.cuts.jsonl.gz").rename(place)

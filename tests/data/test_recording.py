@@ -1,4 +1,4 @@
-"""Recordings read in blocks are those read at once; damage is told in one line."""
+"""Recordings read in blocks equal recordings read whole; damage is reported in one line."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def noise(samples: int, channels: int = 1, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize(("rate", "wanted"), [(44100, 16000), (8000, 16000), (48000, 8000), (11025, 16000)])
 @pytest.mark.parametrize("block", [700, 5000, 100_000])
-def test_resampling_in_blocks_is_resampling_at_once(
+def test_resampling_in_blocks_equals_resampling_the_whole(
     rate: int, wanted: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recording, "BLOCK_S", 0.02)
@@ -33,7 +33,7 @@ def test_resampling_in_blocks_is_resampling_at_once(
     assert np.abs(found - expected).max() < 1e-6
 
 
-def test_a_coprime_rate_keeps_time() -> None:
+def test_resampling_from_a_coprime_rate_keeps_time() -> None:
     seconds = np.arange(44101 * 5) / 44101
     tone = np.sin(2 * np.pi * 440 * seconds).astype(np.float32)[None]
     found = np.concatenate(list(resampled(iter([tone]), 44101, 16000)), axis=1)[0]
@@ -76,7 +76,7 @@ def write_video(path: Path, sound: bool) -> None:
             container.mux(speech.encode(None))
 
 
-def test_a_video_gives_its_sound_under_any_name(tmp_path: Path) -> None:
+def test_a_video_s_audio_is_read_under_any_file_name(tmp_path: Path) -> None:
     video = tmp_path / "talk.mp4"
     write_video(video, sound=True)
     (audio,) = read_recording(video, 16000)
@@ -92,12 +92,12 @@ def test_a_video_gives_its_sound_under_any_name(tmp_path: Path) -> None:
         read_recording(silent, 16000)
 
 
-def test_what_is_no_audio_is_named(tmp_path: Path) -> None:
+def test_files_without_valid_audio_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "x.wav"
     with pytest.raises(UserError, match=r"x\.wav: no such file"):
         read_recording(path, 16000)
     path.touch()
-    with pytest.raises(UserError, match=r"x\.wav: an empty file"):
+    with pytest.raises(UserError, match=r"x\.wav: empty file"):
         read_recording(path, 16000)
     path.write_text("these are no samples")
     with pytest.raises(UserError, match=r"x\.wav: not a readable audio file"):
@@ -110,16 +110,16 @@ def test_what_is_no_audio_is_named(tmp_path: Path) -> None:
         read_recording(path, 16000)
 
 
-def test_clipping_and_a_missing_end_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_clipping_and_truncation_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "loud.wav"
     soundfile.write(path, np.clip(20 * noise(16000), -1, 1), 16000)
     read_recording(path, 16000)
     assert "loud.wav: clipped: " in caplog.text
-    assert "end is missing" not in caplog.text
+    assert "truncated" not in caplog.text
     path.write_bytes(path.read_bytes()[:20_000])
     (audio,) = read_recording(path, 16000)
     assert len(audio) == (20_000 - 44) // 2
-    assert "loud.wav: its end is missing: 20000 of 32044 bytes are there" in caplog.text
+    assert "loud.wav: truncated: found 20000 of 32044 bytes" in caplog.text
 
 
 def test_a_damaged_flac_is_read_up_to_the_damage(
@@ -137,7 +137,7 @@ def test_a_damaged_flac_is_read_up_to_the_damage(
     assert "x.flac: damaged after" in caplog.text
 
 
-def test_silence_is_told_from_quiet_speech() -> None:
+def test_silence_is_distinguished_from_quiet_speech() -> None:
     assert is_silent(np.zeros(100, dtype=np.float32))
     assert is_silent(1e-4 * noise(100)[:, 0])
     assert not is_silent(0.01 * noise(100)[:, 0])

@@ -22,12 +22,12 @@ def test_every_utterance_once_and_within_the_budget(frames: list[int], budget: i
         assert len(batch) == 1 or array[batch].max() * len(batch) <= budget
 
 
-def test_a_batch_takes_as_much_as_fits() -> None:
+def test_batches_are_filled_up_to_the_budget() -> None:
     batches = plan_by_length(np.full(10, 100), 300, np.arange(10))
     assert [len(batch) for batch in batches] == [3, 3, 3, 1]
 
 
-def test_length_order_wastes_little() -> None:
+def test_batches_of_similar_length_have_little_padding() -> None:
     frames = lengths(2000)
     batches = BatchStream(frames, 20000, 1).epoch(0)
     assert padding_share(frames, batches) < 0.12
@@ -35,7 +35,7 @@ def test_length_order_wastes_little() -> None:
     assert padding_share(frames, random) > 0.3
 
 
-def test_epochs_differ_and_repeat_from_the_seed() -> None:
+def test_epochs_differ_and_are_reproducible_from_the_seed() -> None:
     stream = BatchStream(lengths(100), 5000, 1, seed=3)
     first, again, second = ([batch.tolist() for batch in stream.epoch(i)] for i in (0, 0, 1))
     assert first == again
@@ -53,7 +53,7 @@ def test_ranks_share_every_epoch_evenly() -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_going_on_from_a_cursor_equals_never_having_stopped(ranks: int) -> None:
+def test_resuming_from_a_cursor_equals_an_uninterrupted_stream(ranks: int) -> None:
     frames = lengths(57)
     whole = list(BatchStream(frames, 4000, 70, seed=1, ranks=ranks, rank=ranks - 1))
     assert len(whole) == 70
@@ -64,7 +64,7 @@ def test_going_on_from_a_cursor_equals_never_having_stopped(ranks: int) -> None:
         assert rest == whole[done:]
 
 
-def test_going_on_plans_no_earlier_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_plans_no_previous_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     planned = []
     original = BatchStream.epoch
     monkeypatch.setattr(

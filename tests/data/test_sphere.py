@@ -12,13 +12,14 @@ from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts, save_cuts
 from asr.data.recording import read_recording
 from asr.data.shorten import decode, mulaw_codes
-from asr.data.sphere import is_sphere, read_header, read_sphere, sphere_recording
+from asr.data.sphere import is_sphere, read_header, read_sphere
 from asr.errors import UserError
+from asr.preparation import audio_facts, recording
 from tests.data.shorten_encoder import shorten, sphere_header, write_sphere
 
 
 def speechlike(samples: int, channels: int = 1, seed: int = 0) -> NDArray[np.int16]:
-    """Slow and fast noise of changing loudness: every order of difference is the best somewhere."""
+    """Slow and fast noise of varying loudness, so that every difference order is the best in some block."""
     random = np.random.default_rng(seed)
     slow = np.cumsum(random.standard_normal((samples, channels)), axis=0) * 50
     loudness = 3000 * np.abs(np.sin(np.arange(samples) / 900))[:, None]
@@ -32,7 +33,7 @@ def with_silence() -> NDArray[np.int16]:
 
 
 def coarse_in_the_middle() -> NDArray[np.int16]:
-    """Blocks whose lowest bits are zero, which shorten shifts out, between blocks where they aren't."""
+    """Blocks whose lowest bits are zero, which shorten shifts out, between ordinary blocks."""
     samples = speechlike(4096)
     samples[1024:2048] = samples[1024:2048] // 8 * 8
     return samples
@@ -63,7 +64,7 @@ def test_embedded_shorten_is_decoded_bit_for_bit(tmp_path: Path, name: str, vers
 
 
 def test_compression_saves_space(tmp_path: Path) -> None:
-    """Otherwise the encoder of the tests wouldn't use what shorten is made of."""
+    """The test encoder uses prediction and Rice codes rather than storing samples as they are."""
     time = np.arange(16000)
     samples = (3000 * np.sin(time / 20) + np.random.default_rng(0).integers(-8, 8, 16000)).astype("i2")
     assert len(shorten(samples)) < 0.5 * samples.nbytes
@@ -85,7 +86,7 @@ def test_big_endian_samples(tmp_path: Path) -> None:
 
 
 def test_two_channels_of_mu_law(tmp_path: Path) -> None:
-    """As on Switchboard's discs; G.711 gives 8-bit codes the values that libsndfile reads."""
+    """The layout of Switchboard's discs; libsndfile expands the 8-bit codes according to G.711."""
     codes = np.random.default_rng(0).integers(0, 256, (4000, 2)).astype(np.uint8)
     path = tmp_path / "sw02001.sph"
     path.write_bytes(sphere_header(4000, 8000, 2, "ulaw", 1) + codes.tobytes())
@@ -99,23 +100,23 @@ def test_a_cut_into_a_file_loads_its_own_samples(tmp_path: Path, compressed: boo
     samples = speechlike(16000, channels=2)
     path = tmp_path / f"a.{suffix}"
     write_sphere(path, samples, compressed=compressed)
-    recording = sphere_recording(path, "a")
-    assert (recording.num_samples, recording.sampling_rate, recording.channel_ids) == (16000, 16000, [0, 1])
+    source = recording("a", path, *audio_facts(path))
+    assert (source.num_samples, source.sampling_rate, source.channel_ids) == (16000, 16000, [0, 1])
     supervision = SupervisionSegment("a-1", "a", 0.0, 0.3, channel=1, text="x", speaker="a")
-    cut = MonoCut("a-1", 0.25, 0.3, 1, [supervision], recording=recording)
+    cut = MonoCut("a-1", 0.25, 0.3, 1, [supervision], recording=source)
     save_cuts([cut], tmp_path / "x.cuts.jsonl.gz")
     [loaded] = load_cuts(tmp_path / "x.cuts.jsonl.gz")
     np.testing.assert_array_equal(load_cut(loaded, 16000) * 32768, samples[4000:8800, 1])
 
 
-def test_a_file_of_a_user(tmp_path: Path) -> None:
+def test_a_recording_is_detected_by_its_content(tmp_path: Path) -> None:
     samples = speechlike(3000)
     write_sphere(tmp_path / "strange.name", samples, compressed=True)
     (found,) = read_recording(tmp_path / "strange.name", 16000)
     np.testing.assert_array_equal(found * 32768, samples[:, 0])
 
 
-def test_other_files_are_none(tmp_path: Path) -> None:
+def test_other_files_are_not_sphere(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", np.zeros(100), 16000)
     assert not is_sphere(tmp_path / "a.wav")
     assert not is_sphere(tmp_path / "missing.wav")
@@ -131,12 +132,12 @@ def test_truncated_shorten_data(tmp_path: Path, missing: float) -> None:
         read_sphere(path)
 
 
-def test_a_cut_of_truncated_data_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_cut_of_truncated_data_is_rejected_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "a.wv1"
     write_sphere(path, speechlike(9000), compressed=True)
-    recording = sphere_recording(path, "a")
+    source = recording("a", path, *audio_facts(path))
     path.write_bytes(path.read_bytes()[:3000])
-    cut = MonoCut("utt", 0.0, recording.duration, 0, [], recording=recording)
+    cut = MonoCut("utt", 0.0, source.duration, 0, [], recording=source)
     with pytest.raises(UserError, match=r"^utterance utt: .*a\.wv1: expected 9000 samples") as caught:
         load_cut(cut, 16000)
     assert "\n" not in str(caught.value)
@@ -169,28 +170,28 @@ GOOD = sphere_header(4)
         (sphere_header(4, coding="pcm,embedded-shorten-v2.00") + b"xxxx", "expected emb.* found b'xxxx'"),
     ],
 )
-def test_a_corrupt_header_is_named(tmp_path: Path, raw: bytes, message: str) -> None:
+def test_a_corrupt_header_is_reported(tmp_path: Path, raw: bytes, message: str) -> None:
     (tmp_path / "a.wv1").write_bytes(raw)
     with pytest.raises(UserError, match=rf"a\.wv1: {message}"):
         read_header(tmp_path / "a.wv1")
 
 
-def test_a_missing_file_and_samples_outside(tmp_path: Path) -> None:
+def test_a_missing_file_and_samples_out_of_range(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a\.wv1: expected a SPHERE file, found no such file"):
         read_header(tmp_path / "a.wv1")
     write_sphere(tmp_path / "a.wv1", speechlike(100))
-    with pytest.raises(UserError, match="samples 90 to 110 are wanted, it has 100"):
+    with pytest.raises(UserError, match="expected samples 90 to 110, found 100"):
         read_sphere(tmp_path / "a.wv1", 90, 20)
 
 
 def expanded(codes: NDArray[np.int_]) -> NDArray[np.int_]:
-    """The 16-bit samples of µ-law codes (G.711)."""
+    """Expand µ-law codes to 16-bit samples (G.711)."""
     exponent, mantissa = (~codes >> 4) & 7, ~codes & 15
     return np.where(codes & 0x80, 1, -1) * ((((mantissa << 3) + 132) << exponent) - 132)
 
 
 def telephone(samples: int, channels: int, seed: int = 0) -> NDArray[np.int_]:
-    """µ-law codes: speech that comes and goes, and the zeros of both signs that are silence."""
+    """µ-law codes of intermittent speech, with zeros of both signs as silence."""
     quiet = np.random.default_rng(seed).choice([0x7F, 0xFF, 0xFF], (samples, channels))
     loud = np.frombuffer(_mulaw(speechlike(samples, channels, seed)), dtype=np.uint8).reshape(samples, -1)
     return np.where((np.arange(samples) // 700 % 3 == 1)[:, None], quiet, loud).astype(np.int64)
@@ -203,7 +204,7 @@ def _mulaw(samples: NDArray[np.int16]) -> bytes:
 
 
 def coarse_codes() -> NDArray[np.int_]:
-    """Blocks of the codes that each shift leaves, in the middle of others."""
+    """For each shift, blocks of the codes it can represent, after blocks of other codes."""
     random = np.random.default_rng(3)
     blocks = [np.full(256, 0x7F), np.zeros(256, dtype=int), random.integers(0, 256, 256)]
     for shift in range(13):
@@ -239,8 +240,8 @@ def test_shortened_mu_law_is_decoded_bit_for_bit(
 
 @pytest.mark.parametrize("name", SIGNALS)
 @pytest.mark.parametrize(("version", "lpc"), [(2, 0), (2, 6), (1, 0), (1, 3)])
-def test_the_decoder_for_mu_law_agrees_on_16_bits(name: str, version: int, lpc: int) -> None:
-    """FFmpeg reads these: both decoders follow one format."""
+def test_our_decoder_reads_16_bit_samples(name: str, version: int, lpc: int) -> None:
+    """FFmpeg decodes the same data, so both decoders implement one format."""
     samples = SIGNALS[name]
     data = shorten(samples, lpc=lpc, version=version, means=4 if version > 1 else 0, verbatim=b"RIFF")
     np.testing.assert_array_equal(decode(data, len(samples), mulaw=False), samples.T)
@@ -249,7 +250,7 @@ def test_the_decoder_for_mu_law_agrees_on_16_bits(name: str, version: int, lpc: 
 @pytest.mark.parametrize(
     ("shift", "low", "high"),
     [
-        # Codes of the lowest numbers and of those around zero, as in the table that shorten comes with.
+        # Codes of the lowest numbers and of the numbers around zero, from the table in shorten's source.
         (0, [127, 0, 1, 2], [124, 125, 126, 255, 254, 253]),
         (1, [112, 114, 116, 118, 120, 122, 124, 126, 127, 0, 1], [121, 123, 125, 255, 253, 251]),
         (5, [49, 51, 53, 55, 57, 59, 61, 63, 64, 66, 67, 68, 70], [77, 83, 91, 103, 255, 231, 219, 211, 205]),
@@ -281,17 +282,21 @@ def test_truncated_mu_law(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missi
 @pytest.mark.parametrize(
     ("coding", "data", "message"),
     [
-        ("ulaw", shorten(speechlike(300)), "expected lossless µ-law compressed by shorten, found its type 5"),
+        (
+            "ulaw",
+            shorten(speechlike(300)),
+            "expected lossless µ-law compressed by shorten, found sample type 5",
+        ),
         ("ulaw", b"ajkg\7", "expected shorten of version 1 or 2, found b'ajkg.x07'"),
         ("ulaw", shorten(telephone(900, 1), type="ulaw")[:9] + bytes(range(200)), "expected .* shorten"),
         (
             "alaw",
             shorten(telephone(300, 1), type="ulaw"),
-            "expected samples to be pcm or ulaw, found alaw,embedded-shorten",
+            "expected samples coded as pcm or ulaw, found alaw,embedded-shorten",
         ),
     ],
 )
-def test_what_is_no_shortened_mu_law_is_named(
+def test_data_other_than_compressed_mu_law_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coding: str, data: bytes, message: str
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda program: None)
@@ -302,8 +307,10 @@ def test_what_is_no_shortened_mu_law_is_named(
     assert "\n" not in str(caught.value)
 
 
-def test_what_sph2pipe_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script stands for the program: it notes how it was called."""
+def test_output_of_sph2pipe_is_used_and_its_errors_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script replaces the program and records its arguments."""
     codes = np.random.default_rng(0).integers(0, 256, (600, 1))
     path = tmp_path / "a.sph"
     header = sphere_header(600, 8000, 1, "ulaw,embedded-shorten-v2.00", 1)

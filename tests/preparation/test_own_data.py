@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from asr import config
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
-from asr.preparation.shares import position, split_groups
-from asr.preparation.transcripts import normalise
+from asr.preparation.rows import normalise
+from asr.preparation.splits import position, split_groups
 from asr.text.files import read_lines, read_text
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes" / "README.md"
@@ -22,7 +22,7 @@ RECIPES = Path(__file__).resolve().parents[2] / "recipes" / "README.md"
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 999), unique=True, min_size=3, max_size=60), st.integers(0, 999))
-def test_groups_stay_in_their_split_when_others_come(numbers, further):
+def test_groups_keep_their_split_when_others_are_added(numbers, further):
     groups = [str(number) for number in numbers]
     before = split_groups(groups, 0.1, 0.2)
     assert set(before) == set(groups)
@@ -38,11 +38,11 @@ def test_groups_stay_in_their_split_when_others_come(numbers, further):
         assert {group: after[group] for group in groups} == natural
 
 
-def test_shares_are_met_and_positions_never_change():
+def test_shares_are_met_and_positions_are_fixed():
     splits = list(split_groups([str(number) for number in range(10000)], 0.1, 0.05).values())
     assert splits.count("test") / 10000 == pytest.approx(0.05, abs=0.01)
     assert splits.count("dev") / 10000 == pytest.approx(0.1, abs=0.01)
-    # Fixed values: a change of the rule would move utterances between training and test.
+    # Fixed values, because a changed rule would move utterances between training and test.
     assert [round(position(group), 4) for group in ("ann", "ben")] == [0.2874, 0.4024]
     assert set(split_groups(["a", "b", "c"], 0, 0).values()) == {"train"}
 
@@ -63,7 +63,7 @@ def test_text_rules(rule, text):
 
 @settings(max_examples=50, deadline=None)
 @given(st.text())
-def test_normalising_twice_changes_nothing(text):
+def test_normalisation_is_idempotent(text):
     for rule in ("none", "words"):
         once = normalise(text, rule)
         assert normalise(once, rule) == once
@@ -94,7 +94,7 @@ def test_text_files(tmp_path):
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    """The recipe that recipes/README.md shows, as a module, and its corpus."""
+    """The recipe in recipes/README.md, imported as a module, and a corpus for it."""
     [source] = re.findall(r"^```python\n(.*?)^```$", RECIPES.read_text(), flags=re.S | re.M)
     (tmp_path / "toy_recipe.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))

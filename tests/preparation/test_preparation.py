@@ -36,7 +36,7 @@ def wav(tmp_path):
 
 @pytest.fixture
 def start(tmp_path):
-    """Begin a preparation; what it prints is in `.console.export_text()`."""
+    """Return a function that starts a preparation; `.console.export_text()` returns its output."""
 
     def begin(**options):
         console = Console(record=True, width=300)
@@ -49,11 +49,11 @@ def cut(wav, name="u1", text="go on", speaker="ann", **place):
     return utterance_cut(name, recording("a", wav, 16000, 16000), text, speaker, **place)
 
 
-def everything(folder):
+def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_it_writes_manifests_lexicon_texts_lists_card_and_summary(start, wav, tmp_path):
+def test_finish_writes_all_outputs_and_a_summary(start, wav, tmp_path):
     run = start(flavour="salt")
     run.drop("u9", "too short", "go")
     run.finish(
@@ -64,7 +64,7 @@ def test_it_writes_manifests_lexicon_texts_lists_card_and_summary(start, wav, tm
         notes={"Licence": "Free."},
     )
     folder = tmp_path / "data"
-    assert sorted(everything(folder)) == [
+    assert sorted(contents(folder)) == [
         "README.md",
         "dev.cuts.jsonl.gz",
         "excluded.tsv",
@@ -96,19 +96,19 @@ def test_it_writes_manifests_lexicon_texts_lists_card_and_summary(start, wav, tm
     assert "1 × too short" in printed
 
 
-def test_the_same_again_is_nothing_to_do_and_the_same_bytes(start, wav, tmp_path):
+def test_preparing_again_is_skipped_or_gives_the_same_bytes(start, wav, tmp_path):
     for _ in range(2):
         run = start()
         run.finish({"train": [cut(wav)]}, sources=[wav.parent])
-        first = everything(tmp_path / "data")
-    assert everything(tmp_path / "data") == first
+        first = contents(tmp_path / "data")
+    assert contents(tmp_path / "data") == first
     again = start()
     assert again.is_done([wav.parent])
     assert "nothing to do" in again.console.export_text()
 
 
 @pytest.mark.parametrize("change", ["options", "corpus", "manifest", "sources"])
-def test_what_changed_is_prepared_again(start, wav, tmp_path, change):
+def test_changed_options_sources_or_outputs_are_prepared_again(start, wav, tmp_path, change):
     start().finish({"train": [cut(wav)]}, sources=[wav.parent])
     options = {"flavour": "salt"} if change == "options" else {}
     if change == "corpus":
@@ -118,19 +118,19 @@ def test_what_changed_is_prepared_again(start, wav, tmp_path, change):
     assert not start(**options).is_done([wav] if change == "sources" else [wav.parent])
 
 
-def test_what_an_earlier_run_wrote_goes_and_other_files_stay(start, wav, tmp_path):
+def test_outputs_of_a_previous_run_are_removed_and_other_files_kept(start, wav, tmp_path):
     start().finish({"train": [cut(wav)], "old": [cut(wav)]}, lexicon=LEXICON)
     (tmp_path / "data/lm").mkdir()
     (tmp_path / "data/lm/own.txt").touch()
     start().finish({"train": [cut(wav)]})
-    names = sorted(everything(tmp_path / "data"))
+    names = sorted(contents(tmp_path / "data"))
     assert names == ["README.md", "excluded.tsv", "lm/own.txt", "preparation.json", "train.cuts.jsonl.gz"]
 
 
-def test_a_text_that_is_no_data_card_is_not_overwritten(start, tmp_path):
+def test_a_readme_that_is_not_a_data_card_is_not_overwritten(start, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/README.md").write_text("My thesis\n")
-    with pytest.raises(UserError, match=r"data/README.md: expected none.*folder=…"):
+    with pytest.raises(UserError, match=r"data/README.md: expected a data card or no file.*folder=…"):
         start()
 
 
@@ -144,13 +144,13 @@ def test_a_text_that_is_no_data_card_is_not_overwritten(start, tmp_path):
         (lambda wav: [], "split train: expected utterances, found none"),
     ],
 )
-def test_bad_cuts_are_refused_and_leave_what_was_there(start, wav, tmp_path, spoil, message):
+def test_bad_cuts_are_rejected_and_existing_output_is_kept(start, wav, tmp_path, spoil, message):
     start().finish({"train": [cut(wav)]})
-    before = everything(tmp_path / "data")
+    before = contents(tmp_path / "data")
     run = start()
     with pytest.raises(UserError, match=message) as error:
         run.finish({"train": spoil(wav), "dev": [cut(wav)]}, lexicon=LEXICON)
-    after = everything(tmp_path / "data")
+    after = contents(tmp_path / "data")
     after.pop("problems.tsv", None)
     assert after == before
     assert "allow_partial=true" in str(error.value)
@@ -174,7 +174,7 @@ def test_several_problems_are_shown_counted_and_listed(start, tmp_path):
     assert len(listed) == 14
 
 
-def test_allow_partial_goes_on_and_lists(start, wav, tmp_path):
+def test_allow_partial_skips_and_lists_problems(start, wav, tmp_path):
     run = start(allow_partial=True)
     run.expect("index", 3, 2)
     run.check()
@@ -192,7 +192,7 @@ SENTENCES = ["go on and on", "an odd end", "no gain", "<NOISE> on and off", "a g
 
 
 @pytest.mark.parametrize("lexicon", [LEXICON, None])
-def test_tokenizers_are_those_that_a_training_would_make(start, wav, tmp_path, lexicon):
+def test_tokenizers_equal_those_built_for_training(start, wav, tmp_path, lexicon):
     run = start(tokenizers=["phone", "character", "sentencepiece-14", "sentencepiece-9000"])
     cuts = [cut(wav, f"u{i}", text) for i, text in enumerate(SENTENCES)]
     run.finish({"si": cuts, "dev": [cut(wav, text="quiz")]}, lexicon=lexicon, train="si")
@@ -218,7 +218,7 @@ def test_tokenizers_are_those_that_a_training_would_make(start, wav, tmp_path, l
     assert "no tokenizer sentencepiece-9000: pieces=9000" in printed
 
 
-def test_other_tokenizers_replace_those_of_before(start, wav, tmp_path):
+def test_requested_tokenizers_replace_previous_ones(start, wav, tmp_path):
     start(tokenizers=["character"]).finish({"train": [cut(wav)]}, sources=[wav])
     again = start(tokenizers=["phone"])
     assert not again.is_done([wav])
@@ -238,7 +238,7 @@ def test_other_tokenizers_replace_those_of_before(start, wav, tmp_path):
         ("phone-40", "expected phone, found phone-40"),
     ],
 )
-def test_an_unknown_tokenizer_is_refused_before_any_work(start, name, message):
+def test_an_unknown_tokenizer_is_rejected_before_any_work(start, name, message):
     with pytest.raises(UserError, match=message):
         start(tokenizers=["phone", name])
 
@@ -250,14 +250,14 @@ def double(number):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_map_keeps_the_order_and_collects_the_errors_of_items(tmp_path, workers):
+def test_map_keeps_the_order_and_collects_errors(tmp_path, workers):
     run = Preparation("toy", tmp_path, Options(workers=workers), console=Console(quiet=True))
     results = run.map(double, range(400), "doubling")
     assert results == [None if n == 13 else (n, 2 * n) for n in range(400)]
     assert run.problems == ["13: unlucky"]
 
 
-def test_an_interrupted_map_goes_on_where_it_was(start, wav, tmp_path):
+def test_an_interrupted_map_resumes(start, wav, tmp_path):
     calls = []
 
     def work(number):
@@ -271,12 +271,12 @@ def test_an_interrupted_map_goes_on_where_it_was(start, wav, tmp_path):
     run = start()
     assert run.map(work, [1, 2, 3, 4, 5], "work", key=str) == [[n, {"text": "ä"}] for n in range(1, 6)]
     assert calls == [1, 2, 3, 4, 4, 5]
-    assert "work: 3 of 5 are there from an earlier run" in run.console.export_text()
+    assert "work: reusing 3 of 5 results from an interrupted run" in run.console.export_text()
     run.finish({"train": [cut(wav)]})
     assert not (tmp_path / "data/.unfinished").exists()
 
 
-def test_a_file_s_state_changes_with_its_length_and_its_time(tmp_path):
+def test_file_state_changes_with_size_and_modification_time(tmp_path):
     path, link = tmp_path / "a.txt", tmp_path / "link"
     path.write_text("a")
     os.utime(path, ns=(0, 0))
@@ -291,7 +291,7 @@ def test_a_file_s_state_changes_with_its_length_and_its_time(tmp_path):
     assert file_state(link) == str(link)
 
 
-def test_a_torn_journal_loses_its_last_line_only(start, tmp_path):
+def test_a_truncated_journal_loses_only_its_last_line(start, tmp_path):
     calls = []
 
     def work(number):
@@ -305,8 +305,8 @@ def test_a_torn_journal_loses_its_last_line_only(start, tmp_path):
     assert calls == [1, 2, 3, 3]
 
 
-def test_manifests_are_lhotse_s_own_format(start, wav, tmp_path):
-    """The fast writer and `MonoCut.to_dict` agree to the byte, custom fields included."""
+def test_manifests_equal_lhotse_serialisation(start, wav, tmp_path):
+    """The fast writer and `MonoCut.to_dict` give the same bytes, custom fields included."""
     plain, shared = cut(wav), recording("a", wav, 16000, 16000, channels=2)
     rich = cut(wav, "u2")
     rich.supervisions[0].custom = {"dialect": "north"}

@@ -110,7 +110,7 @@ def test_segments_of_a_long_recording_and_a_chosen_channel(tmp_path):
     }
     samples, _ = soundfile.read(tmp_path / "audio" / "call.wav")
     np.testing.assert_allclose(cuts["second"].load_audio()[0], samples[8000:40000, 1], atol=1e-4)
-    assert "1 ended up to 0.1 s behind" in (tmp_path / "data" / "README.md").read_text()
+    assert "1 ended up to 0.1 s after" in (tmp_path / "data" / "README.md").read_text()
 
 
 def test_a_text_file_beside_each_recording(audio, tmp_path):

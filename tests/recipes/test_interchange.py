@@ -96,7 +96,7 @@ def test_kaldi_needs_the_speaker_as_prefix_and_no_spaces(prepared, tmp_path):
     FORMATS["kaldi"](CutSet.from_cuts(cuts), tmp_path, "dev")
     assert (tmp_path / "dev" / "utt2spk").read_text() == "ben-ben-1 ben\nben-ben-2 ben\nzoe-ben-0 zoe\n"
     cuts[0].supervisions[0].speaker = "zo e"
-    with pytest.raises(UserError, match="utterance ben-0: Kaldi's ids have no spaces, found 'zo e'"):
+    with pytest.raises(UserError, match="utterance ben-0: Kaldi ids must not contain spaces, found 'zo e'"):
         FORMATS["kaldi"](CutSet.from_cuts(cuts), tmp_path, "dev")
 
 
@@ -104,7 +104,7 @@ def test_nemo_cannot_name_a_channel(tmp_path):
     wav = write_wav(tmp_path / "two.wav", channels=2)
     cut = utterance_cut("u", recording("r", wav, 2 * RATE, RATE, 2), "go", "ann")
     with pytest.raises(
-        UserError, match=r"utterance u: NeMo's manifests name no channel, found 2 in .*two\.wav"
+        UserError, match=r"utterance u: NeMo manifests need one-channel audio, found 2 channels in .*two\.wav"
     ):
         FORMATS["nemo"](CutSet.from_cuts([cut]), tmp_path, "train")
 

@@ -288,7 +288,7 @@ def test_an_archive_of_another_checksum_is_refused_and_removed(mirror, tmp_path)
 
 def test_a_server_that_fails_is_named(mirror, tmp_path):
     address, _, _ = mirror
-    with pytest.raises(UserError, match=r"train-clean-5\.tar\.gz: the download failed .*goes on"):
+    with pytest.raises(UserError, match=r"train-clean-5\.tar\.gz: the download failed .*to resume it"):
         prepare("", tmp_path / "data", download=True, mirror=address + "/nowhere")
 
 

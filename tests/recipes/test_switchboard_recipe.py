@@ -310,7 +310,7 @@ def test_a_killed_preparation_goes_on_where_it_was(miniature, prepared, tmp_path
     read = note_calls(monkeypatch, "read_transcript")
     run(miniature, tmp_path / "out")
     assert len(read) == 4
-    assert "reading transcripts: 2 of 6 are there from an earlier run" in capsys.readouterr().out
+    assert "reading transcripts: reusing 2 of 6 results from an interrupted run" in capsys.readouterr().out
     assert contents(tmp_path / "out") == contents(prepared)
 
 

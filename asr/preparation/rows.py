@@ -1,0 +1,142 @@
+"""Utterances of your own data: transcripts normalised, segments checked against their audio."""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from asr.errors import UserError, did_you_mean
+from asr.preparation.cuts import audio_facts
+from asr.preparation.fingerprint import file_state
+from asr.preparation.run import Preparation
+
+# Segment times are often rounded: a segment may end this much after its recording and is then shortened.
+ROUNDING_S = 0.1
+TEXT_RULES = {
+    "none": "nothing else is changed",
+    "lower": "lower-cased",
+    "words": "lower-cased, punctuation removed except apostrophes and hyphens within words",
+}
+# Letters, marks and digits, with apostrophes and hyphens inside; or a tag such as <NOISE>.
+_WORD = re.compile(r"<\w+>|[^\W_]+(?:['-][^\W_]+)*", re.UNICODE)
+_APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "‑": "-", "‐": "-"})
+
+
+@dataclass(frozen=True)
+class Row:
+    """An utterance as the data describes it.
+
+    Attributes:
+        name: utterance id.
+        audio: path of the audio file.
+        text: transcript as written.
+        where: file and line of the description, for messages.
+        speaker: speaker id; empty: the utterance id.
+        split: name of the split; empty: to be chosen.
+        start_s: start time in the file.
+        duration_s: duration; None: to the end of the file.
+        channel: channel of the file; None: the file must have one channel.
+        recording: recording id; empty: derived from the file name.
+    """
+
+    name: str
+    audio: str
+    text: str
+    where: str
+    speaker: str = ""
+    split: str = ""
+    start_s: float = 0.0
+    duration_s: float | None = None
+    channel: int | None = None
+    recording: str = ""
+
+
+def check_rule(rule: str) -> None:
+    """Raise a `UserError` if the text rule is unknown."""
+    if rule not in TEXT_RULES:
+        raise UserError(f"text={rule}: unknown rule{did_you_mean(rule, list(TEXT_RULES))}")
+
+
+def normalise(text: str, rule: str) -> str:
+    """Return a transcript in Unicode's composed form (NFC), with one space between words.
+
+    Args:
+        text: transcript as written.
+        rule: `none`, `lower` (lower-case except tags such as `<NOISE>`) or `words` (also no punctuation).
+
+    >>> normalise("It’s  “well-known”, isn't it? <NOISE>", "words")
+    "it's well-known isn't it <NOISE>"
+    """
+    text = " ".join(unicodedata.normalize("NFC", text).split())
+    if rule == "none":
+        return text
+    if rule == "words":
+        marks = unicodedata.normalize("NFC", text.translate(_APOSTROPHES))
+        return " ".join(_lower(word) for word in _WORD.findall(marks))
+    return " ".join(_lower(word) for word in text.split())
+
+
+def _lower(word: str) -> str:
+    return word if re.fullmatch(r"<\w+>", word) else word.lower()
+
+
+def normalised_rows(rows: Sequence[Row], preparation: Preparation, rule: str) -> Iterator[Row]:
+    """Yield the rows with normalised text and a speaker; duplicate ids and empty transcripts are problems."""
+    first: dict[str, str] = {}
+    for row in rows:
+        if row.name in first:
+            preparation.problem(
+                f"{row.where}: expected ids to be distinct, found {row.name} again (first: {first[row.name]})"
+            )
+            continue
+        first[row.name] = row.where
+        if not row.text.strip():
+            preparation.problem(f"{row.where}: expected a transcript of {row.name}, found none")
+            continue
+        text = normalise(row.text, rule)
+        if not text:
+            preparation.drop(row.name, f"no words left by text={rule}", row.text)
+            continue
+        yield replace(row, text=text, speaker=row.speaker or row.name)
+
+
+def audio_facts_by_path(rows: Sequence[Row], preparation: Preparation) -> dict[str, Sequence[int]]:
+    """Return (samples, sample rate, channels) by path; unreadable files are problems and left out."""
+    paths = sorted({row.audio for row in rows})
+    found = preparation.map(audio_facts, paths, "reading audio headers", key=file_state)
+    return {path: facts for path, facts in zip(paths, found, strict=True) if facts is not None}
+
+
+def fitted_row(row: Row, facts: dict[str, Sequence[int]], preparation: Preparation) -> Row | None:
+    """Return the row with a channel and a duration that lie within its file; else record a problem.
+
+    Args:
+        row: the row.
+        facts: (samples, sample rate, channels) by path; a row whose file is absent is left out.
+        preparation: receives the problems.
+    """
+    if row.audio not in facts:
+        return None
+    samples, rate, channels = facts[row.audio]
+    length_s = samples / rate
+    if row.channel is None and channels > 1:
+        preparation.problem(
+            f"{row.where}: {row.audio} has {channels} channels: expected one, or a channel for {row.name}"
+        )
+        return None
+    if row.channel is not None and not 0 <= row.channel < channels:
+        preparation.problem(
+            f"{row.where}: expected a channel from 0 to {channels - 1} of {row.audio}, found {row.channel}"
+        )
+        return None
+    end_s = length_s if row.duration_s is None else row.start_s + row.duration_s
+    if not 0 <= row.start_s < end_s or end_s > length_s + ROUNDING_S:
+        preparation.problem(
+            f"{row.where}: expected {row.name} to lie within the {length_s:.3f} s of {row.audio}, "
+            f"found {row.start_s:.3f} s to {end_s:.3f} s"
+        )
+        return None
+    whole = row.start_s == 0 and end_s >= length_s
+    end_s = min(end_s, length_s)
+    duration_s = length_s if whole else round(end_s - row.start_s, 9)
+    return replace(row, duration_s=duration_s, channel=row.channel or 0)

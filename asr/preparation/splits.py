@@ -1,0 +1,109 @@
+"""Splits of your own data: named by the data, or held out by hashes of speakers or sentences."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+
+from asr.errors import UserError
+from asr.preparation.rows import Row
+
+SPLIT_NAMES = {
+    "training": "train",
+    "valid": "dev",
+    "validation": "dev",
+    "development": "dev",
+    "val": "dev",
+    "eval": "test",
+    "evaluation": "test",
+    "testing": "test",
+}
+HOLD_OUT = ["auto", "speaker", "text"]
+# With fewer speakers than this, `auto` holds out sentences.
+SPEAKERS_TO_HOLD_OUT = 10
+
+
+def split_rows(
+    rows: list[Row], hold_out: str, dev_share: float, test_share: float
+) -> tuple[str, dict[str, list[Row]]]:
+    """Return a sentence on how the rows were split, for the data card, and the rows by split.
+
+    Splits named by the data are kept. A missing dev split is held out from train; without any names, dev
+    and test are held out.
+
+    Args:
+        rows: rows with text and speaker.
+        hold_out: one of `HOLD_OUT`.
+        dev_share: share of groups held out for dev, 0 … 1.
+        test_share: share of groups held out for test, 0 … 1.
+
+    Raises:
+        UserError: only some rows name a split, or none names train.
+    """
+    named = Counter(_split_name(row.split) for row in rows)
+    if named[""] not in (0, len(rows)):
+        row = next(row for row in rows if not row.split)
+        raise UserError(
+            f"{row.where}: expected a split for {row.name}, because other utterances have one; found none"
+        )
+    pool = "train" if not named[""] else ""
+    if pool and not named["train"]:
+        raise UserError(f"{rows[0].where}: expected a train split, found only {', '.join(sorted(named))}")
+    splits: dict[str, list[Row]] = {"train": [], "dev": [], "test": []}
+    for row in rows:
+        splits.setdefault(_split_name(row.split), []).append(row)
+    if pool and named["dev"]:
+        return "As named by the data.", {name: members for name, members in splits.items() if members}
+    candidates = splits.pop(pool)
+    splits["train"] = []
+    speakers = {row.speaker for row in candidates}
+    by_speaker = hold_out == "speaker" or (
+        hold_out == "auto" and SPEAKERS_TO_HOLD_OUT <= len(speakers) < len(candidates)
+    )
+    groups = [row.speaker if by_speaker else row.text for row in candidates]
+    chosen = split_groups(groups, dev_share, 0.0 if pool else test_share)
+    for row, group in zip(candidates, groups, strict=True):
+        splits[chosen[group]].append(row)
+    kind = "speakers" if by_speaker else "sentences (identical ones together)"
+    how = f"Held out by hash as whole {kind}: {dev_share:g} for dev"
+    how += "; other splits as named by the data." if pool else f", {test_share:g} for test."
+    first = ["train", "dev", "test"]
+    order = first + [name for name in splits if name not in first]
+    return how, {name: splits[name] for name in order if splits[name] or name == "train"}
+
+
+def _split_name(written: str) -> str:
+    return SPLIT_NAMES.get(written.strip().lower(), written.strip())
+
+
+def split_groups(groups: Sequence[str], dev_share: float, test_share: float) -> dict[str, str]:
+    """Return the split of each group.
+
+    Each group's hash decides, so that groups keep their split when data is added. With few groups, chance
+    may leave dev or test empty or give it more than twice its share; the groups with the nearest hashes
+    then correct it.
+
+    Args:
+        groups: speakers or sentences, never divided between splits.
+        dev_share: share of groups for dev, 0 … 1.
+        test_share: share of groups for test, 0 … 1.
+    """
+    ordered = sorted(set(groups), key=position)
+    below = [
+        sum(position(group) < limit for group in ordered) for limit in (test_share, test_share + dev_share)
+    ]
+    tested = _within_reason(below[0], test_share * len(ordered))
+    developed = tested + _within_reason(below[1] - tested, dev_share * len(ordered))
+    return {
+        group: "test" if rank < tested else "dev" if rank < developed else "train"
+        for rank, group in enumerate(ordered)
+    }
+
+
+def position(group: str) -> float:
+    """Return a group's position in 0 … 1, derived from its hash alone."""
+    return int(hashlib.sha256(group.encode()).hexdigest()[:13], 16) / 16**13
+
+
+def _within_reason(count: int, expected: float) -> int:
+    """Limit a count to 1 … 2 × expected; 0 if 0 is expected."""
+    return min(max(count, 1), max(round(2 * expected), 1)) if expected else 0
