@@ -168,7 +168,7 @@ def test_a_kaldi_directory_without_segments_and_speakers(tmp_path):
     ("changes", "message"),
     [
         ({"wav.scp": "r1 sph2pipe -f wav r1.sph |\nr2 {wav}/r2.wav\n"}, r"wav\.scp:1: .* pipes are not run"),
-        ({"wav.scp": "r1 raw.ark:123\nr2 {wav}/r2.wav\n"}, r"wav\.scp:1: .* a place in an archive"),
+        ({"wav.scp": "r1 raw.ark:123\nr2 {wav}/r2.wav\n"}, r"wav\.scp:1: .* the archive offset"),
         ({"wav.scp": "r1\nr2 {wav}/r2.wav\n"}, r"wav\.scp:1: expected the audio file of r1, found none"),
         ({"wav.scp": "r1 {wav}/no.wav\nr2 {wav}/r2.wav\n"}, r"no\.wav: expected an audio file, found none"),
         ({"wav.scp": "r1 {wav}/r1.wav\n"}, r"segments:3: expected the recording r2 in .*wav\.scp"),
@@ -212,7 +212,7 @@ def test_nemo_lines(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('[\n {"audio_filepath": "a.wav"}\n]', r"m\.json:1: .*an object on each line"),
+        ('[\n {"audio_filepath": "a.wav"}\n]', r"m\.json:1: .*one object per line"),
         ('{"text": "x"}', r"m\.json:1: expected an object with audio_filepath"),
         ('{"audio_filepath": "a.wav"}', r"m\.json:1: expected a transcript of a, found none"),
         ('{"audio_filepath": "a.wav", "text_filepath": "a.txt"}', "expected the transcript as text"),
@@ -247,7 +247,7 @@ def test_pairs_of_lhotse_s_manifests(prepared, tmp_path):
 def test_lhotse_cuts_that_cannot_be_read_as_they_are(prepared, tmp_path):
     cuts = load_cuts(prepared / "train.cuts.jsonl.gz")
     for changed, message in [
-        (cuts.perturb_speed(1.1), "expected audio in a file as it is, found a file with transforms"),
+        (cuts.perturb_speed(1.1), "expected unmodified audio in a file, found a file with transforms"),
         (cuts.pad(3.0), "expected a MonoCut with a recording, found MixedCut"),
         ([cut.drop_supervisions() for cut in cuts], "expected a supervision, found none"),
     ]:
@@ -255,7 +255,7 @@ def test_lhotse_cuts_that_cannot_be_read_as_they_are(prepared, tmp_path):
         with pytest.raises(UserError, match=message):
             prepare("lhotse", tmp_path, source=str(tmp_path / "x_cuts_train.jsonl.gz"))
     (tmp_path / "x_cuts_train.jsonl.gz").write_bytes(b"no gzip")
-    with pytest.raises(UserError, match="expected a manifest of lhotse, found one that can't be read"):
+    with pytest.raises(UserError, match="expected a lhotse manifest, found one that can't be read"):
         prepare("lhotse", tmp_path, source=str(tmp_path / "x_cuts_train.jsonl.gz"))
 
 

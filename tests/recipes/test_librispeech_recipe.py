@@ -147,12 +147,12 @@ def test_a_wrong_folder_is_told_by_what_it_is(corpus, tmp_path):
     for folder, message in cases.items():
         with pytest.raises(UserError, match=message):
             prepare(folder, tmp_path / "data")
-    with pytest.raises(UserError, match="found dev-clean-2, train-clean-5; choose by subset="):
+    with pytest.raises(UserError, match="found dev-clean-2, train-clean-5; select them with subset="):
         prepare(corpus, tmp_path / "data", subset="960")
     packed = tmp_path / "packed"
     packed.mkdir()
     (packed / "train-clean-5.tar.gz").touch()
-    with pytest.raises(UserError, match=r"to be unpacked first: train-clean-5\.tar\.gz"):
+    with pytest.raises(UserError, match=r"unpack them first: train-clean-5\.tar\.gz"):
         prepare(packed, tmp_path / "data")
 
 
@@ -177,7 +177,7 @@ def edit(path, change):
         ),
         (
             lambda c: edit(c / "19-198.trans.txt", lambda t: b"".join(t.splitlines(True)[:-1])),
-            r"19-198-0003\.flac: expected a transcript of it in 19-198\.trans\.txt",
+            r"19-198-0003\.flac: expected its transcript in 19-198\.trans\.txt",
         ),
         (
             lambda c: edit(c / "19-198.trans.txt", lambda t: t.replace(b"SEA OF", b"S\xc9A OF")),
@@ -199,7 +199,7 @@ def edit(path, change):
             lambda c: soundfile.write(c / "19-198-0000.flac", np.zeros((800, 2)), 8000),
             r"19-198-0000\.flac: expected 16000 Hz and one channel, found 8000 Hz and 2",
         ),
-        (lambda c: (c / "19-198.trans.txt").unlink(), r"19/198: expected a file of transcripts"),
+        (lambda c: (c / "19-198.trans.txt").unlink(), r"19/198: expected a transcript file"),
         (lambda c: shutil.rmtree(c.parents[1]), "train-clean-5"),
         (lambda c: shutil.rmtree(c), "train-clean-5: utterances: expected 9, found 5"),
     ],

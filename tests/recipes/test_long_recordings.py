@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from asr_recipes.demo.long import Options, errors_each, errors_singly, make_recording, pooled, run
+from asr_recipes.demo.long import Options, errors_per_utterance, errors_singly, make_recording, pooled, run
 from asr_recipes.prompts.confidence import separation
 
 from asr import Recognizer
@@ -50,9 +50,9 @@ def test_every_system_is_measured_in_its_own_process(
 def test_errors_are_counted_for_the_utterance_they_are_in(tone_corpus: Path) -> None:
     """Together they are the edit distance; what is inserted at the very end is the last one's."""
     hypothesis = ["x", "a", "b", "d", "e", "z"]
-    errors = errors_each([2, 2, 1], ["a", "b", "c", "d", "e"], hypothesis)
+    errors = errors_per_utterance([2, 2, 1], ["a", "b", "c", "d", "e"], hypothesis)
     assert errors == [1, 1, 1]
-    assert errors_each([1, 1], ["a", "b"], []) == [1, 1]
+    assert errors_per_utterance([1, 1], ["a", "b"], []) == [1, 1]
     first, second = list(load_cuts(tone_corpus / "test.cuts.jsonl.gz"))[:2]
     assert pooled([first, second, first], errors).tolist() == [2, 1]
 
