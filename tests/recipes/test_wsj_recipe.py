@@ -201,7 +201,7 @@ def test_no_folder_and_discs_that_are_there_twice(discs: Miniature, tmp_path: Pa
         wsj.prepare(wsj.Options(), tmp_path)
     (tmp_path / "11-13.1").mkdir()
     (tmp_path / "more" / "11_13_1").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"disc 11-13\.1 is there twice"):
+    with pytest.raises(UserError, match=r"expected disc 11-13\.1 once, found"):
         wsj.prepare(wsj.Options(corpus=str(tmp_path)), tmp_path)
 
 
@@ -252,7 +252,7 @@ DAMAGES = {
     ),
     "a transcript without audio": (
         lambda copy: copy.edit(copy.dot("440c0401"), "(440c0401)", "(440c0401)\nMore (440c0499)"),
-        r"440c0400\.dot:2: transcript of 440c0499, expected its audio, found none",
+        r"440c0400\.dot:2: expected the audio of 440c0499, found none",
         {},
     ),
     "an empty transcript": (
@@ -292,7 +292,7 @@ DAMAGES = {
     ),
     "two transcripts of an utterance": (
         lambda copy: copy.edit(copy.dot("440c0401"), "rose (440c0401)", "rose (440c0401)\nFell (440c0401)"),
-        r"440c0400\.dot:2: 440c0401 has another transcript in .*440c0400\.dot:1",
+        r"440c0400\.dot:2: 440c0401 has a different transcript in .*440c0400\.dot:1",
         {},
     ),
     "text that is not UTF-8": (
