@@ -237,8 +237,8 @@ def _test_cuts(
     changes = ", ".join(f"{count} × {what}" for what, count in test.repairs.items()) or "none"
     notes["eval2000"] = (
         f"Segments of {evaluation.pem.name}, each end extended by {test_set.MARGIN_S} s where there is room. "
-        f"Removed from the reference, because NIST's programs mishandle it: {changes}. The manifests hold the "
-        f"words without markup; `asr score` computes official figures from the STM files with {RULES}."
+        f"Removed from the reference, because NIST's programs mishandle it: {changes}. The manifests hold "
+        f"the words without markup; `asr score` computes official figures from the STM files with {RULES}."
     )
     return splits
 

@@ -12,7 +12,7 @@ from .layout import Distribution
 
 DISC = "13-32.1"
 FOLDER = "wsj1/doc/lng_modl"
-# Bigrams and trigrams: 20,000 words with open vocabulary, 5,000 words with open (bigram) and closed (trigram).
+# Bigrams and trigrams of 20,000 words (open vocabulary) and of 5,000 words (bigrams open, trigrams closed).
 MODELS = ("bcb20onp", "tcb20onp", "bcb05onp", "tcb05cnp")
 TEXT = f"{FOLDER}/lm_train/np_data/"
 YEARS = ("87", "88", "89")

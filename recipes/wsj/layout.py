@@ -82,7 +82,7 @@ def find_distribution(corpus: str) -> Distribution:
     root = Path(corpus)
     if not root.is_dir():
         raise UserError(f"corpus={corpus}: expected a folder with discs of WSJ or wsj0 and wsj1, found none")
-    # The name as given, unless it is `.`: links are not followed.
+    # The name as given, without following links; `.` is resolved.
     own = root.absolute() if root.name else root.resolve()
     if disc := disc_name(own.name):
         raise UserError(

@@ -36,8 +36,8 @@ def build_lexicon(words: Iterable[str], guess: Guess | None = None) -> tuple[Lex
         guess: grapheme-to-phoneme model for words without an entry; None: leave them out.
 
     Returns:
-        The lexicon, without stress; the words that `guess` pronounced, sorted; the words without a pronunciation
-        (trained as SPN), sorted.
+        The lexicon, without stress; the words that `guess` pronounced; the words without a pronunciation,
+        trained as SPN. Both lists are sorted.
     """
     known: dict[str, list[Phones]] = {
         word.upper(): list(dict.fromkeys(without_stress(phones) for phones in said))

@@ -57,8 +57,8 @@ SPLITS = (
     Split("dev93", (Index("13-34.1", "wsj1/doc/indices/h1_p0.ndx"),), 503, 8234),
     Split("eval92", (Index("11-13.1", "wsj0/doc/indices/test/nvp/si_et_20.ndx"),), 333, 5643),
     Split("eval93", (Index("13-32.1", "wsj1/doc/indices/wsj1/eval/h1_p0.ndx", _ON_THE_NEXT_DISC),), 213),
-    # Counterparts with a closed vocabulary of 5,000 words. (A comment in Kaldi's recipe gives 213 for eval93_5k;
-    # the index reportedly has 215.)
+    # Counterparts with a closed vocabulary of 5,000 words. (A comment in Kaldi's recipe gives 213 for
+    # eval93_5k; the index reportedly has 215.)
     Split("dev93_5k", (Index("13-34.1", "wsj1/doc/indices/h2_p0.ndx"),), 513),
     Split("eval92_5k", (Index("11-13.1", "wsj0/doc/indices/test/nvp/si_et_05.ndx"),), 330),
     Split("eval93_5k", (Index("13-32.1", "wsj1/doc/indices/wsj1/eval/h2_p0.ndx", _ON_THE_NEXT_DISC),), 215),
@@ -67,7 +67,7 @@ SPLITS = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of an index: disc and path of an utterance's audio, and the line itself for messages."""
+    """A line of an index: disc and path of an utterance's audio; `line` names file and line for messages."""
 
     disc: str
     path: str
