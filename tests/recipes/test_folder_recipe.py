@@ -121,7 +121,7 @@ def test_a_text_file_beside_each_recording(audio, tmp_path):
     assert not (tmp_path / "data" / "lexicon.txt").exists()  # CMUdict is English
 
 
-def test_folders_named_as_splits(tmp_path):
+def test_folders_named_after_splits(tmp_path):
     for split, count in [("train", 5), ("valid", 2), ("test", 1)]:
         for number in range(count):
             path = write_audio(tmp_path / "audio" / split / f"{split}{number}.flac")
@@ -130,8 +130,8 @@ def test_folders_named_as_splits(tmp_path):
     assert {split: len(members) for split, members in splits.items()} == {"train": 5, "dev": 2, "test": 1}
 
 
-def test_tables_named_as_splits_and_recordings_that_none_names(audio, tmp_path):
-    """Common Voice's layout: clips/ and a table per split, which name some of the clips."""
+def test_tables_named_after_splits_and_unlisted_recordings(audio, tmp_path):
+    """Common Voice's layout: clips/ and a table per split, which list only some of the clips."""
     wavs = names(tmp_path)
     tables = tmp_path / "tables"
     tables.mkdir()
@@ -147,7 +147,7 @@ def test_tables_named_as_splits_and_recordings_that_none_names(audio, tmp_path):
     assert excluded[1].endswith("\tno transcript\t")
 
 
-def test_equal_sentences_share_a_split(tmp_path):
+def test_identical_sentences_share_a_split(tmp_path):
     rows = []
     for number in range(40):
         write_audio(tmp_path / "audio" / f"{number:02d}.wav", 0.1)
@@ -227,7 +227,7 @@ GOOD = [["a.wav", "one"], ["b.wav", "two"], ["c.wav", "three"]]
         (lambda tmp_path: tmp_path / "audio" / "a.wav", {}, r"a\.wav: expected one of \.tsv"),
     ],
 )
-def test_bad_input_is_named(tmp_path, make, options, message):
+def test_bad_input_is_reported(tmp_path, make, options, message):
     for name in "abc":
         write_audio(tmp_path / "audio" / f"{name}.wav")
     with pytest.raises(UserError, match=message) as error:
@@ -249,7 +249,7 @@ def test_bad_input_is_named(tmp_path, make, options, message):
         (lambda path: path.unlink(), r"b\.txt: expected a recording of the same name"),
     ],
 )
-def test_bad_files_are_named_and_allow_partial_goes_on(tmp_path, spoil, message):
+def test_bad_files_are_reported_and_skipped_with_allow_partial(tmp_path, spoil, message):
     for name in "abcd":
         write_audio(tmp_path / "audio" / f"{name}.wav").with_suffix(".txt").write_text(f"say {name}")
     spoil(tmp_path / "audio" / "b.wav")
@@ -260,7 +260,7 @@ def test_bad_files_are_named_and_allow_partial_goes_on(tmp_path, spoil, message)
     assert "b." in (tmp_path / "data" / "problems.tsv").read_text()
 
 
-def test_a_name_that_two_recordings_have_is_refused(tmp_path):
+def test_ambiguous_recording_name_is_refused(tmp_path):
     for place in ["x/a.wav", "y/a.wav", "b.wav", "c.wav"]:
         write_audio(tmp_path / "audio" / place)
     table = write_table(tmp_path / "t.tsv", [["a.wav", "one"], ["b.wav", "two"], ["c.wav", "three"]])
@@ -269,7 +269,7 @@ def test_a_name_that_two_recordings_have_is_refused(tmp_path):
 
 
 def test_prepare_train_decode_score(audio, tmp_path, monkeypatch):
-    """As a user does it, with nothing but recordings and a table."""
+    """From recordings and a table to a score, through the command line."""
     monkeypatch.chdir(tmp_path)
     rows = [[name, f"go {'on ' * (number % 3)}now"] for number, name in enumerate(names(tmp_path))]
     write_table(tmp_path / "t.tsv", rows)
