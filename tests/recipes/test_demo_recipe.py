@@ -95,9 +95,7 @@ def test_seed_changes_sentences(corpus):
 
 
 def test_resumes_after_a_kill_and_then_does_nothing(corpus, tmp_path, monkeypatch, capsys):
-    """A missing or half-written shard (`.partial`), or one made with other options, is regenerated; others are
-    kept.
-    """
+    """Shards that are missing, half-written (`.partial`) or made with other options are regenerated."""
     folder = tmp_path / "demo"
     shutil.copytree(corpus, folder)
     shards = sorted(path.name for path in (folder / "wav").iterdir())
