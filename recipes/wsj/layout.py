@@ -12,7 +12,7 @@ _DISC = re.compile(r"(11|13)[-_.](\d{1,2})[-_.]1", re.IGNORECASE)
 CORPORA = ("wsj0", "wsj1")
 DISCS = {"wsj0": "11-1.1 … 11-15.1", "wsj1": "13-1.1 … 13-34.1"}
 
-# Discs needed besides those with training audio.
+# Discs reported as missing, with their use.
 NEEDED_DISCS = {
     "11-13.1": "the indices of WSJ0",
     "11-2.1": "speakers of si_tr_s",
