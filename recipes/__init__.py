@@ -1,1 +1,1 @@
-"""Recipes: one folder per corpus, data and configuration only."""
+"""Recipes: one folder per corpus; data preparation only."""

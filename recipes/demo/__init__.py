@@ -1,1 +1,1 @@
-"""The embedded corpus: synthetic speech, made on the spot."""
+"""Embedded corpus of synthetic speech, generated locally."""

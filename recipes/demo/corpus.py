@@ -1,4 +1,4 @@
-"""What the embedded corpus holds: its options, random words, and the plan of who says which sentence."""
+"""Plan the embedded corpus: options, random words, and the sentences of each voice."""
 
 import random
 from collections.abc import Iterator
@@ -13,49 +13,51 @@ from .grammar import grammar_words, make_sentence
 from .pronounce import spoken
 from .voices import TRAINING_VOICES, UNSEEN_VOICES, Voice
 
-# Sentences outside are drawn again; with these an utterance lasts about 1.5 to 5 seconds.
+# Sentences outside this range are redrawn; within it an utterance lasts about 1.5 to 5 seconds.
 PHONES_MIN, PHONES_MAX = 18, 56
-# For planning only: espeak-ng's pace at 1 word per minute, the silence around a sentence, a usual length.
+# For planning only: espeak-ng's pace at 1 word per minute, silence around a sentence, typical duration.
 PHONES_PER_S_PER_WPM, SILENCE_S, TYPICAL_S = 0.0765, 0.2, 3.5
 SHARD_MINUTES = 3.0
 
 
 @dataclass
 class Options(PreparationOptions):
-    """What the embedded corpus holds; the defaults are what results are quoted for."""
+    """Contents of the embedded corpus; published results use the defaults."""
 
-    # Seed 26 draws no vulgar word from the dictionary, which holds many.
-    seed: int = option(26, help="seed of sentences, random words and variations of the voices")
-    train_minutes: float = option(66.0, help="speech in train, about", unit="min")
-    dev_minutes: float = option(4.0, help="speech in dev, about", unit="min")
-    test_minutes: float = option(7.0, help="speech in test: unseen sentences, voices of train", unit="min")
-    test_voices_minutes: float = option(7.0, help="speech in test_voices: both unseen", unit="min")
+    # CMUdict has many vulgar words; seed 26 draws none.
+    seed: int = option(26, help="random seed for sentences, random words and voice variation")
+    train_minutes: float = option(66.0, help="approximate amount of speech in train", unit="min")
+    dev_minutes: float = option(4.0, help="approximate amount of speech in dev", unit="min")
+    test_minutes: float = option(7.0, help="speech in test: unseen sentences, training voices", unit="min")
+    test_voices_minutes: float = option(
+        7.0, help="speech in test_voices: unseen sentences and voices", unit="min"
+    )
     voices: int = option(12, help="voices in train, dev and test, 1 to 12")
     unseen_voices: int = option(5, help="voices in test_voices, 1 to 5")
     random_words: int = option(950, help="random CMUdict words in the lexicon, for phone coverage")
-    random_share: float = option(0.15, help="share of the words that are random ones")
+    random_share: float = option(0.15, help="share of words replaced by random ones")
     sample_rate: int = option(
-        16000, help="of the wav files: 16000, or 8000 for training with prompts", unit="Hz"
+        16000, help="sample rate of the wav files: 16000, or 8000 to combine with prompts", unit="Hz"
     )
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """A sentence and the way it is spoken."""
+    """A sentence and its synthesis parameters."""
 
     id: str
     words: list[str]
     rate: int
     pitch: int
     warp: float
-    silence_ms: tuple[int, int]  # before and after; espeak-ng leaves hardly any
-    noise_level: int  # of the room, in 16-bit steps
+    silence_ms: tuple[int, int]  # before and after: espeak-ng adds hardly any
+    noise_level: int  # amplitude of the noise floor, in 16-bit steps
     noise_seed: int
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Utterances of one voice that one fresh process speaks: the unit of resumption."""
+    """Utterances of one voice, spoken by one fresh process: the unit of resumption."""
 
     name: str
     split: str
@@ -64,7 +66,7 @@ class Shard:
 
 
 def draw_random_words(options: Options) -> list[str]:
-    """The fixed list of random words: 2 to 10 letters, no two words of the lexicon spoken alike."""
+    """Return the random words, sorted: 2 to 10 letters, no homophones within the lexicon."""
     words = grammar_words()
     taken = {without_stress(spoken(word)) for word in words}
     candidates = sorted(w for w in cmudict_entries() if w.isascii() and w.isalpha() and 2 <= len(w) <= 10)
@@ -81,11 +83,11 @@ def draw_random_words(options: Options) -> list[str]:
 
 
 def plan(options: Options, random_words: list[str]) -> list[Shard]:
-    """Every shard with its sentences; no sentence is in two splits, or twice in one."""
+    """Return all shards with their sentences; no sentence occurs twice, within or across splits."""
     used: set[str] = set()
     shards = []
     trained, unseen = TRAINING_VOICES[: options.voices], UNSEEN_VOICES[: options.unseen_voices]
-    # train comes last: its size doesn't change what is tested.
+    # train comes last, so that its size does not affect the test sets.
     splits = [
         ("test", options.test_minutes, trained),
         ("test_voices", options.test_voices_minutes, unseen),
@@ -113,7 +115,7 @@ def _draw(
     random_words: list[str],
     used: set[str],
 ) -> Iterator[Utterance]:
-    """Draw at least one utterance, until they should last for `seconds`; add their sentences to `used`."""
+    """Draw at least one utterance and about `seconds` of speech; add the sentences to `used`."""
     number = 0
     while number == 0 or seconds > TYPICAL_S / 2:
         words = make_sentence(rng, random_words, options.random_share)
@@ -138,7 +140,7 @@ def _draw(
 
 
 def check(options: Options) -> None:
-    """Raise `UserError` for an option out of its range."""
+    """Raise `UserError` if an option is out of range."""
     limits = {
         "voices": (1, len(TRAINING_VOICES)),
         "unseen_voices": (1, len(UNSEEN_VOICES)),

@@ -1,11 +1,11 @@
-"""Sentences in the manner of business news: a small grammar, with random dictionary words among them."""
+"""Generate sentences in the style of business news from a small grammar, with random dictionary words."""
 
 import random
 import re
 from collections.abc import Sequence
 
-# symbol = alternative | alternative …; {name} stands for another symbol. No two of its words sound alike
-# (`to` and `for` are spoken in their reduced forms), so that words can be told from phones alone.
+# symbol = alternative | alternative …; {name} refers to another symbol. There are no homophones (`to` and
+# `for` are spoken in their reduced forms), so phones determine the words.
 GRAMMAR = """
 sentence = {company} said it will {plan} {time}
     | {company} said it {reported} {amount} {time}
@@ -109,14 +109,14 @@ RULES = _parse(GRAMMAR)
 
 
 def grammar_words() -> list[str]:
-    """Every word that a sentence can hold without random words, sorted."""
+    """Return all words of the grammar, sorted."""
     return sorted(
         {word for lines in RULES.values() for line in lines for word in _SYMBOL.sub("", line).split()}
     )
 
 
 def make_sentence(rng: random.Random, random_words: Sequence[str], share: float) -> list[str]:
-    """Draw a sentence; each word but articles becomes one of `random_words` with probability `share`."""
+    """Draw a sentence; each word except articles becomes one of `random_words` with probability `share`."""
     text = "{sentence}"
     while match := _SYMBOL.search(text):
         text = text[: match.start()] + rng.choice(RULES[match[1]]) + text[match.end() :]

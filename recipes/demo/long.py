@@ -1,9 +1,9 @@
-"""Long recordings made of test utterances: what an hour in one pass costs, and how errors grow with length.
+"""Measure error rate and cost on long recordings made of test utterances, up to an hour in one pass.
 
     python -m asr_recipes.demo.long model=exp/demo/long 'systems=[i-clustered-100,full,chunked]'
 
-Each measurement is `asr transcribe` in a process of its own: wall time and peak memory are the whole
-command's, Python and model included.
+Each measurement runs `asr transcribe` in a separate process: wall time and peak memory include Python and the
+model.
 """
 
 import json
@@ -38,7 +38,7 @@ from asr.scoring.error_rates import Interval, bootstrap_interval
 from asr.search.greedy import greedy_search
 
 PAUSE_S = (0.3, 1.5)
-PAUSE_AMPLITUDE = 3e-4  # of its noise: −70 dB of full scale
+PAUSE_AMPLITUDE = 3e-4  # noise at −70 dB of full scale
 
 
 @dataclass
@@ -47,16 +47,16 @@ class Options:
 
     model: str = option("exp/demo/long", help="run folder or checkpoint")
     data: str = option("data/demo", help="prepared folder")
-    split: str = option("test", help="split whose utterances make up the recordings")
-    minutes: list[float] = option([0.5, 2.0, 5.0, 15.0, 60.0], help="lengths of the recordings", unit="min")
+    split: str = option("test", help="split that provides the utterances")
+    minutes: list[float] = option([0.5, 2.0, 5.0, 15.0, 60.0], help="durations of the recordings", unit="min")
     systems: list[str] = option(
         ["i-clustered-100", "full", "chunked"],
         help="attention mechanisms in one pass; chunked, or chunked:<chunk_s>:<overlap_s>",
     )
-    longest_full: float = option(60.0, help="recordings longer than this are not given to full", unit="min")
-    normalise: str = option("", help="normalisation in place of training's, e.g. window")
-    seed: int = option(0, help="of order and pauses")
-    folder: str = option("exp/demo/long_recordings", help="where recordings and results are written")
+    longest_full: float = option(60.0, help="longest recording measured with full", unit="min")
+    normalise: str = option("", help="feature normalisation instead of training's, e.g. window")
+    seed: int = option(0, help="random seed for order and pauses")
+    folder: str = option("exp/demo/long_recordings", help="output folder for recordings and results")
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class Figure:
     system: str
     minutes: float
     error_rate: float
-    interval: Interval  # 95 % bootstrap intervals, over the distinct utterances of the recording
+    interval: Interval  # 95 % bootstrap intervals over the distinct utterances of the recording
     singly: float  # error rate of the same utterances decoded one by one
     singly_interval: Interval
-    ratio_interval: Interval  # of error_rate / singly, both of the same utterances in each draw
+    ratio_interval: Interval  # error_rate / singly, paired: both from the same utterances in each resample
     wall_s: float
     cpu_s: float
     real_time_factor: float
@@ -78,10 +78,10 @@ class Figure:
 
 
 def make_recording(cuts: list[MonoCut], minutes: float, rate: int, seed: int, path: Path) -> list[MonoCut]:
-    """Write a recording of at least so many minutes, and return its utterances in their order.
+    """Write a recording of at least `minutes`, and return its utterances in order.
 
-    The utterances come in a random order, all of them before any comes again, with pauses of 0.3 to
-    1.5 s of quiet noise between them.
+    The order is random; no utterance repeats before all have occurred. Between them are 0.3 to 1.5 s of
+    quiet noise.
     """
     random = np.random.default_rng(seed)
     order: Iterator[int] = (int(i) for _ in iter(int, 1) for i in random.permutation(len(cuts)))
@@ -99,9 +99,9 @@ def make_recording(cuts: list[MonoCut], minutes: float, rate: int, seed: int, pa
 
 @torch.inference_mode()
 def errors_singly(recognizer: Recognizer, cuts: list[MonoCut]) -> dict[str, int]:
-    """Return the label errors of each utterance decoded by itself."""
+    """Return the label errors of each utterance, decoded one by one."""
     errors = {}
-    for cut in track(cuts, "singly", console=Console(stderr=True), transient=True):
+    for cut in track(cuts, "one by one", console=Console(stderr=True), transient=True):
         audio = torch.from_numpy(load_cut(cut, recognizer.model.sample_rate))
         log_probs, frames = recognizer.model(audio.unsqueeze(0), torch.tensor([len(audio)]))
         reference = recognizer.tokenizer.encode(cut.supervisions[0].text or "")
@@ -109,18 +109,18 @@ def errors_singly(recognizer: Recognizer, cuts: list[MonoCut]) -> dict[str, int]
     return errors
 
 
-def errors_each(sizes: list[int], reference: list[str], hypothesis: list[str]) -> list[int]:
-    """Cut the alignment of a recording where its utterances meet, and return the errors in each.
+def errors_per_utterance(sizes: list[int], reference: list[str], hypothesis: list[str]) -> list[int]:
+    """Return the errors of each utterance in the alignment of a recording.
 
-    What was inserted between two counts for the second.
+    Insertions between two utterances count for the second.
 
     Args:
-        sizes: labels of each utterance.
-        reference: labels of all of them, one after the other.
+        sizes: number of labels of each utterance.
+        reference: labels of all utterances, concatenated.
         hypothesis: labels of the recording.
 
     Example:
-        >>> errors_each([2, 3], list("abcde"), list("axcdde"))
+        >>> errors_per_utterance([2, 3], list("abcde"), list("axcdde"))
         [1, 1]
     """
     owner = np.repeat(np.arange(len(sizes)), sizes)
@@ -131,7 +131,7 @@ def errors_each(sizes: list[int], reference: list[str], hypothesis: list[str]) -
 
 
 def pooled(cuts: list[MonoCut], counts: list[int]) -> np.ndarray:
-    """Return the sum for each distinct utterance: its repetitions are not independent of each other."""
+    """Return the sum of the counts of each distinct utterance, since its repetitions are not independent."""
     sums: dict[str, int] = {}
     for cut, count in zip(cuts, counts, strict=True):
         sums[cut.id] = sums.get(cut.id, 0) + count
@@ -139,10 +139,10 @@ def pooled(cuts: list[MonoCut], counts: list[int]) -> np.ndarray:
 
 
 def measure(model: str, system: str, audio: Path, normalise: str) -> tuple[dict[str, Any], dict[str, float]]:
-    """Transcribe in a process of its own; return the transcript and what it cost.
+    """Transcribe in a separate process; return the transcript and its cost (seconds, GiB).
 
     Raises:
-        UserError: the process failed; with its last line.
+        UserError: the process failed; the message quotes its last line.
     """
     name, _, sizes = system.partition(":") if system.startswith("chunked") else (system, "", "")
     words = [f"attention={system}"]
@@ -181,7 +181,7 @@ def run(options: Options) -> list[Figure]:
         texts = [cut.supervisions[0].text or "" for cut in chosen]
         symbols = recognizer.tokenizer.tokens(recognizer.tokenizer.encode(" ".join(texts)))
         sizes = [len(recognizer.tokenizer.encode(text)) for text in texts]
-        if recognizer.tokenizer.unit == "character":  # the gap behind each but the last
+        if recognizer.tokenizer.unit == "character":  # a space after each but the last
             sizes = [size + 1 for size in sizes[:-1]] + sizes[-1:]
         alone = [singly[cut.id] for cut in chosen]
         lengths_U, alone_U = pooled(chosen, sizes), pooled(chosen, alone)
@@ -189,7 +189,7 @@ def run(options: Options) -> list[Figure]:
             if system == "full" and minutes > options.longest_full:
                 continue
             transcript, costs = measure(options.model, system, audio, options.normalise)
-            errors = errors_each(sizes, symbols, transcript["tokens"])
+            errors = errors_per_utterance(sizes, symbols, transcript["tokens"])
             errors_U = pooled(chosen, errors)
             figure = Figure(
                 system=system,
@@ -210,8 +210,8 @@ def run(options: Options) -> list[Figure]:
 
 
 def show(figures: list[Figure]) -> None:
-    """Print errors, with 95 % intervals, and costs as two tables."""
-    errors = Table("system", "min", "PER %", "singly %", "ratio", title="errors, 95 % intervals")
+    """Print two tables: errors with 95 % intervals, and costs."""
+    errors = Table("system", "min", "PER %", "one by one %", "ratio", title="errors, 95 % intervals")
     costs = Table("system", "min", "wall s", "CPU s", "RTF", "GiB", "confidence", title="costs")
     for x in figures:
         name = (x.system, f"{x.minutes:g}")

@@ -1,4 +1,4 @@
-"""Recipe `demo`: synthesise the embedded corpus, its manifests and its lexicon."""
+"""Recipe `demo`: synthesise the embedded corpus and write its manifests and lexicon."""
 
 import dataclasses
 import hashlib
@@ -33,8 +33,8 @@ SYNTHESIS = Path(__file__).with_name("synthesis.py")
 def prepare(options: Options, folder: Path) -> None:
     """Write wav files, `<split>.cuts.jsonl.gz` and `lexicon.txt` below `folder`.
 
-    The bytes depend on the options alone, whatever the number of workers. Finished shards are kept when
-    it is interrupted, and a shard is spoken again when what it should hold has changed.
+    The bytes depend on the options alone, not on the number of workers. An interrupted run keeps finished
+    shards; a shard is regenerated when its description changes.
     """
     check(options)
     engine = _engine()
@@ -46,14 +46,14 @@ def prepare(options: Options, folder: Path) -> None:
     missing = [shard for shard in shards if not _is_done(folder, shard.name, descriptions[shard.name])]
     if missing:
         _remove_others(folder, descriptions)
-        # The longest first, so that the last ones don't leave cores idle.
+        # Longest first, so that no core is idle at the end.
         missing.sort(key=lambda shard: -len(shard.utterances))
         speak = partial(_speak_shard, folder=folder)
         shard_tasks = [(shard.name, descriptions[shard.name]) for shard in missing]
         preparation.map(speak, shard_tasks, "speaking", threads=True)
         preparation.check()
     else:
-        preparation.say(f"{folder} is up to date: all {len(shards)} shards are there")
+        preparation.say(f"{folder} is up to date: all {len(shards)} shards exist")
     splits = {
         split: chain.from_iterable(
             [_cuts(shard, folder, options) for shard in shards if shard.split == split]
@@ -64,7 +64,7 @@ def prepare(options: Options, folder: Path) -> None:
 
 
 def _description(shard: Shard, options: Options, engine: dict[str, str]) -> dict[str, Any]:
-    """What synthesis.py reads; its digest tells whether a shard on disk is this one."""
+    """Return the input of synthesis.py; its digest identifies the shard on disk."""
     utterances = []
     for utterance in shard.utterances:
         entry = dataclasses.asdict(utterance)
@@ -90,7 +90,7 @@ def _is_done(folder: Path, name: str, description: dict[str, Any]) -> bool:
 
 
 def _remove_others(folder: Path, descriptions: dict[str, Any]) -> None:
-    """Remove shards of other options and what an interrupted run left."""
+    """Remove shards of other options and leftovers of interrupted runs."""
     for path in (folder / "wav").glob("*"):
         ours = path.suffix == ".partial" or (path / "shard.json").exists()
         if ours and path.name not in descriptions:
@@ -98,7 +98,7 @@ def _remove_others(folder: Path, descriptions: dict[str, Any]) -> None:
 
 
 def _speak_shard(task: tuple[str, dict[str, Any]], folder: Path) -> None:
-    """Run synthesis.py; the shard's folder appears whole, with the lengths of its files, or not at all."""
+    """Run synthesis.py; the shard's folder appears complete, with its sample counts, or not at all."""
     name, description = task
     draft, final = folder / "wav" / f"{name}.partial", folder / "wav" / name
     for leftover in (draft, final):
@@ -109,7 +109,7 @@ def _speak_shard(task: tuple[str, dict[str, Any]], folder: Path) -> None:
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode != 0:
         reason = (run.stderr.strip().splitlines() or [f"exit status {run.returncode}"])[-1]
-        raise UserError(f"shard {name}: espeak-ng could not speak it: {reason}")
+        raise UserError(f"shard {name}: espeak-ng failed: {reason}")
     lengths = json.loads(run.stdout)
     (draft / "description.json").unlink()
     (draft / "shard.json").write_text(json.dumps({"digest": description["digest"], "samples": lengths}))
@@ -129,9 +129,7 @@ def _engine() -> dict[str, str]:
     try:
         import espeakng_loader
     except ImportError:
-        raise UserError(
-            "espeakng-loader is needed here and is not installed: pip install 'clustered-asr[demo]'"
-        ) from None
+        raise UserError("espeakng-loader is not installed: pip install 'clustered-asr[demo]'") from None
     return {
         "library": str(espeakng_loader.get_library_path()),
         "data": str(espeakng_loader.get_data_path()),

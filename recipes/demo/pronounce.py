@@ -1,11 +1,11 @@
-"""CMUdict pronunciations as espeak-ng mnemonics, so that what is spoken is exactly what is labelled."""
+"""Convert CMUdict pronunciations to espeak-ng mnemonics, so that the labels match the audio exactly."""
 
 from collections.abc import Iterable, Sequence
 
 from asr.text.cmudict import cmudict_entries, without_stress
 from asr.text.lexicon import Lexicon, Phones
 
-# espeak-ng's en-US mnemonics of the 39 phones; AH and ER depend on stress, see `_mnemonic`.
+# espeak-ng's en-US mnemonics for the 39 phones; AH and ER depend on stress, see `_mnemonic`.
 MNEMONICS = {
     "AA": "A:", "AE": "a", "AH": "V", "AO": "O:", "AW": "aU", "AY": "aI", "EH": "E", "ER": "3:", "EY": "eI",
     "IH": "I", "IY": "i:", "OW": "oU", "OY": "OI", "UH": "U", "UW": "u:",
@@ -14,7 +14,7 @@ MNEMONICS = {
     "W": "w", "Y": "j", "Z": "z", "ZH": "Z",
 }  # fmt: skip
 
-# Spoken without stress; where CMUdict has a reduced form that another word doesn't share, that one.
+# Spoken without stress. REDUCED: in CMUdict's reduced form, if no other word shares it.
 FUNCTION_WORDS = {
     "a", "about", "after", "an", "and", "are", "at", "be", "because", "but", "by", "could", "during", "for",
     "from", "had", "have", "in", "is", "it", "its", "of", "on", "or", "should", "some", "that", "the",
@@ -24,7 +24,7 @@ REDUCED = {"an": ("AH0", "N"), "for": ("F", "ER0"), "to": ("T", "AH0"), "was": (
 
 
 def spoken(word: str) -> Phones:
-    """The pronunciation that the corpus uses, with stress digits."""
+    """Return the pronunciation used in the corpus, with stress digits."""
     phones = REDUCED.get(word, cmudict_entries()[word][0])
     if word in FUNCTION_WORDS:
         return tuple(phone.replace("1", "0").replace("2", "0") for phone in phones)
@@ -32,8 +32,8 @@ def spoken(word: str) -> Phones:
 
 
 def closed_lexicon(words: Iterable[str]) -> Lexicon:
-    """The lexicon of the corpus: the spoken pronunciation first, CMUdict's others after it, save those
-    that are another word's spoken one.
+    """Return the lexicon of the corpus: the spoken pronunciation first, then CMUdict's others, except those
+    spoken for another word.
     """
     first = {word: without_stress(spoken(word)) for word in words}
     taken = set(first.values())
@@ -47,7 +47,7 @@ def closed_lexicon(words: Iterable[str]) -> Lexicon:
 
 
 def mnemonics(words: Sequence[str], rhotic: bool) -> str:
-    """What espeak-ng is to speak: phonemes separated by `|`, words by spaces."""
+    """Return espeak-ng input: phonemes separated by `|`, words by spaces."""
     return " ".join("|".join(_mnemonic(phone, rhotic) for phone in spoken(word)) for word in words)
 
 
@@ -55,7 +55,7 @@ def _mnemonic(phone: str, rhotic: bool) -> str:
     name, stress = phone.rstrip("012"), phone[-1]
     if phone == "AH0":
         return "@"
-    # British voices speak `3` as the vowel of AH0, which would make the labels ambiguous.
+    # British voices pronounce `3` like AH0, which would make the labels ambiguous.
     if phone == "ER0" and rhotic:
         return "3"
     mark = {"1": "'", "2": ","}.get(stress, "")

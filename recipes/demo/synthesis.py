@@ -1,11 +1,11 @@
-"""Speak one shard with espeak-ng: a program of its own, run in a fresh process for every shard.
+"""Speak one shard with espeak-ng; a standalone program, run in a fresh process per shard.
 
     python synthesis.py shard.json folder
 
-What espeak-ng says depends on what it said before in the same process, so equal bytes need a fresh
-process with the same utterances in the same order. It reads the shard's description from `shard.json`
-(see `_description` in prepare.py), writes `folder/<id>.wav` (16-bit mono) and prints, as JSON, the number of
-samples of each. It imports nothing from the project: starting it costs a tenth of a second.
+The output of espeak-ng depends on what the process has spoken before, so reproducible bytes need a fresh
+process with the same utterances in the same order. The program reads the shard's description from
+`shard.json` (see `_description` in prepare.py), writes `folder/<id>.wav` (16-bit mono) and prints the
+number of samples of each as JSON. It imports nothing from the project, so it starts in a tenth of a second.
 """
 
 import ctypes
@@ -20,24 +20,24 @@ import numpy as np
 
 RETRIEVE_SYNCHRONOUSLY = 2  # espeak_AUDIO_OUTPUT
 RATE, PITCH = 1, 3  # espeak_PARAMETER
-UTF8, PHONEMES = 0x001, 0x100  # flags of espeak_Synth: text in UTF-8, `[[…]]` is phonemes
+UTF8, PHONEMES = 0x001, 0x100  # flags of espeak_Synth: UTF-8 text, phonemes in `[[…]]`
 SYNTH_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
 
 class Espeak:
-    """The shared library, initialised once: a second initialisation in a process gives empty audio."""
+    """The shared library; a second initialisation in the same process would yield empty audio."""
 
     def __init__(self, library: str, data: str):
         self._library = ctypes.CDLL(library)
         self.sample_rate = int(self._library.espeak_Initialize(RETRIEVE_SYNCHRONOUSLY, 0, data.encode(), 0))
         if self.sample_rate <= 0:
-            raise RuntimeError(f"espeak-ng doesn't start with the data in {data}")
+            raise RuntimeError(f"espeak-ng can't start with the data in {data}")
         self._pieces: list[np.ndarray] = []
-        self._callback = SYNTH_CALLBACK(self._collect)  # kept: the library holds a bare pointer to it
+        self._callback = SYNTH_CALLBACK(self._collect)  # the library keeps only a bare pointer
         self._library.espeak_SetSynthCallback(self._callback)
 
     def set_voice(self, name: str) -> None:
-        """Choose a voice such as `gmw/en-US+f4`."""
+        """Select a voice such as `gmw/en-US+f4`."""
         if self._library.espeak_SetVoiceByName(name.encode()) != 0:
             raise RuntimeError(f"espeak-ng has no voice {name}")
 
@@ -49,7 +49,7 @@ class Espeak:
         text = f"[[{phonemes}]]".encode()
         status = self._library.espeak_Synth(text, len(text) + 1, 0, 0, 0, UTF8 | PHONEMES, None, None)
         if status != 0 or not self._pieces:
-            raise RuntimeError(f"espeak-ng said nothing (status {status}) to {phonemes}")
+            raise RuntimeError(f"espeak-ng returned no audio (status {status}) for {phonemes}")
         return np.concatenate(self._pieces)
 
     def _collect(self, samples: Any, count: int, _events: Any) -> int:
@@ -59,12 +59,12 @@ class Espeak:
 
 
 def resample(samples: np.ndarray, ratio: float) -> np.ndarray:
-    """Band-limited resampling by the Fourier transform: [n] → [about n · ratio] float64.
+    """Resample with a band-limited Fourier transform: [n] → [about n · ratio] float64.
 
-    The last twentieth of the kept band is faded out, which keeps its edge from ringing. NumPy's
-    transform has one code path on all machines of an architecture, unlike a convolution in torch.
+    The last twentieth of the kept band is faded out to avoid ringing. NumPy's transform uses the same code
+    path on all machines of an architecture, unlike torch's convolution.
     """
-    # Zeros at the end to a length with small factors, for speed, and against wrapping round.
+    # Zero-pad to a length with small factors, for speed and to avoid wrap-around.
     padded = 441 * math.ceil(len(samples) / 441 + 1)
     length = 2 * round(padded * ratio / 2)
     spectrum = np.fft.rfft(samples, padded)
@@ -85,7 +85,7 @@ def speak_shard(shard: dict[str, Any], folder: Path) -> dict[str, int]:
         ratio = shard["sample_rate"] / (espeak.sample_rate * utterance["warp"])
         around = [milliseconds * shard["sample_rate"] // 1000 for milliseconds in utterance["silence_ms"]]
         clean = np.pad(resample(spoken.astype(np.float64), ratio), around)
-        # A room's floor instead of digital silence, whose logarithm would rule every mean and variance.
+        # A noise floor: the logarithm of digital silence would dominate feature means and variances.
         noise = np.random.Generator(np.random.PCG64(utterance["noise_seed"]))
         floor = utterance["noise_level"]
         clean = np.rint(clean) + noise.integers(-floor, floor + 1, len(clean))

@@ -5,10 +5,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Voice:
-    """One speaker.
+    """A speaker.
 
-    `espeak`: accent and voice variant; `pitch`: 0–100, espeak's unit; `rate`: words per minute;
-    `warp`: speed of resampling, which moves pitch and formants together as another vocal tract would.
+    Attributes:
+        speaker: speaker id.
+        espeak: espeak-ng accent and voice variant.
+        pitch: espeak-ng pitch, 0 to 100.
+        rate: words per minute.
+        warp: resampling factor, which shifts pitch and formants together like a different vocal tract.
     """
 
     speaker: str
@@ -19,11 +23,11 @@ class Voice:
 
     @property
     def rhotic(self) -> bool:
-        """Whether the accent has a reduced `r` vowel of its own."""
+        """Whether the accent has a distinct reduced r-coloured vowel."""
         return self.espeak.startswith("gmw/en-US")
 
 
-# The variants f2, f3, f5, Alicia, sandro and victor give other samples in another process: not to be used.
+# Do not use the variants f2, f3, f5, Alicia, sandro and victor: their samples differ between processes.
 TRAINING_VOICES = [
     Voice("ann", "gmw/en-US+Annie", 52, 165, 1.00),
     Voice("bob", "gmw/en-US+m1", 45, 175, 0.97),

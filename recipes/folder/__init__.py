@@ -1,1 +1,1 @@
-"""Your own data: a folder of audio and its transcripts."""
+"""Your own data: a folder of audio files and their transcripts."""

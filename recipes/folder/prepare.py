@@ -1,4 +1,4 @@
-"""Recipe `folder`: your own audio with transcripts in a table or in a text file each."""
+"""Recipe `folder`: your own audio, with transcripts in tables or in one text file per recording."""
 
 import os
 import re
@@ -25,28 +25,30 @@ SPLITS = {"train", "dev", "test", *SPLIT_NAMES}
 
 @dataclass
 class Options(OwnDataOptions):
-    """Where audio and transcripts are, and how they belong together."""
+    """Location of audio and transcripts, and how to match them."""
 
-    audio: str = option("", help="folder with the recordings, in subfolders or not")
+    audio: str = option("", help="folder with the recordings; subfolders are searched")
     transcripts: str = option(
         "",
-        help="table (.tsv, .csv, .jsonl) or folder of tables named as splits (train.tsv, dev.tsv, …), or of "
-        "a .txt per recording; empty: the .txt beside each recording",
+        help="table (.tsv, .csv, .jsonl), folder with one table per split (train.tsv, dev.tsv, …) or "
+        "with one .txt per recording; empty: the .txt beside each recording",
     )
-    columns: str = option("", help="names of the table's columns where unusual: audio:clip,text:phrase")
+    columns: str = option("", help="unusual column names of the table: audio:clip,text:phrase")
     speaker: str = option(
-        "", help="where no column has it: regular expression on the path below audio=, e.g. '^([^/]+)/'"
+        "", help="without a speaker column: regular expression on the path below audio=, e.g. '^([^/]+)/'"
     )
-    channel: int = option(-1, help="which channel of recordings with several, from 0; -1: they must have one")
-    unlisted: bool = option(False, help="leave out, and list, recordings that no transcript names")
-    text: str = option("words", help="none: as it is | lower: lower-case | words: that and no punctuation")
+    channel: int = option(-1, help="channel to use, from 0; -1: recordings must have one channel")
+    unlisted: bool = option(False, help="leave out and list recordings without a transcript")
+    text: str = option(
+        "words", help="none: unchanged | lower: lower-case | words: lower-case without punctuation"
+    )
 
 
 def prepare(options: Options, folder: Path) -> None:
-    """Write manifests, lexicon.txt and lm/train.txt below `folder`; the audio stays where it is.
+    """Write manifests, lexicon.txt and lm/train.txt below `folder`; the audio stays in place.
 
     Raises:
-        UserError: the folder or table is something else, or parts are broken and not `allow_partial`.
+        UserError: the folder or table is missing or malformed, or parts are broken without `allow_partial`.
     """
     check_options(options)
     root = _root(options)
@@ -66,10 +68,10 @@ def prepare(options: Options, folder: Path) -> None:
 
 
 class AudioFiles:
-    """The recordings below a folder, found by path, path without suffix, or name alone.
+    """The recordings below a folder, found by path or name, with or without suffix.
 
     Args:
-        root: the folder.
+        root: folder with the recordings.
     """
 
     def __init__(self, root: Path) -> None:
@@ -88,14 +90,18 @@ class AudioFiles:
                 self._by_name[name].append(path)
 
     def inside(self, path: str) -> str:
-        """Return a path relative to the folder, with slashes."""
+        """Return a path relative to the folder, with forward slashes."""
         return os.path.relpath(path, self.root).replace(os.sep, "/")
 
     def find(self, name: str, where: str) -> str:
-        """Return the recording that a transcript names.
+        """Return the recording called `name` in a transcript.
+
+        Args:
+            name: absolute path, or path or name below the folder.
+            where: file and line, for the error message.
 
         Raises:
-            UserError: naming `where`, if there is none or more than one.
+            UserError: there is no such recording, or more than one.
         """
         if os.path.isabs(name) and os.path.isfile(name):
             return name
@@ -107,24 +113,24 @@ class AudioFiles:
             if found:
                 raise UserError(
                     f"{where}: {name!r} could be {self.inside(found[0])} or {self.inside(found[1])}: "
-                    "expected a path that is one of them"
+                    "expected the path of exactly one recording"
                 )
         raise UserError(f"{where}: expected the recording {name!r} below {self.root}, found none")
 
 
 def _root(options: Options) -> Path:
     if not options.audio:
-        raise UserError("audio= is needed: the folder with the recordings")
+        raise UserError("audio= is needed: name the folder with the recordings")
     root = Path(options.audio)
     if root.is_file():
-        raise UserError(f"audio={root}: expected a folder, found a file; name its folder {root.parent}")
+        raise UserError(f"audio={root}: expected a folder, found a file; use audio={root.parent}")
     if not root.is_dir():
         raise UserError(f"audio={root}: expected a folder with recordings, found none")
     return root
 
 
 def _tables(transcripts: Path) -> list[tuple[str, Path]]:
-    """(split, table) of the transcripts; empty where they are a text file per recording."""
+    """Return (split, table) pairs; empty if there is a text file per recording."""
     if transcripts.is_dir():
         tables = sorted(path for path in transcripts.iterdir() if path.suffix.lower() in SUFFIXES)
         return [(path.stem, path) for path in tables if path.stem.lower() in SPLITS]
@@ -170,7 +176,7 @@ def _row(entry: Entry, split: str, files: AudioFiles) -> Row:
         speaker=fields.get("speaker", ""),
         split=fields.get("split") or split,
         start_s=start_s or 0.0,
-        # Whole files are as long as they are, whatever the table has rounded them to.
+        # For whole files the header has the exact duration; the table may have rounded it.
         duration_s=duration_s if start_s is not None or end_s is not None else None,
         channel=None if channel is None else int(channel),
     )
@@ -196,7 +202,7 @@ def _rows_of_texts(transcripts: Path, files: AudioFiles, preparation: Preparatio
 
 
 def _with_speaker(row: Row, files: AudioFiles, options: Options, preparation: Preparation) -> Row:
-    """The row with the speaker that its path says, and the channel of the options."""
+    """Return the row with the speaker from its path and the channel from the options."""
     speaker, channel = row.speaker, row.channel
     if options.speaker and not speaker:
         inside = files.inside(row.audio)
@@ -205,7 +211,9 @@ def _with_speaker(row: Row, files: AudioFiles, options: Options, preparation: Pr
         except re.error as error:
             raise UserError(f"speaker={options.speaker}: not a regular expression ({error})") from None
         if match is None or not match.groups():
-            preparation.problem(f"speaker={options.speaker}: expected a group that matches, found {inside}")
+            preparation.problem(
+                f"speaker={options.speaker}: expected a group that matches, found none in {inside}"
+            )
         else:
             speaker = match[1]
     if channel is None and options.channel >= 0:
@@ -214,7 +222,7 @@ def _with_speaker(row: Row, files: AudioFiles, options: Options, preparation: Pr
 
 
 def _with_splits(rows: list[Row], files: AudioFiles) -> list[Row]:
-    """The rows with the first folders of their paths as splits, if all are names of splits."""
+    """Return the rows with their top-level folders as splits, if all of these are split names."""
     folders = [files.inside(row.audio).rpartition("/")[0].partition("/")[0] for row in rows]
     if any(row.split for row in rows) or not all(folder.lower() in SPLITS for folder in folders):
         return rows
@@ -229,16 +237,16 @@ def _check_unlisted(rows: list[Row], files: AudioFiles, options: Options, prepar
             f"audio={files.root}: expected recordings ({' '.join(AUDIO_SUFFIXES)}) below, found none"
         )
     elif unlisted and not (options.unlisted or preparation.allow_partial):
-        if preparation.problems:  # of transcripts that couldn't be read: they may name these
+        if preparation.problems:  # transcripts that couldn't be read may name these
             return
         examples = ", ".join(files.inside(path) for path in unlisted[:3])
         preparation.problem(
-            f"audio={files.root}: expected transcripts of all {len(files.paths):,} recordings, found none of "
-            f"{len(unlisted):,}, e.g. {examples} (unlisted=true leaves them out and lists them)"
+            f"audio={files.root}: expected transcripts of all {len(files.paths):,} recordings, found none "
+            f"for {len(unlisted):,}, e.g. {examples} (unlisted=true leaves them out and lists them)"
         )
     else:
         for path in unlisted:
-            preparation.drop(_identifier(_stem(files.inside(path))), "no transcript names it")
+            preparation.drop(_identifier(_stem(files.inside(path))), "no transcript")
 
 
 def _stem(path: str) -> str:
@@ -246,5 +254,5 @@ def _stem(path: str) -> str:
 
 
 def _identifier(inside: str) -> str:
-    """An utterance id from a path: no slashes, no spaces."""
+    """Return an utterance id made from a path, without slashes and spaces."""
     return re.sub(r"\s+", "_", inside.replace("/", "-"))

@@ -1,4 +1,4 @@
-"""Tables of transcripts: TSV, CSV or JSON lines, by the usual names of their columns."""
+"""Read transcript tables (TSV, CSV, JSON lines) with the usual column names."""
 
 import csv
 import io
@@ -27,13 +27,18 @@ NUMBERS = ["start", "end", "duration", "channel"]
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a table: its fields by our names of the columns, and where it stands."""
+    """A line of a table.
+
+    Attributes:
+        where: file and line, for messages.
+        fields: values by canonical column name.
+    """
 
     where: str
     fields: dict[str, str] = field(default_factory=dict)
 
     def number(self, name: str) -> float | None:
-        """Return a numeric field; None where the table hasn't it or it is empty."""
+        """Return a numeric field; None if it is missing or empty."""
         value = self.fields.get(name, "").strip()
         if not value:
             return None
@@ -46,14 +51,14 @@ class Entry:
 def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
     """Return the entries of a table.
 
-    A first line with known names is the header. Without one there must be two columns, audio and text.
+    A first line with known column names is a header. Without one there must be two columns, audio and text.
 
     Args:
-        path: .tsv (no quoting), .csv (quotes as usual), .jsonl or .json (an object a line).
-        columns: names of unusual columns by ours, e.g. `{"text": "phrase"}`.
+        path: .tsv (no quoting), .csv (standard quoting), .jsonl or .json (one object per line).
+        columns: unusual column names by canonical name, e.g. `{"text": "phrase"}`.
 
     Raises:
-        UserError: with file and line, for anything else.
+        UserError: the table is malformed; the message has file and line.
     """
     if path.suffix in (".jsonl", ".json"):
         return [_json_entry(f"{path}:{number}", line, columns) for number, line in read_lines(path)]
@@ -70,7 +75,7 @@ def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
     else:
         raise UserError(
             f"{path}:{lines[0][0]}: expected columns named audio and text (or two columns without names), "
-            f"found {', '.join(lines[0][1])[:80]!r}; columns=audio:x,text:y names others"
+            f"found {', '.join(lines[0][1])[:80]!r}; map other names with columns=audio:x,text:y"
         )
     entries = []
     for number, cells in lines:
@@ -82,10 +87,10 @@ def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
 
 
 def parse_columns(written: str) -> dict[str, str]:
-    """Return `audio:clip,text:phrase` as a dictionary.
+    """Parse `audio:clip,text:phrase` into a dictionary.
 
     Raises:
-        UserError: it is written otherwise, or names a column that isn't used.
+        UserError: the syntax is wrong, or a column is unknown.
     """
     columns = {}
     for pair in filter(None, (part.strip() for part in written.split(","))):
@@ -97,7 +102,7 @@ def parse_columns(written: str) -> dict[str, str]:
 
 
 def _known(cells: list[str], columns: dict[str, str]) -> dict[str, int]:
-    """Positions of the columns that are used, by our names."""
+    """Return column positions by canonical name."""
     lowered = [cell.lower() for cell in cells]
     found = {}
     for name, usual in NAMES.items():

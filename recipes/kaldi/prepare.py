@@ -1,4 +1,4 @@
-"""Recipe `kaldi`: data directories of Kaldi (wav.scp, segments, text, utt2spk) to manifests."""
+"""Recipe `kaldi`: convert Kaldi data directories (wav.scp, segments, text, utt2spk) to manifests."""
 
 import re
 from collections.abc import Iterator
@@ -16,17 +16,17 @@ READ = ("wav.scp", "segments", "text", "utt2spk")
 
 @dataclass
 class Options(OwnDataOptions):
-    """Which data directories."""
+    """Location of the data directories."""
 
-    source: str = option("", help="a data directory, or a folder of them named as splits (train, dev, test)")
-    root: str = option("", help="where relative paths in wav.scp start; empty: the current folder")
+    source: str = option("", help="a data directory, or a folder with one per split (train, dev, test)")
+    root: str = option("", help="base of relative paths in wav.scp; empty: the current folder")
 
 
 def prepare(options: Options, folder: Path) -> None:
-    """Write manifests, lexicon.txt and lm/train.txt below `folder`; the audio stays where it is.
+    """Write manifests, lexicon.txt and lm/train.txt below `folder`; the audio stays in place.
 
     Raises:
-        UserError: `source` is something else, or a file in it is broken and not `allow_partial`.
+        UserError: `source` is no data directory, or a file is broken without `allow_partial`.
     """
     check_options(options)
     directories = data_directories(options.source)
@@ -43,13 +43,13 @@ def prepare(options: Options, folder: Path) -> None:
 
 
 def data_directories(source: str) -> dict[str, Path]:
-    """Return the data directories by split; a single one has the split "" (to be chosen).
+    """Return the data directories by split; a single one has the split "" (not yet split).
 
     Raises:
-        UserError: there is none.
+        UserError: there are none.
     """
     if not source:
-        raise UserError("source= is needed: a Kaldi data directory, or a folder of them")
+        raise UserError("source= is needed: name a Kaldi data directory, or a folder of them")
     path = Path(source)
     if (path / "wav.scp").is_file():
         return {"": path}
@@ -57,18 +57,18 @@ def data_directories(source: str) -> dict[str, Path]:
         raise UserError(f"source={source}: expected a Kaldi data directory, found no such folder")
     found = {child.name: child for child in sorted(path.iterdir()) if (child / "wav.scp").is_file()}
     if not found:
-        raise UserError(f"source={source}: expected wav.scp in it or in its folders, found none")
+        raise UserError(f"source={source}: expected wav.scp in it or in its subfolders, found none")
     return found
 
 
 def read_directory(path: Path, split: str, root: Path, preparation: Preparation) -> Iterator[Row]:
-    """Yield the utterances of a data directory; what doesn't fit together is a problem.
+    """Yield the utterances of a data directory; inconsistencies become problems of `preparation`.
 
     Args:
-        path: the directory.
-        split: of all its utterances.
-        root: where relative audio paths start.
-        preparation: collects the problems.
+        path: data directory.
+        split: split of all its utterances.
+        root: base of relative audio paths.
+        preparation: collector of the problems.
     """
     tables: dict[str, Table] = {}
     for name in READ:
@@ -114,7 +114,7 @@ def read_directory(path: Path, split: str, root: Path, preparation: Preparation)
             preparation.problem(f"{path / 'text'}:{line}: expected {name} in {file}, found none")
 
 
-# Line number and what follows the key, by key.
+# Line number and value by key.
 Table = dict[str, tuple[int, str]]
 
 
@@ -122,7 +122,7 @@ def read_mapping(path: Path, required: bool) -> Table:
     """Return a file of `key value` lines as {key: (line number, value)}.
 
     Raises:
-        UserError: a key comes twice, the file isn't UTF-8, or there is none although it is required.
+        UserError: a key is repeated, the file isn't UTF-8, or a required file is missing.
     """
     if not required and not path.exists():
         return {}
@@ -136,19 +136,19 @@ def read_mapping(path: Path, required: bool) -> Table:
 
 
 def _audio(table: Table, path: Path, root: Path, preparation: Preparation) -> dict[str, str]:
-    """Audio file by recording; pipes and archives, which can't be read in training, are problems."""
+    """Return audio files by recording; pipes and archives become problems, as training can't read them."""
     audio = {}
     for name, (line, source) in table.items():
         where = f"{path / 'wav.scp'}:{line}"
         if source.endswith("|"):
             preparation.problem(
                 f"{where}: expected the audio file of {name}, found the pipe `{source[:60]}`: pipes are not "
-                "run; write the audio to files first (wav-copy scp:wav.scp …, or sph2pipe) and name those"
+                "run; write the audio to files first (wav-copy scp:wav.scp …, or sph2pipe) and list those"
             )
         elif re.search(r":\d+$", source):
             preparation.problem(
-                f"{where}: expected the audio file of {name}, found {source}, a place in an archive: write "
-                "the audio to files first (wav-copy scp:wav.scp …)"
+                f"{where}: expected the audio file of {name}, found the archive offset {source}: write the "
+                "audio to files first (wav-copy scp:wav.scp …)"
             )
         elif not source:
             preparation.problem(f"{where}: expected the audio file of {name}, found none")
@@ -158,7 +158,7 @@ def _audio(table: Table, path: Path, root: Path, preparation: Preparation) -> di
 
 
 def _segment(where: str, name: str, fields: str, segmented: bool) -> tuple[str, float, float | None]:
-    """Recording, start and duration; an end of −1 is the recording's."""
+    """Return recording, start and duration; an end of −1 is the end of the recording."""
     if not segmented:
         return name, 0.0, None
     try:

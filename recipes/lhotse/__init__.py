@@ -1,1 +1,1 @@
-"""Manifests of lhotse."""
+"""lhotse manifests."""

@@ -1,4 +1,4 @@
-"""Recipe `lhotse`: lhotse's cuts, or its recordings and supervisions, to checked manifests."""
+"""Recipe `lhotse`: convert lhotse cuts, or recordings and supervisions, to checked manifests."""
 
 import re
 from collections.abc import Iterator
@@ -19,22 +19,22 @@ SUFFIX = re.compile(r"\.(?:jsonl|json|yaml)(?:\.gz)?$")
 
 @dataclass
 class Options(OwnDataOptions):
-    """Which manifests."""
+    """Location of the manifests."""
 
     source: str = option(
         "",
-        help="a manifest of cuts, or a folder of <split>.cuts.jsonl.gz, of x_cuts_<split>.jsonl.gz, or of "
-        "pairs x_recordings_<split>.jsonl.gz and x_supervisions_<split>.jsonl.gz",
+        help="a manifest of cuts, or a folder with <split>.cuts.jsonl.gz, x_cuts_<split>.jsonl.gz, or pairs "
+        "x_recordings_<split>.jsonl.gz and x_supervisions_<split>.jsonl.gz",
     )
 
 
 def prepare(options: Options, folder: Path) -> None:
-    """Write manifests, lexicon.txt and lm/train.txt below `folder`; the audio stays where it is.
+    """Write manifests, lexicon.txt and lm/train.txt below `folder`; the audio stays in place.
 
-    A cut with several supervisions becomes an utterance for each.
+    A cut with several supervisions becomes one utterance per supervision.
 
     Raises:
-        UserError: `source` is something else, or entries are broken and not `allow_partial`.
+        UserError: `source` holds no manifests, or entries are broken without `allow_partial`.
     """
     check_options(options)
     manifests = find_manifests(options.source)
@@ -47,13 +47,13 @@ def prepare(options: Options, folder: Path) -> None:
 
 
 def find_manifests(source: str) -> dict[str, list[Path]]:
-    """Return the files of each split: cuts, or recordings and supervisions.
+    """Return the manifests of each split: cuts, or recordings and supervisions.
 
     Raises:
-        UserError: there are none, or one of a pair is missing.
+        UserError: there are none, or recordings lack their supervisions.
     """
     if not source:
-        raise UserError("source= is needed: a manifest of lhotse's cuts, or a folder of some")
+        raise UserError("source= is needed: name a manifest of lhotse cuts, or a folder of manifests")
     path = Path(source)
     if path.is_file():
         return {"": [path]}
@@ -78,7 +78,7 @@ def find_manifests(source: str) -> dict[str, list[Path]]:
 
 
 def read_cuts(paths: list[Path], split: str, preparation: Preparation) -> Iterator[Row]:
-    """Yield the utterances of a split; what can't be one is a problem."""
+    """Yield the utterances of a split; unusable cuts become problems of `preparation`."""
     where = str(paths[0])
     try:
         loaded: list[Any] = [load_manifest(path) for path in paths]
@@ -86,11 +86,9 @@ def read_cuts(paths: list[Path], split: str, preparation: Preparation) -> Iterat
     except UserError as error:
         preparation.problem(str(error))
         return
-    except Exception as error:  # lhotse raises what its parsers raise
+    except Exception as error:  # lhotse passes on any exception of its parsers
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        preparation.problem(
-            f"{where}: expected a manifest of lhotse, found one that can't be read ({reason})"
-        )
+        preparation.problem(f"{where}: expected a lhotse manifest, found one that can't be read ({reason})")
         return
     for cut in cuts:
         named = f"{where}: cut {cut.id!r}"
@@ -100,7 +98,7 @@ def read_cuts(paths: list[Path], split: str, preparation: Preparation) -> Iterat
         source = cut.recording.sources[0]
         if source.type != "file" or cut.recording.transforms:
             preparation.problem(
-                f"{named}: expected audio in a file as it is, found a {source.type}"
+                f"{named}: expected unmodified audio in a file, found a {source.type}"
                 + (" with transforms" if cut.recording.transforms else "")
             )
             continue
@@ -135,11 +133,11 @@ def _cuts_of(loaded: list[Any], paths: list[Path]) -> CutSet:
 
 
 def _path(written: str, manifest: Path) -> str:
-    """Relative paths start at the current folder, as in lhotse, or at the manifest, as in ours."""
+    """Resolve against the current folder, as lhotse does, or else against the manifest's folder."""
     return written if Path(written).exists() else str(manifest.parent / written)
 
 
 def _split(stem: str) -> str:
-    """The split in a file's name: `x_cuts_dev-clean` and `dev-clean.cuts` are dev-clean."""
+    """Return the split in a file name: dev-clean for `x_cuts_dev-clean` and `dev-clean.cuts`."""
     after = re.search(r"(?:cuts|recordings)[._](.+)$", stem)
     return after[1] if after else re.sub(r"[._]?cuts$", "", stem)

@@ -1,1 +1,1 @@
-"""LibriSpeech and mini LibriSpeech: read English that anyone may have."""
+"""LibriSpeech and mini LibriSpeech: public read English."""

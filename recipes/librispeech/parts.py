@@ -1,4 +1,4 @@
-"""The parts of LibriSpeech: where they are, their checksums and counts, which belong together."""
+"""The parts of LibriSpeech: OpenSLR resources, checksums, utterance counts, subsets and splits."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from asr.errors import UserError, did_you_mean
 
 @dataclass(frozen=True)
 class Part:
-    """An archive of OpenSLR: its resource number, checksum (MD5 or SHA-256) and number of utterances."""
+    """An OpenSLR archive: resource number, checksum (MD5 or SHA-256) and number of utterances."""
 
     resource: int
     checksum: str
     utterances: int
 
 
-# Checksums of resource 12 are those that torchaudio tests against, of resource 31 those of its md5sum.txt.
+# Checksums: torchaudio's for resource 12, those in md5sum.txt for resource 31.
 PARTS = {
     "train-clean-5": Part(31, "5df7d4e78065366204ca6845bb08f490", 1519),
     "dev-clean-2": Part(31, "6d7ab67ac6a1d2c993d050e16d61080d", 1089),
@@ -34,7 +34,7 @@ SUBSETS = {
     "other-500": ["train-other-500"],
     "960": ["train-clean-100", "train-clean-360", "train-other-500"],
 }
-# Manifests of the parts that are not trained on.
+# Splits of the evaluation parts.
 SPLITS = {
     "dev-clean-2": "dev",
     "dev-clean": "dev",
@@ -48,11 +48,11 @@ def parts_by_split(subset: str, evaluation: list[str]) -> dict[str, list[str]]:
     """Return the parts of each split.
 
     Args:
-        subset: a name of `SUBSETS`.
-        evaluation: parts to develop and test on; empty: dev-clean-2 for `mini`, else the four official ones.
+        subset: a key of `SUBSETS`.
+        evaluation: development and test parts; empty: dev-clean-2 for `mini`, else the four official ones.
 
     Raises:
-        UserError: an unknown name, no development part, or two of them.
+        UserError: a name is unknown, two parts share a split, or there is no development part.
     """
     if subset not in SUBSETS:
         raise UserError(f"subset={subset}: unknown{did_you_mean(subset, list(SUBSETS))}")
@@ -62,8 +62,9 @@ def parts_by_split(subset: str, evaluation: list[str]) -> dict[str, list[str]]:
         if part not in SPLITS:
             raise UserError(f"evaluation: {part} is unknown{did_you_mean(part, list(SPLITS))}")
         if SPLITS[part] in splits:
-            raise UserError(f"evaluation: {part} would be the split {SPLITS[part]}, which there is already")
+            other = splits[SPLITS[part]][0]
+            raise UserError(f"evaluation: {part} would be the split {SPLITS[part]}, which {other} is already")
         splits[SPLITS[part]] = [part]
     if "dev" not in splits:
-        raise UserError(f"evaluation={evaluation}: expected dev-clean or dev-clean-2, which training needs")
+        raise UserError(f"evaluation={evaluation}: expected dev-clean or dev-clean-2, needed for training")
     return splits

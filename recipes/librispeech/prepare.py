@@ -1,4 +1,4 @@
-"""Recipe `librispeech`: a local copy of LibriSpeech, or a download, to manifests, lexicon and text."""
+"""Recipe `librispeech`: convert a local or downloaded LibriSpeech to manifests, lexicon and text."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -26,33 +26,33 @@ from .parts import PARTS, parts_by_split
 
 LICENCE = "CC BY 4.0: V. Panayotov, G. Chen, D. Povey, S. Khudanpur, LibriSpeech, ICASSP 2015."
 SAMPLE_RATE = 16000
-# [id, text, samples] of an utterance: plain data, which a thousand hours leave room for.
+# [id, text, samples]: plain data, so that a thousand hours fit in memory.
 Utterance = list[Any]
 
 
 @dataclass
 class Options(PreparationOptions):
-    """Which parts, and where they come from."""
+    """Which parts to prepare, and where they come from."""
 
     subset: str = option(
-        "clean-100", help="train: mini | clean-100 | clean-360 | clean-460 | other-500 | 960"
+        "clean-100", help="training data: mini | clean-100 | clean-360 | clean-460 | other-500 | 960"
     )
     evaluation: list[str] = option(
         [], help="dev and test parts; empty: dev-clean-2 for mini, else dev- and test-clean and -other"
     )
-    corpus: str = option("", help="folder LibriSpeech of a local copy; empty: <folder>/corpus/LibriSpeech")
-    download: bool = option(False, help="fetch the parts that are not there from OpenSLR (mini: 0.5 GB)")
-    mirror: str = option("https://www.openslr.org/resources", help="where to download from")
-    keep_archives: bool = option(False, help="keep the downloaded archives when they are unpacked")
+    corpus: str = option("", help="LibriSpeech folder of a local copy; empty: <folder>/corpus/LibriSpeech")
+    download: bool = option(False, help="download missing parts from OpenSLR (mini: 0.5 GB)")
+    mirror: str = option("https://www.openslr.org/resources", help="download server")
+    keep_archives: bool = option(False, help="keep the downloaded archives after unpacking")
     lexicon: str = option("", help="e.g. OpenSLR 11's librispeech-lexicon.txt; empty: CMUdict")
     tokenizers: list[str] = option(["phone", "sentencepiece-500"], help=TOKENIZERS_HELP)
 
 
 def prepare(options: Options, folder: Path) -> None:
-    """Write manifests of train, dev and the other splits, lexicon.txt and lm/train.txt below `folder`.
+    """Write the manifests of all splits, lexicon.txt and lm/train.txt below `folder`.
 
     Raises:
-        UserError: `corpus` is something else, or a part is missing or broken and not `allow_partial`.
+        UserError: `corpus` is no copy of LibriSpeech, or a part is missing or broken without `allow_partial`.
     """
     splits = parts_by_split(options.subset, options.evaluation)
     wanted = [part for parts in splits.values() for part in parts]
@@ -73,12 +73,12 @@ def prepare(options: Options, folder: Path) -> None:
         lexicon=word_lexicon(words, options.lexicon, preparation),
         texts={"train": (text for part in splits["train"] for _, text, _ in utterances[part])},
         sources=sources,
-        notes={"Text": "Transcripts are lower-cased, otherwise as they are.", "Licence": LICENCE},
+        notes={"Text": "Transcripts are lower-cased and otherwise unchanged.", "Licence": LICENCE},
     )
 
 
 def check_corpus(corpus: Path, wanted: list[str], options: Options) -> None:
-    """Raise `UserError` that says what a folder without any wanted part is instead."""
+    """Raise a `UserError` describing the folder if it has none of the wanted parts."""
     if any((corpus / part).is_dir() for part in wanted):
         return
     where = f"corpus={options.corpus}" if options.corpus else str(corpus)
@@ -90,14 +90,16 @@ def check_corpus(corpus: Path, wanted: list[str], options: Options) -> None:
     if (corpus / "LibriSpeech").is_dir():
         raise UserError(f"{where}: this looks like the parent of LibriSpeech; name {corpus / 'LibriSpeech'}")
     if archives := sorted(path.name for path in corpus.glob("*.tar.gz")):
-        raise UserError(f"{where}: {expected}, found archives to be unpacked first: {', '.join(archives)}")
+        raise UserError(f"{where}: {expected}, found archives; unpack them first: {', '.join(archives)}")
     others = sorted(part for part in PARTS if (corpus / part).is_dir())
-    found = f"{', '.join(others)}; choose by subset= and evaluation=" if others else "none of LibriSpeech"
+    found = (
+        f"{', '.join(others)}; select them with subset= and evaluation=" if others else "none of LibriSpeech"
+    )
     raise UserError(f"{where}: {expected}, found {found}; download=true fetches what is missing")
 
 
 def fetch(parts: list[str], corpus: Path, options: Options, preparation: Preparation) -> None:
-    """Download and unpack parts into `corpus`, each wholly or not at all."""
+    """Download and unpack parts into `corpus`, each completely or not at all."""
     for part in parts:
         archive = corpus.parent / f"{part}.tar.gz"
         preparation.say(f"{part}: downloading to {archive}")
@@ -110,12 +112,12 @@ def fetch(parts: list[str], corpus: Path, options: Options, preparation: Prepara
 
 
 def read_chapter(folder: str) -> dict[str, list[Any]]:
-    """Return the utterances `[id, text, samples]` of a chapter's folder, and what is wrong with others."""
+    """Return the `utterances` [id, text, samples] of a chapter's folder, and the `problems` with others."""
     utterances: list[Utterance] = []
     problems: list[str] = []
     transcripts = sorted(Path(folder).glob("*.trans.txt"))
     if not transcripts:
-        raise UserError(f"{folder}: expected a file of transcripts (*.trans.txt), found none")
+        raise UserError(f"{folder}: expected a transcript file (*.trans.txt), found none")
     transcribed = set()
     prefix = "-".join(Path(folder).parts[-2:]) + "-"  # speaker and chapter
     for path in transcripts:
@@ -144,22 +146,24 @@ def read_chapter(folder: str) -> dict[str, list[Any]]:
                 problems.append(str(error))
     for path in sorted(Path(folder).glob("*.flac")):
         if path.stem not in transcribed:
-            problems.append(f"{path}: expected a transcript of it in {transcripts[0].name}, found none")
+            problems.append(f"{path}: expected its transcript in {transcripts[0].name}, found none")
     return {"utterances": utterances, "problems": problems}
 
 
 def chapter_state(folder: str) -> str:
-    """Return a text that changes when a file of the chapter does."""
+    """Return a key that changes whenever a file of the chapter changes."""
     with os.scandir(folder) as entries:
         states = sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in entries)
     return f"{folder} {states}"
 
 
 def _read(part: str, corpus: Path, preparation: Preparation) -> list[Utterance]:
-    """All utterances of a part, in the order of their ids."""
+    """Return the utterances of a part, ordered by id."""
     chapters = sorted(str(path) for path in (corpus / part).glob("*/*") if path.is_dir())
     if not chapters:
-        preparation.problem(f"{corpus / part}: expected speakers/chapters below, found none (part {part})")
+        preparation.problem(
+            f"{corpus / part}: expected <speaker>/<chapter> folders, found none (part {part})"
+        )
         return []
     utterances: list[Utterance] = []
     for found in preparation.map(read_chapter, chapters, part, key=chapter_state):

@@ -1,1 +1,1 @@
-"""NeMo's manifests."""
+"""NeMo manifests."""

@@ -1,4 +1,4 @@
-"""Recipe `nemo`: manifests of NVIDIA NeMo (an object per line) to manifests of lhotse."""
+"""Recipe `nemo`: convert NVIDIA NeMo manifests (one JSON object per line) to lhotse manifests."""
 
 import json
 from collections.abc import Iterator
@@ -19,18 +19,19 @@ SPLITS = ["train", "dev", "test", *SPLIT_NAMES]
 
 @dataclass
 class Options(OwnDataOptions):
-    """Which manifests."""
+    """Location of the manifests."""
 
     source: str = option(
-        "", help="a manifest, or a folder of some named as splits (train_….json, dev….jsonl)"
+        "",
+        help="a manifest, or a folder of manifests named after their split (train_….json, dev….jsonl)",
     )
 
 
 def prepare(options: Options, folder: Path) -> None:
-    """Write manifests, lexicon.txt and lm/train.txt below `folder`; the audio stays where it is.
+    """Write manifests, lexicon.txt and lm/train.txt below `folder`; the audio stays in place.
 
     Raises:
-        UserError: `source` is something else, or lines are broken and not `allow_partial`.
+        UserError: `source` holds no manifests, or lines are broken without `allow_partial`.
     """
     check_options(options)
     manifests = find_manifests(options.source)
@@ -43,13 +44,13 @@ def prepare(options: Options, folder: Path) -> None:
 
 
 def find_manifests(source: str) -> list[tuple[str, Path]]:
-    """Return (split, manifest); a single file has the split "" (to be chosen).
+    """Return (split, manifest) pairs; a single file has the split "" (not yet split).
 
     Raises:
-        UserError: there is none, or a file of a folder names no split.
+        UserError: there are none, or a file name in the folder does not begin with a split.
     """
     if not source:
-        raise UserError("source= is needed: a NeMo manifest, or a folder of some")
+        raise UserError("source= is needed: name a NeMo manifest, or a folder of manifests")
     path = Path(source)
     if path.is_file():
         return [("", path)]
@@ -68,10 +69,10 @@ def find_manifests(source: str) -> list[tuple[str, Path]]:
 
 
 def read_manifest(path: Path, split: str, preparation: Preparation) -> Iterator[Row]:
-    """Yield the utterances of a manifest; broken lines are problems.
+    """Yield the utterances of a manifest; broken lines become problems of `preparation`.
 
-    Relative audio paths start at the manifest, as in NeMo. An id comes from `id` or `utt_id`, else from
-    the audio file's name, with the offset where there is one.
+    Audio paths are relative to the manifest, as in NeMo. The utterance id is `id` or `utt_id`, else the audio
+    file's name, followed by the offset if there is one.
     """
     try:
         lines = read_lines(path)
@@ -90,7 +91,7 @@ def _entry(where: str, line: str) -> dict[str, Any]:
     try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
-        hint = "; NeMo's manifests have an object on each line" if line.strip() in ("[", "{") else ""
+        hint = "; NeMo manifests have one object per line" if line.strip() in ("[", "{") else ""
         raise UserError(f"{where}: expected a JSON object, found {line[:40]!r} ({error.msg}){hint}") from None
     if not isinstance(entry, dict) or "audio_filepath" not in entry:
         raise UserError(f"{where}: expected an object with audio_filepath, found {line[:60]!r}")
@@ -120,7 +121,7 @@ def _row(where: str, entry: dict[str, Any], folder: Path, split: str) -> Row:
         speaker=str(entry.get("speaker") or ""),
         split=split,
         start_s=start_s,
-        # Without an offset an entry is its whole file, whatever its duration is rounded to.
+        # Without an offset the entry is the whole file; its duration may be rounded.
         duration_s=duration_s if offset is not None else None,
         channel=int(entry["channel"]) if entry.get("channel") is not None else None,
     )

@@ -1,6 +1,5 @@
-"""Recipe `prompts`: the recorded English prompts of Asterisk to manifests and a lexicon."""
+"""Recipe `prompts`: convert the recorded English prompts of Asterisk to manifests and a lexicon."""
 
-import gzip
 import hashlib
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from asr.config import option
 from asr.errors import UserError
-from asr.preparation import Preparation, PreparationOptions, recording, utterance_cut
+from asr.preparation import Preparation, PreparationOptions, read_lines, recording, utterance_cut
 from asr.text.cmudict import cmudict_lexicon
 from asr.text.lexicon import Lexicon
 
@@ -25,35 +24,35 @@ PACKAGES = ["asterisk-core-sounds-en-wav", "asterisk-core-sounds-en"]
 TRANSCRIPTS = ["core-sounds-en.txt", "core-sounds-en.txt.gz"]
 SPEAKER = "allison"
 LICENCE = "CC BY-SA 3.0, © 2003–2010 Allison Smith, funded by Digium, Inc."
-# Shares of the distinct texts, in hundredths: below 80 train, below 88 dev, else test.
+# Split by text hash, in hundredths: below 80 train, below 88 dev, else test.
 TRAIN_UNTIL, DEV_UNTIL = 80, 88
 FRAME_S = 0.01
 
 
 @dataclass
 class Options(PreparationOptions):
-    """Where the prompts come from and how they are trimmed."""
+    """Source of the prompts and trimming parameters."""
 
     source: str = option(
-        "", help="folder with the wav files and core-sounds-en.txt[.gz] below it; empty: apt-get download"
+        "", help="folder containing the wav files and core-sounds-en.txt[.gz]; empty: apt-get download"
     )
-    silence_db: float = option(40.0, help="what is this far below the loudest 10 ms is silence", unit="dB")
-    margin_s: float = option(0.1, help="kept before and after what is not silence", unit="s")
+    silence_db: float = option(40.0, help="silence threshold below the loudest 10 ms", unit="dB")
+    margin_s: float = option(0.1, help="silence kept before and after speech", unit="s")
     max_s: float = option(40.0, help="longer recordings are excluded", unit="s")
 
 
 def prepare(options: Options, folder: Path) -> None:
     """Write `<split>.cuts.jsonl.gz`, `lexicon.txt` and `excluded.tsv` below `folder`.
 
-    The audio stays where it is (in `folder/packages` when this fetches it); silence at both ends is
-    left out by the cuts. Equal texts are in one split, so no test sentence is in training.
+    The audio stays in place (`folder/packages` if downloaded); the cuts trim silence at both ends. Identical
+    texts share a split, so no test sentence is in training.
     """
     preparation = Preparation("prompts", folder, options)
     source = Path(options.source) if options.source else _fetch(folder / "packages", preparation.console)
     if preparation.is_done([source]):
         return
     transcripts = _find_transcripts(source)
-    prompts = list(parse_transcripts(_read_lines(transcripts)))
+    prompts = list(parse_transcripts([line for _, line in read_lines(transcripts)]))
     root = _find_audio_root(source, [prompt.key for prompt in prompts])
     usable = [prompt for prompt in prompts if not prompt.excluded]
     for prompt in prompts:
@@ -71,20 +70,20 @@ def prepare(options: Options, folder: Path) -> None:
 
 
 def split_of(text: str) -> str:
-    """The split of a normalised text: fixed by its hash, so it never moves."""
+    """Return the split of a normalised text, fixed by its hash."""
     hundredth = int(hashlib.sha256(text.encode()).hexdigest(), 16) % 100
     return "train" if hundredth < TRAIN_UNTIL else "dev" if hundredth < DEV_UNTIL else "test"
 
 
 def build_lexicon(words: set[str]) -> Lexicon:
-    """The words' pronunciations from extra_lexicon.txt and CMUdict; words that neither knows are absent."""
+    """Return pronunciations from extra_lexicon.txt and CMUdict, without words missing from both."""
     extra = Lexicon.load(Path(__file__).with_name("extra_lexicon.txt"))
     known = cmudict_lexicon(words).pronunciations
     return Lexicon(known | {word: extra.pronunciations[word] for word in words if word in extra})
 
 
 def speech_bounds(samples: np.ndarray, sample_rate: int, silence_db: float) -> tuple[float, float] | None:
-    """Start and end in seconds of what is not silence; None where all is."""
+    """Return start and end of the speech in seconds; None if everything is silence."""
     size = round(FRAME_S * sample_rate)
     frames = samples[: len(samples) // size * size].reshape(-1, size)
     power = (frames.astype(np.float64) ** 2).mean(axis=1)
@@ -95,7 +94,7 @@ def speech_bounds(samples: np.ndarray, sample_rate: int, silence_db: float) -> t
 
 
 def _cut(prompt: Prompt, root: Path, options: Options) -> MonoCut | str:
-    """The trimmed recording, or the reason why there is none."""
+    """Return the trimmed recording, or the reason why there is none."""
     path = root / f"{prompt.key}.wav"
     if not path.exists():
         return "no recording"
@@ -119,15 +118,15 @@ def _cut(prompt: Prompt, root: Path, options: Options) -> MonoCut | str:
 
 
 def _fetch(folder: Path, console: Console) -> Path:
-    """Download and unpack the Debian packages; what is there already is kept."""
+    """Download and unpack the Debian packages unless they exist."""
     unpacked = folder / "unpacked"
     if unpacked.exists():
         console.print(f"using the packages in {folder}")
         return unpacked
-    hint = "or name a folder that holds the prompts: source=…"
+    hint = "or name a folder with the prompts: source=…"
     for program in ["apt-get", "dpkg-deb"]:
         if shutil.which(program) is None:
-            raise UserError(f"{program} is not on this machine: run this on Debian or Ubuntu, {hint}")
+            raise UserError(f"{program} is not installed: use Debian or Ubuntu, {hint}")
     folder.mkdir(parents=True, exist_ok=True)
     console.print(f"downloading {' and '.join(PACKAGES)} (18 MB)")
     download = subprocess.run(["apt-get", "download", *PACKAGES], cwd=folder, capture_output=True, text=True)
@@ -151,21 +150,13 @@ def _find_transcripts(source: Path) -> Path:
     for name in TRANSCRIPTS:
         if found := sorted(source.rglob(name)):
             return found[0]
-    raise UserError(f"{source}: expected {' or '.join(TRANSCRIPTS)} somewhere below, found neither")
-
-
-def _read_lines(path: Path) -> list[str]:
-    try:
-        content = path.read_bytes()
-        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode().splitlines()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: the transcripts can't be read ({error})") from None
+    raise UserError(f"{source}: expected {' or '.join(TRANSCRIPTS)} in it, found neither")
 
 
 def _find_audio_root(source: Path, keys: list[str]) -> Path:
-    """The folder below which most keys are paths of wav files."""
+    """Return the folder in which most keys are paths of wav files."""
     folders = sorted({path.parent for path in source.rglob("*.wav")})
     hits = {folder: sum((folder / f"{key}.wav").exists() for key in keys) for folder in folders}
     if not hits or max(hits.values()) == 0:
-        raise UserError(f"{source}: expected the prompts as wav files somewhere below, found none of them")
+        raise UserError(f"{source}: expected the prompts as wav files in it, found none")
     return max(hits, key=lambda folder: hits[folder])

@@ -1,4 +1,4 @@
-"""The prompts' transcript file: what each recording says, and which recordings are not usable speech."""
+"""Parse the prompts' transcript file, normalise the texts and exclude unusable recordings."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
-# Corrections of the file: its typing errors, and spellings that the dictionary has otherwise.
+# Typing errors in the file, and spellings that differ from CMUdict's.
 CORRECTIONS = {
     "umute": "unmute",
     "fourtieth": "fortieth",
@@ -26,7 +26,7 @@ CORRECTIONS = {
     "3D": "3 D",
 }  # fmt: skip
 
-# Written in capitals, spoken as words; all other words in capitals are spelt out.
+# Acronyms spoken as words; all other words in capitals are spelt out.
 ACRONYMS = {"DAHDI", "SIP"}
 
 _CORRECTED = re.compile(
@@ -40,7 +40,13 @@ _UNREADABLE = re.compile(r"\S*(?:\d\d|\d\.\d|\w\.\d|www\.)\S*")
 
 @dataclass(frozen=True)
 class Prompt:
-    """An entry: `key` is the recording's path without its suffix; one of `text`, `excluded` is empty."""
+    """An entry of the transcript file.
+
+    Attributes:
+        key: path of the recording, without suffix.
+        text: normalised text; as written if excluded.
+        excluded: reason for exclusion; empty if usable.
+    """
 
     key: str
     text: str
@@ -48,10 +54,7 @@ class Prompt:
 
 
 def parse_transcripts(lines: list[str]) -> Iterator[Prompt]:
-    """Yield the entries `key: text` of the file, normalised; `;` starts a comment line.
-
-    An entry that can't be used has the reason in `excluded` and the text as it was written.
-    """
+    """Yield the `key: text` entries of the file; lines that begin with `;` are comments."""
     for line in lines:
         if not line.strip() or line.startswith(";"):
             continue
@@ -65,7 +68,7 @@ def parse_transcripts(lines: list[str]) -> Iterator[Prompt]:
 
 
 def normalise(written: str, key: str = "") -> str:
-    """Return the words that are spoken, lower-case; the letter names are `a.` … `z.`, as in CMUdict.
+    """Return the spoken words in lower case; letters are `a.` … `z.`, as in CMUdict.
 
     >>> normalise("Press 4 on the PBX, or # for A.M.")
     'press four on the p. b. x. or pound for a. m.'
@@ -99,5 +102,5 @@ def _unusable(written: str) -> str:
         rest = _BRACKET.sub(" ", text).strip()
         return "speech mixed with another sound" if rest else "not speech"
     if match := _UNREADABLE.search(text):
-        return f"no telling how {match[0]!r} is read"
+        return f"unclear how {match[0]!r} is read"
     return "" if re.search(r"\w|[*#]", text) else "empty transcript"

@@ -1,1 +1,1 @@
-"""Recipe `switchboard`: conversational telephone speech, tested on eval2000."""
+"""Switchboard-1: conversational telephone speech, tested on eval2000."""

@@ -1,4 +1,4 @@
-"""The Hub-5 2000 evaluation set: segments from the PEM file, words from the STM file."""
+"""Read the Hub5'00 evaluation set: segments from the PEM file, words from the STM file."""
 
 import re
 from collections import Counter
@@ -15,8 +15,8 @@ from asr.scoring.stm import Stm, StmSegment, plain_words, read_stm
 CONVERSATIONS = 40
 UTTERANCES = {"eval2000": 4459, "eval2000_swbd": 1831, "eval2000_callhm": 2628}
 PREFIXES = {"eval2000": ("sw_", "en_"), "eval2000_swbd": ("sw_",), "eval2000_callhm": ("en_",)}
-MARGIN_S = 0.1  # segments are cut tightly; each end is moved out by so much, half-way to a neighbour at most
-NOTHING_SAID = "[noise]"  # the transcript of a segment without words: manifests need one
+MARGIN_S = 0.1  # tight segments are extended by this at each end, at most half-way to a neighbour
+NOTHING_SAID = "[noise]"  # transcript of segments without words, since manifests need one
 
 
 class Span(NamedTuple):
@@ -29,17 +29,16 @@ class Span(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The utterance's id: conversation, side, start and end in hundredths of a second."""
-        return (
-            f"{self.conversation}-{self.side}_{_hundredths(self.start_s):06d}-{_hundredths(self.end_s):06d}"
-        )
+        """Utterance id: conversation, side, start and end in hundredths of a second."""
+        start, end = (round(100 * time_s) for time_s in (self.start_s, self.end_s))
+        return f"{self.conversation}-{self.side}_{start:06d}-{end:06d}"
 
 
 @dataclass
 class TestSet:
-    """Utterances with their text, the reference to score with, what was left out or is wrong."""
+    """The utterances with their texts, the scoring reference, and what was repaired, ignored or wrong."""
 
-    spans: dict[str, Span]  # as they are cut from the audio, by id
+    spans: dict[str, Span]  # extended by the margin, by utterance id
     texts: dict[str, str]
     stm: Stm
     repairs: Counter[str] = field(default_factory=Counter)
@@ -48,10 +47,10 @@ class TestSet:
 
 
 def read_test_set(pem: Path, stm: Path, glm: Path) -> TestSet:
-    """Join segments and reference, and widen the segments.
+    """Join segments and reference, and extend the segments by the margin.
 
     Raises:
-        UserError: a file that can't be read, or lines that aren't of its format.
+        UserError: a file can't be read, or its lines are malformed.
     """
     problems: list[str] = []
     spans = {span.name: span for span in read_pem(pem, problems)}
@@ -65,7 +64,9 @@ def read_test_set(pem: Path, stm: Path, glm: Path) -> TestSet:
             problems.append(f"{stm}: segment {segment.name}: expected it once, found it again")
         by_name[name] = segment
         if name not in spans:
-            problems.append(f"{stm}: segment {segment.name}: expected it in {pem.name}, found it here alone")
+            problems.append(
+                f"{stm}: segment {segment.name}: expected it in {pem.name} too, found it only here"
+            )
         elif problem := _markup_problem(segment, rules):
             problems.append(f"{stm}: segment {segment.name}: {problem}")
     wide = widened(spans)
@@ -99,16 +100,16 @@ def read_pem(path: Path, problems: list[str]) -> list[Span]:
             )
             continue
         if (first := lines.setdefault(span.name, number)) != number:
-            problems.append(f"{path}:{number}: expected segments to be distinct, found line {first} again")
+            problems.append(f"{path}:{number}: expected distinct segments, found that of line {first} again")
             continue
         spans.append(span)
     return spans
 
 
 def repaired(stm: Stm) -> tuple[Stm, Counter[str]]:
-    """Return the reference without what NIST's own programs stumble over, and how often that was.
+    """Return the reference without markup that NIST's programs mishandle, and the number of repairs by kind.
 
-    `((` becomes `(`, and the marks of asides are taken out.
+    `((` becomes `(`, and aside marks are removed.
     """
     repairs: Counter[str] = Counter()
     segments = []
@@ -118,13 +119,13 @@ def repaired(stm: Stm) -> tuple[Stm, Counter[str]]:
         if label.upper() in ("<B_ASIDE>", "<E_ASIDE>"):
             label, asides = "", asides + 1
         text, doubled = re.subn(r"\(\s*\(", "(", text)
-        repairs.update({"marks of asides": asides, "doubled parentheses": doubled})
+        repairs.update({"aside marks": asides, "doubled parentheses": doubled})
         segments.append(replace(segment, label=label, text=" ".join(text.split())))
     return Stm(segments, stm.comments), +repairs
 
 
 def widened(spans: dict[str, Span], margin_s: float = MARGIN_S) -> dict[str, Span]:
-    """Return the segments longer by `margin_s` at each end, where the neighbours leave room for it."""
+    """Return the segments extended by `margin_s` at each end, at most half-way to a neighbour."""
     wide: dict[str, Span] = {}
     sides: dict[tuple[str, str], list[tuple[str, Span]]] = {}
     for name, span in spans.items():
@@ -150,10 +151,6 @@ def _room(end_s: float | None, start_s: float | None, margin_s: float) -> float:
     if end_s is None or start_s is None:
         return margin_s
     return max(0.0, min(margin_s, (start_s - end_s) / 2))
-
-
-def _hundredths(time_s: float) -> int:
-    return round(100 * time_s)
 
 
 def _markup_problem(segment: StmSegment, rules: Glm) -> str | None:

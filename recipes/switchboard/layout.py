@@ -1,4 +1,4 @@
-"""Where things lie in a copy of Switchboard (LDC97S62), its transcripts and eval2000."""
+"""Find the files of Switchboard (LDC97S62), its transcripts and eval2000."""
 
 import os
 import re
@@ -21,13 +21,13 @@ TRANSCRIPTS_HINT = (
 
 @dataclass
 class Corpus:
-    """The files that preparation reads.
+    """The files of Switchboard.
 
     Attributes:
         audio: SPHERE files by conversation, `sw02001`.
-        transcripts: by conversation side, `sw02001-A`.
-        dictionary: the distribution's lexicon, None where it isn't.
-        repeated: pairs of audio files or transcripts that have one name and different lengths.
+        transcripts: transcript files by conversation side, `sw02001-A`.
+        dictionary: the distribution's lexicon; None if missing.
+        repeated: pairs of audio files or transcripts with the same name and different lengths.
     """
 
     audio: dict[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Corpus:
 
 @dataclass
 class Eval2000:
-    """The test set's files: audio by conversation, segments, reference, mapping rules."""
+    """The files of the test set: audio by conversation, segments, reference, mapping rules."""
 
     audio: dict[str, str]
     pem: Path
@@ -47,10 +47,10 @@ class Eval2000:
 
 
 def find_corpus(corpus: str, transcripts: str = "") -> Corpus:
-    """Look below the folders that the user named, in whatever case of letters.
+    """Search the given folders, ignoring case.
 
     Raises:
-        UserError: a folder isn't there, is one disc, or has no audio or no transcripts.
+        UserError: a folder is missing, is a single disc, or has no audio or no transcripts.
     """
     root = _folder("corpus", corpus)
     roots = [root, *([_folder("transcripts", transcripts)] if transcripts else [])]
@@ -66,26 +66,26 @@ def find_corpus(corpus: str, transcripts: str = "") -> Corpus:
             continue
         else:
             continue
-        # Two copies of a file, or two ways to one, are no harm.
+        # Identical copies and links are harmless.
         if first != path and os.path.getsize(first) != os.path.getsize(path):
             found.repeated.append((first, path))
     _refuse_disc(root, found)
     if not found.audio:
         kind = "transcripts without audio" if found.transcripts else "something else"
-        raise UserError(f"corpus={root}: expected the .sph files of {LDC} somewhere below, found {kind}")
+        raise UserError(f"corpus={root}: expected the .sph files of {LDC} in it, found {kind}")
     if not found.transcripts:
         raise UserError(
-            f"corpus={root}: expected sw2001A-ms98-a-trans.text and its like somewhere below, found none; "
+            f"corpus={root}: expected transcripts such as sw2001A-ms98-a-trans.text in it, found none; "
             f"name their folder with transcripts=… ({TRANSCRIPTS_HINT})"
         )
     return found
 
 
 def find_eval2000(speech: str, transcripts: str = "") -> Eval2000:
-    """Look for the test set below one folder, or below one for audio and one for the reference.
+    """Search one folder for the test set, or one for the audio and one for the reference.
 
     Raises:
-        UserError: a folder isn't there, or a file that is needed isn't below.
+        UserError: a folder or a required file is missing.
     """
     roots = [_folder("eval2000", speech)]
     if transcripts:
@@ -99,11 +99,13 @@ def find_eval2000(speech: str, transcripts: str = "") -> Eval2000:
         named.setdefault(name, Path(path))
     below = " and ".join(str(root) for root in roots)
     if not audio:
-        raise UserError(f"{below}: expected sw_4390.sph, en_4156.sph and their like (LDC2002S09), found none")
+        raise UserError(
+            f"{below}: expected audio such as sw_4390.sph and en_4156.sph (LDC2002S09), found none"
+        )
     missing = [name for name in (PEM, STM, GLM) if name not in named]
     if missing:
         hint = "" if missing == [PEM] else "; name the folder of LDC2002T43 with eval2000_transcripts=…"
-        raise UserError(f"{below}: expected {', '.join(missing)} somewhere below, found none{hint}")
+        raise UserError(f"{below}: expected {', '.join(missing)} in it, found none{hint}")
     return Eval2000(audio, named[PEM], named[STM], named[GLM])
 
 
@@ -129,7 +131,7 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def _refuse_disc(root: Path, found: Corpus) -> None:
-    """Say so where one disc of several was named."""
+    """Raise a `UserError` if the folder is one of several discs."""
     if DISC.fullmatch(root.name) is None or not found.audio:
         return
     others = [path.name for path in root.parent.iterdir() if path.is_dir() and path != root]

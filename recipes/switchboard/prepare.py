@@ -1,4 +1,4 @@
-"""Recipe `switchboard`: Switchboard-1 and eval2000 to manifests, a lexicon and references."""
+"""Recipe `switchboard`: convert Switchboard-1 and eval2000 to manifests, a lexicon and references."""
 
 import csv
 import shutil
@@ -36,8 +36,8 @@ from .words import NOISES, is_noise
 
 SAMPLE_RATE = 8000
 CHANNEL = {"A": 0, "B": 1}
-FILES = (2435, 2438)  # copies of either number are in use
-OVERHANG_S = 0.5  # so far a segment may end behind its audio, and is cut short
+FILES = (2435, 2438)  # both numbers of audio files are in use
+OVERHANG_S = 0.5  # a segment may end this far beyond its audio and is then shortened
 LICENCE = (
     "Switchboard-1 Release 2 (LDC97S62) and eval2000 (LDC2002S09, LDC2002T43) are licensed by the Linguistic "
     "Data Consortium: https://www.ldc.upenn.edu. The audio is not copied: the manifests point into it."
@@ -46,34 +46,39 @@ LICENCE = (
 
 @dataclass
 class Options(PreparationOptions):
-    """Where the corpora lie."""
+    """Location of the corpora."""
 
-    corpus: str = option("", help="folder with LDC97S62 (*.sph) and, as a rule, swb_ms98_transcriptions")
-    transcripts: str = option("", help="folder with swb_ms98_transcriptions, where it lies elsewhere")
+    corpus: str = option("", help="folder with LDC97S62 (*.sph) and, usually, swb_ms98_transcriptions")
+    transcripts: str = option("", help="folder with swb_ms98_transcriptions, if elsewhere")
     eval2000: str = option("", help="folder with LDC2002S09 (audio, PEM) and LDC2002T43; empty: no test set")
-    eval2000_transcripts: str = option("", help="folder with LDC2002T43, where it lies elsewhere")
-    call_table: str = option("", help="call_con_tab.csv: callers are the speakers; empty: conversation sides")
-    dev_utterances: int = option(DEVELOPMENT, help="first utterances, kept for validation (train_dev)")
-    lexicon: str = option("auto", help="auto | ms98 | cmudict; auto: sw-ms98-dict.text where it is")
+    eval2000_transcripts: str = option("", help="folder with LDC2002T43, if elsewhere")
+    call_table: str = option("", help="call_con_tab.csv, for callers as speakers; empty: conversation sides")
+    dev_utterances: int = option(
+        DEVELOPMENT, help="number of first utterances held out for validation (train_dev)"
+    )
+    lexicon: str = option(
+        "auto", help="auto | ms98 | cmudict; auto: sw-ms98-dict.text if present, else CMUdict"
+    )
     tokenizers: list[str] = option(["phone", "character", "sentencepiece-1000"], help=TOKENIZERS_HELP)
 
 
 def prepare(options: Options, folder: Path) -> None:
     """Write train_dev, train_nodev and train_nodup, eval2000 with its subsets, lexicon and LM text.
 
-    The audio stays where it is: a cut names file, channel and time.
+    The audio stays in place: a cut names file, channel and time.
     """
     if options.lexicon not in ("auto", "ms98", "cmudict"):
         raise UserError(f"lexicon={options.lexicon}: expected auto, ms98 or cmudict")
     corpus = find_corpus(options.corpus, options.transcripts)
     evaluation = find_eval2000(options.eval2000, options.eval2000_transcripts) if options.eval2000 else None
-    sources = [Path(x) for x in _named(options)]
+    places = (options.corpus, options.transcripts, options.eval2000, options.eval2000_transcripts)
+    sources = [Path(place) for place in (*places, options.call_table) if place]
     run = Preparation("switchboard", folder, options)
     if run.is_done(sources):
         return
     speakers = _callers(options.call_table) if options.call_table else {}
     for first, second in corpus.repeated:
-        run.problem(f"{second}: expected one file of its name, found another of other length: {first}")
+        run.problem(f"{second}: expected one file of this name, found another of different length: {first}")
     segments = _read_segments(run, corpus)
     recordings = _recordings(run, corpus.audio, "reading headers")
     incomplete = _compare(run, corpus)
@@ -102,19 +107,14 @@ def prepare(options: Options, folder: Path) -> None:
 
 
 def _sentences(segments: list[Segment]) -> Iterator[str]:
-    """Yield the words of each utterance that has any besides noises."""
+    """Yield the words of each utterance that has words other than noises."""
     for segment in segments:
         if words := [word for word in segment.text.split() if not is_noise(word)]:
             yield " ".join(words)
 
 
-def _named(options: Options) -> Iterator[str]:
-    places = (options.corpus, options.transcripts, options.eval2000, options.eval2000_transcripts)
-    yield from (place for place in (*places, options.call_table) if place)
-
-
 def _read_segments(run: Preparation, corpus: Corpus) -> list[Segment]:
-    """Read all transcripts; report what can't be read, and drop what has no words."""
+    """Read all transcripts; report broken ones, and drop segments without words."""
     segments: list[Segment] = []
     paths = list(corpus.transcripts.values())
     for transcript in run.map(read_transcript, paths, "reading transcripts", key=file_state):
@@ -132,8 +132,8 @@ def _read_segments(run: Preparation, corpus: Corpus) -> list[Segment]:
 
 
 def _recordings(run: Preparation, audio: dict[str, str], label: str) -> dict[str, Recording]:
-    """Return the recordings by conversation; what isn't two channels at 8 kHz is a problem."""
-    # Threads: the disk takes its time, the processor has next to nothing to do.
+    """Return the recordings by conversation; audio other than two channels at 8 kHz becomes a problem."""
+    # Threads, because reading headers is limited by the disk.
     found = run.map(samples_of_header, list(audio.values()), label, key=file_state, threads=True)
     return {
         conversation: recording(conversation, path, samples, SAMPLE_RATE, len(CHANNEL))
@@ -143,7 +143,7 @@ def _recordings(run: Preparation, audio: dict[str, str], label: str) -> dict[str
 
 
 def samples_of_header(path: str) -> int:
-    """Return the samples of each side, from the header of a conversation's audio."""
+    """Return the samples per channel from the header of a conversation's audio."""
     header = read_header(path)
     if header.channels != 2:
         raise UserError(f"{path}: expected two channels, one for each side, found {header.channels}")
@@ -153,9 +153,10 @@ def samples_of_header(path: str) -> int:
 
 
 def _compare(run: Preparation, corpus: Corpus) -> set[str]:
-    """Report transcripts without audio and audio without transcripts; return the conversations concerned.
+    """Report transcripts without audio and audio without transcripts; return the conversations to leave out.
 
-    A copy of a known size may lack as many conversations as another has more: these are no problem.
+    If the number of audio files is in `FILES`, up to three incomplete conversations (the difference of the
+    two numbers) are returned instead of reported.
     """
     if len(corpus.audio) not in FILES:
         run.problem(f"audio files: expected {FILES[0]} or {FILES[1]}, found {len(corpus.audio)}")
@@ -175,17 +176,20 @@ def _compare(run: Preparation, corpus: Corpus) -> set[str]:
 
 
 def _fits(run: Preparation, segment: Segment, recordings: dict[str, Recording], incomplete: set[str]) -> bool:
-    audio = recordings.get(segment.conversation)
     if segment.conversation in incomplete:
         run.drop(segment.name, "a conversation without audio or transcripts in this copy")
         return False
-    if audio is None:
-        return False  # reported with its file
-    if segment.start / 100 < audio.duration and segment.end / 100 <= audio.duration + OVERHANG_S:
+    audio = recordings.get(segment.conversation)  # None: the audio file is reported
+    return audio is not None and _within(run, segment.name, audio, segment.start / 100, segment.end / 100)
+
+
+def _within(run: Preparation, name: str, audio: Recording, start_s: float, end_s: float) -> bool:
+    """Return whether an utterance lies within its audio; report it otherwise."""
+    if start_s < audio.duration and end_s <= audio.duration + OVERHANG_S:
         return True
     run.problem(
-        f"utterance {segment.name!r}: expected it within the {audio.duration:.2f} s of "
-        f"{audio.sources[0].source}, found its end at {segment.end / 100:.2f} s"
+        f"utterance {name!r}: expected it within the {audio.duration:.2f} s of "
+        f"{audio.sources[0].source}, found its end at {end_s:.2f} s"
     )
     return False
 
@@ -211,7 +215,7 @@ def _training_cuts(
 def _test_cuts(
     run: Preparation, evaluation: Eval2000, files: dict[str, Callable[[Path], object]], notes: dict[str, str]
 ) -> dict[str, Iterable[MonoCut]]:
-    """Return the splits of eval2000; put references and rules into `files`, what was changed into `notes`."""
+    """Return the splits of eval2000; add references and rules to `files`, repairs to `notes`."""
     test = test_set.read_test_set(evaluation.pem, evaluation.stm, evaluation.glm)
     for message in test.problems:
         run.problem(message)
@@ -232,10 +236,9 @@ def _test_cuts(
         files[f"{split}.stm"] = partial(write_stm, stm=test.stm.restricted(test_set.PREFIXES[split]))
     changes = ", ".join(f"{count} × {what}" for what, count in test.repairs.items()) or "none"
     notes["eval2000"] = (
-        f"Segments of {evaluation.pem.name}, each end moved out by {test_set.MARGIN_S} s where there is "
-        f"room. Taken out of the reference, since NIST's programs stumble over it: {changes}. The manifests "
-        f"have its words without markup; official figures come from the STM files with {RULES}, which "
-        "`asr score` uses."
+        f"Segments of {evaluation.pem.name}, each end extended by {test_set.MARGIN_S} s where there is room. "
+        f"Removed from the reference, because NIST's programs mishandle it: {changes}. The manifests hold "
+        f"the words without markup; `asr score` computes official figures from the STM files with {RULES}."
     )
     return splits
 
@@ -247,11 +250,7 @@ def _evaluation_cuts(
         span = test.spans[name]
         audio = recordings[span.conversation]
         end_s = min(span.end_s, audio.duration)
-        if span.end_s > audio.duration + OVERHANG_S:
-            run.problem(
-                f"utterance {name!r}: expected it within the {audio.duration:.2f} s of "
-                f"{audio.sources[0].source}, found its end at {span.end_s:.2f} s"
-            )
+        if not _within(run, name, audio, span.start_s, span.end_s):
             continue
         yield utterance_cut(
             name,
@@ -265,24 +264,24 @@ def _evaluation_cuts(
 
 
 def _lexicon(options: Options, corpus: Corpus, segments: list[Segment]) -> tuple[Lexicon, str]:
-    """Return the lexicon and a sentence that says which it is."""
+    """Return the lexicon and a sentence describing it."""
     if options.lexicon == "ms98" and corpus.dictionary is None:
-        raise UserError(f"lexicon=ms98: expected {DICTIONARY} below the corpus, found none")
+        raise UserError(f"lexicon=ms98: expected {DICTIONARY} in the corpus, found none")
     if options.lexicon != "cmudict" and corpus.dictionary is not None:
         lexicon, left_out = read_dictionary(corpus.dictionary)
         return lexicon, (
-            f"{corpus.dictionary.name} of the distribution, letters and noises added; {left_out} entries "
+            f"{corpus.dictionary.name} of the distribution with letters and noises; {left_out} entries "
             "without a word or phones left out."
         )
     words = {word for segment in segments for word in segment.text.split()}
-    missing = f"since {DICTIONARY} is missing" if corpus.dictionary is None else "as asked for"
+    reason = f"since {DICTIONARY} is missing" if corpus.dictionary is None else "as requested"
     return public_lexicon(words), (
-        f"CMUdict, {missing}: phone error rates do not compare with those of other recipes."
+        f"CMUdict, {reason}: phone error rates are not comparable with those of other lexica."
     )
 
 
 def _callers(path: str) -> dict[str, str]:
-    """Read the LDC's call table, `2001, "A", 1007, …`: the caller of each conversation side."""
+    """Return the caller of each conversation side from the LDC's call table, `2001, "A", 1007, …`."""
     callers = {}
     for number, line in read_lines(path):
         fields = [field.strip().strip('"') for field in next(csv.reader([line], skipinitialspace=True))]

@@ -1,4 +1,4 @@
-"""The lexicon: the distribution's own dictionary, or CMUdict where it is missing."""
+"""The lexicon of Switchboard: the distribution's dictionary, or CMUdict."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +16,7 @@ NOISES: dict[str, list[Phones]] = {
     "[vocalized-noise]": [(SPOKEN_NOISE,)],
     "[laughter]": [("LAU",)],
 }
-# Names of letters in the phones of the MS98 dictionary, which lacks most of them.
+# Letter names, most of which the MS98 dictionary lacks, in its phones.
 LETTERS = """
 a ey|b b iy|c s iy|d d iy|e iy|f eh f|g jh iy|h ey ch|i ay|j jh ey|k k ey|l eh l|m eh m|n eh n|o ow|p p iy
 q k y uw|r aa r|s eh s|t t iy|u y uw|v v iy|w d ah b ax l y uw|x eh k s|y w ay|z z iy
@@ -24,13 +24,13 @@ q k y uw|r aa r|s eh s|t t iy|u y uw|v v iy|w d ah b ax l y uw|x eh k s|y w ay|z
 
 
 def read_dictionary(path: Path) -> tuple[Lexicon, int]:
-    """Read sw-ms98-dict.text: `word ph ph …`, words marked as in the transcripts, `#` for comments.
+    """Read sw-ms98-dict.text: `word ph ph …`, words with transcript markup, `#` for comments.
 
     Returns:
-        The lexicon with noises and letters, and the number of entries without a word or phones.
+        The lexicon with noises and letters, and the number of entries left out for lack of a word or phones.
 
     Raises:
-        UserError: the file can't be read or has no entry.
+        UserError: the file can't be read or has no entries.
     """
     pronunciations: dict[str, list[Phones]] = {}
     left_out = 0
@@ -54,13 +54,13 @@ def read_dictionary(path: Path) -> tuple[Lexicon, int]:
 
 
 def letters() -> dict[str, list[Phones]]:
-    """Return how letters are called, by letter."""
+    """Return the pronunciations of the letters."""
     entries = (entry.split() for line in LETTERS.split("\n") for entry in line.split("|") if entry)
     return {letter: [tuple(phones)] for letter, *phones in entries}
 
 
 def public_lexicon(words: Iterable[str]) -> Lexicon:
-    """Return what CMUdict knows of the words, with letters and noises."""
+    """Return CMUdict's pronunciations of the words, with letters and noises."""
     entries = cmudict_entries()
     alphabet = "abcdefghijklmnopqrstuvwxyz"
     named = {letter: [without_stress(said) for said in entries[f"{letter}."]] for letter in alphabet}

@@ -1,4 +1,4 @@
-"""Training and development utterances of Switchboard, as Kaldi's recipe divides them."""
+"""Training and development splits of Switchboard, as in Kaldi's recipe."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ COPIES = 300
 
 
 def divide(segments: Iterable[Segment], development: int = DEVELOPMENT) -> dict[str, list[Segment]]:
-    """Return train_dev (the first ones by id), train_nodev (the rest) and train_nodup (no text too often)."""
+    """Return train_dev (first by id), train_nodev (the rest) and train_nodup (limited copies per text)."""
     ordered = sorted(segments, key=lambda segment: segment.name)
     nodev = ordered[development:]
     return {

@@ -1,11 +1,11 @@
-"""The MS98 transcripts of a conversation side: segments with times and words."""
+"""Read MS98 transcripts: the segments of a conversation side with times and words."""
 
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from asr.errors import UserError
-from asr.text.files import read_lines  # a process that reads transcripts alone needs no more
+from asr.text.files import read_lines  # asr.preparation would load torch in every worker process
 
 from .words import map_word
 
@@ -16,17 +16,17 @@ FILE = re.compile(r"sw(\d{4})([AB])-ms98-a-trans\.text", re.IGNORECASE)
 
 
 class Segment(NamedTuple):
-    """What one side of a conversation said in a stretch of time."""
+    """A segment of one conversation side."""
 
     conversation: str  # sw02001
     side: str  # A or B
     start: int  # in hundredths of a second
     end: int
-    text: str  # empty where nothing was said
+    text: str  # empty for silence
 
     @property
     def name(self) -> str:
-        """The utterance's id: conversation, side, start and end, as Kaldi's recipe has it."""
+        """Utterance id as in Kaldi's recipe: conversation, side, start and end."""
         return f"{self.conversation}-{self.side}_{self.start:06d}-{self.end:06d}"
 
 
@@ -34,11 +34,11 @@ def read_transcript(path: str | Path) -> dict[str, Any]:
     """Read `sw2001A-ms98-a-trans.text`: lines of id, start, end (s) and words.
 
     Returns:
-        plain data, which can be kept in a file: `conversation` and `side` of all segments, `segments` as
-        lists of start, end and text, and `problems`, what is wrong with others.
+        JSON-serialisable data: `conversation` and `side`, `segments` as lists of start, end (in hundredths of
+        a second) and text, and `problems` with other lines.
 
     Raises:
-        UserError: the file can't be read, isn't UTF-8, or its name isn't that of a transcript.
+        UserError: the file can't be read, isn't UTF-8, or has no transcript name.
     """
     named = FILE.fullmatch(Path(path).name)
     if named is None:
@@ -62,18 +62,18 @@ def read_transcript(path: str | Path) -> dict[str, Any]:
 
 
 def parse_line(line: str) -> Segment:
-    """Return the segment of a line.
+    """Parse a line into a segment.
 
     >>> parse_line("sw2001A-ms98-a-0002 0.977625 11.561375 hi um [silence] yeah i'd [laughter-like]")
     Segment(conversation='sw02001', side='A', start=98, end=1156, text="hi um yeah i'd like")
 
     Raises:
-        ValueError: the line is none of a transcript, ends before it starts, or has unknown markup.
+        ValueError: the line is malformed, ends before it starts, or has unknown markup.
     """
     fields = LINE.fullmatch(line.strip())
     if fields is None:
         raise ValueError(f"expected `sw2001A-ms98-a-0001 start end words`, found {line.strip()[:60]!r}")
-    # Half a hundredth is rounded up.
+    # Rounds half up.
     start, end = (int(100 * float(time) + 0.5) for time in (fields[4], fields[5]))
     if end <= start:
         raise ValueError(f"expected an end after the start, found {fields[4]} s to {fields[5]} s")

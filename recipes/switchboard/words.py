@@ -1,4 +1,4 @@
-"""Words of the MS98 transcripts: what their markup means for training."""
+"""Map words of the MS98 transcripts, with their markup, to training text."""
 
 import re
 
@@ -6,11 +6,11 @@ NOISES = ("[noise]", "[vocalized-noise]", "[laughter]")
 DROPPED = ("[silence]", "<b_aside>", "<e_aside>")
 MARKUP = set("[]{}<>/")
 
-# Applied one after the other to a word in lower case.
+# Applied in order to the lower-case word.
 RULES: list[tuple[re.Pattern[str], str]] = [
     # said while laughing: [laughter-story] → story
     (re.compile(r"^(-?)\[laughter-(.+)\](-?)$"), r"\1\2\3"),
-    # said otherwise than meant: [it'n/isn't] → it'n, [lem[guini]-/linguini] → lem[guini]-
+    # said differently than meant: [it'n/isn't] → it'n, [lem[guini]-/linguini] → lem[guini]-
     (re.compile(r"^\[(.+)/.+\](-?)$"), r"\1\2"),
     # the beginning is missing: -[an]y → -y
     (re.compile(r"^-?\[[^][]+\](.+)$"), r"-\1"),
@@ -18,23 +18,23 @@ RULES: list[tuple[re.Pattern[str], str]] = [
     (re.compile(r"^(.+)\[[^][]+\]-?$"), r"\1-"),
     # anything else in brackets at the end: ex[specially]-/especially] → ex
     (re.compile(r"^([^][]+)\[.+\]$"), r"\1"),
-    # no word of the dictionary: {yuppiedom} → yuppiedom
+    # coinages: {yuppiedom} → yuppiedom
     (re.compile(r"^\{(.+)\}$"), r"\1"),
     # the middle is missing: ammu[n]it- → ammu-it-
     (re.compile(r"([a-z'])\[[^][]+\]([a-z'])"), r"\1-\2"),
-    # the number of a pronunciation: them_1 → them, them_1's → them's
+    # pronunciation variants: them_1 → them, them_1's → them's
     (re.compile(r"_\d"), ""),
 ]
 
 
 def map_word(word: str) -> str | None:
-    """Return a word of a transcript as it is trained on; None where nothing is to be heard.
+    """Return the training text for a word of a transcript; None for silence and aside marks.
 
     >>> [map_word(word) for word in ["[laughter-yeah]", "ab[solute]-", "[noise]", "[SILENCE]"]]
     ['yeah', 'ab-', '[noise]', None]
 
     Raises:
-        ValueError: markup that no rule knows.
+        ValueError: the markup is unknown.
     """
     mapped = word.lower()
     if mapped in DROPPED:
@@ -50,5 +50,5 @@ def map_word(word: str) -> str | None:
 
 
 def is_noise(word: str) -> bool:
-    """Whether a word of a mapped transcript is no word."""
+    """Return whether a mapped word is a noise."""
     return word in NOISES

@@ -1,4 +1,4 @@
-"""The language models on disc 13-32.1 and their text: packed ARPA files, newspaper text of 1987 to 1989."""
+"""Unpack the language models on disc 13-32.1: ARPA files and newspaper text of 1987 to 1989."""
 
 import gzip
 import shutil
@@ -12,7 +12,7 @@ from .layout import Distribution
 
 DISC = "13-32.1"
 FOLDER = "wsj1/doc/lng_modl"
-# Bigrams and trigrams of 20,000 words, the vocabulary open; the same of 5,000 words (its trigram closed).
+# Bigrams and trigrams of 20,000 words (open vocabulary) and of 5,000 words (bigrams open, trigrams closed).
 MODELS = ("bcb20onp", "tcb20onp", "bcb05onp", "tcb05cnp")
 TEXT = f"{FOLDER}/lm_train/np_data/"
 YEARS = ("87", "88", "89")
@@ -20,7 +20,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 def model_files(distribution: Distribution) -> tuple[dict[str, Path], list[str]]:
-    """Return the packed models by name, and the paths at which there is none."""
+    """Return the packed models by name, and the paths of missing models."""
     found, missing = {}, []
     for name in MODELS:
         place = f"{FOLDER}/base_lm/{name}.z"
@@ -32,10 +32,10 @@ def model_files(distribution: Distribution) -> tuple[dict[str, Path], list[str]]
 
 
 def write_model(path_and_target: tuple[Path, Path]) -> bool:
-    """Unpack an ARPA model to a gzip file, and return True; what stands before its `\\data\\` is left out.
+    """Unpack an ARPA model to a gzip file, without the text before `\\data\\`, and return True.
 
     Raises:
-        UserError: the file can't be unpacked, or is no whole ARPA model.
+        UserError: the file can't be unpacked, or is not a complete ARPA model.
     """
     path, target = path_and_target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -52,17 +52,17 @@ def write_model(path_and_target: tuple[Path, Path]) -> bool:
 
 
 def text_files(distribution: Distribution) -> list[Path]:
-    """Return the files of newspaper text, in the order of their names."""
+    """Return the files of newspaper text, ordered by name."""
     places = [f"{DISC}/{TEXT}{year}/" if distribution.discs else f"{TEXT}{year}/" for year in YEARS]
     found = [(name, path) for name, path in distribution.ending(".z") if name.startswith(tuple(places))]
     return [Path(path) for _, path in sorted(found)]
 
 
 def sentences(path: Path) -> Iterator[str]:
-    """Yield the sentences of newspaper text in upper case; lines of SGML (`<s.…>`, `</art>`) are left out.
+    """Yield the sentences of newspaper text in upper case, without SGML lines (`<s.…>`, `</art>`).
 
     Raises:
-        UserError: the file can't be unpacked, or holds other bytes than UTF-8.
+        UserError: the file can't be unpacked, or isn't UTF-8.
     """
     for number, line in enumerate(packed_lines(path), start=1):
         if line.startswith(b"<") or not line.strip():
@@ -74,10 +74,10 @@ def sentences(path: Path) -> Iterator[str]:
 
 
 def packed_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file packed by compress(1) or gzip, or of one that isn't packed.
+    """Yield the lines of a file packed by compress(1) or gzip, or not packed.
 
     Raises:
-        UserError: the file is broken, or packed and no program is here to unpack it.
+        UserError: the file is broken, or needs gzip and it is not installed.
     """
     with open(path, "rb") as file:
         magic = file.read(2)
@@ -95,10 +95,10 @@ def packed_lines(path: Path) -> Iterator[bytes]:
 
 
 def _through_gzip(path: Path) -> Iterator[bytes]:
-    """Python has no reader of compress(1)'s format, the program gzip has."""
+    """Unpack compress(1)'s format with the program gzip, since Python can't read it."""
     program = shutil.which("gzip")
     if program is None:
-        raise UserError(f"{path}: packed by compress(1); install gzip to unpack it")
+        raise UserError(f"{path}: expected the program gzip to unpack it, found none: install gzip")
     command = [program, "-d", "-c"]
     with (
         open(path, "rb") as file,

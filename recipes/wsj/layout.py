@@ -1,4 +1,4 @@
-"""Where things lie in a copy of WSJ0 and WSJ1: as discs or merged, in whatever case of letters."""
+"""Find the files of WSJ0 and WSJ1, as discs or merged, ignoring case."""
 
 import os
 import re
@@ -12,7 +12,7 @@ _DISC = re.compile(r"(11|13)[-_.](\d{1,2})[-_.]1", re.IGNORECASE)
 CORPORA = ("wsj0", "wsj1")
 DISCS = {"wsj0": "11-1.1 … 11-15.1", "wsj1": "13-1.1 … 13-34.1"}
 
-# What is read beside the audio, and from which disc.
+# Discs reported as missing, with their use.
 NEEDED_DISCS = {
     "11-13.1": "the indices of WSJ0",
     "11-2.1": "speakers of si_tr_s",
@@ -27,9 +27,9 @@ class Distribution:
     """A copy of the corpus.
 
     Attributes:
-        root: the folder that the user named.
-        discs: their folders by name, `11-13.1`; empty: merged into `wsj0` and `wsj1`.
-        files: from the name in lower case, `11-13.1/wsj0/…` or `wsj0/…`, to the path as it is on disk.
+        root: the folder given as `corpus=`.
+        discs: disc folders by name, `11-13.1`; empty: merged into `wsj0` and `wsj1`.
+        files: paths on disk by lower-case name, `11-13.1/wsj0/…` or `wsj0/…`.
     """
 
     root: Path
@@ -37,21 +37,21 @@ class Distribution:
     files: dict[str, str]
 
     def find(self, disc: str, path: str) -> str | None:
-        """Return the file that an index or this recipe names, None where it isn't.
+        """Return the path of a file on disk; None if it is missing.
 
         Args:
-            disc: `11-13.1`; of no account in a merged copy.
-            path: below the disc, `wsj0/doc/…`, in any case of letters.
+            disc: name of the disc, `11-13.1`; ignored in a merged copy.
+            path: path below the disc, `wsj0/doc/…`, in any case.
         """
         name = path.lower().lstrip("/")
         return self.files.get(f"{disc}/{name}" if self.discs else name)
 
     def ending(self, suffix: str) -> Iterator[tuple[str, str]]:
-        """Yield (name in lower case, path on disk) of all files that end so."""
+        """Return (lower-case name, path on disk) of all files with a suffix."""
         return ((name, path) for name, path in self.files.items() if name.endswith(suffix))
 
     def missing_parts(self) -> list[str]:
-        """Say which discs or corpora are not there, and what they would be needed for."""
+        """Return a message for each missing disc or corpus, with its use."""
         if self.discs:
             missing = [(disc, use) for disc, use in NEEDED_DISCS.items() if disc not in self.discs]
             return [f"{self.root}: disc {disc} is missing: it has {use}" for disc, use in missing]
@@ -64,16 +64,16 @@ class Distribution:
 
 
 def disc_name(written: str) -> str | None:
-    """Return a disc's canonical name, `11_13_1` → `11-13.1`; None where it isn't one."""
+    """Return a disc's canonical name, `11_13_1` → `11-13.1`; None if it isn't a disc."""
     match = _DISC.fullmatch(written.strip())
     return f"{match[1]}-{int(match[2])}.1" if match else None
 
 
 def find_distribution(corpus: str) -> Distribution:
-    """Look at the folder that the user named.
+    """List the files of the folder given as `corpus=`.
 
     Raises:
-        UserError: it isn't there, is one disc or one corpus rather than all, or holds something else.
+        UserError: the folder is missing, is a single disc or corpus, or holds something else.
     """
     if not corpus:
         raise UserError(
@@ -82,7 +82,7 @@ def find_distribution(corpus: str) -> Distribution:
     root = Path(corpus)
     if not root.is_dir():
         raise UserError(f"corpus={corpus}: expected a folder with discs of WSJ or wsj0 and wsj1, found none")
-    # Names as they are, also where the last part is a link or `.`.
+    # The name as given, without following links; `.` is resolved.
     own = root.absolute() if root.name else root.resolve()
     if disc := disc_name(own.name):
         raise UserError(
@@ -104,7 +104,7 @@ def find_distribution(corpus: str) -> Distribution:
 
 
 def _discs(root: Path) -> dict[str, Path]:
-    """Disc folders in `root` or one level below, as where each LDC number has a folder."""
+    """Return the disc folders in `root` or one level below, e.g. in a folder per LDC number."""
     candidates = _folders(root)
     candidates += [below for child in candidates if not disc_name(child.name) for below in _folders(child)]
     discs: dict[str, Path] = {}
@@ -112,12 +112,12 @@ def _discs(root: Path) -> dict[str, Path]:
         if disc := disc_name(folder.name):
             other = discs.setdefault(disc, folder)
             if other != folder:
-                raise UserError(f"{root}: disc {disc} is there twice: {other} and {folder}")
+                raise UserError(f"{root}: expected disc {disc} once, found {other} and {folder}")
     return discs
 
 
 def _merged(root: Path) -> dict[str, Path]:
-    """`wsj0` and `wsj1`, or what is there of them."""
+    """Return those of the folders `wsj0` and `wsj1` that exist."""
     return {folder.name.lower(): folder for folder in _folders(root) if folder.name.lower() in CORPORA}
 
 

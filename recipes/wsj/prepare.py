@@ -1,4 +1,4 @@
-"""Recipe `wsj`: the discs of WSJ0 and WSJ1 (or a merged copy) to manifests, lexicon and language models."""
+"""Recipe `wsj`: convert WSJ0 and WSJ1 (discs or merged) to manifests, lexicon and language models."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -31,18 +31,20 @@ from .selection import Selection, select
 Writer = Callable[[Path], object]
 
 SAMPLE_RATE = 16000
-LICENCE = """LDC93S6A or LDC93S6B (WSJ0) and LDC94S13A or LDC94S13B (WSJ1): by licence of the Linguistic Data
-Consortium. Manifests, lexicon and texts hold parts of it: they may go no further than the corpus itself."""
+LICENCE = """LDC93S6A or LDC93S6B (WSJ0) and LDC94S13A or LDC94S13B (WSJ1), licensed by the Linguistic Data
+Consortium. Manifests, lexicon and texts contain parts of the corpus: the same restrictions apply to them."""
 
 
 @dataclass
 class Options(PreparationOptions):
-    """Where the corpus is and what is made of it."""
+    """Location of the corpus, and what to prepare."""
 
     corpus: str = option("", help="folder with the discs (11-1.1 …, 13-1.1 …), or with wsj0 and wsj1")
-    verify: bool = option(True, help="decode every file to see that it is whole; false: its header must do")
-    language_models: bool = option(True, help="unpack the ARPA models and the text they were trained on")
-    g2p: bool = option(True, help="pronounce words outside CMUdict by g2p_en where that is installed")
+    verify: bool = option(
+        True, help="decode every file to check that it is complete; false: read headers only"
+    )
+    language_models: bool = option(True, help="unpack the ARPA models and their training text")
+    g2p: bool = option(True, help="pronounce words outside CMUdict with g2p_en, if installed")
     tokenizers: list[str] = option(["phone", "sentencepiece-500"], help=TOKENIZERS_HELP)
 
 
@@ -50,7 +52,7 @@ def prepare(options: Options, folder: Path) -> None:
     """Write the manifests of all splits, lexicon.txt, lm/ and scoring.json below `folder`.
 
     Raises:
-        UserError: `corpus` is something else, or a part is missing or broken and not `allow_partial`.
+        UserError: `corpus` is no copy of WSJ, or a part is missing or broken without `allow_partial`.
     """
     distribution = find_distribution(options.corpus)
     preparation = Preparation("wsj", folder, options)
@@ -85,7 +87,7 @@ def prepare(options: Options, folder: Path) -> None:
 
 
 def audio_facts_of_header(path: str) -> list[int]:
-    """Return samples and sample rate of a SPHERE file, checked as far as its header goes."""
+    """Return [samples, sample rate] from the header of a SPHERE file."""
     header = read_header(path)
     if (header.sample_rate, header.channels) != (SAMPLE_RATE, 1):
         raise UserError(
@@ -96,14 +98,14 @@ def audio_facts_of_header(path: str) -> list[int]:
 
 
 def audio_facts_of_samples(path: str) -> list[int]:
-    """Return samples and sample rate of a SPHERE file that decodes to as many as it says."""
+    """Return [samples, sample rate] of a SPHERE file after decoding it completely."""
     facts = audio_facts_of_header(path)
     read_sphere(path)
     return facts
 
 
 def _audio_facts(preparation: Preparation, selection: Selection, verify: bool) -> dict[str, list[int]]:
-    """Samples and rate by utterance; what can't be read is a problem and absent."""
+    """Return [samples, sample rate] by utterance; unreadable files become problems."""
     audio = sorted(selection.audio.items())
     function = audio_facts_of_samples if verify else audio_facts_of_header
     facts = preparation.map(function, [path for _, path in audio], "reading audio", key=file_state)
@@ -120,7 +122,7 @@ def _cuts(names: Iterable[str], selection: Selection, facts: dict[str, list[int]
 def _language_models(
     distribution: Distribution, preparation: Preparation
 ) -> tuple[dict[str, Iterable[str]], dict[str, Writer]]:
-    """Texts and files for `Preparation.finish`; what the copy lacks, or has broken, is a problem."""
+    """Return texts and files for `Preparation.finish`; missing or broken ones become problems."""
     found, missing = model_files(distribution)
     texts = text_files(distribution)
     for path in missing:
@@ -150,5 +152,5 @@ def _words_note(selection: Selection, guessed: list[str], unknown: list[str]) ->
     return (
         f"`{NOISE_WORD}`, trained as NSN: {noises:,}. Distinct words outside CMUdict: {len(guessed):,} "
         f"pronounced by g2p_en (guessed.txt), {len(unknown):,} trained as SPN (oov.tsv). "
-        "Error rates with another lexicon don't compare."
+        "Error rates with different lexica are not comparable."
     )

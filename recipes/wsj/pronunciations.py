@@ -1,4 +1,4 @@
-"""The lexicon of WSJ: CMUdict in upper case, punctuation read aloud, and words that a model spells out."""
+"""The lexicon of WSJ: CMUdict in upper case, spoken punctuation, and words pronounced by a G2P model."""
 
 from collections.abc import Callable, Iterable
 
@@ -8,7 +8,7 @@ from asr.text.tokenizer import NOISE_WORD
 
 from .transcripts import PUNCTUATION
 
-# The words that names of punctuation are made of: `"DOUBLE-QUOTE`, `)END-THE-PAREN`, `.FULL-STOP`.
+# Words in the names of punctuation: `"DOUBLE-QUOTE`, `)END-THE-PAREN`, `.FULL-STOP`.
 NAMES = {
     "AMPERSAND", "BEGIN", "BRACE", "CLOSE", "CLOSED", "COLON", "COMMA", "DASH", "DECIMAL", "DOT",
     "DOUBLE", "ELLIPSIS", "END", "EXCLAMATION", "FULL", "HASH", "HYPHEN", "IN", "INNER", "LEFT", "MARK",
@@ -16,7 +16,7 @@ NAMES = {
     "POUND", "QUESTION", "QUOTATION", "QUOTE", "QUOTES", "RIGHT", "SEMI", "SEMICOLON", "SHARP", "SIGN",
     "SINGLE", "SLASH", "STOP", "THE", "UN", "UNQUOTE",
 }  # fmt: skip
-# Those of them that CMUdict lacks.
+# Those that CMUdict lacks.
 ADDED: dict[str, list[Phones]] = {
     "ELLIPSIS": [("IH", "L", "IH", "P", "S", "IH", "S")],
     "PAREN": [("P", "ER", "EH", "N")],
@@ -32,12 +32,12 @@ def build_lexicon(words: Iterable[str], guess: Guess | None = None) -> tuple[Lex
     """Return the pronunciations of all of CMUdict and of `words`.
 
     Args:
-        words: of the transcripts.
-        guess: grapheme-to-phoneme model for words that have no entry; None: they stay without.
+        words: words of the transcripts.
+        guess: grapheme-to-phoneme model for words without an entry; None: leave them out.
 
     Returns:
-        The lexicon, without stress; the words that `guess` pronounced; the words that have no pronunciation
-        (their target is SPN). Both sorted.
+        The lexicon, without stress; the words that `guess` pronounced; the words without a pronunciation,
+        trained as SPN. Both lists are sorted.
     """
     known: dict[str, list[Phones]] = {
         word.upper(): list(dict.fromkeys(without_stress(phones) for phones in said))
@@ -58,7 +58,7 @@ def build_lexicon(words: Iterable[str], guess: Guess | None = None) -> tuple[Lex
 
 
 def punctuation(word: str, known: dict[str, list[Phones]]) -> list[Phones]:
-    """Return how punctuation that is read aloud is said, by its name; empty for any other word.
+    """Return the pronunciation of spoken punctuation, from its name; empty for other words.
 
     >>> punctuation(",COMMA", {"COMMA": [("K", "AA", "M", "AH")]})
     [('K', 'AA', 'M', 'AH')]

@@ -1,4 +1,4 @@
-"""What the field leaves out and repairs in references and hypotheses of WSJ before words are compared."""
+"""The customary filter for WSJ references and hypotheses before scoring."""
 
 from asr.scoring.word_filter import WordFilterRules
 

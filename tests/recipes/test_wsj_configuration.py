@@ -1,4 +1,4 @@
-"""The resolved configurations of recipe wsj against the paper's table of settings."""
+"""Resolved configurations of recipe wsj, compared with the paper's settings."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def values(options: TrainConfig, names) -> dict[str, object]:
     return found
 
 
-def test_recipe_wsj_is_the_papers() -> None:
+def test_recipe_wsj_matches_the_paper() -> None:
     options = resolved("recipe=wsj", "attention=i-clustered-100")
     assert values(options, PAPER) == PAPER
     assert options.data.train == ["data/wsj/si284.cuts.jsonl.gz"]
@@ -59,7 +59,7 @@ def test_the_longest_utterance_has_2500_frames() -> None:
 
 
 @pytest.mark.parametrize("layers", [4, 6])
-def test_the_shallower_variants_differ_in_their_depth_alone(layers: int) -> None:
+def test_shallower_variants_differ_only_in_depth(layers: int) -> None:
     options = resolved(f"recipe=wsj_{layers}layers", "attention=i-clustered-100")
     assert values(options, PAPER) == PAPER | {"model.layers": layers}
     assert options.recipe.name == f"wsj_{layers}layers"

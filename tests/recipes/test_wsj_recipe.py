@@ -1,4 +1,4 @@
-"""Recipe wsj on a fabricated copy in both layouts: what is prepared, and all the way to error rates."""
+"""Recipe wsj on fabricated copies in both layouts, from preparation to error rates."""
 
 import csv
 import dataclasses
@@ -52,7 +52,7 @@ def whole(request) -> Miniature:
 
 @pytest.fixture
 def counts_of_the_miniature(monkeypatch):
-    """Its counts instead of the official ones; of words, those of eval92 alone."""
+    """Replace the official counts by the miniature's; check words for eval92 only."""
     splits = tuple(
         dataclasses.replace(
             split, utterances=COUNTS.get(split.name, 0), words=3 if split.name == "eval92" else 0
@@ -64,7 +64,7 @@ def counts_of_the_miniature(monkeypatch):
 
 @pytest.fixture
 def small_dictionary(monkeypatch):
-    """The words of the miniature alone: the whole dictionary takes a second each time."""
+    """Restrict CMUdict to the words of the miniature, to save a second per test."""
     said = " ".join(utterance.words for utterance in all_utterances()).lower().replace('"', "")
     words = {*said.replace(",", "").replace("-", " ").split(), "period", "quote", "comma"}
     entries = {word: phones for word, phones in cmudict_entries().items() if word in words}
@@ -88,7 +88,7 @@ def problems(folder: Path) -> list[str]:
     return [row[0] for row in rows(folder / "problems.tsv")]
 
 
-def test_manifests_hold_what_was_fabricated(whole: Miniature, tmp_path: Path) -> None:
+def test_manifests_match_what_was_fabricated(whole: Miniature, tmp_path: Path) -> None:
     folder = prepare(whole, tmp_path / "data")
     assert {path.name.partition(".")[0] for path in folder.glob("*.cuts.jsonl.gz")} == set(SPLITS)
     for split, utterances in SPLITS.items():
@@ -103,7 +103,7 @@ def test_manifests_hold_what_was_fabricated(whole: Miniature, tmp_path: Path) ->
             np.testing.assert_array_equal(load_cut(cut, 16000) * 32768, whole.samples[utterance.name])
 
 
-def test_what_lies_beside_the_manifests(whole: Miniature, tmp_path: Path) -> None:
+def test_files_beside_the_manifests(whole: Miniature, tmp_path: Path) -> None:
     folder = prepare(whole, tmp_path / "data")
     assert rows(folder / "excluded.tsv") == [[LEFT_OUT.name, selection.LEFT_OUT_REASON, ""]]
     unknown = ["*SMITH*", "COMPAIGN", "SOL:D", "ZORKMIDS"]
@@ -128,7 +128,7 @@ def test_what_lies_beside_the_manifests(whole: Miniature, tmp_path: Path) -> Non
     assert not (folder / "problems.tsv").exists()
 
 
-def test_again_there_is_nothing_to_do(discs: Miniature, tmp_path: Path, capsys) -> None:
+def test_second_run_has_nothing_to_do(discs: Miniature, tmp_path: Path, capsys) -> None:
     folder = prepare(discs, tmp_path / "data")
     written = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     capsys.readouterr()
@@ -139,7 +139,7 @@ def test_again_there_is_nothing_to_do(discs: Miniature, tmp_path: Path, capsys) 
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == written
 
 
-def test_discs_may_lie_one_folder_deeper(discs: Miniature, tmp_path: Path) -> None:
+def test_discs_may_be_one_folder_deeper(discs: Miniature, tmp_path: Path) -> None:
     for disc in discs.root.iterdir():
         number = "LDC93S6B" if disc.name.startswith("11") else "LDC94S13B"
         (tmp_path / "corpus" / number).mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ def test_official_counts() -> None:
     }
 
 
-def test_other_counts_fail_unless_partial(discs: Miniature, tmp_path: Path, monkeypatch) -> None:
+def test_unofficial_counts_fail_without_allow_partial(discs: Miniature, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(selection, "SPLITS", OFFICIAL)
     with pytest.raises(UserError, match=r"split si84, utterances: expected 7138, found 4"):
         prepare(discs, tmp_path / "data")
@@ -172,7 +172,7 @@ def test_other_counts_fail_unless_partial(discs: Miniature, tmp_path: Path, monk
     assert len(load_cuts(folder / "si284.cuts.jsonl.gz")) == 7
 
 
-def test_audio_need_not_be_decoded(discs: Miniature, tmp_path: Path) -> None:
+def test_verification_can_be_disabled(discs: Miniature, tmp_path: Path) -> None:
     copy = copy_of(discs, tmp_path / "corpus")
     truncate_shorten(copy)
     with pytest.raises(UserError, match=r"01ic0202\.wv1: expected \d+ samples"):
@@ -191,17 +191,17 @@ def test_audio_need_not_be_decoded(discs: Miniature, tmp_path: Path) -> None:
         ("nowhere", "expected a folder with discs of WSJ or wsj0 and wsj1, found none"),
     ],
 )
-def test_a_wrong_folder(discs: Miniature, tmp_path: Path, place: str, message: str) -> None:
+def test_wrong_folder_is_described(discs: Miniature, tmp_path: Path, place: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         wsj.prepare(wsj.Options(corpus=str(discs.root / place)), tmp_path)
 
 
-def test_no_folder_and_discs_that_are_there_twice(discs: Miniature, tmp_path: Path) -> None:
+def test_missing_folder_and_duplicate_discs(discs: Miniature, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="corpus= is empty: name the folder"):
         wsj.prepare(wsj.Options(), tmp_path)
     (tmp_path / "11-13.1").mkdir()
     (tmp_path / "more" / "11_13_1").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"disc 11-13\.1 is there twice"):
+    with pytest.raises(UserError, match=r"expected disc 11-13\.1 once, found"):
         wsj.prepare(wsj.Options(corpus=str(tmp_path)), tmp_path)
 
 
@@ -216,14 +216,14 @@ def corrupt_header(copy: Miniature) -> None:
 
 
 def remove(copy: Miniature, place: str) -> None:
-    """A file, or all below a folder of the discs' layout."""
+    """Remove a file or folder, given by its path in the disc layout."""
     path = copy.root / place
     for file in sorted([path, *path.rglob("*")], reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
 
 
 LM = "13-32.1/wsj1/doc/lng_modl"
-# What is done to a copy, what is said of it, and what the splits lose when it goes on nonetheless.
+# Damage to a copy, the message, and the utterances lost by each split with allow_partial (None: the split).
 DAMAGES = {
     "a disc with indices is missing": (
         lambda copy: remove(copy, "13-34.1"),
@@ -252,7 +252,7 @@ DAMAGES = {
     ),
     "a transcript without audio": (
         lambda copy: copy.edit(copy.dot("440c0401"), "(440c0401)", "(440c0401)\nMore (440c0499)"),
-        r"440c0400\.dot:2: transcript of 440c0499, expected its audio, found none",
+        r"440c0400\.dot:2: expected the audio of 440c0499, found none",
         {},
     ),
     "an empty transcript": (
@@ -265,7 +265,7 @@ DAMAGES = {
         r"40ac0200\.dot:2: expected `TEXT \(utterance-id\)`, found .*40ac0202",
         {"si84": ["40ac0202"], "si284": ["40ac0202"]},
     ),
-    "an index line that is none": (
+    "a malformed index line": (
         lambda copy: copy.edit(copy.index("si84"), "11_1_1:wsj0/si_tr_s/01i/01ic0202.wv1", "01ic0202"),
         r"tr_s_wv1\.ndx:3: expected `11_13_1:wsj0/…/01ic0201\.wv1`, found '01ic0202'",
         {"si84": ["01ic0202"], "si284": ["01ic0202"]},
@@ -285,14 +285,14 @@ DAMAGES = {
         r"460c0200\.dot:1: utterance 460c0201: unknown markup '\{five\}'",
         {"si284": ["460c0201"]},
     ),
-    "an utterance twice in the index": (
+    "a duplicate utterance in the index": (
         lambda copy: copy.edit(copy.index("si84"), "; a comment\n", "11_2_1:wsj0/si_tr_s/40a/40ac0201.wv1\n"),
         r"tr_s_wv1\.ndx:4: utterance 40ac0201 is already in .*tr_s_wv1\.ndx:1",
         {},
     ),
     "two transcripts of an utterance": (
         lambda copy: copy.edit(copy.dot("440c0401"), "rose (440c0401)", "rose (440c0401)\nFell (440c0401)"),
-        r"440c0400\.dot:2: 440c0401 has another transcript in .*440c0400\.dot:1",
+        r"440c0400\.dot:2: 440c0401 has a different transcript in .*440c0400\.dot:1",
         {},
     ),
     "text that is not UTF-8": (
@@ -331,13 +331,13 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_bad_input_fails_and_is_listed_where_it_may(discs: Miniature, tmp_path: Path, name: str) -> None:
+def test_bad_input_fails_or_is_listed_with_allow_partial(discs: Miniature, tmp_path: Path, name: str) -> None:
     damage, message, losses = DAMAGES[name]
     copy = copy_of(discs, tmp_path / "corpus")
     damage(copy)
     with pytest.raises(UserError):
         prepare(copy, tmp_path / "data")
-    assert not list((tmp_path / "data").glob("*.cuts.jsonl.gz")), "nothing is left half prepared"
+    assert not list((tmp_path / "data").glob("*.cuts.jsonl.gz")), "partial output is left"
     folder = prepare(copy, tmp_path / "data", allow_partial=True)
     assert any(re.search(message, problem) for problem in problems(folder)), problems(folder)
     for split in ("si84", "si284", "dev93", "eval92"):
@@ -350,7 +350,7 @@ def test_bad_input_fails_and_is_listed_where_it_may(discs: Miniature, tmp_path: 
         assert sorted(cut.id for cut in load_cuts(manifest)) == sorted(expected)
 
 
-def test_one_problem_is_told_in_one_line(discs: Miniature, tmp_path: Path) -> None:
+def test_single_problem_is_reported_in_one_line(discs: Miniature, tmp_path: Path) -> None:
     copy = copy_of(discs, tmp_path / "corpus")
     copy.edit(copy.dot("460c0201"), "<five>", "{five}")
     with pytest.raises(UserError, match=r"460c0200\.dot:1: .*unknown markup '\{five\}' \(allow_partial=true"):
@@ -389,14 +389,14 @@ SMALL = [
 def test_prepare_train_decode_score(
     discs: Miniature, tmp_path: Path, monkeypatch, recipe: str, options: list[str], metric: str, length: int
 ) -> None:
-    """As a user does it: the recipe's configuration, made tiny, from the discs to an error rate.
+    """From the discs to an error rate through the command line, with a tiny model.
 
-    Of NO <NOISE> BONDS FELL and PRICES ROSE, neither the noise's phone nor its word is scored.
+    In NO <NOISE> BONDS FELL, neither the noise's phone nor its word is scored.
     """
     monkeypatch.chdir(tmp_path)
     words = [f"corpus={discs.root}", "workers=1", "language_models=false"]
     assert cli.main(["prepare", "wsj", *words, "tokenizers=[phone,sentencepiece-40]"]) == 0
-    monkeypatch.setattr("asr.text.prepared.build_tokenizer", None)  # the prepared one is there
+    monkeypatch.setattr("asr.text.prepared.build_tokenizer", None)  # must use the prepared one
     assert cli.main(["train", f"recipe={recipe}", "run=exp/run", *SMALL, *options]) == 0
     assert cli.main(["decode", "exp/run", "split=dev93", "device=cpu"]) == 0
     [decoded] = Path("exp/run/decode/dev93").iterdir()
@@ -409,7 +409,7 @@ def test_prepare_train_decode_score(
         assert score["lexicon"] == Lexicon.load("data/wsj/lexicon.txt").digest
 
 
-def test_a_split_of_another_name_lists_those_there_are(discs: Miniature, tmp_path: Path) -> None:
+def test_unknown_split_error_lists_the_splits(discs: Miniature, tmp_path: Path) -> None:
     folder = prepare(discs, tmp_path / "data", language_models=False)
     with pytest.raises(UserError, match=r"test\.cuts.* \(the splits there: dev93, dev93_5k, eval"):
         load_cuts(folder / "test.cuts.jsonl.gz")

@@ -1,4 +1,4 @@
-"""Every rule that turns transcripts of WSJ into words, case by case."""
+"""Normalisation of WSJ transcripts, scoring filter and lexicon, case by case."""
 
 import sys
 import types
@@ -26,7 +26,7 @@ TOKENS = [
     ("%percent", "PERCENT"),
     (".POINT", "POINT"),
     (".point", "POINT"),
-    # noises beside a word or over words, recordings cut off, pauses
+    # noises beside or during words, recordings cut off, pauses
     ("[<door_slam]", ""),
     ("[door_slam>]", ""),
     ("[phone_ring/]", ""),
@@ -67,11 +67,11 @@ TOKENS = [
 
 
 @pytest.mark.parametrize(("written", "word"), TOKENS)
-def test_a_token(written, word):
+def test_normalised_token(written, word):
     assert normalise(written) == word
 
 
-def test_a_line():
+def test_normalised_line():
     written = " ".join(written for written, _ in TOKENS)
     assert normalise(written) == " ".join(word for _, word in TOKENS if word)
 
@@ -111,7 +111,7 @@ def test_the_scoring_filter(words, scored):
     assert SCORING(words.split()) == scored.split()
 
 
-def test_the_lexicon_has_39_phones_and_what_cmudict_lacks():
+def test_lexicon_has_39_phones_and_spoken_punctuation():
     words = [
         ",COMMA",
         '"DOUBLE-QUOTE',
@@ -139,8 +139,8 @@ def test_the_lexicon_has_39_phones_and_what_cmudict_lacks():
     ]
 
 
-def test_words_outside_go_through_an_installed_model(monkeypatch):
-    """A stand-in of g2p_en spells words by their letters; marks are no letters."""
+def test_words_outside_cmudict_use_an_installed_model(monkeypatch):
+    """A fake g2p_en pronounces words letter by letter; marks are not passed to it."""
     module = types.ModuleType("g2p_en")
 
     class G2p:
@@ -155,6 +155,6 @@ def test_words_outside_go_through_an_installed_model(monkeypatch):
     assert (guessed, unknown) == (["Z:ORK*"], ["*-*"])
 
 
-def test_without_a_model_there_is_none(monkeypatch):
+def test_no_model_without_g2p_en(monkeypatch):
     monkeypatch.setitem(sys.modules, "g2p_en", None)
     assert installed_model() is None

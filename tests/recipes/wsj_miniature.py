@@ -1,4 +1,4 @@
-"""A fabricated WSJ: a few utterances of tones in both layouts of the distribution, with our own sentences."""
+"""Fabricate a miniature WSJ in both layouts: a few utterances of tones with invented sentences."""
 
 import gzip
 import shutil
@@ -33,7 +33,7 @@ ngram 2=2
 
 @dataclass(frozen=True)
 class Utterance:
-    """What is fabricated: where its audio is, how it is transcribed, and what words that has to become."""
+    """A fabricated utterance: disc and folder of its audio, id, transcript as written, expected words."""
 
     disc: str
     folder: str
@@ -101,7 +101,7 @@ UTTERANCES = {
     "eval92_5k": [Utterance("11-14.1", "wsj0/si_et_05/440", "440c0201", "No prices fell", "NO PRICES FELL")],
     "eval93_5k": [Utterance("13-33.1", "wsj1/si_et_h2/4oa", "4oac0301", "It rose", "IT ROSE")],
 }
-# In the index, but the field leaves this speaker out.
+# In the index, but customarily excluded.
 LEFT_OUT = Utterance("11-2.1", "wsj0/si_tr_s/401", "401c0201", "never heard", "")
 
 INDICES = {
@@ -114,7 +114,7 @@ INDICES = {
     "eval92_5k": ("11-13.1", "wsj0/doc/indices/test/nvp/si_et_05.ndx"),
     "eval93_5k": ("13-32.1", "wsj1/doc/indices/wsj1/eval/h2_p0.ndx"),
 }
-# Where the transcripts are kept, by the corpus and kind of the audio: not beside it.
+# Disc and folder of the transcripts by corpus; they are not beside the audio.
 DOTS = {"wsj0": ("11-4.1", "wsj0/transcrp/dots"), "wsj1": ("13-34.1", "wsj1/trans/wsj1")}
 
 COUNTS = {"si84": 4, "si284": 7, "dev93": 2, "eval92": 1, "eval93": 1}
@@ -128,8 +128,8 @@ class Miniature:
     """A fabricated copy.
 
     Attributes:
-        root: what the recipe gets as `corpus=`.
-        merged: `wsj0` and `wsj1` rather than discs.
+        root: folder for `corpus=`.
+        merged: whether the layout is `wsj0` and `wsj1` instead of discs.
         samples: 16-bit samples of each utterance.
     """
 
@@ -138,49 +138,49 @@ class Miniature:
     samples: dict[str, NDArray[np.int16]] = field(default_factory=dict)
 
     def path(self, disc: str, name: str) -> Path:
-        """Where a file of the distribution is in this copy."""
+        """Return the path of a file of the distribution."""
         if self.merged:
             return self.root / name
-        # A copy of this disc is in upper case.
+        # This disc has upper-case names.
         return self.root / disc / (name.upper() if disc == "13-16.1" else name)
 
     def audio(self, name: str) -> Path:
-        """The audio of an utterance."""
+        """Return the audio file of an utterance."""
         utterance = next(u for u in all_utterances() if u.name == name)
         return self.path(utterance.disc, f"{utterance.folder}/{utterance.name}.wv1")
 
     def index(self, name: str) -> Path:
-        """An index, by the name in `INDICES`."""
+        """Return an index by its name in `INDICES`."""
         return self.path(*INDICES[name])
 
     def dot(self, name: str) -> Path:
-        """The transcripts of an utterance's session."""
+        """Return the transcript file of an utterance's session."""
         utterance = next(u for u in all_utterances() if u.name == name)
         disc, place = DOTS[utterance.folder[:4]]
         return self.path(disc, f"{place}/{utterance.folder.partition('/')[2]}/{utterance.name[:6]}00.dot")
 
     def edit(self, path: Path, old: str, new: str) -> None:
-        """Replace text in a file; it has to be there."""
+        """Replace text that must occur in a file."""
         text = path.read_text()
         assert old in text
         path.write_text(text.replace(old, new))
 
 
 def all_utterances() -> Iterator[Utterance]:
-    """All that are fabricated, once each."""
+    """Yield each fabricated utterance once."""
     for members in UTTERANCES.values():
         yield from members
     yield LEFT_OUT
 
 
 def fabricate(root: Path, *, merged: bool) -> Miniature:
-    """Write a copy of the distribution."""
+    """Write a fabricated distribution."""
     copy = Miniature(root, merged)
     random = np.random.default_rng(0)
     for number, utterance in enumerate(all_utterances()):
         samples = tones(utterance.words, random)
         copy.samples[utterance.name] = samples
-        # Real copies are compressed; a third of this one is plain, a third predicted linearly.
+        # Real copies are compressed; here a third is plain and a third uses linear prediction.
         write_sphere(copy.audio(utterance.name), samples, RATE, compressed=number % 3 > 0, lpc=number % 3)
         dot = copy.dot(utterance.name)
         dot.parent.mkdir(parents=True, exist_ok=True)
@@ -202,7 +202,7 @@ def _index_line(index: str, utterance: Utterance) -> str:
     if index.startswith("eval92"):
         return f"{disc}:{path.removesuffix('.wv1')}\n"
     if index.startswith("eval93"):
-        disc = "13_32_1"  # as the distribution has it, though the audio is on 13-33.1
+        disc = "13_32_1"  # as in the distribution, although the audio is on 13-33.1
     return f"{disc}: {path}\n" if index == "dev93" else f"{disc}:{path}\n"
 
 
@@ -226,17 +226,17 @@ def _write(path: Path, text: str) -> None:
 
 
 def compress(content: bytes) -> bytes:
-    """LZW as the program of this name may write it, in blocks so short that all codes have 9 bits."""
+    """Return LZW data in the format of the program compress, in blocks short enough for 9-bit codes."""
     packed = bytearray(b"\x1f\x9d\x90")
     for start in range(0, len(content), 247):
-        codes = [*content[start : start + 247], 256]  # 256 begins a new dictionary
+        codes = [*content[start : start + 247], 256]  # 256 clears the dictionary
         bits = sum(code << (9 * position) for position, code in enumerate(codes))
         packed += bits.to_bytes(9 * len(codes) + 7 >> 3, "little")
     return bytes(packed)
 
 
 def tones(words: str, random: np.random.Generator) -> NDArray[np.int16]:
-    """A tone for each letter, its pitch by the letter, so that something can be learnt."""
+    """Return a tone per letter, with a pitch for each letter, so that the words are learnable."""
     time_s = np.arange(int(0.05 * RATE)) / RATE
     letters = [ord(letter) % 32 for letter in words or "none"]
     wave = np.concatenate([np.sin(2 * np.pi * (200 + 100 * letter) * time_s) for letter in letters])
@@ -244,6 +244,6 @@ def tones(words: str, random: np.random.Generator) -> NDArray[np.int16]:
 
 
 def copy_of(miniature: Miniature, root: Path) -> Miniature:
-    """A copy to damage."""
+    """Return a copy that may be damaged."""
     shutil.copytree(miniature.root, root)
     return Miniature(root, miniature.merged, miniature.samples)
