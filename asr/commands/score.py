@@ -12,14 +12,20 @@ from asr.config import option
 from asr.console import open_console
 from asr.errors import UserError
 from asr.scoring.alignment import render
-from asr.scoring.breakdown import by_length, confusions
-from asr.scoring.display import counts_line, print_comparison, print_score, short_names, shown_metrics
+from asr.scoring.display import (
+    counts_line,
+    print_comparison,
+    print_pairs,
+    print_score,
+    short_names,
+    shown_metrics,
+)
 from asr.scoring.hypotheses import Hypothesis, read_hypotheses
 from asr.scoring.official import official_score, print_official, reference_of
-from asr.scoring.paired import compare_systems, print_pairs
 from asr.scoring.plain_files import are_plain, score_files, write_ctm_and_stm
-from asr.scoring.sclite import write_trn
-from asr.scoring.score import Score, UtteranceScore, WordFilter, score
+from asr.scoring.score import Score, UtteranceScore, WordFilter, by_length, confusions, score
+from asr.scoring.significance import compare_systems
+from asr.scoring.trn import write_trn
 from asr.scoring.word_filter import WordFilterRules
 
 __all__ = ["HELP", "POSITIONAL", "Options", "Score", "run", "score"]
