@@ -279,7 +279,7 @@ def test_another_casing_is_refused(letters, tmp_path):
     with pytest.raises(UserError, match="written in another case than the model's texts"):
         BeamSearch(tokenizer, lm=tmp_path / "upper.arpa")
     write_arpa(estimate([["the", "cat", "sat"], ["a", "kat"], ["cats"]], 2), tmp_path / "lower.arpa")
-    with pytest.raises(UserError, match=r"lower.arpa: .*another case than those of the lexicon"):
+    with pytest.raises(UserError, match=r"lower.arpa: .*differ in case from those of the lexicon"):
         BeamSearch(TOKENIZER, lm=tmp_path / "lower.arpa")
 
 

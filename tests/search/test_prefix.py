@@ -169,7 +169,7 @@ def test_models_that_do_not_fit_are_refused(lms):
     with pytest.raises(UserError, match=r"words.arpa: a model of words; decoder=prefix of phones"):
         build_fusion(str(lms / "words.arpa"), phones, 1.0, 0.0)
     capitals = CharacterTokenizer.train([text.upper() for text in GAME])
-    with pytest.raises(UserError, match=r"words.arpa: .*another case than those of the model's texts"):
+    with pytest.raises(UserError, match=r"words.arpa: .*differ in case from those of the model's texts"):
         build_fusion(str(lms / "words.arpa"), capitals, 1.0, 0.0)
     with pytest.raises(UserError, match=r"none.arpa: expected an ARPA or KenLM file, found none"):
         build_fusion(str(lms / "none.arpa"), capitals, 1.0, 0.0)
