@@ -1,4 +1,4 @@
-"""`asr score`: hypotheses to error rates, alignments and a table by speaker."""
+"""`asr score`: error rates, alignments and significance tests of hypotheses."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from asr.scoring.word_filter import WordFilterRules
 
 __all__ = ["HELP", "POSITIONAL", "Options", "Score", "run", "score"]
 
-HELP = "score hypotheses: asr score exp/demo/full/decode/test/full-greedy; two systems: are they different?"
+HELP = "score hypotheses and compare systems: asr score exp/demo/full/decode/test/full-greedy"
 POSITIONAL = "<folder> ... | <hyp.trn> <ref.trn> | <hyp.ctm> <ref.stm>"
 HYPOTHESES = "hyp.jsonl"
 FILES = ("alignments.txt", "speakers.tsv", "lengths.tsv", "confusions.tsv")
@@ -42,21 +42,17 @@ class Options:
     """Options of `asr score`."""
 
     details: bool = option(True, help="print each system's speakers and worst utterances; false: one table")
-    worst: int = option(5, help="how many of the worst utterances to print")
-    samples: int = option(1000, help="bootstrap samples of the 95 % intervals")
-    seed: int = option(0, help="seed of the bootstrap")
-    ignore_case: bool = option(
-        True, help="compare words and characters without regard to case, as sclite does"
-    )
-    word_filter: bool = option(
-        True, help="apply the recipe's scoring rules to references and hypotheses; false: words as they are"
-    )
-    confusions: int = option(10, help="how many of the most frequent errors to print")
+    worst: int = option(5, help="number of worst utterances to print")
+    samples: int = option(1000, help="number of bootstrap samples for the 95 % intervals")
+    seed: int = option(0, help="random seed for the bootstrap")
+    ignore_case: bool = option(True, help="compare words and characters case-insensitively, as sclite does")
+    word_filter: bool = option(True, help="apply the recipe's scoring rules to references and hypotheses")
+    confusions: int = option(10, help="number of most frequent errors to print")
     trn: bool = option(False, help="also write ref.trn and hyp.trn for NIST sclite")
-    ctm: bool = option(False, help="also write hyp.ctm and ref.stm, with the words' times")
+    ctm: bool = option(False, help="also write hyp.ctm and ref.stm with word times")
     glm: str = option("", help="mapping rules (GLM) for <hyp.ctm> <ref.stm>; empty: none")
     save: str = option("", help="JSON file for the significance tests between systems; empty: print only")
-    nist: bool = option(True, help="official scores: ask NIST's hubscr.pl as well, where it is installed")
+    nist: bool = option(True, help="official scores: also run NIST's hubscr.pl if it is installed")
 
 
 def run(
@@ -66,16 +62,22 @@ def run(
     filter_words: WordFilter | None = None,
     console: Console | None = None,
 ) -> list[Score]:
-    """Score every folder (or its hyp.jsonl) and write score.json, alignments.txt and the tables into it.
+    """Score every folder (or its hyp.jsonl) and write score.json, alignments.txt and tables into it.
 
-    Of several systems the later ones are tested against the first that recognised the same utterances.
-    `hyp.trn ref.trn` or `hyp.ctm ref.stm` are scored and printed alone.
-    `filter_words` is a scoring rule over a list of words, instead of the recipe's. Decoding's own figures are
-    read from decode.json beside the hypotheses, if there is one: `decode_s`, `lexicon`, a digest, and
-    `word_filter`, the recipe's scoring rules, which score.json repeats.
+    Each further system is compared with the first one that recognised the same utterances. The files
+    `hyp.trn ref.trn` or `hyp.ctm ref.stm` are only scored and printed.
+
+    If decode.json lies beside the hypotheses, it provides `decode_s`, `lexicon` (a digest) and `word_filter`
+    (the recipe's scoring rules, copied to score.json).
+
+    Args:
+        paths: decode folders or hyp.jsonl files, or two files in NIST's formats.
+        options: options of `asr score`.
+        filter_words: function that filters a list of words, in place of the recipe's rules.
+        console: console to print to.
 
     Raises:
-        UserError: a folder without hypotheses, or hypotheses that can't be scored.
+        UserError: a folder has no hypotheses, or its hypotheses can't be scored.
     """
     if not paths:
         raise UserError(f"asr score takes {POSITIONAL}, each with a {HYPOTHESES}; found none")
@@ -147,7 +149,7 @@ def _score_folder(folder: Path, options: Options, filter_words: WordFilter | Non
         write_trn(folder, hypotheses)
     if options.ctm:
         write_ctm_and_stm(folder, hypotheses)
-    # Last: where there is a score.json, the other files belong to it.
+    # Written last: if score.json exists, the other files are complete.
     summary = result.as_dict()
     if isinstance(filter_words, WordFilterRules):
         summary["word_filter"] = filter_words.as_dict()
@@ -160,13 +162,13 @@ def _score_folder(folder: Path, options: Options, filter_words: WordFilter | Non
 def _official(
     folder: Path, hypotheses: list[Hypothesis], options: Options, console: Console
 ) -> dict[str, object]:
-    """Return the official scores of a test set that has a reference in NIST's formats, by subset."""
+    """Return the official scores by subset, if the test set has a reference in NIST's formats."""
     record = folder / "decode.json"
     manifest = Path(json.loads(record.read_text()).get("manifest") or "") if record.exists() else Path()
     if not manifest.is_file() or reference_of(manifest) is None:
         return {}
     if hypotheses[0].text is None:
-        console.print(f"no official score: it needs words, found {hypotheses[0].unit}s (decoder=beam)")
+        console.print(f"no official score: expected words (decoder=beam), found {hypotheses[0].unit}s")
         return {}
     scores = official_score(
         hypotheses, manifest, folder, nist=options.nist, samples=options.samples, seed=options.seed

@@ -1,4 +1,4 @@
-"""Greedy CTC search: the best label of every frame, repetitions merged, blanks removed."""
+"""Greedy CTC search: the best label of every frame, with repetitions merged and blanks removed."""
 
 import torch
 from torch import Tensor
@@ -14,8 +14,7 @@ def greedy_search(log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
     Graves et al., *Connectionist Temporal Classification*, 2006, eq. 4 (best path decoding).
 
     Args:
-        log_probs_BTV: [B, T, V] log-probabilities, blank at index 0; padded frames are never read into
-            the result.
+        log_probs_BTV: [B, T, V] log-probabilities, blank at index 0; padded frames don't affect the result.
         lengths_B: [B] valid frames.
 
     Returns:
@@ -33,7 +32,7 @@ def greedy_search(log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
     changes_BT = best_BT != previous_BT
     starts_BT = changes_BT & (best_BT != BLANK) & keep_BT
     # Every frame belongs to a run of equal labels; a run's confidence is that of its best frame.
-    # The first frame of an utterance always changes, so no run reaches over utterances.
+    # The first frame of an utterance always starts a run, so no run spans two utterances.
     run_BT = (changes_BT.flatten().cumsum(0) - 1).view_as(best_BT)
     log_probs = best_log_prob_BT.masked_fill(~keep_BT, -torch.inf).flatten().float()
     best_of_run = log_probs.new_full((log_probs.numel(),), -torch.inf)
@@ -43,7 +42,7 @@ def greedy_search(log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
     ids = best_BT[utterance, frame].tolist()
     confidences = best_of_run[run_BT[utterance, frame]].exp().tolist()
     frames = frame.tolist()
-    # A run may go on in the padding; a label may not.
+    # A run may extend into the padding; a label may not.
     run_lengths = run_BT.flatten().bincount()
     ends = torch.minimum(frame + run_lengths[run_BT[utterance, frame]], lengths_B[utterance]).tolist()
     paths = []
