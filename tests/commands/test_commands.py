@@ -94,7 +94,7 @@ def test_transcribing_takes_the_weights_that_decoding_tuned(
     assert main(words) == 0
     tuned = capsys.readouterr()
     assert len(tuned.out.split()) < len(untuned.out.split())
-    assert f"weights from {file}: beam lm=none" in tuned.err
+    assert f"weights of {file}: beam lm=none" in tuned.err
     assert main([*words, "beam.word_score=-1"]) == 0
     assert capsys.readouterr().out == untuned.out
     assert Recognizer.load(tmp_path).transcribe(wav, decoder="beam").text == tuned.out.strip()
