@@ -31,7 +31,7 @@ def shown_metrics(entry: UtteranceScore) -> list[Metric]:
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
-    """Return the shortest distinct path endings, with at least a split and a system each."""
+    """Return the last components of each path: at least split and system, and enough to be distinct."""
     parts = [folder.absolute().parts for folder in folders]
     for count in range(2, max(map(len, parts)) + 1):
         names = ["/".join(part[-count:]) for part in parts]

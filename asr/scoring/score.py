@@ -15,7 +15,7 @@ from asr.scoring.hypotheses import Hypothesis
 Metric = Literal["per", "wer", "cer"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 TOKEN_OF: dict[Metric, str] = {"per": "phone", "wer": "word", "cer": "character"}
-NOT_SCORED = frozenset({"NSN", "SPN"})  # noise and words of unknown pronunciation
+NOT_SCORED = frozenset({"NSN", "SPN"})  # noise, and words without pronunciation
 NOTHING = "∅"  # stands in for the missing side of a deletion or insertion
 
 WordFilter = Callable[[list[str]], list[str]]
@@ -64,7 +64,7 @@ class Score:
     """Error rates of a corpus; a metric that doesn't apply is absent from `rates`."""
 
     rates: dict[Metric, ErrorRate]
-    speakers: list[SpeakerScore]  # in the order of their names
+    speakers: list[SpeakerScore]  # sorted by name
     utterances: list[UtteranceScore]  # worst first, by the first metric of `rates`
     audio_s: float
     decode_s: float | None = None
@@ -110,7 +110,7 @@ def score(
     """
     if not hypotheses:
         raise UserError("expected hypotheses to score, found none")
-    _check_unique(hypotheses)
+    _check_ids_and_units(hypotheses)
     pairs = _pairs(hypotheses, filter_words or list, ignore_case)
     utterances = []
     for position, hypothesis in enumerate(hypotheses):
@@ -162,7 +162,7 @@ def pooled(
     )
 
 
-def _check_unique(hypotheses: Sequence[Hypothesis]) -> None:
+def _check_ids_and_units(hypotheses: Sequence[Hypothesis]) -> None:
     ident, times = Counter(hypothesis.id for hypothesis in hypotheses).most_common(1)[0]
     if times > 1:
         raise UserError(f"utterance {ident!r}: expected once, found {times} times")
