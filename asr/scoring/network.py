@@ -224,4 +224,4 @@ def _split_choices(tokens: Sequence[str], start: int) -> tuple[list[list[str]], 
             choices.append([])
         elif position > start:
             choices[-1].append(token)
-    raise ValueError("expected an alternation { a / b }, found no closing }")
+    raise ValueError("expected an alternation { a / b } to end with }, found none")
