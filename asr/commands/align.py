@@ -1,4 +1,4 @@
-"""`asr align`: when the words and labels of known transcripts were said."""
+"""`asr align`: times of the words and labels of known transcripts."""
 
 import json
 import logging
@@ -32,24 +32,24 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Options:
-    """What to align, and how."""
+    """Options of `asr align`."""
 
-    split: str = option("test", help="split of the data, where no audio file is named")
+    split: str = option("test", help="split of the data, if no audio file is named")
     data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
-    text: str = option("", help="transcript of the audio file; empty: what the .txt file beside it says")
-    attention: str = option("", help="attention mechanism; empty: the one of training")
+    text: str = option("", help="transcript of the audio file; empty: the .txt file beside it")
+    attention: str = option("", help="attention mechanism; empty: the one used in training")
     backend: str = option("auto", help="auto | reference | native")
     mode: str = option("onepass", help=" | ".join(MODES))
     chunk_s: float = option(0.0, help="mode=chunked: length of a chunk; 0: see asr transcribe", unit="s")
-    overlap_s: float = option(-1.0, help="mode=chunked: what neighbours share; −1: a fifth", unit="s")
+    overlap_s: float = option(-1.0, help="mode=chunked: overlap of chunks; −1: a fifth of a chunk", unit="s")
     checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
-    output: str = option("", help="folder; empty: <run>/align/<split>, or the audio file's")
+    output: str = option("", help="folder; empty: <run>/align/<split>, or the audio file's folder")
     device: str = option("cpu", help="cpu | cuda")
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """What is aligned: samples at the model's rate, and where they lie in their recording."""
+    """Transcript and samples (at the model's rate) of an utterance, and its place in the recording."""
 
     id: str
     text: str
@@ -60,7 +60,7 @@ class Utterance:
 
 
 def run(paths: list[Path], options: Options) -> None:
-    """Align, say where the times are, and list what could not be aligned."""
+    """Align the transcripts, write the times and list the utterances that could not be aligned."""
     if not 1 <= len(paths) <= 2:
         raise UserError("asr align takes a run folder or checkpoint, and at most one audio file")
     how = TranscriptionConfig(mode=options.mode, chunk_s=options.chunk_s, overlap_s=options.overlap_s)
@@ -81,7 +81,7 @@ def run(paths: list[Path], options: Options) -> None:
         count, folder, name = 1, Path(options.output or audio.parent), audio.stem
     else:
         if options.text:
-            raise UserError("text= is the transcript of an audio file: name the file as well")
+            raise UserError("text= is the transcript of an audio file: name that file too")
         cuts = list(load_cuts(manifest_path(options.data or training_folder(run_folder), options.split)))
         utterances = (_from_cut(cut, model.sample_rate) for cut in cuts)
         count, folder, name = len(cuts), Path(options.output or run_folder / "align" / options.split), ""
@@ -144,7 +144,7 @@ def _safe(name: str) -> str:
 def _write_textgrid(
     utterance: Utterance, words: list[AlignedWord], recognizer: Recognizer, path: Path
 ) -> None:
-    """Write one file for Praat, with a tier of words and one of labels; times count from the utterance."""
+    """Write a Praat file with tiers of words and labels; times are relative to the start of the utterance."""
     tokens = [token for word in words for token in word.tokens]
     tiers = {
         "words": [(word.start_s, word.end_s, word.word) for word in words],
@@ -156,7 +156,7 @@ def _write_textgrid(
 
 
 def _write_tables(aligned: list[tuple[Utterance, list[AlignedWord]]], folder: Path, name: str) -> None:
-    """Write `<name>.words.ctm` and `<name>.tokens.ctm`, by recording time, and `<name>.jsonl`."""
+    """Write `<name>.words.ctm` and `<name>.tokens.ctm`, with times in the recording, and `<name>.jsonl`."""
     write_ctm(
         folder / f"{name}.words.ctm",
         [_ctm(utterance, word.word, word) for utterance, words in aligned for word in words],

@@ -1,4 +1,4 @@
-"""`asr lm`: n-gram language models from text, and the perplexity of text under them."""
+"""`asr lm`: train n-gram language models, and compute the perplexity of text."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -23,48 +23,48 @@ from asr.text.lexicon import read_words
 
 HELP = "n-gram language models: asr lm train text=data/demo order=3 out=lm/demo.arpa; asr lm score lm=…"
 POSITIONAL = "train|score"
-TEXT_HELP = "texts (a sentence per line, .gz too), manifests or prepared folders, with commas between"
+TEXT_HELP = "texts (one sentence per line, optionally .gz), manifests or prepared folders, comma-separated"
 SHOWN_UNKNOWN = 10
 
 
 @dataclass
 class TrainOptions:
-    """What to estimate a model from, and where to write it."""
+    """Options of `asr lm train`."""
 
     text: str = option("", help=TEXT_HELP)
     split: str = option("train", help="split of prepared folders")
-    order: int = option(3, help="longest n-grams, 2 … 6", unit="words")
-    out: str = option("", help="ARPA file to write; gzipped where the name ends in .gz")
+    order: int = option(3, help="length of the longest n-grams, 2 … 6", unit="words")
+    out: str = option("", help="ARPA file to write; gzipped if the name ends in .gz")
     lexicon: str = option(
         "",
-        help="lexicon or word list: the model knows its words, others are <unk>; empty: the text's words",
+        help="lexicon or word list with the model's vocabulary; empty: all words of the text",
     )
     model: str = option(
-        "", help="run folder or checkpoint: n-grams of this recogniser's labels, not of words"
+        "", help="run folder or checkpoint: estimate n-grams of this recogniser's labels instead of words"
     )
     heldout: str = option("", help="texts to report perplexity on; `folder/dev.cuts.jsonl.gz` for a split")
 
 
 @dataclass
 class ScoreOptions:
-    """Which model meets which text."""
+    """Options of `asr lm score`."""
 
     lm: str = option("", help="language model, ARPA or KenLM binary")
     text: str = option("", help=TEXT_HELP)
     split: str = option("test", help="split of prepared folders")
-    lexicon: str = option("", help="also report which words of this lexicon the model lacks")
+    lexicon: str = option("", help="also report the words of this lexicon that the model lacks")
 
 
 SCHEMAS = {"train": TrainOptions, "score": ScoreOptions}
 
 
 def options_schema(paths: list[str]) -> type:
-    """Return the options of `train` or `score`, for `--help`."""
+    """Return the options class of `train` or `score`, for `--help`."""
     return SCHEMAS[_action(paths or ["train"])]
 
 
 def main(paths: list[str], words: list[str]) -> None:
-    """Estimate a model, or score a text."""
+    """Train a model or score a text."""
     if _action(paths) == "train":
         train(config.parse(TrainOptions, words))
     else:
@@ -72,7 +72,7 @@ def main(paths: list[str], words: list[str]) -> None:
 
 
 def train(options: TrainOptions) -> NgramEstimate:
-    """Estimate a model, write it, and say what is in it."""
+    """Estimate a model, write it and print a summary."""
     sources = _sources(options.text)
     if not options.out:
         raise UserError("asr lm train needs out=<file.arpa>, found none")
@@ -80,7 +80,7 @@ def train(options: TrainOptions) -> NgramEstimate:
         raise UserError(f"out={options.out}: expected a name that ends in .arpa or .arpa.gz")
     if options.model and options.lexicon:
         raise UserError(
-            "model= and lexicon=: the labels of a recogniser are all the words there are; name one"
+            "model= and lexicon= exclude each other: with model=, the vocabulary is the recogniser's labels"
         )
     spell, vocabulary = _labels_of(options.model)
     if options.lexicon:
@@ -88,7 +88,7 @@ def train(options: TrainOptions) -> NgramEstimate:
     sentences = map(spell, read_sentences(sources, options.split))
     model = estimate(_shown(sentences), options.order, vocabulary)
     write_arpa(model, options.out)
-    load_kenlm(options.out, [])  # what is written can be read
+    load_kenlm(options.out, [])  # raises if the file can't be read back
     table = Table("n-grams", "number", "D1", "D2", "D3+", title=options.out, title_justify="left")
     for order, ngrams in enumerate(model.tables, start=1):
         table.add_row(str(order), f"{len(ngrams):,}", *(f"{value:.3f}" for value in ngrams.discounts))
@@ -99,8 +99,8 @@ def train(options: TrainOptions) -> NgramEstimate:
     )
     if fallback := [order for order, ngrams in enumerate(model.tables, 1) if not ngrams.estimated]:
         print(
-            f"order {', '.join(map(str, fallback))}: these counts don't allow to estimate discounts; "
-            "fixed ones were taken"
+            f"order {', '.join(map(str, fallback))}: too few counts to estimate discounts; "
+            "fixed discounts were used"
         )
     if options.heldout:
         heldout = map(spell, read_sentences(_sources(options.heldout), "dev"))
@@ -127,7 +127,7 @@ def score(options: ScoreOptions) -> TextScore:
 
 
 def _labels_of(model: str) -> tuple[Callable[[list[str]], list[str]], list[str] | None]:
-    """How a recogniser writes a sentence, and its labels; sentences as they are where there is no model."""
+    """Return the mapping from words to a recogniser's labels, and the labels; without model the identity."""
     if not model:
         return list, None
     tokenizer = Recognizer.load(model).tokenizer

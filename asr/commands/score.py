@@ -1,11 +1,11 @@
-"""`asr score`: hypotheses to error rates, alignments and a table by speaker."""
+"""`asr score`: error rates, alignments and significance tests of hypotheses."""
 
 from pathlib import Path
 
 from asr.errors import UserError
 from asr.scoring.run import ScoreOptions, score_paths
 
-HELP = "score hypotheses: asr score exp/demo/full/decode/test/full-greedy; two systems: are they different?"
+HELP = "score hypotheses and compare systems: asr score exp/demo/full/decode/test/full-greedy"
 POSITIONAL = "<folder> ... | <hyp.trn> <ref.trn> | <hyp.ctm> <ref.stm>"
 Options = ScoreOptions
 

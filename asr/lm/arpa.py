@@ -1,4 +1,4 @@
-"""ARPA files: writing an estimate; the vocabulary and the soundness of a file before it is used."""
+"""ARPA files: writing an estimated model; checking a file and reading its vocabulary."""
 
 import gzip
 import math
@@ -18,14 +18,14 @@ NEVER = -99.0  # log10 probability of <s>, which is never predicted
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words that a language model knows; None where a binary file was built without them."""
+    """The words and order of a language model file."""
 
-    words: frozenset[str] | None
-    order: int | None  # None: not read from a binary file
+    words: frozenset[str] | None  # None: binary file built without its words
+    order: int | None  # None: not known for binary files
 
 
 def write_arpa(model: NgramEstimate, path: str | Path) -> None:
-    """Write a model as ARPA text, gzipped where the name ends in `.gz`; it appears when it is complete."""
+    """Write a model as ARPA text, gzipped if the name ends in `.gz`; the file appears once it is complete."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
@@ -52,7 +52,7 @@ def read_vocabulary(path: str | Path) -> Vocabulary:
     """Read the words of an ARPA file (gzipped or not) or of a KenLM binary.
 
     Raises:
-        UserError: the file is missing, is neither, or is truncated.
+        UserError: the file is missing, truncated or in another format.
     """
     path = Path(path)
     if not path.is_file():
@@ -118,7 +118,7 @@ def _counts(counts: list[int]) -> str:
 
 
 def _binary_words(path: Path) -> frozenset[str] | None:
-    """The words that `build_binary` appends to the file, `<unk>` first, each with a zero byte behind it."""
+    """Return the words that `build_binary` appends to the file: NUL-terminated, `<unk>` first."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         begin = content.rfind(b"<unk>\0")
         if begin < 0 or content[-1] != 0:

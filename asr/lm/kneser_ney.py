@@ -2,7 +2,7 @@
 
 Chen and Goodman, *An Empirical Study of Smoothing Techniques for Language Modeling*, 1998, section 4.1.6,
 with the conventions of KenLM's `lmplz` (Heafield et al., *Scalable Modified Kneser-Ney Language Model
-Estimation*, 2013), whose models these equal to the rounding of the numbers.
+Estimation*, 2013). The models equal those of lmplz up to rounding.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from asr.errors import UserError
 
 UNKNOWN, BEGIN, END = "<unk>", "<s>", "</s>"
 SPECIAL = (UNKNOWN, BEGIN, END)
-FALLBACK = (0.5, 1.0, 1.5)  # discounts where the text has too few n-grams to estimate them, as lmplz's
+FALLBACK = (0.5, 1.0, 1.5)  # discounts for texts too small to estimate them, as in lmplz
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -23,18 +23,18 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class NgramTable:
-    """All n-grams of one order; row r is the n-gram `context[r]` (a row of the order below) + `word[r]`.
+    """All n-grams of one order; row r is `context[r]` (a row of the lower-order table) followed by `word[r]`.
 
     Attributes:
-        context: row in the order below of all words but the last; zeros for unigrams.
-        suffix: row in the order below of all words but the first; zeros for unigrams.
-        word: last word, an index into the vocabulary.
+        context: row of the n-gram without its last word in the lower-order table; zeros for unigrams.
+        suffix: row of the n-gram without its first word in the lower-order table; zeros for unigrams.
+        word: index of the last word in the vocabulary.
         count: occurrences in the text.
-        starts: whether the n-gram begins with `<s>`.
-        discounts: D1, D2 and D3+, Chen and Goodman eq. 26.
-        estimated: whether `discounts` come from the text; false: they are `FALLBACK`.
-        probability: interpolated with the orders below.
-        backoff: weight of the order below in contexts that end here; 1 where the n-gram is no context.
+        starts: whether the n-gram starts with `<s>`.
+        discounts: D1, D2 and D3+ (Chen and Goodman, eq. 26).
+        estimated: whether `discounts` were estimated; otherwise they are `FALLBACK`.
+        probability: probability interpolated with the lower orders.
+        backoff: back-off weight of the n-gram as a context; 1 if it is not a context.
     """
 
     context: Ints
@@ -53,13 +53,13 @@ class NgramTable:
 
 @dataclass(frozen=True)
 class NgramEstimate:
-    """A model: `tables[n - 1]` holds the n-grams, `vocabulary[0:3]` is `<unk>`, `<s>`, `</s>`."""
+    """A model; `tables[n - 1]` holds the n-grams, `vocabulary` starts with `<unk>`, `<s>`, `</s>`."""
 
     vocabulary: list[str]
     tables: list[NgramTable]
     sentences: int
-    tokens: int  # words of the text, without the sentences' boundaries
-    unknown: int  # of these outside the given vocabulary
+    tokens: int  # words in the text, without sentence boundaries
+    unknown: int  # words in the text that are outside the given vocabulary
 
     @property
     def order(self) -> int:
@@ -67,7 +67,7 @@ class NgramEstimate:
         return len(self.tables)
 
     def ngrams(self, order: int) -> list[tuple[str, ...]]:
-        """The words of all n-grams of an order, in the order of its table."""
+        """Return all n-grams of an order as words, in the order of the table's rows."""
         rows: list[tuple[str, ...]] = [(word,) for word in self.vocabulary]
         for table in self.tables[1:order]:
             pairs = zip(table.context.tolist(), table.word.tolist(), strict=True)
@@ -80,16 +80,16 @@ def estimate(
 ) -> NgramEstimate:
     """Estimate a model.
 
-    Memory: about 60 bytes per word of text at order 3.
+    Memory is about 60 bytes per word of text at order 3.
 
     Args:
-        sentences: words of each sentence, without `<s>` and `</s>`; empty ones are passed over.
-        order: 2 … 6; that of the longest sentence with its boundaries where none is so long.
-        vocabulary: all words that the model is to know, those that the text lacks included; any other word
-            counts as `<unk>`. None: the words of the text.
+        sentences: words of each sentence, without `<s>` and `</s>`; empty sentences are skipped.
+        order: length of the longest n-grams, 2 … 6; limited by the longest sentence with its boundaries.
+        vocabulary: all words of the model, whether or not the text has them; other words count as `<unk>`.
+            None: the words of the text.
 
     Raises:
-        UserError: no text, an order outside 2 … 6, or a word that is `<s>` or `</s>`.
+        UserError: there is no text, the order is out of range, or a word is `<s>` or `</s>`.
 
     Example:
         >>> model = estimate([["a", "b"], ["a"]], order=2)
@@ -117,7 +117,9 @@ def estimate(
 def _index(
     sentences: Iterable[Sequence[str]], vocabulary: Iterable[str] | None
 ) -> tuple[Ints, Ints, list[str], int]:
-    """Number the words: indices of the text with its boundaries, positions in the sentence, vocabulary."""
+    """Return the word indices of the text with `<s>` and `</s>`, each one's position in its sentence, the
+    vocabulary and the number of unknown words.
+    """
     given = None if vocabulary is None else sorted(set(vocabulary) - set(SPECIAL))
     index = {word: number for number, word in enumerate([*SPECIAL, *(given or [])])}
     words: list[int] = []
@@ -137,7 +139,7 @@ def _index(
         offsets += range(len(ids) + 2)
     if given is not None:
         return np.array(words, dtype=np.int64), np.array(offsets, dtype=np.int64), list(index), unknown
-    # The same text in another order gives the same file.
+    # Sorted, so that the order of the sentences doesn't change the model.
     names = [*SPECIAL, *sorted(list(index)[3:])]
     place = {word: number for number, word in enumerate(names)}
     moved = np.array([place[word] for word in index], dtype=np.int64)
@@ -145,11 +147,11 @@ def _index(
 
 
 def _count(words: Ints, offsets: Ints, size: int, order: int) -> list[NgramTable]:
-    """Count the n-grams of every order; those of the order below number the contexts and the suffixes."""
+    """Count the n-grams of every order."""
     zeros = np.zeros(size, dtype=np.int64)
     counts = np.bincount(words, minlength=size)
     tables = [NgramTable(zeros, zeros, np.arange(size), counts, np.arange(size) == SPECIAL.index(BEGIN))]
-    row = words  # of the n-gram that ends at each position, in the table of its order
+    row = words  # row in the last table of the n-gram ending at each position
     for length in range(2, order + 1):
         ends = np.flatnonzero(offsets >= length - 1)
         if not len(ends):
@@ -165,14 +167,14 @@ def _count(words: Ints, offsets: Ints, size: int, order: int) -> list[NgramTable
 
 
 def _adjusted_counts(table: NgramTable, longer: NgramTable | None) -> Ints:
-    """The number of different words before an n-gram; occurrences where nothing can come before it."""
+    """Return the number of distinct words that precede each n-gram; occurrences if nothing can precede it."""
     if longer is None:
         return table.count.copy()
     return np.where(table.starts, table.count, np.bincount(longer.suffix, minlength=len(table)))
 
 
 def _smooth(table: NgramTable, adjusted: Ints, shorter: NgramTable | None) -> None:
-    """Fill in discounts and probabilities, and the back-off weights of the order below."""
+    """Fill in the discounts and probabilities, and the back-off weights of the lower order."""
     table.discounts, table.estimated = _discounts(adjusted)
     discount = np.array((0.0, *table.discounts))[np.minimum(adjusted, 3)]
     contexts = len(shorter) if shorter else 1
@@ -181,7 +183,7 @@ def _smooth(table: NgramTable, adjusted: Ints, shorter: NgramTable | None) -> No
     weight = np.divide(freed, total, out=np.ones(contexts), where=total > 0)
     own = (adjusted - discount) / total[table.context]
     if shorter is None:
-        # Below unigrams lies the uniform distribution, over all words but <s>.
+        # Unigrams are interpolated with the uniform distribution over all words but <s>.
         table.probability = own + weight[0] / (len(table) - 1)
         table.probability[SPECIAL.index(BEGIN)] = 0.0
     else:
@@ -190,7 +192,7 @@ def _smooth(table: NgramTable, adjusted: Ints, shorter: NgramTable | None) -> No
 
 
 def _discounts(adjusted: Ints) -> tuple[tuple[float, float, float], bool]:
-    """D1, D2 and D3+ from the counts of counts (Chen and Goodman 1998, eq. 26), where they allow it."""
+    """Return D1, D2 and D3+ (Chen and Goodman 1998, eq. 26), and whether they could be estimated."""
     n = [int((adjusted == count).sum()) for count in range(5)]
     if min(n[1:4]) == 0:
         return FALLBACK, False

@@ -1,4 +1,4 @@
-"""N-gram models in use: probabilities of words one after the other, by KenLM (in flashlight-text)."""
+"""Scoring with n-gram models, by KenLM as built into flashlight-text."""
 
 import logging
 import os
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ENOUGH = 0.5  # share of the words in both, below which the casing is looked at
+ENOUGH = 0.5  # the casing is checked if the model has a smaller share of the words
 
 
 class NgramModel:
-    """An ARPA or KenLM file together with the words that it is asked for, by their index in a list.
+    """An ARPA or KenLM model over a word list, queried by index in that list.
 
-    Words that the file lacks have the probability of its `<unk>`.
+    Words outside the model have the probability of `<unk>`.
 
     Example:
         >>> model = NgramModel("tri.arpa", ["the", "board"])  # doctest: +SKIP
@@ -33,22 +33,22 @@ class NgramModel:
     """
 
     def __init__(self, path: str | Path, words: Sequence[str]) -> None:
-        """Load the file; `UserError` where it is missing, truncated or neither ARPA nor KenLM."""
+        """Load the file; raise `UserError` if it is missing, truncated or neither ARPA nor KenLM."""
         vocabulary = read_vocabulary(path)
         self.words = list(words)
         self.vocabulary = vocabulary.words
         self._lm = load_kenlm(path, self.words)
 
     def start(self) -> "LMState":
-        """Return the state at the beginning of a sentence."""
+        """Return the state at the start of a sentence."""
         return self._lm.start(False)
 
     def score(self, state: "LMState", word: int) -> tuple["LMState", float]:
-        """Return the state after a word, and log10 of its probability."""
+        """Return the state after a word, and the log10 probability of the word."""
         return self._lm.score(state, word)
 
     def finish(self, state: "LMState") -> float:
-        """Return log10 of the probability that the sentence ends here."""
+        """Return the log10 probability that the sentence ends here."""
         return self._lm.finish(state)[1]
 
 
@@ -56,7 +56,7 @@ def load_kenlm(path: str | Path, words: Sequence[str]) -> "KenLM":
     """Load an ARPA or KenLM file into flashlight's language model over `words`.
 
     Raises:
-        UserError: flashlight-text isn't installed, or KenLM can't read the file.
+        UserError: flashlight-text is not installed, or KenLM can't read the file.
     """
     try:
         from flashlight.lib.text.decoder.kenlm import KenLM
@@ -69,20 +69,20 @@ def load_kenlm(path: str | Path, words: Sequence[str]) -> "KenLM":
         with _quiet_stderr():
             return KenLM(str(path), Dictionary(list(words)))
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1]  # above it, where KenLM raised it
+        reason = str(error).strip().splitlines()[-1]  # preceded by the place in KenLM's source
         raise UserError(
-            f"{path}: expected a complete ARPA or KenLM file, found one that KenLM refuses: {reason}"
+            f"{path}: expected a complete ARPA or KenLM file, found one that KenLM rejects: {reason}"
         ) from error
 
 
-def check_casing(path: str | Path, vocabulary: Vocabulary, words: Collection[str], of: str) -> None:
-    """Refuse a language model whose words are written in another case than those it will be asked for.
+def check_casing(path: str | Path, vocabulary: Vocabulary, words: Collection[str], source: str) -> None:
+    """Raise `UserError` if the words of a language model differ in case from those that it will score.
 
     Args:
-        path: of the language model, for the message.
-        vocabulary: of the language model.
-        words: what it will be asked for.
-        of: where `words` come from, e.g. `the lexicon`.
+        path: file of the language model, for the message.
+        vocabulary: vocabulary of the language model.
+        words: words to be scored.
+        source: origin of `words` for the message, e.g. `the lexicon`.
     """
     if vocabulary.words is None or not words:
         return
@@ -94,36 +94,36 @@ def check_casing(path: str | Path, vocabulary: Vocabulary, words: Collection[str
     if len(alike) > max(2 * known, ENOUGH * len(words)):
         own = next(word for word in alike if word not in vocabulary.words)
         raise UserError(
-            f"{path}: its words are written in another case than those of {of} "
+            f"{path}: its words differ in case from those of {source} "
             f"({spelled[own.casefold()]!r} for {own!r}): it has {known} of {len(words)}, "
             f"and {len(alike)} regardless of case"
         )
 
 
-def warn_unknown(path: str | Path, vocabulary: Vocabulary, words: Collection[str], of: str) -> None:
-    """Log how many of `words` the language model lacks, and some of them."""
+def warn_unknown(path: str | Path, vocabulary: Vocabulary, words: Collection[str], source: str) -> None:
+    """Log the number of `words` that the language model lacks, and some of them."""
     if vocabulary.words is None:
         return
     if missing := sorted(word for word in words if word not in vocabulary.words):
         log.warning(
-            "%s: %d of %d words of %s are unknown to it and get the probability of <unk>: %s%s",
+            "%s: %d of %d words of %s are not in the model and get the probability of <unk>: %s%s",
             path,
             len(missing),
             len(words),
-            of,
+            source,
             ", ".join(missing[:10]),
             " …" if len(missing) > 10 else "",
         )
 
 
 def is_special(word: str) -> bool:
-    """Whether a word of a model's vocabulary is one of its marks: `<unk>`, `<s>`, `</s>`, any case."""
+    """Whether a word of a model's vocabulary is `<unk>`, `<s>` or `</s>` (in any case)."""
     return word.lower() in SPECIAL
 
 
 @contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Keep KenLM's progress bar, written past Python's streams, off the terminal."""
+    """Hide KenLM's progress bar, which is written directly to file descriptor 2."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as sink:

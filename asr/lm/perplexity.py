@@ -1,4 +1,4 @@
-"""Perplexity of a text, and the words of it that a language model doesn't know."""
+"""Perplexity and out-of-vocabulary words of a text under a language model."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,35 +11,35 @@ from asr.lm.ngram import NgramModel
 
 @dataclass
 class TextScore:
-    """What a model makes of a text.
+    """Score of a text.
 
-    Sentences end with `</s>`, which counts as a prediction in both perplexities, as in KenLM and SRILM.
+    As in KenLM and SRILM, the `</s>` after each sentence counts as a prediction in both perplexities.
     """
 
     sentences: int = 0
     words: int = 0
-    log10: float = 0.0  # of the whole text, unknown words included
-    unknown_log10: float = 0.0  # the unknown words' part of it
+    log10: float = 0.0  # log10 probability of the whole text
+    unknown_log10: float = 0.0  # part of it due to unknown words
     unknown: Counter[str] = field(default_factory=Counter)
 
     @property
     def oov(self) -> int:
-        """Running words that the model doesn't know."""
+        """Number of out-of-vocabulary words in the running text."""
         return sum(self.unknown.values())
 
     @property
     def oov_rate(self) -> float:
-        """Share of unknown words among all, 0 … 1."""
+        """Share of out-of-vocabulary words, 0 … 1."""
         return self.oov / self.words
 
     @property
     def perplexity(self) -> float:
-        """With unknown words at the probability of `<unk>`."""
+        """Perplexity with unknown words at the probability of `<unk>`."""
         return float(10 ** (-self.log10 / (self.words + self.sentences)))
 
     @property
     def known_perplexity(self) -> float:
-        """Without the unknown words' own probabilities; they remain in the contexts of others."""
+        """Perplexity of the known words; unknown words remain in their contexts."""
         return float(10 ** (-(self.log10 - self.unknown_log10) / (self.words - self.oov + self.sentences)))
 
 
@@ -48,7 +48,7 @@ def score_text(path: str | Path, sentences: Iterable[Sequence[str]]) -> TextScor
 
     Args:
         path: ARPA or KenLM file.
-        sentences: words of each; empty ones are passed over.
+        sentences: words of each sentence; empty sentences are skipped.
 
     Raises:
         UserError: the file can't be read, or there is no text.

@@ -1,4 +1,4 @@
-"""Sentences for language models: text files, manifests, prepared folders."""
+"""Sentences for language models, from text files, manifests or prepared folders."""
 
 import gzip
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ def read_sentences(sources: list[str], split: str) -> Iterator[list[str]]:
     """Yield the words of each sentence, without `<NOISE>`.
 
     Args:
-        sources: text files with a sentence per line (gzipped where the name ends in `.gz`), manifests
+        sources: text files with a sentence per line (gzipped if the name ends in `.gz`), manifests
             (`*.cuts.jsonl.gz`), or prepared folders.
-        split: of the prepared folders.
+        split: split to read from prepared folders.
 
     Raises:
-        UserError: a source is missing, or is no UTF-8 text.
+        UserError: a source is missing or is not UTF-8 text.
     """
     for source in sources:
         path = Path(source)
@@ -43,6 +43,6 @@ def _lines(path: Path) -> Iterator[str]:
     except FileNotFoundError:
         raise UserError(f"{path}: expected a text, a manifest or a prepared folder, found none") from None
     except (EOFError, OSError) as error:
-        raise UserError(f"{path}: the text can't be read ({error})") from None
+        raise UserError(f"{path}: the file can't be read ({error})") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: expected UTF-8 text, found other bytes at byte {error.start}") from None

@@ -1,4 +1,4 @@
-"""Minimum-cost alignment of a reference and a hypothesis, and how it is shown."""
+"""Minimum-cost alignment of a reference with a hypothesis, and its display."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ STYLES: dict[Operation, str] = {"=": "", "S": "bold yellow", "D": "bold red", "I
 
 @dataclass(frozen=True)
 class Edit:
-    """One column of an alignment: the reference's token, the hypothesis' token, what became of it."""
+    """One column of an alignment: a reference token, a hypothesis token and their relation."""
 
     operation: Operation
     reference: str | None  # None for an insertion
@@ -23,12 +23,12 @@ class Edit:
 
 
 def align(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Edit]:
-    """Align two token sequences as NIST's sclite does, so that the counts are its counts.
+    """Align two token sequences as NIST's sclite does, with the same error counts.
 
-    Costs are 4 for a substitution, 3 for a deletion or an insertion; of alignments of the same cost a pair
-    is preferred to an insertion, an insertion to a deletion, from the end. The number of errors may be
-    higher than the Levenshtein distance: two deletions and two insertions cost what three substitutions do.
-    Time is that of the R × H table, a row at a time; R·H/4 bytes are held.
+    A substitution costs 4, a deletion or an insertion 3. Ties are broken from the end: a match or
+    substitution before an insertion, an insertion before a deletion. The number of errors may exceed the
+    Levenshtein distance: two deletions and two insertions cost as much as three substitutions.
+    For R reference and H hypothesis tokens, time is O(R·H) (vectorised over H) and memory R·H/4 bytes.
 
     Example:
         >>> [edit.operation for edit in align("a b c d e".split(), "a c d f e".split())]
@@ -45,7 +45,7 @@ def align(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Edit]:
         pair = above[:-1] + np.where(heard == token, 0, SUBSTITUTION)
         cost = above + INDEL
         cost[1:] = np.minimum(cost[1:], pair)
-        # What cells hand on to the right, all at once: cost[h] = min over k ≤ h of cost[k] + 3(h − k).
+        # Insertions, for the whole row at once: cost[h] = min over k ≤ h of cost[k] + 3(h − k).
         cost = np.minimum.accumulate(cost - inserted) + inserted
         pairs.append(np.packbits(pair == cost[1:]))
         insertions.append(np.packbits(cost[:-1] + INDEL == cost[1:]))
@@ -79,13 +79,13 @@ def _bit(packed: np.ndarray, position: int) -> int:
 
 
 def render(edits: Sequence[Edit], width: int | None = None) -> Text:
-    """Set REF, HYP and the operations (S, D, I) below each other as sclite does, erroneous tokens coloured.
+    """Lay out REF, HYP and the operations (S, D, I) on three lines as sclite does, with errors coloured.
 
-    Asterisks stand where one side has no token. `render(edits).plain` is the text without colours.
+    Asterisks mark the side without a token. `render(edits).plain` is the text without colours.
 
     Args:
-        edits: an alignment.
-        width: columns of the terminal; a longer alignment goes on in further blocks of three lines.
+        edits: alignment of one utterance.
+        width: columns of the terminal; a longer alignment wraps into further blocks of three lines.
     """
     blocks: list[list[Edit]] = [[]]
     used = len("REF:")

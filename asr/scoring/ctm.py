@@ -1,12 +1,11 @@
-"""Conversation time marks (CTM): recognised words with recording, channel and time."""
+"""CTM files (conversation time marks): recognised words with recording, channel and time."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from asr.errors import UserError
-from asr.scoring.text_lines import write_atomically
-from asr.text.files import read_lines
+from asr.text.files import read_lines, write_lines
 
 BEGIN, NEXT, END = "<ALT_BEGIN>", "<ALT>", "<ALT_END>"
 
@@ -24,13 +23,13 @@ class CtmWord:
 
     @property
     def middle_s(self) -> float:
-        """Where the word is, when a segment is looked for that it lies in."""
+        """Midpoint, which determines the segment that the word belongs to."""
         return self.start_s + self.duration_s / 2.0
 
 
 @dataclass(frozen=True)
 class CtmAlternatives:
-    """Word sequences of which any counts as recognised."""
+    """Alternative word sequences, any of which counts as recognised."""
 
     file: str
     channel: str
@@ -38,12 +37,12 @@ class CtmAlternatives:
 
     @property
     def start_s(self) -> float:
-        """The start of the earliest word."""
+        """Start of the earliest word."""
         return min(word.start_s for choice in self.choices for word in choice)
 
     @property
     def middle_s(self) -> float:
-        """The middle of the last word of all choices (sclite's rule)."""
+        """Latest midpoint of a word in any choice (sclite's rule)."""
         return max(word.middle_s for choice in self.choices for word in choice)
 
 
@@ -51,10 +50,10 @@ CtmEntry = CtmWord | CtmAlternatives
 
 
 def read_ctm(path: str | Path) -> list[CtmEntry]:
-    """Read `file channel start duration word [confidence]` lines and alternatives between `<ALT…>` lines.
+    """Read `file channel start duration word [confidence]` lines, and alternatives between `<ALT…>` lines.
 
     Raises:
-        UserError: no such file, other bytes than UTF-8, a line that isn't such a word (as file:line).
+        UserError: the file is missing or not UTF-8, or a line is malformed (named as file:line).
     """
     lines = (
         (f"{path}:{number}", line.split()) for number, line in read_lines(path) if not line.startswith(";;")
@@ -69,17 +68,17 @@ def read_ctm(path: str | Path) -> list[CtmEntry]:
 
 
 def write_ctm(path: str | Path, entries: Iterable[CtmEntry]) -> None:
-    """Write words and alternatives by recording, channel and time, as sclite wants them."""
-    write_atomically(path, (line for entry in in_order(entries) for line in format_entry(entry)))
+    """Write words and alternatives sorted by recording, channel and time, as sclite requires."""
+    write_lines(path, (line for entry in in_order(entries) for line in format_entry(entry)))
 
 
 def in_order(entries: Iterable[CtmEntry]) -> list[CtmEntry]:
-    """Sort by recording, channel and start; what starts at the same time keeps its order."""
+    """Sort by recording, channel and start time; ties keep their order."""
     return sorted(entries, key=lambda entry: (entry.file, entry.channel, entry.start_s))
 
 
 def format_entry(entry: CtmEntry) -> Iterator[str]:
-    """Yield the line of a word, or the lines of alternatives."""
+    """Yield the line for a word, or the lines for alternatives."""
     if isinstance(entry, CtmWord):
         confidence = "" if entry.confidence is None else f" {entry.confidence:.4f}"
         times = f"{entry.start_s:.3f} {entry.duration_s:.3f}"

@@ -1,4 +1,4 @@
-"""Scores on the terminal: rates with intervals, speakers, the worst utterances, systems side by side."""
+"""Scores on the terminal: rates with intervals, speakers, worst utterances, comparison of systems."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,13 +8,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from asr.scoring.alignment import render
-from asr.scoring.breakdown import by_length, confusions
 from asr.scoring.error_rates import ErrorCounts
-from asr.scoring.score import METRICS, TOKEN_OF, Metric, Score, UtteranceScore
+from asr.scoring.score import METRICS, TOKEN_OF, Metric, Score, UtteranceScore, by_length, confusions
+from asr.scoring.significance import Comparison, PairedScores
 
 
 def counts_line(counts: ErrorCounts) -> str:
-    """Return substitutions, deletions, insertions and the rate in one line."""
+    """Return substitutions, deletions, insertions and the error rate on one line."""
     return (
         f"S {counts.substitutions}, D {counts.deletions}, I {counts.insertions} of {counts.length} "
         f"= {_percent(counts)} %"
@@ -26,12 +26,12 @@ def _percent(counts: ErrorCounts) -> str:
 
 
 def shown_metrics(entry: UtteranceScore) -> list[Metric]:
-    """Return the metrics whose alignments are worth reading: characters follow from words."""
+    """Return the metrics whose alignments are shown: all but CER, which follows from the words."""
     return [metric for metric in entry.alignments if metric != "cer"]
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of the paths that tell all systems apart, of at least a split and a system."""
+    """Return the last components of each path: at least split and system, and enough to be distinct."""
     parts = [folder.absolute().parts for folder in folders]
     for count in range(2, max(map(len, parts)) + 1):
         names = ["/".join(part[-count:]) for part in parts]
@@ -41,9 +41,9 @@ def short_names(folders: Sequence[Path]) -> list[str]:
 
 
 def print_comparison(console: Console, folders: Sequence[Path], scores: Sequence[Score]) -> None:
-    """Print one row for each system: its rates with 95 % intervals, and its real-time factor.
+    """Print one row per system: its rates with 95 % intervals, and its real-time factor.
 
-    Names that leave the rates no room stand above the table, which then has their numbers.
+    Names that are too long for the table are numbered and printed above it.
     """
     names = short_names(folders)
     table = _comparison_table(names, scores)
@@ -78,7 +78,7 @@ def _rate_and_interval(result: Score, metric: Metric) -> str:
 
 
 def print_score(console: Console, folder: Path, result: Score, worst: int, most_frequent: int = 0) -> None:
-    """Print the rates of one system: in all, by speaker, by length; its errors and its worst utterances."""
+    """Print one system's rates overall, by speaker and by length, frequent errors and worst utterances."""
     console.print(_rate_table(folder, result))
     speed = ""
     if result.decode_s is not None and result.audio_s > 0:
@@ -101,7 +101,7 @@ def print_score(console: Console, folder: Path, result: Score, worst: int, most_
 
 
 def _rate_table(folder: Path, result: Score) -> Table:
-    # Phone error rates of different lexicons don't compare.
+    # Phone error rates are comparable only with the same lexicon.
     caption = f"PER with lexicon {result.lexicon}" if "per" in result.rates and result.lexicon else None
     table = Table(title=escape(str(folder)), title_justify="left", caption=caption, caption_justify="left")
     for name in ("", "rate %", "95 % interval", "sub", "del", "ins", "of"):
@@ -138,7 +138,7 @@ def _headlines(result: Score) -> list[Metric]:
 
 
 def _length_table(result: Score, metric: Metric) -> Table:
-    table = Table(title=f"{metric.upper()} by length of the reference", title_justify="left")
+    table = Table(title=f"{metric.upper()} by reference length", title_justify="left")
     for name in (f"{TOKEN_OF[metric]}s", "utterances", f"{metric.upper()} %"):
         table.add_column(name, justify="right")
     for group in by_length(result.utterances, metric):
@@ -152,3 +152,34 @@ def _print_confusions(console: Console, result: Score, metric: Metric, most: int
     if pairs:
         shown = ", ".join(f"{pair.reference} → {pair.hypothesis} {pair.times}×" for pair in pairs)
         console.print(f"most frequent errors ({TOKEN_OF[metric]}s): {shown}", markup=False, highlight=False)
+
+
+def print_pairs(console: Console, pairs: Sequence[PairedScores]) -> None:
+    """Print the significance tests of each pair of systems."""
+    for pair in pairs:
+        title = f"{pair.second} against {pair.first}"
+        if pair.why_none:
+            console.print(f"{title}: no significance test, {pair.why_none}", markup=False, highlight=False)
+            continue
+        console.print(title, style="bold", markup=False, highlight=False)
+        for metric, test in pair.tests.items():
+            for line in _test_lines(metric, test):
+                console.print(line, markup=False, highlight=False)
+
+
+def _test_lines(metric: Metric, test: Comparison) -> tuple[str, str]:
+    # The tests take the first system minus the second; shown is the change from the first to the second.
+    bootstrap, pairs = test.bootstrap, test.matched_pairs
+    low, high = (0.0 - 100 * x for x in reversed(bootstrap.interval))
+    verdict = "no significant difference at 5 %"
+    if test.significant:
+        verdict = "significantly " + ("better" if pairs.mean > 0 else "worse")
+    return (
+        f"  {metric.upper()} {0.0 - 100 * bootstrap.difference:+.2f} points "
+        f"(95 % bootstrap interval {low:+.2f} … {high:+.2f}, {_p(bootstrap.p)})",
+        f"  matched pairs: {_p(pairs.p)}, z = {pairs.z:.3f} over {pairs.segments} segments: {verdict}",
+    )
+
+
+def _p(value: float) -> str:
+    return f"p = {value:.3f}" if value >= 0.001 else "p < 0.001"

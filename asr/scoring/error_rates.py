@@ -1,7 +1,7 @@
 """Error counts, error rates and their bootstrap intervals."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -41,13 +41,13 @@ class ErrorCounts:
 
     @property
     def rate(self) -> float:
-        """Errors per reference token; NaN without any, since nothing can be said then."""
+        """Errors per reference token; NaN without reference tokens."""
         return self.errors / self.length if self.length else float("nan")
 
 
 @dataclass(frozen=True)
 class ErrorRate:
-    """An error rate (fraction) with its 95 % interval and the counts it comes from."""
+    """An error rate (fraction) with its 95 % interval and its error counts."""
 
     counts: ErrorCounts
     interval: Interval
@@ -59,18 +59,11 @@ class ErrorRate:
 
     def as_dict(self) -> dict[str, object]:
         """Return the entry of `score.json`."""
-        return {
-            "rate": self.rate,
-            "interval": list(self.interval),
-            "substitutions": self.counts.substitutions,
-            "deletions": self.counts.deletions,
-            "insertions": self.counts.insertions,
-            "length": self.counts.length,
-        }
+        return {"rate": self.rate, "interval": list(self.interval), **asdict(self.counts)}
 
 
 def error_rate(utterances: Sequence[ErrorCounts], *, samples: int = 1000, seed: int = 0) -> ErrorRate:
-    """Pool the utterances' counts and estimate the interval over them."""
+    """Pool the utterances' counts and estimate a bootstrap interval."""
     errors = np.array([counts.errors for counts in utterances])
     lengths = np.array([counts.length for counts in utterances])
     interval = bootstrap_interval(errors, lengths, samples=samples, seed=seed)
@@ -80,31 +73,43 @@ def error_rate(utterances: Sequence[ErrorCounts], *, samples: int = 1000, seed: 
 def bootstrap_interval(
     errors: np.ndarray, lengths: np.ndarray, *, samples: int = 1000, seed: int = 0, level: float = 0.95
 ) -> Interval:
-    """Return the percentile interval of the pooled error rate under resampling of utterances.
+    """Return the percentile bootstrap interval of the pooled error rate.
 
-    Utterances, not words, are drawn with replacement, since errors within an utterance depend on each other
-    (Bisani and Ney, *Bootstrap estimates for confidence intervals in ASR performance evaluation*, 2004).
-    Utterances of one speaker depend on each other as well, which this doesn't see: with few speakers the
-    interval says how sure the rate is for these speakers.
+    Utterances, not words, are resampled, because errors within an utterance are correlated (Bisani and Ney,
+    *Bootstrap estimates for confidence intervals in ASR performance evaluation*, 2004). Utterances of one
+    speaker are correlated too, which the bootstrap ignores: with few speakers, the interval holds for these
+    speakers only.
 
     Args:
         errors: [U] errors per utterance (U utterances here).
         lengths: [U] reference tokens per utterance; the sum must be positive.
         samples: number of resampled corpora.
-        seed: of the resampling.
-        level: share of the resampled rates within the interval.
+        seed: random seed for the resampling.
+        level: coverage of the interval, 0 … 1.
+
+    Raises:
+        ValueError: there is no reference token.
+    """
+    tail = (1 - level) / 2
+    rates = resampled_rates(errors, lengths, samples=samples, seed=seed)
+    low, high = np.quantile(rates, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def resampled_rates(errors: np.ndarray, lengths: np.ndarray, *, samples: int, seed: int) -> np.ndarray:
+    """Return the pooled rates of corpora drawn with replacement; draws without a reference token are omitted.
+
+    Arguments and errors as in `bootstrap_interval`.
     """
     if lengths.sum() <= 0:
         raise ValueError("an error rate needs at least one reference token")
     generator = np.random.default_rng(seed)
     rates = []
-    # Blocks of draws keep the memory near 32 MiB for a corpus of any size.
+    # Drawing in blocks keeps memory near 32 MiB for a corpus of any size.
     block = max(1, min(samples, 4_000_000 // len(errors)))
     for start in range(0, samples, block):
         drawn = generator.integers(len(errors), size=(min(block, samples - start), len(errors)))
         drawn_lengths = lengths[drawn].sum(axis=1)
         drawn_errors = errors[drawn].sum(axis=1)
         rates.append(drawn_errors[drawn_lengths > 0] / drawn_lengths[drawn_lengths > 0])
-    tail = (1 - level) / 2
-    low, high = np.quantile(np.concatenate(rates), [tail, 1 - tail])
-    return float(low), float(high)
+    return np.concatenate(rates)

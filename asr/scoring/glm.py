@@ -1,7 +1,6 @@
-"""NIST's global mapping rules (GLM): what may be written differently is made equal before scoring.
+"""NIST's global mapping rules (GLM), which normalise spelling variants before scoring.
 
-The rules and the steps around them are those of rfilter1 and csrfilt in NIST's scoring toolkit SCTK
-(GLMRules.txt, V. 2.2), so that the filtered text is the same.
+The filter gives the same text as rfilter1 and csrfilt in NIST's scoring toolkit SCTK (GLMRules.txt, V. 2.2).
 """
 
 import re
@@ -14,7 +13,7 @@ from asr.errors import UserError
 from asr.text.files import read_lines
 
 Side = Literal["reference", "hypothesis"]
-# What `INPUT_DEPENDENT_APPLICATION` is matched against: the format and the purpose of the text.
+# What `INPUT_DEPENDENT_APPLICATION` is matched against: the format and the role of the text.
 NAMES: dict[Side, tuple[str, str]] = {"reference": ("stm", "ref"), "hypothesis": ("ctm", "hyp")}
 TRUE = ("t", "true", "yes")
 NEVER = re.compile(r"(?!)")
@@ -22,7 +21,7 @@ NEVER = re.compile(r"(?!)")
 
 @dataclass(frozen=True)
 class Rule:
-    """`pattern => output / left __ right`, all literal text, blanks included."""
+    """`pattern => output / left __ right`; all fields are literal text, including spaces."""
 
     pattern: str
     output: str
@@ -32,7 +31,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Glm:
-    """A set of rules, applied from left to right; at each place the first that fits is taken.
+    """A list of rules, applied from left to right; at each position the first matching rule wins.
 
     >>> glm = Glm([Rule("OKAY", "O. K.", " ", " "), Rule("UH", "%HESITATION", " ", " ")])
     >>> glm.filter("okay (uh) well-known ba-")
@@ -44,21 +43,21 @@ class Glm:
     copy_unmatched: bool = True
 
     def filter(self, text: str) -> str:
-        """Return the text in upper case, mapped, hyphenated words split, optional words one by one.
+        """Return the text upper-cased and mapped, with hyphenated words and optional groups split into words.
 
         Raises:
-            ValueError: parentheses that don't pair.
+            ValueError: parentheses are unbalanced or nested.
         """
         spaced = re.sub(r"\)", " )", re.sub(r"\(", "( ", text.upper()))
         if _unpaired(spaced):
-            raise ValueError(f"expected (optional) words in pairs of parentheses, found {text!r}")
+            raise ValueError(f"expected (optional) words in balanced parentheses, found {text!r}")
         mapped = self.apply(f" {' '.join(spaced.split())} ")
         mapped = re.sub(r"([^( ])-(?=[^) ])", r"\1 ", mapped)
         mapped = _each_optional(mapped)
         return " ".join(re.sub(r"\s+\)", ")", re.sub(r"\(\s+", "(", mapped)).split())
 
     def apply(self, text: str) -> str:
-        """Return the text with the rules applied once; contexts are looked up in the given text."""
+        """Return the text with the rules applied once; contexts are matched against the input text."""
         source = text if self.case_sensitive else text.upper()
         mapped: list[str] = []
         position = 0
@@ -76,7 +75,7 @@ class Glm:
 
     @cached_property
     def _by_first_character(self) -> dict[str, tuple[list[Rule], re.Pattern[str]]]:
-        """Rules with the expression of which group i fits where rule i does, the first one first."""
+        """Rules by first character, in order, with an expression whose i-th group matches the i-th rule."""
         index: dict[str, list[Rule]] = {}
         for rule in self.rules:
             if rule.pattern:
@@ -95,14 +94,14 @@ class Glm:
 
 
 def read_glm(path: str | Path, side: Side) -> Glm:
-    """Read the rules that apply to references, or to hypotheses.
+    """Read the rules that apply to references, or those that apply to hypotheses.
 
-    A rule after `;; INPUT_DEPENDENT_APPLICATION = "regexp"` applies where the regular expression matches
-    stm or ref for references, ctm or hyp for hypotheses.
+    Rules after `;; INPUT_DEPENDENT_APPLICATION = "regexp"` apply if the regular expression matches stm or
+    ref (for references), or ctm or hyp (for hypotheses).
 
     Raises:
-        UserError: no such file, other bytes than UTF-8, a line without an arrow, another format than
-            NIST1 (as file:line).
+        UserError: the file is missing or not UTF-8, its format is not NIST1, or a rule has no arrow (named
+            as file:line).
     """
     rules: list[Rule] = []
     switches = {"case_sensitive": True, "copy_no_hit": True}
@@ -127,14 +126,14 @@ def read_glm(path: str | Path, side: Side) -> Glm:
 
 
 def parse_rule(line: str, where: str) -> Rule:
-    """Return the rule of a line without comment; `where` is for messages."""
+    """Parse a line without comment; `where` names its place in messages."""
     before, arrow, after = line.partition("=>")
     if not arrow:
         raise UserError(f"{where}: expected a rule `A => B / C __ D`, found {line.strip()[:60]!r}")
     context = ""
     slash = after.rfind("/")
-    # The last slash begins the context unless it stands before `] … [`, as rfilter1 has it: an output
-    # with alternatives needs a context after it.
+    # As in rfilter1, the last slash starts the context unless it is inside brackets: an output with
+    # alternatives needs a context after it.
     if slash >= 0 and not _within_brackets(after[slash:]):
         after, context = after[:slash], after[slash + 1 :]
     left, slot, right = context.partition("_")
@@ -163,7 +162,7 @@ def _read_switch(line: str, switches: dict[str, bool], where: str) -> None:
         raise UserError(f"{where}: expected a quoted value, found {line.strip()!r}")
     content = (value[1] or value[2] or "").lower()
     if "FORMAT" in line.upper() and content != "nist1":
-        raise UserError(f"{where}: expected rules of the format NIST1, found {content!r}")
+        raise UserError(f"{where}: expected rules in the format NIST1, found {content!r}")
     for name in switches:
         if name in line.lower():
             switches[name] = content in TRUE
@@ -179,7 +178,7 @@ def _unpaired(spaced: str) -> bool:
 
 
 def _each_optional(text: str) -> str:
-    """Turn `( a b )` into `( a ) ( b )`: each word may be missing for itself."""
+    """Turn `( a b )` into `( a ) ( b )`, so that each word is optional on its own."""
     several = re.compile(r"(\(\s+[^()\s]+\s+)([^()\s]+)")
     while several.search(text):
         text = several.sub(r"\1) ( \2", text, count=1)

@@ -1,6 +1,6 @@
-"""Scoring as in NIST's Hub-5 evaluations: STM reference, CTM hypothesis, mapping rules, sclite's counts."""
+"""NIST Hub-5 scoring: STM reference, CTM hypothesis and mapping rules, with sclite's counts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,21 +35,21 @@ def score_segments(
     *,
     progress: bool = False,
 ) -> list[SegmentScore]:
-    """Align what was recognised with the reference, segment by segment, as `hubscr.pl` does.
+    """Align the hypothesis with the reference segment by segment, as `hubscr.pl` does.
 
-    A word belongs to the first segment of its channel that ends after the word's middle, else to the
-    last one. Segments marked IGNORE_TIME_SEGMENT_IN_SCORING count for nothing, nor do their words. A
-    channel without words is one of deletions.
+    A word belongs to the first segment of its channel that ends after the word's midpoint, or to the last
+    segment. Segments marked IGNORE_TIME_SEGMENT_IN_SCORING are skipped with their words. In a channel
+    without recognised words, all reference words are deletions.
 
     Args:
         stm: reference.
         entries: hypothesis, in any order.
-        reference_rules: `read_glm(path, "reference")`.
-        hypothesis_rules: `read_glm(path, "hypothesis")`.
-        progress: draw a bar.
+        reference_rules: rules from `read_glm(path, "reference")`.
+        hypothesis_rules: rules from `read_glm(path, "hypothesis")`.
+        progress: whether to show a progress bar.
 
     Raises:
-        UserError: a word in a channel that the reference lacks, or markup that can't be read.
+        UserError: a word is in a channel that the reference lacks, or markup is malformed.
     """
     segments = by_channel(stm.segments)
     heard: dict[tuple[str, str], list[CtmEntry]] = {channel: [] for channel in segments}
@@ -58,7 +58,7 @@ def score_segments(
         if channel not in heard:
             raise UserError(
                 f"recording {entry.file}, channel {entry.channel}: expected it in the reference, found it "
-                "in the hypothesis alone"
+                "only in the hypothesis"
             )
         heard[channel] += filter_entry(entry, hypothesis_rules)
     work = [pair for channel in segments for pair in _assigned(segments[channel], heard[channel])]
@@ -66,15 +66,10 @@ def score_segments(
     return [_score(segment, own, reference_rules) for segment, own in bar if not segment.ignored]
 
 
-def pooled(scores: Sequence[SegmentScore]) -> ErrorCounts:
-    """Add up the counts."""
-    return sum((score.counts for score in scores), ErrorCounts())
-
-
 def filter_entry(entry: CtmEntry, rules: Glm) -> list[CtmEntry]:
-    """Apply mapping rules to a recognised word, which may become several, alternatives, or nothing.
+    """Apply mapping rules to an entry; a word may become several words, alternatives or nothing.
 
-    The word's time is shared out equally among the words that it becomes.
+    The words that replace it divide its duration equally.
     """
     if isinstance(entry, CtmAlternatives):
         return [replace(entry, choices=tuple(_filter_choice(choice, rules) for choice in entry.choices))]
@@ -95,7 +90,7 @@ def filter_entry(entry: CtmEntry, rules: Glm) -> list[CtmEntry]:
 
 
 def _filter_choice(choice: Iterable[CtmWord], rules: Glm) -> tuple[CtmWord, ...]:
-    """Apply mapping rules within an alternative; of further alternatives in it the first stands."""
+    """Apply mapping rules to a choice; where they give alternatives, the first is taken."""
     filtered = [entry for word in choice for entry in filter_entry(word, rules)]
     return tuple(
         word for x in filtered for word in (x.choices[0] if isinstance(x, CtmAlternatives) else (x,))
@@ -106,7 +101,7 @@ def _spread(entry: CtmWord, tokens: list[str]) -> tuple[CtmWord, ...]:
     if len(tokens) == 1:
         return (replace(entry, word=tokens[0]),)
     share_s = entry.duration_s / len(tokens)
-    # Rounded to milliseconds, as SCTK's filter writes them.
+    # Rounded to milliseconds, as in the output of SCTK's filter.
     starts_s = [round(entry.start_s + share_s * i, 3) for i in range(len(tokens))]
     return tuple(
         replace(entry, word=token, start_s=start_s, duration_s=round(share_s, 3))
@@ -119,7 +114,7 @@ def _assigned(segments: list[StmSegment], entries: list[CtmEntry]) -> list[tuple
     position = 0
     for segment in segments[:-1]:
         start = position
-        end_s = float(np.float32(segment.end_s))  # sclite keeps the times of segments in single precision
+        end_s = float(np.float32(segment.end_s))  # sclite stores segment times in single precision
         while position < len(entries) and entries[position].middle_s < end_s:
             position += 1
         assigned.append((segment, entries[start:position]))

@@ -1,20 +1,20 @@
-"""Hypotheses on disk: one JSON object a line, written by decoding and read by scoring."""
+"""Hypothesis files: one JSON object per line, written by decoding and read by scoring."""
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from asr.errors import UserError
+from asr.text.files import write_lines
 from asr.text.tokenizer import Unit
 
 
 @dataclass
 class Hypothesis:
-    """What was recognised in one utterance, and what was said in it where that is known."""
+    """The recognised tokens and words of one utterance, and its reference if known."""
 
     id: str
     speaker: str
@@ -22,31 +22,38 @@ class Hypothesis:
     reference: str | None
     reference_tokens: list[str] | None
     tokens: list[str]
-    times_s: list[float]  # the start of each token
-    text: str | None  # the recognised words; None where the decoder gives tokens alone
+    times_s: list[float]  # start of each token
+    text: str | None  # recognised words; None if the decoder returns only tokens
     unit: Unit
-    # Of each word: word, start_s, end_s, confidence (0 … 1); None where the decoder knows no words.
+    # word, start_s, end_s and confidence (0 … 1) of each word; None if the decoder returns only tokens.
     words: list[dict[str, Any]] | None = None
-    # The best hypotheses, this one first: text and score (natural log); None where only one was asked for.
+    # text and score (natural log) of the best hypotheses, starting with this one; None if only one is wanted.
     nbest: list[dict[str, Any]] | None = None
+
+    def timed_words(self) -> list[dict[str, Any]]:
+        """Return `words`, or the words of `text` spread evenly over the utterance."""
+        if self.words is not None:
+            return self.words
+        texts = (self.text or "").split()
+        share_s = self.duration_s / max(len(texts), 1)
+        return [
+            {"word": text, "start_s": i * share_s, "end_s": (i + 1) * share_s} for i, text in enumerate(texts)
+        ]
 
 
 def write_hypotheses(path: str | Path, hypotheses: Iterable[Hypothesis]) -> None:
-    """Write JSONL; the file appears under its name only when it is complete."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "w", encoding="utf-8") as file:
-        for hypothesis in hypotheses:
-            file.write(json.dumps(dataclasses.asdict(hypothesis), ensure_ascii=False, allow_nan=False) + "\n")
-    os.replace(partial, path)
+    """Write JSONL; the file appears under its name only once it is complete."""
+    write_lines(
+        path,
+        (json.dumps(dataclasses.asdict(x), ensure_ascii=False, allow_nan=False) for x in hypotheses),
+    )
 
 
 def read_hypotheses(path: str | Path) -> list[Hypothesis]:
-    """Read what `write_hypotheses` wrote.
+    """Read a file written by `write_hypotheses`.
 
     Raises:
-        UserError: the file is missing, a line is not such an object (named as file:line), or an id repeats.
+        UserError: the file is missing, a line is not a hypothesis (named as file:line), or an id is repeated.
     """
     path = Path(path)
     try:

@@ -1,8 +1,8 @@
-"""Alignment of word networks as NIST's sclite does it: alternatives, optional words, fragments.
+"""Alignment of word networks as in NIST's sclite: alternatives, optional words, fragments.
 
-Costs (SCTK, sclite options -F -D): 4 for a substitution, 3 for an insertion or a deletion, 2 for leaving
-out an optional word, 0.001 for leaving out `@`, 1 for `@` against `@`. Of alignments of the same cost the
-one that sclite finds is taken, so that the counts of substitutions, deletions and insertions are the same.
+Costs (SCTK, sclite options -F -D): 4 for a substitution, 3 for an insertion or deletion, 2 for omitting an
+optional word, 0.001 for omitting `@`, 1 for `@` against `@`. Ties are broken as in sclite, so that the
+counts of substitutions, deletions and insertions are the same.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 
 from asr.scoring.alignment import Edit
 
-NULL = "@"  # stands for no word in an alternation
+NULL = "@"  # "no word" in an alternation
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class NetworkWord:
 
     @classmethod
     def parse(cls, written: str) -> "NetworkWord":
-        """Return the word of `word`, `(word)`; a last `*` and what follows a semicolon are dropped."""
+        """Parse `word` or `(word)`; a trailing `*` and everything from a semicolon on are dropped."""
         text = written.partition(";")[0].lower()
         if len(text) > 1 and text.endswith("*"):
             text = text[:-1]
@@ -35,28 +35,28 @@ class NetworkWord:
 
     @property
     def null(self) -> bool:
-        """Whether this is no word."""
+        """Whether this is `@`, the empty word."""
         return self.text == NULL and not self.optional
 
     @property
     def fragment(self) -> bool:
-        """Whether the word was broken off: `-x` or `x-`."""
+        """Whether this is a word fragment: `-x` or `x-`."""
         return self.text.endswith("-") or (self.text.startswith("-") and not self.optional)
 
     @property
     def shown(self) -> str:
-        """The word as it is printed."""
+        """The word as printed in alignments."""
         return f"({self.text})" if self.optional else self.text
 
 
 @dataclass
 class Network:
-    """Words and for each the positions of those that may come right before it; 0 is the beginning.
+    """A word graph, stored as the predecessors of each word; position 0 is the start.
 
     Attributes:
-        words: words[0] is None, the beginning.
-        before: before[i] are the predecessors of words[i], in the order in which they are looked at.
-        last: the words at which the network ends.
+        words: words of the network; words[0] is None, the start.
+        before: before[i] lists the predecessors of words[i], in the order of preference.
+        last: positions of the final words.
     """
 
     words: list[NetworkWord | None] = field(default_factory=lambda: [None])
@@ -64,13 +64,13 @@ class Network:
     last: list[int] = field(default_factory=lambda: [0])
 
     def add_word(self, word: NetworkWord) -> None:
-        """Put a word after all ends."""
+        """Append a word."""
         self.words.append(word)
         self.before.append(self.last)
         self.last = [len(self.words) - 1]
 
     def add_choices(self, choices: Iterable[Sequence[str]]) -> None:
-        """Put alternatives after all ends, each a sequence of tokens as in `add_tokens`."""
+        """Append alternatives, each a sequence of tokens as in `add_tokens`."""
         start, ends = self.last, []
         for choice in choices:
             self.last = start
@@ -79,7 +79,7 @@ class Network:
         self.last = ends
 
     def add_tokens(self, tokens: Sequence[str]) -> None:
-        """Put words and alternations `{ a b / c }` after all ends; alternations may be nested."""
+        """Append words and alternations `{ a b / c }`; alternations may be nested."""
         position = 0
         while position < len(tokens):
             if tokens[position] != "{":
@@ -91,14 +91,14 @@ class Network:
 
 
 def network_of(text: str) -> Network:
-    """Return the network of a text with markup.
+    """Parse a text with markup into a network.
 
     >>> network = network_of("{ he is / he's } (uh) here")
     >>> [word.shown for word in network.words[1:]], network.before
     (['he', 'is', "he's", '(uh)', 'here'], [[], [0], [1], [0], [2, 3], [4]])
 
     Raises:
-        ValueError: an alternation that doesn't end or has nothing in it.
+        ValueError: an alternation is unclosed or empty.
     """
     network = Network()
     network.add_tokens(tokens_of(text))
@@ -106,7 +106,7 @@ def network_of(text: str) -> Network:
 
 
 def tokens_of(text: str) -> list[str]:
-    """Split at blanks; within alternations braces and slashes are tokens of their own."""
+    """Split at whitespace; in alternations, braces and slashes are separate tokens."""
     tokens: list[str] = []
     depth = 0
     for written in text.split():
@@ -122,17 +122,17 @@ def tokens_of(text: str) -> list[str]:
 def align_networks(reference: Network, hypothesis: Network) -> list[Edit]:
     """Return the best alignment of any path of the reference with any path of the hypothesis.
 
-    `@` does not appear. An optional word that is left out counts as right: its edit is `=` with an empty
-    partner.
+    `@` is not part of the result. An omitted optional word counts as correct: its edit is `=` with an empty
+    counterpart.
     """
-    # cost, and where it comes from, of having gone as far as word r of one and word h of the other
+    # Least cost up to word r of the reference and word h of the hypothesis, and its predecessor.
     cost = [[0.0] * len(hypothesis.words) for _ in reference.words]
     back = [[(0, 0)] * len(hypothesis.words) for _ in reference.words]
     for r, spoken in enumerate(reference.words):
         for h, heard in enumerate(hypothesis.words):
             if not r and not h:
                 continue
-            # sclite prefers a pair, then an insertion, then a deletion, of the same cost.
+            # At equal cost, sclite prefers a pair, then an insertion, then a deletion.
             best = float("inf")
             if r and h:
                 for r_before in reference.before[r]:
@@ -181,7 +181,7 @@ def _edit(spoken: NetworkWord | None, heard: NetworkWord | None) -> list[Edit]:
 
 
 def same(spoken: NetworkWord, heard: NetworkWord) -> bool:
-    """Whether two words count as equal; a fragment equals any word that begins (or ends) as it does."""
+    """Whether two words count as equal; a fragment equals any word with the same beginning (or end)."""
     a, b = spoken.text, heard.text
     if spoken.fragment or heard.fragment:
         for fragment, other in ((a, b), (b, a)):
@@ -204,7 +204,7 @@ def _step(spoken: NetworkWord | None, heard: NetworkWord | None) -> float:
 
 @cache
 def _total(cost: float, step: float) -> float:
-    # sclite adds in single precision, which decides between sums that differ by rounding alone.
+    # sclite adds in single precision, whose rounding decides some ties.
     return float(np.float32(cost) + np.float32(step))
 
 
@@ -218,10 +218,10 @@ def _split_choices(tokens: Sequence[str], start: int) -> tuple[list[list[str]], 
         if depth == 0:
             filled = [choice for choice in choices if choice]
             if not filled:
-                raise ValueError("expected alternatives within { }, found none")
+                raise ValueError("expected alternatives between { and }, found none")
             return filled, position + 1
         if token == "/" and depth == 1:
             choices.append([])
         elif position > start:
             choices[-1].append(token)
-    raise ValueError("expected an alternation { a / b } to end, found no }")
+    raise ValueError("expected an alternation { a / b } to end with }, found none")

@@ -1,10 +1,10 @@
-"""The official score of a decoded test set whose recipe has a reference in NIST's formats.
+"""Official NIST scores of a decoded test set, against the recipe's STM reference.
 
-A recipe writes `<split>.stm` beside `<split>.cuts.jsonl.gz`, and `hub5.glm` with the mapping rules.
+A recipe writes `<split>.stm` beside `<split>.cuts.jsonl.gz`, and the mapping rules as `hub5.glm`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,15 +23,15 @@ from asr.scoring.sclite import ScliteResult, find_hubscr, run_hubscr
 from asr.scoring.stm import Stm, StmSegment, by_channel, read_stm, write_stm
 
 RULES = "hub5.glm"
-FOLDER = "official"  # below the decode folder: what was scored, in NIST's formats
-SUBSETS = {"swbd": ("sw_",), "callhm": ("en_",)}  # by the name of the recording; `all` comes first
-# The reference has these as optional words or not at all: leaving them out costs nothing, saying them may.
+FOLDER = "official"  # subfolder of the decode folder with the STM and CTM files
+SUBSETS = {"swbd": ("sw_",), "callhm": ("en_",)}  # prefixes of recording names
+# In the reference these are optional or absent: omitting them is never an error, keeping them may be one.
 FILLERS = frozenset(["uh", "um", "eh", "mm", "hm", "ah", "huh", "ha", "er", "oof", "hee", "ach", "eee", "ew"])
 SHORTEST_S = 0.01
 
 
 class Place(NamedTuple):
-    """Where an utterance lies."""
+    """Recording, channel and times of an utterance."""
 
     file: str
     channel: str
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class SubsetScore:
-    """Errors of a subset by our own count, and by sclite's where that is installed."""
+    """Errors in a subset: our own counts, and sclite's if it is installed."""
 
     segments: int
     rate: ErrorRate
@@ -52,19 +52,13 @@ class SubsetScore:
         entry: dict[str, Any] = {**self.rate.as_dict(), "segments": self.segments, "sclite": None}
         if self.sclite:
             counts = self.sclite.counts
-            entry["sclite"] = {
-                "rate": counts.rate if counts.length else None,
-                "substitutions": counts.substitutions,
-                "deletions": counts.deletions,
-                "insertions": counts.insertions,
-                "length": counts.length,
-                "segments": self.sclite.segments,
-            }
+            rate = counts.rate if counts.length else None
+            entry["sclite"] = {"rate": rate, **asdict(counts), "segments": self.sclite.segments}
         return entry
 
     @property
     def agrees(self) -> bool:
-        """Whether sclite counted the same, if it was asked."""
+        """Whether sclite's counts are the same; true if it was not run."""
         return self.sclite is None or (self.sclite.segments, self.sclite.counts) == (
             self.segments,
             self.rate.counts,
@@ -72,7 +66,7 @@ class SubsetScore:
 
 
 def reference_of(manifest: Path) -> Path | None:
-    """Return the STM file beside a manifest, None where there is none."""
+    """Return the STM file beside a manifest, or None."""
     path = manifest.with_name(manifest.name.removesuffix(".cuts.jsonl.gz") + ".stm")
     return path if path.is_file() else None
 
@@ -86,20 +80,20 @@ def official_score(
     samples: int = 1000,
     seed: int = 0,
 ) -> dict[str, SubsetScore]:
-    """Score as in NIST's Hub-5 evaluations: `all`, and its subsets where there are several.
+    """Score as in NIST's Hub-5 evaluations: `all`, and its subsets if there are several.
 
-    Noises, fillers and broken-off words are not handed in. `folder/official` gets the STM and CTM files.
+    Noises, fillers and word fragments are not submitted. The STM and CTM files go to `folder/official`.
 
     Args:
-        hypotheses: with words.
-        manifest: what was decoded; its STM file lies beside it.
-        folder: of the decoded split.
-        nist: ask NIST's hubscr.pl as well, where it is installed.
-        samples: of the bootstrap, over segments.
-        seed: of the bootstrap.
+        hypotheses: hypotheses with words.
+        manifest: manifest that was decoded, with an STM file beside it.
+        folder: decode folder of the split.
+        nist: also run NIST's hubscr.pl if it is installed.
+        samples: number of bootstrap samples, drawn over segments.
+        seed: random seed for the bootstrap.
 
     Raises:
-        UserError: hypotheses without words, or files that can't be read.
+        UserError: a hypothesis has no words, or a file can't be read.
     """
     reference = reference_of(manifest)
     if reference is None:
@@ -128,7 +122,7 @@ def official_score(
 
 
 def subsets(stm: Stm) -> dict[str, tuple[str, ...]]:
-    """Return the prefixes of recordings by subset: `all`, then the parts of a reference that has several."""
+    """Return the recording prefixes of each subset: `all`, then the parts if there are several."""
     parts = {
         name: prefixes
         for name, prefixes in SUBSETS.items()
@@ -148,49 +142,57 @@ def read_places(manifest: Path) -> dict[str, Place]:
 
 
 def recognised_words(hypotheses: Iterable[Hypothesis], places: dict[str, Place], stm: Stm) -> list[CtmWord]:
-    """Return the words that are handed in, with times within their utterance's segment of the reference.
+    """Return the words to submit, with times clipped to the reference segment of their utterance.
 
-    The segments of a reference may be tighter than the utterances that were decoded: a word in the margin
-    would count for a neighbour.
+    Reference segments may be shorter than the decoded utterances: a word in the margin would be assigned to
+    a neighbouring segment.
 
     Raises:
-        UserError: a hypothesis without words, or of an utterance that the manifest lacks.
+        UserError: a hypothesis has no words, or its utterance is not in the manifest.
     """
     segments = by_channel(stm.segments)
     words = []
     for hypothesis in hypotheses:
         if hypothesis.id not in places:
             raise UserError(
-                f"utterance {hypothesis.id!r}: expected it in the manifest, found it decoded alone"
+                f"utterance {hypothesis.id!r}: expected it in the manifest, found it only in the hypotheses"
+            )
+        if hypothesis.words is None and hypothesis.text is None:
+            raise UserError(
+                f"utterance {hypothesis.id!r}: official scores need words, found only {hypothesis.unit}s "
+                "(decode with decoder=beam)"
             )
         place = places[hypothesis.id]
         segment = _segment_of(place, segments.get((place.file, place.channel), []))
-        for word, start_s, end_s in _timed(hypothesis):
-            if handed_in(word):
-                start_s, end_s = _within(segment, place.start_s + start_s, place.start_s + end_s)
+        for timed in hypothesis.timed_words():
+            word = timed["word"]
+            if is_scored(word):
+                start_s, end_s = _within(
+                    segment, place.start_s + timed["start_s"], place.start_s + timed["end_s"]
+                )
                 words.append(
                     CtmWord(place.file, place.channel, round(start_s, 3), round(end_s - start_s, 3), word)
                 )
     return words
 
 
-def handed_in(word: str) -> bool:
-    """Whether a recognised word is scored: no noise, no filler, not broken off."""
+def is_scored(word: str) -> bool:
+    """Whether a recognised word is submitted: it is not a noise, a filler or a fragment."""
     bare = word.lower()
     marked = bare[:1] + bare[-1:] in ("[]", "<>")
     return not (marked or bare in FILLERS or bare.endswith("-"))
 
 
 def print_official(console: Console, folder: Path, scores: dict[str, SubsetScore]) -> None:
-    """Print a row for each subset, and whether sclite counts the same."""
+    """Print a row per subset, with sclite's result."""
     table = Table(title=f"Official score, {escape(str(folder))}", title_justify="left")
-    for name in ("subset", "WER %", "95 % interval", "sub", "del", "ins", "of words", "segments", "sclite"):
+    for name in ("subset", "WER %", "95 % interval", "sub", "del", "ins", "words", "segments", "sclite"):
         table.add_column(name, justify="left" if name in ("subset", "sclite") else "right", no_wrap=True)
     for name, score in scores.items():
         counts, (low, high) = score.rate.counts, score.rate.interval
         verdict = "–"
         if score.sclite:
-            verdict = "the same" if score.agrees else f"{100 * score.sclite.counts.rate:.2f}"
+            verdict = "same" if score.agrees else f"{100 * score.sclite.counts.rate:.2f}"
         table.add_row(
             name,
             f"{100 * counts.rate:.2f}",
@@ -212,27 +214,10 @@ def _in_order(stm: Stm) -> Stm:
 
 
 def _segment_of(place: Place, segments: list[StmSegment]) -> StmSegment | None:
-    """Return the segment that the utterance shares most time with."""
+    """Return the segment with the largest overlap."""
     shared = {i: min(x.end_s, place.end_s) - max(x.start_s, place.start_s) for i, x in enumerate(segments)}
     best = max(shared, key=lambda i: shared[i], default=None)
     return segments[best] if best is not None and shared[best] > 0 else None
-
-
-def _timed(hypothesis: Hypothesis) -> Iterator[tuple[str, float, float]]:
-    """Yield words with start and end in the utterance; evenly spread where the decoder gave no times."""
-    if hypothesis.words is not None:
-        for word in hypothesis.words:
-            yield word["word"], word["start_s"], word["end_s"]
-        return
-    if hypothesis.text is None:
-        raise UserError(
-            f"utterance {hypothesis.id!r}: official scores need words, found {hypothesis.unit}s alone "
-            "(decode with decoder=beam)"
-        )
-    words = hypothesis.text.split()
-    for i, text in enumerate(words):
-        share_s = hypothesis.duration_s / len(words)
-        yield text, i * share_s, (i + 1) * share_s
 
 
 def _within(segment: StmSegment | None, start_s: float, end_s: float) -> tuple[float, float]:

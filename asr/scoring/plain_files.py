@@ -1,4 +1,4 @@
-"""Hypotheses and references in files of other programs (trn, CTM and STM), and ours in theirs."""
+"""Scoring of trn, CTM and STM files, and export of our hypotheses as CTM and STM."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +12,12 @@ from asr.scoring.score import Score, UtteranceScore, WordFilter, pooled, score
 from asr.scoring.stm import Stm, StmSegment, read_stm, write_stm
 from asr.scoring.trn import pair_trn
 
-REFERENCE_OF = {".trn": ".trn", ".ctm": ".stm"}  # by the suffix of the hypothesis
+REFERENCE_OF = {".trn": ".trn", ".ctm": ".stm"}  # suffix of the reference by that of the hypothesis
 CHANNEL = "A"
 
 
 def are_plain(paths: Sequence[Path]) -> bool:
-    """Whether these are a hypothesis and a reference in NIST's formats, rather than folders of ours."""
+    """Whether the paths are files in NIST's formats rather than decode folders."""
     return any(path.suffix in (".trn", ".ctm", ".stm") for path in paths)
 
 
@@ -30,10 +30,10 @@ def score_files(
     samples: int = 1000,
     seed: int = 0,
 ) -> Score:
-    """Score `hyp.trn ref.trn` or `hyp.ctm ref.stm`; the latter with mapping rules, where there are some.
+    """Score `hyp.trn ref.trn` or `hyp.ctm ref.stm`, the latter with mapping rules if `glm` names a file.
 
     Raises:
-        UserError: other files, what they hold can't be read, or utterances that one of them lacks (listed).
+        UserError: the files are of other types or malformed, or an utterance is in one file only.
     """
     if len(paths) != 2 or REFERENCE_OF.get(paths[0].suffix) != paths[1].suffix:
         found = " ".join(map(str, paths))
@@ -41,7 +41,7 @@ def score_files(
     heard, reference = paths
     if heard.suffix == ".trn":
         if glm:
-            raise UserError(f"glm={glm}: mapping rules go with hyp.ctm and ref.stm, found {heard}")
+            raise UserError(f"glm={glm}: mapping rules apply to hyp.ctm and ref.stm, found {heard}")
         hypotheses = pair_trn(heard, reference)
         try:
             return score(
@@ -56,37 +56,25 @@ def score_files(
         for x in segments
     ]
     if not utterances:
-        raise UserError(f"{reference}: expected segments to score, found none that isn't ignored")
+        raise UserError(f"{reference}: expected segments to score, found only ignored ones")
     return pooled(utterances, samples=samples, seed=seed)
 
 
 def write_ctm_and_stm(folder: Path, hypotheses: Sequence[Hypothesis]) -> None:
-    """Write hyp.ctm and ref.stm, every utterance a recording of its own, for sclite or other programs.
+    """Write hyp.ctm and ref.stm for other scoring programs, with each utterance as a separate recording.
 
-    Words without times share their utterance evenly.
+    Words without times are spread evenly over their utterance.
 
     Raises:
-        UserError: an utterance without reference or recognised words.
+        UserError: an utterance has no reference or recognised words.
     """
     words, segments = [], []
     for hypothesis in hypotheses:
         if hypothesis.text is None or hypothesis.reference is None:
             raise UserError(
-                f"utterance {hypothesis.id!r}: CTM and STM files need words, found {hypothesis.unit}s alone"
+                f"utterance {hypothesis.id!r}: CTM and STM files need words, found only {hypothesis.unit}s"
             )
-        words += _ctm_words(hypothesis)
-        speaker = "_".join(hypothesis.speaker.split()) or "unknown"
-        segment = StmSegment(
-            hypothesis.id, CHANNEL, speaker, 0.0, hypothesis.duration_s, "", hypothesis.reference
-        )
-        segments.append(segment)
-    write_ctm(folder / "hyp.ctm", words)
-    write_stm(folder / "ref.stm", Stm(sorted(segments, key=lambda segment: segment.file), []))
-
-
-def _ctm_words(hypothesis: Hypothesis) -> list[CtmWord]:
-    if hypothesis.words is not None:
-        return [
+        words += [
             CtmWord(
                 hypothesis.id,
                 CHANNEL,
@@ -95,8 +83,12 @@ def _ctm_words(hypothesis: Hypothesis) -> list[CtmWord]:
                 word["word"],
                 word.get("confidence"),
             )
-            for word in hypothesis.words
+            for word in hypothesis.timed_words()
         ]
-    texts = (hypothesis.text or "").split()
-    share_s = hypothesis.duration_s / max(len(texts), 1)
-    return [CtmWord(hypothesis.id, CHANNEL, i * share_s, share_s, text, None) for i, text in enumerate(texts)]
+        speaker = "_".join(hypothesis.speaker.split()) or "unknown"
+        segment = StmSegment(
+            hypothesis.id, CHANNEL, speaker, 0.0, hypothesis.duration_s, "", hypothesis.reference
+        )
+        segments.append(segment)
+    write_ctm(folder / "hyp.ctm", words)
+    write_stm(folder / "ref.stm", Stm(sorted(segments, key=lambda segment: segment.file), []))

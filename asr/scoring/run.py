@@ -12,14 +12,20 @@ from asr.config import option
 from asr.console import open_console
 from asr.errors import UserError
 from asr.scoring.alignment import render
-from asr.scoring.breakdown import by_length, confusions
-from asr.scoring.display import counts_line, print_comparison, print_score, short_names, shown_metrics
+from asr.scoring.display import (
+    counts_line,
+    print_comparison,
+    print_pairs,
+    print_score,
+    short_names,
+    shown_metrics,
+)
 from asr.scoring.hypotheses import Hypothesis, read_hypotheses
 from asr.scoring.official import official_score, print_official, reference_of
-from asr.scoring.paired import compare_systems, print_pairs
 from asr.scoring.plain_files import are_plain, score_files, write_ctm_and_stm
-from asr.scoring.sclite import write_trn
-from asr.scoring.score import Score, UtteranceScore, WordFilter, score
+from asr.scoring.score import Score, UtteranceScore, WordFilter, by_length, confusions, score
+from asr.scoring.significance import compare_systems
+from asr.scoring.trn import write_trn
 from asr.scoring.word_filter import WordFilterRules
 
 HYPOTHESES = "hyp.jsonl"
@@ -32,21 +38,17 @@ class ScoreOptions:
     """How to score, and what to print and write."""
 
     details: bool = option(True, help="print each system's speakers and worst utterances; false: one table")
-    worst: int = option(5, help="how many of the worst utterances to print")
-    samples: int = option(1000, help="bootstrap samples of the 95 % intervals")
-    seed: int = option(0, help="seed of the bootstrap")
-    ignore_case: bool = option(
-        True, help="compare words and characters without regard to case, as sclite does"
-    )
-    word_filter: bool = option(
-        True, help="apply the recipe's scoring rules to references and hypotheses; false: words as they are"
-    )
-    confusions: int = option(10, help="how many of the most frequent errors to print")
+    worst: int = option(5, help="number of worst utterances to print")
+    samples: int = option(1000, help="number of bootstrap samples for the 95 % intervals")
+    seed: int = option(0, help="random seed for the bootstrap")
+    ignore_case: bool = option(True, help="compare words and characters case-insensitively, as sclite does")
+    word_filter: bool = option(True, help="apply the recipe's scoring rules to references and hypotheses")
+    confusions: int = option(10, help="number of most frequent errors to print")
     trn: bool = option(False, help="also write ref.trn and hyp.trn for NIST sclite")
-    ctm: bool = option(False, help="also write hyp.ctm and ref.stm, with the words' times")
+    ctm: bool = option(False, help="also write hyp.ctm and ref.stm with word times")
     glm: str = option("", help="mapping rules (GLM) for <hyp.ctm> <ref.stm>; empty: none")
     save: str = option("", help="JSON file for the significance tests between systems; empty: print only")
-    nist: bool = option(True, help="official scores: ask NIST's hubscr.pl as well, where it is installed")
+    nist: bool = option(True, help="official scores: also run NIST's hubscr.pl if it is installed")
 
 
 def score_paths(
@@ -56,16 +58,22 @@ def score_paths(
     filter_words: WordFilter | None = None,
     console: Console | None = None,
 ) -> list[Score]:
-    """Score every folder (or its hyp.jsonl) and write score.json, alignments.txt and the tables into it.
+    """Score every folder (or its hyp.jsonl) and write score.json, alignments.txt and tables into it.
 
-    Of several systems the later ones are tested against the first that recognised the same utterances.
-    `hyp.trn ref.trn` or `hyp.ctm ref.stm` are scored and printed alone.
-    `filter_words` is a scoring rule over a list of words, instead of the recipe's. Decoding's own figures are
-    read from decode.json beside the hypotheses, if there is one: `decode_s`, `lexicon`, a digest, and
-    `word_filter`, the recipe's scoring rules, which score.json repeats.
+    Each further system is compared with the first one that recognised the same utterances. The files
+    `hyp.trn ref.trn` or `hyp.ctm ref.stm` are only scored and printed.
+
+    If decode.json lies beside the hypotheses, it provides `decode_s`, `lexicon` (a digest) and `word_filter`
+    (the recipe's scoring rules, copied to score.json).
+
+    Args:
+        paths: decode folders or hyp.jsonl files, or two files in NIST's formats.
+        options: options of `asr score`.
+        filter_words: function that filters a list of words, in place of the recipe's rules.
+        console: console to print to.
 
     Raises:
-        UserError: a folder without hypotheses, or hypotheses that can't be scored.
+        UserError: a folder has no hypotheses, or its hypotheses can't be scored.
     """
     if not paths:
         raise UserError(f"nothing to score: expected folders with a {HYPOTHESES}, found none")
@@ -139,7 +147,7 @@ def _score_folder(
         write_trn(folder, hypotheses)
     if options.ctm:
         write_ctm_and_stm(folder, hypotheses)
-    # Last: where there is a score.json, the other files belong to it.
+    # Written last: if score.json exists, the other files are complete.
     summary = result.as_dict()
     if isinstance(filter_words, WordFilterRules):
         summary["word_filter"] = filter_words.as_dict()
@@ -152,13 +160,13 @@ def _score_folder(
 def _official(
     folder: Path, hypotheses: list[Hypothesis], options: ScoreOptions, console: Console
 ) -> dict[str, object]:
-    """Return the official scores of a test set that has a reference in NIST's formats, by subset."""
+    """Return the official scores by subset, if the test set has a reference in NIST's formats."""
     record = folder / "decode.json"
     manifest = Path(json.loads(record.read_text()).get("manifest") or "") if record.exists() else Path()
     if not manifest.is_file() or reference_of(manifest) is None:
         return {}
     if hypotheses[0].text is None:
-        console.print(f"no official score: it needs words, found {hypotheses[0].unit}s (decoder=beam)")
+        console.print(f"no official score: expected words (decoder=beam), found {hypotheses[0].unit}s")
         return {}
     scores = official_score(
         hypotheses, manifest, folder, nist=options.nist, samples=options.samples, seed=options.seed

@@ -1,9 +1,11 @@
-"""From hypotheses to phone, word and character error rates, pooled, by speaker and by utterance."""
+"""Phone, word and character error rates: pooled, by speaker, by utterance, by length; and confusions."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
+
+import numpy as np
 
 from asr.errors import UserError
 from asr.scoring.alignment import Edit, align
@@ -13,7 +15,8 @@ from asr.scoring.hypotheses import Hypothesis
 Metric = Literal["per", "wer", "cer"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 TOKEN_OF: dict[Metric, str] = {"per": "phone", "wer": "word", "cer": "character"}
-NOT_SCORED = frozenset({"NSN", "SPN"})  # noise and words of unknown pronunciation
+NOT_SCORED = frozenset({"NSN", "SPN"})  # noise, and words without pronunciation
+NOTHING = "∅"  # stands in for the missing side of a deletion or insertion
 
 WordFilter = Callable[[list[str]], list[str]]
 
@@ -38,18 +41,37 @@ class SpeakerScore:
 
 
 @dataclass(frozen=True)
+class LengthScore:
+    """The pooled errors of the utterances whose references have `shortest` … `longest` tokens."""
+
+    shortest: int
+    longest: int
+    utterances: int
+    counts: ErrorCounts
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """How often a reference token was substituted by another one, deleted or inserted."""
+
+    reference: str
+    hypothesis: str
+    times: int
+
+
+@dataclass(frozen=True)
 class Score:
     """Error rates of a corpus; a metric that doesn't apply is absent from `rates`."""
 
     rates: dict[Metric, ErrorRate]
-    speakers: list[SpeakerScore]  # in the order of their names
+    speakers: list[SpeakerScore]  # sorted by name
     utterances: list[UtteranceScore]  # worst first, by the first metric of `rates`
     audio_s: float
     decode_s: float | None = None
-    lexicon: str | None = None  # digest: PER of different lexicons don't compare
+    lexicon: str | None = None  # digest; PERs are comparable only with the same lexicon
 
     def as_dict(self) -> dict[str, object]:
-        """Return the content of `score.json`."""
+        """Return the contents of `score.json`."""
         summary: dict[str, object] = {metric: rate.as_dict() for metric, rate in self.rates.items()}
         summary |= {"utterances": len(self.utterances), "audio_s": self.audio_s, "decode_s": self.decode_s}
         if self.lexicon is not None:
@@ -69,27 +91,26 @@ def score(
 ) -> Score:
     """Score hypotheses against their references.
 
-    PER applies to hypotheses of phones that have reference phones, without NSN and SPN on either side; WER
-    and CER apply where there are a recognised and a reference text. An utterance whose reference is empty
-    counts its hypothesis as insertions.
+    PER applies to phone hypotheses with reference phones; NSN and SPN are removed from both sides. WER and
+    CER apply if there are both recognised and reference words. If a reference is empty, all words
+    recognised in its utterance are insertions.
 
     Args:
-        hypotheses: of one corpus and one unit.
-        filter_words: what a recipe's scoring rules make of a word list, applied to reference and hypothesis
-            before WER and CER.
-        ignore_case: compare words and characters without regard to case, as sclite does.
-        samples: number of bootstrap samples of the 95 % intervals.
-        seed: of the bootstrap.
-        decode_s: time that decoding took.
+        hypotheses: hypotheses of one corpus, all with the same unit.
+        filter_words: scoring rules, applied to the words of reference and hypothesis before WER and CER.
+        ignore_case: compare words and characters case-insensitively, as sclite does.
+        samples: number of bootstrap samples for the 95 % intervals.
+        seed: random seed for the bootstrap.
+        decode_s: decoding time in seconds.
         lexicon: digest of the lexicon.
 
     Raises:
-        UserError: no hypotheses, an utterance twice, an utterance without what the others have (reference,
-            words), mixed units, or not one reference token in the corpus.
+        UserError: there are no hypotheses, an utterance is repeated, an utterance lacks the reference or the
+            words that others have, units are mixed, or the corpus has no reference token.
     """
     if not hypotheses:
         raise UserError("expected hypotheses to score, found none")
-    _check_unique(hypotheses)
+    _check_ids_and_units(hypotheses)
     pairs = _pairs(hypotheses, filter_words or list, ignore_case)
     utterances = []
     for position, hypothesis in enumerate(hypotheses):
@@ -118,7 +139,7 @@ def pooled(
     """Return the error rates of a corpus of aligned utterances; arguments as in `score`.
 
     Raises:
-        UserError: not one reference token in the corpus.
+        UserError: the corpus has no reference token.
     """
     metrics = list(utterances[0].counts)
     for metric in metrics:
@@ -141,7 +162,7 @@ def pooled(
     )
 
 
-def _check_unique(hypotheses: Sequence[Hypothesis]) -> None:
+def _check_ids_and_units(hypotheses: Sequence[Hypothesis]) -> None:
     ident, times = Counter(hypothesis.id for hypothesis in hypotheses).most_common(1)[0]
     if times > 1:
         raise UserError(f"utterance {ident!r}: expected once, found {times} times")
@@ -160,7 +181,7 @@ Pair = tuple[list[str], list[str]]
 def _pairs(
     hypotheses: Sequence[Hypothesis], filter_words: WordFilter, ignore_case: bool
 ) -> dict[Metric, list[Pair]]:
-    """Reference and hypothesis of every utterance, for each metric that applies."""
+    """Return the reference and hypothesis of every utterance, for each metric that applies."""
     for hypothesis in hypotheses:
         if hypothesis.reference is None and hypothesis.reference_tokens is None:
             raise UserError(f"utterance {hypothesis.id!r}: expected a reference to score against, found none")
@@ -194,7 +215,7 @@ def _pairs(
 def _all_have(
     name: Literal["reference", "reference_tokens", "text"], hypotheses: Sequence[Hypothesis]
 ) -> bool:
-    """Whether all have it (True) or none (False); anything between is an error that names the utterance."""
+    """Whether all hypotheses have the field (True) or none (False); raise `UserError` if only some do."""
     without = [hypothesis for hypothesis in hypotheses if getattr(hypothesis, name) is None]
     if without and len(without) < len(hypotheses):
         raise UserError(
@@ -226,6 +247,34 @@ def _by_speaker(utterances: Sequence[UtteranceScore]) -> list[SpeakerScore]:
 
 
 def badness(utterance: UtteranceScore, metric: Metric) -> tuple[float, int, str]:
-    """Return what sorts utterances by an error rate, the worst first."""
+    """Return a sort key that puts the utterances with the highest error rates first."""
     counts = utterance.counts[metric]
     return -counts.errors / max(counts.length, 1), -counts.errors, utterance.id
+
+
+def by_length(utterances: Sequence[UtteranceScore], metric: Metric, groups: int = 5) -> list[LengthScore]:
+    """Group utterances by reference length, shortest first, into at most `groups` of similar size."""
+    counts = sorted((utterance.counts[metric] for utterance in utterances), key=lambda x: x.length)
+    lengths = np.array([x.length for x in counts])
+    # Utterances of equal length stay in one group.
+    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, groups + 1)[1:], method="higher"))
+    result, start = [], 0
+    for edge in edges:
+        end = int(np.searchsorted(lengths, edge, side="right"))
+        if end > start:
+            own = counts[start:end]
+            result.append(LengthScore(own[0].length, own[-1].length, len(own), sum(own, ErrorCounts())))
+        start = end
+    return result
+
+
+def confusions(alignments: Sequence[Sequence[Edit]]) -> list[Confusion]:
+    """Count the pairs of tokens that differ, most frequent first, then alphabetically."""
+    counter = Counter(
+        (edit.reference or NOTHING, edit.hypothesis or NOTHING)
+        for edits in alignments
+        for edit in edits
+        if edit.operation != "="
+    )
+    ordered = sorted(counter.items(), key=lambda item: (-item[1], item[0]))
+    return [Confusion(*pair, times) for pair, times in ordered]

@@ -7,23 +7,26 @@ from typing import Any
 
 import numpy as np
 
+from asr.errors import UserError
 from asr.scoring.alignment import Edit
-from asr.scoring.error_rates import Interval
+from asr.scoring.error_rates import Interval, resampled_rates
+from asr.scoring.score import METRICS, TOKEN_OF, Metric, Score
+from asr.scoring.trn import check_same_ids
 
-GOOD_WORDS = 2  # correct in both systems, they end a segment (sc_stats' default)
+GOOD_WORDS = 2  # consecutive words right in both systems that end a segment (sc_stats' default)
 LEVEL = 0.05
 
 
 @dataclass(frozen=True)
 class MatchedPairs:
-    """The matched pairs sentence segment test (MAPSSWE).
+    """Result of the matched pairs sentence segment word error test (MAPSSWE).
 
     Attributes:
-        segments: stretches with an error of either system.
-        mean: of the difference in errors per segment, first system minus second.
-        deviation: standard deviation of these differences, n − 1 in the denominator.
-        z: mean over its standard error; 0 where all differences are equal.
-        p: two-sided probability under the standard normal distribution.
+        segments: number of segments with an error of either system.
+        mean: mean difference in errors per segment, first system minus second.
+        deviation: standard deviation of these differences, with n − 1 in the denominator.
+        z: mean divided by its standard error; 0 if all differences are equal.
+        p: two-sided p-value under the standard normal distribution.
     """
 
     segments: int
@@ -35,12 +38,12 @@ class MatchedPairs:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much higher the first system's error rate is than the second's (fractions).
+    """Error rate of the first system minus that of the second, as fractions.
 
     Attributes:
-        difference: of the pooled error rates.
-        interval: 95 % of the bootstrap's differences.
-        p: two-sided: twice the smaller share of resampled corpora on one side of zero.
+        difference: difference of the pooled error rates.
+        interval: 95 % bootstrap interval.
+        p: two-sided p-value: twice the smaller share of resampled corpora on one side of zero.
     """
 
     difference: float
@@ -50,7 +53,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both tests of one metric for two systems on the same utterances."""
+    """Both tests for one metric and two systems."""
 
     matched_pairs: MatchedPairs
     bootstrap: Difference
@@ -61,19 +64,86 @@ class Comparison:
         return self.matched_pairs.p < LEVEL
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the tests as plain data."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class PairedScores:
+    """Tests between two systems by metric, or the reason why there are none."""
+
+    first: str
+    second: str
+    tests: dict[Metric, Comparison]
+    why_none: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the tests as plain data."""
+        tests: dict[str, Any] = {metric: test.as_dict() for metric, test in self.tests.items()}
+        return {"first": self.first, "second": self.second, "why_none": self.why_none, **tests}
+
+
+def compare_systems(
+    names: Sequence[str], scores: Sequence[Score], *, samples: int = 1000, seed: int = 0
+) -> list[PairedScores]:
+    """Compare every system with the first one that recognised the same utterances.
+
+    A system that shares only some utterances with an earlier one gets a list of the others instead of a
+    test. A system that shares none, as on another split, starts a group of its own.
+    """
+    baselines: list[int] = []
+    pairs = []
+    for index, result in enumerate(scores):
+        idents = {utterance.id for utterance in result.utterances}
+        shared = next(
+            (b for b in baselines if idents & {utterance.id for utterance in scores[b].utterances}), None
+        )
+        if shared is None:
+            baselines.append(index)
+        else:
+            pairs.append(
+                _pair(names[shared], scores[shared], names[index], result, samples=samples, seed=seed)
+            )
+    return pairs
+
+
+def _pair(first: str, one: Score, second: str, other: Score, *, samples: int, seed: int) -> PairedScores:
+    firsts = {utterance.id: utterance for utterance in one.utterances}
+    seconds = {utterance.id: utterance for utterance in other.utterances}
+    try:
+        check_same_ids(firsts, seconds, first, second)
+    except UserError as error:
+        return PairedScores(first, second, {}, str(error))
+    tests: dict[Metric, Comparison] = {}
+    for metric in METRICS:
+        if metric == "cer" or metric not in one.rates or metric not in other.rates:
+            continue
+        lefts, rights = [], []
+        for ident in sorted(firsts):
+            left, right = firsts[ident].alignments[metric], seconds[ident].alignments[metric]
+            if _reference(left) != _reference(right):
+                reason = f"the references of utterance {ident!r} differ in their {TOKEN_OF[metric]}s"
+                return PairedScores(first, second, {}, reason)
+            lefts.append(left)
+            rights.append(right)
+        tests[metric] = compare(lefts, rights, samples=samples, seed=seed)
+    why = "" if tests else "they have no metric in common but CER"
+    return PairedScores(first, second, tests, why)
+
+
+def _reference(edits: Sequence[Edit]) -> list[str]:
+    return [edit.reference for edit in edits if edit.reference is not None]
 
 
 def compare(
     first: Sequence[Sequence[Edit]], second: Sequence[Sequence[Edit]], *, samples: int = 1000, seed: int = 0
 ) -> Comparison:
-    """Compare two systems.
+    """Run both tests on two systems.
 
     Args:
-        first, second: the alignments of each utterance with the same reference, in the same order.
-        samples: of the bootstrap.
-        seed: of the bootstrap.
+        first, second: alignment of each utterance with the same reference, in the same order.
+        samples: number of bootstrap samples.
+        seed: random seed for the bootstrap.
     """
     return Comparison(
         matched_pairs(first, second), bootstrap_difference(first, second, samples=samples, seed=seed)
@@ -82,11 +152,11 @@ def compare(
 
 def matched_pairs(first: Sequence[Sequence[Edit]], second: Sequence[Sequence[Edit]]) -> MatchedPairs:
     """Test whether errors per segment differ: Gillick and Cox, *Some statistical issues in the comparison of
-    speech recognition algorithms* (1989), as NIST's `sc_stats -t mapsswe` does it.
+    speech recognition algorithms* (1989), as implemented by NIST's `sc_stats -t mapsswe`.
 
-    A segment begins with an error of either system and ends where both have two words right, or with the
-    utterance: errors in different segments are taken for independent. Unlike sc_stats this counts words that
-    are inserted by the second system alone behind the last word of the reference.
+    A segment starts at an error of either system and ends once both have two consecutive words right, or
+    with the utterance. Errors in different segments are assumed to be independent. Unlike sc_stats, this
+    counts words inserted after the last reference word by the second system alone.
 
     Args:
         first, second: alignments, as in `compare`.
@@ -127,44 +197,9 @@ def segment_errors(first: Sequence[Edit], second: Sequence[Edit]) -> list[tuple[
     return segments
 
 
-def bootstrap_difference(
-    first: Sequence[Sequence[Edit]], second: Sequence[Sequence[Edit]], *, samples: int = 1000, seed: int = 0
-) -> Difference:
-    """Resample utterances, the same for both systems: Bisani and Ney 2004, section 4.
-
-    Args:
-        first, second: alignments, as in `compare`.
-        samples: number of resampled corpora.
-        seed: of the resampling.
-
-    Raises:
-        ValueError: not one reference token.
-    """
-    lengths = np.array([sum(edit.operation != "I" for edit in edits) for edits in first])
-    errors = [
-        np.array([sum(edit.operation != "=" for edit in edits) for edits in system])
-        for system in (first, second)
-    ]
-    more = errors[0] - errors[1]
-    if not lengths.sum():
-        raise ValueError("a difference of error rates needs at least one reference token")
-    generator = np.random.default_rng(seed)
-    block = max(1, min(samples, 4_000_000 // len(more)))  # holds the memory near 32 MiB
-    resampled = []
-    for start in range(0, samples, block):
-        drawn = generator.integers(len(more), size=(min(block, samples - start), len(more)))
-        drawn_lengths = lengths[drawn].sum(axis=1)
-        kept = drawn_lengths > 0
-        resampled.append(more[drawn].sum(axis=1)[kept] / drawn_lengths[kept])
-    differences = np.concatenate(resampled)
-    low, high = np.quantile(differences, [0.025, 0.975])
-    p = min(1.0, 2 * min(float((differences <= 0).mean()), float((differences >= 0).mean())))
-    return Difference(float(more.sum() / lengths.sum()), (float(low), float(high)), p)
-
-
 @dataclass
 class _Word:
-    """A word of the reference, or its end: whether it was missed, and how many were inserted before it."""
+    """A reference word, or the end of the reference: whether it is wrong, and the insertions before it."""
 
     wrong: bool = False
     inserted_before: int = 0
@@ -179,3 +214,28 @@ def _errors_by_word(edits: Sequence[Edit]) -> list[_Word]:
             words[-1].wrong = edit.operation != "="
             words.append(_Word())
     return words
+
+
+def bootstrap_difference(
+    first: Sequence[Sequence[Edit]], second: Sequence[Sequence[Edit]], *, samples: int = 1000, seed: int = 0
+) -> Difference:
+    """Bootstrap the difference, drawing the same utterances for both systems: Bisani and Ney 2004, section 4.
+
+    Args:
+        first, second: alignments, as in `compare`.
+        samples: number of resampled corpora.
+        seed: random seed for the resampling.
+
+    Raises:
+        ValueError: there is no reference token.
+    """
+    lengths = np.array([sum(edit.operation != "I" for edit in edits) for edits in first])
+    errors = [
+        np.array([sum(edit.operation != "=" for edit in edits) for edits in system])
+        for system in (first, second)
+    ]
+    more = errors[0] - errors[1]
+    differences = resampled_rates(more, lengths, samples=samples, seed=seed)
+    low, high = np.quantile(differences, [0.025, 0.975])
+    p = min(1.0, 2 * min(float((differences <= 0).mean()), float((differences >= 0).mean())))
+    return Difference(float(more.sum() / lengths.sum()), (float(low), float(high)), p)

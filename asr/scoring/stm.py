@@ -1,4 +1,4 @@
-"""Segment time marks (STM): what was said in each segment of a recording, with NIST's markup."""
+"""STM files (segment time marks): the reference transcript of each segment, in NIST's markup."""
 
 import re
 from collections.abc import Iterable
@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr.errors import UserError
-from asr.scoring.text_lines import write_atomically
-from asr.text.files import read_lines
+from asr.text.files import read_lines, write_lines
 
 IGNORED = "IGNORE_TIME_SEGMENT_IN_SCORING"
 
 
 @dataclass(frozen=True)
 class StmSegment:
-    """One line: a stretch of one channel of a recording, and the words in it.
+    """A segment of one channel of a recording, and its transcript.
 
-    `text` may hold alternations `{ a / b }`, `@` for no word, `(optional)` words and fragments `ab-`.
+    `text` may contain alternations `{ a / b }`, `@` for no word, `(optional)` words and fragments `ab-`.
     """
 
     file: str
@@ -29,32 +28,32 @@ class StmSegment:
 
     @property
     def ignored(self) -> bool:
-        """Whether scoring leaves this segment out, with all words recognised in it."""
+        """Whether scoring skips this segment and all words recognised in it."""
         return IGNORED in self.text.upper()
 
     @property
     def name(self) -> str:
-        """What messages call the segment."""
+        """Name of the segment in messages."""
         return f"{self.file} {self.channel} {self.start_s:g}–{self.end_s:g} s"
 
 
 @dataclass(frozen=True)
 class Stm:
-    """A file of segments, with the comment lines that say what its labels mean."""
+    """The segments of a file, and the comment lines that define its labels."""
 
     segments: list[StmSegment]
     comments: list[str]
 
     def restricted(self, prefixes: tuple[str, ...]) -> "Stm":
-        """Return the segments of the recordings whose names begin with one of the prefixes."""
+        """Return the segments of recordings whose names start with one of the prefixes."""
         return Stm([x for x in self.segments if x.file.startswith(prefixes)], self.comments)
 
 
 def read_stm(path: str | Path) -> Stm:
-    """Read `file channel speaker start end [<label>] words…` lines; `;;` begins a comment.
+    """Read `file channel speaker start end [<label>] words…` lines; `;;` starts a comment.
 
     Raises:
-        UserError: no such file, other bytes than UTF-8, a line that isn't such a segment (as file:line).
+        UserError: the file is missing, empty or not UTF-8, or a line is malformed (named as file:line).
     """
     segments, comments = [], []
     for number, line in read_lines(path):
@@ -68,8 +67,8 @@ def read_stm(path: str | Path) -> Stm:
 
 
 def write_stm(path: str | Path, stm: Stm) -> None:
-    """Write comments, then segments, in the order of the file."""
-    write_atomically(path, [*stm.comments, *map(format_segment, stm.segments)])
+    """Write the comments, then the segments in the given order."""
+    write_lines(path, [*stm.comments, *map(format_segment, stm.segments)])
 
 
 def format_segment(segment: StmSegment) -> str:
@@ -80,7 +79,7 @@ def format_segment(segment: StmSegment) -> str:
 
 
 def by_channel(segments: Iterable[StmSegment]) -> dict[tuple[str, str], list[StmSegment]]:
-    """Group the segments by recording and channel, each group in the order of time."""
+    """Group the segments by recording and channel, each group sorted by time."""
     groups: dict[tuple[str, str], list[StmSegment]] = {}
     for segment in sorted(segments, key=lambda x: (x.file, x.channel, x.start_s)):
         groups.setdefault((segment.file, segment.channel), []).append(segment)
@@ -88,7 +87,7 @@ def by_channel(segments: Iterable[StmSegment]) -> dict[tuple[str, str], list[Stm
 
 
 def plain_words(text: str) -> list[str]:
-    """Return the words without markup: of alternations the first, no parentheses, no `@`.
+    """Return the words without markup: the first of each alternation, no parentheses, no `@`.
 
     >>> plain_words("(%HESITATION) { HE'S / HE IS } THE BA- BACK { @ / UH }")
     ['%HESITATION', "HE'S", 'THE', 'BA-', 'BACK']

@@ -1,4 +1,4 @@
-"""Transcripts in NIST's `trn` format: `words … (speaker-utterance)`, one utterance a line."""
+"""Transcripts in NIST's `trn` format: one `words … (speaker-utterance)` per line."""
 
 import re
 from collections.abc import Iterable
@@ -6,17 +6,17 @@ from pathlib import Path
 
 from asr.errors import UserError
 from asr.scoring.hypotheses import Hypothesis
-from asr.text.files import read_lines
+from asr.text.files import read_lines, write_lines
 
 LINE = re.compile(r"^(?P<words>.*?)\s*\((?P<id>[^()\s]+)\)\s*$")
-LISTED = 5  # ids that a message names
+LISTED = 5  # ids listed in a message
 
 
 def read_trn(path: str | Path) -> dict[str, str]:
-    """Return the words of every utterance by the id in its parentheses; `;;` begins a comment.
+    """Return the words of every utterance by the id in parentheses; `;;` starts a comment.
 
     Raises:
-        UserError: no such file, other bytes than UTF-8, a line without `(id)`, or an id twice.
+        UserError: the file is missing or not UTF-8, a line lacks its `(id)`, or an id is repeated.
     """
     texts: dict[str, str] = {}
     for number, line in read_lines(path):
@@ -28,13 +28,34 @@ def read_trn(path: str | Path) -> dict[str, str]:
                 f"{path}:{number}: expected `words (speaker-utterance)`, found {line.strip()[-60:]!r}"
             )
         if found["id"] in texts:
-            raise UserError(f"{path}:{number}: utterance {found['id']!r} is there twice")
+            raise UserError(f"{path}:{number}: utterance {found['id']!r} is repeated")
         texts[found["id"]] = " ".join(found["words"].split())
     return texts
 
 
+def write_trn(folder: str | Path, hypotheses: Iterable[Hypothesis]) -> tuple[Path, Path]:
+    """Write `ref.trn` and `hyp.trn` and return their paths.
+
+    A line holds the words of an utterance, or its tokens if it has no words. Score the files with
+    `sclite -i wsj -r ref.trn trn -h hyp.trn trn`.
+    """
+    references, heard = [], []
+    for hypothesis in hypotheses:
+        label = f"({hypothesis.speaker.replace('-', '_')}-{hypothesis.id})"
+        if hypothesis.text is not None and hypothesis.reference is not None:
+            reference, text = hypothesis.reference, hypothesis.text
+        else:
+            reference, text = " ".join(hypothesis.reference_tokens or []), " ".join(hypothesis.tokens)
+        references.append(f"{reference} {label}")
+        heard.append(f"{text} {label}")
+    reference_path, hypothesis_path = Path(folder, "ref.trn"), Path(folder, "hyp.trn")
+    write_lines(reference_path, references)
+    write_lines(hypothesis_path, heard)
+    return reference_path, hypothesis_path
+
+
 def speaker_of(ident: str) -> str:
-    """Return the speaker of an id as `sclite -i wsj` takes it: what stands before the first dash.
+    """Return the speaker part of an id as in `sclite -i wsj`: everything before the first hyphen.
 
     >>> speaker_of("4k0-4k0c0301"), speaker_of("utterance7")
     ('4k0', 'utterance7')
@@ -43,10 +64,10 @@ def speaker_of(ident: str) -> str:
 
 
 def pair_trn(hypothesis: str | Path, reference: str | Path) -> list[Hypothesis]:
-    """Read two files and return what was heard with what was said, in the reference's order.
+    """Read a hypothesis and a reference file and return the utterances in the reference's order.
 
     Raises:
-        UserError: as `read_trn`, or ids that one of the files lacks: they are listed.
+        UserError: as in `read_trn`, or an id is in one file only (all such ids are listed).
     """
     heard, spoken = read_trn(hypothesis), read_trn(reference)
     check_same_ids(heard, spoken, str(hypothesis), str(reference))
@@ -57,10 +78,10 @@ def pair_trn(hypothesis: str | Path, reference: str | Path) -> list[Hypothesis]:
 
 
 def check_same_ids(first: Iterable[str], second: Iterable[str], name: str, other: str) -> None:
-    """Raise `UserError` that lists the utterances which only one of two sets has."""
+    """Raise a `UserError` that lists the utterances missing from either set."""
     one, two = set(first), set(second)
     lacking = [
-        f"{_listed(missing)} in {where} alone"
+        f"{_listed(missing)} only in {where}"
         for missing, where in ((one - two, name), (two - one, other))
         if missing
     ]

@@ -1,7 +1,7 @@
-"""A recipe's scoring rules for words, as data: what is dropped, deleted inside words, or repaired.
+"""A recipe's scoring rules, which drop, clean and correct words.
 
-`asr prepare` writes them beside the manifests as scoring.json, `asr decode` copies them into decode.json,
-`asr score` applies them to references and hypotheses alike.
+`asr prepare` writes them to scoring.json beside the manifests, `asr decode` copies them into decode.json, and
+`asr score` applies them to both references and hypotheses.
 """
 
 import dataclasses
@@ -17,12 +17,12 @@ FILE = "scoring.json"
 
 @dataclass(frozen=True)
 class WordFilterRules:
-    """Rules, applied in this order.
+    """Scoring rules, applied in the order of the attributes.
 
     Attributes:
-        drop: words that are left out.
-        delete: texts that are deleted wherever they stand in a word.
-        replace: texts that are replaced wherever they stand in a word: misspellings of the references.
+        drop: words to leave out.
+        delete: strings to delete anywhere in a word.
+        replace: strings to replace anywhere in a word, for misspellings in the references.
 
     >>> rules = WordFilterRules(drop=["<NOISE>"], delete=[":"], replace={"COMPAIGN": "CAMPAIGN"})
     >>> rules(["A:ND", "<NOISE>", ":", "COMPAIGNS"])
@@ -34,17 +34,17 @@ class WordFilterRules:
     replace: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, words: list[str]) -> list[str]:
-        """Return the words that are scored; a word of which nothing is left is none."""
+        """Return the words to score; a word that becomes empty is left out."""
         dropped = set(self.drop)
         return [kept for word in words if word not in dropped and (kept := self._repaired(word))]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data that `from_dict` takes."""
+        """Return plain data for `from_dict`."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Any, source: str) -> "WordFilterRules":
-        """Read plain data; raise `UserError` naming `source` where it can't be rules."""
+        """Make rules from plain data; raise a `UserError` that names `source` if the data is invalid."""
         names = {item.name for item in dataclasses.fields(cls)}
         if not isinstance(values, dict) or not names.issuperset(values):
             raise UserError(
@@ -56,7 +56,10 @@ class WordFilterRules:
             for texts in (rules.drop, rules.delete)
         )
         if not lists_fit or not isinstance(rules.replace, dict) or "" in rules.replace:
-            raise UserError(f"{source}: expected lists `drop`, `delete` and a table `replace` of texts")
+            raise UserError(
+                f"{source}: expected lists `drop` and `delete` and a table `replace` of non-empty strings, "
+                f"found {values!r}"
+            )
         return rules
 
     def save(self, path: Path) -> None:
@@ -72,12 +75,12 @@ class WordFilterRules:
 
 
 def rules_beside(manifest: Path) -> WordFilterRules | None:
-    """Return the rules that the recipe wrote beside a manifest, None where there are none."""
+    """Return the rules in scoring.json beside a manifest, or None."""
     path = manifest.parent / FILE
     if not path.is_file():
         return None
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: expected scoring rules in JSON, found {error}") from None
+        raise UserError(f"{path}: expected scoring rules as JSON, found {error}") from None
     return WordFilterRules.from_dict(values, str(path))

@@ -1,4 +1,4 @@
-"""Beam search over the words of a lexicon, with an optional n-gram model of words (flashlight)."""
+"""Lexicon-constrained CTC beam search with an optional word n-gram model (flashlight)."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -23,20 +23,20 @@ from asr.search.spelling import (
 )
 from asr.text.tokenizer import WORD_GAP, Tokenizer
 
-SAME_TEXT = 20  # hypotheses looked at for each one asked for: many differ in pronunciation or time alone
+SAME_TEXT = 20  # hypotheses examined per requested one: many differ only in pronunciation or timing
 
 
 class BeamSearch:
     """CTC beam search that returns only words of a lexicon (Collobert et al., *Wav2Letter*, 2016, §3.3).
 
-    Of a word's pronunciations any may be recognised. Of homophones the language model chooses (among six
-    at most, flashlight's limit, beyond which it prints a warning); without one the first in the lexicon does.
+    A word may be recognised in any of its pronunciations. The language model chooses among homophones (six at
+    most; beyond this limit flashlight prints a warning). Without one, the first in the lexicon wins.
 
-    A confident wrong label costs its whole log-probability in every frame that it lasts, where the edits of
-    `WordSearch` count it once: of phones that are often wrong the latter may make the better words.
+    A confidently wrong label costs its log-probability in every frame, while `WordSearch` counts it as one
+    edit. If phones are often wrong, `WordSearch` may therefore find better words.
 
-    A model of phones or pieces has no silence label. flashlight needs the index of one: blank takes its
-    place, since between two words a hypothesis stays on exactly that label. Of characters it is the gap.
+    flashlight requires a silence label, on which hypotheses stay between words. This is the gap for
+    characters; phones and pieces have none, and blank takes its place.
     """
 
     def __init__(
@@ -52,25 +52,25 @@ class BeamSearch:
         word_score: float = -1.0,
         nbest: int = 1,
     ):
-        """Build the decoder; takes seconds for a lexicon of 100,000 words.
+        """Build the decoder, which takes seconds for a lexicon of 100,000 words.
 
         Args:
-            tokenizer: the model's.
-            words: that characters or pieces may spell; None: those of the tokenizer's lexicon, or of `lm`.
-            beam: hypotheses kept after each frame.
-            threshold: hypotheses this far (natural log) below the best one are dropped. The posteriors of
-                CTC are peaked: a phone that was recognised as another costs 10 or more in each of its
-                frames, and the right word may be that far behind until it ends.
-            tokens: most probable labels tried in a frame; 0: all.
-            lm: n-gram model over the words, ARPA or KenLM binary.
-            lm_weight: weight of the model's log10 probabilities.
-            word_score: added for every word; below 0 for fewer words. At 0 and without `lm` a word and its
-                split into short words cost the same, and the short ones take over.
-            nbest: hypotheses of different words to return: the best and its `alternatives`.
+            tokenizer: tokenizer of the model.
+            words: words that characters or pieces may spell. None: those of the tokenizer's lexicon or `lm`.
+            beam: number of hypotheses kept after each frame.
+            threshold: maximum distance to the best hypothesis (natural log); worse ones are pruned. CTC
+                posteriors are peaked: a misrecognised phone costs 10 or more in each of its frames, and the
+                correct word may be that far behind until it ends.
+            tokens: number of most probable labels tried in a frame; 0: all.
+            lm: word n-gram model, ARPA or KenLM binary.
+            lm_weight: weight of the language model's log10 probabilities.
+            word_score: score added for every word; negative values favour fewer words. At 0 without `lm`,
+                a word costs the same as a split into short words, and short words win.
+            nbest: number of hypotheses with different words to return: the best and its `alternatives`.
 
         Raises:
-            UserError: flashlight-text isn't installed, there are no words, or `lm` can't be read or is
-                written in another case than the words.
+            UserError: flashlight-text is not installed, there are no words, or `lm` can't be read or differs
+                from the words in case.
         """
         self._size = len(tokenizer)
         self._gap = tokenizer.symbols.index(WORD_GAP) if tokenizer.unit == "character" else BLANK
@@ -81,7 +81,7 @@ class BeamSearch:
         self._trie = self._build_trie(homophones=lm is not None)
         self._options: dict[str, Any] = {
             "beam_size": beam,
-            # Beside the labels tried, the few held ones of a frame; the improbable ones are cut.
+            # 4 more for held labels, few of which are probable in a frame.
             "beam_size_token": (tokens or self._size) + 4,
             "beam_threshold": threshold,
             "lm_weight": lm_weight,
@@ -130,9 +130,9 @@ class BeamSearch:
         return best
 
     def _read_path(self, labels: list[int], words: list[int], score: float) -> TokenPath:
-        """Make labels, times and words of a path: a label per frame, and a word where one was completed.
+        """Convert flashlight's path, with a label per frame and a word where one is completed.
 
-        A word is completed on the frame in which its last label begins or on a later frame of that label.
+        A word is completed in the first frame of its last label or in a later frame of that label.
         """
         ids: list[int] = []
         frames: list[int] = []
@@ -155,7 +155,7 @@ class BeamSearch:
                     and ids[-1] == ids[-2]
                     and tuple(ids[first:]) not in self._spellings[name]
                 ):
-                    # A held label, a blank and the label again: it counts once, from its start.
+                    # A held label, a blank and the label again are one label.
                     ids.pop()
                     frames.pop()
                     ends[-2:] = [ends[-1]]
@@ -190,26 +190,24 @@ class BeamSearch:
 def _spellings(
     tokenizer: Tokenizer, words: Sequence[str] | None, lm: str | Path | None
 ) -> dict[str, list[Labels]]:
-    """The words that may be recognised; checks them against the language model's."""
+    """Return the spellings of the words that may be recognised, checked against the language model."""
     vocabulary = read_vocabulary(lm) if lm is not None else None
     if tokenizer.lexicon is not None:
-        spellings, of = lexicon_spellings(tokenizer), "the lexicon"
+        spellings, source = lexicon_spellings(tokenizer), "the lexicon"
     elif words is not None:
-        spellings, of = word_spellings(tokenizer, words, "beam.lexicon"), "beam.lexicon"
+        spellings, source = word_spellings(tokenizer, words, "beam.lexicon"), "beam.lexicon"
     elif vocabulary is not None and vocabulary.words is not None:
-        # The model is asked for its own words alone; as the casing is what training texts had, a model of
-        # another casing can spell nothing of it.
         known = sorted(word for word in vocabulary.words if not is_special(word))
-        spellings, of = word_spellings(tokenizer, known, str(lm)), "the language model"
+        spellings, source = word_spellings(tokenizer, known, str(lm)), "the language model"
     else:
         raise UserError(
-            f"decoder=beam: a model of {tokenizer.unit}s needs words to search for: name beam.lm or "
+            f"decoder=beam: a model of {tokenizer.unit}s needs words to search for: set beam.lm or "
             "beam.lexicon (a word list), or use decoder=prefix"
         )
     if vocabulary is not None:
         assert lm is not None
-        check_casing(lm, vocabulary, spellings, of)
-        warn_unknown(lm, vocabulary, spellings, of)
+        check_casing(lm, vocabulary, spellings, source)
+        warn_unknown(lm, vocabulary, spellings, source)
     return spellings
 
 
@@ -226,7 +224,7 @@ def _load_lm(lm: str | Path | None, words: list[str]) -> Any:
 
 
 def _runs(labels: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield (label, begin, end) of every run of equal labels."""
+    """Yield (label, begin, end) for every run of equal labels."""
     begin = 0
     for position in range(1, len(labels) + 1):
         if position == len(labels) or labels[position] != labels[begin]:

@@ -1,4 +1,4 @@
-"""CTC prefix beam search on the GPU, without lexicon or language model (torchaudio's CUDA decoder)."""
+"""CTC prefix beam search on the GPU without lexicon or language model (torchaudio's CUDA decoder)."""
 
 from typing import Any
 
@@ -12,18 +12,18 @@ from asr.text.tokenizer import Tokenizer
 
 
 class CudaSearch:
-    """Decodes a batch at once; frames are those of the best alignment of the labels found."""
+    """Decodes whole batches; frames come from the Viterbi alignment of the labels found."""
 
     def __init__(self, tokenizer: Tokenizer, *, beam: int = 10, nbest: int = 1) -> None:
         """Build the decoder.
 
         Args:
-            tokenizer: the model's.
-            beam: prefixes kept after each frame, at most as many as there are labels.
-            nbest: hypotheses to return, at most `beam`.
+            tokenizer: tokenizer of the model.
+            beam: number of prefixes kept after each frame, at most the number of labels.
+            nbest: number of hypotheses to return, at most `beam`.
 
         Raises:
-            UserError: there is no CUDA device, or torchaudio has no CUDA decoder.
+            UserError: there is no CUDA device, or torchaudio's CUDA decoder can't be loaded.
         """
         if not torch.cuda.is_available():
             raise UserError("decoder=cuda needs a CUDA device, found none; decoder=prefix runs on the CPU")
@@ -36,7 +36,7 @@ class CudaSearch:
             tokenizer.symbols,
             nbest=self._nbest,
             beam_size=min(beam, len(tokenizer)),
-            blank_skip_threshold=1.0,  # skipping frames that are nearly blank would change the result
+            blank_skip_threshold=1.0,  # below 1, frames that are nearly blank are skipped
         )
 
     def __call__(self, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:

@@ -37,36 +37,38 @@ from asr.text.tokenizer import Tokenizer
 
 @dataclass
 class DecodeOptions:
-    """What to decode, and how."""
+    """Options of decoding."""
 
     split: str = option("test", help="split of the data")
     data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
-    attention: str = option("", help="attention mechanism; empty: the one of training")
+    attention: str = option("", help="attention mechanism; empty: the one used in training")
     backend: str = option("auto", help="auto | reference | native")
     decoder: str = option("greedy", help=" | ".join(DECODERS))
     beam: BeamConfig = field(default_factory=BeamConfig)
     tune: str = option(
         "",
-        help="first find lm_weight, word_score and size on this split (dev) or manifest, and record them",
+        help="first tune lm_weight, word_score and size on this split (dev) or manifest, and record them",
     )
     tune_utterances: int = option(
-        300, help="tune on at most so many utterances of the split, drawn at random"
+        300, help="maximum number of utterances to tune on, drawn at random; 0: all"
     )
     checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
     output: str = option("", help="folder; empty: <run>/decode/<split>/<attention>-<decoder>[-<lm>]")
-    frames_per_batch: int = option(20000, help="feature frames in a batch", unit="frames")
+    frames_per_batch: int = option(20000, help="number of feature frames per batch", unit="frames")
     device: str = option("auto", help="auto | cpu | cuda")
-    workers: int = option(0, help="processes that load audio")
-    jobs: int = option(1, help="processes that search; 1: search in this one")
-    resample: bool = option(True, help="resample audio of another rate with a notice; false: refuse it")
+    workers: int = option(0, help="number of processes that load audio")
+    jobs: int = option(1, help="number of search processes; 1: search in the main process")
+    resample: bool = option(True, help="resample audio with another sample rate; false: stop with an error")
 
 
 def check_options(options: DecodeOptions) -> None:
     """Raise UserError where options don't fit each other."""
     if options.jobs > 1 and options.decoder == "cuda":
-        raise UserError(f"jobs={options.jobs}: decoder=cuda searches on the GPU, in this process")
+        raise UserError(f"jobs={options.jobs}: expected 1 with decoder=cuda, which searches on the GPU")
     if options.tune and options.decoder not in WEIGHTED:
-        raise UserError(f"tune={options.tune}: decoder={options.decoder} has no weights; beam and prefix do")
+        raise UserError(
+            f"tune={options.tune}: decoder={options.decoder} has no weights to tune; use beam or prefix"
+        )
 
 
 def decode_split(
@@ -109,7 +111,7 @@ def decode_split(
             _tune(model, tokenizer, _tuning_manifest(data, options.tune), pool, weights_in, options)
         beam, source = tuned(weights_in, options.decoder, options.beam)
         if source:
-            print(f"weights of {source}")
+            print(f"weights from {source}")
         if options.decoder in WEIGHTED:
             pool.reweight(beam.weights(options.decoder))
         started = time.perf_counter()
@@ -158,7 +160,7 @@ def _search(
     options: DecodeOptions,
     advance: Callable[[float], None],
 ) -> tuple[dict[str, Found], float]:
-    """Return what was found in each utterance, and the seconds that the encoder took."""
+    """Return the result of each utterance, and the time of the encoder in seconds."""
     found: dict[str, Found] = {}
     encode_s = 0.0
     with _progress() as progress:
@@ -189,7 +191,7 @@ def _emissions(model: AcousticModel, cuts: CutSet, options: DecodeOptions) -> It
 
 
 def _tuning_manifest(data: str, split: str) -> Path:
-    """Return the manifest to tune on: the one named, or a split beside what is decoded."""
+    """Return the manifest to tune on: `split` itself if it is a manifest, or the split in the same folder."""
     return Path(split) if split.endswith(".jsonl.gz") else split_beside(data, split)
 
 
@@ -201,7 +203,7 @@ def _tune(
     weights_in: Path,
     options: DecodeOptions,
 ) -> None:
-    """Find the weights of the decoder on a split and record them."""
+    """Tune the decoder's weights on a split and record them."""
     cuts = list(load_cuts(manifest))
     if len(cuts) > options.tune_utterances > 0:
         cuts = random.Random(0).sample(cuts, options.tune_utterances)

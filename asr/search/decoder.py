@@ -1,4 +1,4 @@
-"""Decoders by name: log-probabilities to labels, times and words."""
+"""Decoders by name, and their options."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from asr.text.lexicon import read_words
 from asr.text.tokenizer import WORD_GAP, Tokenizer
 
 DECODERS = ["greedy", "beam", "prefix", "cuda"]
-WEIGHTED = ("beam", "prefix")  # which have weights to tune
+WEIGHTED = ("beam", "prefix")  # decoders with tunable weights
 SIZES = {"greedy": 1, "beam": 300, "prefix": 50, "cuda": 10}
 LM_WEIGHT = 2.0
 WORD_SCORE = -1.0
@@ -29,7 +29,7 @@ Decoder = Callable[[Tensor, Tensor], list[TokenPath]]
 
 @dataclass(frozen=True)
 class Weights:
-    """What tuning varies; see `BeamConfig`."""
+    """The tunable options of `BeamConfig`."""
 
     lm_weight: float
     word_score: float
@@ -38,24 +38,26 @@ class Weights:
 
 @dataclass
 class BeamConfig:
-    """What the searches but `greedy` are told."""
+    """Options of all decoders but `greedy`."""
 
     size: int | None = option(None, help="hypotheses kept in each frame; default: 300, prefix 50, cuda 10")
-    threshold: float = option(100.0, help="beam: hypotheses worse than the best by more go", unit="nats")
+    threshold: float = option(
+        100.0, help="beam: hypotheses worse than the best by more are pruned", unit="nats"
+    )
     tokens: int = option(0, help="most probable labels tried in a frame; 0: all")
     token_threshold: float = option(
-        10.0, help="prefix: labels less probable than a frame's best by more aren't tried", unit="nats"
+        10.0, help="prefix: labels worse than the best of a frame by more are skipped", unit="nats"
     )
-    lexicon: str = option("", help="beam: words that characters or pieces may spell; empty: those of lm")
+    lexicon: str = option("", help="beam: word list for characters or pieces; empty: the words of lm")
     lm: str = option("", help="n-gram language model, ARPA or KenLM binary; empty: none")
     lm_weight: float | None = option(None, help="weight of the language model; default: tuned, or 2")
     word_score: float | None = option(
-        None, help="added for each word, below 0 for fewer; default: tuned, or -1", unit="nats"
+        None, help="score added per word, negative for fewer words; default: tuned, or -1", unit="nats"
     )
-    nbest: int = option(1, help="hypotheses of each utterance to write")
+    nbest: int = option(1, help="number of hypotheses to write per utterance")
 
     def complete(self, decoder: str) -> "BeamConfig":
-        """Return these options with the defaults of a decoder in place of None."""
+        """Return the options with a decoder's defaults in place of None."""
         return replace(
             self,
             size=SIZES.get(decoder, 1) if self.size is None else self.size,
@@ -64,7 +66,7 @@ class BeamConfig:
         )
 
     def weights(self, decoder: str) -> Weights:
-        """Return what tuning varies."""
+        """Return the tunable options, with a decoder's defaults in place of None."""
         complete = self.complete(decoder)
         assert complete.size is not None
         assert complete.lm_weight is not None
@@ -89,12 +91,12 @@ def search(decoder: Decoder, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[T
 
 
 def text_of(path: TokenPath, tokenizer: Tokenizer) -> str | None:
-    """Return the words that a search found, or what the labels spell; None for phones without words."""
+    """Return the words found by the search, or those spelled by the labels; None for phones without words."""
     return tokenizer.text(path.ids) if path.words is None else path.text
 
 
 def words_of(path: TokenPath, tokenizer: Tokenizer) -> list[Word] | None:
-    """Return the words with the labels that each covers; None for phones without words."""
+    """Return the words and the labels that each covers; None for phones without words."""
     if path.words is not None or tokenizer.unit == "phone":
         return path.words
     characters = tokenizer.unit == "character"
@@ -113,24 +115,24 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig) -> Decoder:
     """Return a decoder.
 
     Args:
-        name: `greedy`: the best label of each frame. `beam`: words of a lexicon only. `prefix`: the most
-            probable labels, any words. `cuda`: as `prefix`, on the GPU and without language model. Words of
-            phones that weren't found with words are the nearest segmentation into the lexicon.
-        tokenizer: the model's.
-        beam: of all but `greedy`.
+        name: `greedy` (the best label of each frame), `beam` (only words of a lexicon), `prefix` (the most
+            probable label sequence) or `cuda` (as `prefix`, but on the GPU and without language model). For
+            phones, all but `beam` are followed by `WordSearch`.
+        tokenizer: tokenizer of the model.
+        beam: options; ignored by `greedy`.
 
     Returns:
         A function of log-probabilities [B, T, V] and lengths [B].
 
     Raises:
-        UserError: no such decoder, an option that it doesn't take, or one that needs words or a language
-            model which aren't there.
+        UserError: the decoder is unknown, an option does not apply to it, or its words or language model are
+            missing.
     """
     if name not in DECODERS:
         raise UserError(f"decoder={name}: no such decoder{did_you_mean(name, DECODERS)}")
     if beam.lm and name not in WEIGHTED:
         raise UserError(
-            f"decoder={name} takes no language model, found beam.lm={beam.lm}: beam or prefix does"
+            f"decoder={name} takes no language model, found beam.lm={beam.lm}: use beam or prefix"
         )
     weights = beam.weights(name)
     if min(weights.size, beam.nbest) < 1:
@@ -166,18 +168,18 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig) -> Decoder:
 
 
 def reweighted(decoder: Decoder, weights: Weights) -> Decoder:
-    """Return `beam` or `prefix` with other weights; lexicon and language model are shared, not read again."""
+    """Return a `beam` or `prefix` decoder with other weights, sharing lexicon and language model."""
     match decoder:
         case BeamSearch() | PrefixSearch():
             return decoder.with_weights(weights.size, weights.lm_weight, weights.word_score)
         case WithWords():
             return replace(decoder, search=reweighted(decoder.search, weights))
-    raise UserError("only decoder=beam and decoder=prefix have weights")
+    raise UserError("only decoder=beam and decoder=prefix have tunable weights")
 
 
 @dataclass(frozen=True)
 class WithWords:
-    """A search for phones, and then the lexicon's words that are nearest to them."""
+    """A phone search followed by the lexicon search for words."""
 
     search: Decoder
     tokenizer: Tokenizer

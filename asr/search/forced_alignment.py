@@ -1,4 +1,4 @@
-"""Forced alignment: when each label and each word of a known transcript was said."""
+"""Forced alignment: the times of the labels and words of a known transcript."""
 
 import math
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from asr.losses.ctc import BLANK, frames_needed
 from asr.search.viterbi import best_path
 from asr.text.tokenizer import WORD_GAP, Tokenizer
 
-# torchaudio's search keeps a byte for each frame and state. Where they are more, `best_path` takes twice its
-# time and next to no memory.
+# torchaudio's search stores a byte per frame and state. Above this size `best_path` is used instead, which
+# takes twice the time but hardly any memory.
 LARGEST_TABLE = 2**28
 
-PIECE_START = "▁"  # sentencepiece writes the space before a word so
+PIECE_START = "▁"  # sentencepiece's prefix for the first piece of a word
 
 
 @dataclass(frozen=True)
 class TokenSpan:
-    """Frames start_frame … end_frame − 1 say one label, with this mean probability (0 … 1)."""
+    """The frames start_frame … end_frame − 1 of a label, and its mean probability (0 … 1)."""
 
     start_frame: int
     end_frame: int
@@ -31,7 +31,7 @@ class TokenSpan:
 
 @dataclass(frozen=True)
 class AlignedToken:
-    """A label and its time in seconds."""
+    """A label with its time in seconds and its confidence (0 … 1)."""
 
     label: str
     start_s: float
@@ -41,7 +41,7 @@ class AlignedToken:
 
 @dataclass(frozen=True)
 class AlignedWord:
-    """A word, its time in seconds, its mean confidence and the labels that it is made of."""
+    """A word with its time in seconds, its mean confidence (0 … 1) and its labels."""
 
     word: str
     start_s: float
@@ -53,23 +53,22 @@ class AlignedWord:
 def force_align(
     log_probs_TV: Tensor, ids: Sequence[int], blank: int = BLANK, utterance: str = "utterance"
 ) -> list[TokenSpan]:
-    """Return the most probable frames of each label of a known transcript.
+    """Return the frames of each label of a known transcript, by Viterbi alignment.
 
-    The best path of Graves et al. 2006 that spells `ids`, found by Viterbi search: by
-    `torchaudio.functional.forced_align`, or by `best_path` where its table would be large. Time grows with
-    T · U.
+    The CTC paths are those of Graves et al. 2006. The search is `torchaudio.functional.forced_align`, or
+    `best_path` if the former's table would be large. Time is O(T·U).
 
     Args:
         log_probs_TV: [T, V] log-probabilities of one utterance, without padded frames.
-        ids: U labels, no blanks.
+        ids: U labels, without blanks.
         blank: index of the blank.
         utterance: name of the utterance or file, for errors.
 
     Returns:
-        U spans in order; frames between them are blank.
+        U spans in order; the frames between them are blank.
 
     Raises:
-        UserError: the labels need more frames than there are, or have no probability at all.
+        UserError: there are too few frames for the labels, or their probability is zero.
 
     Example:
         >>> probs = torch.tensor([[0.1, 0.9], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]])
@@ -82,7 +81,7 @@ def force_align(
         raise UserError(f"{utterance}: its transcript needs {needed} encoder frames, found {T}")
     if not ids:
         return []
-    # On the CPU, where every version of torchaudio has it; the search is small beside the encoder.
+    # Every build of torchaudio can align on the CPU, and the cost is small compared with the encoder's.
     log_probs_TV = log_probs_TV.detach().float().cpu().contiguous()
     if T * (2 * len(ids) + 1) > LARGEST_TABLE:
         path_T, log_prob = best_path(log_probs_TV, ids, blank)
@@ -92,7 +91,7 @@ def force_align(
         )
         path_T, log_prob = path_1T[0].long(), float(log_probs_1T.sum())
     if not math.isfinite(log_prob):
-        raise UserError(f"{utterance}: no path through the log-probabilities spells its transcript")
+        raise UserError(f"{utterance}: no path has a probability above zero for its transcript")
     probs_T = log_probs_TV.gather(1, path_T.unsqueeze(1)).squeeze(1).exp()
     spans = torchaudio.functional.merge_tokens(path_T, probs_T, blank=blank)
     return [TokenSpan(span.start, span.end, min(1.0, float(span.score))) for span in spans]
@@ -101,17 +100,17 @@ def force_align(
 def align_text(
     log_probs_TV: Tensor, text: str, tokenizer: Tokenizer, frame_s: float, utterance: str = "utterance"
 ) -> list[AlignedWord]:
-    """Return the times of a transcript's words and of their labels.
+    """Return the times of the words of a transcript and of their labels.
 
     Args:
         log_probs_TV: [T, V] log-probabilities of one utterance, without padded frames.
-        text: the transcript; a phone model says every word in its first pronunciation.
-        tokenizer: the model's.
-        frame_s: duration of an encoder frame.
+        text: transcript; a phone model uses the first pronunciation of every word.
+        tokenizer: tokenizer of the model.
+        frame_s: duration of an encoder frame in seconds.
         utterance: name of the utterance or file, for errors.
 
     Raises:
-        UserError: see `force_align`; a transcript without labels.
+        UserError: as in `force_align`, or the transcript has no labels.
     """
     parts = word_labels(text, tokenizer)
     ids = [index for _, labels in parts for index in labels]
@@ -127,7 +126,7 @@ def align_text(
                 round(span.end_frame * frame_s, 3),
                 round(span.confidence, 4),
             )
-            for index, span in zip(labels, spans, strict=False)  # the zip ends with the word
+            for index, span in zip(labels, spans, strict=False)  # takes as many spans as the word has labels
         ]
         if word:
             mean = sum(token.confidence for token in own) / len(own)
@@ -136,11 +135,11 @@ def align_text(
 
 
 def word_labels(text: str, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
-    """Split the labels of a transcript among its words.
+    """Divide the labels of a transcript among its words.
 
     Returns:
-        (word, labels) in order: together the labels of `tokenizer.encode(text)`. The word of a gap between
-        words is empty.
+        (word, labels) in order. The labels together are `tokenizer.encode(text)`; a gap between words has an
+        empty word.
 
     Example:
         >>> from asr.text.tokenizer import CharacterTokenizer
@@ -158,7 +157,7 @@ def word_labels(text: str, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
 
 
 def _piece_labels(words: list[str], tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
-    """Split sentence pieces among the words: a piece that starts with a space begins one."""
+    """Divide sentence pieces among the words; a piece with a leading space starts a word."""
     labels: list[list[int]] = []
     for index in tokenizer.encode(" ".join(words)):
         if tokenizer.symbols[index].startswith(PIECE_START) or not labels:

@@ -1,4 +1,4 @@
-"""What a language model adds to a label sequence that grows label by label."""
+"""Shallow fusion: the score that an n-gram model adds to a growing label sequence."""
 
 import copy
 from dataclasses import dataclass
@@ -11,25 +11,25 @@ from asr.lm.kneser_ney import UNKNOWN as UNKNOWN_WORD
 from asr.lm.ngram import NgramModel, check_casing, is_special
 from asr.text.tokenizer import UNKNOWN, WORD_GAP, Tokenizer
 
-PIECE_START = "▁"  # what sentencepiece writes before the first piece of a word
+PIECE_START = "▁"  # sentencepiece's prefix for the first piece of a word
 
 
 @dataclass(frozen=True)
 class Context:
-    """Where a label sequence stands: the n-gram model's state, and the word that isn't finished."""
+    """The n-gram model's state after a label sequence, and its unfinished word."""
 
     state: Any = None
     word: str = ""
 
 
 class NoModel:
-    """No language model; and the weights of those that there are."""
+    """No language model, and the base class of those that add a score."""
 
     weight = 0.0
     word_score = 0.0
 
     def with_weights(self, weight: float, word_score: float) -> "NoModel":
-        """Return the same model with other weights."""
+        """Return a copy with other weights."""
         other = copy.copy(self)
         other.weight, other.word_score = weight, word_score
         return other
@@ -39,16 +39,16 @@ class NoModel:
         return Context()
 
     def extend(self, context: Context, label: int) -> tuple[Context, float]:
-        """Return the context after a label, and what the label adds to the score."""
+        """Return the context after a label, and the score that the label adds."""
         return context, 0.0
 
     def finish(self, context: Context) -> float:
-        """Return what the end adds to the score."""
+        """Return the score that the end of the sequence adds."""
         return 0.0
 
 
 class TokenModel(NoModel):
-    """An n-gram model of labels: each adds its weighted log10 probability."""
+    """An n-gram model of labels, which adds the weighted log10 probability of each."""
 
     def __init__(self, path: str | Path, tokenizer: Tokenizer, weight: float) -> None:
         self._model = NgramModel(path, tokenizer.symbols)
@@ -69,16 +69,16 @@ class TokenModel(NoModel):
 
 
 class WordModel(NoModel):
-    """An n-gram model of words: where one is complete it adds its weighted log10 probability and a constant.
+    """An n-gram model of words, which adds a weighted log10 probability and a constant per complete word.
 
-    A word that the n-gram model doesn't know may be spelled; it has the probability of `<unk>`.
+    The search may spell unknown words; they have the probability of `<unk>`.
     """
 
     def __init__(
         self, path: str | Path, tokenizer: Tokenizer, vocabulary: Vocabulary, weight: float, word_score: float
     ) -> None:
         if vocabulary.words is None:
-            raise UserError(f"{path}: built without its words, which decoder=prefix needs: use the ARPA file")
+            raise UserError(f"{path}: decoder=prefix needs the model's words, found none: use the ARPA file")
         words = sorted(vocabulary.words | {UNKNOWN_WORD})
         self._index = {word: number for number, word in enumerate(words)}
         self._model = NgramModel(path, words)
@@ -118,16 +118,17 @@ class WordModel(NoModel):
 
 
 def build_fusion(lm: str, tokenizer: Tokenizer, weight: float, word_score: float) -> NoModel:
-    """Return the language model of a search without lexicon.
+    """Return the language model for a search without lexicon.
 
     Args:
-        lm: ARPA or KenLM file of labels or of words, told apart by what it knows; empty: none.
-        tokenizer: the recogniser's.
-        weight: of log10 probabilities.
-        word_score: added for each word, where the model is one of words.
+        lm: ARPA or KenLM file of labels or words, distinguished by the vocabulary; empty: none.
+        tokenizer: tokenizer of the recogniser.
+        weight: weight of the log10 probabilities.
+        word_score: score added per word; word models only.
 
     Raises:
-        UserError: the file can't be read, is of another case, or is of words where the labels are phones.
+        UserError: the file can't be read, its words differ in case, or it is a word model and labels are
+            phones.
     """
     if not lm:
         return NoModel()
@@ -139,8 +140,8 @@ def build_fusion(lm: str, tokenizer: Tokenizer, weight: float, word_score: float
         return TokenModel(lm, tokenizer, weight)
     if tokenizer.unit == "phone":
         raise UserError(
-            f"{lm}: a model of words; decoder=prefix of phones takes one of phones "
-            "(asr lm train model=<run> …), words go with decoder=beam"
+            f"{lm}: decoder=prefix with phones expects a phone model (asr lm train model=<run> …), found a "
+            "word model, which needs decoder=beam"
         )
     written = {character for symbol in symbols for character in symbol if character.isalpha()}
     check_casing(lm, _letters(known), written, "the model's texts")

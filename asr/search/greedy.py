@@ -1,4 +1,4 @@
-"""Greedy CTC search: the best label of every frame, repetitions merged, blanks removed."""
+"""Greedy CTC search: the best label of every frame, with repetitions merged and blanks removed."""
 
 import torch
 from torch import Tensor
@@ -14,8 +14,7 @@ def greedy_search(log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
     Graves et al., *Connectionist Temporal Classification*, 2006, eq. 4 (best path decoding).
 
     Args:
-        log_probs_BTV: [B, T, V] log-probabilities, blank at index 0; padded frames are never read into
-            the result.
+        log_probs_BTV: [B, T, V] log-probabilities, blank at index 0; padded frames don't affect the result.
         lengths_B: [B] valid frames.
 
     Returns:

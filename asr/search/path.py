@@ -1,11 +1,11 @@
-"""What a search returns: labels with times, and words where the search knows words."""
+"""The result of a search: labels with times, and words if the search has a lexicon."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Word:
-    """A recognised word and the tokens that it covers: `tokens[start:end]` of its utterance."""
+    """A recognised word, which covers `tokens[start:end]` of its utterance."""
 
     word: str
     start: int
@@ -17,16 +17,16 @@ class TokenPath:
     """The labels found in one utterance."""
 
     ids: list[int]
-    frames: list[int]  # the frame in which each label starts
-    ends: list[int]  # the frame after the last one of each label
-    words: list[Word] | None = None  # None: the search gives labels alone
-    score: float | None = field(default=None, compare=False)  # log score, where a search ranks hypotheses
-    confidences: list[float] = field(default_factory=list, compare=False)  # of each label, 0 … 1
-    alternatives: list["TokenPath"] = field(default_factory=list, compare=False)  # the next best, in order
+    frames: list[int]  # start frame of each label
+    ends: list[int]  # frame after the last one of each label
+    words: list[Word] | None = None  # None: the search returns only labels
+    score: float | None = field(default=None, compare=False)  # log score if the search ranks hypotheses
+    confidences: list[float] = field(default_factory=list, compare=False)  # confidence of each label, 0 … 1
+    alternatives: list["TokenPath"] = field(default_factory=list, compare=False)  # next best, in order
 
     @property
     def text(self) -> str | None:
-        """The words in a row."""
+        """The words, joined by spaces."""
         return None if self.words is None else " ".join(word.word for word in self.words)
 
     @property

@@ -1,4 +1,4 @@
-"""Search in several processes: log-probabilities in, label sequences out, in the order they came."""
+"""Parallel search: decodes log-probabilities in several processes and keeps their order."""
 
 import logging
 import multiprocessing
@@ -18,12 +18,12 @@ from asr.search.decoder import BeamConfig, Decoder, Weights, build_decoder, rewe
 from asr.search.path import TokenPath
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 
-WAITING = 16  # utterances per process that may wait, so that log-probabilities don't pile up
+WAITING = 16  # utterances queued per process, which bounds the memory for log-probabilities
 
 
 @dataclass(frozen=True)
 class Found:
-    """What the search made of an utterance, and the CPU seconds that it took."""
+    """The result of an utterance, and the CPU time of its search."""
 
     id: str
     path: TokenPath
@@ -31,7 +31,7 @@ class Found:
 
 
 class SearchPool:
-    """Decodes utterances in `jobs` processes, or in this one.
+    """Decodes utterances in `jobs` processes, or in the current one if `jobs` is 1.
 
     Example:
         >>> with SearchPool("beam", tokenizer, BeamConfig(), jobs=4) as pool:  # doctest: +SKIP
@@ -40,15 +40,14 @@ class SearchPool:
     """
 
     def __init__(self, name: str, tokenizer: Tokenizer, beam: BeamConfig, jobs: int = 1) -> None:
-        """Build the decoder; `UserError` as of `build_decoder`, before any process starts."""
+        """Build the decoder; errors as in `build_decoder`, before any process starts."""
         self.decoder = build_decoder(name, tokenizer, beam)
         self._weights: Weights | None = None
         self._jobs = jobs
         self._done: deque[Found | Future[Found]] = deque()
         self._executor: ProcessPoolExecutor | None = None
         if jobs > 1:
-            # Not forked from this process, which has run threads, of PyTorch and perhaps of CUDA, but from
-            # one that has only imported.
+            # Forking this process would be unsafe: it may run threads of PyTorch and CUDA.
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload([__name__])
             self._executor = ProcessPoolExecutor(
@@ -66,16 +65,16 @@ class SearchPool:
             self._executor.shutdown(cancel_futures=True)
 
     def reweight(self, weights: Weights) -> None:
-        """Search with other weights from here on."""
+        """Use other weights for all later utterances."""
         self._weights = weights
         if self._executor is None:
             self.decoder = reweighted(self.decoder, weights)
 
     def put(self, ids: list[str], log_probs_BTV: Tensor, lengths_B: Tensor) -> None:
-        """Search a batch, or have it searched.
+        """Decode a batch or queue it for decoding.
 
         Args:
-            ids: [B] names of the utterances.
+            ids: [B] utterance ids.
             log_probs_BTV: [B, T, V] log-probabilities, blank at index 0.
             lengths_B: [B] valid frames.
         """
@@ -91,7 +90,7 @@ class SearchPool:
             self._done.append(self._executor.submit(_search, name, emissions, self._weights))
 
     def ready(self) -> Iterator[Found]:
-        """Yield what is done; wait where too much is waiting."""
+        """Yield finished results in order; wait only if the queue is too long."""
         while self._done:
             first = self._done[0]
             if isinstance(first, Future) and not first.done() and len(self._done) <= WAITING * self._jobs:
@@ -99,7 +98,7 @@ class SearchPool:
             yield _result(self._done.popleft())
 
     def results(self) -> Iterator[Found]:
-        """Yield everything that was put in, in order."""
+        """Yield all remaining results in order."""
         while self._done:
             yield _result(self._done.popleft())
 
@@ -108,20 +107,18 @@ def _result(found: "Found | Future[Found]") -> Found:
     try:
         return found.result() if isinstance(found, Future) else found
     except BrokenProcessPool as error:
-        raise UserError(
-            "a process that searches was ended from outside, perhaps for want of memory: try fewer jobs"
-        ) from error
+        raise UserError("a search process was killed, perhaps for lack of memory: try fewer jobs") from error
 
 
 class _Worker:
-    """The decoder of a worker process and the weights that it has."""
+    """State of a worker process."""
 
     decoder: Decoder
     weights: Weights | None = None
 
 
 def _start_worker(name: str, tokenizer: dict[str, Any], beam: BeamConfig) -> None:
-    logging.disable(logging.WARNING)  # the first process has said it
+    logging.disable(logging.WARNING)  # the main process has logged the warnings
     torch.set_num_threads(1)
     _Worker.decoder = build_decoder(name, tokenizer_from_state(tokenizer), beam)
 

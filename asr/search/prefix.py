@@ -17,7 +17,7 @@ IMPOSSIBLE = -math.inf
 
 
 class PrefixSearch:
-    """The most probable label sequence: probabilities of all its alignments are added up.
+    """Search for the most probable label sequence, summed over all its alignments.
 
     Graves and Jaitly, *Towards End-to-End Speech Recognition with Recurrent Neural Networks*, 2014,
     algorithm 1, with the language model at labels or at words as in Hannun et al., *First-Pass Large
@@ -43,11 +43,12 @@ class PrefixSearch:
         """Build the search.
 
         Args:
-            fusion: the language model.
-            beam: prefixes kept after each frame.
-            tokens: most probable labels tried in a frame; 0: all.
-            token_threshold: labels this far (natural log) below the best one of a frame aren't tried.
-            nbest: hypotheses to return: the best and its `alternatives`.
+            fusion: language model.
+            beam: number of prefixes kept after each frame.
+            tokens: number of most probable labels tried in a frame; 0: all.
+            token_threshold: maximum distance to the best label of a frame (natural log); worse labels are
+                skipped.
+            nbest: number of hypotheses to return: the best and its `alternatives`.
         """
         self._fusion = fusion
         self._beam = beam
@@ -92,16 +93,16 @@ class PrefixSearch:
         return best
 
     def _step(self, beam: list["Prefix"], log_probs_V: NDArray[np.float32]) -> list["Prefix"]:
-        """Read a frame: every prefix stays as it is, on blank or on its last label, or grows by a label."""
+        """Process a frame: extend every prefix by blank, by its last label again, or by a new label."""
         log_probs: list[float] = log_probs_V.tolist()
         labels = self._labels(log_probs_V)
-        reached = dict.fromkeys(beam)  # in order of discovery: a prefix and one that grew into it are one
+        reached = dict.fromkeys(beam)  # ordered set; a prefix and one extended into it are the same node
         for prefix in beam:
             total = prefix.total
             prefix.next_blank = _log_add(prefix.next_blank, total + log_probs[BLANK])
             prefix.next_label = _log_add(prefix.next_label, prefix.log_label + log_probs[prefix.label])
             for label in labels:
-                # The last label again is a new one only after a blank.
+                # Repeating the last label starts a new one only after a blank.
                 before = prefix.log_blank if label == prefix.label else total
                 if before == IMPOSSIBLE:
                     continue
@@ -119,7 +120,7 @@ class PrefixSearch:
         return best[: self._beam]
 
     def _labels(self, log_probs_V: NDArray[np.float32]) -> list[int]:
-        """The labels that are tried, blank apart."""
+        """Return the labels to try, without blank."""
         likely = np.flatnonzero(log_probs_V >= log_probs_V.max() - self._token_threshold)
         if self._tokens and len(likely) > self._tokens:
             likely = likely[np.argsort(-log_probs_V[likely], kind="stable")[: self._tokens]]
@@ -127,7 +128,7 @@ class PrefixSearch:
 
 
 class Prefix:
-    """A label sequence, as a node of the tree of those that are kept, with its probability."""
+    """A label sequence with its probability, as a node of the prefix tree."""
 
     def __init__(
         self,
@@ -140,23 +141,23 @@ class Prefix:
         self.parent = parent
         self.label = label
         self.context = context
-        self.added = added  # by the language model
+        self.added = added  # score of the language model
         self.children: dict[int, Prefix] = {}
-        # Log probability of the alignments that end on blank, and of those that end on the label.
+        # Log-probabilities of the alignments that end in blank, and of those that end in the label.
         self.log_blank, self.log_label = log_blank, IMPOSSIBLE
         self.next_blank, self.next_label = IMPOSSIBLE, IMPOSSIBLE
         self.total = log_blank
         self.score = log_blank
 
     def advance(self) -> None:
-        """Take what was gathered in a frame."""
+        """Move to the next frame."""
         self.log_blank, self.log_label = self.next_blank, self.next_label
         self.next_blank, self.next_label = IMPOSSIBLE, IMPOSSIBLE
         self.total = _log_add(self.log_blank, self.log_label)
         self.score = self.total + self.added
 
     def drop(self) -> None:
-        """Leave the beam; what leads to no prefix in the beam leaves the tree."""
+        """Remove the prefix from the beam, and from the tree all nodes without descendants in the beam."""
         self.log_blank, self.log_label, self.total, self.score = (IMPOSSIBLE,) * 4
         prefix = self
         while prefix.parent is not None and not prefix.children and prefix.total == IMPOSSIBLE:
@@ -164,7 +165,7 @@ class Prefix:
             prefix = prefix.parent
 
     def labels(self) -> list[int]:
-        """The labels, first to last."""
+        """Return the labels, first to last."""
         labels = []
         prefix = self
         while prefix.parent is not None:

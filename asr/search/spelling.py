@@ -1,4 +1,4 @@
-"""How words are spelled in labels, for a decoder that can't stay on a word's last label."""
+"""Spellings of words as labels, with a workaround for flashlight, which can't stay on a word's last label."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ Labels = tuple[int, ...]
 
 
 def lexicon_spellings(tokenizer: Tokenizer) -> dict[str, list[Labels]]:
-    """The words of a tokenizer's lexicon with all their pronunciations, as labels."""
+    """Return the words of a tokenizer's lexicon with the labels of all their pronunciations."""
     assert tokenizer.lexicon is not None
     index = {symbol: number for number, symbol in enumerate(tokenizer.symbols)}
     return {
@@ -27,18 +27,18 @@ def lexicon_spellings(tokenizer: Tokenizer) -> dict[str, list[Labels]]:
     }
 
 
-def word_spellings(tokenizer: Tokenizer, words: Iterable[str], of: str) -> dict[str, list[Labels]]:
-    """Words as a tokenizer of characters or pieces writes them; those that it can't write are left out.
+def word_spellings(tokenizer: Tokenizer, words: Iterable[str], source: str) -> dict[str, list[Labels]]:
+    """Return words with their labels; words with characters outside the vocabulary are left out.
 
-    Pieces: the most probable segmentation alone.
+    Pieces give only the most probable segmentation.
 
     Args:
-        tokenizer: of characters or pieces.
-        words: in the order in which the first of those that are spelled alike is preferred.
-        of: where `words` come from, for the messages.
+        tokenizer: tokenizer of characters or pieces.
+        words: words to spell; of those with the same labels, the first is preferred.
+        source: origin of `words`, for messages.
 
     Raises:
-        UserError: not one of the words can be written.
+        UserError: none of the words can be written, or most differ in case.
     """
     spelled: dict[str, list[Labels]] = {}
     left_out = []
@@ -52,15 +52,15 @@ def word_spellings(tokenizer: Tokenizer, words: Iterable[str], of: str) -> dict[
         other_case = sum(bool(_labels(tokenizer, word.swapcase())) for word in left_out)
         if other_case > len(left_out) / 2:
             raise UserError(
-                f"{of}: its words are written in another case than the model's texts: "
+                f"{source}: its words differ in case from the model's training texts: "
                 f"the model's {tokenizer.unit}s can't write {shown}"
             )
     if not spelled:
-        raise UserError(f"{of}: the model's {tokenizer.unit}s can write none of its words ({shown})")
+        raise UserError(f"{source}: the model's {tokenizer.unit}s can write none of its words ({shown})")
     if left_out:
         log.warning(
             "%s: the model's %ss can't write %d of %d words, which won't be recognised: %s",
-            of,
+            source,
             tokenizer.unit,
             len(left_out),
             len(left_out) + len(spelled),
@@ -70,7 +70,7 @@ def word_spellings(tokenizer: Tokenizer, words: Iterable[str], of: str) -> dict[
 
 
 def _labels(tokenizer: Tokenizer, word: str) -> Labels:
-    """A word in labels; none where the tokenizer can't write it."""
+    """Return the labels of a word; empty if the tokenizer can't write it."""
     labels = tokenizer.encode(word)
     return () if tokenizer.oov(word) or UNKNOWN in tokenizer.tokens(labels) else tuple(labels)
 
@@ -78,19 +78,19 @@ def _labels(tokenizer: Tokenizer, word: str) -> Labels:
 def with_held_labels(
     spellings: dict[str, list[Labels]], size: int, homophones: bool
 ) -> Iterator[tuple[str, Labels]]:
-    """Yield the words with the label sequences that the decoder is given.
+    """Yield each word with the label sequences to insert into the decoder's trie.
 
-    flashlight completes a word on the first frame of its last label, and then stays between words on the
-    silence label: where the last label lasts for a second frame, the word would be lost to a longer one
-    (K AE T with two frames of T became K AE T S). Every spelling is therefore also given with its last
-    label held: on a label of its own, `T+`, on which a hypothesis may stay before the last frame of T.
-    A word of one label gets the label itself twice, because a held label after the same label of the word
-    before wouldn't need the blank between them that CTC asks for.
+    flashlight completes a word in the first frame of its last label and allows only the silence label after
+    it. If the last label lasts longer, a longer word would win (K AE T with two frames of T became K AE T S).
+    Each spelling is therefore added a second time with a held label before the last one: `T+`, on which a
+    hypothesis may stay until the last frame of T. A word with a single label gets the label twice instead:
+    after a word that ends in the same label, a held label would skip the blank that CTC requires between
+    them.
 
     Args:
         spellings: words and their spellings.
-        size: labels without the held ones.
-        homophones: whether to yield every word of a spelling, or the first alone.
+        size: number of labels without the held ones.
+        homophones: whether to yield every word with a spelling, or only the first.
     """
     first_word: dict[Labels, str] = {}
     for word, spelled in spellings.items():
@@ -108,21 +108,20 @@ def with_held_labels(
 
 
 def held(label: int, size: int) -> int:
-    """The label on which a word waits for its last label to end."""
+    """Return the held label of a label, for the frames before its last one."""
     return label - 1 + size
 
 
 def unheld(label: int, size: int) -> int:
-    """The label itself, of a held one or not."""
+    """Map a held label to its label, and any other label to itself."""
     return label if label < size else label + 1 - size
 
 
 def held_log_probs(log_probs_TV: Tensor) -> Tensor:
     """Append a held label for every label but blank: [T, V] → [T, 2V - 1].
 
-    A label may be held in a frame where it is more probable than blank in the next one. Without this
-    condition a held label, a blank and the label again would pass for one label, and the word that begins
-    with the second would lose it.
+    A label may be held only if it is more probable than blank in the next frame. Otherwise a held label, a
+    blank and the label again would count as one label, and a word that starts with the second would lose it.
     """
     labels = log_probs_TV[:, BLANK + 1 :]
     goes_on = torch.zeros_like(labels, dtype=torch.bool)

@@ -9,13 +9,13 @@ from asr.search.path import TokenPath
 
 
 def align_labels(log_probs_TV: Tensor, ids: list[int], score: float | None = None) -> TokenPath:
-    """Return labels with the frames of their most probable alignment.
+    """Return labels with the frames of their Viterbi alignment.
 
     Args:
         log_probs_TV: [T, V] log-probabilities of one utterance, on the CPU; T is at least the number of
-            labels and of the blanks that equal neighbours need between them.
+            labels plus the number of blanks required between equal neighbours.
         ids: labels without blanks.
-        score: of the sequence.
+        score: score of the sequence.
     """
     if not ids:
         return TokenPath([], [], [], score=score)

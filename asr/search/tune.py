@@ -1,4 +1,4 @@
-"""A small search for the weights of a decoder on a development split, recorded for later decodings."""
+"""Tuning of a decoder's weights on a development split, recorded for later decoding."""
 
 import dataclasses
 import json
@@ -14,23 +14,23 @@ from asr.errors import UserError
 from asr.search.decoder import WEIGHTED, BeamConfig, Weights
 
 FILE = "tuned.json"
-STEPS = (1.0, 0.5, 0.25)  # of the language model's weight and of the word score
-SMALLER = (3, 10)  # divisors of the beam size that are tried at the end
+STEPS = (1.0, 0.5, 0.25)  # step sizes for the language model weight and the word score
+SMALLER = (3, 10)  # divisors of the beam size, tried at the end
 NO_MODEL = "none"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The errors that some weights make."""
+    """The word errors with some weights."""
 
     weights: Weights
     errors: int
-    length: int  # words of the reference
-    cpu_s: float  # of the search
+    length: int  # number of reference words
+    cpu_s: float  # CPU time of the search
 
     @property
     def rate(self) -> float:
-        """The word error rate, a fraction."""
+        """Word error rate as a fraction."""
         return self.errors / self.length
 
     def as_dict(self) -> dict[str, Any]:
@@ -44,17 +44,17 @@ class Trial:
 
 
 def tune(evaluate: Callable[[Weights], Trial], start: Weights, with_lm: bool) -> tuple[Trial, list[Trial]]:
-    """Go downhill along each axis, in smaller steps where no neighbour is better; then try smaller beams.
+    """Minimise the errors by coordinate descent with decreasing steps, then try smaller beams.
 
-    A smaller beam is taken where it makes no more errors.
+    A smaller beam is kept if it makes no more errors.
 
     Args:
-        evaluate: decodes with some weights and counts the errors.
-        start: where to begin; its beam size is used for the weights.
-        with_lm: whether there is a language model's weight to find.
+        evaluate: function that decodes with given weights and counts the errors.
+        start: initial weights; their beam size is used throughout the descent.
+        with_lm: whether to tune the language model weight.
 
     Returns:
-        The best trial, and all in the order they were made.
+        The best trial, and all trials in order.
     """
     trials = {start: evaluate(start)}
     best = trials[start]
@@ -85,7 +85,7 @@ def _neighbours(weights: Weights, step: float, with_lm: bool) -> list[Weights]:
 
 
 def word_errors(references: list[str], texts: list[str]) -> tuple[int, int]:
-    """Return the edits between words, without regard to case, and the number of reference words."""
+    """Return the number of word errors, ignoring case, and the number of reference words."""
     pairs = [
         (reference.casefold().split(), text.casefold().split())
         for reference, text in zip(references, texts, strict=True)
@@ -96,7 +96,7 @@ def word_errors(references: list[str], texts: list[str]) -> tuple[int, int]:
 def record(
     run: Path, decoder: str, beam: BeamConfig, best: Trial, trials: list[Trial], about: dict[str, Any]
 ) -> Path:
-    """Write what was found into `<run>/decode/tuned.json`, in place of an earlier search for the same."""
+    """Write the result to `<run>/decode/tuned.json`, replacing the one for the same decoder and model."""
     path = run / "decode" / FILE
     records = _read(path)
     records[_key(decoder, beam)] = {
@@ -112,10 +112,10 @@ def record(
 
 
 def tuned(run: Path, decoder: str, beam: BeamConfig) -> tuple[BeamConfig, str | None]:
-    """Fill in what the options leave open with what was found for this decoder and language model.
+    """Fill in unset options with the weights recorded for this decoder and language model.
 
     Returns:
-        The options, and where the values come from; None where nothing was found.
+        The options, and the source of the weights; None if none were used.
     """
     path = run / "decode" / FILE
     if not path.is_file() or decoder not in WEIGHTED:
@@ -124,12 +124,12 @@ def tuned(run: Path, decoder: str, beam: BeamConfig) -> tuple[BeamConfig, str | 
     if found is None:
         return beam, None
     names = ("lm_weight", "word_score", "size")
-    open_ones = {name: found[name] for name in names if getattr(beam, name) is None}
-    return replace(beam, **open_ones), f"{path}: {_key(decoder, beam)}" if open_ones else None
+    unset = {name: found[name] for name in names if getattr(beam, name) is None}
+    return replace(beam, **unset), f"{path}: {_key(decoder, beam)}" if unset else None
 
 
 def _key(decoder: str, beam: BeamConfig) -> str:
-    """What weights belong to: the decoder and the content of the language model."""
+    """Return the key of a record: the decoder and the hash of the language model."""
     if beam.lm and not Path(beam.lm).is_file():
         raise UserError(f"{beam.lm}: expected an ARPA or KenLM file, found none")
     return f"{decoder} lm={file_digest(Path(beam.lm)) if beam.lm else NO_MODEL}"
@@ -145,5 +145,5 @@ def _read(path: Path) -> dict[str, Any]:
         return dict(records)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
-            f"{path}: expected what tune= wrote, found {error!r}; delete it and tune again"
+            f"{path}: expected weights recorded by tune=, found {error!r}; delete it and tune again"
         ) from None

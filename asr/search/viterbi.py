@@ -1,8 +1,8 @@
-"""The most probable CTC path of known labels, in memory that an hour fits into.
+"""Viterbi alignment with CTC in little memory, for hour-long recordings.
 
-The table of a Viterbi search has a cell for each frame and state: 6.5 GB for an hour of speech. Here a row is
-kept every BLOCK_FRAMES frames; then, from the last block to the first, each is searched once more, near the
-path alone, for its choices.
+The backtracking table of a Viterbi search has a cell per frame and state: 6.5 GB for an hour of speech. Here,
+only one row per BLOCK_FRAMES frames is stored. Backtracking recomputes the blocks from last to first,
+restricted to the states near the path.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ BLOCK_FRAMES = 1024
 
 
 def best_path(log_probs_TV: Tensor, ids: Sequence[int], blank: int = BLANK) -> tuple[Tensor, float]:
-    """Find the best path that spells `ids`.
+    """Return the Viterbi path of a label sequence.
 
-    The states are those of Graves et al. 2006, section 4.1: blank, label 1, blank, …, label U, blank. Time
-    grows with T·U, memory with T·V + U·T / BLOCK_FRAMES. Sums are in double precision.
+    The states are those of Graves et al. 2006, section 4.1: blank, label 1, blank, …, label U, blank. Time is
+    O(T·U), memory O(T·V + U·T / BLOCK_FRAMES). Sums are in double precision.
 
     Args:
         log_probs_TV: [T, V] log-probabilities on the CPU, T ≥ `frames_needed(ids)`.
-        ids: U labels, no blanks; at least one.
+        ids: U labels without blanks; at least one.
         blank: index of the blank.
 
     Returns:
-        [T] label of each frame, blanks among them, and the log-probability of them all: −∞ where nothing
-        spells `ids`.
+        [T] label of each frame, including blanks, and the log-probability of the path; −∞ if the labels have
+        probability zero.
 
     Example:
         >>> probs = torch.tensor([[0.1, 0.9], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]])
@@ -39,17 +39,17 @@ def best_path(log_probs_TV: Tensor, ids: Sequence[int], blank: int = BLANK) -> t
     T, S = len(log_probs_TV), 2 * len(ids) + 1
     label_S = torch.full((S,), blank)
     label_S[1::2] = torch.tensor(ids)
-    # From a label to the next one without a blank, where they differ.
+    # Transitions from a label to the next without a blank, allowed if the two differ.
     skip_S = torch.full((S,), -torch.inf, dtype=torch.double)
     skip_S[3::2][label_S[3::2] != label_S[1:-2:2]] = 0.0
 
     before_S = torch.full((S,), -torch.inf, dtype=torch.double)
-    before_S[0] = 0.0  # as if a blank had gone before
+    before_S[0] = 0.0  # as if preceded by a blank
     kept = []
     for start in range(0, T, BLOCK_FRAMES):
         kept.append(before_S)
         for t, emitted_V in enumerate(log_probs_TV[start : start + BLOCK_FRAMES].double(), start=start):
-            # Other states can't be reached yet, or can't reach the end.
+            # States outside can't be reached yet or can't reach the end any more.
             low, high = max(0, S - 2 * (T - t)), min(S, 2 * (t + 1))
             stay, step, skip = _choices(before_S, skip_S, low, high)
             best = torch.maximum(torch.maximum(stay, step), skip)
@@ -67,7 +67,7 @@ def best_path(log_probs_TV: Tensor, ids: Sequence[int], blank: int = BLANK) -> t
 
 
 def _trace(log_probs_TV: Tensor, before_S: Tensor, last: int, label_S: Tensor, skip_S: Tensor) -> list[int]:
-    """Return the states of a block of frames that ends in state `last`, and first the one before it."""
+    """Return the states of a block that ends in state `last`, preceded by the state before the block."""
     low = max(0, last - 2 * len(log_probs_TV))
     before, label, skips = (x[low : last + 1] for x in (before_S, label_S, skip_S))
     back = torch.empty(len(log_probs_TV), len(before), dtype=torch.uint8)
@@ -81,6 +81,6 @@ def _trace(log_probs_TV: Tensor, before_S: Tensor, last: int, label_S: Tensor, s
 
 
 def _choices(before_S: Tensor, skip_S: Tensor, low: int, high: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the log-probabilities of `low` … `high` − 1 when staying, and when 1 or 2 states go by."""
+    """Return the log-probabilities of states `low` … `high` − 1 after staying, or after 1 or 2 steps."""
     x = torch.nn.functional.pad(before_S[max(0, low - 2) : high], (max(0, 2 - low), 0), value=-torch.inf)
     return x[2:], x[1:-1], x[:-2] + skip_S[low:high]

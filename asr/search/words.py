@@ -1,4 +1,4 @@
-"""From recognised phones to words: the word sequence of the lexicon with the fewest phone edits."""
+"""Lexicon search: the word sequence with the fewest phone edits from the recognised phones."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,8 @@ import numpy as np
 from asr.search.path import Word
 from asr.text.lexicon import Lexicon
 
-# A cost and the position where the current word began share one integer, so that one minimum moves both:
-# costs in thousandths of an edit above, the position below.
+# A cost and the start position of the current word share one integer, so that one minimum selects both: the
+# cost in thousandths of an edit in the upper bits, the position in the lower bits.
 POSITION_BITS = 24
 START_MASK = (1 << POSITION_BITS) - 1
 EDIT = 1000 << POSITION_BITS
@@ -16,12 +16,12 @@ UNREACHED = np.int64(1) << 62
 
 
 class WordSearch:
-    """Segments phone strings into words of a lexicon.
+    """Segments phone sequences into words of a lexicon.
 
-    The cost of a segmentation is the number of phones substituted, inserted and deleted between the
-    recognised phones and the words' pronunciations (any of them), plus a penalty per word. Phones may
-    also remain outside every word, at the price of an insertion each. Of homophones the first in the
-    lexicon is taken; of segmentations of equal cost the one with the longest last word.
+    The cost of a segmentation is the number of phone substitutions, insertions and deletions relative to the
+    words' closest pronunciations, plus a penalty per word. Phones outside all words cost one insertion
+    each. Of homophones, the first in the lexicon is chosen; of segmentations with equal cost, the one with
+    the longest last word.
 
     Example:
         >>> lexicon = Lexicon({"GO": [("G", "OW")], "ON": [("AA", "N"), ("AO", "N")]})
@@ -33,8 +33,8 @@ class WordSearch:
         """Build the trie of all pronunciations.
 
         Args:
-            lexicon: at least one word.
-            word_penalty: cost of a word in edits; 0 … 1, a small one breaks ties in favour of fewer words.
+            lexicon: lexicon with at least one word.
+            word_penalty: cost per word in edits, 0 … 1; a small penalty breaks ties in favour of fewer words.
         """
         self._phone_ids = {phone: index for index, phone in enumerate(lexicon.phones)}
         self._penalty = round(word_penalty * 1000) << POSITION_BITS
@@ -75,11 +75,11 @@ class WordSearch:
         self._phones = np.array(phones_of)
 
     def __call__(self, phones: Sequence[str]) -> list[Word]:
-        """Return the words of least cost and the phones that each covers.
+        """Return the words with the least cost and the phones that each covers.
 
         Args:
-            phones: recognised phones, one utterance; phones outside the lexicon (NSN, SPN) belong to no
-                word and are passed over without cost.
+            phones: recognised phones of one utterance; those outside the lexicon (NSN, SPN) are skipped at
+                no cost.
 
         Returns:
             Words in order, with `start` and `end` positions in `phones`.
@@ -110,27 +110,27 @@ class WordSearch:
         """Viterbi search over (phones read, trie node).
 
         Returns:
-            For each number of phones read, 0 … U, the best way to be between words: its cost (in the
-            upper bits), the word that ends there (-1: none, the phone is outside) and where it began.
+            For each number of phones read, 0 … U, the best segmentation: its cost (in the upper bits), the
+            word that ends there (-1: the last phone is outside all words) and the word's start.
         """
         boundaries = [(0, -1, 0)]
-        # best[node]: least cost of being in the node with its phones accounted for, and the word's start.
+        # best[node]: least cost of reaching the node, and the start of its word.
         best = self._from_root.copy()
         best[0] = UNREACHED
         root = np.int64(0)
         moved = np.empty_like(best)
         for position, phone in enumerate(ids, start=1):
-            # Read the phone on the way from a parent into a child, or insert it within a node.
+            # Match or substitute the phone on an edge of the trie, or insert it at a node.
             best[0] = root
             np.take(best, self._parents, out=moved, mode="clip")
             moved += (self._phones != phone) * np.int64(EDIT)
             best += EDIT
             np.minimum(best, moved, out=best)
             best[0] = UNREACHED
-            # Phones of a word that weren't recognised: level by level away from the root.
+            # Delete phones of a word, level by level from the root.
             for level in self._levels[1:]:
                 np.minimum(best[level], best[self._parents[level]] + EDIT, out=best[level])
-            # Between words.
+            # End a word here, or leave the phone outside all words.
             ends = best[self._ends]
             end = int(ends.argmin())
             cost = (int(ends[end]) >> POSITION_BITS << POSITION_BITS) + self._penalty
@@ -139,7 +139,7 @@ class WordSearch:
                 boundaries.append((cost, end, int(ends[end]) & START_MASK))
             else:
                 boundaries.append((outside, -1, position))
-            # A new word may begin here, and begin with phones that weren't recognised.
+            # Start a new word here, possibly with deleted phones.
             root = np.int64(boundaries[-1][0] + position)
             np.minimum(best, self._from_root + root, out=best)
         return boundaries

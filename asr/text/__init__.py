@@ -1,1 +1,1 @@
-"""Lexicon and tokenizers."""
+"""Lexicons and tokenizers."""

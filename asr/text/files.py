@@ -1,18 +1,20 @@
-"""Text of a corpus, read as UTF-8 or refused with file and line."""
+"""Text files: reading with errors that name file and line, and atomic writing."""
 
 import gzip
+import os
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from asr.errors import UserError
 
 
 def read_text(path: str | Path, encoding: str = "utf-8") -> str:
-    """Return a text file's content, line ends as `\\n`; `.gz` is unpacked.
+    """Return the content of a text file with `\\n` line endings; `.gz` files are decompressed.
 
     Raises:
-        UserError: the file is missing, not readable, a broken gzip file, or holds bytes that are not
-            text in `encoding` (named with their line).
+        UserError: the file is missing, unreadable, corrupt gzip, or not valid text in `encoding` (the line
+            is named).
     """
     path = Path(path)
     try:
@@ -35,6 +37,16 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
 
 
 def read_lines(path: str | Path, encoding: str = "utf-8") -> list[tuple[int, str]]:
-    """Return (line number from 1, line) of every line that is not blank; errors as in `read_text`."""
+    """Return (line number from 1, line) for every line that is not blank; errors as in `read_text`."""
     lines = enumerate(read_text(path, encoding).split("\n"), start=1)
     return [(number, line) for number, line in lines if line.strip()]
+
+
+def write_lines(path: str | Path, lines: Iterable[str]) -> None:
+    """Write lines as UTF-8 text; the file appears under its name only once it is complete."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with open(partial, "w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+    os.replace(partial, path)

@@ -1,4 +1,4 @@
-"""Pronunciations of words that no dictionary has: the grapheme-to-phoneme model `g2p_en`, if installed."""
+"""Pronunciations of out-of-dictionary words, from the grapheme-to-phoneme model `g2p_en` if installed."""
 
 import re
 from collections.abc import Callable
@@ -8,9 +8,10 @@ from asr.text.lexicon import Phones
 
 
 def installed_model() -> Callable[[str], Phones] | None:
-    """Return what pronounces a word in CMUdict's 39 phones, without stress; None where there is no model.
+    """Return a function from a word to its phones (CMUdict's 39, without stress), or None if not installed.
 
-    Letters alone are read: marks as in `A:ND*` are passed over. A word without letters has no phones.
+    Only letters and apostrophes are read, so `A:ND*` is pronounced as `AND`. A word without letters has no
+    phones.
     """
     try:
         from g2p_en import G2p

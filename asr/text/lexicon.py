@@ -1,4 +1,4 @@
-"""The pronunciation lexicon: words and how they are said, from and to a text file."""
+"""Pronunciation lexicons, read from and written to text files."""
 
 import hashlib
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from asr.errors import UserError
+from asr.text.files import read_lines, write_lines
 
 Phones = tuple[str, ...]
 
@@ -15,7 +16,7 @@ Phones = tuple[str, ...]
 class Lexicon:
     """Pronunciations of each word; the first one is the training target.
 
-    On disk: UTF-8 text, one `word PH PH PH` per line; a repeated word is a further pronunciation.
+    Files are UTF-8 text with one `word PH PH PH` per line; a repeated word adds a pronunciation.
 
     >>> lexicon = Lexicon({"the": [("DH", "AH"), ("DH", "IY")]})
     >>> lexicon.first("the"), "a" in lexicon, lexicon.phones
@@ -26,25 +27,22 @@ class Lexicon:
 
     @classmethod
     def load(cls, path: str | Path) -> "Lexicon":
-        """Read a lexicon file; raise `UserError` naming file and line where it can't be one."""
-        path = Path(path)
+        """Read a lexicon file; raise a `UserError` that names file and line if it is malformed."""
         pronunciations: dict[str, list[Phones]] = {}
-        for number, line in enumerate(_lines(path), start=1):
-            fields = line.split()
-            if not fields:
-                continue
-            word, phones = fields[0], tuple(fields[1:])
+        for number, line in read_lines(path):
+            word, *said = line.split()
+            phones = tuple(said)
             if not phones:
                 raise UserError(f"{path}:{number}: expected `word PH PH …`, found {word!r} without phones")
             known = pronunciations.setdefault(word, [])
             if phones not in known:
                 known.append(phones)
         if not pronunciations:
-            raise UserError(f"{path}: expected a lexicon of `word PH PH …` lines, found no word")
+            raise UserError(f"{path}: expected a lexicon of `word PH PH …` lines, found no words")
         return cls(pronunciations)
 
     def merged(self, other: "Lexicon") -> "Lexicon":
-        """Return a lexicon with the words of both; where both know a word, this one's come first."""
+        """Return the union of both lexicons; for a shared word, this one's pronunciations come first."""
         pronunciations = {word: list(said) for word, said in self.pronunciations.items()}
         for word, said in other.pronunciations.items():
             known = pronunciations.setdefault(word, [])
@@ -52,27 +50,22 @@ class Lexicon:
         return Lexicon(pronunciations)
 
     def save(self, path: str | Path) -> None:
-        """Write the canonical form: words sorted, each word's pronunciations in their order."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(self._canonical(), encoding="utf-8")
-        partial.replace(path)
+        """Write the canonical form: words sorted, the pronunciations of each word in their given order."""
+        write_lines(path, self._canonical_lines())
 
     @cached_property
     def phones(self) -> list[str]:
-        """The distinct phones of all pronunciations, sorted."""
+        """All distinct phones, sorted."""
         return sorted({phone for said in self.pronunciations.values() for phones in said for phone in phones})
 
     @cached_property
     def digest(self) -> str:
-        """First 12 hex digits of the SHA-256 of the canonical form; error rates of different digests
-        do not compare.
-        """
-        return hashlib.sha256(self._canonical().encode()).hexdigest()[:12]
+        """First 12 hex digits of the canonical form's SHA-256; PERs are comparable only if it is the same."""
+        canonical = "".join(f"{line}\n" for line in self._canonical_lines())
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     def first(self, word: str) -> Phones:
-        """The pronunciation used as a training target; `KeyError` for a word outside."""
+        """Return the pronunciation used as training target; raise `KeyError` for an unknown word."""
         return self.pronunciations[word][0]
 
     def __contains__(self, word: object) -> bool:
@@ -84,32 +77,21 @@ class Lexicon:
     def __iter__(self) -> Iterator[str]:
         return iter(self.pronunciations)
 
-    def _canonical(self) -> str:
-        return "".join(
-            f"{word} {' '.join(phones)}\n"
+    def _canonical_lines(self) -> list[str]:
+        return [
+            f"{word} {' '.join(phones)}"
             for word in sorted(self.pronunciations)
             for phones in self.pronunciations[word]
-        )
+        ]
 
 
 def read_words(path: str | Path) -> list[str]:
-    """Return the first word of every line, each once: the words of a lexicon, or of a plain list.
+    """Return the distinct first words of all lines: the words of a lexicon or of a word list.
 
     Raises:
-        UserError: the file is missing, is no UTF-8 text, or has no word.
+        UserError: the file is missing, not UTF-8 text, or has no words.
     """
-    words = list(dict.fromkeys(line.split()[0] for line in _lines(Path(path)) if line.strip()))
+    words = list(dict.fromkeys(line.split()[0] for _, line in read_lines(path)))
     if not words:
-        raise UserError(f"{path}: expected a lexicon or a list of words, found no word")
+        raise UserError(f"{path}: expected a lexicon or a word list, found no words")
     return words
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise UserError(f"{path}: expected a lexicon, found no such file") from None
-    except OSError as error:
-        raise UserError(f"{path}: the lexicon can't be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: expected UTF-8 text, found other bytes at byte {error.start}") from None

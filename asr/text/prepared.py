@@ -1,7 +1,7 @@
-"""Vocabularies beside the manifests: made once by `asr prepare`, taken by every training that they fit.
+"""Prepared tokenizers: built once by `asr prepare` and reused by every training run that they fit.
 
-`tokenizers/<name>.json` says of a tokenizer what it was learnt from, and lists its symbols in their order;
-sentence pieces have their model in `<name>.model`, as the programs of sentencepiece read it.
+`tokenizers/<name>.json` beside the manifests holds a tokenizer's symbols in order and a hash of the data it
+was built from. `<name>.model` is the model of a sentencepiece tokenizer, in sentencepiece's own format.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ FOLDER = "tokenizers"
 
 
 def tokenizer_name(kind: str, pieces: int) -> str:
-    """Return what a tokenizer's files are called.
+    """Return the base name of a tokenizer's files.
 
     >>> tokenizer_name("phone", 500), tokenizer_name("sentencepiece", 500)
     ('phone', 'sentencepiece-500')
@@ -37,10 +37,10 @@ def tokenizer_name(kind: str, pieces: int) -> str:
 
 
 def parse_name(name: str) -> tuple[str, int]:
-    """Return kind and number of pieces (0 but for sentencepiece) of a tokenizer's name.
+    """Return the kind and number of pieces of a tokenizer's name; the number is 0 for other kinds.
 
     Raises:
-        UserError: there is no such kind, or sentencepiece without a number.
+        UserError: the kind is unknown, or sentencepiece has no number.
     """
     kind, _, pieces = name.partition("-")
     if kind not in KINDS:
@@ -54,7 +54,7 @@ def parse_name(name: str) -> tuple[str, int]:
 
 
 def source_digest(kind: str, texts: Iterable[str], lexicon: Lexicon | None) -> str:
-    """Return the hash of what a tokenizer is made from: the lexicon for phones, else the texts in order."""
+    """Return a hash of the data that a tokenizer is built from: the lexicon for phones, else the texts."""
     if kind == "phone":
         return lexicon.digest if lexicon else ""
     digest = hashlib.sha256()
@@ -66,7 +66,7 @@ def source_digest(kind: str, texts: Iterable[str], lexicon: Lexicon | None) -> s
 def tokenizer_files(
     name: str, tokenizer: Tokenizer, texts: Iterable[str], lexicon: Lexicon | None
 ) -> dict[str, bytes]:
-    """Return the content of a tokenizer's files by their names below the prepared folder."""
+    """Return the contents of a tokenizer's files by their path in the prepared folder."""
     description = {
         "source": source_digest(parse_name(name)[0], texts, lexicon),
         "digest": tokenizer.digest,
@@ -82,14 +82,14 @@ def tokenizer_files(
 def find_prepared(
     folder: Path, kind: str, pieces: int, texts: Sequence[str], lexicon: Lexicon | None
 ) -> Tokenizer | None:
-    """Return the tokenizer of a prepared folder if it is what `build_tokenizer` would make; else None.
+    """Return the tokenizer in a prepared folder if it equals what `build_tokenizer` would return, else None.
 
     Args:
-        folder: of the manifests.
-        kind: see `build_tokenizer`.
-        pieces: of sentencepiece.
-        texts: the training transcripts.
-        lexicon: that of the training.
+        folder: folder of the manifests.
+        kind: kind of tokenizer, as in `build_tokenizer`.
+        pieces: number of sentence pieces.
+        texts: training transcripts.
+        lexicon: training lexicon.
     """
     path = folder / FOLDER / f"{tokenizer_name(kind, pieces)}.json"
     if not path.exists():
@@ -103,7 +103,7 @@ def find_prepared(
             return tokenizer
     except (OSError, ValueError, KeyError, TypeError, RuntimeError):
         pass
-    log.warning("%s: not as `asr prepare` wrote it, so the vocabulary is made anew", path)
+    log.warning("%s: changed since `asr prepare` wrote it, so the tokenizer is rebuilt", path)
     return None
 
 
@@ -114,7 +114,7 @@ def obtain_tokenizer(
     pieces: int = 500,
     folders: Iterable[Path] = (),
 ) -> Tokenizer:
-    """Return the fitting tokenizer of one of the prepared folders, or make it: `build_tokenizer`."""
+    """Return the matching tokenizer from one of the prepared folders, or build it."""
     for folder in folders:
         if (tokenizer := find_prepared(folder, kind, pieces, texts, lexicon)) is not None:
             log.info("vocabulary: %s", folder / FOLDER / f"{tokenizer_name(kind, pieces)}.json")

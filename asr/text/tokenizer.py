@@ -1,7 +1,7 @@
-"""From transcripts to CTC labels and back: phones of a lexicon, characters, or sentence pieces.
+"""Tokenizers between transcripts and CTC labels: phones of a lexicon, characters, or sentence pieces.
 
-Index 0 is the CTC blank in every vocabulary. A tokenizer travels inside the checkpoint as plain data:
-`tokenizer_from_state(tokenizer.state())` is the same tokenizer.
+Index 0 is the CTC blank in every vocabulary. Checkpoints store a tokenizer as plain data:
+`tokenizer_from_state(tokenizer.state())` restores it.
 """
 
 import hashlib
@@ -16,19 +16,19 @@ from asr.text.lexicon import Lexicon
 
 BLANK = "<blank>"
 NOISE_WORD = "<NOISE>"
-# Noises as corpora write them: with a lexicon they have phones, characters and pieces leave them out.
+# Noises as written in corpora. A lexicon gives them phones; character and piece tokenizers skip them.
 NOISE_WORDS = frozenset({NOISE_WORD, "[noise]", "[vocalized-noise]", "[laughter]"})
-SPOKEN_NOISE = "SPN"  # what a word outside the lexicon becomes
-NON_SPEECH_NOISE = "NSN"  # what <NOISE> becomes
+SPOKEN_NOISE = "SPN"  # phone for a word outside the lexicon
+NON_SPEECH_NOISE = "NSN"  # phone for <NOISE>
 UNKNOWN = "<unk>"
-WORD_GAP = "|"  # the space between words, in a vocabulary of characters
+WORD_GAP = "|"  # space between words in a character vocabulary
 Unit = Literal["phone", "character", "piece"]
 
 KINDS = ["phone", "character", "sentencepiece"]
 
 
 class Tokenizer(ABC):
-    """A vocabulary with blank at index 0 and the two ways through it."""
+    """A vocabulary with blank at index 0, and the conversion between text and labels."""
 
     unit: Unit
     symbols: list[str]
@@ -39,33 +39,33 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Labels of a transcript, without blanks."""
+        """Return the labels of a transcript, without blanks."""
 
     @abstractmethod
     def oov(self, text: str) -> list[str]:
-        """What the vocabulary can't express: words (phones, pieces) or characters."""
+        """Return the words (for phones and pieces) or characters that the vocabulary can't represent."""
 
     @abstractmethod
     def text(self, ids: Sequence[int]) -> str | None:
-        """Words of a label sequence; None for phones, where words need a search through the lexicon."""
+        """Return the text of a label sequence; None for phones, which need a lexicon search."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Plain data from which `tokenizer_from_state` makes the same tokenizer."""
+        """Return plain data from which `tokenizer_from_state` restores the tokenizer."""
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Names of the labels."""
+        """Return the symbols of the labels."""
         return [self.symbols[index] for index in ids]
 
     @property
     def digest(self) -> str:
-        """12 hex digits that two tokenizers share only when they are the same."""
+        """Hash of the state, 12 hex digits."""
         canonical = json.dumps(self.state(), sort_keys=True, default=bytes.hex)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 class PhoneTokenizer(Tokenizer):
-    """First pronunciation of every word, no silence; SPN for a word outside the lexicon, NSN for `<NOISE>`.
+    """Phones of each word's first pronunciation; SPN for words outside the lexicon, NSN for `<NOISE>`.
 
     >>> tokenizer = PhoneTokenizer(Lexicon({"go": [("G", "OW")]}))
     >>> tokenizer.tokens(tokenizer.encode("go <NOISE> gnu")), tokenizer.oov("go gnu")
@@ -86,11 +86,11 @@ class PhoneTokenizer(Tokenizer):
         return [self._index[phone] for word in text.split() for phone in self._phones(word)]
 
     def oov(self, text: str) -> list[str]:
-        """Words that `encode` turns into SPN."""
+        """Return the words that `encode` maps to SPN."""
         return [word for word in text.split() if word != NOISE_WORD and word not in self.lexicon]
 
     def text(self, ids: Sequence[int]) -> None:
-        """Always None."""
+        """Return None: words need a lexicon search."""
         return
 
     def state(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class PhoneTokenizer(Tokenizer):
 
 
 class CharacterTokenizer(Tokenizer):
-    """Characters, `|` between words, `<unk>` for a character not seen in training; noises are left out.
+    """Characters, with `|` between words and `<unk>` for unseen characters; noises are skipped.
 
     >>> tokenizer = CharacterTokenizer.train(["go on"])
     >>> tokenizer.tokens(tokenizer.encode("no go")), tokenizer.text(tokenizer.encode("no  <NOISE> go"))
@@ -122,7 +122,7 @@ class CharacterTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str]) -> "CharacterTokenizer":
-        """Collect the characters of the transcripts."""
+        """Build a vocabulary of all characters in the transcripts."""
         return cls(sorted({character for text in texts for character in _speech(text)} - {" ", WORD_GAP}))
 
     def encode(self, text: str) -> list[int]:
@@ -134,13 +134,13 @@ class CharacterTokenizer(Tokenizer):
         ]
 
     def oov(self, text: str) -> list[str]:
-        """Characters that `encode` turns into `<unk>`."""
+        """Return the characters that `encode` maps to `<unk>`."""
         return [
             character for character in _speech(text) if character != " " and self._known(character, 0) == 0
         ]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Words; `⁇` stands for an unknown character."""
+        """Return the text, with `⁇` for unknown characters."""
         written = {WORD_GAP: " ", UNKNOWN: "⁇", BLANK: ""}
         characters = "".join(written.get(symbol, symbol) for symbol in self.tokens(ids))
         return " ".join(characters.split())
@@ -150,15 +150,15 @@ class CharacterTokenizer(Tokenizer):
         return {"kind": "character", "characters": self.symbols[3:]}
 
     def _known(self, character: str, otherwise: int) -> int:
-        # A written "|" is an unknown character, not a gap between words.
+        # A literal "|" in a transcript is an unknown character, not a word gap.
         return otherwise if character == WORD_GAP else self._index.get(character, otherwise)
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Unigram pieces (Kudo 2018), trained in memory; the model's bytes are the state.
+    """Unigram sentence pieces (Kudo 2018), trained in memory.
 
     Attributes:
-        model: what sentencepiece writes into a `.model` file.
+        model: contents of the sentencepiece `.model` file.
     """
 
     unit: Unit = "piece"
@@ -173,7 +173,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @classmethod
     def train(cls, texts: Iterable[str], pieces: int) -> "SentencePieceTokenizer":
-        """Learn `pieces` pieces (`<unk>` among them); equal texts in equal order give equal models."""
+        """Train a model with `pieces` pieces, including `<unk>`; deterministic for given texts and order."""
         import sentencepiece
 
         model = io.BytesIO()
@@ -201,12 +201,12 @@ class SentencePieceTokenizer(Tokenizer):
         return [index + 1 for index in self._processor.encode(_speech(text))]
 
     def oov(self, text: str) -> list[str]:
-        """Words with a character that no piece covers."""
+        """Return the words with a character that no piece covers."""
         unknown = self._processor.unk_id()
         return [word for word in _speech(text).split() if unknown in self._processor.encode(word)]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Words; `⁇` stands for an unknown piece."""
+        """Return the text, with `⁇` for unknown pieces."""
         return " ".join(self._processor.decode([index - 1 for index in ids if index > 0]).split())
 
     def state(self) -> dict[str, Any]:
@@ -217,9 +217,16 @@ class SentencePieceTokenizer(Tokenizer):
 def build_tokenizer(
     kind: str, texts: Iterable[str], lexicon: Lexicon | None = None, pieces: int = 500
 ) -> Tokenizer:
-    """Make a tokenizer from the training transcripts.
+    """Build a tokenizer from the training transcripts.
 
-    `kind`: `phone` (needs the lexicon), `character`, or `sentencepiece` (of `pieces` pieces).
+    Args:
+        kind: `phone`, `character` or `sentencepiece`.
+        texts: training transcripts.
+        lexicon: pronunciation lexicon; required for phones.
+        pieces: number of sentence pieces, including `<unk>`.
+
+    Raises:
+        UserError: the kind is unknown, phones have no lexicon, or there are too many pieces for the texts.
     """
     match kind:
         case "phone":
@@ -232,11 +239,11 @@ def build_tokenizer(
             return CharacterTokenizer.train(texts)
         case "sentencepiece":
             return SentencePieceTokenizer.train(texts, pieces)
-    raise UserError(f"there is no tokenizer {kind!r}{did_you_mean(kind, KINDS)}")
+    raise UserError(f"unknown tokenizer {kind!r}{did_you_mean(kind, KINDS)}")
 
 
 def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
-    """Make the tokenizer that a checkpoint carries."""
+    """Restore the tokenizer stored in a checkpoint."""
     match state:
         case {"kind": "phone", "pronunciations": dict(pronunciations)}:
             return PhoneTokenizer(
@@ -250,5 +257,5 @@ def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
 
 
 def _speech(text: str) -> str:
-    """The words apart from noises, one space between them."""
+    """Return the text without noises, with single spaces."""
     return " ".join(word for word in text.split() if word not in NOISE_WORDS)

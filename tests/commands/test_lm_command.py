@@ -69,7 +69,7 @@ def test_scoring_reports_perplexity_and_unknown_words(
         (["lm", "train", "text={here}/bytes.txt", "out={here}/a.arpa"], "bytes.txt: expected UTF-8"),
         (["lm", "train", "text={here}/empty.txt", "out={here}/a.arpa"], "no sentence with a word"),
         (["lm", "score", "text={here}/text.txt"], "needs lm="),
-        (["lm", "score", "lm={bigram}", "text={here}/text.txt"], "another case than those of the text"),
+        (["lm", "score", "lm={bigram}", "text={here}/text.txt"], "differ in case from those of the text"),
     ],
 )
 def test_bad_input_is_told_in_one_line(

@@ -15,7 +15,7 @@ TEXT = [line.split() for line in (DATA / "words.txt").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("name", ["own.arpa", "own.arpa.gz"])
-def test_kenlm_reads_what_was_written(name, tmp_path):
+def test_kenlm_reads_the_written_file(name, tmp_path):
     estimated = estimate(TEXT, 3)
     write_arpa(estimated, tmp_path / name)
     assert read_vocabulary(tmp_path / name).words == set(estimated.vocabulary)
@@ -32,14 +32,14 @@ def test_kenlm_reads_what_was_written(name, tmp_path):
         assert scores[0] == pytest.approx(scores[1], abs=1e-5)
 
 
-def test_the_words_of_a_binary_file():
+def test_the_vocabulary_of_a_binary_file_is_read():
     words = read_vocabulary(DATA / "lmplz.arpa.gz").words
     assert read_vocabulary(DATA / "lmplz.trie").words == words
     assert len(words) == 283
 
 
 @pytest.mark.parametrize("keep", [0.03, 0.3, 0.7, 0.999])
-def test_a_truncated_arpa_file_is_refused(keep, tmp_path):
+def test_a_truncated_arpa_file_raises(keep, tmp_path):
     content = gzip.decompress((DATA / "lmplz.arpa.gz").read_bytes())
     path = tmp_path / "cut.arpa"
     path.write_bytes(content[: int(keep * len(content))])
@@ -47,7 +47,7 @@ def test_a_truncated_arpa_file_is_refused(keep, tmp_path):
         read_vocabulary(path)
 
 
-def test_other_damage_is_refused(tmp_path):
+def test_a_damaged_file_raises(tmp_path):
     (tmp_path / "cut.arpa.gz").write_bytes((DATA / "lmplz.arpa.gz").read_bytes()[:5000])
     (tmp_path / "cut.trie").write_bytes((DATA / "lmplz.trie").read_bytes()[:9000])
     (tmp_path / "words.arpa").write_text("no model\n")
@@ -59,7 +59,7 @@ def test_other_damage_is_refused(tmp_path):
     for name, reason in {
         "none.arpa": "found none",
         "cut.arpa.gz": "truncated or damaged",
-        "cut.trie": "KenLM refuses: Binary file has size 9000",
+        "cut.trie": "KenLM rejects: Binary file has size 9000",
         "words.arpa": "expected an ARPA or KenLM file, found 'no model'",
         "bytes.arpa": "no UTF-8 text",
         "empty.arpa": "found no",
@@ -70,17 +70,17 @@ def test_other_damage_is_refused(tmp_path):
             NgramModel(tmp_path / name, ["a"])
 
 
-def test_another_casing_is_refused():
+def test_different_casing_raises():
     vocabulary = read_vocabulary(DATA / "lmplz.trie")
     words = [word.upper() for word in vocabulary.words if word.isalpha()]
-    with pytest.raises(UserError, match=r"another case than those of the lexicon .*0 of 280, and 280 regard"):
+    with pytest.raises(UserError, match=r"differ in case from .* the lexicon .*0 of 280, and 280 regard"):
         check_casing("some.arpa", vocabulary, words, "the lexicon")
     check_casing("some.arpa", vocabulary, [word.lower() for word in words], "the lexicon")
-    # Words of another subject are no other casing.
+    # Words on another subject do not count as a difference in casing.
     check_casing("some.arpa", vocabulary, ["ZEBRA", "YAK", "THE"], "the lexicon")
 
 
 def test_unknown_words_are_counted(caplog):
     warn_unknown("some.arpa", read_vocabulary(DATA / "lmplz.trie"), ["said", "zebra", "yak"], "the lexicon")
-    assert "2 of 3 words of the lexicon are unknown" in caplog.text
+    assert "2 of 3 words of the lexicon are not in the model" in caplog.text
     assert "yak, zebra" in caplog.text

@@ -14,7 +14,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def tables_of(model):
-    """{words: (probability, back-off)} of a model."""
+    """Return {n-gram: (probability, back-off)}."""
     found = {}
     for order, table in enumerate(model.tables, start=1):
         numbers = zip(table.probability.tolist(), table.backoff.tolist(), strict=True)
@@ -23,15 +23,15 @@ def tables_of(model):
 
 
 def lookup(found, context, word):
-    """p(word | context) by backing off."""
+    """Return p(word | context) by backing off."""
     if (*context, word) in found:
         return found[(*context, word)][0]
     return found.get(context, (0, 1.0))[1] * lookup(found, context[1:], word)
 
 
 def naive(sentences, order):
-    """p(word | context) straight from the definition (Chen and Goodman 1998, section 4.1.6): one dictionary
-    of counts per order, recursion to the uniform distribution.
+    """Return a function for p(word | context), computed from the definition (Chen and Goodman 1998, section
+    4.1.6) with one dictionary of counts per order and recursion to the uniform distribution.
     """
     raw = [Counter() for _ in range(order + 1)]
     for sentence in sentences:
@@ -79,7 +79,7 @@ def random_text(seed, sentences, words="abcd"):
 
 @pytest.mark.parametrize("order", [2, 3, 4])
 @pytest.mark.parametrize("sentences", [1, 4, 30])
-def test_equals_the_definition(order, sentences):
+def test_probabilities_equal_the_definition(order, sentences):
     text = random_text(order, sentences)
     found = tables_of(estimate(text, order))
     probability, vocabulary = naive(text, order)
@@ -96,11 +96,11 @@ def test_equals_the_definition(order, sentences):
             assert value == pytest.approx(probability(context, word), abs=1e-12)
 
 
-def test_worked_by_hand():
-    """`a b` and `a`, order 2, too small for discounts of its own: D1 = 0.5, D2 = 1.
+def test_a_worked_example():
+    """`a b` and `a` at order 2, too small to estimate discounts: D1 = 0.5, D2 = 1.
 
-    Unigrams by the different words before: a after <s>; b after a; </s> after b and a. Four in all, 2 freed
-    by the discounts, shared by a, b, </s> and <unk>: a has 0.5 / 4 + 2 / 4 / 4.
+    Unigrams count distinct preceding words: a after <s>; b after a; </s> after b and a. These are 4 in all;
+    the discounts free 2, shared by a, b, </s> and <unk>: a has 0.5 / 4 + 2 / 4 / 4.
     a is followed by b and </s>, once each: half of that context's mass goes to unigrams.
     """
     found = tables_of(estimate([["a", "b"], ["a"]], order=2))
@@ -109,11 +109,11 @@ def test_worked_by_hand():
     assert found[("<unk>",)][0] == pytest.approx(1 / 8)
     assert found[("a",)][1] == pytest.approx(0.5)
     assert found[("a", "b")][0] == pytest.approx(0.25 + 0.5 * found[("b",)][0])
-    # <s> a was seen twice: D2 = 1 of 2 goes.
+    # <s> a occurs twice: D2 takes 1 of 2.
     assert found[("<s>", "a")][0] == pytest.approx(0.5 + 0.5 * found[("a",)][0])
 
 
-def test_equals_lmplz():
+def test_the_model_equals_that_of_lmplz():
     model = estimate([line.split() for line in (DATA / "words.txt").read_text().splitlines()], order=3)
     assert all(table.estimated for table in model.tables)
     found = tables_of(model)
@@ -137,8 +137,10 @@ def test_the_order_of_the_sentences_does_not_matter():
     assert list(tables_of(one).items()) == list(tables_of(other).items())
 
 
-def test_a_vocabulary_of_its_own():
-    """Words that the text lacks share what the discounts free; words outside are <unk>, seen in the text."""
+def test_a_given_vocabulary():
+    """Words missing from the text share the mass freed by discounting; words outside the vocabulary count as
+    <unk>.
+    """
     text = [["a", "b", "a"], ["b", "x"], ["a"], ["y", "a"]]
     model = estimate(text, 2, vocabulary=["a", "b", "c"])
     assert model.vocabulary == ["<unk>", "<s>", "</s>", "a", "b", "c"]
@@ -151,13 +153,13 @@ def test_a_vocabulary_of_its_own():
         assert total == pytest.approx(1, abs=1e-9)
 
 
-def test_long_ngrams_of_short_sentences():
+def test_short_sentences_limit_the_order():
     model = estimate([["a"], ["b"]], 5)
     assert model.order == 3
     assert max(map(len, tables_of(model))) == 3
 
 
-def test_what_cannot_be_estimated_is_refused():
+def test_invalid_input_raises():
     with pytest.raises(UserError, match="found no sentence with a word"):
         estimate([[], []])
     with pytest.raises(UserError, match="order=7: expected 2 … 6"):
@@ -166,8 +168,7 @@ def test_what_cannot_be_estimated_is_refused():
         estimate([["a", "</s>"]])
 
 
-def test_many_repetitions_do_not_hide_an_ngram():
-    """Every n-gram of the text is in the model, once, with the count of its occurrences."""
+def test_every_ngram_of_the_text_is_in_the_model_with_its_count():
     text = random_text(3, 40)
     model = estimate(text, 3)
     expected = defaultdict(int)

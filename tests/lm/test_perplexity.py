@@ -13,7 +13,7 @@ HELDOUT = [line.split() for line in (DATA / "heldout.txt").read_text().splitline
 
 
 @pytest.mark.parametrize("name", ["lmplz.trie", "lmplz.arpa.gz"])
-def test_equals_kenlms_query(name):
+def test_perplexity_equals_that_of_kenlms_query(name):
     score = score_text(DATA / name, [*HELDOUT, []])
     assert (score.sentences, score.words + score.sentences, score.oov) == (4, 39, 10)
     assert score.perplexity == pytest.approx(103.76902816229857, rel=1e-5)
@@ -22,8 +22,7 @@ def test_equals_kenlms_query(name):
     assert sum(score.unknown.values()) == 10
 
 
-def test_a_certain_text(tmp_path):
-    """A model that gives every word and the end 1/2 has perplexity 2."""
+def test_a_model_with_probability_one_half_has_perplexity_2(tmp_path):
     half = math.log10(0.5)
     unigrams = [f"{half}\t<unk>", "-99\t<s>", f"{half}\t</s>", f"{half}\ta\t0"]
     bigrams = [f"{half}\ta a"]
@@ -36,6 +35,6 @@ def test_a_certain_text(tmp_path):
     assert dict(score.unknown) == {"b": 1}
 
 
-def test_no_text_is_refused():
+def test_an_empty_text_raises():
     with pytest.raises(UserError, match="found no sentence"):
         score_text(DATA / "lmplz.trie", [[]])

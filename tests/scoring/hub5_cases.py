@@ -1,4 +1,4 @@
-"""References and hypotheses of every kind that scoring must treat as sclite does, fixed and random."""
+"""Fixed and random references and hypotheses that cover sclite's rules."""
 
 import random
 from pathlib import Path
@@ -51,7 +51,7 @@ VOCABULARY = WORDS.split()
 
 
 class Counts(NamedTuple):
-    """What sclite says of a segment."""
+    """sclite's counts for a segment."""
 
     words: int
     right: int
@@ -61,7 +61,7 @@ class Counts(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A segment, what was recognised in it, and sclite's counts (SCTK 2.4.10, hubscr.pl -h hub5)."""
+    """A segment, the words recognised in it, and sclite's counts (SCTK 2.4.10, hubscr.pl -h hub5)."""
 
     reference: str
     hypothesis: str
@@ -120,7 +120,7 @@ CASES = [
 
 
 def random_test_set(seed: int, segments: int = 25) -> tuple[Stm, list[CtmWord]]:
-    """A reference of three conversations with all markup, and a hypothesis that is often wrong."""
+    """Return a reference of three conversations with all kinds of markup, and a hypothesis full of errors."""
     generator = random.Random(seed)
     said: list[StmSegment] = []
     heard: list[CtmWord] = []
@@ -149,7 +149,7 @@ def random_test_set(seed: int, segments: int = 25) -> tuple[Stm, list[CtmWord]]:
 
 
 def random_text(generator: random.Random) -> str:
-    """Words, optional words, fragments and alternations."""
+    """Return words, optional words, fragments and alternations."""
 
     def word() -> str:
         return generator.choice(VOCABULARY).upper()
@@ -174,7 +174,7 @@ def random_text(generator: random.Random) -> str:
 
 
 def random_words(generator: random.Random, text: str) -> list[str]:
-    """The words of a text with deletions, substitutions and insertions."""
+    """Return the words of a text with deletions, substitutions and insertions."""
     heard = []
     for word in text.lower().split():
         kind = generator.random()
@@ -196,7 +196,7 @@ def write_test_set(folder: Path, stm: Stm, heard: list[CtmWord]) -> tuple[Path, 
 
 
 def fixed_test_set() -> tuple[Stm, list[CtmWord]]:
-    """CASES as a conversation with a segment, and a speaker, for each."""
+    """Return CASES as one conversation, with a segment and a speaker per case."""
     said = [
         StmSegment("sw_1", "A", f"case{i:02d}", 10.0 * i, 10.0 * i + 9.0, "<O,sw>", case.reference)
         for i, case in enumerate(CASES)

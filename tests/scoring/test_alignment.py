@@ -8,7 +8,7 @@ from asr.scoring.network import Network, align_networks
 
 
 def naive_cost(reference: list[str], hypothesis: list[str]) -> int:
-    """Sclite's cost of the best alignment, full table."""
+    """Return the cost of the best alignment under sclite's costs, from the full table."""
     table = [[3 * (i + j) for j in range(len(hypothesis) + 1)] for i in range(len(reference) + 1)]
     for i, r in enumerate(reference, 1):
         for j, h in enumerate(hypothesis, 1):
@@ -40,8 +40,8 @@ def test_alignment_has_the_lowest_cost_and_is_an_alignment():
                     assert edit.reference is None
 
 
-def test_tokens_with_spaces_are_tokens():
-    """A character error rate without spaces would be another number."""
+def test_tokens_may_contain_spaces():
+    """The character error rate counts spaces."""
     assert align(["a", " ", "b"], ["a", "b"]) == [
         Edit("=", "a", "a"),
         Edit("D", " ", None),
@@ -59,7 +59,7 @@ def test_empty_sides(reference, hypothesis, operations):
     assert "".join(edit.operation for edit in align(reference, hypothesis)) == operations
 
 
-def test_rendering_puts_columns_below_each_other():
+def test_rendering_lines_up_columns():
     text = render(align(["the", "cat", "sat"], ["a", "cat", "sat", "down"]))
     assert text.plain.splitlines() == [
         "REF: the cat sat ****",
@@ -69,7 +69,7 @@ def test_rendering_puts_columns_below_each_other():
     assert {span.style for span in text.spans if span.style} == {"bold yellow", "bold magenta"}
 
 
-def test_rendering_breaks_into_blocks_that_fit():
+def test_rendering_wraps_at_the_terminal_width():
     edits = align(["one", "two", "three", "four", "five"], ["one", "too", "three", "five"])
     lines = render(edits, width=14).plain.splitlines()
     assert max(map(len, lines)) <= 14
@@ -78,8 +78,8 @@ def test_rendering_breaks_into_blocks_that_fit():
     assert joined == ["one", "two", "three", "four", "five"]
 
 
-def test_words_align_as_in_networks_without_alternatives():
-    """The slow alignment of networks is held to hubscr.pl; this one takes the same choices."""
+def test_alignment_equals_that_of_networks_without_alternatives():
+    """The slow network alignment is tested against hubscr.pl; this one must break ties the same way."""
     rng = random.Random(3)
     for _ in range(300):
         reference, hypothesis = (rng.choices("abcd", k=rng.randrange(12)) for _ in range(2))

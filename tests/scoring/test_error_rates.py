@@ -25,8 +25,8 @@ def test_interval_equals_a_plain_loop():
 
 
 def test_interval_covers_the_true_rate_about_95_times_in_100():
-    """150 corpora of 100 utterances whose error rates vary: with 95 % coverage, 134 hits or fewer happen
-    once in 500 draws; the bootstrap's own optimism at this size is about one point.
+    """Among 150 corpora at 95 % coverage, 134 hits or fewer occur once in 500 runs. With 100 utterances of
+    varying error rates, the bootstrap's coverage is about one point too low.
     """
     generator = np.random.default_rng(2)
     hits = 0
@@ -38,7 +38,7 @@ def test_interval_covers_the_true_rate_about_95_times_in_100():
     assert 134 <= hits < 150
 
 
-def test_interval_depends_on_the_seed_alone():
+def test_interval_is_determined_by_the_seed():
     errors, lengths = np.array([1, 0, 5, 2]), np.array([10, 3, 8, 4])
     assert bootstrap_interval(errors, lengths, seed=3) == bootstrap_interval(errors, lengths, seed=3)
     assert bootstrap_interval(errors, lengths, seed=3) != bootstrap_interval(errors, lengths, seed=4)
@@ -46,7 +46,7 @@ def test_interval_depends_on_the_seed_alone():
 
 def test_interval_without_variation_and_with_empty_references():
     assert bootstrap_interval(np.array([2, 2]), np.array([10, 10])) == (0.2, 0.2)
-    # Resamples that hold no reference token say nothing and are left out.
+    # Resamples without a reference token are left out.
     low, high = bootstrap_interval(np.array([1, 0]), np.array([4, 0]))
     assert low == high == 0.25
     with pytest.raises(ValueError, match="at least one reference token"):

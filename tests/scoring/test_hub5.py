@@ -1,12 +1,13 @@
-"""Our Hub-5 scores against sclite's: frozen counts, and side by side where SCTK is installed."""
+"""Hub-5 scores equal sclite's: frozen counts, and a direct comparison if SCTK is installed."""
 
 import pytest
 from hub5_cases import CASES, GLM, SUBSETS, fixed_test_set, random_test_set, write_test_set
 
 from asr.errors import UserError
 from asr.scoring.ctm import CtmAlternatives, CtmWord
+from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.glm import Glm, Rule, read_glm
-from asr.scoring.hub5 import filter_entry, pooled, score_segments
+from asr.scoring.hub5 import filter_entry, score_segments
 from asr.scoring.network import align_networks, network_of
 from asr.scoring.sclite import find_hubscr, run_hubscr
 from asr.scoring.stm import Stm, StmSegment
@@ -22,6 +23,10 @@ def rules(tmp_path_factory):
     return read_glm(path, "reference"), read_glm(path, "hypothesis")
 
 
+def pooled(scores):
+    return sum((score.counts for score in scores), ErrorCounts())
+
+
 def summary(counts):
     right = counts.length - counts.substitutions - counts.deletions
     return counts.length, right, counts.substitutions, counts.deletions, counts.insertions
@@ -33,7 +38,7 @@ def scored_cases(rules):
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda i: CASES[i].reference or "empty")
-def test_counts_are_those_that_sclite_gave(number, scored_cases):
+def test_counts_equal_the_frozen_counts_of_sclite(number, scored_cases):
     score = scored_cases.get(f"case{number:02d}")
     assert (score and summary(score.counts)) == CASES[number].counts
 
@@ -49,7 +54,7 @@ def test_sclite_gives_the_frozen_counts(tmp_path):
 
 @needs_sctk
 @pytest.mark.parametrize("seed", [1, 2, 3, 10])
-def test_all_subsets_count_as_sclite_does(seed, tmp_path):
+def test_counts_of_all_subsets_equal_those_of_sclite(seed, tmp_path):
     stm, heard = random_test_set(seed)
     assert any(word in segment.text for segment in stm.segments for word in "{(@-")
     for prefixes in SUBSETS.values():
@@ -70,8 +75,8 @@ FROZEN = {
 }
 
 
-def test_random_sets_have_the_counts_that_sclite_gave(rules):
-    """So that the comparison holds where sclite isn't installed."""
+def test_random_sets_have_the_frozen_counts_of_sclite(rules):
+    """Runs without sclite."""
     found = {}
     for seed in (1, 2, 3):
         scores = score_segments(*random_test_set(seed), *rules)
@@ -79,19 +84,22 @@ def test_random_sets_have_the_counts_that_sclite_gave(rules):
     assert found == FROZEN
 
 
-def test_a_word_belongs_to_the_segment_of_its_middle():
+def test_a_word_belongs_to_the_segment_with_its_midpoint():
     segments = [StmSegment("f", "A", "s", t, t + 1.0, "", text) for t, text in ((0.0, "A"), (1.0, "B"))]
 
     def score(start_s):
         words = [CtmWord("f", "A", start_s, 0.2, "b")]
         return [pooled([x]).errors for x in score_segments(Stm(segments, []), words)]
 
-    assert score(0.89) == [1, 1]  # before the first one's end: a substitution there, a deletion here
+    assert score(0.89) == [
+        1,
+        1,
+    ]  # midpoint in the first: a substitution there, a deletion in the next
     assert score(0.91) == [1, 0]
-    assert score(7.0) == [1, 0]  # after all: the last one's
+    assert score(7.0) == [1, 0]  # after all segments: assigned to the last
 
 
-def test_a_channel_without_words_is_deleted_and_an_unknown_one_refused():
+def test_a_channel_without_words_is_deleted_and_an_unknown_channel_raises():
     stm = Stm([StmSegment("f", c, "s", 0, 1, "", "A B") for c in "AB"], [])
     scores = score_segments(stm, [CtmWord("f", "B", 0.1, 0.2, "a")])
     assert [x.counts.deletions for x in scores] == [2, 1]
@@ -99,14 +107,14 @@ def test_a_channel_without_words_is_deleted_and_an_unknown_one_refused():
         score_segments(stm, [CtmWord("g", "A", 0.1, 0.2, "a")])
 
 
-def test_markup_that_does_not_end_is_named():
+def test_the_error_for_broken_markup_names_the_segment():
     for text in ("{ A / B", "{ }", "(A"):
         stm = Stm([StmSegment("f", "A", "s", 2, 3.5, "", text)], [])
         with pytest.raises(UserError, match=r"segment f A 2–3\.5 s: expected"):
             score_segments(stm, [])
 
 
-def test_a_mapped_word_shares_its_time_out():
+def test_mapping_a_word_to_several_divides_its_duration():
     entry = CtmWord("f", "A", 1.0, 0.3, "okay", 0.5)
     (first, second) = filter_entry(entry, Glm([Rule("OKAY", "O. K.")]))
     assert (first.word, first.start_s, first.duration_s) == ("O.", 1.0, 0.15)
@@ -118,7 +126,7 @@ def test_a_mapped_word_shares_its_time_out():
     assert filter_entry(entry, Glm([Rule("OKAY", "")])) == []
 
 
-def test_the_alignment_shows_what_was_said():
+def test_the_alignment_shows_the_path_taken_through_the_network():
     edits = align_networks(network_of("(uh) { he's / he is } ba- gone"), network_of("he is bad now"))
     assert [(edit.operation, edit.reference, edit.hypothesis) for edit in edits] == [
         ("=", "(uh)", ""),

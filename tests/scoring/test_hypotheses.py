@@ -10,7 +10,7 @@ ONE = Hypothesis("u1", "s1", 1.5, "größe", None, ["G", "R"], [0.0, 0.25], None
 TWO = Hypothesis("u2", "s1", 0.0, None, [], [], [], "a b", "piece")
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_hypotheses_survive_a_round_trip(tmp_path):
     path = tmp_path / "new" / "hyp.jsonl"
     write_hypotheses(path, [ONE, TWO])
     assert read_hypotheses(path) == [ONE, TWO]
@@ -42,7 +42,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path):
         ({"reference": 7}, "reference=7 instead of"),
     ],
 )
-def test_a_wrong_line_is_named(tmp_path, change, message):
+def test_the_error_for_a_wrong_field_names_the_line(tmp_path, change, message):
     path = tmp_path / "hyp.jsonl"
     good = dataclasses.asdict(ONE)
     path.write_text(json.dumps(good) + "\n" + json.dumps(good | {"id": "u2"} | change) + "\n")
@@ -52,14 +52,14 @@ def test_a_wrong_line_is_named(tmp_path, change, message):
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "{}", '{"id": "x"}'])
-def test_a_line_that_is_no_hypothesis_is_named(tmp_path, line):
+def test_the_error_for_a_line_without_hypothesis_names_the_line(tmp_path, line):
     path = tmp_path / "hyp.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(UserError, match=r"hyp.jsonl:1: expected a hypothesis"):
         read_hypotheses(path)
 
 
-def test_a_repeated_utterance_and_a_missing_file_are_named(tmp_path):
+def test_errors_name_a_repeated_utterance_and_a_missing_file(tmp_path):
     path = tmp_path / "hyp.jsonl"
     write_hypotheses(path, [ONE, ONE])
     with pytest.raises(UserError, match=r"hyp.jsonl:2: utterance 'u1' is already on line 1"):

@@ -1,4 +1,4 @@
-"""STM, CTM and mapping rules: read, written, refused with file and line."""
+"""STM and CTM files and mapping rules: reading, writing, and errors that name file and line."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from asr.scoring.glm import Glm, Rule, parse_rule, read_glm
 from asr.scoring.stm import Stm, StmSegment, plain_words, read_stm, write_stm
 
 
-def test_stm_there_and_back(tmp_path):
+def test_stm_round_trip(tmp_path):
     path = tmp_path / "ref.stm"
     content = (
         ';; LABEL "O" "Overall" ""\n'
@@ -26,7 +26,7 @@ def test_stm_there_and_back(tmp_path):
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_ctm_there_and_back(tmp_path):
+def test_ctm_round_trip(tmp_path):
     path = tmp_path / "hyp.ctm"
     content = (
         "sw_1 A 0.500 0.250 hello 0.9000\n"
@@ -57,18 +57,18 @@ def test_ctm_there_and_back(tmp_path):
         (read_ctm, b"f A * * <ALT_BEGIN>\nf A 0 1 x", ":2: expected words and <ALT_END>"),
         (read_ctm, b"f A * * <ALT_BEGIN>\nf A * * <ALT_END>", ":2: expected words and <ALT_END>"),
         (lambda path: read_glm(path, "reference"), b"A -> B", ":2: expected a rule `A => B / C __ D`"),
-        (lambda path: read_glm(path, "reference"), b"* format = 'NIST2'", ":2: expected rules of the format"),
+        (lambda path: read_glm(path, "reference"), b"* format = 'NIST2'", ":2: expected rules in the format"),
         (lambda path: read_glm(path, "reference"), b"* name", ":2: expected a quoted value"),
     ],
 )
-def test_a_broken_line_is_named(read, line, message, tmp_path):
+def test_errors_name_the_malformed_line(read, line, message, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b";; a comment\n" + line + b"\n")
     with pytest.raises(UserError, match=message):
         read(path)
 
 
-def test_an_empty_reference_is_refused(tmp_path):
+def test_an_empty_reference_raises(tmp_path):
     (tmp_path / "ref.stm").write_text(";; nothing\n")
     with pytest.raises(UserError, match="expected segments, found none"):
         read_stm(tmp_path / "ref.stm")
@@ -90,20 +90,20 @@ def test_an_empty_reference_is_refused(tmp_path):
         ("SO => [] / [ ] __ [ A ]", Rule("SO", "", " ", " A ")),
     ],
 )
-def test_rules_are_read_as_rfilter1_reads_them(line, rule):
+def test_rules_are_parsed_as_by_rfilter1(line, rule):
     assert parse_rule(line, "here") == rule
 
 
-def test_the_first_rule_that_fits_is_applied_from_left_to_right():
+def test_the_first_matching_rule_is_applied_from_left_to_right():
     glm = Glm([Rule("A B", "1"), Rule("A", "2", " ", " "), Rule("B", "3", "A "), Rule("AB", "4")])
     assert glm.apply(" A B A AB B A ") == " 1 2 4 B 2 "
-    assert glm.apply(" a b ") == " 1 "  # in whatever case
+    assert glm.apply(" a b ") == " 1 "  # case-insensitive
     assert Glm([Rule("A", "1")], case_sensitive=True).apply("a A") == "a 1"
     assert Glm([Rule("A", "1")], copy_unmatched=False).apply("a-b A") == "11"
 
 
-def test_contexts_are_looked_up_before_the_rules():
-    """What a rule has put out is no context of the next one."""
+def test_contexts_are_matched_against_the_input():
+    """The output of one rule is not a context for the next."""
     glm = Glm([Rule("A", "X"), Rule("B", "Y", "X "), Rule("B", "Z", "A ")])
     assert glm.apply("A B") == "X Z"
 
@@ -129,7 +129,7 @@ def test_sections_apply_to_references_or_hypotheses(tmp_path):
         ("", ""),
     ],
 )
-def test_the_filter_does_what_csrfilt_does(text, filtered):
+def test_the_filter_equals_csrfilt(text, filtered):
     assert Glm([]).filter(text) == filtered
 
 
@@ -138,6 +138,6 @@ def test_plain_words_of_a_reference():
     assert plain_words(text) == ["%HESITATION", "HE'S", "THE", "BA-", "BACK", "OH", "YES"]
 
 
-def test_a_reference_is_restricted_by_the_names_of_recordings():
+def test_a_reference_is_restricted_by_recording_name():
     segments = [StmSegment(f, "A", "s", 0, 1, "", "A") for f in ("sw_1", "en_1", "sw_2")]
     assert [x.file for x in Stm(segments, []).restricted(("sw_",)).segments] == ["sw_1", "sw_2"]

@@ -1,4 +1,4 @@
-"""Official scores of a decoded split: what is handed in, where it lies, what is written."""
+"""Official scores of a decoded split: the words submitted, their times, and the files written."""
 
 import gzip
 import json
@@ -11,7 +11,7 @@ from asr.errors import UserError
 from asr.scoring import official, sclite
 from asr.scoring.ctm import read_ctm
 from asr.scoring.hypotheses import Hypothesis
-from asr.scoring.official import Place, handed_in, official_score, print_official, recognised_words
+from asr.scoring.official import Place, is_scored, official_score, print_official, recognised_words
 from asr.scoring.stm import Stm, StmSegment, read_stm, write_stm
 
 
@@ -25,7 +25,7 @@ def segment(file, channel, start_s, end_s, text="A B"):
 
 @pytest.fixture
 def manifest(tmp_path):
-    """Two conversations: the first utterance has a margin of 0.1 s."""
+    """Write a manifest of two conversations; the first utterance has a margin of 0.1 s."""
     path = tmp_path / "data" / "eval.cuts.jsonl.gz"
     path.parent.mkdir()
     entries = [("u1", "sw_1", 0, 0.9, 2.2), ("u2", "sw_1", 1, 5.0, 2.0), ("u3", "en_1", 0, 1.0, 2.0)]
@@ -57,11 +57,11 @@ def manifest(tmp_path):
         ],
     ],
 )
-def test_noises_fillers_and_broken_words_are_not_handed_in(word, expected):
-    assert handed_in(word) == expected
+def test_noises_fillers_and_fragments_are_not_scored(word, expected):
+    assert is_scored(word) == expected
 
 
-def test_words_are_spread_over_the_utterance_unless_the_decoder_timed_them():
+def test_words_without_times_are_spread_over_the_utterance():
     places = {"u": Place("f", "B", 10.0, 12.0), "v": Place("f", "B", 20.0, 22.0)}
     stm = Stm([segment("f", "B", 10.0, 12.0), segment("f", "B", 20.0, 22.0)], [])
     timed = [{"word": "b", "start_s": 0.25, "end_s": 0.5, "confidence": 1.0}]
@@ -74,7 +74,7 @@ def test_words_are_spread_over_the_utterance_unless_the_decoder_timed_them():
 
 
 def test_a_word_in_the_margin_stays_with_its_utterance():
-    """A segment is decoded with 0.1 s more at each end: words there used to count for the neighbour."""
+    """A segment is decoded with 0.1 s more at each end; words in this margin counted for the neighbour."""
     places = {"first": Place("f", "A", 0.9, 2.1), "second": Place("f", "A", 2.1, 3.1)}
     stm = Stm([segment("f", "A", 1.0, 2.0, "A"), segment("f", "A", 2.2, 3.0, "B")], [])
     late = [{"word": "a", "start_s": 1.12, "end_s": 1.2, "confidence": 1.0}]
@@ -85,7 +85,7 @@ def test_a_word_in_the_margin_stays_with_its_utterance():
     assert 2.2 <= words[1].start_s <= words[1].middle_s < 3.0
 
 
-def test_scores_of_all_and_of_the_subsets(manifest, tmp_path):
+def test_scores_of_the_whole_set_and_its_subsets(manifest, tmp_path):
     hypotheses = [heard("u1", "a c"), heard("u2", "a uh"), heard("u3", "x b b")]
     scores = official_score(hypotheses, manifest, tmp_path, nist=False)
     found = {name: (score.segments, score.rate.counts.errors) for name, score in scores.items()}
@@ -100,13 +100,13 @@ def test_scores_of_all_and_of_the_subsets(manifest, tmp_path):
     assert "25.00" in console.export_text()
 
 
-def test_one_kind_of_recordings_has_no_subsets(manifest, tmp_path):
+def test_recordings_of_one_kind_have_no_subsets(manifest, tmp_path):
     write_stm(manifest.with_name("eval.stm"), Stm([segment("sw_1", "A", 1.0, 3.0)], []))
     assert official_score([heard("u1", "a b")], manifest, tmp_path, nist=False).keys() == {"all"}
 
 
-def test_a_user_is_told_what_is_missing(manifest, tmp_path):
-    with pytest.raises(UserError, match="official scores need words, found phones alone"):
+def test_errors_name_what_is_missing(manifest, tmp_path):
+    with pytest.raises(UserError, match="official scores need words, found only phones"):
         official_score([heard("u1", None, unit="phone")], manifest, tmp_path)
     with pytest.raises(UserError, match="'u9': expected it in the manifest"):
         official_score([heard("u9", "a")], manifest, tmp_path)
@@ -116,7 +116,7 @@ def test_a_user_is_told_what_is_missing(manifest, tmp_path):
         official_score([heard("u1", "a")], manifest, tmp_path)
 
 
-def test_hubscr_that_fails_is_reported_in_one_line(manifest, tmp_path, monkeypatch):
+def test_a_failure_of_hubscr_is_reported_on_one_line(manifest, tmp_path, monkeypatch):
     program = tmp_path / "bin" / "hubscr.pl"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho 'Error: no such rule' >&2\nexit 1\n")

@@ -1,4 +1,4 @@
-"""Our counts and tests are those of NIST's programs (Debian package sctk)."""
+"""Error counts and significance tests equal those of NIST's programs (Debian package sctk)."""
 
 import random
 import re
@@ -11,11 +11,11 @@ import pytest
 from asr.scoring.alignment import align
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import Hypothesis
-from asr.scoring.sclite import write_trn
 from asr.scoring.score import score
 from asr.scoring.significance import matched_pairs
+from asr.scoring.trn import write_trn
 
-# What the model of recipes/prompts heard in the 72 held-out prompts (reference | hypothesis).
+# Output of the recipes/prompts model on the 72 held-out prompts (reference | hypothesis).
 RECORDED = Path(__file__).with_name("recorded_prompts.txt")
 
 
@@ -34,7 +34,7 @@ def spoken(name: str, reference: str, heard: str) -> Hypothesis:
 
 
 def random_pairs(count: int, vocabulary: int, seed: int, *, insert_last: bool = True) -> list[Hypothesis]:
-    """Utterances of 1 to 20 words of which up to 40 % are wrong; few words, so that many alignments tie."""
+    """Return utterances of 1 to 20 words, up to 40 % wrong; with a small vocabulary many alignments tie."""
     rng = random.Random(seed)
     words = [f"w{index}" for index in range(vocabulary)]
     hypotheses = []
@@ -64,7 +64,7 @@ def sclite(folder: Path, hypotheses: list[Hypothesis], *output: str) -> str:
 
 
 def counts_by_utterance(report: str) -> dict[str, ErrorCounts]:
-    """Read sclite's `prf` report."""
+    """Parse sclite's `prf` report."""
     idents = re.findall(r"^id: \(\w+-(\w+)\)", report, re.MULTILINE)
     rows = re.findall(r"^Scores: \(#C #S #D #I\) (\d+) (\d+) (\d+) (\d+)", report, re.MULTILINE)
     assert len(idents) == len(rows)
@@ -76,7 +76,7 @@ def counts_by_utterance(report: str) -> dict[str, ErrorCounts]:
 
 
 @needs_sclite
-def test_counts_are_those_of_sclite_on_1000_random_pairs(tmp_path):
+def test_counts_equal_those_of_sclite_on_1000_random_pairs(tmp_path):
     hypotheses = random_pairs(500, 200, seed=0) + [
         spoken(str(500 + i), pair.reference, pair.text) for i, pair in enumerate(random_pairs(500, 5, seed=1))
     ]
@@ -87,7 +87,7 @@ def test_counts_are_those_of_sclite_on_1000_random_pairs(tmp_path):
 
 
 @needs_sclite
-def test_counts_are_those_of_sclite_on_recorded_prompts(tmp_path):
+def test_counts_equal_those_of_sclite_on_recorded_prompts(tmp_path):
     lines = RECORDED.read_text(encoding="utf-8").splitlines()
     hypotheses = [spoken(str(i), *(side.strip() for side in line.split("|"))) for i, line in enumerate(lines)]
     theirs = counts_by_utterance(sclite(tmp_path, hypotheses, "prf"))
@@ -98,8 +98,8 @@ def test_counts_are_those_of_sclite_on_recorded_prompts(tmp_path):
 
 @needs_sclite
 @pytest.mark.parametrize("vocabulary", [8, 300])
-def test_matched_pairs_are_those_of_sc_stats(tmp_path, vocabulary):
-    """Words that the second system inserts at an utterance's end are left out here: sc_stats loses them."""
+def test_matched_pairs_equal_those_of_sc_stats(tmp_path, vocabulary):
+    """No utterance ends in an insertion, because sc_stats misses those of the second system."""
     first = random_pairs(200, vocabulary, seed=2, insert_last=False)
     rng = random.Random(4)
     second = [

@@ -50,18 +50,18 @@ def test_rates_of_phones_words_and_characters():
     assert set(written["per"]) == {"rate", "interval", "substitutions", "deletions", "insertions", "length"}
 
 
-def test_noise_and_unknown_words_are_not_scored_as_phones():
+def test_noise_and_unknown_words_do_not_count_as_phones():
     result = score([hypothesis("u", None, None, phones="NSN G OW SPN", heard="G SPN SPN OW")])
     assert result.rates["per"].counts == ErrorCounts(0, 0, 0, 2)
     assert list(result.rates) == ["per"]
 
 
-def test_per_is_for_phones_only():
+def test_per_applies_only_to_phones():
     result = score([hypothesis("u", "go on", "go on", phones="g o o n", heard="g o", unit="character")])
     assert list(result.rates) == ["wer", "cer"]
 
 
-def test_words_are_filtered_on_both_sides_and_compared_without_case():
+def test_words_are_filtered_on_both_sides_and_compared_case_insensitively():
     def without_noise(words):
         return [word for word in words if word != "<NOISE>"]
 
@@ -72,7 +72,7 @@ def test_words_are_filtered_on_both_sides_and_compared_without_case():
     assert score([utterance], filter_words=without_noise, ignore_case=False).rates["wer"].rate == 1.0
 
 
-def test_worst_come_first_by_rate_then_errors():
+def test_the_worst_utterances_come_first_by_rate_then_errors():
     result = score(
         [
             hypothesis("good", "a b", "a b"),
@@ -112,6 +112,6 @@ def test_an_empty_reference_counts_insertions():
         ([hypothesis("u1", "a", None)], "utterance 'u1': expected reference phones, or"),
     ],
 )
-def test_what_cannot_be_scored_is_named(hypotheses, message):
+def test_errors_name_what_cannot_be_scored(hypotheses, message):
     with pytest.raises(UserError, match=message):
         score(hypotheses)

@@ -68,12 +68,12 @@ def test_writes_score_alignments_and_speakers(tmp_path):
     assert text.index("wrong  PER") < text.index("right  PER")
 
 
-def test_a_narrow_terminal_keeps_columns_together(tmp_path):
+def test_columns_stay_aligned_on_a_narrow_terminal(tmp_path):
     text = printed([make_folder(tmp_path)], width=40)
     assert "HYP: G ** AA M" in text
 
 
-def test_several_folders_and_the_file_itself(tmp_path):
+def test_several_folders_and_a_hypothesis_file(tmp_path):
     one, two = make_folder(tmp_path / "one"), make_folder(tmp_path / "two")
     scores = score_paths([one, two / "hyp.jsonl"], ScoreOptions(worst=0), console=Console(quiet=True))
     assert len(scores) == 2
@@ -88,7 +88,7 @@ def test_sclite_files_on_request(tmp_path):
     assert (folder / "hyp.trn").read_text().splitlines()[0] == "go on (anna-right)"
 
 
-def test_words_go_through_the_recipe_filter(tmp_path):
+def test_words_pass_through_the_filter(tmp_path):
     (result,) = score_paths(
         [make_folder(tmp_path)],
         ScoreOptions(),
@@ -107,13 +107,13 @@ def test_words_go_through_the_recipe_filter(tmp_path):
         ("[]", "expected decode"),
     ],
 )
-def test_a_broken_decoding_record_is_named(tmp_path, record, message):
+def test_the_error_for_a_broken_decode_json_names_the_file(tmp_path, record, message):
     with pytest.raises(UserError, match=message) as caught:
         score_paths([make_folder(tmp_path, record=record)], ScoreOptions(), console=Console(quiet=True))
     assert str(caught.value).startswith(str(tmp_path / "decode.json"))
 
 
-def test_what_cannot_be_scored_names_file_and_utterance(tmp_path):
+def test_errors_name_file_and_utterance(tmp_path):
     quiet = Console(quiet=True)
     with pytest.raises(UserError, match="nothing to score"):
         score_paths([], ScoreOptions(), console=quiet)

@@ -10,12 +10,11 @@ from rich.console import Console
 
 from asr.errors import UserError
 from asr.scoring.alignment import align
-from asr.scoring.breakdown import by_length, confusions
 from asr.scoring.ctm import read_ctm
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
 from asr.scoring.run import ScoreOptions, score_paths
-from asr.scoring.score import UtteranceScore
+from asr.scoring.score import UtteranceScore, by_length, confusions
 from asr.scoring.significance import bootstrap_difference, matched_pairs, segment_errors
 from asr.scoring.stm import read_stm
 from asr.scoring.trn import read_trn
@@ -25,21 +24,21 @@ from asr.scoring.trn import read_trn
     ("first", "second", "segments"),
     [
         ("a b c d e f", "a b c d e f", []),
-        ("a x c y e f", "a b c d e f", [(2, 0)]),  # one right word doesn't part two errors
+        ("a x c y e f", "a b c d e f", [(2, 0)]),  # one right word doesn't separate two errors
         ("a x c d z f", "a b c d e f", [(1, 0), (1, 0)]),
         ("x b c d e f", "a b c d y f", [(1, 0), (0, 1)]),
-        ("a b i c d e f", "a b c j d e f", [(1, 1)]),  # an insertion between them parts right words
+        ("a b i c d e f", "a b c j d e f", [(1, 1)]),  # right words around an insertion are not consecutive
         ("a b c d e f i", "a b c d e f j k", [(1, 2)]),
         ("", "a b c d e f", [(6, 0)]),
     ],
 )
-def test_segments_end_at_two_words_that_both_have_right(first, second, segments):
+def test_segments_end_at_two_words_right_in_both_systems(first, second, segments):
     words = ["a", "b", "c", "d", "e", "f"]
     assert segment_errors(align(words, first.split()), align(words, second.split())) == segments
 
 
-def test_matched_pairs_by_hand():
-    """Differences 1, 1, −1, 1: mean 0.5, standard deviation 1, z = 1."""
+def test_matched_pairs_on_a_worked_example():
+    """The differences 1, 1, −1, 1 have mean 0.5 and standard deviation 1, so z = 1."""
     words = list("abcd")
     right = align(words, words)
     wrong = align(words, list("xbcd"))
@@ -70,8 +69,8 @@ def test_bootstrap_of_the_difference_equals_a_plain_loop():
     assert found.p == pytest.approx(min(1.0, 2 * min(below, above)))
 
 
-def test_false_alarms_are_about_as_rare_as_the_level_says():
-    """150 pairs of equally good systems: 5 % of false alarms are 7.5 of 150; above 16 once in 500."""
+def test_the_false_alarm_rate_is_near_the_level():
+    """Of 150 pairs of equal systems, 5 % or 7.5 give a false alarm; more than 16 do once in 500 runs."""
     rng = random.Random(2)
     words = [f"w{i}" for i in range(15)]
 
@@ -87,7 +86,7 @@ def scored(ident: str, reference: str, heard: str) -> UtteranceScore:
     return UtteranceScore(ident, "s", {"wer": edits}, {"wer": ErrorCounts.of(edits)})
 
 
-def test_groups_by_length_hold_every_utterance_once():
+def test_length_groups_contain_every_utterance_once():
     utterances = [scored(str(n), " ".join("a" * n), "a") for n in (1, 1, 1, 2, 3, 3, 5, 8, 9, 20)]
     groups = by_length(utterances, "wer", groups=3)
     assert sum(group.utterances for group in groups) == 10
@@ -130,7 +129,7 @@ def test_two_systems_are_tested_against_each_other(tmp_path):
     assert pair["wer"]["bootstrap"]["difference"] == pytest.approx(60 / 124)
 
 
-def test_utterances_that_one_system_lacks_are_listed(tmp_path):
+def test_utterances_missing_from_one_system_are_listed(tmp_path):
     one = write(tmp_path / "one", {"u1": "go", "u2": "go"})
     two = write(tmp_path / "two", {"u1": "go", "u3": "go"})
     text = " ".join(printed([one, two], details=False).split())
@@ -141,7 +140,7 @@ def test_utterances_that_one_system_lacks_are_listed(tmp_path):
     assert "against" not in printed([one, other_split], details=False)
 
 
-def test_long_names_leave_the_table_whole_at_80_columns(tmp_path):
+def test_long_names_do_not_break_the_table_at_80_columns(tmp_path):
     name = "i-clustered-100:topk=32,bits=63,iterations=10-beam-with-a-very-long-name-of-its-own"
     folders = [write(tmp_path / f"{name}-{i}", {"u1": "go on"}) for i in range(2)]
     text = printed(folders, details=False)
@@ -165,11 +164,11 @@ def test_trn_files_are_scored(tmp_path):
     ("text", "message"),
     [
         ("go on\n", r"hyp.trn:1: expected `words \(speaker-utterance\)`"),
-        ("go (s1-u1)\ngo (s1-u1)\n", r"hyp.trn:2: utterance 's1-u1' is there twice"),
-        ("go (s1-u9)\n", r"1 \(s1-u9\) in .*hyp.trn alone; 1 \(s1-u1\) in .*ref.trn alone"),
+        ("go (s1-u1)\ngo (s1-u1)\n", r"hyp.trn:2: utterance 's1-u1' is repeated"),
+        ("go (s1-u9)\n", r"1 \(s1-u9\) only in .*hyp.trn; 1 \(s1-u1\) only in .*ref.trn"),
     ],
 )
-def test_trn_files_that_do_not_fit_are_told(tmp_path, text, message):
+def test_errors_name_malformed_and_mismatched_trn_files(tmp_path, text, message):
     (tmp_path / "ref.trn").write_text("go on then (s1-u1)\n")
     (tmp_path / "hyp.trn").write_text(text)
     with pytest.raises(UserError, match=message):
@@ -178,7 +177,7 @@ def test_trn_files_that_do_not_fit_are_told(tmp_path, text, message):
         score_paths([tmp_path / "hyp.trn"], ScoreOptions(), console=Console(quiet=True))
 
 
-def test_ctm_and_stm_files_are_written_and_scored_alike(tmp_path):
+def test_exported_ctm_and_stm_files_give_the_same_score(tmp_path):
     folder = write(tmp_path, {"u1": "go on please", "u2": "go on then please"})
     (ours,) = score_paths([folder], ScoreOptions(ctm=True, trn=True), console=Console(quiet=True))
     assert len(read_ctm(folder / "hyp.ctm")) == 7

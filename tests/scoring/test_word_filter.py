@@ -23,11 +23,11 @@ RULES = WordFilterRules(drop=["<NOISE>", "<UNK>"], delete=[":", "*"], replace={"
         ("<NOISE>", ""),
     ],
 )
-def test_rules_apply_in_their_order(words: str, scored: str) -> None:
+def test_rules_apply_in_order(words: str, scored: str) -> None:
     assert RULES(words.split()) == scored.split()
 
 
-def test_rules_come_back_from_disk(tmp_path: Path) -> None:
+def test_rules_survive_a_round_trip(tmp_path: Path) -> None:
     assert rules_beside(tmp_path / "dev.cuts.jsonl.gz") is None
     RULES.save(tmp_path / FILE)
     assert rules_beside(tmp_path / "dev.cuts.jsonl.gz") == RULES
@@ -37,14 +37,14 @@ def test_rules_come_back_from_disk(tmp_path: Path) -> None:
     "text",
     ["{", "[]", '{"dorp": []}', '{"drop": "<NOISE>"}', '{"delete": [""]}', '{"replace": {"": "x"}}'],
 )
-def test_broken_rules_name_their_file(tmp_path: Path, text: str) -> None:
+def test_the_error_for_broken_rules_names_the_file(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.raises(UserError, match=r"scoring\.json: expected"):
         rules_beside(tmp_path / "dev.cuts.jsonl.gz")
 
 
-def test_asr_score_applies_the_rules_that_decoding_noted(tmp_path: Path) -> None:
-    """To the reference and to the hypothesis alike; without them every mark is an error."""
+def test_asr_score_applies_the_rules_in_decode_json(tmp_path: Path) -> None:
+    """The rules apply to both reference and hypothesis; without them every mark is an error."""
     hypothesis = Hypothesis(
         id="u1",
         speaker="s",

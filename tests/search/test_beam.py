@@ -30,7 +30,7 @@ TOKENIZER = PhoneTokenizer(LEXICON)
 
 
 def posterior(labels: str, probability: float = 0.99) -> torch.Tensor:
-    """[1, T, V] log-probabilities that are peaked at one label per frame; `_` is blank."""
+    """Return [1, T, V] log-probabilities with a peak at one label per frame; `_` is blank."""
     ids = [0 if label == "_" else TOKENIZER.symbols.index(label) for label in labels.split()]
     rest = math.log((1 - probability) / (len(TOKENIZER) - 1))
     log_probs = torch.full((1, len(ids), len(TOKENIZER)), rest)
@@ -51,17 +51,17 @@ def test_a_peaked_posterior_gives_its_words_tokens_and_times():
     assert path.words == [Word("THE", 0, 2), Word("CAT", 2, 5), Word("SAT", 5, 8)]
 
 
-def test_a_last_phone_may_last():
-    """Flashlight ends a word on the first frame of its last phone and can't stay on it: CAT with a T of two
-    frames became CATS until each pronunciation was also given with its last phone held.
+def test_the_last_phone_of_a_word_may_last_several_frames():
+    """Flashlight ends a word in the first frame of its last phone and can't stay on it. CAT with two frames
+    of T became CATS until each pronunciation was also added with its last phone held.
     """
     for frames in range(1, 5):
         assert decode("_ K K AE AE " + "T " * frames + "_").text == "CAT"
         assert decode("_ K K AE AE " + "T " * frames + "S " * frames).text == "CATS"
 
 
-def test_words_that_meet_in_one_phone():
-    """With the last phone just doubled, S _ S passed for one S, and the second word lost its first phone."""
+def test_adjacent_words_with_the_same_phone_at_the_boundary():
+    """With the last phone merely doubled, S _ S counted as one S, so the second word lost its first phone."""
     for frames in range(1, 4):
         path = decode("DH " + "AH " * frames + "_ " + "AH " * frames + "_ K AE T")
         assert path.text == "THE A CAT"
@@ -71,15 +71,15 @@ def test_words_that_meet_in_one_phone():
         assert path.frames[3:5] == [3, 4 + frames]
 
 
-def test_one_phone_is_not_two_without_a_blank():
-    """CATS and SAT would share the S, which takes two of them with a blank between."""
+def test_a_repeated_phone_needs_a_blank():
+    """CATS SAT needs two S with a blank in between; here, there is only one."""
     path = decode("K AE T S S S AE T")
     assert path.text == "CAT SAT"
     assert TOKENIZER.tokens(path.ids) == ["K", "AE", "T", "S", "AE", "T"]
 
 
 def test_a_phone_held_over_a_blank_counts_once():
-    """T _ T with a T hardly more probable than blank before the gap: one phone of one word."""
+    """In T _ T, where the first T is barely more probable than blank, both belong to one phone."""
     log_probs = posterior("K AE T T _ T")
     log_probs[0, 3, TOKENIZER.symbols.index("T")] = math.log(0.51)
     log_probs[0, 3, 0] = math.log(0.48)
@@ -89,13 +89,13 @@ def test_a_phone_held_over_a_blank_counts_once():
     assert path.frames == [0, 1, 2]
 
 
-def test_an_unlikely_phone_gives_way_to_a_word():
+def test_a_misrecognised_phone_is_corrected_by_the_lexicon():
     path = decode("DH AH _ K IY T _")
     assert path.text == "THE CAT"
     assert TOKENIZER.tokens(path.ids) == ["DH", "AH", "K", "AE", "T"]
 
 
-def test_only_the_valid_frames_are_read():
+def test_padding_is_not_read():
     log_probs = posterior("K AE T _ S AE T")
     log_probs = torch.cat([log_probs, log_probs])
     log_probs[0, 3:] = torch.nan
@@ -120,7 +120,7 @@ def test_random_sentences_are_found():
 
 
 def exact_score(log_probs_TV: torch.Tensor, ids: list[int]) -> float:
-    """Log probability of the best CTC path of a label sequence (Viterbi over labels and blanks)."""
+    """Return the log-probability of the Viterbi path of a label sequence."""
     states = [0, *(state for index in ids for state in (index, 0))]
     best = [-math.inf] * len(states)
     best[0] = 0.0
@@ -136,9 +136,9 @@ def exact_score(log_probs_TV: torch.Tensor, ids: list[int]) -> float:
     return max(best[-2:])
 
 
-def test_the_score_is_that_of_the_best_word_sequence():
-    """Against all sentences of up to three words, on noisy posteriors. Where a last phone would have to be
-    held against the more probable blank, the decoder may miss the best sentence: once in twelve is allowed.
+def test_the_score_equals_that_of_the_best_word_sequence():
+    """Compares with all sentences of up to three words, on noisy posteriors. The decoder can't hold a last
+    phone while blank is more probable and may then miss the best sentence: one miss in twelve is allowed.
     """
     generator = torch.Generator().manual_seed(0)
     rng = random.Random(0)
@@ -190,7 +190,7 @@ def test_a_language_model_chooses_among_homophones(tmp_path):
     assert decode("K AE T T", lm=lm).text == "KAT"
 
 
-def test_the_next_best_hypotheses_have_other_words():
+def test_nbest_hypotheses_have_different_words():
     (path,) = BeamSearch(TOKENIZER, nbest=4)(posterior("K AE T T _ S AE T", 0.7), torch.tensor([8]))
     hypotheses = [path, *path.alternatives]
     assert len({hypothesis.text for hypothesis in hypotheses}) == len(hypotheses) == 4
@@ -202,7 +202,7 @@ def test_the_next_best_hypotheses_have_other_words():
 def test_other_weights_share_the_lexicon():
     generator = torch.Generator().manual_seed(0)
     log_probs = posterior("K AE T _ S AE T", 0.6)
-    log_probs += torch.randn(log_probs.shape, generator=generator)  # no two hypotheses are equal
+    log_probs += torch.randn(log_probs.shape, generator=generator)  # so that no hypotheses tie
     search = BeamSearch(TOKENIZER)
     for weights in (
         {"beam": 2, "lm_weight": 1.0, "word_score": -5.0},
@@ -219,7 +219,7 @@ def test_other_weights_share_the_lexicon():
 
 @pytest.fixture
 def letters():
-    """Log-probabilities of a line of characters, `_` for blank, and their tokenizer."""
+    """Return a tokenizer, and a function from a line of characters (`_`: blank) to its log-probabilities."""
     tokenizer = CharacterTokenizer.train(["go on goon so"])
 
     def emissions(line):
@@ -271,30 +271,30 @@ def test_words_come_from_the_language_model(letters, tmp_path, caplog):
     assert "can't write 1 of 4 words, which won't be recognised: zoo" in caplog.text
 
 
-def test_another_casing_is_refused(letters, tmp_path):
+def test_different_casing_raises(letters, tmp_path):
     tokenizer, _ = letters
     write_arpa(estimate([["GO", "ON"], ["SO", "GO"]], 2), tmp_path / "upper.arpa")
-    with pytest.raises(UserError, match="written in another case than the model's texts"):
+    with pytest.raises(UserError, match="differ in case from the model's training texts"):
         BeamSearch(tokenizer, lm=tmp_path / "upper.arpa")
     write_arpa(estimate([["the", "cat", "sat"], ["a", "kat"], ["cats"]], 2), tmp_path / "lower.arpa")
-    with pytest.raises(UserError, match=r"lower.arpa: .*another case than those of the lexicon"):
+    with pytest.raises(UserError, match=r"lower.arpa: .*differ in case from those of the lexicon"):
         BeamSearch(TOKENIZER, lm=tmp_path / "lower.arpa")
 
 
-def test_a_truncated_language_model_is_refused(tmp_path):
+def test_a_truncated_language_model_raises(tmp_path):
     (tmp_path / "cut.arpa").write_text(ARPA[: len(ARPA) // 2])
     with pytest.raises(UserError, match=r"cut.arpa: the language model is truncated: expected 5\+1 n-grams"):
         BeamSearch(TOKENIZER, lm=tmp_path / "cut.arpa")
 
 
-def test_what_the_beam_cannot_use_is_named(tmp_path, monkeypatch):
+def test_errors_name_what_the_beam_search_cannot_use(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"none.arpa: expected an ARPA or KenLM file, found none"):
         BeamSearch(TOKENIZER, lm=tmp_path / "none.arpa")
     (tmp_path / "bad.arpa").write_text("no model\n")
     with pytest.raises(UserError, match=r"bad.arpa: expected an ARPA or KenLM file, found "):
         BeamSearch(TOKENIZER, lm=tmp_path / "bad.arpa")
     characters = CharacterTokenizer.train(["go on"])
-    with pytest.raises(UserError, match=r"needs words to search for: name beam.lm or beam.lexicon"):
+    with pytest.raises(UserError, match=r"needs words to search for: set beam.lm or beam.lexicon"):
         BeamSearch(characters)
     with pytest.raises(UserError, match=r"can write none of its words \(ÄÖ\)"):
         BeamSearch(characters, words=["ÄÖ"])

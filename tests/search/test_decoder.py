@@ -15,7 +15,7 @@ LEXICON = Lexicon({"GO": [("G", "OW")], "ON": [("AA", "N")]})
 
 
 def spelled(tokenizer, text):
-    """[1, T, V] log-probabilities of a text with a blank after each label."""
+    """Return [1, T, V] log-probabilities of a text, with a blank after each label."""
     ids = tokenizer.encode(text)
     log_probs = torch.full((1, 2 * len(ids), len(tokenizer)), -9.0)
     log_probs[
@@ -39,7 +39,7 @@ def test_every_decoder_gives_words_for_phones(decoder):
 
 
 @pytest.mark.parametrize("decoder", ["greedy", "prefix"])
-def test_characters_are_left_to_the_tokenizer(decoder):
+def test_the_tokenizer_turns_characters_into_text(decoder):
     tokenizer = CharacterTokenizer.train(["go on"])
     (path,) = build_decoder(decoder, tokenizer, BeamConfig())(spelled(tokenizer, "go"), torch.tensor([4]))
     assert path.words is None
@@ -61,7 +61,7 @@ def test_words_of_labels(text):
     assert words_of(TokenPath(gaps, [], []), characters) == [Word("go", 1, 3), Word("on", 5, 7)]
 
 
-def test_options_that_do_not_fit_are_named():
+def test_errors_name_options_that_do_not_apply():
     phones = PhoneTokenizer(LEXICON)
     with pytest.raises(UserError, match=r"decoder=beem.*'beam'"):
         build_decoder("beem", phones, BeamConfig())
@@ -71,7 +71,7 @@ def test_options_that_do_not_fit_are_named():
         build_decoder("prefix", phones, BeamConfig(size=0))
 
 
-def test_without_a_gpu_the_gpu_search_says_so(monkeypatch):
+def test_the_gpu_search_without_a_gpu_raises(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match=r"decoder=cuda needs a CUDA device, found none; decoder=prefix"):
         build_decoder("cuda", PhoneTokenizer(LEXICON), BeamConfig())
@@ -79,7 +79,7 @@ def test_without_a_gpu_the_gpu_search_says_so(monkeypatch):
 
 @pytest.fixture
 def labels_of_gpu(monkeypatch):
-    """Stand in for torchaudio's CUDA decoder: labels that it would find, and what it was asked for."""
+    """Replace torchaudio's CUDA decoder by one with fixed results, and return the options it receives."""
     asked = {}
 
     def build(tokens, **options):
@@ -92,7 +92,7 @@ def labels_of_gpu(monkeypatch):
     return asked
 
 
-def test_the_gpu_search_refuses_tensors_elsewhere(labels_of_gpu):
+def test_the_gpu_search_rejects_cpu_tensors(labels_of_gpu):
     tokenizer = PhoneTokenizer(LEXICON)
     search = CudaSearch(tokenizer, beam=100, nbest=2)
     assert labels_of_gpu["beam_size"] == len(tokenizer)
@@ -102,7 +102,7 @@ def test_the_gpu_search_refuses_tensors_elsewhere(labels_of_gpu):
 
 
 @pytest.mark.gpu
-def test_the_gpu_search_finds_what_the_prefix_search_finds():
+def test_the_gpu_search_equals_the_prefix_search():
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     tokenizer = PhoneTokenizer(LEXICON)

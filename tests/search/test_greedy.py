@@ -5,7 +5,7 @@ from asr.search.greedy import greedy_search
 
 
 def naive_greedy(log_probs_TV):
-    """One frame after the other."""
+    """Decode frame by frame."""
     ids, frames, ends = [], [], []
     previous = None
     for frame, log_probs_V in enumerate(log_probs_TV):
@@ -26,7 +26,7 @@ def test_equals_a_plain_loop(size):
     log_probs_BTV = (2 * torch.randn(17, 31, size, generator=generator)).log_softmax(-1)
     lengths_B = torch.randint(0, 32, (17,), generator=generator)
     lengths_B[:3] = torch.tensor([0, 1, 31])
-    # What lies behind an utterance must not be read: certain labels there would show.
+    # Huge values and NaN in the padding would show if it were read.
     for utterance, length in enumerate(lengths_B.tolist()):
         log_probs_BTV[utterance, length:] = 1e9 if utterance % 2 else torch.nan
     for path, log_probs_TV, length in zip(
@@ -39,8 +39,8 @@ def test_equals_a_plain_loop(size):
         assert path.words is None
 
 
-def test_a_label_that_ends_an_utterance_does_not_join_the_next():
-    """The batch is searched as one row of frames: a run must not reach over the boundary."""
+def test_the_last_label_of_an_utterance_does_not_merge_with_the_next_utterance():
+    """The batch is searched as one flat sequence of frames, so a run must not cross the boundary."""
     certain = torch.tensor([[0.0, -9.0], [-9.0, -0.1]])
     following = torch.tensor([[-9.0, -0.5], [0.0, -9.0]])
     first, second = greedy_search(torch.stack([certain, following]), torch.tensor([2, 2]))

@@ -19,7 +19,7 @@ def batch(seed, count=3, frames=9):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_results_are_those_of_the_decoder_in_order(jobs):
+def test_results_equal_those_of_the_decoder_in_order(jobs):
     decoder = build_decoder("prefix", TOKENIZER, BeamConfig(nbest=2))
     expected, found = [], []
     with SearchPool("prefix", TOKENIZER, BeamConfig(nbest=2), jobs=jobs) as pool:
@@ -42,7 +42,7 @@ def test_results_are_those_of_the_decoder_in_order(jobs):
         assert paths == build_decoder("prefix", TOKENIZER, BeamConfig(size=1))(log_probs, lengths)
 
 
-def test_a_decoder_that_cannot_be_built_is_told_before_processes_start():
+def test_a_decoder_that_cannot_be_built_raises_before_processes_start():
     with pytest.raises(UserError, match="needs words to search for"):
         SearchPool("beam", TOKENIZER, BeamConfig(), jobs=2)
 
@@ -53,10 +53,10 @@ def test_greedy_search_has_no_weights():
         pool.reweight(Weights(1.0, 0.0, 5))
 
 
-def test_a_process_that_dies_is_told():
+def test_a_killed_process_raises_a_user_error():
     future: Future = Future()
     future.set_exception(BrokenProcessPool("terminated abruptly"))
     pool = SearchPool("greedy", TOKENIZER, BeamConfig())
     pool._done.append(future)
-    with pytest.raises(UserError, match="ended from outside, perhaps for want of memory"):
+    with pytest.raises(UserError, match="was killed, perhaps for lack of memory"):
         list(pool.results())

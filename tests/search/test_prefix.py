@@ -27,7 +27,7 @@ def collapse(labels):
 
 
 def brute_force(log_probs_TV):
-    """Log probability of every label sequence: the sum over all alignments."""
+    """Return the log-probability of every label sequence, summed over all alignments."""
     frames, size = log_probs_TV.shape
     found = {}
     for labels in itertools.product(range(size), repeat=frames):
@@ -37,7 +37,7 @@ def brute_force(log_probs_TV):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_all_alignments_are_added_up(seed):
+def test_scores_are_sums_over_all_alignments(seed):
     log_probs = random_log_probs(seed, 5, 4)
     expected = sorted(brute_force(log_probs[0]).items(), key=lambda item: -item[1])
     search = PrefixSearch(NoModel(), nbest=len(expected), **EVERYTHING)
@@ -47,7 +47,7 @@ def test_all_alignments_are_added_up(seed):
     assert [path.score for path in found] == pytest.approx([score for _, score in expected], abs=1e-4)
 
 
-def test_a_narrow_beam_finds_less_but_never_more():
+def test_a_narrow_beam_never_overestimates_a_score():
     for seed in range(3):
         log_probs = random_log_probs(seed, 5, 4)
         expected = brute_force(log_probs[0])
@@ -56,7 +56,7 @@ def test_a_narrow_beam_finds_less_but_never_more():
             assert path.score <= expected[tuple(path.ids)] + 1e-4
 
 
-def test_what_is_behind_an_utterance_is_not_read():
+def test_padding_is_not_read():
     log_probs = random_log_probs(0, 8, 4).repeat(2, 1, 1)
     log_probs[0, 5:] = torch.nan
     search = PrefixSearch(NoModel(), **EVERYTHING)
@@ -67,7 +67,7 @@ def test_what_is_behind_an_utterance_is_not_read():
     assert search(log_probs, torch.tensor([0, 0]))[0].ids == []
 
 
-def test_frames_are_those_of_the_best_alignment():
+def test_frames_come_from_the_viterbi_alignment():
     labels = torch.tensor([0, 2, 2, 0, 2, 1, 0])
     log_probs = torch.full((1, 7, 3), math.log(0.05))
     log_probs[0, torch.arange(7), labels] = math.log(0.9)
@@ -75,8 +75,8 @@ def test_frames_are_those_of_the_best_alignment():
     assert (path.ids, path.frames, path.ends) == ([2, 2, 1], [1, 4, 5], [3, 5, 6])
 
 
-def test_what_leaves_the_beam_leaves_the_memory():
-    """The tree of an hour would not fit if every prefix ever tried stayed in it."""
+def test_pruned_prefixes_are_freed():
+    """The prefix tree of an hour-long recording would not fit into memory if pruned prefixes stayed in it."""
     search = PrefixSearch(NoModel(), beam=4)
     root = Prefix(None, 0, NoModel().start(), 0.0, log_blank=0.0)
     beam = [root]
@@ -91,7 +91,7 @@ def test_what_leaves_the_beam_leaves_the_memory():
 
 @pytest.fixture
 def lms(tmp_path):
-    """N-gram models of the words and of the characters of a few sentences."""
+    """Write n-gram models of the words and of the characters of a few sentences."""
     pytest.importorskip("flashlight.lib.text", reason="flashlight-text is not installed")
     tokenizer = CharacterTokenizer.train(GAME)
     write_arpa(estimate([text.split() for text in GAME], 2), tmp_path / "words.arpa")
@@ -103,7 +103,7 @@ def lms(tmp_path):
 
 
 def log10_of(path):
-    """A function of words: log10 of the probability of the whole sentence."""
+    """Return a function from a sentence to its log10 probability."""
     names = sorted(read_vocabulary(path).words)
     model = NgramModel(path, names)
 
@@ -118,8 +118,8 @@ def log10_of(path):
 
 
 @pytest.mark.parametrize("kind", ["words", "characters"])
-def test_the_language_model_counts_at_labels_or_at_words(kind, lms):
-    """Against every label sequence, each with all its alignments and the model's whole sentence."""
+def test_scores_include_the_language_model_of_labels_or_words(kind, lms):
+    """Compares with brute force over all label sequences and alignments, scoring whole sentences."""
     tokenizer = CharacterTokenizer.train(GAME)
     fusion = build_fusion(str(lms / f"{kind}.arpa"), tokenizer, 1.5, -0.7)
     assert isinstance(fusion, WordModel if kind == "words" else TokenModel)
@@ -137,8 +137,8 @@ def test_the_language_model_counts_at_labels_or_at_words(kind, lms):
         assert found.score == pytest.approx(scores[best], abs=1e-3)
 
 
-def test_a_language_model_turns_the_scale(lms):
-    """`nn` is as probable as `no`, which alone is a word."""
+def test_the_language_model_decides_between_similar_hypotheses(lms):
+    """`ng` is slightly more probable than `no`, but only `no` is a word."""
     tokenizer = CharacterTokenizer.train(GAME)
     log_probs = torch.full((1, 2, len(tokenizer)), -9.0)
     index = tokenizer.symbols.index
@@ -152,7 +152,7 @@ def test_a_language_model_turns_the_scale(lms):
     assert tokenizer.text(weightless(log_probs, torch.tensor([2]))[0].ids) == "ng"
 
 
-def test_words_of_pieces(lms):
+def test_pieces_are_scored_as_words(lms):
     tokenizer = SentencePieceTokenizer.train(GAME * 20, 8)
     fusion = build_fusion(str(lms / "words.arpa"), tokenizer, 1.0, 0.0)
     assert isinstance(fusion, WordModel)
@@ -163,12 +163,12 @@ def test_words_of_pieces(lms):
     assert score + fusion.finish(context) == pytest.approx(log10_of(lms / "words.arpa")(["no", "go", "on"]))
 
 
-def test_models_that_do_not_fit_are_refused(lms):
+def test_unsuitable_language_models_raise(lms):
     phones = PhoneTokenizer(Lexicon({"go": [("G", "OW")]}))
-    with pytest.raises(UserError, match=r"words.arpa: a model of words; decoder=prefix of phones"):
+    with pytest.raises(UserError, match=r"words.arpa: decoder=prefix with phones expects a phone model"):
         build_fusion(str(lms / "words.arpa"), phones, 1.0, 0.0)
     capitals = CharacterTokenizer.train([text.upper() for text in GAME])
-    with pytest.raises(UserError, match=r"words.arpa: .*another case than those of the model's texts"):
+    with pytest.raises(UserError, match=r"words.arpa: .*differ in case from those of the model's texts"):
         build_fusion(str(lms / "words.arpa"), capitals, 1.0, 0.0)
     with pytest.raises(UserError, match=r"none.arpa: expected an ARPA or KenLM file, found none"):
         build_fusion(str(lms / "none.arpa"), capitals, 1.0, 0.0)

@@ -10,7 +10,7 @@ START = Weights(lm_weight=2.0, word_score=-1.0, size=300)
 
 
 def valley(lm_weight, word_score, smallest=1):
-    """Errors that grow with the distance from a best place, and with beams smaller than `smallest`."""
+    """Return an `evaluate` with errors that grow with the distance from an optimum and with a narrow beam."""
 
     def evaluate(weights):
         distance = abs(weights.lm_weight - lm_weight) + abs(weights.word_score - word_score)
@@ -20,7 +20,7 @@ def valley(lm_weight, word_score, smallest=1):
 
 
 @pytest.mark.parametrize(("lm_weight", "word_score"), [(2.0, -1.0), (0.25, 1.5), (5.75, -3.25)])
-def test_the_valley_is_found(lm_weight, word_score):
+def test_the_optimum_is_found(lm_weight, word_score):
     best, trials = tune(valley(lm_weight, word_score), START, with_lm=True)
     assert best.weights == Weights(lm_weight, word_score, 30)
     assert best.errors == min(trial.errors for trial in trials)
@@ -28,13 +28,13 @@ def test_the_valley_is_found(lm_weight, word_score):
     assert len({trial.weights for trial in trials}) == len(trials) < 60
 
 
-def test_without_a_language_model_its_weight_stays():
+def test_without_a_language_model_its_weight_is_not_tuned():
     best, trials = tune(valley(9.0, 0.5), START, with_lm=False)
     assert {trial.weights.lm_weight for trial in trials} == {2.0}
     assert best.weights.word_score == 0.5
 
 
-def test_a_smaller_beam_may_cost_nothing():
+def test_a_smaller_beam_without_more_errors_is_kept():
     assert tune(valley(2.0, -1.0, smallest=50), START, with_lm=True)[0].weights.size == 100
     assert tune(valley(2.0, -1.0, smallest=200), START, with_lm=True)[0].weights.size == 300
 
@@ -44,11 +44,11 @@ def test_the_weight_is_never_negative():
     assert min(trial.weights.lm_weight for trial in trials) == 0
 
 
-def test_word_errors_without_regard_to_case():
+def test_word_errors_ignore_case():
     assert word_errors(["the CAT sat", "a"], ["The cat", "a b"]) == (2, 4)
 
 
-def test_what_is_recorded_is_used_where_options_are_open(tmp_path):
+def test_recorded_weights_fill_in_unset_options(tmp_path):
     (tmp_path / "a.arpa").write_text("one")
     (tmp_path / "b.arpa").write_text("two")
     with_lm = BeamConfig(lm=str(tmp_path / "a.arpa"))
@@ -60,10 +60,10 @@ def test_what_is_recorded_is_used_where_options_are_open(tmp_path):
     options, source = tuned(tmp_path, "beam", with_lm)
     assert (options.lm_weight, options.word_score, options.size) == (3.5, 0.5, 100)
     assert str(path) in source
-    # The content of the model counts, not its name.
+    # The model is identified by its content, not by its name.
     (tmp_path / "copy.arpa").write_text("one")
     assert tuned(tmp_path, "beam", BeamConfig(lm=str(tmp_path / "copy.arpa")))[0].lm_weight == 3.5
-    # What is said on the command line stays.
+    # Explicit options take precedence.
     options, _ = tuned(tmp_path, "beam", BeamConfig(lm=with_lm.lm, lm_weight=1.0))
     assert (options.lm_weight, options.word_score) == (1.0, 0.5)
     for decoder, beam in [
@@ -79,5 +79,5 @@ def test_what_is_recorded_is_used_where_options_are_open(tmp_path):
     with pytest.raises(UserError, match=r"none.arpa: expected an ARPA or KenLM file, found none"):
         tuned(tmp_path, "beam", BeamConfig(lm=str(tmp_path / "none.arpa")))
     path.write_text('{"beam": {"lm_weight": "much"}}')
-    with pytest.raises(UserError, match=r"tuned.json: expected what tune= wrote, found .*delete it"):
+    with pytest.raises(UserError, match=r"tuned.json: expected weights recorded by tune=, found .*delete it"):
         tuned(tmp_path, "beam", with_lm)

@@ -24,10 +24,10 @@ def edit_distance(a, b):
 
 
 def brute_force_cost(lexicon: Lexicon, phones: list[str]) -> float:
-    """Least cost over every sequence of pronunciations that could be the best one.
+    """Return the least cost over all sequences of pronunciations that can be optimal.
 
-    A word reads at least one phone (a word of which no phone was recognised never pays), so that there
-    are at most as many words as phones.
+    In an optimal sequence every word covers at least one recognised phone, so there are at most as many words
+    as phones.
     """
     said = [phones for pronunciations in lexicon.pronunciations.values() for phones in pronunciations]
     return min(
@@ -38,7 +38,7 @@ def brute_force_cost(lexicon: Lexicon, phones: list[str]) -> float:
 
 
 def cost_of(lexicon: Lexicon, phones: list[str], words: list[Word]) -> float:
-    """The cost of a segmentation, from the spans that it claims."""
+    """Return the cost of a segmentation, computed from its spans."""
     covered = sum(word.end - word.start for word in words)
     return (len(phones) - covered) + sum(
         PENALTY
@@ -57,7 +57,7 @@ def random_lexicon(rng: random.Random) -> Lexicon:
     return Lexicon(pronunciations)
 
 
-def test_cost_equals_brute_force_and_the_segmentation_has_it():
+def test_the_cost_and_that_of_the_segmentation_equal_brute_force():
     rng = random.Random(0)
     for _ in range(150):
         lexicon = random_lexicon(rng)
@@ -87,7 +87,7 @@ def spoken(text: str) -> list[tuple[str, int, int]]:
     return [(word.word, word.start, word.end) for word in WordSearch(LEXICON)(text.split())]
 
 
-def test_exact_phones_any_pronunciation_and_the_first_homophone():
+def test_exact_phones_match_any_pronunciation_and_the_first_homophone():
     assert spoken("DH IY K AE T S AE T") == [("THE", 0, 2), ("CAT", 2, 5), ("SAT", 5, 8)]
 
 
@@ -108,8 +108,8 @@ def test_docstring_examples():
         assert doctest.testmod(module).failed == 0
 
 
-def test_a_stray_phone_stays_outside():
-    """One phone that begins no likely word: leaving it out is cheaper than any word."""
+def test_a_stray_phone_stays_outside_all_words():
+    """Leaving the phone out is cheaper than any word that covers it."""
     lexicon = Lexicon({"CAT": [("K", "AE", "T")]})
     assert WordSearch(lexicon)(["T"]) == []
     assert WordSearch(lexicon)(["T", "K", "AE", "T"]) == [Word("CAT", 1, 4)]

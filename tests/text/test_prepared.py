@@ -14,7 +14,7 @@ LEXICON = Lexicon({"go": [("G", "OW")], "on": [("AA", "N"), ("AO", "N")]})
 
 @pytest.fixture(params=["phone", "character", "sentencepiece"])
 def kind(request, tmp_path):
-    """A kind of tokenizer, of which one is prepared in the folder."""
+    """Prepare a tokenizer in the folder and return its kind."""
     name = tokenizer_name(request.param, 15)
     tokenizer = build_tokenizer(request.param, TEXTS, LEXICON, 15)
     for file, content in tokenizer_files(name, tokenizer, TEXTS, LEXICON).items():
@@ -23,7 +23,7 @@ def kind(request, tmp_path):
     return request.param
 
 
-def test_the_prepared_one_is_taken_and_the_same(kind, tmp_path, monkeypatch):
+def test_a_prepared_tokenizer_is_reused_unchanged(kind, tmp_path, monkeypatch):
     made = build_tokenizer(kind, TEXTS, LEXICON, 15)
     monkeypatch.setattr(prepared, "build_tokenizer", None)
     found = obtain_tokenizer(kind, TEXTS, LEXICON, 15, [tmp_path / "elsewhere", tmp_path])
@@ -32,8 +32,8 @@ def test_the_prepared_one_is_taken_and_the_same(kind, tmp_path, monkeypatch):
     assert [found.encode(text) for text in TEXTS] == [made.encode(text) for text in TEXTS]
 
 
-def test_other_material_makes_another_one(kind, tmp_path):
-    """Nothing that a training doesn't know may get into its vocabulary."""
+def test_other_training_data_gives_another_tokenizer(kind, tmp_path):
+    """Data outside the training set must not leak into the vocabulary."""
     lexicon = LEXICON.merged(Lexicon({"off": [("AO", "F")]}))
     texts = TEXTS[::-1]
     assert find_prepared(tmp_path, kind, 15, TEXTS if kind == "phone" else texts, lexicon) is None
@@ -42,13 +42,13 @@ def test_other_material_makes_another_one(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece"], indirect=True)
-def test_another_number_of_pieces_is_another_tokenizer(kind, tmp_path):
+def test_another_number_of_pieces_gives_another_tokenizer(kind, tmp_path):
     assert len(obtain_tokenizer(kind, TEXTS, None, 15, [tmp_path])) == 16
     assert len(obtain_tokenizer(kind, TEXTS, None, 16, [tmp_path])) == 17
 
 
 @pytest.mark.parametrize("damage", ["cut off", "symbols", "a list", "no bytes"])
-def test_a_changed_file_is_not_trusted(kind, tmp_path, damage, caplog):
+def test_a_changed_file_is_not_used(kind, tmp_path, damage, caplog):
     path = next(Path(tmp_path / "tokenizers").glob("*.json"))
     content = path.read_text()
     if damage == "cut off":
@@ -62,4 +62,4 @@ def test_a_changed_file_is_not_trusted(kind, tmp_path, damage, caplog):
     with caplog.at_level(logging.WARNING):
         found = obtain_tokenizer(kind, TEXTS, LEXICON, 15, [tmp_path])
     assert found.state() == build_tokenizer(kind, TEXTS, LEXICON, 15).state()
-    assert "not as `asr prepare` wrote it" in caplog.text
+    assert "changed since `asr prepare` wrote it" in caplog.text

@@ -42,7 +42,7 @@ def test_state_survives_a_safe_checkpoint(kind):
 
 
 @pytest.mark.parametrize("kind", ["character", "sentencepiece"])
-def test_text_comes_back(kind):
+def test_text_survives_a_round_trip(kind):
     tokenizer = make(kind)
     for text in TEXTS:
         assert tokenizer.text(tokenizer.encode(text)) == text
@@ -57,7 +57,7 @@ def test_training_is_deterministic():
     assert make("character").digest == build_tokenizer("character", TEXTS[::-1]).digest
 
 
-def test_phones_take_the_first_pronunciation_and_mark_what_they_lack():
+def test_phones_come_from_the_first_pronunciation_and_unknown_words_are_marked():
     tokenizer = make("phone")
     text = "the <NOISE> bank rose"
     assert tokenizer.tokens(tokenizer.encode(text)) == ["DH", "AH", "NSN", "SPN", "R", "OW", "Z"]
@@ -67,18 +67,18 @@ def test_phones_take_the_first_pronunciation_and_mark_what_they_lack():
     assert {"SPN", "NSN"} <= set(tokenizer.symbols)
 
 
-def test_phones_that_a_lexicon_shares_with_noise_are_one_symbol():
+def test_noise_phones_in_the_lexicon_are_not_duplicated():
     tokenizer = build_tokenizer("phone", [], Lexicon({"uh": [("SPN",)], "go": [("G",)]}))
     assert tokenizer.symbols == ["<blank>", "SPN", "NSN", "G"]
 
 
-def test_characters_count_unknown_ones_and_a_written_bar():
+def test_unseen_characters_and_a_literal_bar_are_unknown():
     tokenizer = make("character")
     assert tokenizer.oov("it ñ|z") == ["ñ", "|", "z"]
     assert tokenizer.tokens(tokenizer.encode("it ñ|")) == ["i", "t", "|", "<unk>", "<unk>"]
 
 
-def test_pieces_name_words_they_cannot_cover():
+def test_words_that_no_pieces_cover_are_out_of_vocabulary():
     assert make("sentencepiece").oov("the loñs rose") == ["loñs"]
 
 
