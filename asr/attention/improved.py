@@ -1,4 +1,4 @@
-"""Improved clustered attention: exact weights on each cluster's best keys."""
+"""Improved clustered attention: exact weights on the best keys of each cluster."""
 
 from torch import Tensor
 
@@ -8,11 +8,11 @@ from attention_ext.improved_clustered_attention.reference import improved_cluste
 
 
 class ImprovedClusteredAttention(ClusteredAttention):
-    """Clustered attention whose weights on the K best keys of a cluster are redone for every query.
+    """Clustered attention that recomputes the weights on a cluster's K best keys for each query.
 
     *Fast Transformers with Clustered Attention* eq. 9–11; see
-    `attention_ext.improved_clustered_attention`. Never further from full attention than
-    `clustered` with the same clusters, in the L1 norm of any row (Proposition 2).
+    `attention_ext.improved_clustered_attention`. No row of weights is further from full attention in the L1
+    norm than that of `clustered` with the same clusters (Proposition 2).
 
     Args:
         name, backend, dropout, clusters, bits, iterations: see `ClusteredAttention`.

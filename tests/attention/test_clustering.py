@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mechanisms import LENGTHS, SHARED, build, inputs
 
-from asr.attention.clustering import LARGEST_HEAD, QueryClusters
+from asr.attention.clustered import QueryClusters
+from asr.attention.hashing import LARGEST_HEAD
 from asr.attention.multihead import shared_keys
 from asr.errors import UserError
 from attention_ext.hashing.reference import hash_sign

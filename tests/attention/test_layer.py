@@ -13,8 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import attention_ext
 from asr.attention import backend as backend_module
 from asr.attention import build_mechanism, build_self_attention
-from asr.attention.multihead import shared_keys
-from asr.attention.rotary import rotate
+from asr.attention.multihead import rotate, shared_keys
 from asr.errors import UserError
 from asr.lengths import keep_mask
 
@@ -221,12 +220,12 @@ def test_auto_logs_what_it_picked_once(caplog: pytest.LogCaptureFixture) -> None
             build_mechanism("clustered-2", backend="reference").backend.on("cpu")
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
-    assert sum("oracle-top-2 on cpu: backend auto picked reference (this" in x for x in lines) == 1
-    assert sum("full on cpu: backend auto picked native" in x for x in lines) == 1
+    assert sum("oracle-top-2 on cpu: backend auto chose reference (this" in x for x in lines) == 1
+    assert sum("full on cpu: backend auto chose native" in x for x in lines) == 1
 
 
 def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(UserError, match="model_dim=10 is no multiple of heads=4"):
+    with pytest.raises(UserError, match="model_dim=10 is not a multiple of heads=4"):
         build_self_attention("full", 10, 4)
     with pytest.raises(UserError, match=r"dropout=1.5, expected 0 ≤ dropout < 1"):
         build_mechanism("full", dropout=1.5)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mechanisms import LENGTHS, OWN
 
 from asr.attention import build_mechanism, build_self_attention
-from asr.attention.cast_assignment import assign_single, assign_top
+from asr.attention.cast import assign_single, assign_top
 from asr.errors import UserError
 from asr.lengths import keep_mask
 
@@ -126,5 +126,5 @@ def test_causal_equals_full_of_every_prefix() -> None:
 
 
 def test_classes_must_divide_the_model() -> None:
-    with pytest.raises(UserError, match="model_dim=8 is no multiple of 3 classes"):
+    with pytest.raises(UserError, match="model_dim=8 is not a multiple of 3 classes"):
         build("agglomerative-3")

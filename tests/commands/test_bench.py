@@ -12,8 +12,8 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from asr import benchmark
-from asr.benchmark import Problem, can_measure_memory
+from asr.benchmark import mechanisms
+from asr.benchmark.mechanisms import Problem, can_measure_memory
 from asr.commands.bench import Options, run
 from asr.errors import UserError
 
@@ -56,7 +56,7 @@ def test_threads_of_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
         return attend
 
-    monkeypatch.setattr(benchmark, "build", build)
+    monkeypatch.setattr(mechanisms, "build", build)
     before = torch.get_num_threads()
     options = Options(attentions=list(seen), lengths=[20], heads=1, head_dim=8, rounds=3, clock="wall")
     run([], replace(options, memory=False, out=str(tmp_path / "b.json")), console=Console(file=io.StringIO()))
