@@ -81,6 +81,7 @@ def _check(options: TrainConfig, folder: Path, last: Path) -> bool:
         raise UserError(
             f"recipe.length={options.recipe.length}: it belongs to recipe=copy, and is needed there"
         )
+    options.augment.check()
     if options.resume not in ("auto", "no"):
         raise UserError(f"resume={options.resume!r}: expected auto or no")
     if options.trainer.precision not in PRECISIONS:
