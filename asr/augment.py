@@ -94,7 +94,7 @@ def spec_augment(features: Tensor, lengths: Tensor, config: AugmentConfig) -> Te
 
 
 def _intervals(spans: Tensor, widest: int, size: int) -> Tensor:
-    """Draw one interval within 0 … span per entry of `spans` [B, masks]; return their union, [B, size] bool."""
+    """Draw one interval within 0 … span for each of `spans` [B, masks]; return their union [B, size]."""
     width = (torch.rand(spans.shape, device=spans.device) * (widest + 1)).floor().clamp(max=widest)
     start = (torch.rand(spans.shape, device=spans.device) * (spans - width + 1).clamp(min=1)).floor()
     width = torch.where(spans > 0, width, 0)

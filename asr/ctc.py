@@ -1,4 +1,4 @@
-"""The CTC head: log-probabilities over the vocabulary, the loss, and which targets can fit."""
+"""The CTC head, the CTC loss, and the number of frames that a target needs."""
 
 import itertools
 import math
@@ -6,19 +6,19 @@ import math
 from torch import Tensor, nn
 
 BLANK = 0
-BLANK_AT_START = 0.9  # probability of the blank in a new model
+BLANK_AT_START = 0.9  # initial probability of the blank
 
 
 class CTCHead(nn.Module):
     """Linear projection to the vocabulary with log-softmax in float32.
 
-    A new head says blank nearly everywhere. Of equal probabilities, training on ten frames a label may
-    find its way to labels that last until the next, without blanks, and stay there at the error of
-    knowing nothing; from the blank it always found out, and sooner.
+    The initial bias makes the blank likely. Starting from equal probabilities, training at ten frames per
+    label can get stuck at label sequences without blanks, at the error rate of chance. Starting from the
+    blank, it has always escaped, and sooner.
 
     Args:
         size: M.
-        vocabulary: V, blank (index 0) included.
+        vocabulary: V, including the blank (index 0).
     """
 
     def __init__(self, size: int, vocabulary: int) -> None:
@@ -34,9 +34,9 @@ class CTCHead(nn.Module):
 
 
 def ctc_loss(log_probs_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor) -> Tensor:
-    """Return the CTC loss of each utterance, not normalised (Graves et al. 2006).
+    """Return the unnormalised CTC loss of each utterance (Graves et al. 2006).
 
-    Infinity marks a target that cannot fit: it is the caller's business and never hidden.
+    The loss is infinite where the target needs more frames than the utterance has (see `frames_needed`).
 
     Args:
         log_probs_BTV: [B, T, V] float32 log-probabilities.
@@ -59,7 +59,7 @@ def ctc_loss(log_probs_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_
 
 
 def frames_needed(tokens: list[int]) -> int:
-    """Return the fewest frames that can emit `tokens`: one each, and a blank between repeats.
+    """Return the smallest number of frames for `tokens`: one per token, and a blank between repeats.
 
     Example:
         >>> frames_needed([5, 5, 7])

@@ -1,4 +1,4 @@
-"""Writes the table of attention mechanisms into the README, from the code's own table."""
+"""Write the table of attention mechanisms into the README."""
 
 import re
 from pathlib import Path
