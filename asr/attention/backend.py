@@ -1,4 +1,4 @@
-"""Backends: the same maths in plain PyTorch or in compiled kernels, with the reasons why one can't run."""
+"""Backends: plain PyTorch or compiled kernels for the same operators, and why one can't run."""
 
 import importlib
 import logging

@@ -1,5 +1,7 @@
 """Clustered attention: one row of weights per cluster of queries."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -61,16 +63,12 @@ class ClusteredAttention(SoftmaxMechanism):
         query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
         operators = self.operators[self.backend.on(q.device.type)]
         groups_BHN = self.grouping(q, query_lengths, operators)
-        return operators.clustered_attention(
-            q,
-            k,
-            v,
-            groups_BHN,
-            query_lengths,
-            key_lengths,
-            clusters=self.grouping.clusters,
-            dropout=self.active_dropout,
-        )
+        options = {"clusters": self.grouping.clusters, "dropout": self.active_dropout}
+        return self.operator(operators)(q, k, v, groups_BHN, query_lengths, key_lengths, **options)
+
+    def operator(self, operators: Operators) -> Callable[..., Tensor]:
+        """Return the operator that computes attention from clusters."""
+        return operators.clustered_attention
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
         """Compute `weights`."""

@@ -58,7 +58,7 @@ class Timing:
         passes: `forward` or `forward+backward`.
         clock: `cpu` or `wall`.
         median_s, quartiles_s: seconds per call, over the rounds.
-        per_element_us: median per position and sequence, in microseconds.
+        per_element_us: median divided by all positions of the batch, in microseconds.
         ratio: median of the baseline divided by this median; None without a baseline.
     """
 
@@ -117,12 +117,12 @@ def measure(
     seconds: float,
     passes: Sequence[str] = PASSES,
 ) -> list[Timing]:
-    """Time forward, and forward with backward, of every mechanism.
+    """Time every mechanism, forward only and forward with backward.
 
     Args:
         names: names as taken by `build`; `full@2` runs with two threads.
         problem: shapes.
-        baseline: name whose median is divided by each other median to give `ratio`.
+        baseline: name that `ratio` compares the others with.
         clock: `cpu` (CPU time of this process) or `wall`.
         threads: CPU threads for names that don't end in a number of threads.
         rounds: maximum number of rounds, after one warm-up round.
