@@ -96,7 +96,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: expected the configuration of an exported model, format {FORMAT!r}")
     digest = settings.pop("sha256_of_this", None)
     if digest != _digest(_json(settings)):
-        raise UserError(f"{path}: expected the settings that were exported, found changed ones")
+        raise UserError(f"{path}: expected the exported settings, found changed ones")
     return settings
 
 

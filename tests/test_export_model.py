@@ -82,7 +82,7 @@ def test_changed_settings_are_rejected(folder):
     settings = json.loads((folder / CONFIG).read_text())
     settings["config"]["features"]["low_freq_hz"] = 90.0
     (folder / CONFIG).write_text(json.dumps(settings))
-    with pytest.raises(UserError, match=r"config.json: expected the settings that were exported"):
+    with pytest.raises(UserError, match=r"config.json: expected the exported settings"):
         Recognizer.load(folder)
 
 
