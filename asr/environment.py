@@ -1,4 +1,4 @@
-"""What a result depends on besides options and data: commit, versions, hardware."""
+"""Description of the environment of a result: commit, versions, hardware."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """Return the commit of the checkout this package runs from, with `+` if files differ from it."""
+    """Return the commit of the checkout that this package runs from, `+` appended if files are modified."""
     root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return None
@@ -79,7 +79,7 @@ def file_digest(path: Path) -> str:
 
 
 def write_json(values: dict[str, Any], path: Path) -> None:
-    """Write indented JSON so that `path` is never half written."""
+    """Write indented JSON atomically."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
     partial.replace(path)

@@ -1,4 +1,4 @@
-"""Masks from lengths: the only place where they are made. True means keep."""
+"""Masks from lengths; all masks are built here. True means keep."""
 
 import torch
 from torch import Tensor
@@ -23,11 +23,11 @@ def keep_mask(lengths: Tensor, size: int) -> Tensor:
 
 
 def zero_padding(x: Tensor, lengths: Tensor) -> Tensor:
-    """Zero what lies behind each length; never multiplies, so NaN in padding is removed as well.
+    """Set padded positions to zero, even where they contain NaN.
 
     Args:
         x: [B, T, …].
-        lengths: [B].
+        lengths: [B] valid positions.
 
     Returns:
         [B, T, …] with zeros at padded positions.

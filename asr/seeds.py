@@ -1,11 +1,11 @@
-"""Seeds derived from keys, so that random numbers follow from what they are for."""
+"""Random seeds derived from keys such as (seed, epoch, utterance)."""
 
 import numpy as np
 
 
 def derived_seed(*key: int) -> int:
-    """Return a 32-bit seed for non-negative integers, e.g. (seed, batch, rank).
+    """Return a 32-bit seed for a key of non-negative integers, e.g. (seed, batch, rank).
 
-    32 bits because PyTorch's CPU generator ignores all others.
+    PyTorch's CPU generator ignores any further bits.
     """
     return int(np.random.SeedSequence(key).generate_state(1)[0])

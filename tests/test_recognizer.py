@@ -93,7 +93,7 @@ def test_find_prefers_average_then_best_then_last(tmp_path: Path) -> None:
         assert checkpoint.find(tmp_path).stem == expected
     assert checkpoint.find(tmp_path, "best").stem == checkpoint.best_name(0.092, 1000)
     assert checkpoint.find(tmp_path, "last.ckpt").stem == "last"
-    with pytest.raises(UserError, match="no checkpoint 'newest' \\(there are: average, best-"):
+    with pytest.raises(UserError, match="no checkpoint 'newest' \\(found: average, best-"):
         checkpoint.find(tmp_path, "newest")
 
 

@@ -1,4 +1,4 @@
-"""Update the README's table of attention mechanisms from the table in the code."""
+"""Write the table of attention mechanisms into the README."""
 
 import re
 from pathlib import Path

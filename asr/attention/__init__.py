@@ -1,6 +1,6 @@
-"""Attention mechanisms, exchangeable by name, for this program and any other PyTorch model.
+"""Attention mechanisms, exchangeable by name, for any PyTorch model.
 
-A layer of `torch.nn.TransformerEncoderLayer` with another attention, in five lines:
+A `torch.nn.TransformerEncoderLayer` with another attention:
 
 >>> import torch
 >>> class Block(torch.nn.TransformerEncoderLayer):
@@ -17,14 +17,14 @@ A layer of `torch.nn.TransformerEncoderLayer` with another attention, in five li
 >>> block(x, lengths).shape
 torch.Size([2, 300, 64])
 
-Around projections of one's own, the mechanism alone:
+The mechanism alone, for a model with its own projections:
 
 >>> attend = build_mechanism("clustered-25")
 >>> q, k, v = torch.randn(3, 2, 4, 300, 16)
 >>> attend(q, k, v, lengths).shape, attend.clusters(q, lengths).shape
 (torch.Size([2, 4, 300, 16]), torch.Size([2, 4, 300]))
 
-Pretrained models: `asr.attention.transformers_adapter`.
+For pretrained models see `asr.attention.transformers_adapter`.
 """
 
 from asr.attention.layer import SelfAttentionLayer

@@ -1,4 +1,4 @@
-"""Agglomerative attention: soft classes whose averages are handed back to their members."""
+"""Agglomerative attention: every position reads the averages of soft classes."""
 
 import torch
 from torch import Tensor, nn
@@ -7,25 +7,25 @@ from asr.attention.layer import OwnParameterLayer
 from asr.errors import UserError
 from asr.lengths import zero_padding
 
-# Of a class that nobody joins the average fades to zero; its derivative divides by this twice.
+# Lower bound on the size of a class. The derivative of an empty class's average divides by it twice.
 SMALLEST_CLASS = 1e-20
 
 
 class AgglomerativeAttention(OwnParameterLayer):
-    """Every class averages its members' projections; every position takes the classes it belongs to.
+    """Each class averages its members' projections; each position weighs the averages by its classes.
 
     Spellings 2019, *Agglomerative Attention*, Methods: c^r, c^q = softmax(xW + b), class values xP^k of width
     M/C, a^k = Σ_τ c^r_τk x_τ P^k / Σ_τ c^r_τk over the sequence (causal: over τ ≤ i), and output
-    Q · concat_k(c^q_ik a^k). Sums are taken in float32. Time and memory grow with N.
+    Q · concat_k(c^q_ik a^k). Sums are in float32. Time and memory are linear in N.
 
     Args:
         name, backend: see `OwnParameterLayer`.
-        model_dim: M, a multiple of the classes.
-        heads, head_dim: unused, classes take their place.
-        dropout: probability on the class weights c^q, in training.
+        model_dim: M, a multiple of C.
+        heads, head_dim: unused; classes replace heads.
+        dropout: dropout probability on the class weights c^q.
         classes: C.
-        causal: average over past and present only.
-        tie: one classifier for both sides; the paper keeps them apart.
+        causal: whether averages exclude later positions.
+        tie: whether c^r and c^q share one classifier; the paper uses two.
     """
 
     def __init__(
@@ -42,7 +42,9 @@ class AgglomerativeAttention(OwnParameterLayer):
     ) -> None:
         super().__init__(name, backend)
         if model_dim % classes:
-            raise UserError(f"attention {name!r}: model_dim={model_dim} is no multiple of {classes} classes")
+            raise UserError(
+                f"attention {name!r}: model_dim={model_dim} is not a multiple of {classes} classes"
+            )
         self.classes, self.causal = classes, causal
         self.reference_classes = nn.Linear(model_dim, classes)
         self.query_classes = self.reference_classes if tie else nn.Linear(model_dim, classes)
@@ -58,7 +60,7 @@ class AgglomerativeAttention(OwnParameterLayer):
         reference_BNC = self.reference_classes(x).to(dtype).softmax(-1)
         query_BNC = self.dropout(self.query_classes(x).to(dtype).softmax(-1))
         if lengths is not None:
-            # Padding's values are zero, its share in the class sizes must be as well.
+            # The values at padding are zero already; this keeps padding out of the class sizes.
             reference_BNC = zero_padding(reference_BNC, lengths)
         values_BNCE = self.values(x).unflatten(-1, (self.classes, -1)).to(dtype)
 

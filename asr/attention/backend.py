@@ -1,4 +1,4 @@
-"""Backends: the same maths in plain PyTorch or compiled; one that cannot run says why."""
+"""Backends: plain PyTorch or compiled kernels for the same operators, and why one can't run."""
 
 import importlib
 import logging
@@ -14,11 +14,11 @@ from asr.errors import UserError
 
 BACKENDS = ("auto", "reference", "native")
 DEVICES = ("cpu", "cuda")
-MOST_CLUSTERS = 1_024  # of the compiled kernels
-NOT_COMPILED = dict.fromkeys(DEVICES, "this mechanism has no compiled form")
+MOST_CLUSTERS = 1_024  # limit of the compiled kernels
+NOT_COMPILED = dict.fromkeys(DEVICES, "this mechanism has no compiled kernels")
 
-# What `auto` leaves alone though it could run: the CUDA kernels have run on an emulated device only.
-# Strike this out when tools/gpu_check.sh has passed on a GPU.
+# Devices where `auto` doesn't use the kernels: the CUDA kernels have run only on an emulated device.
+# Remove the entry when tools/gpu_check.sh has passed on a GPU.
 UNPROVEN = {"cuda": "the CUDA kernels have never run on a GPU; backend=native uses them"}
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Operators:
-    """The operators of `attention_ext`, of one backend; both backends take the same arguments."""
+    """The operators of `attention_ext` for one backend; both backends take the same arguments."""
 
     hash_sign: Callable[..., Tensor]
     hamming_kmeans: Callable[..., Tensor]
@@ -37,10 +37,7 @@ class Operators:
 
 
 def load_operators(backend: str) -> Operators:
-    """Return the functions in `attention_ext/*/reference.py` or `attention_ext/*/native.py`.
-
-    This is the only place that tells the two apart.
-    """
+    """Return the functions in `attention_ext/*/reference.py` or `attention_ext/*/native.py`."""
 
     def load(folder: str, function: str) -> Callable[..., Tensor]:
         return getattr(importlib.import_module(f"attention_ext.{folder}.{backend}"), function)
@@ -56,9 +53,9 @@ def load_operators(backend: str) -> Operators:
 
 
 def why_no_kernels(clusters: int, backend: str) -> dict[str, str | None]:
-    """Return for each device type why the compiled kernels do not run there; None where they do."""
+    """Return the reason why the compiled kernels don't run, by device type; None where they do."""
     if clusters > MOST_CLUSTERS:
-        return dict.fromkeys(DEVICES, f"the compiled kernels take at most {MOST_CLUSTERS} clusters")
+        return dict.fromkeys(DEVICES, f"the compiled kernels support at most {MOST_CLUSTERS} clusters")
     reasons = {device: attention_ext.why_unavailable(device) for device in DEVICES}
     if backend == "auto":
         reasons = {device: reason or UNPROVEN.get(device) for device, reason in reasons.items()}
@@ -66,15 +63,15 @@ def why_no_kernels(clusters: int, backend: str) -> dict[str, str | None]:
 
 
 class BackendChoice:
-    """Which backend runs on which device.
+    """The choice of a backend for each device.
 
     Args:
         requested: `auto` (native wherever it is proven to run), `reference` or `native`.
-        mechanism: its name, for messages.
-        reasons: for each device type why native cannot run there, None where it can.
+        mechanism: name of the mechanism, for messages.
+        reasons: the reason why native can't run, by device type; None where it can.
 
     Raises:
-        UserError: an unknown backend, or `native` where it runs on no device; gives the reasons.
+        UserError: an unknown backend, or `native` where it runs on no device, with the reasons.
     """
 
     def __init__(self, requested: str, mechanism: str, reasons: Mapping[str, str | None]) -> None:
@@ -88,17 +85,17 @@ class BackendChoice:
             )
 
     def operators(self) -> dict[str, Operators]:
-        """Return the operators of each backend that `on` may name."""
+        """Return the operators of each backend that `on` may return."""
         backends = ["reference"]
         if self.requested != "reference" and not all(self.reasons.values()):
             backends.append("native")
         return {backend: load_operators(backend) for backend in backends}
 
     def on(self, device_type: str) -> str:
-        """Return `reference` or `native` for tensors on a device, e.g. `cuda`.
+        """Return `reference` or `native` for tensors on a type of device, e.g. `cuda`.
 
         Raises:
-            UserError: `native` was asked for and cannot run there.
+            UserError: `native` was requested and can't run there.
         """
         if self.requested == "reference":
             return "reference"
@@ -113,4 +110,4 @@ class BackendChoice:
 @cache
 def _log_once(mechanism: str, device: str, reason: str | None) -> None:
     choice = "native" if reason is None else f"reference ({reason})"
-    log.info("attention %s on %s: backend auto picked %s", mechanism, device, choice)
+    log.info("attention %s on %s: backend auto chose %s", mechanism, device, choice)

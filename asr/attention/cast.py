@@ -1,10 +1,9 @@
-"""CAST: attention inside clusters around learned surrogate tokens, summaries between them."""
+"""CAST: attention within clusters around learned surrogate tokens, and summaries of the other clusters."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asr.attention.cast_assignment import assign_single, assign_top
 from asr.attention.layer import OwnParameterLayer
 from asr.lengths import keep_mask, zero_padding
 from attention_ext.improved_clustered_attention.reference import gather_rows
@@ -16,25 +15,25 @@ class CAST(OwnParameterLayer):
     Per head, with C surrogates S, s = 1/√D, a gate φ_i = x_i·w + b per token, and s₁(t) = 1 + softplus(t):
 
     1. A_q = s·QSᵀ and A_k = s·KSᵀ, both N × C;
-    2. A_g = σ(φ) ⊙ softmax_C(A_q) + (1 − σ(φ)) ⊙ softmax_C(A_k) decides who joins: cluster j takes the κ
-       tokens G_j (`cast_assignment`);
-    3. R_intra,j = softmax(s·Q_{G_j} K_{G_j}ᵀ) V_{G_j}: attention inside the cluster;
-    4. R_inter,j = softmax_{i∈G_j}(A_k,ij · s₁(−φ_i)) · V_{G_j}: one summary per cluster;
+    2. A_g = σ(φ) ⊙ softmax_C(A_q) + (1 − σ(φ)) ⊙ softmax_C(A_k) assigns the tokens G_j, at most κ, to cluster
+       j (`assign_top`, `assign_single`);
+    3. R_intra,j = softmax(s·Q_{G_j} K_{G_j}ᵀ) V_{G_j} is attention within the cluster;
+    4. R_inter,j = softmax_{i∈G_j}(A_k,ij · s₁(−φ_i)) · V_{G_j} is the cluster's summary;
     5. with W_i = softmax_C(A_q,i · s₁(φ_i)) over the clusters that have members, R_i sums W_ij · R_intra,j at
-       i over the clusters that hold token i, and W_ij · R_inter,j over the others;
+       i over the clusters that contain token i, and W_ij · R_inter,j over the others;
     6. the output is R·O.
 
-    The figure leaves open how φ receives a gradient, as G_j is discrete: here through the temperatures s₁ of
-    steps 4 and 5, which weigh a token's key side against its query side as step 2 does.
+    G_j is discrete, and the figure doesn't show how φ receives a gradient. Here it does through the
+    temperatures s₁ of steps 4 and 5, which weigh a token's key side against its query side as step 2 does.
 
     Args:
         name, backend: see `OwnParameterLayer`.
         model_dim, heads, head_dim: M, H, D.
-        dropout: probability on the weights inside clusters, in training.
+        dropout: dropout probability on the weights within clusters.
         clusters: C.
-        assign: `topk`, a cluster takes its κ best tokens and a token may be in none or several;
-            `single`, every token is in exactly one.
-        capacity: κ; 0 stands for ⌈n/C⌉ of a sequence with n tokens. `single` raises it to that.
+        assign: `topk`: each cluster takes its κ best tokens, and a token may be in none or several;
+            `single`: each token is in exactly one cluster.
+        capacity: κ; 0 means ⌈n/C⌉ for a sequence of n tokens, which is also the least κ with `single`.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class CAST(OwnParameterLayer):
         return x_BHND @ self.surrogates_HCD.to(x_BHND.dtype).mT * x_BHND.shape[-1] ** -0.5
 
     def members(self, affinity_BHNC: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tokens of each cluster, [B, H, C, K], and which of these slots are filled."""
+        """Return the tokens of each cluster, [B, H, C, K], and a mask of the filled slots."""
         N = affinity_BHNC.shape[2]
         slots = self._capacity(N)
         even_B = (lengths_B + self.clusters - 1) // self.clusters
@@ -106,7 +105,7 @@ class CAST(OwnParameterLayer):
             q_BHCKD.flatten(1, 2),
             k_BHCKD.flatten(1, 2),
             v_BHCKE.flatten(1, 2),
-            # An empty cluster looks at all its slots: a softmax over nothing would be NaN.
+            # An empty cluster attends to all its slots, because a softmax over no key is NaN.
             attn_mask=(filled_BHCK | ~filled_BHCK.any(-1, keepdim=True)).flatten(1, 2).unsqueeze(2),
             dropout_p=self.dropout if self.training else 0.0,
         ).view_as(v_BHCKE)
@@ -129,3 +128,72 @@ class CAST(OwnParameterLayer):
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def assign_top(
+    affinity_BHNC: Tensor, lengths_B: Tensor, capacity_B: Tensor, slots: int
+) -> tuple[Tensor, Tensor]:
+    """Assign each cluster its κ best tokens (Top-K), ties to the first; a token may be in none or several.
+
+    Args:
+        affinity_BHNC: affinity of tokens to clusters, ≥ 0.
+        lengths_B: valid tokens n.
+        capacity_B: κ ≤ n for each sequence.
+        slots: the largest κ.
+
+    Returns:
+        Tokens [B, H, C, K] int64, and a mask of the filled slots, [B, H, C, K] bool.
+    """
+    keep_BN = keep_mask(lengths_B, affinity_BHNC.shape[2])
+    ranked_BHNC = affinity_BHNC.masked_fill(~keep_BN[:, None, :, None], -1.0)
+    members_BHCK = ranked_BHNC.mT.sort(dim=-1, descending=True, stable=True).indices[..., :slots]
+    filled_BHCK = keep_mask(capacity_B, slots)[:, None, None, :].expand_as(members_BHCK)
+    return members_BHCK, filled_BHCK
+
+
+def assign_single(
+    affinity_BHNC: Tensor, lengths_B: Tensor, capacity_B: Tensor, slots: int
+) -> tuple[Tensor, Tensor]:
+    """Assign each token to one cluster (Single Assignment Top-K), greedily, at most κ tokens per cluster.
+
+    In each round, each unassigned token bids for the best cluster with room, and each cluster accepts its
+    best bidders until it is full. A round that leaves a token unassigned has filled a cluster, so C rounds
+    suffice.
+
+    Args:
+        affinity_BHNC: affinity of tokens to clusters, ≥ 0.
+        lengths_B: valid tokens n.
+        capacity_B: κ for each sequence, κ·C ≥ n.
+        slots: the largest κ.
+
+    Returns:
+        Tokens [B, H, C, K] int64, and a mask of the filled slots, [B, H, C, K] bool.
+    """
+    B, H, N, C = affinity_BHNC.shape
+    free_BHN = keep_mask(lengths_B, N).unsqueeze(1).expand(B, H, N)
+    position_BHN = torch.arange(N, device=affinity_BHNC.device).expand(B, H, N)
+    taken_BHC = torch.zeros(B, H, C, dtype=torch.int64, device=affinity_BHNC.device)
+    # Rejected bids are written to one extra slot.
+    members = torch.zeros(B, H, C * slots + 1, dtype=torch.int64, device=affinity_BHNC.device)
+    filled = torch.zeros_like(members, dtype=torch.bool)
+    for _ in range(C):
+        full_BH1C = (taken_BHC >= capacity_B.view(B, 1, 1)).unsqueeze(2)
+        score_BHN, bid_BHN = affinity_BHNC.masked_fill(full_BH1C, -1.0).max(-1)
+        bid_BHN = torch.where(free_BHN, bid_BHN, C)
+        # Sorting by score, then stably by bid, puts each cluster's bidders side by side, the best first.
+        by_score_BHN = score_BHN.sort(dim=-1, descending=True, stable=True).indices
+        bid_BHN, by_bid_BHN = bid_BHN.gather(-1, by_score_BHN).sort(dim=-1, stable=True)
+        token_BHN = by_score_BHN.gather(-1, by_bid_BHN)
+
+        cluster_BHN = bid_BHN.clamp(max=C - 1)
+        bids_BHC = torch.zeros_like(taken_BHC).scatter_add(-1, cluster_BHN, (bid_BHN < C).long())
+        first_BHC = bids_BHC.cumsum(-1) - bids_BHC
+        slot_BHN = taken_BHC.gather(-1, cluster_BHN) + position_BHN - first_BHC.gather(-1, cluster_BHN)
+        accepted_BHN = (bid_BHN < C) & (slot_BHN < capacity_B.view(B, 1, 1))
+
+        target_BHN = torch.where(accepted_BHN, cluster_BHN * slots + slot_BHN, C * slots)
+        members = members.scatter(-1, target_BHN, token_BHN)
+        filled = filled.scatter(-1, target_BHN, True)
+        free_BHN = free_BHN & ~torch.zeros_like(free_BHN).scatter(-1, token_BHN, accepted_BHN)
+        taken_BHC = taken_BHC.scatter_add(-1, cluster_BHN, accepted_BHN.long())
+    return members[..., :-1].view(B, H, C, slots), filled[..., :-1].view(B, H, C, slots)

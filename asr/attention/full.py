@@ -1,4 +1,4 @@
-"""Full softmax attention, with own keys or with keys tied to the queries."""
+"""Full softmax attention, with separate keys or with keys tied to the queries."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,7 +12,7 @@ from attention_ext.clustered_attention.reference import compute_dtype, masked_so
 class FullAttention(SoftmaxMechanism):
     """A = softmax(QKᵀ/√D), V̂ = AV: *Fast Transformers with Clustered Attention* eq. 1–2.
 
-    The reference holds N × S weights; native is PyTorch's `scaled_dot_product_attention`.
+    The reference stores N × S weights; native is PyTorch's `scaled_dot_product_attention`.
     """
 
     def __init__(self, name: str, backend: str, dropout: float) -> None:
@@ -42,9 +42,9 @@ class FullAttention(SoftmaxMechanism):
         if query_lengths is not None:
             q = zero_padding(q, query_lengths)
         if key_lengths is not None:
-            # The mask alone would let NaN through: 0 · NaN is NaN.
+            # The mask alone would let NaN through, because 0 · NaN is NaN.
             k, v = zero_padding(k, key_lengths), zero_padding(v, key_lengths)
-            # Without any valid key all are kept, for a softmax over nothing is NaN; their values are zero.
+            # Without a valid key all are kept, because a softmax over no key is NaN. Their values are zero.
             keep_BS = keep_mask(key_lengths, k.shape[2]) | (key_lengths == 0).unsqueeze(-1)
             mask_B11S = keep_BS[:, None, None, :]
         out_BHNE = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_B11S, dropout_p=self.active_dropout)
@@ -54,7 +54,7 @@ class FullAttention(SoftmaxMechanism):
 class SharedFullAttention(FullAttention):
     """Full attention whose keys are the normalised queries, the baseline for LSH attention.
 
-    The projection layer ties the keys (`multihead.shared_keys`); the maths is that of `full`.
+    The projection layer ties the keys (`multihead.shared_keys`); the computation is that of `full`.
     """
 
     needs_shared_keys = True

@@ -1,18 +1,21 @@
-"""Improved clustered attention: exact weights on each cluster's best keys."""
+"""Improved clustered attention: exact weights on the best keys of each cluster."""
+
+from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
 
+from asr.attention.backend import Operators
 from asr.attention.clustered import ClusteredAttention
-from asr.attention.softmax import both_lengths
 from attention_ext.improved_clustered_attention.reference import improved_clustered_weights
 
 
 class ImprovedClusteredAttention(ClusteredAttention):
-    """Clustered attention whose weights on the K best keys of a cluster are redone for every query.
+    """Clustered attention that recomputes the weights on a cluster's K best keys for each query.
 
     *Fast Transformers with Clustered Attention* eq. 9–11; see
-    `attention_ext.improved_clustered_attention`. Never further from full attention than
-    `clustered` with the same clusters, in the L1 norm of any row (Proposition 2).
+    `attention_ext.improved_clustered_attention`. No row of weights is further from full attention in the L1
+    norm than that of `clustered` with the same clusters (Proposition 2).
 
     Args:
         name, backend, dropout, clusters, bits, iterations: see `ClusteredAttention`.
@@ -25,33 +28,11 @@ class ImprovedClusteredAttention(ClusteredAttention):
         super().__init__(name, backend, dropout, clusters, bits, iterations)
         self.topk = topk
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
-    ) -> Tensor:
-        """Compute `forward`."""
-        query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
-        operators = self.operators[self.backend.on(q.device.type)]
-        groups_BHN = self.grouping(q, query_lengths, operators)
-        return operators.improved_clustered_attention(
-            q,
-            k,
-            v,
-            groups_BHN,
-            query_lengths,
-            key_lengths,
-            clusters=self.grouping.clusters,
-            topk=self.topk,
-            dropout=self.active_dropout,
-        )
+    def operator(self, operators: Operators) -> Callable[..., Tensor]:
+        """Return the operator that computes attention from clusters."""
+        return partial(operators.improved_clustered_attention, topk=self.topk)
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
         """Compute `weights`."""
-        return improved_clustered_weights(
-            q,
-            k,
-            self.clusters(q, query_lengths),
-            query_lengths,
-            key_lengths,
-            self.grouping.clusters,
-            self.topk,
-        )
+        groups_BHN, clusters = self.clusters(q, query_lengths), self.grouping.clusters
+        return improved_clustered_weights(q, k, groups_BHN, query_lengths, key_lengths, clusters, self.topk)

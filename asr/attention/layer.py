@@ -1,4 +1,4 @@
-"""The interface of a self-attention layer: projections and mechanism, or a module with its own."""
+"""Interface of self-attention layers, and the base class of those with parameters of their own."""
 
 from torch import Tensor, nn
 
@@ -6,7 +6,7 @@ from asr.errors import UserError
 
 
 class SelfAttentionLayer(nn.Module):
-    """Maps [B, N, M] to [B, N, M].
+    """A self-attention layer, [B, N, M] to [B, N, M].
 
     Attributes:
         name: canonical name of the mechanism.
@@ -22,34 +22,34 @@ class SelfAttentionLayer(nn.Module):
             lengths: [B] valid positions (right padding); None means all.
 
         Returns:
-            [B, N, M], zeros at padded positions. What they held, NaN included, changes neither output
-            nor gradients.
+            [B, N, M], zeros at padded positions. Their input, NaN included, changes neither the output nor
+            the gradients.
         """
         raise NotImplementedError
 
     def set_mechanism(self, name: str, backend: str | None = None) -> None:
-        """Exchange the mechanism; the weights stay.
+        """Exchange the mechanism and keep the weights.
 
         Args:
-            name: any mechanism of the softmax family.
-            backend: `auto`, `reference` or `native`; None keeps the present one.
+            name: a mechanism of the softmax family.
+            backend: `auto`, `reference` or `native`; None keeps the requested backend.
 
         Raises:
-            UserError: the layer or the mechanism has parameters of its own, or they don't fit.
+            UserError: the layer or the mechanism has parameters of its own, or the mechanism doesn't fit.
         """
         raise NotImplementedError
 
     def backend_on(self, device_type: str) -> str:
-        """Return `reference` or `native`: what runs on a device, e.g. `cuda`."""
+        """Return the backend that runs on a type of device, e.g. `cuda`: `reference` or `native`."""
         raise NotImplementedError
 
     def backend_in_use(self) -> str:
-        """Return what runs on the device that holds the layer."""
+        """Return the backend that runs on the device of the layer."""
         return self.backend_on(next(self.parameters()).device.type)
 
 
 class OwnParameterLayer(SelfAttentionLayer):
-    """A layer whose mechanism has parameters of its own, and can't be exchanged for another.
+    """A layer whose mechanism has parameters of its own and can't be exchanged.
 
     Args:
         name: canonical name.
@@ -62,7 +62,7 @@ class OwnParameterLayer(SelfAttentionLayer):
         self._check_backend(backend)
 
     def set_mechanism(self, name: str, backend: str | None = None) -> None:
-        """Accept the layer's own name only."""
+        """Accept only the name of the layer itself."""
         self._check_backend(backend or "auto")
         if name != self.name:
             raise UserError(
@@ -71,7 +71,7 @@ class OwnParameterLayer(SelfAttentionLayer):
             )
 
     def backend_on(self, device_type: str) -> str:
-        """Return `reference`: plain PyTorch everywhere."""
+        """Return `reference`."""
         return "reference"
 
     def _check_backend(self, backend: str) -> None:

@@ -1,24 +1,24 @@
-"""LSH attention of Reformer: positions whose vectors share a hash bucket attend to each other."""
+"""LSH attention (Reformer): positions whose vectors share a hash bucket attend to each other."""
 
 import torch
 from torch import Tensor
 
 import attention_ext
-from asr.attention.clustering import LARGEST_HEAD, fixed_normal, slice_head
+from asr.attention.hashing import LARGEST_HEAD, fixed_normal, slice_head
 from asr.attention.softmax import SoftmaxMechanism, filled_lengths
 from attention_ext.lsh_attention.reference import lsh_weights
 
 
 class LSHAttention(SoftmaxMechanism):
-    """R rounds of hashing, sorting and attending in chunks; keys are the normalised queries.
+    """Rounds of hashing, sorting and attending within chunks, with the normalised queries as keys.
 
     *Reformer* §2; see `attention_ext.lsh_attention`.
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.
-        rounds: R.
-        chunk: m.
-        buckets: an even number.
+        rounds: hash rounds, R.
+        chunk: sorted positions in a chunk, m.
+        buckets: hash buckets, an even number.
     """
 
     needs_shared_keys = True
@@ -39,7 +39,7 @@ class LSHAttention(SoftmaxMechanism):
 
     @torch.no_grad()
     def hash(self, k: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the bucket of every position in every round, [B, H, R, N] int32; backends agree."""
+        """Return each position's bucket in each round, [B, H, R, N] int32; backends agree bit for bit."""
         operators = self.operators[self.backend.on(k.device.type)]
         rotations_RDF = slice_head(self.rotations_RDF, k.shape[-1], axis=1)
         return operators.lsh_buckets(k.detach(), rotations_RDF, filled_lengths(lengths, k))

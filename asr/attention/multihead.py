@@ -1,4 +1,4 @@
-"""Multi-head self-attention: projections around an exchangeable mechanism."""
+"""Multi-head self-attention: projections and rotary positions around an exchangeable mechanism."""
 
 from typing import Any
 
@@ -6,25 +6,26 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer
-from asr.attention.rotary import rotate
 from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import MECHANISMS, build_mechanism, parse_name
 from asr.errors import UserError
 from asr.lengths import zero_padding
 
+ROTARY_BASE = 10_000.0
+
 
 class SelfAttention(SelfAttentionLayer):
-    """Queries, keys and values of every head, a mechanism of the softmax family, output projection.
+    """Multi-head projections around a mechanism of the softmax family.
 
-    A layer built for a mechanism with shared keys has no key projection: K = √D · Q/‖Q‖, so that
-    q·k/√D is Reformer's product with the unit-length query.
+    A layer for a mechanism with shared keys has no key projection: K = √D · Q/‖Q‖, so that q·k/√D is the
+    product of the query and the unit-length query, as in Reformer.
 
     Args:
-        mechanism: decides by `needs_shared_keys` whether the layer has keys of its own.
+        mechanism: the mechanism; its `needs_shared_keys` determines whether there is a key projection.
         model_dim: M.
         heads: H.
         head_dim: D.
-        rotary: turn queries and keys by their positions; D must be even.
+        rotary: whether queries and keys are rotated by their positions; D must be even.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class SelfAttention(SelfAttentionLayer):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Attend: [B, N, M] with [B] lengths to [B, N, M]."""
         if lengths is not None:
-            # Not for the output, which the mechanism guards: for the projections' gradients.
+            # The mechanism protects the output; this protects the gradients of the projections.
             x = zero_padding(x, lengths)
         q, k, v = self.project(x)
         mixed = self.mechanism(q, k, v, lengths)
@@ -65,13 +66,13 @@ class SelfAttention(SelfAttentionLayer):
         return q, rotate(k) if self.rotary else k, v
 
     def set_mechanism(self, name: str, backend: str | None = None) -> None:
-        """Exchange the mechanism; the weights stay."""
+        """Exchange the mechanism and keep the weights."""
         backend = backend or self.mechanism.backend.requested
         mechanism = build_mechanism(name, backend=backend, dropout=self.mechanism.dropout)
         if mechanism.needs_shared_keys and self.key is not None:
             raise UserError(
-                f"attention {name!r} needs keys tied to the queries, this layer ({self.name!r}) has its own: "
-                "train a model with shared-full or lsh for it"
+                f"attention {name!r} needs keys tied to the queries, but this layer ({self.name!r}) has a "
+                "key projection: train a model with shared-full or lsh"
             )
         device = self.output.weight.device
         self.mechanism = mechanism.to(device).train(self.training)
@@ -85,12 +86,33 @@ class SelfAttention(SelfAttentionLayer):
 
 
 def shared_keys(q_BHND: Tensor) -> Tensor:
-    """Return the keys √D · q/‖q‖ tied to queries; a zero query has a zero key."""
+    """Return the keys √D · q/‖q‖; a zero query has a zero key."""
     wide_BHND = q_BHND.to(torch.promote_types(q_BHND.dtype, torch.float32))
     square_BHN1 = wide_BHND.square().sum(-1, keepdim=True)
-    # Fill before the root: its derivative at zero is infinite.
+    # Filled before the root, whose derivative at zero is infinite.
     norm_BHN1 = square_BHN1.masked_fill(square_BHN1 == 0, 1.0).sqrt()
     return (q_BHND.shape[-1] ** 0.5 * wide_BHND / norm_BHN1).to(q_BHND.dtype)
+
+
+def rotate(x_BHND: Tensor) -> Tensor:
+    """Rotate the pair (x_d, x_{d+D/2}) at position n by the angle n · 10000^(−2d/D).
+
+    *RoFormer* eq. 34, with the halves paired as in GPT-NeoX. Norms are preserved; the product of a rotated
+    query and key depends on positions only through their difference.
+
+    Args:
+        x_BHND: queries or keys, D even.
+
+    Returns:
+        [B, H, N, D] of the same type.
+    """
+    N, D = x_BHND.shape[2:]
+    dtype = torch.promote_types(x_BHND.dtype, torch.float32)
+    rate_D2 = ROTARY_BASE ** (-2.0 * torch.arange(D // 2, device=x_BHND.device, dtype=dtype) / D)
+    angle_ND2 = torch.arange(N, device=x_BHND.device, dtype=dtype).unsqueeze(-1) * rate_D2
+    cos, sin = angle_ND2.cos(), angle_ND2.sin()
+    first, second = x_BHND.to(dtype).chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1).to(x_BHND.dtype)
 
 
 def build_self_attention(
@@ -108,20 +130,20 @@ def build_self_attention(
         name: e.g. `full`, `i-clustered-100`, `cast-8`, `agglomerative-8:causal=true`.
         model_dim: M.
         heads: H.
-        head_dim: D; None divides M by H.
-        dropout: probability on attention weights, in training.
+        head_dim: D; None means M / H.
+        dropout: dropout probability on the attention weights.
         backend: `auto`, `reference` or `native`.
-        rotary: rotary positions, in the softmax family.
+        rotary: whether to use rotary positions (softmax family only).
 
     Returns:
         A module `layer(x, lengths)`: [B, N, M] and [B] to [B, N, M].
 
     Raises:
-        UserError: see `build_mechanism`; sizes that don't divide.
+        UserError: an invalid name, option or backend (see `build_mechanism`), or sizes that don't fit.
     """
     if head_dim is None:
         if model_dim % heads:
-            raise UserError(f"model_dim={model_dim} is no multiple of heads={heads}: give head_dim")
+            raise UserError(f"model_dim={model_dim} is not a multiple of heads={heads}: set head_dim")
         head_dim = model_dim // heads
     spec = parse_name(name)
     build = MECHANISMS[spec.mechanism].build
@@ -129,7 +151,7 @@ def build_self_attention(
         mechanism = build_mechanism(name, backend=backend, dropout=dropout)
         return SelfAttention(mechanism, model_dim, heads, head_dim, rotary)
     if rotary:
-        raise UserError(f"attention {name!r} has no rotary positions: they are for the softmax family")
+        raise UserError(f"attention {name!r} has no rotary positions: only the softmax family supports them")
     sizes = {"model_dim": model_dim, "heads": heads, "head_dim": head_dim}
     arguments: dict[str, Any] = {"dropout": dropout, **sizes, **spec.arguments}
     return build(name=spec.name, backend=backend, **arguments)

@@ -1,4 +1,4 @@
-"""Oracle top-K attention: every query keeps only its K best keys."""
+"""Oracle top-K attention: each query attends to its K best keys only."""
 
 import torch
 import torch.nn.functional as F
@@ -9,14 +9,14 @@ from asr.attention.softmax import SoftmaxMechanism, both_lengths
 from attention_ext.clustered_attention.reference import compute_dtype, masked_softmax, zero_padding
 from attention_ext.improved_clustered_attention.reference import top_keys
 
-CHUNK = 256  # queries whose N × S weights exist at the same time
+CHUNK = 256  # queries whose weights are in memory at the same time
 
 
 class OracleTopAttention(SoftmaxMechanism):
-    """Softmax over each query's K highest logits, ties to the lowest position.
+    """Softmax over each query's K highest logits; ties go to the lowest position.
 
-    The baseline `oracle-top` of *Fast Transformers with Clustered Attention* §4.1: what sparse attention
-    could do at best if the right keys were known. Quadratic in time; weights exist for 256 queries at a
+    The baseline `oracle-top` of *Fast Transformers with Clustered Attention* §4.1: the best that sparse
+    attention could do if the right keys were known. Time is quadratic; weights are held for 256 queries at a
     time, in the backward pass too.
 
     Args:

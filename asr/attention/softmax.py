@@ -1,4 +1,4 @@
-"""What the softmax family shares: no parameters of its own, lengths instead of masks, exchangeable."""
+"""Base class of the softmax family: exchangeable mechanisms without parameters of their own."""
 
 from collections.abc import Mapping
 
@@ -10,19 +10,17 @@ from asr.errors import UserError
 
 
 class SoftmaxMechanism(nn.Module):
-    """Maps queries, keys and values of every head to new values.
-
-    A subclass gives `attend` and `dense`.
+    """Attention of queries to keys in every head. Subclasses implement `attend` and `dense`.
 
     Args:
         name: canonical name.
         backend: `auto`, `reference` or `native`.
-        dropout: probability on attention weights after the softmax, in training.
-        why_not_native: for each device type why no compiled form runs there, None where one does.
+        dropout: dropout probability on the attention weights after the softmax.
+        why_not_native: the reason why native can't run, by device type; None where it can.
     """
 
-    needs_shared_keys = False  # True: keys must be the normalised queries
-    cross_attention = True  # False: queries and keys must be the same positions
+    needs_shared_keys = False  # whether keys must be the normalised queries
+    cross_attention = True  # whether queries and keys may be at different positions
 
     def __init__(
         self,
@@ -55,21 +53,21 @@ class SoftmaxMechanism(nn.Module):
             k: [B, H, S, D].
             v: [B, H, S, E].
             lengths: [B] valid positions of queries and keys (right padding); None means all.
-            query_lengths, key_lengths: [B] each, for cross-attention.
+            query_lengths, key_lengths: [B] valid queries and valid keys, for cross-attention.
 
         Returns:
-            [B, H, N, E] of v's type; zeros at padded queries, and where no key is valid. What padded
-            positions hold, NaN included, changes neither output nor gradients.
+            [B, H, N, E] in the type of v; zeros at padded queries and where no key is valid. Values at padded
+            positions, NaN included, change neither the output nor the gradients.
         """
         _check_shapes(q, k, v)
         query_lengths, key_lengths = self._lengths(q, k, lengths, query_lengths, key_lengths)
         if 0 in (*q.shape[:3], k.shape[2]):
-            # A product, so that a backward pass through an empty batch finds its way.
+            # A product rather than zeros, so that the backward pass works on an empty batch.
             return v.new_zeros(*q.shape[:3], k.shape[2]) @ v
         if q.dtype == k.dtype == v.dtype and not torch.is_autocast_enabled(q.device.type):
             return self.attend(q, k, v, query_lengths, key_lengths).to(v.dtype)
         dtype, common = v.dtype, torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
-        # Logits and sums keep float32 under autocast, which would take the matrix products to half.
+        # Autocast would run the matrix products in half precision; logits and sums need float32.
         with torch.autocast(q.device.type, enabled=False):
             return self.attend(q.to(common), k.to(common), v.to(common), query_lengths, key_lengths).to(dtype)
 
@@ -82,10 +80,10 @@ class SoftmaxMechanism(nn.Module):
         query_lengths: Tensor | None = None,
         key_lengths: Tensor | None = None,
     ) -> Tensor:
-        """Return the dense weights W [B, H, N, S] that the mechanism implies: forward(q, k, v) = W @ v.
+        """Return the dense weights W [B, H, N, S] for which forward(q, k, v) = W @ v.
 
-        For pictures, tests and approximation errors: quadratic, without dropout, float32 (float64 for
-        float64). Rows of padded queries and columns of padded keys are zero.
+        For figures, tests and approximation errors: quadratic, without dropout, in float32 (float64 for
+        float64 input). Rows of padded queries and columns of padded keys are zero.
         """
         _check_shapes(q, k, None)
         query_lengths, key_lengths = self._lengths(q, k, lengths, query_lengths, key_lengths)
@@ -98,7 +96,7 @@ class SoftmaxMechanism(nn.Module):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
     ) -> Tensor:
-        """Compute `forward` for tensors of one type and at least one position; None: all positions valid."""
+        """Compute `forward` for non-empty tensors of one type; lengths are None where all are valid."""
         raise NotImplementedError
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
@@ -107,11 +105,11 @@ class SoftmaxMechanism(nn.Module):
 
     @property
     def active_dropout(self) -> float:
-        """Dropout probability now: 0 in evaluation."""
+        """Dropout probability in the current mode: 0 in evaluation."""
         return self.dropout if self.training else 0.0
 
     def extra_repr(self) -> str:
-        """Return the name and what was asked for."""
+        """Return name, requested backend and dropout."""
         return f"{self.name}, backend={self.backend.requested}, dropout={self.dropout}"
 
     def _lengths(
@@ -122,10 +120,10 @@ class SoftmaxMechanism(nn.Module):
         query_lengths: Tensor | None,
         key_lengths: Tensor | None,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the lengths of queries and keys on q's device."""
+        """Check the lengths and return those of queries and keys on the device of q."""
         if lengths is not None:
             if query_lengths is not None or key_lengths is not None:
-                raise ValueError("give lengths, or query_lengths and key_lengths, not both")
+                raise ValueError("expected lengths, or query_lengths and key_lengths, not both")
             if q.shape[2] != k.shape[2]:
                 raise ValueError("cross-attention takes query_lengths and key_lengths, not lengths")
             query_lengths = key_lengths = lengths
@@ -143,21 +141,21 @@ class SoftmaxMechanism(nn.Module):
 
 
 def filled_lengths(lengths: Tensor | None, x: Tensor) -> Tensor:
-    """Return lengths [B]; the size of x [B, H, N, D] where there are none."""
+    """Return lengths [B], or N of x [B, H, N, D] for each sequence where lengths are None."""
     return x.new_full(x.shape[:1], x.shape[2], dtype=torch.int64) if lengths is None else lengths
 
 
 def both_lengths(
     query_lengths: Tensor | None, key_lengths: Tensor | None, q: Tensor, k: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return `filled_lengths` of queries and of keys; in self-attention one tensor is both."""
+    """Return `filled_lengths` of queries and of keys, the same tensor in self-attention."""
     filled = filled_lengths(query_lengths, q)
     same = key_lengths is query_lengths and q.shape[2] == k.shape[2]
     return filled, filled if same else filled_lengths(key_lengths, k)
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor | None) -> None:
-    """Raise ValueError unless q [B,H,N,D], k [B,H,S,D] and v [B,H,S,E] fit."""
+    """Raise ValueError unless the shapes of q [B,H,N,D], k [B,H,S,D] and v [B,H,S,E] agree."""
     fits = q.dim() == 4 and k.dim() == 4 and q.shape[:2] == k.shape[:2] and q.shape[3] == k.shape[3]
     if v is not None:
         fits = fits and v.dim() == 4 and v.shape[:3] == k.shape[:3]

@@ -1,4 +1,4 @@
-"""Names of attention mechanisms: `i-clustered-100:topk=32` to a mechanism and its options, and back."""
+"""Names of attention mechanisms: `i-clustered-100:topk=16` parsed into a mechanism and its options."""
 
 import re
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ class Option:
     """One option of a mechanism.
 
     Attributes:
-        name: as written after the colon; `size` options stand in the name itself.
-        default: a number, a word or a truth value.
-        allowed: a range of numbers, or the tuple of allowed values.
-        help: what it is.
+        name: key after the colon; the option `Schema.size` is part of the name instead.
+        default: default value.
+        allowed: range of numbers, or tuple of values.
+        help: description.
     """
 
     name: str
@@ -26,14 +26,14 @@ class Option:
     help: str
 
     def describe(self) -> str:
-        """Return the allowed values as a person writes them: `1 … 63`, `topk | single`."""
+        """Return the allowed values as text, e.g. `1 … 63` or `topk | single`."""
         if isinstance(self.allowed, range):
             step = f" in steps of {self.allowed.step}" if self.allowed.step > 1 else ""
             return f"{self.allowed.start} … {self.allowed[-1]}{step}"
         return " | ".join(write_value(value) for value in self.allowed)
 
     def parse(self, text: str, name: str) -> Value:
-        """Return the value that `text` stands for; `name` is the whole name, for the error."""
+        """Parse a value; `name` is the full name, for error messages."""
         for value in self.allowed if isinstance(self.allowed, tuple) else ():
             if text == write_value(value):
                 return value
@@ -44,12 +44,12 @@ class Option:
 
 @dataclass(frozen=True)
 class Schema:
-    """What a name may say.
+    """The form of a mechanism's names.
 
     Attributes:
-        letter: stands for the number that ends the name, C in `clustered-C`; empty without a number.
-        size: the option that this number is, or None.
-        options: what may follow the colon, in canonical order.
+        letter: letter that stands for the number in the name, C in `clustered-C`; empty without a number.
+        size: option that this number sets; None without a number.
+        options: options allowed after the colon, in canonical order.
     """
 
     letter: str = ""
@@ -62,9 +62,9 @@ class Spec:
     """A parsed name.
 
     Attributes:
-        name: the canonical name: options in order, those at their default left out.
-        mechanism: the part before the number, e.g. `i-clustered`.
-        arguments: every option's value, the number of the name included.
+        name: canonical name, with options in order and without those at their default.
+        mechanism: part before the number, e.g. `i-clustered`.
+        arguments: value of every option, including the number.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Spec:
 
 
 def pattern(mechanism: str, schema: Schema) -> str:
-    """Return the form of a mechanism's names, e.g. `i-clustered-C`."""
+    """Return the pattern of a mechanism's names, e.g. `i-clustered-C`."""
     return f"{mechanism}-{schema.letter}" if schema.size else mechanism
 
 
@@ -85,10 +85,10 @@ def parse(name: str, schemas: Mapping[str, Schema]) -> Spec:
 
     Args:
         name: e.g. `full`, `i-clustered-100`, `lsh-4:chunk=32,buckets=64`.
-        schemas: what is allowed, by mechanism.
+        schemas: schema of each mechanism.
 
     Raises:
-        UserError: unknown mechanism or option, or a value out of range; lists what is allowed.
+        UserError: an unknown mechanism or option, or a value out of range, with what is allowed.
 
     Example:
         >>> schemas = {"lsh": Schema("R", Option("rounds", 1, range(1, 9), ""), (
@@ -122,19 +122,21 @@ def parse(name: str, schemas: Mapping[str, Schema]) -> Spec:
 
 
 def write_value(value: Value) -> str:
-    """Return a value as it stands in a name: numbers in digits, truth values as `true` and `false`."""
+    """Return a value as written in a name; booleans are `true` and `false`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _split_head(head: str, name: str, schemas: Mapping[str, Schema]) -> tuple[str, str]:
-    """Return the mechanism and the digits behind it."""
+    """Split `i-clustered-100` into mechanism and digits."""
     if head in schemas and schemas[head].size is None:
         return head, ""
     mechanism, _, number = head.rpartition("-")
     if mechanism in schemas and schemas[mechanism].size and number.isascii() and number.isdigit():
         return mechanism, number
     known = ", ".join(pattern(mechanism, schema) for mechanism, schema in schemas.items())
-    raise UserError(f"unknown attention {name!r}: expected one of {known} (letters stand for numbers)")
+    raise UserError(
+        f"unknown attention {name!r}: expected one of {known} (capital letters stand for numbers)"
+    )
 
 
 def _describe_options(schema: Schema) -> str:

@@ -1,4 +1,4 @@
-"""The table of attention mechanisms: names, options, sources and costs; choice by name."""
+"""Table of attention mechanisms: names, options, sources and costs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,12 +19,12 @@ from asr.errors import UserError
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A row of the table.
+    """One row of the table.
 
     Attributes:
-        build: the class; called with `name`, the schema's options, `backend` and `dropout`.
+        build: class, called with `name`, `backend`, `dropout` and the options of the schema.
         source: paper.
-        time, memory: cost in N positions at fixed options.
+        time, memory: cost for N positions.
         schema: number and options of the name.
     """
 
@@ -36,12 +36,12 @@ class Mechanism:
 
     @property
     def exchangeable(self) -> bool:
-        """True in the softmax family: a trained model may be run with another of its members."""
+        """Whether a trained model may switch from or to this mechanism: True in the softmax family."""
         return issubclass(self.build, SoftmaxMechanism)
 
     @property
     def exchange(self) -> str:
-        """Whether it can replace another in a trained model: `yes`, `no`, or under which condition."""
+        """Whether it can replace another mechanism in a trained model: `yes`, `no` or a condition."""
         if not issubclass(self.build, SoftmaxMechanism):
             return "no"
         return "where keys are shared" if self.build.needs_shared_keys else "yes"
@@ -52,9 +52,9 @@ REFORMER = "Kitaev et al. 2020, Reformer"
 
 COUNT = range(1, 65_537)
 CLUSTERS = Option("clusters", 100, COUNT, "query clusters, C")
-BITS = Option("bits", 63, range(1, 64), "bits of a query's hash")
+BITS = Option("bits", 63, range(1, 64), "hash bits")
 ITERATIONS = Option("iterations", 10, range(1, 1_001), "Lloyd iterations of K-means, L")
-TOPK = Option("topk", 32, COUNT, "keys that are attended exactly, K")
+TOPK = Option("topk", 32, COUNT, "keys with exact weights, K")
 
 MECHANISMS: Mapping[str, Mechanism] = {
     "full": Mechanism(FullAttention, "Vaswani et al. 2017", "N²", "N² (native: N)"),
@@ -69,7 +69,7 @@ MECHANISMS: Mapping[str, Mechanism] = {
             "R",
             Option("rounds", 4, range(1, 65), "hash rounds, R"),
             (
-                Option("chunk", 32, COUNT, "sorted positions that attend to each other"),
+                Option("chunk", 32, COUNT, "sorted positions in a chunk"),
                 Option("buckets", 64, range(2, 65_537, 2), "hash buckets"),
             ),
         ),
@@ -87,14 +87,19 @@ MECHANISMS: Mapping[str, Mechanism] = {
     "cast": Mechanism(
         CAST,
         "van Engelenhoven et al. 2024, CAST",
-        "N·(C + capacity), capacity N/C unless given",
+        "N·(C + capacity), capacity N/C by default",
         "N·C",
         Schema(
             "C",
             Option("clusters", 8, COUNT, "clusters and surrogate tokens, C"),
             (
-                Option("assign", "topk", ("topk", "single"), "who chooses: clusters, or each token one"),
-                Option("capacity", 0, range(65_537), "tokens in a cluster; 0 stands for N / C"),
+                Option(
+                    "assign",
+                    "topk",
+                    ("topk", "single"),
+                    "topk: clusters choose tokens; single: each token joins one cluster",
+                ),
+                Option("capacity", 0, range(65_537), "tokens per cluster; 0: N / C"),
             ),
         ),
     ),
@@ -107,8 +112,8 @@ MECHANISMS: Mapping[str, Mechanism] = {
             "C",
             Option("classes", 8, COUNT, "soft classes, C"),
             (
-                Option("causal", False, (False, True), "no information from later positions"),
-                Option("tie", False, (False, True), "one classifier for both sides"),
+                Option("causal", False, (False, True), "exclude later positions"),
+                Option("tie", False, (False, True), "use one classifier for queries and references"),
             ),
         ),
     ),
@@ -116,7 +121,11 @@ MECHANISMS: Mapping[str, Mechanism] = {
 
 
 def parse_name(name: str) -> Spec:
-    """Parse a mechanism's name; errors list what is allowed."""
+    """Parse the name of a mechanism.
+
+    Raises:
+        UserError: an unknown mechanism or option, or a value out of range, with what is allowed.
+    """
     return parse(name, {key: mechanism.schema for key, mechanism in MECHANISMS.items()})
 
 
@@ -126,11 +135,11 @@ def build_mechanism(name: str, backend: str = "auto", dropout: float = 0.0) -> S
     Args:
         name: e.g. `full`, `i-clustered-100:topk=32`.
         backend: `auto`, `reference` or `native`.
-        dropout: probability on attention weights, in training.
+        dropout: dropout probability on the attention weights.
 
     Returns:
-        A module with `forward(q, k, v, lengths)`, `weights(q, k, lengths)` and, where queries are
-        clustered, `clusters(q, lengths)`.
+        A module with `forward(q, k, v, lengths)`, `weights(q, k, lengths)` and, for `clustered` and
+        `i-clustered`, `clusters(q, lengths)`.
 
     Raises:
         UserError: an unknown name, option or backend, a value out of range, a backend that can't run, or
@@ -140,15 +149,15 @@ def build_mechanism(name: str, backend: str = "auto", dropout: float = 0.0) -> S
     build = MECHANISMS[spec.mechanism].build
     if not issubclass(build, SoftmaxMechanism):
         raise UserError(
-            f"attention {name!r} has parameters of its own: it is a layer (build_self_attention), "
-            "and no trained model can be given it"
+            f"attention {name!r} has parameters of its own: build it with build_self_attention; "
+            "a trained model can't switch to it"
         )
     arguments: dict[str, Any] = dict(spec.arguments)
     return build(name=spec.name, backend=backend, dropout=dropout, **arguments)
 
 
 def mechanism_table() -> str:
-    """Return the table in Markdown, as the README shows it."""
+    """Return the table in Markdown, as shown in the README."""
     lines = [
         "| Name | Family | Options (default) | Time | Memory | Exchangeable | Source |",
         "|---|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""Pretrained encoders of Hugging Face transformers under any mechanism, without retraining."""
+"""Adapter to Hugging Face transformers: softmax mechanisms in pretrained encoders, without retraining."""
 
 from typing import Any
 
@@ -12,15 +12,15 @@ from asr.lengths import keep_mask
 
 
 def register_attention(name: str, backend: str = "auto", cross_attention: bool = False) -> str:
-    """Make a softmax mechanism known to transformers (≥ 5), attention and mask alike.
+    """Register a softmax mechanism and its padding mask with transformers (≥ 5).
 
-    Non-causal self-attention is replaced. Causal attention keeps transformers' SDPA, and so does
-    cross-attention unless asked for. Keys are the model's own, so `shared-full` and `lsh` don't fit.
+    It replaces non-causal self-attention. Causal attention, and cross-attention by default, keep the SDPA of
+    transformers. `shared-full` and `lsh` don't fit, because pretrained models have a key projection.
 
     Args:
         name: e.g. `i-clustered-25`.
         backend: `auto`, `reference` or `native`.
-        cross_attention: replace cross-attention too.
+        cross_attention: whether to replace cross-attention too.
 
     Returns:
         The canonical name, for `model.set_attn_implementation`.
@@ -41,13 +41,13 @@ def register_attention(name: str, backend: str = "auto", cross_attention: bool =
         ) from error
     attention = ReplacedAttention(name, backend, cross_attention)
     AttentionInterface.register(attention.name, attention)
-    # Without a mask function transformers would pass no mask, and padding would be attended to in silence.
+    # Without a mask function, transformers passes no mask and padding is attended to.
     AttentionMaskInterface.register(attention.name, padding_mask)
     return attention.name
 
 
 class ReplacedAttention:
-    """What transformers calls in every attention module.
+    """Attention function that transformers calls in every attention module.
 
     Args:
         name, backend, cross_attention: see `register_attention`.
@@ -57,7 +57,7 @@ class ReplacedAttention:
         mechanism = build_mechanism(name, backend)
         if mechanism.needs_shared_keys:
             raise UserError(
-                f"attention {name!r} needs keys tied to the queries: a pretrained model has its own"
+                f"attention {name!r} needs keys tied to the queries; pretrained models have a key projection"
             )
         self.name, self.backend, self.cross_attention = mechanism.name, backend, cross_attention
         self.mechanisms: dict[tuple[torch.device, float], SoftmaxMechanism] = {}
@@ -89,7 +89,7 @@ class ReplacedAttention:
         for option in ("position_bias", "softcap", "sliding_window", "cache"):
             if options.get(option) is not None:
                 raise UserError(
-                    f"attention {self.name!r} can't run {type(module).__name__}: it uses {option}"
+                    f"attention {self.name!r} can't run {type(module).__name__}, which uses {option}"
                 )
         key_lengths = None
         if attention_mask is not None:
@@ -110,7 +110,7 @@ class ReplacedAttention:
         return mixed.transpose(1, 2).contiguous(), None
 
     def _mechanism(self, device: torch.device, dropout: float) -> SoftmaxMechanism:
-        """Return the mechanism for a device; transformers gives dropout as 0 in evaluation."""
+        """Return the mechanism for a device; transformers passes a dropout of 0 in evaluation."""
         if (device, dropout) not in self.mechanisms:
             self.mechanisms[device, dropout] = build_mechanism(self.name, self.backend, dropout).to(device)
         return self.mechanisms[device, dropout]
@@ -126,7 +126,7 @@ def padding_mask(
     attention_mask: Tensor | None = None,
     **options: Any,
 ) -> Tensor | None:
-    """Return the [B, S] mask of a bidirectional layer, None without padding; SDPA's mask for any other.
+    """Return the [B, S] mask of a bidirectional layer, or None without padding; other layers get SDPA's mask.
 
     Raises:
         UserError: padding that isn't on the right.
@@ -158,7 +158,7 @@ def padding_mask(
 
 
 def _is_cross_attention(module: nn.Module, query: Tensor, key: Tensor) -> bool:
-    """Tell by the conventions of transformers' modules; there is no flag that all of them have."""
+    """Detect cross-attention by naming conventions, because transformers' modules share no flag for it."""
     return (
         query.shape[2] != key.shape[2]
         or getattr(module, "is_cross_attention", False)

@@ -10,7 +10,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from asr.attention import parse_name
-from asr.benchmark import (
+from asr.benchmark.mechanisms import (
     DTYPES,
     PASSES,
     Memory,
@@ -42,11 +42,11 @@ class Options:
 
     attentions: list[str] = option(
         ["full", "lsh-1", "lsh-4", "clustered-100", "i-clustered-100"],
-        help="names; name@reference picks a backend, name@2 two threads (with clock=wall), "
-        "peer:i-clustered-100 is that of pytorch-fast-transformers, peer:lsh-4 that of reformer-pytorch",
+        help="mechanisms; name@reference selects a backend, name@2 two threads (with clock=wall), "
+        "peer:i-clustered-100 selects pytorch-fast-transformers, peer:lsh-4 reformer-pytorch",
     )
     lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768], help="sequence lengths N")
-    baseline: str = option("full", help="name that the others are compared with")
+    baseline: str = option("full", help="mechanism that the others are compared with")
     batch: int = option(1, help="sequences B")
     heads: int = option(6, help="heads H")
     head_dim: int = option(64, help="head size D")
@@ -54,20 +54,20 @@ class Options:
     device: str = option("cpu", help="cpu | cuda")
     clock: str = option("cpu", help="cpu: CPU time; wall: elapsed time (always used on cuda)")
     threads: int = option(1, help="threads on the CPU")
-    rounds: int = option(15, help="rounds at most, after one to warm up")
+    rounds: int = option(15, help="maximum number of rounds, after one warm-up round")
     seconds: float = option(
-        10.0, help="time for the rounds of one length and pass; three are always made", unit="s"
+        10.0, help="time limit for the rounds of one length and pass; at least three rounds run", unit="s"
     )
     memory: bool = option(True, help="also measure peak memory (on the CPU: Linux only)")
-    out: str = option("exp/bench.json", help="file of the figures; beside it the plot, .png and .pdf")
-    seed: int = option(0, help="seed of the input")
+    out: str = option("exp/bench.json", help="results file; the plot is written beside it as .png and .pdf")
+    seed: int = option(0, help="random seed for the input")
 
 
 def run(paths: Sequence[str | Path], options: Options, *, console: Console | None = None) -> list[Timing]:
-    """Measure, print a table for each pass, write the figures as JSON and as a plot.
+    """Measure, print one table per pass, and write the results as JSON and as a plot.
 
     Raises:
-        UserError: an option out of range, an unknown name, or an absent device.
+        UserError: an option out of range, an unknown name, or a missing device.
     """
     _check(options)
     console = console or open_console()
@@ -108,14 +108,9 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
     for passes, sizes in memory.items():
         console.print(_memory_table(sizes, passes))
     out = Path(options.out)
-    write_json(
-        out,
-        timings,
-        memory,
-        {"options": asdict(options), "environment": describe_environment()},
-    )
+    write_json(out, timings, memory, {"options": asdict(options), "environment": describe_environment()})
     plots = export(replace(bench_chart.figure(out), key=out.stem), out.parent)
-    console.print(f"figures: {out}, {', '.join(map(str, plots))}")
+    console.print(f"written: {out}, {', '.join(map(str, plots))}")
     return timings
 
 
@@ -138,11 +133,11 @@ def _check(options: Options) -> None:
         if threads == 0:
             raise UserError(f"attentions={name}: expected at least 1 thread")
         if threads and options.clock == "cpu":
-            raise UserError(f"attentions={name}: CPU time adds up over threads; compare them with clock=wall")
+            raise UserError(f"attentions={name}: CPU time adds up over threads; use clock=wall")
 
 
 def _time_table(timings: list[Timing], options: Options, clock: str) -> Table:
-    columns = ("N", "attention", "µs", "quartiles", f"{options.baseline} / it")
+    columns = ("N", "attention", "µs", "quartiles", f"speed-up over {options.baseline}")
     table = Table(*columns, title=f"{timings[0].passes}: {clock} time per position", title_justify="left")
     for timing in timings:
         low, high = (1e6 * bound / (options.batch * timing.length) for bound in timing.quartiles_s)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from asr.attention import MECHANISMS, parse_name
 from asr.attention.multihead import SelfAttention
-from asr.benchmark import PASSES, Problem, measure, peak_memory_bytes
+from asr.benchmark.mechanisms import PASSES, Problem, measure, peak_memory_bytes
 from asr.model.encoder import Encoder
 from asr.training.config import TrainConfig
 
@@ -82,7 +82,7 @@ def expect(
             mechanisms that are quadratic, where it grows with the length.
         device: `cpu`, timed in CPU seconds, or `cuda`, by the wall clock.
         threads: of the CPU.
-        rounds, seconds: see `asr.benchmark.measure`.
+        rounds, seconds: see `asr.benchmark.mechanisms.measure`.
         memory_at: length at which memory is measured, at most `longest`; 0: nowhere.
         advance: told what is measured next.
     """

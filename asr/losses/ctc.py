@@ -1,4 +1,4 @@
-"""The CTC loss, and the frames that a target needs."""
+"""The CTC loss, and the number of frames that a target needs."""
 
 import itertools
 
@@ -8,9 +8,9 @@ BLANK = 0
 
 
 def ctc_loss(log_probs_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor) -> Tensor:
-    """Return the CTC loss of each utterance, not normalised (Graves et al. 2006).
+    """Return the unnormalised CTC loss of each utterance (Graves et al. 2006).
 
-    The loss of a target that cannot fit is infinite; callers must handle it.
+    The loss is infinite where the target needs more frames than the utterance has (see `frames_needed`).
 
     Args:
         log_probs_BTV: [B, T, V] float32 log-probabilities.
@@ -33,7 +33,7 @@ def ctc_loss(log_probs_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_
 
 
 def frames_needed(tokens: list[int]) -> int:
-    """Return the fewest frames that can emit `tokens`: one each, and a blank between repeats.
+    """Return the smallest number of frames for `tokens`: one per token, and a blank between repeats.
 
     Example:
         >>> frames_needed([5, 5, 7])

@@ -1,35 +1,48 @@
-"""Augmentation of audio and features, a function of the caller's random state alone."""
+"""Augmentation of audio and features, drawn from the caller's random state only."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from asr.config import option
+from asr.errors import UserError
 from asr.lengths import keep_mask
 
 
 @dataclass
 class AugmentConfig:
-    """Augmentation in training; everything is off at evaluation."""
+    """Augmentation in training; evaluation uses none."""
 
-    speed_factors: list[float] = option(
-        [1.0], help="an utterance is played at one of these speeds each epoch"
-    )
+    speed_factors: list[float] = option([1.0], help="speed factors, one drawn for each utterance and epoch")
     volume_db: float = option(0.0, help="gain drawn from ±volume_db", unit="dB")
     noise_snr_db: list[float] = option(
-        [], help="white noise at an SNR drawn from [low, high]; empty: none", unit="dB"
+        [], help="range of the SNR of added white noise, [low, high]; empty: no noise", unit="dB"
     )
-    frequency_masks: int = option(0, help="SpecAugment: masks over mel bins")
+    frequency_masks: int = option(0, help="SpecAugment: number of frequency masks")
     frequency_mask_bins: int = option(8, help="SpecAugment: widest frequency mask", unit="bins")
     time_mask_every: int = option(
-        0, help="SpecAugment: one time mask for so many frames; 0: none", unit="frames"
+        0, help="SpecAugment: frames per time mask; 0: no time masks", unit="frames"
     )
     time_mask_frames: int = option(12, help="SpecAugment: widest time mask", unit="frames")
 
+    def check(self) -> None:
+        """Raise UserError for speed factors or a range of SNRs that can't be used."""
+        factors = self.speed_factors
+        if not factors or not all(math.isfinite(factor) and factor > 0 for factor in factors):
+            raise UserError(f"augment.speed_factors={factors}: expected one or more positive numbers")
+        snr_db = self.noise_snr_db
+        if snr_db and not (
+            len(snr_db) == 2 and all(math.isfinite(bound) for bound in snr_db) and snr_db[0] <= snr_db[1]
+        ):
+            raise UserError(
+                f"augment.noise_snr_db={snr_db}: expected [] or two ascending numbers, [low, high]"
+            )
+
 
 def augment_audio(audio: Tensor, lengths: Tensor, config: AugmentConfig) -> Tensor:
-    """Scale the volume and add white noise.
+    """Apply a random gain and add white noise.
 
     Args:
         audio: [B, samples] in −1 … 1, right-padded.
@@ -54,13 +67,13 @@ def augment_audio(audio: Tensor, lengths: Tensor, config: AugmentConfig) -> Tens
 def spec_augment(features: Tensor, lengths: Tensor, config: AugmentConfig) -> Tensor:
     """Mask mel bins and frames with zeros (the mean of normalised features).
 
-    SpecAugment (Park et al. 2019) without time warping. The number of time masks grows with the
-    utterance's own length, and masks start inside it, so padding changes nothing.
+    SpecAugment (Park et al. 2019) without time warping. The number and the positions of the time masks
+    depend on the length of the utterance, not on the padding.
 
     Args:
         features: [B, T, F], normalised.
         lengths: [B] valid frames.
-        config: the masks' numbers and sizes.
+        config: number and sizes of the masks.
 
     Returns:
         [B, T, F].
@@ -81,7 +94,7 @@ def spec_augment(features: Tensor, lengths: Tensor, config: AugmentConfig) -> Te
 
 
 def _intervals(spans: Tensor, widest: int, size: int) -> Tensor:
-    """Draw one interval per entry of `spans` [B, masks] inside 0 … span; return their union [B, size]."""
+    """Draw one interval within 0 … span for each of `spans` [B, masks]; return their union [B, size]."""
     width = (torch.rand(spans.shape, device=spans.device) * (widest + 1)).floor().clamp(max=widest)
     start = (torch.rand(spans.shape, device=spans.device) * (spans - width + 1).clamp(min=1)).floor()
     width = torch.where(spans > 0, width, 0)

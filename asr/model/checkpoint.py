@@ -1,4 +1,4 @@
-"""Checkpoints: written atomically, read without running code, averaged."""
+"""Checkpoints: atomic writing, reading without code execution, averaging."""
 
 import logging
 import os
@@ -18,10 +18,10 @@ FORMAT = "clustered-asr 1"
 
 
 def save(checkpoint: Mapping[str, Any], path: Path) -> None:
-    """Write a checkpoint so that `path` is either the old one or the whole new one.
+    """Write a checkpoint atomically.
 
     Raises:
-        OSError: the disk is full, say; what was at `path` before is still there.
+        OSError: the checkpoint can't be written, e.g. on a full disk; an existing `path` is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
@@ -37,21 +37,23 @@ def save(checkpoint: Mapping[str, Any], path: Path) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint; nothing but tensors and plain data is ever unpickled.
+    """Read a checkpoint, unpickling tensors and plain data only.
 
     Raises:
-        UserError: missing, truncated, not one of ours, or holding anything that would run code.
+        UserError: a file that is missing, truncated, of another format, or contains other objects.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such checkpoint")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UserError(f"{path}: refused: it holds more than tensors and plain data") from error
+        raise UserError(f"{path}: expected tensors and plain data only, found other objects") from error
     except (RuntimeError, EOFError, OSError, ValueError) as error:
-        raise UserError(f"{path}: not a readable checkpoint (truncated?)") from error
+        raise UserError(
+            f"{path}: expected a checkpoint, found a file that can't be read (truncated?)"
+        ) from error
     if not isinstance(checkpoint, dict) or checkpoint.get("format") != FORMAT:
-        raise UserError(f"{path}: not a checkpoint of this program (expected format {FORMAT!r})")
+        raise UserError(f"{path}: expected a checkpoint of format {FORMAT!r}")
     return checkpoint
 
 
@@ -60,18 +62,18 @@ def find(path: Path, which: str = "auto") -> Path:
 
     Args:
         path: a run folder or a checkpoint file.
-        which: `auto` (average where there is one, else best, else last), `best`, `last`, or the
+        which: `auto` (the average if there is one, else the best, else the last), `best`, `last`, or the
             name of a file in `checkpoints/` with or without its suffix.
 
     Raises:
-        UserError: nothing there; the message lists what is.
+        UserError: no such checkpoint, with those that exist.
     """
     if path.is_file():
         return path
     folder = path / "checkpoints"
     files = {file.stem: file for file in sorted(folder.glob("*.ckpt"))}
     if not files:
-        raise UserError(f"{path}: no checkpoint below (expected {folder}/*.ckpt)")
+        raise UserError(f"{path}: no checkpoint (expected {folder}/*.ckpt)")
     best = sorted((stem for stem in files if stem.startswith("best-")), key=_error_rate)
     aliases = {stem: stem for stem in files}
     if best:
@@ -80,12 +82,12 @@ def find(path: Path, which: str = "auto") -> Path:
         which = next(name for name in ("average", "best", "last", *files) if name in aliases)
     which = which.removesuffix(".ckpt")
     if which not in aliases:
-        raise UserError(f"{path}: no checkpoint {which!r} (there are: {', '.join(aliases)})")
+        raise UserError(f"{path}: no checkpoint {which!r} (found: {', '.join(aliases)})")
     return files[aliases[which]]
 
 
 def best_name(error_rate: float, step: int) -> str:
-    """Return the stem of a best checkpoint, which sorts by its error rate."""
+    """Return the stem of a best checkpoint; stems sort by error rate."""
     return f"best-{100 * error_rate:07.3f}-step{step:07d}"
 
 
@@ -94,10 +96,10 @@ def _error_rate(stem: str) -> float:
 
 
 def average(paths: list[Path]) -> dict[str, Any]:
-    """Return a checkpoint whose weights are the mean of several (accumulated in float64).
+    """Return a checkpoint with the mean weights of several (accumulated in float64).
 
     Raises:
-        UserError: they are not checkpoints of one model.
+        UserError: weights that differ in names or shapes.
     """
     checkpoints = [load(path) for path in paths]
     first = checkpoints[0]["model"]
@@ -119,14 +121,14 @@ def average(paths: list[Path]) -> dict[str, Any]:
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Lightning's reading and writing of checkpoints through `save` and `load`.
+    """Lightning's checkpoint plugin on top of `save` and `load`.
 
-    A checkpoint that can't be written is reported and training goes on: the previous one survives,
-    and a full disk may have room again at the next one.
+    If a checkpoint can't be written, the failure is logged, the previous checkpoint is kept and training
+    continues: a full disk may have room again for the next one.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write atomically; log what prevents it."""
+        """Write atomically; log a failure."""
         try:
             save(checkpoint, Path(path))
         except (OSError, RuntimeError) as error:
@@ -135,5 +137,5 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Read without running code."""
+        """Read without executing code."""
         return load(Path(path))

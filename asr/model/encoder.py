@@ -1,4 +1,4 @@
-"""The acoustic encoder: subsampling, positions, pre-norm transformer blocks."""
+"""The acoustic encoder: subsampling, positional information and pre-norm transformer blocks."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from asr.config import option
 from asr.errors import UserError
 from asr.lengths import zero_padding
 
-# Frames that feed-forward layers see at once: their hidden states are the largest of a long recording.
+# Frames per call of a feed-forward layer. Its hidden states need the most memory on long recordings.
 BLOCK_FRAMES = 6000
 
 POSITIONS = ("sinusoidal", "rotary", "convolution", "none")
@@ -19,33 +19,33 @@ POSITIONS = ("sinusoidal", "rotary", "convolution", "none")
 
 @dataclass
 class ModelConfig:
-    """Size and shape of the encoder."""
+    """Architecture of the encoder."""
 
     layers: int = option(9, help="transformer blocks")
     heads: int = option(6, help="attention heads, H")
-    head_dim: int = option(32, help="size of a head, D; the model size is heads × head_dim")
+    head_dim: int = option(32, help="head size, D; the model size is heads × head_dim")
     feedforward: int = option(768, help="hidden size of the feed-forward layers")
     dropout: float = option(0.1, help="dropout after attention, feed-forward and positions, 0 … 1")
     attention_dropout: float = option(0.0, help="dropout on attention weights, 0 … 1")
-    subsampling: int = option(1, help="encoder frames are this many times longer: 1 (the paper's), 2 or 4")
-    positions: str = option("sinusoidal", help=f"position information: {' | '.join(POSITIONS)}")
-    position_scale: float = option(1.0, help="sinusoidal positions are multiplied by this")
+    subsampling: int = option(1, help="feature frames per encoder frame: 1 (as in the paper), 2 or 4")
+    positions: str = option("sinusoidal", help=f"positional information: {' | '.join(POSITIONS)}")
+    position_scale: float = option(1.0, help="sinusoidal: factor of the encoding")
     position_shift: int = option(
-        0, help="sinusoidal: in training, utterances start at a random position up to this", unit="frames"
+        0, help="sinusoidal: largest random start position of an utterance in training", unit="frames"
     )
-    position_kernel: int = option(31, help="convolution: width of the relative positions, odd", unit="frames")
+    position_kernel: int = option(31, help="convolution: kernel size, odd", unit="frames")
 
 
 class Subsampling(nn.Module):
-    """Features to model size, shortening time by 1, 2 or 4 with strided convolutions.
+    """Projection of features to the model size, with time subsampled by 1, 2 or 4.
 
-    Each convolution halves time (kernel 5, then 3, GELU). A frame's receptive field ends at the
-    utterance's end: padding is zeroed before every convolution.
+    Each strided convolution halves the number of frames (kernel 5, then 3, GELU). Padding is zeroed before
+    every convolution, so that it doesn't influence valid frames.
 
     Args:
         bins: F.
         size: M.
-        factor: 1, 2 or 4.
+        factor: subsampling factor, 1, 2 or 4.
     """
 
     def __init__(self, bins: int, size: int, factor: int) -> None:
@@ -60,13 +60,13 @@ class Subsampling(nn.Module):
         self.projection = nn.Identity() if kernels else nn.Linear(bins, size)
 
     def lengths(self, frames: Tensor) -> Tensor:
-        """Return the encoder frames of `frames` feature frames: [B] → [B]."""
+        """Return the number of encoder frames for [B] feature frames, [B]."""
         for _ in self.convolutions:
             frames = (frames + 1) // 2
         return frames
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Map [B, T, F] with [B] lengths to [B, T', M] with [B] lengths."""
+        """Subsample [B, T, F] with [B] lengths to [B, T', M] with [B] lengths."""
         x = zero_padding(features, lengths)
         for convolution in self.convolutions:
             x = nn.functional.gelu(convolution(x.transpose(1, 2))).transpose(1, 2)
@@ -78,16 +78,16 @@ class Subsampling(nn.Module):
 def sinusoidal_positions(
     frames: int, size: int, device: torch.device, start_B: Tensor | None = None
 ) -> Tensor:
-    """Return the fixed positional encoding of Vaswani et al. 2017, section 3.5, for any number of frames.
+    """Return the sinusoidal positional encoding of Vaswani et al. 2017, section 3.5.
 
     Args:
         frames: T.
         size: M.
-        device: of the result.
-        start_B: position of the first frame of each utterance; None: 0.
+        device: device of the result.
+        start_B: position of the first frame of each utterance; None means 0.
 
     Returns:
-        [T, M], or [B, T, M] with starts.
+        [T, M], or [B, T, M] with `start_B`.
     """
     position = torch.arange(frames, device=device, dtype=torch.float32).unsqueeze(1)
     if start_B is not None:
@@ -98,13 +98,13 @@ def sinusoidal_positions(
 
 
 class SinusoidalPositions(nn.Module):
-    """Adds the sinusoidal encoding.
+    """Addition of the sinusoidal encoding.
 
     Args:
         scale: factor of the encoding.
-        shift: in training every utterance starts at a random position, 0 … shift: the encoder sees
-            positions of long recordings and learns not to depend on absolute ones (*SHAPE: Shifted
-            Absolute Position Embedding*, Kiyono et al. 2021).
+        shift: largest start position of an utterance in training, drawn from 0 … shift. The encoder then
+            sees the positions of long recordings and learns not to depend on absolute positions (*SHAPE:
+            Shifted Absolute Position Embedding*, Kiyono et al. 2021).
     """
 
     def __init__(self, scale: float, shift: int) -> None:
@@ -121,15 +121,15 @@ class SinusoidalPositions(nn.Module):
 
 
 class ConvolutionalPositions(nn.Module):
-    """Adds what a convolution over the neighbouring frames says: relative positions only.
+    """Addition of a convolution over neighbouring frames, a relative positional encoding.
 
-    wav2vec 2.0 (Baevski et al. 2020, section 2). Frame t depends on t − kernel/2 … t + kernel/2,
-    wherever in a recording of whatever length that is.
+    wav2vec 2.0 (Baevski et al. 2020, section 2). Frame t depends on t − kernel/2 … t + kernel/2, whatever its
+    position and the length of the recording.
 
     Args:
         size: M.
-        groups: of the convolution; divides M.
-        kernel: odd number of frames.
+        groups: groups of the convolution, a divisor of M.
+        kernel: kernel size in frames, odd.
     """
 
     def __init__(self, size: int, groups: int, kernel: int) -> None:
@@ -149,7 +149,7 @@ class Block(nn.Module):
 
     Args:
         config: sizes and dropout.
-        attention: the mechanism's name.
+        attention: name of the mechanism.
         backend: `auto`, `reference` or `native`.
     """
 
@@ -178,7 +178,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Map [B, T, M] with [B] lengths to [B, T, M]."""
         x = x + self.dropout(self.attention(self.attention_norm(x), lengths))
-        # A graph has one block: its number of frames is open.
+        # A compiled graph takes all frames at once, because their number is dynamic.
         if torch.compiler.is_compiling() or x.shape[1] <= BLOCK_FRAMES:
             return self._fed_forward(x)
         return torch.cat([self._fed_forward(part) for part in x.split(BLOCK_FRAMES, dim=1)], dim=1)
@@ -188,12 +188,12 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Filter banks to encoder states; the attention mechanism is a name.
+    """The transformer encoder, from filter banks to encoder states.
 
     Args:
-        config: sizes.
-        bins: F, mel bins of the input.
-        attention: the mechanism in every layer, e.g. `i-clustered-100`.
+        config: architecture.
+        bins: mel bins of the input, F.
+        attention: mechanism in every layer, e.g. `i-clustered-100`.
         backend: `auto`, `reference` or `native`.
     """
 
@@ -205,7 +205,7 @@ class Encoder(nn.Module):
             raise UserError(f"model.positions={config.positions!r}: expected one of {POSITIONS}")
         size = config.heads * config.head_dim
         self.subsampling = Subsampling(bins, size, config.subsampling)
-        self.positions: nn.Module | None = None  # rotary ones are the attention layers' business
+        self.positions: nn.Module | None = None  # rotary positions are applied in the attention layers
         if config.positions == "sinusoidal" and config.position_scale:
             self.positions = SinusoidalPositions(config.position_scale, config.position_shift)
         elif config.positions == "convolution":
@@ -215,14 +215,14 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(size)
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode.
+        """Encode features.
 
         Args:
             features: [B, T, F].
             lengths: [B] valid frames.
 
         Returns:
-            [B, T', M] and [B] valid encoder frames, T' = T / subsampling rounded up.
+            States [B, T', M] and [B] valid encoder frames, where T' is T / subsampling rounded up.
         """
         x, lengths = self.subsampling(features, lengths)
         if self.positions is not None:

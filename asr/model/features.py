@@ -1,4 +1,4 @@
-"""Kaldi-compatible log-mel filter banks on the model's device, and their normalisation."""
+"""Kaldi-compatible log-mel filter banks, computed on the device of the model, and their normalisation."""
 
 import warnings
 from dataclasses import dataclass
@@ -13,31 +13,32 @@ from asr.lengths import keep_mask, zero_padding
 
 NORMALISATIONS = ("utterance", "corpus", "window", "none")
 
-# Frames whose spectra are in memory at once: the result does not depend on it.
+# Frames whose spectra are in memory at the same time; the result does not depend on it.
 BLOCK_FRAMES = 6000
 
 
 @dataclass
 class FeatureConfig:
-    """Filter banks: what the encoder sees."""
+    """Filter banks and their normalisation."""
 
-    sample_rate: int = option(16000, help="sample rate of the model; audio is resampled to it", unit="Hz")
-    mel_bins: int = option(80, help="mel filters: 40 or 80 are usual")
-    frame_length_ms: float = option(25.0, help="analysis window", unit="ms")
-    frame_shift_ms: float = option(10.0, help="distance of successive frames", unit="ms")
+    sample_rate: int = option(16000, help="sample rate; other audio is resampled to it", unit="Hz")
+    mel_bins: int = option(80, help="mel filters, usually 40 or 80")
+    frame_length_ms: float = option(25.0, help="length of the analysis window", unit="ms")
+    frame_shift_ms: float = option(10.0, help="distance between successive frames", unit="ms")
     low_freq_hz: float = option(20.0, help="lower edge of the first filter", unit="Hz")
-    high_freq_hz: float = option(-400.0, help="upper edge of the last; ≤ 0: below the Nyquist", unit="Hz")
+    high_freq_hz: float = option(
+        -400.0, help="upper edge of the last filter; ≤ 0: relative to the Nyquist frequency", unit="Hz"
+    )
     normalise: str = option("utterance", help=f"mean–variance normalisation: {' | '.join(NORMALISATIONS)}")
-    normalise_window_s: float = option(10.0, help="normalise=window: seconds around each frame", unit="s")
+    normalise_window_s: float = option(10.0, help="normalise=window: length of the window", unit="s")
 
 
 class FilterBanks(nn.Module):
-    """Log-mel energies as Kaldi's compute-fbank-feats gives them (snip-edges, no dither).
+    """Log-mel energies as computed by Kaldi's compute-fbank-feats (snip-edges, no dither).
 
-    They are computed in blocks of frames, so that an hour takes little more memory than its features.
-
-    A frame exists only where its whole window lies inside the utterance, so neither padding nor
-    batch mates can leak into it. The samples are expected in −1 … 1.
+    Each frame's window lies entirely within the utterance, so that a frame depends neither on padding nor on
+    the other utterances of the batch. Samples are expected in −1 … 1. Blocks of frames limit the memory for a
+    long recording to little more than its features.
 
     Args:
         config: sizes and rates.
@@ -56,7 +57,7 @@ class FilterBanks(nn.Module):
         self.mel_bins = config.mel_bins
         self.window_samples = int(config.frame_length_ms * config.sample_rate / 1000)
         self.shift_samples = int(config.frame_shift_ms * config.sample_rate / 1000)
-        with warnings.catch_warnings():  # lhotse warns of snip_edges, whose frame counts are handled here
+        with warnings.catch_warnings():  # lhotse warns about snip_edges, whose frame counts are handled here
             warnings.simplefilter("ignore")
             self.layer = Wav2LogFilterBank(
                 sampling_rate=config.sample_rate,
@@ -70,20 +71,20 @@ class FilterBanks(nn.Module):
             )
 
     def frames(self, samples: Tensor) -> Tensor:
-        """Return the number of whole windows in `samples` samples: [B] → [B]."""
+        """Return the number of frames in [B] samples, [B]."""
         whole = torch.div(samples - self.window_samples, self.shift_samples, rounding_mode="floor") + 1
         return whole.clamp(min=0)
 
     @torch.no_grad()
     def forward(self, audio_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the filter banks in float32, whatever autocast says.
+        """Compute the filter banks in float32, also under autocast.
 
         Args:
-            audio_BS: [B, samples], right-padded with anything.
+            audio_BS: [B, samples], right-padded with any values.
             lengths_B: [B] valid samples.
 
         Returns:
-            [B, T, F] with zeros at padded frames, and [B] frames.
+            [B, T, F] with zeros at padded frames, and [B] valid frames.
         """
         frames = self.frames(lengths_B)
         shortfall = self.window_samples - audio_BS.shape[1]
@@ -104,15 +105,15 @@ class FilterBanks(nn.Module):
 class Normalisation(nn.Module):
     """Mean–variance normalisation of filter banks.
 
-    `utterance` takes the statistics of the whole utterance: of an hour they are other ones than of five
-    seconds. `window` takes those of the frames around each frame, as Kaldi's apply-cmvn-sliding --center
-    does: an utterance that is no longer than the window gets what `utterance` gives, and a long recording
-    what its parts would get. `corpus` takes the training set's.
+    `utterance` uses the statistics of the whole utterance, which differ between short utterances and long
+    recordings. `window` uses those of the frames around each frame, as in Kaldi's apply-cmvn-sliding
+    --center; for utterances no longer than the window, it equals `utterance`. `corpus` uses the statistics
+    of the training set.
 
     Args:
         kind: `utterance`, `window`, `corpus` or `none`.
         mel_bins: F.
-        window_frames: of `window`.
+        window_frames: window length for `window`.
     """
 
     mean: Tensor
@@ -134,7 +135,7 @@ class Normalisation(nn.Module):
         if self.kind == "corpus":
             return zero_padding((features - self.mean) / self.std, lengths)
         if self.kind == "window":
-            parts = features.split(16, dim=2)  # in parts, for what double precision takes of memory
+            parts = features.split(16, dim=2)  # in parts, to limit the memory for float64
             return torch.cat([self._sliding(part, lengths) for part in parts], dim=2)
         keep = keep_mask(lengths, features.shape[1]).unsqueeze(-1)
         count = lengths.clamp(min=1).view(-1, 1, 1)
@@ -144,7 +145,7 @@ class Normalisation(nn.Module):
         return centred / (std + 1e-5)
 
     def _sliding(self, features: Tensor, lengths: Tensor) -> Tensor:
-        """Normalise by running sums over the window, which is shifted inwards at the ends."""
+        """Normalise by sums over a window, which is shifted inwards at both ends of the utterance."""
         T = features.shape[1]
         size = lengths.clamp(max=self.window_frames).unsqueeze(1)
         centre = torch.arange(T, device=features.device).unsqueeze(0)
@@ -152,7 +153,7 @@ class Normalisation(nn.Module):
         start = start.unsqueeze(-1).expand(-1, -1, features.shape[2])
         end = start + size.unsqueeze(-1)
         count = size.clamp(min=1).unsqueeze(-1)
-        wide = zero_padding(features, lengths).double()  # the sums of an hour need the digits
+        wide = zero_padding(features, lengths).double()  # sums over an hour exceed the precision of float32
         mean, square = (
             (sums.gather(1, end) - sums.gather(1, start)) / count
             for sums in (nn.functional.pad(x.cumsum(dim=1), (0, 0, 1, 0)) for x in (wide, wide.square()))
@@ -179,7 +180,7 @@ class CorpusStatistics:
     def store(self, normalisation: Normalisation) -> None:
         """Write the statistics into the buffers of a `corpus` normalisation."""
         if self.count == 0:
-            raise UserError("corpus statistics: the training set has no frame to take them from")
+            raise UserError("features.normalise=corpus: expected training data, found no frame")
         mean = self.sum / self.count
         variance = (self.squares / self.count - mean.square()).clamp(min=1e-10)
         normalisation.mean.copy_(mean)

@@ -1,10 +1,9 @@
-"""The encoder as a graph for other runtimes: torch.export's program, or ONNX.
+"""Export of the model as a graph for other runtimes: a torch.export program or ONNX.
 
-The graph begins with filter banks and ends with log-probabilities; batch and time are dynamic. Filter banks
-stay outside: framing and Fourier transform are what runtimes and devices have implementations of their own
-for (Kaldi's compute-fbank-feats gives the same), and an hour of audio needs them in blocks. Normalisation,
-which models differ in, is inside. Attention runs on its reference backend,
-i-clustered in a form without sorting.
+The graph maps filter banks to log-probabilities; batch and time are dynamic. It includes the normalisation,
+which differs between models, but not the filter banks: runtimes and devices have their own implementations
+(Kaldi's compute-fbank-feats is equivalent), and long recordings need them in blocks. Attention runs on its
+reference backend, i-clustered in a form without sorting.
 """
 
 import copy
@@ -29,10 +28,10 @@ INPUTS, OUTPUTS = ("features", "lengths"), ("log_probs", "frames")
 
 
 class FeaturesToLogProbs(nn.Module):
-    """What the graph computes: `model.filter_banks` gives its input.
+    """The computation of the graph; `model.filter_banks` computes its input.
 
     Args:
-        model: in evaluation mode, on the reference backend.
+        model: acoustic model in evaluation mode, on the reference backend.
     """
 
     def __init__(self, model: AcousticModel) -> None:
@@ -47,14 +46,14 @@ class FeaturesToLogProbs(nn.Module):
         """Map [B, T, F] log-mel energies with [B] valid frames to [B, T', V] and [B] encoder frames."""
         size = (features.shape[1] + self.subsampling - 1) // self.subsampling
         features = self.normalisation(features, lengths)
-        # As many frames as there are clusters: where a size is the smaller of two, torch.export takes long.
+        # At least as many frames as clusters and top keys: torch.export is slow with a minimum of two sizes.
         features = nn.functional.pad(features, (0, 0, 0, self.extra_frames))
         states, frames = self.encoder(features, lengths)
         return self.head(states[:, :size]), frames
 
 
 def _most_needed(model: AcousticModel) -> int:
-    """Return the most clusters or chosen keys of any layer."""
+    """Return the largest number of clusters or top keys of any layer."""
     sizes = [
         max(mechanism.grouping.clusters, getattr(mechanism, "topk", 0))
         for mechanism in _clustered_mechanisms(model)
@@ -67,16 +66,16 @@ def _clustered_mechanisms(model: AcousticModel) -> list[ClusteredAttention]:
 
 
 def graph_module(model: AcousticModel) -> FeaturesToLogProbs:
-    """Return a copy of the model on the CPU, in evaluation mode, of operators that can be exported.
+    """Return a copy of the model on the CPU, in evaluation mode, made of exportable operators.
 
     Raises:
-        UserError: a mechanism whose graph has not been tested.
+        UserError: a mechanism that can't be exported.
     """
     name = model.config.attention
     if not any(name == known or name.startswith(f"{known}-") for known in FAMILY):
         raise UserError(
             f"attention {name!r} can't be exported as a graph: expected one of {', '.join(FAMILY)} "
-            "(format=safetensors takes any)"
+            "(format=safetensors supports any mechanism)"
         )
     model = copy.deepcopy(model).cpu().eval()
     model.set_attention(name, backend="reference")
@@ -97,7 +96,7 @@ def export_program(model: AcousticModel) -> torch.export.ExportedProgram:
     """
     module = graph_module(model)
     bins = model.config.features.mel_bins
-    # Sizes that coincide with no size of the model: torch.export takes 0 and 1, and equal sizes, for fixed.
+    # Sizes that differ from those of the model: torch.export specialises on 0, on 1 and on equal sizes.
     example = torch.randn(2, 307, bins, generator=torch.Generator().manual_seed(0))
     dynamic = torch.export.Dim.DYNAMIC
     with torch.no_grad():
@@ -109,9 +108,9 @@ def export_program(model: AcousticModel) -> torch.export.ExportedProgram:
 
 
 def write_program(model: AcousticModel, path: Path) -> None:
-    """Write `torch.export`'s program (`.pt2`): `torch.export.load(path).module()(features, lengths)`.
+    """Write a torch.export program (`.pt2`), used as `torch.export.load(path).module()(features, lengths)`.
 
-    It takes a batch of any size, one included, and sequences of two encoder frames or more.
+    It accepts any batch size, and sequences of at least two encoder frames.
     """
     torch.export.save(export_program(model), path)
 
@@ -119,14 +118,14 @@ def write_program(model: AcousticModel, path: Path) -> None:
 def write_onnx(model: AcousticModel, symbols: Sequence[str], path: Path) -> None:
     """Write ONNX with inputs `features`, `lengths` and outputs `log_probs`, `frames`.
 
-    The symbols, in order, and the settings of the filter banks are in the file's metadata as JSON.
+    The metadata of the file contains the symbols, in order, and the settings of the filter banks as JSON.
 
     Raises:
-        UserError: the extra `export` is not installed, or see `graph_module`.
+        UserError: the extra `export` is not installed, or the mechanism can't be exported.
     """
     try:
         import onnx
-        import onnxscript  # noqa: F401  (what torch.onnx runs on)
+        import onnxscript  # noqa: F401  (required by torch.onnx)
     except ImportError as error:
         raise UserError(f"ONNX export needs {error.name}: pip install 'clustered-asr[export]'") from None
     program = torch.onnx.export(
@@ -138,7 +137,7 @@ def write_onnx(model: AcousticModel, symbols: Sequence[str], path: Path) -> None
         verbose=False,
     )
     if program is None:
-        raise UserError(f"{path}: torch.onnx gave no model")
+        raise UserError(f"{path}: torch.onnx returned no model")
     proto = program.model_proto
     onnx.helper.set_model_props(
         proto,

@@ -1,7 +1,7 @@
-"""A portable model: weights as safetensors, configuration and tokenizer as JSON; nothing is unpickled.
+"""Portable models: weights as safetensors, configuration and tokenizer as JSON, no pickles.
 
-A folder with model.safetensors, config.json and tokenizer.json. config.json has the SHA-256 of the two other
-files and of its own settings: a file that was cut or changed is refused.
+A portable model is a folder with model.safetensors, config.json and tokenizer.json. config.json contains the
+SHA-256 of the other two files and of its own settings, so that truncated or changed files are rejected.
 """
 
 import hashlib
@@ -19,21 +19,21 @@ from asr.errors import UserError
 
 FORMAT = "clustered-asr model 1"
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
-BYTES = "hex:"  # how bytes (a sentencepiece model) stand in JSON
+BYTES = "hex:"  # key of bytes (a sentencepiece model) in JSON
 
 
 def portable_folder(path: Path) -> Path | None:
-    """Return the folder where `path` is such a folder, or a file of one."""
+    """Return the folder if `path` is a portable model or one of its files, else None."""
     if path.is_dir() and any((path / name).is_file() for name in (WEIGHTS, TOKENIZER)):
         return path
     return path.parent if path.is_file() and path.name in (WEIGHTS, CONFIG, TOKENIZER) else None
 
 
 def write_portable(state: dict[str, Any], folder: Path) -> list[Path]:
-    """Write `Recognizer.state()` and return the files; config.json comes last: with it the model is whole.
+    """Write `Recognizer.state()` and return the files. config.json is written last and completes the model.
 
     Raises:
-        OSError: the disk is full, say.
+        OSError: a file can't be written, e.g. on a full disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).unlink(missing_ok=True)
@@ -54,13 +54,13 @@ def write_portable(state: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def read_portable(path: Path) -> dict[str, Any]:
-    """Return what `Recognizer.from_state` takes.
+    """Read a portable model and return the state for `Recognizer.from_state`.
 
     Args:
-        path: the folder, or a file in it.
+        path: the folder or one of its files.
 
     Raises:
-        UserError: a file that is missing, cut or changed.
+        UserError: a file that is missing, truncated or changed.
     """
     folder = portable_folder(path)
     if folder is None:
@@ -74,8 +74,8 @@ def read_portable(path: Path) -> dict[str, Any]:
             raise UserError(f"{folder / name}: the file can't be read ({error.strerror})") from None
         if _digest(content[name]) != settings["sha256"].get(name):
             raise UserError(
-                f"{folder / name}: expected the file that {CONFIG} was written with, found another "
-                f"({len(content[name])} bytes: cut or changed)"
+                f"{folder / name}: expected the file that was exported with {CONFIG}, found another "
+                f"({len(content[name])} bytes; truncated or changed)"
             )
     try:
         weights = load_weights(content[WEIGHTS])
@@ -91,12 +91,12 @@ def _read_settings(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path}: the file can't be read ({error.strerror})") from None
     except ValueError:
-        raise UserError(f"{path}: expected JSON, found a file that was cut or changed") from None
+        raise UserError(f"{path}: expected JSON, found a file that was truncated or changed") from None
     if not isinstance(settings, dict) or settings.get("format") != FORMAT:
         raise UserError(f"{path}: expected the configuration of an exported model, format {FORMAT!r}")
     digest = settings.pop("sha256_of_this", None)
     if digest != _digest(_json(settings)):
-        raise UserError(f"{path}: expected the settings that were exported, found changed ones")
+        raise UserError(f"{path}: expected the exported settings, found changed ones")
     return settings
 
 

@@ -1,4 +1,4 @@
-"""metrics.csv: one row for each step."""
+"""The log of training metrics, metrics.csv."""
 
 import csv
 from pathlib import Path
@@ -9,12 +9,13 @@ from lightning.pytorch.utilities import rank_zero_only
 
 
 class MetricsFile(Logger):
-    """Logs to `metrics.csv`: one row per step that logged anything, columns fixed from the start.
+    """Logger that writes a CSV file with one row per logged step and fixed columns.
 
     Args:
-        path: of the file.
-        columns: metrics to keep besides `step` and `epoch`.
-        resumed_step: rows of later steps are removed first, as those steps are about to be repeated.
+        path: CSV file.
+        columns: metrics to write; the first column is always `step`.
+        resumed_step: step from which training resumes. Rows from this step on are removed, because those
+            steps are repeated.
     """
 
     def __init__(self, path: Path, columns: list[str], resumed_step: int) -> None:
@@ -42,12 +43,12 @@ class MetricsFile(Logger):
 
     @property
     def version(self) -> str:
-        """There is one file only."""
+        """Empty: there is a single file."""
         return ""
 
     @rank_zero_only
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Options are in config.yaml."""
+        """Do nothing: config.yaml contains the options."""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
@@ -59,7 +60,7 @@ class MetricsFile(Logger):
 
     @rank_zero_only
     def flush(self) -> None:
-        """Write the row that is being collected; not `save`, which Lightning calls amid a row."""
+        """Write the pending row. This isn't `save`, which Lightning calls before a row is complete."""
         if self.pending:
             self._write()
 

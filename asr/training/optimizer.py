@@ -21,19 +21,21 @@ class OptimizerConfig:
 
     name: str = option("adamw", help="adamw | radam")
     learning_rate: float = option(1e-3, help="peak rate")
-    betas: list[float] = option([0.9, 0.98], help="decay of the moments")
-    weight_decay: float = option(0.01, help="decoupled weight decay, on matrices only")
+    betas: list[float] = option([0.9, 0.98], help="decay rates of the moments")
+    weight_decay: float = option(0.01, help="decoupled weight decay of matrices")
     schedule: str = option("cosine", help=" | ".join(SCHEDULES))
     warmup_steps: int = option(0, help="linear warm-up; not with schedule=plateau", unit="steps")
-    final_ratio: float = option(0.01, help="cosine: last rate / peak rate")
-    plateau_factor: float = option(0.5, help="plateau: the rate is multiplied by this")
-    plateau_patience: int = option(3, help="plateau: validations without a better dev loss")
+    final_ratio: float = option(0.01, help="cosine: final rate / peak rate")
+    plateau_factor: float = option(0.5, help="plateau: factor by which the rate is reduced")
+    plateau_patience: int = option(
+        3, help="plateau: validations without a better dev loss before the rate is reduced"
+    )
 
 
 def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: OptimizerConfig) -> Optimizer:
-    """Return AdamW, or RAdam with decoupled weight decay (the paper's).
+    """Return AdamW, or RAdam with decoupled weight decay (as in the paper).
 
-    Biases, norms and other vectors are not decayed.
+    Biases, norms and other vectors have no weight decay.
     """
     trained = [x for x in parameters.values() if x.requires_grad]
     groups = [
@@ -52,10 +54,10 @@ def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: Optimizer
 
 
 def rate_factor(step: int, steps: int, config: OptimizerConfig, spent: float | None = None) -> float:
-    """Return the learning rate at `step` of `steps` relative to the peak rate.
+    """Return the learning rate at `step` of `steps`, relative to the peak rate.
 
-    Where training is as long as a budget of time, `spent` is the share of it that is used up, 0 … 1, and
-    takes the place of the share of steps: the rate reaches its end when the budget does.
+    With a time budget, the schedule follows `spent`, the share of the budget used, 0 … 1, instead of the
+    steps, and ends with the budget.
     """
     if spent is not None:
         warm = min(1.0, (step + 1) / max(1, config.warmup_steps))
@@ -81,14 +83,14 @@ def configure(
     validate_every: int,
     spent: Callable[[], float] | None = None,
 ) -> dict[str, Any]:
-    """Return optimiser and schedule as Lightning's `configure_optimizers` does.
+    """Return the optimiser and schedule for Lightning's `configure_optimizers`.
 
     Args:
-        parameters: by name.
-        config: kind, rate, schedule.
+        parameters: parameters by name.
+        config: optimiser, learning rate and schedule.
         steps: optimiser steps of the whole training.
-        validate_every: batches between validations, after each of which `plateau` looks at the dev loss.
-        spent: tells the share of a budget of time that is used up; None: `steps` is the length.
+        validate_every: batches between validations, after which `plateau` checks the dev loss.
+        spent: function that returns the share of the time budget used; None without a time budget.
     """
     optimizer = build_optimizer(parameters, config)
     if config.schedule == "plateau":

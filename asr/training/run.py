@@ -97,6 +97,7 @@ def run_folder(options: TrainConfig) -> Path:
 
 def _check(options: TrainConfig, folder: Path, last: Path) -> bool:
     """Check options before anything is read; return whether to resume."""
+    options.augment.check()
     if options.resume not in ("auto", "no"):
         raise UserError(f"resume={options.resume!r}: expected auto or no")
     if options.trainer.precision not in PRECISIONS:

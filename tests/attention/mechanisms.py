@@ -1,4 +1,4 @@
-"""What the attention tests share: small mechanisms of every kind and their inputs."""
+"""Small mechanisms of every kind and inputs for the attention tests."""
 
 import oracles
 import torch
@@ -20,7 +20,7 @@ OWN = [
     "agglomerative-4:causal=true",
     "agglomerative-4:tie=true",
 ]
-# Empty, one, around C and K, primes, longer than one LSH chunk and the one before it.
+# Empty, 1, around C and K, primes, and longer than two LSH chunks.
 LENGTHS = torch.tensor([31, 0, 1, K - 1, K, C - 1, C, C + 1, 13, 8, 9, 31])
 
 
@@ -33,7 +33,7 @@ def inputs(
     seed: int = 0,
     scale: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return q, k [B, 2, N, 6] and v [B, 2, N, 7] with poison in the padding."""
+    """Return q and k [B, 2, N, 6] and v [B, 2, N, 7] with `poison` as padding."""
     generator = torch.Generator().manual_seed(seed)
     shape = (len(lengths), 2, size)
     q, k, v = (torch.randn(*shape, d, generator=generator, dtype=torch.float64) for d in (6, 6, 7))
@@ -45,7 +45,7 @@ def inputs(
 
 
 def oracle_weights(mechanism: SoftmaxMechanism, q: Tensor, k: Tensor) -> Tensor:
-    """Return the weights [N, S] of one head and one unpadded sequence by the mechanism's oracle."""
+    """Return the oracle's weights [N, S] for one head of one unpadded sequence."""
     q, k = q.double(), k.double()
     kind = mechanism.name.split(":")[0].rsplit("-", 1)[0]
     if kind.startswith("lsh"):
@@ -65,5 +65,5 @@ def oracle_weights(mechanism: SoftmaxMechanism, q: Tensor, k: Tensor) -> Tensor:
 
 
 def build(name: str, **options: object) -> SoftmaxMechanism:
-    """Return a mechanism in evaluation mode, on the reference backend unless told otherwise."""
+    """Return a mechanism in evaluation mode, on the reference backend by default."""
     return build_mechanism(name, **{"backend": "reference", **options}).eval()

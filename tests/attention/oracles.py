@@ -1,6 +1,6 @@
-"""Every mechanism once more, written from its paper with loops in float64: what the tests believe.
+"""Oracles: every mechanism written from its paper, with loops in float64.
 
-One head of one sequence without padding at a time: q [N, D], k [S, D], v [S, E]; weights are [N, S].
+Each takes one head of one unpadded sequence: q [N, D], k [S, D], v [S, E]. Weights are [N, S].
 """
 
 import math
@@ -46,7 +46,7 @@ def sign_hash(x: Tensor, planes: Tensor) -> list[int]:
 
 
 def hamming_kmeans(hashes: list[int], clusters: int, iterations: int, bits: int) -> list[int]:
-    """Section 3.2.2 with the project's rules for starts, ties and empty clusters."""
+    """Section 3.2.2, with this project's rules for initialisation, ties and empty clusters."""
     n = len(hashes)
     if n <= clusters:
         return list(range(n))
@@ -92,7 +92,7 @@ def improved(q: Tensor, k: Tensor, groups: list[int], topk: int) -> Tensor:
 
 
 def lsh(q: Tensor, k: Tensor, rotations: Tensor, chunk: int) -> Tensor:
-    """Reformer, section 2: the softmax over the union of what each round's chunks show."""
+    """Reformer, section 2: a softmax over the union of the keys that each round makes visible."""
     n = len(q)
     seen: list[set[int]] = [set() for _ in range(n)]
     for rotation in rotations:
@@ -110,7 +110,7 @@ def lsh(q: Tensor, k: Tensor, rotations: Tensor, chunk: int) -> Tensor:
 
 
 def agglomerative(x: Tensor, layer: torch.nn.Module, causal: bool) -> Tensor:
-    """Agglomerative Attention, the equations of section Methods; x is [N, M]."""
+    """Agglomerative Attention, section Methods; x is [N, M]."""
     parameters = {name: value.detach().double() for name, value in layer.named_parameters()}
 
     def classes(side: str) -> list[list[float]]:
@@ -135,7 +135,7 @@ def agglomerative(x: Tensor, layer: torch.nn.Module, causal: bool) -> Tensor:
 
 
 def single_assignment(affinity: Tensor, capacity: int) -> list[int]:
-    """CAST, SA Top-K: bids for the best cluster with room, best bidders first; affinity is [N, C]."""
+    """CAST, SA Top-K: tokens bid for the best cluster with room, best bidders win; affinity is [N, C]."""
     n, clusters = affinity.shape
     owner: list[int | None] = [None] * n
     while None in owner:

@@ -1,6 +1,6 @@
-"""torch.compile(fullgraph=True): every mechanism is one graph, forward and backward.
+"""Every mechanism compiles to one graph, forward and backward, and the graph equals eager mode.
 
-In float64, where a compiler that reorders sums stays within 1e-9: in float32 a right one once missed 1e-5.
+In float64, where a compiler that reorders sums stays within 1e-9. In float32 a correct one exceeded 1e-5.
 """
 
 import pytest
@@ -28,11 +28,11 @@ def compare(name: str, compiler: str, dtype: torch.dtype = torch.float64) -> Non
 
 
 @pytest.mark.parametrize("name", SOFTMAX + OWN)
-def test_one_graph(name: str) -> None:
+def test_compiles_to_one_graph(name: str) -> None:
     compare(name, "aot_eager")
 
 
-def test_one_graph_serves_many_lengths() -> None:
+def test_one_graph_handles_many_lengths() -> None:
     torch.manual_seed(0)
     name = "i-clustered-5:topk=4,iterations=2"
     layer = build_self_attention(name, model_dim=12, heads=2, backend="reference")
@@ -53,5 +53,5 @@ def test_inductor(name: str) -> None:
 
 @pytest.mark.slow
 def test_inductor_with_sdpa() -> None:
-    """In float32: Inductor of torch 2.11 hands the float64 backward of CPU attention a float32 sum."""
+    """In float32: Inductor of torch 2.11 passes a float32 sum to the float64 backward of CPU attention."""
     compare("cast-3:assign=single", "inductor", torch.float32)

@@ -1,4 +1,4 @@
-"""The reference on CUDA: the CPU's clusters and outputs, no waiting for the device."""
+"""The reference on CUDA gives the same clusters and outputs as on the CPU, and never synchronises."""
 
 import pytest
 import torch
@@ -38,11 +38,11 @@ def test_same_output_and_gradients(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SOFTMAX + OWN)
-def test_never_waits_for_the_device(name: str) -> None:
-    """Forward and backward, under autocast as well."""
+def test_never_synchronises_with_the_device(name: str) -> None:
+    """Forward and backward, with and without autocast."""
     layer = build_self_attention(name, model_dim=32, heads=2, dropout=0.1, backend="reference").cuda()
     x, lengths = torch.randn(3, 300, 32, device="cuda"), torch.tensor([300, 117, 0], device="cuda")
-    layer(x, lengths).sum().backward()  # libraries load and warm up
+    layer(x, lengths).sum().backward()  # loads and warms up libraries
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:

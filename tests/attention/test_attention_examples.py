@@ -1,4 +1,4 @@
-"""The examples in the docstrings run."""
+"""The docstring examples run."""
 
 import doctest
 import importlib

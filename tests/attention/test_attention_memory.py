@@ -1,4 +1,4 @@
-"""Memory grows linearly with the sequence: counted in bytes of every tensor made, forward and backward."""
+"""Memory is linear in the length, counted in bytes of all tensors of the forward and backward pass."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from asr.attention import build_self_attention
 
 
 class CountBytes(TorchDispatchMode):
-    """Records the largest storage that any operation returns, and the sum of all."""
+    """Records the largest storage returned by any operation, and the sum of all storages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,16 +45,16 @@ LINEAR = [
 
 
 @pytest.mark.parametrize("name", LINEAR)
-def test_linear(name: str) -> None:
+def test_memory_is_linear(name: str) -> None:
     small, large = count(name, 2048), count(name, 8192)
     assert large.largest < 4.2 * small.largest
     assert large.total < 4.2 * small.total
 
 
-def test_quadratic_is_noticed() -> None:
+def test_full_attention_needs_quadratic_memory() -> None:
     assert count("full", 2048).largest > 15 * count("full", 512).largest
 
 
-def test_the_oracle_never_holds_all_weights() -> None:
-    """256 queries at a time, in the backward pass too: 2 heads × 256 × 2048 numbers or positions."""
+def test_oracle_top_never_stores_all_weights() -> None:
+    """At most 2 heads × 256 queries × 2048 keys in any tensor, in the backward pass too."""
     assert count("oracle-top-8", 2048).largest <= 2 * 256 * 2048 * 8

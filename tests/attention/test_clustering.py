@@ -1,4 +1,4 @@
-"""Hash bits and clusters: equal to the loops, deterministic, blind to padding and batch mates."""
+"""Hashes and clusters equal the oracles, are deterministic and don't depend on padding or the batch."""
 
 import hashlib
 import subprocess
@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mechanisms import LENGTHS, SHARED, build, inputs
 
-from asr.attention.clustering import LARGEST_HEAD, QueryClusters
+from asr.attention.clustered import QueryClusters
+from asr.attention.hashing import LARGEST_HEAD
 from asr.attention.multihead import shared_keys
 from asr.errors import UserError
 from attention_ext.hashing.reference import hash_sign
 from attention_ext.kmeans.reference import hamming_kmeans
 
 
-def test_hashes_equal_the_loops() -> None:
+def test_hashes_equal_the_oracle() -> None:
     x = torch.randn(2, 3, 11, 5, generator=torch.Generator().manual_seed(0))
     x[0, 0, 3] = 0.0
     planes = torch.randn(63, 5, generator=torch.Generator().manual_seed(1))
@@ -30,8 +31,8 @@ def test_hashes_equal_the_loops() -> None:
             assert hashes[b, h].tolist() == oracles.sign_hash(x[b, h].double(), planes.double())
 
 
-def test_hash_bits_are_exact_near_a_plane() -> None:
-    """In float32 this product rounds to zero; the sign must be found in float64."""
+def test_hash_bits_are_exact_near_a_hyperplane() -> None:
+    """In float32 this product rounds to zero, so that only float64 gives its sign."""
     x = torch.tensor([[1.0, 2.0**-24, -1.0]]).view(1, 1, 1, 3)
     assert hash_sign(x, torch.ones(1, 3)).item() == 1
 
@@ -45,7 +46,7 @@ def test_hash_bits_are_exact_near_a_plane() -> None:
     distinct=st.integers(1, 40),
     seed=st.integers(0, 9),
 )
-def test_clusters_equal_the_loops(
+def test_clusters_equal_the_oracle(
     size: int, clusters: int, iterations: int, bits: int, distinct: int, seed: int
 ) -> None:
     """Few distinct hashes and few bits make ties and empty clusters frequent."""
@@ -72,7 +73,7 @@ def test_similar_queries_share_a_cluster() -> None:
 
 
 @pytest.mark.parametrize("poison", [0.0, float("nan"), float("inf"), -1e30])
-def test_clusters_ignore_padding_and_batch_mates(poison: float) -> None:
+def test_clusters_do_not_depend_on_padding_or_the_batch(poison: float) -> None:
     mechanism = build("clustered-5")
     q, _, _ = inputs(mechanism, poison=poison)
     groups = mechanism.clusters(q, LENGTHS)
@@ -83,7 +84,7 @@ def test_clusters_ignore_padding_and_batch_mates(poison: float) -> None:
             assert groups[b, :, :n].max() < min(5, n)
 
 
-def test_large_heads_are_refused_by_name() -> None:
+def test_large_heads_are_rejected() -> None:
     grouping = build("clustered-5").grouping
     assert isinstance(grouping, QueryClusters)
     with pytest.raises(UserError, match=f"head_dim={LARGEST_HEAD + 1}.*{LARGEST_HEAD}"):
@@ -93,7 +94,7 @@ def test_large_heads_are_refused_by_name() -> None:
 FINGERPRINT = """
 import hashlib, torch
 torch.set_num_threads(1)
-torch.rand({draws})  # the global generator must not matter
+torch.rand({draws})  # the state of the global generator must not matter
 from asr.attention import build_mechanism
 from asr.attention.multihead import shared_keys
 q, v = torch.randn(2, 2, 2, 70, 8, generator=torch.Generator().manual_seed(5)).unbind(0)
@@ -105,7 +106,7 @@ print(digest.hexdigest())
 """
 
 
-def test_same_output_in_every_call_and_process() -> None:
+def test_output_is_the_same_in_every_call_and_process() -> None:
     names = ["oracle-top-4", "clustered-9", "i-clustered-9:topk=4", *SHARED]
     prints = set()
     for draws in (1, 2):

@@ -1,4 +1,4 @@
-"""Every softmax mechanism against its equations, on sequences that mix all lengths."""
+"""Every softmax mechanism equals its oracle on batches of mixed lengths."""
 
 import oracles
 import pytest
@@ -14,7 +14,7 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 
 
 def expect(mechanism, q, k, lengths):
-    """The oracle's weights for a padded batch."""
+    """Return the oracle's weights for a padded batch."""
     expected = torch.zeros(*q.shape[:3], k.shape[2], dtype=torch.float64)
     for b, n in enumerate(lengths.tolist()):
         for h in range(q.shape[1]):
@@ -25,7 +25,7 @@ def expect(mechanism, q, k, lengths):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", SOFTMAX)
-def test_equation(name: str, dtype: torch.dtype) -> None:
+def test_output_and_weights_equal_the_oracle(name: str, dtype: torch.dtype) -> None:
     mechanism = build(name)
     q, k, v = inputs(mechanism, dtype=dtype)
     expected = expect(mechanism, q, k, LENGTHS)
@@ -41,7 +41,7 @@ def test_equation(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", CROSS)
-def test_cross_attention(name: str) -> None:
+def test_cross_attention_equals_the_oracle(name: str) -> None:
     mechanism = build(name)
     generator = torch.Generator().manual_seed(1)
     q = torch.randn(4, 2, 11, 6, generator=generator, dtype=torch.float64)
@@ -68,7 +68,9 @@ def test_cross_attention(name: str) -> None:
     dims=st.tuples(st.integers(1, 9), st.integers(1, 9)),
     data=st.data(),
 )
-def test_random_shapes(name: str, size: int, key_size: int, heads: int, dims: tuple, data) -> None:
+def test_random_shapes_equal_the_oracle(
+    name: str, size: int, key_size: int, heads: int, dims: tuple, data
+) -> None:
     mechanism = build(name)
     if not mechanism.cross_attention:
         key_size = size
@@ -94,8 +96,7 @@ def test_random_shapes(name: str, size: int, key_size: int, heads: int, dims: tu
 
 @pytest.mark.parametrize("name", SOFTMAX)
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e30])
-def test_padding_changes_nothing(name: str, poison: float) -> None:
-    """Output and gradients are the same alone, in a batch, and with any padding behind."""
+def test_output_and_gradients_do_not_depend_on_padding_or_the_batch(name: str, poison: float) -> None:
     mechanism = build(name)
 
     def run(q, k, v, lengths):
@@ -126,7 +127,10 @@ def test_huge_logits_and_identical_queries(name: str) -> None:
     mechanism = build(name)
     lengths = torch.tensor([31, 13])
     q, k, v = inputs(mechanism, lengths, scale=1e4)
-    q[1], k[1] = q[1, :, :1], k[1, :, :1]  # 13 identical queries and keys: all but one cluster are empty
+    q[1], k[1] = (
+        q[1, :, :1],
+        k[1, :, :1],
+    )  # 13 identical queries and keys, so that all clusters but one are empty
     leaves = [x.float().requires_grad_() for x in (q, k, v)]
     out = mechanism(*leaves, lengths)
     out.square().sum().backward()
@@ -146,7 +150,7 @@ def test_strides_do_not_matter(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", SOFTMAX)
-def test_half_precision_loses_only_the_rounding_of_input_and_output(name: str, dtype: torch.dtype) -> None:
+def test_half_precision_rounds_only_input_and_output(name: str, dtype: torch.dtype) -> None:
     mechanism = build(name)
     q, k, v = inputs(mechanism, dtype=dtype)
     out = mechanism(q, k, v, LENGTHS)
@@ -156,8 +160,8 @@ def test_half_precision_loses_only_the_rounding_of_input_and_output(name: str, d
 
 
 @pytest.mark.parametrize("name", SOFTMAX)
-def test_gradients_are_those_of_the_equations(name: str) -> None:
-    """The mass factor of i-clustered included; clusters and chosen keys are constants."""
+def test_gradients_equal_finite_differences(name: str) -> None:
+    """The mass factor of i-clustered is included; clusters and top keys are constants."""
     mechanism = build(name)
     lengths = torch.tensor([9, 6, 0])
     q, k, v = (x[:, :1, :9] for x in inputs(mechanism, lengths, size=9, poison=0.0))
@@ -166,8 +170,8 @@ def test_gradients_are_those_of_the_equations(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [f"clustered-{C}", f"i-clustered-{C}:topk=2"])
-def test_gradient_of_the_dense_oracle(name: str) -> None:
-    """Not only self-consistent: equal to autograd through weights that are built densely."""
+def test_gradients_equal_those_of_dense_weights(name: str) -> None:
+    """Autograd through weights that are built densely gives the same gradients."""
     mechanism = build(name)
     leaves = [x.requires_grad_() for x in inputs(mechanism, torch.tensor([31]))]
     mechanism(*leaves).sin().sum().backward()
@@ -192,7 +196,7 @@ def test_gradient_of_the_dense_oracle(name: str) -> None:
         torch.testing.assert_close(leaf.grad, other.grad, rtol=0, atol=1e-12)
 
 
-def test_full_is_the_oracle_of_the_oracle() -> None:
-    """The loops agree with torch's softmax, so that one typing error cannot hide in both."""
+def test_the_oracle_of_full_attention_equals_torch_softmax() -> None:
+    """A check of the oracle itself, so that the same mistake can't hide in oracle and implementation."""
     q, k = torch.randn(5, 3, dtype=torch.float64), torch.randn(7, 3, dtype=torch.float64)
     torch.testing.assert_close(oracles.full(q, k), (q @ k.T / 3**0.5).softmax(-1))

@@ -1,4 +1,4 @@
-"""What the paper proves of improved clustered attention, and its limits."""
+"""Properties of improved clustered attention: Proposition 2, limiting cases, ties and dropout."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ from mechanisms import LENGTHS, build, inputs
 
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
-def test_proposition_2(scale: float) -> None:
-    """No row is further from full attention in L1 than clustered attention's, with the same clusters."""
+def test_proposition_2_holds(scale: float) -> None:
+    """No row is further from full attention in L1 than that of clustered attention with the same clusters."""
     generator = torch.Generator().manual_seed(3)
     q = scale * torch.randn(2, 3, 512, 16, generator=generator, dtype=torch.float64)
     k = torch.randn(2, 3, 512, 16, generator=generator, dtype=torch.float64)
@@ -34,25 +34,25 @@ def test_equals_full_when_clusters_or_keys_reach_the_length(name: str, dtype: to
     )
 
 
-def test_own_clusters_equal_full_with_few_keys() -> None:
-    """C ≥ N: every row of A^c is its query's own, so redoing K of its entries changes nothing."""
+def test_one_query_per_cluster_equals_full_with_few_keys() -> None:
+    """With C ≥ N every row of A^c is exact, so that recomputing K of its entries changes nothing."""
     mechanism, full = build("i-clustered-31:topk=2"), build("full")
     q, k, v = inputs(mechanism)
     torch.testing.assert_close(mechanism(q, k, v, LENGTHS), full(q, k, v, LENGTHS), rtol=0, atol=1e-12)
 
 
-def test_equal_keys_are_chosen_from_the_front() -> None:
-    """All logits tie; the two keys that are redone must be the first two."""
+def test_ties_go_to_the_first_keys() -> None:
+    """All logits tie; the two keys with recomputed weights must be the first two."""
     mechanism = build("i-clustered-1:topk=2")
     half = torch.tensor([[1.0, -2.0, 3.0, 1.0], [0.0, 4.0, -1.0, 2.0], [2.0, 2.0, 5.0, -3.0]])
-    q = torch.cat((half, -half)).double().view(1, 1, 6, 4)  # whole numbers: the centroid is exactly zero
+    q = torch.cat((half, -half)).double().view(1, 1, 6, 4)  # integers, so that the centroid is exactly zero
     k = torch.randn(1, 1, 6, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     weights = mechanism.weights(q, k)
     torch.testing.assert_close(weights[..., 2:], torch.full_like(weights[..., 2:], 1 / 6))
     assert (weights[..., :2] - 1 / 6).abs().min() > 1e-3
 
 
-def test_dropout_is_shared_within_clusters_and_leaves_the_mean() -> None:
+def test_dropout_is_shared_within_clusters_and_preserves_the_mean() -> None:
     q, k, v = inputs(build("full"), torch.tensor([31]))
     clustered = build("clustered-5", dropout=0.5).train()
     torch.manual_seed(0)

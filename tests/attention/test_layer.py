@@ -1,4 +1,4 @@
-"""The projection layer: shared keys, exchange, rotary positions, backends, precision, saving."""
+"""Attention layers: shared keys, exchange, rotary positions, backends, precision, state."""
 
 import copy
 import dataclasses
@@ -13,8 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import attention_ext
 from asr.attention import backend as backend_module
 from asr.attention import build_mechanism, build_self_attention
-from asr.attention.multihead import shared_keys
-from asr.attention.rotary import rotate
+from asr.attention.multihead import rotate, shared_keys
 from asr.errors import UserError
 from asr.lengths import keep_mask
 
@@ -30,8 +29,8 @@ def batch() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", SOFTMAX + OWN)
-def test_padding_changes_nothing(name: str) -> None:
-    """Output and the gradients of all weights are finite behind NaN, and equal to those of clean padding."""
+def test_output_and_gradients_do_not_depend_on_padding_or_the_batch(name: str) -> None:
+    """With NaN as padding, output and gradients of all parameters equal those with zeros as padding."""
     x = batch()
     gradients = []
     for poisoned in (x, x.nan_to_num()):
@@ -51,7 +50,7 @@ def test_padding_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SOFTMAX)
-def test_exchange_equals_building_with_the_weights(name: str) -> None:
+def test_exchange_equals_a_new_layer_with_the_same_weights(name: str) -> None:
     trained = build("shared-full" if name in SHARED else "full", dropout=0.25)
     other = build(name)
     other.load_state_dict(trained.state_dict(), strict=False)
@@ -65,7 +64,7 @@ def test_exchange_equals_building_with_the_weights(name: str) -> None:
     assert trained.mechanism.backend.requested == "auto"
 
 
-def test_shared_layers_run_everything_and_own_keys_refuse_lsh() -> None:
+def test_mechanisms_with_shared_keys_need_a_layer_without_key_projection() -> None:
     layer = build("lsh-2")
     assert layer.key is None
     for name in SOFTMAX:
@@ -78,7 +77,7 @@ def test_shared_layers_run_everything_and_own_keys_refuse_lsh() -> None:
             build("full").set_mechanism(name)
 
 
-def test_shared_keys_make_reformers_logits() -> None:
+def test_shared_keys_give_the_logits_of_reformer() -> None:
     q = torch.randn(1, 1, 5, 9, dtype=torch.float64)
     q[0, 0, 2] = 0
     k = shared_keys(q)
@@ -93,7 +92,7 @@ def test_shared_keys_make_reformers_logits() -> None:
     assert shared_keys(torch.full((1, 1, 1, 4), 3e4, dtype=torch.float16)).isfinite().all()
 
 
-def test_rotary_positions_are_relative_and_keep_norms() -> None:
+def test_rotary_positions_are_relative_and_preserve_norms() -> None:
     q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).expand(2, 1, 1, 20, 8)
     turned_q, turned_k = rotate(q), rotate(k)
     torch.testing.assert_close(turned_q.norm(dim=-1), q.norm(dim=-1))
@@ -113,7 +112,7 @@ def test_rotary_positions_are_relative_and_keep_norms() -> None:
 
 @pytest.mark.parametrize("name", SOFTMAX + OWN)
 def test_state_dict_round_trip(name: str) -> None:
-    """Hash planes travel with the weights; parameters do not depend on the mechanism's name."""
+    """Hash planes are saved with the weights; parameter names don't depend on the mechanism."""
     layer = build(name)
     with torch.no_grad():
         for value in layer.state_dict().values():
@@ -136,7 +135,7 @@ def test_autocast(name: str) -> None:
     assert y.dtype == torch.bfloat16
     y.float().square().sum().backward()
     assert all(p.grad.isfinite().all() for p in layer.parameters())
-    # A rounded query may join another cluster: most values are close, not all.
+    # A rounded query may join another cluster, so that not all values are close.
     assert (y.float() - exact).abs().median() < 0.02
 
 
@@ -161,7 +160,7 @@ def test_native_full_ignores_padding(poison: float) -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
-def test_backend_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_give_the_reason_why_a_backend_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"oracle-top-{K}"
     with pytest.raises(UserError, match=f"native can't run {name}: cpu: this mechanism has no compiled"):
         build_mechanism(name, backend="native")
@@ -176,7 +175,7 @@ def test_backend_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> No
     assert build_mechanism(f"i-clustered-{C}").backend.on("cpu") == "reference"
 
 
-def test_native_runs_where_it_can_and_is_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_runs_where_it_can_and_has_no_silent_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     reference = backend_module.load_operators("reference")
     calls = []
 
@@ -202,17 +201,17 @@ def test_native_runs_where_it_can_and_is_never_replaced(monkeypatch: pytest.Monk
         build_mechanism(f"clustered-{C}", backend="native").backend.on("cuda")
 
 
-def test_auto_waits_for_proof_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels that have never run on a GPU are used where they are asked for by name."""
+def test_auto_does_not_use_unproven_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that have never run on a GPU are used with `backend=native` only."""
     monkeypatch.setattr(attention_ext, "why_unavailable", {"cpu": None, "cuda": None}.get)
     auto = build_mechanism(f"i-clustered-{C}")
     assert (auto.backend.on("cpu"), auto.backend.on("cuda")) == ("native", "reference")
     assert "never run on a GPU" in str(auto.backend.reasons["cuda"])
     assert build_mechanism(f"i-clustered-{C}", backend="native").backend.on("cuda") == "native"
-    assert build_mechanism("full").backend.on("cuda") == "native"  # PyTorch's own
+    assert build_mechanism("full").backend.on("cuda") == "native"  # SDPA
 
 
-def test_auto_logs_what_it_picked_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_auto_logs_its_choice_once(caplog: pytest.LogCaptureFixture) -> None:
     backend_module._log_once.cache_clear()
     with caplog.at_level(logging.INFO, logger="asr.attention.backend"):
         for _ in range(3):
@@ -221,12 +220,12 @@ def test_auto_logs_what_it_picked_once(caplog: pytest.LogCaptureFixture) -> None
             build_mechanism("clustered-2", backend="reference").backend.on("cpu")
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
-    assert sum("oracle-top-2 on cpu: backend auto picked reference (this" in x for x in lines) == 1
-    assert sum("full on cpu: backend auto picked native" in x for x in lines) == 1
+    assert sum("oracle-top-2 on cpu: backend auto chose reference (this" in x for x in lines) == 1
+    assert sum("full on cpu: backend auto chose native" in x for x in lines) == 1
 
 
-def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(UserError, match="model_dim=10 is no multiple of heads=4"):
+def test_errors_name_the_argument() -> None:
+    with pytest.raises(UserError, match="model_dim=10 is not a multiple of heads=4"):
         build_self_attention("full", 10, 4)
     with pytest.raises(UserError, match=r"dropout=1.5, expected 0 ≤ dropout < 1"):
         build_mechanism("full", dropout=1.5)

@@ -1,4 +1,4 @@
-"""Reformer's attention: buckets, chunks, rounds."""
+"""LSH attention: buckets, chunks and rounds."""
 
 import pytest
 import torch
@@ -14,12 +14,12 @@ def shared(n: int, d: int = 8, seed: int = 0, batch: int = 1) -> tuple[torch.Ten
     return q, shared_keys(q)
 
 
-def test_buckets_are_used_evenly_and_by_direction() -> None:
+def test_buckets_are_even_and_depend_on_direction_only() -> None:
     mechanism = build("lsh-2:buckets=16")
     _, k = shared(4000, d=32)
     buckets = mechanism.hash(k, torch.tensor([4000])).long()
     counts = torch.nn.functional.one_hot(buckets, 16).sum(3)
-    assert counts.min() > 80  # 250 are expected in each
+    assert counts.min() > 80  # the expected count is 250
     assert counts.max() < 750
     assert not torch.equal(buckets[:, :, 0], buckets[:, :, 1])
     assert torch.equal(buckets, mechanism.hash(3.0 * k, torch.tensor([4000])).long())
@@ -39,13 +39,13 @@ def test_near_vectors_collide_more_often_than_far_ones() -> None:
 
 
 @pytest.mark.parametrize("name", ["lsh-1", "lsh-4", "lsh-4:chunk=16"])
-def test_one_window_holds_everything(name: str) -> None:
-    """However many rounds see a key, it counts once: full attention without the diagonal."""
+def test_a_window_of_all_positions_equals_full_attention_without_the_diagonal(name: str) -> None:
+    """A key counts once, however many rounds make it visible."""
     q, k = shared(32)
     weights = build(name).weights(q, k)
     logits = q @ k.mT / 8**0.5
     expected = logits.masked_fill(torch.eye(32, dtype=torch.bool), -torch.inf).softmax(-1)
-    if name == "lsh-4:chunk=16":  # the first chunk does not see the second, in no round
+    if name == "lsh-4:chunk=16":  # in no round does the first chunk attend to the second
         assert ((weights == 0) | (weights - expected > -1e-12)).all()
         return
     torch.testing.assert_close(weights, expected, rtol=0, atol=1e-12)
@@ -53,8 +53,10 @@ def test_one_window_holds_everything(name: str) -> None:
     torch.testing.assert_close(build(name)(q, k, v), expected @ v, rtol=0, atol=1e-12)
 
 
-def test_alone_attends_to_itself() -> None:
-    mechanism = build("lsh-2:chunk=1")  # with chunks of one, whoever is first in both rounds sees nobody
+def test_a_position_without_other_keys_attends_to_itself() -> None:
+    mechanism = build(
+        "lsh-2:chunk=1"
+    )  # with chunks of one, the position that is first in both rounds has no other key
     q, k = shared(2, seed=3)
     v = torch.randn(1, 2, 2, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     one = mechanism(q[:, :, :1], k[:, :, :1], v[:, :, :1])
@@ -63,7 +65,7 @@ def test_alone_attends_to_itself() -> None:
     assert mechanism.weights(q, k).diagonal(dim1=-2, dim2=-1).max() == 1.0
 
 
-def test_more_rounds_come_closer_to_shared_full() -> None:
+def test_more_rounds_approach_shared_full() -> None:
     q, k = shared(512, d=16)
     q, k = 3 * q, k
     full = build("shared-full").weights(q, k)
@@ -75,7 +77,7 @@ def test_more_rounds_come_closer_to_shared_full() -> None:
     assert errors[0] > errors[1] > errors[2]
 
 
-def test_more_padding_than_a_chunk_displaces_nothing() -> None:
+def test_padding_longer_than_a_chunk_changes_nothing() -> None:
     mechanism = build("lsh-3:chunk=8,buckets=8")
     q, k = shared(200, seed=5)
     lengths = torch.tensor([43])

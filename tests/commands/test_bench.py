@@ -1,4 +1,4 @@
-"""`asr bench`: figures for every name, length and pass; errors that name the option."""
+"""`asr bench`: results for every name, length and pass, and errors that name the option."""
 
 import io
 import json
@@ -12,13 +12,12 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from asr import benchmark
-from asr.benchmark import Problem, can_measure_memory
+from asr.benchmark.mechanisms import Problem, can_measure_memory, mechanisms
 from asr.commands.bench import Options, run
 from asr.errors import UserError
 
 
-def test_figures_of_every_name_length_and_pass(tmp_path: Path) -> None:
+def test_results_cover_every_name_length_and_pass(tmp_path: Path) -> None:
     text = io.StringIO()
     names = ["full", "i-clustered-4@reference", "clustered-4"]
     options = Options(
@@ -46,7 +45,7 @@ def test_figures_of_every_name_length_and_pass(tmp_path: Path) -> None:
     assert "i-clustered-4@reference" in text.getvalue()
 
 
-def test_threads_of_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_can_set_the_number_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, set[int]] = {"full": set(), "full@3": set()}
 
     def build(name: str, problem: Problem) -> Callable[..., Tensor]:
@@ -56,7 +55,7 @@ def test_threads_of_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
         return attend
 
-    monkeypatch.setattr(benchmark, "build", build)
+    monkeypatch.setattr(mechanisms, "build", build)
     before = torch.get_num_threads()
     options = Options(attentions=list(seen), lengths=[20], heads=1, head_dim=8, rounds=3, clock="wall")
     run([], replace(options, memory=False, out=str(tmp_path / "b.json")), console=Console(file=io.StringIO()))
@@ -64,8 +63,8 @@ def test_threads_of_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc of Linux")
-def test_memory_of_every_pass(tmp_path: Path) -> None:
+@pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc (Linux)")
+def test_memory_is_measured_for_every_pass(tmp_path: Path) -> None:
     out = tmp_path / "b.json"
     options = Options(attentions=["full"], lengths=[900], heads=2, head_dim=8, rounds=1, out=str(out))
     run([], options, console=Console(file=io.StringIO()))
@@ -88,7 +87,7 @@ def test_memory_of_every_pass(tmp_path: Path) -> None:
         ({"attentions": ["peer:lsh-4"]}, "reformer-pytorch"),
     ],
 )
-def test_bad_options(change: dict[str, object], message: str) -> None:
+def test_errors_name_the_option(change: dict[str, object], message: str) -> None:
     module = {"pytorch-fast-transformers": "fast_transformers", "reformer-pytorch": "reformer_pytorch"}
     if message in module and find_spec(module[message]):
         pytest.skip(f"{message} is installed")

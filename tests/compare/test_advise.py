@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asr.benchmark import Problem, Timing
+from asr.benchmark.mechanisms import Problem, Timing
 from asr.cli import main
 from asr.compare import advice
 from asr.compare.advice import Expected, expect, positions, reason, recommend, usual_mechanisms

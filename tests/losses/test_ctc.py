@@ -1,4 +1,4 @@
-"""The CTC head before training."""
+"""The initial state of the CTC head."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from asr.model.head import INITIAL_BLANK_PROBABILITY, CTCHead
 
 
 @pytest.mark.parametrize("vocabulary", [2, 41, 1000])
-def test_a_new_head_says_blank_and_prefers_no_label(vocabulary: int) -> None:
+def test_a_new_head_prefers_the_blank_and_no_label(vocabulary: int) -> None:
     probs_V = CTCHead(8, vocabulary)(torch.zeros(1, 1, 8))[0, 0].exp()
     assert probs_V[BLANK].item() == pytest.approx(INITIAL_BLANK_PROBABILITY, abs=1e-5)
     others = torch.cat((probs_V[:BLANK], probs_V[BLANK + 1 :]))

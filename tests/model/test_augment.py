@@ -1,5 +1,9 @@
+from pathlib import Path
+
+import pytest
 import torch
 
+from asr.cli import main
 from asr.model.augment import AugmentConfig, augment_audio, spec_augment
 
 MASKS = AugmentConfig(frequency_masks=2, frequency_mask_bins=8, time_mask_every=50, time_mask_frames=12)
@@ -23,19 +27,19 @@ def test_both_kinds_of_mask_occur() -> None:
     assert hidden.all(dim=2).any()
 
 
-def test_a_short_utterance_gets_masks_for_its_own_length() -> None:
-    """Masks used to be drawn over the batch's length; a short utterance then lost more or nothing."""
+def test_the_number_of_time_masks_follows_the_length_of_the_utterance() -> None:
+    """Masks drawn over the length of the batch would hide too much or nothing of a short utterance."""
     hidden_frames = torch.stack([masked([60, 600], 600, seed)[0].all(dim=1) for seed in range(30)])
     assert not hidden_frames[:, 60:].any()
     assert int(hidden_frames.sum(dim=1).max()) <= 2 * 12
 
 
-def test_the_same_random_state_gives_the_same_masks() -> None:
+def test_masks_depend_on_the_random_state() -> None:
     assert torch.equal(masked([100, 90], 100, 1), masked([100, 90], 100, 1))
     assert not torch.equal(masked([100, 90], 100, 1), masked([100, 90], 100, 2))
 
 
-def test_volume_stays_in_its_range_and_noise_has_the_wanted_snr() -> None:
+def test_gain_stays_in_range_and_noise_has_the_requested_snr() -> None:
     torch.manual_seed(0)
     audio = torch.sin(torch.arange(16000) / 7).repeat(8, 1)
     lengths = torch.full((8,), 16000)
@@ -48,6 +52,29 @@ def test_volume_stays_in_its_range_and_noise_has_the_wanted_snr() -> None:
     assert (snr_db - 10).abs().max() < 0.3
 
 
-def test_nothing_is_changed_by_default() -> None:
+def test_the_default_changes_nothing() -> None:
     audio = torch.randn(2, 100)
     assert augment_audio(audio, torch.tensor([100, 50]), AugmentConfig()) is audio
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("speed_factors=[]", "expected one or more positive numbers"),
+        ("speed_factors=[1.0,0.0]", "expected one or more positive numbers"),
+        ("speed_factors=[nan]", "expected one or more positive numbers"),
+        ("speed_factors=[inf]", "expected one or more positive numbers"),
+        ("noise_snr_db=[5]", "expected [] or two ascending numbers"),
+        ("noise_snr_db=[20,5]", "expected [] or two ascending numbers"),
+        ("noise_snr_db=[5,nan]", "expected [] or two ascending numbers"),
+        ("noise_snr_db=[5,10,20]", "expected [] or two ascending numbers"),
+    ],
+)
+def test_training_rejects_invalid_options(
+    word: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`speed_factors=[]` and `noise_snr_db=[5]` once ended training with a traceback."""
+    assert main(["train", "recipe=demo", f"augment.{word}", f"run={tmp_path}"]) == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith(f"asr: augment.{word.partition('=')[0]}=")
+    assert expected in line

@@ -15,7 +15,7 @@ def encoder(attention: str = "full", **options: object) -> Encoder:
 @pytest.mark.parametrize("attention", ["full", "shared-full", "clustered-5", "i-clustered-5:topk=4"])
 @pytest.mark.parametrize("subsampling", [1, 2, 4])
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "convolution", "none"])
-def test_an_utterance_is_the_same_alone_and_among_poisoned_padding(
+def test_states_do_not_depend_on_padding_or_the_batch(
     attention: str, subsampling: int, positions: str
 ) -> None:
     model = encoder(attention, subsampling=subsampling, positions=positions)
@@ -30,14 +30,14 @@ def test_an_utterance_is_the_same_alone_and_among_poisoned_padding(
 
 
 @pytest.mark.parametrize("factor", [1, 2, 4])
-def test_subsampling_lengths_are_those_of_the_output(factor: int) -> None:
+def test_subsampling_lengths_match_the_output(factor: int) -> None:
     module = Subsampling(10, 16, factor)
     for frames in range(1, 18):
         x, lengths = module(torch.randn(1, frames, 10), torch.tensor([frames]))
         assert x.shape[1] == int(lengths) == int(module.lengths(torch.tensor([frames])))
 
 
-def test_positions_are_vaswanis() -> None:
+def test_sinusoidal_positions_follow_the_paper() -> None:
     table = sinusoidal_positions(5, 6, torch.device("cpu"))
     for position in range(5):
         for i in range(3):
@@ -46,7 +46,7 @@ def test_positions_are_vaswanis() -> None:
             assert table[position, 2 * i + 1] == pytest.approx(float(angle.cos()), abs=1e-6)
 
 
-def test_unknown_options_are_named() -> None:
+def test_errors_name_the_option() -> None:
     with pytest.raises(UserError, match=r"model\.subsampling=3"):
         encoder(subsampling=3)
     with pytest.raises(UserError, match=r"model\.positions='learned'"):
@@ -54,7 +54,7 @@ def test_unknown_options_are_named() -> None:
 
 
 @pytest.mark.parametrize(("preset", "millions"), [("tiny", 1.2), ("wsj", 4.1), ("switchboard", 5.5)])
-def test_presets_have_their_size(preset: str, millions: float) -> None:
+def test_presets_have_the_stated_number_of_parameters(preset: str, millions: float) -> None:
     from asr.training.config import train_options
 
     options = train_options([f"model={preset}"])

@@ -38,7 +38,7 @@ def utterances(count: int = 10):
     return 0.1 * torch.randn(count, int(lengths.max()), generator=generator), lengths
 
 
-def test_the_exported_model_is_the_original_bit_for_bit(folder):
+def test_an_exported_model_equals_the_original_bit_for_bit(folder):
     original, loaded = tiny(), Recognizer.load(folder)
     assert not loaded.training
     assert loaded.tokenizer.state() == original.tokenizer.state()
@@ -48,7 +48,7 @@ def test_the_exported_model_is_the_original_bit_for_bit(folder):
     assert sorted(path.name for path in folder.iterdir()) == sorted([WEIGHTS, CONFIG, TOKENIZER])
 
 
-def test_a_file_of_the_folder_stands_for_it(folder):
+def test_a_model_loads_from_one_of_its_files(folder):
     assert Recognizer.load(folder / CONFIG).tokenizer.symbols == tiny().tokenizer.symbols
 
 
@@ -61,7 +61,7 @@ def test_a_sentencepiece_model_survives_json(tmp_path):
 
 @pytest.mark.parametrize("name", [WEIGHTS, CONFIG, TOKENIZER])
 @pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "gone"])
-def test_a_damaged_file_is_refused_in_one_line(folder, name, damage):
+def test_a_damaged_file_is_rejected_in_one_line(folder, name, damage):
     path = folder / name
     content = bytearray(path.read_bytes())
     match damage:
@@ -80,15 +80,15 @@ def test_a_damaged_file_is_refused_in_one_line(folder, name, damage):
     assert "\n" not in str(caught.value)
 
 
-def test_changed_settings_are_refused(folder):
+def test_changed_settings_are_rejected(folder):
     settings = json.loads((folder / CONFIG).read_text())
     settings["config"]["features"]["low_freq_hz"] = 90.0
     (folder / CONFIG).write_text(json.dumps(settings))
-    with pytest.raises(UserError, match=r"config.json: expected the settings that were exported"):
+    with pytest.raises(UserError, match=r"config.json: expected the exported settings"):
         Recognizer.load(folder)
 
 
-def test_wrong_calls_are_one_line(folder, tmp_path):
+def test_wrong_calls_give_one_line(folder, tmp_path):
     with pytest.raises(UserError, match="asr export takes one"):
         export.run([], export.Options())
     with pytest.raises(UserError, match="format='pickle': expected one of"):
@@ -106,7 +106,7 @@ def test_wrong_calls_are_one_line(folder, tmp_path):
     "attention", ["full", pytest.param("i-clustered-8:topk=8,iterations=3", marks=pytest.mark.slow)]
 )
 def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
-    """Alone and in one batch: batch and time are dynamic, padding doesn't leak."""
+    """One by one and in one batch: batch and time are dynamic, and padding has no influence."""
     pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
     runtime = pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")
     model = tiny(attention)
@@ -137,7 +137,7 @@ def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
     ["full", "shared-full", "clustered-8:iterations=3", "i-clustered-8:topk=8,iterations=3"],
 )
 def test_torch_export_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
-    """In one batch and alone: torch.export notes a batch of two or more, but one runs, as do two frames."""
+    """In one batch and one by one: one utterance and two frames run too."""
     model = tiny(attention)
     write_portable(model.state(), tmp_path / "model")
     (file,) = export.run([tmp_path / "model"], export.Options(format="torch_export", out=str(tmp_path)))
@@ -158,8 +158,8 @@ def test_torch_export_agrees_with_pytorch_on_ten_utterances(tmp_path, attention)
 
 
 @pytest.mark.parametrize("topk", [1, 4, 32])
-def test_the_form_without_sorting_is_the_reference(topk):
-    """Lengths of nothing, one and all, more clusters than queries, NaN in the padding."""
+def test_the_form_without_sorting_equals_the_reference(topk):
+    """Covers empty, single and full sequences, more clusters than queries, and NaN as padding."""
     generator = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(4, 2, 23, 8, generator=generator) for _ in range(3))
     lengths = torch.tensor([0, 1, 17, 23])
@@ -175,8 +175,8 @@ def test_the_form_without_sorting_is_the_reference(topk):
 
 
 @pytest.mark.parametrize("bits", [1, 31, 32, 63])
-def test_hashes_from_parts_are_the_reference(bits):
-    """Onnxruntime 1.31 sums int64 in floating point: of 63 bits the last ten were wrong."""
+def test_hashes_from_parts_equal_the_reference(bits):
+    """The int64 sums of onnxruntime 1.31 are in floating point, which made the last ten of 63 bits wrong."""
     generator = torch.Generator().manual_seed(4)
     x, planes = torch.randn(2, 3, 50, 8, generator=generator), torch.randn(bits, 8, generator=generator)
     assert torch.equal(hashing_graph.hash_sign(x, planes), hashing_reference.hash_sign(x, planes))

@@ -32,7 +32,7 @@ def test_equals_kaldi_native_fbank(rate: int, bins: int) -> None:
     assert np.abs(features[0].numpy() - expected).max() < 1e-3
 
 
-def test_padding_and_batch_mates_change_nothing() -> None:
+def test_features_do_not_depend_on_padding_or_the_batch() -> None:
     banks = FilterBanks(FeatureConfig(mel_bins=40))
     lengths = torch.tensor([16000, 399, 400, 5003, 0])
     batch = torch.full((5, 17000), 1e4)
@@ -48,7 +48,7 @@ def test_padding_and_batch_mates_change_nothing() -> None:
         assert not features[i, frames[i] :].any()
 
 
-def test_blocks_of_frames_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_frames_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     banks = FilterBanks(FeatureConfig(mel_bins=40))
     audio = torch.stack([speech_like(20000, seed) for seed in range(2)])
     lengths = torch.tensor([20000, 9000])
@@ -60,7 +60,7 @@ def test_blocks_of_frames_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPa
         assert torch.allclose(blocked, whole, atol=1e-5)
 
 
-def test_window_normalisation_is_the_utterances_of_each_window() -> None:
+def test_window_normalisation_equals_utterance_normalisation_of_each_window() -> None:
     random = torch.Generator().manual_seed(0)
     features = torch.randn(3, 50, 20, generator=random) * 3 + 5
     lengths = torch.tensor([50, 11, 0])
@@ -80,7 +80,7 @@ def test_window_normalisation_is_the_utterances_of_each_window() -> None:
     assert torch.allclose(Normalisation("window", 20, 50)(features, lengths), whole, atol=1e-4)
 
 
-def test_stays_float32_under_autocast() -> None:
+def test_features_stay_float32_under_autocast() -> None:
     banks = FilterBanks(FeatureConfig(mel_bins=40))
     audio = speech_like(8000).unsqueeze(0)
     plain, _ = banks(audio, torch.tensor([8000]))
@@ -114,6 +114,6 @@ def test_corpus_normalisation_uses_the_statistics_of_all_valid_frames() -> None:
     assert torch.allclose(normalisation.std, valid.std(0, unbiased=False), atol=1e-5)
 
 
-def test_unknown_normalisation_is_named() -> None:
+def test_an_unknown_normalisation_is_named() -> None:
     with pytest.raises(UserError, match=r"features\.normalise='speaker'"):
         FilterBanks(FeatureConfig(normalise="speaker"))

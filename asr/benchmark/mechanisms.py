@@ -1,6 +1,6 @@
 """Time and memory of attention mechanisms, measured side by side.
 
-Runs of all mechanisms are interleaved, so that what disturbs the machine disturbs them alike; figures are
+Each round runs every mechanism once, so that other load on the machine affects all of them alike. Results are
 medians and quartiles over the rounds.
 """
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from asr.attention import build_mechanism
-from asr.errors import UserError
+from asr.benchmark.peers import build_peer
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PASSES = ("forward", "forward+backward")
@@ -30,7 +30,7 @@ Memory = dict[str, dict[str, dict[int, int]]]  # bytes by pass, name and length
 
 @dataclass(frozen=True)
 class Problem:
-    """Shapes of one measurement: random normal input."""
+    """Shapes and seed of the random normal input of one measurement."""
 
     length: int
     batch: int
@@ -41,7 +41,7 @@ class Problem:
     seed: int
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return q, k, v and a gradient of the output, [B, H, N, D] each."""
+        """Return q, k, v and the gradient of the output, [B, H, N, D] each."""
         generator = torch.Generator().manual_seed(self.seed)
         shape = (4, self.batch, self.heads, self.length, self.head_dim)
         x = torch.randn(shape, generator=generator).to(self.device, DTYPES[self.dtype])
@@ -50,7 +50,17 @@ class Problem:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one mechanism at one length: median and quartiles over the rounds."""
+    """Time of one mechanism at one length.
+
+    Attributes:
+        name: name as given to `build`.
+        length: N.
+        passes: `forward` or `forward+backward`.
+        clock: `cpu` or `wall`.
+        median_s, quartiles_s: seconds per call, over the rounds.
+        per_element_us: median divided by all positions of the batch, in microseconds.
+        ratio: median of the baseline divided by this median; None without a baseline.
+    """
 
     name: str
     length: int
@@ -63,17 +73,21 @@ class Timing:
 
 
 def build(name: str, problem: Problem) -> Attend:
-    """Return a function of q, k, v for a name.
+    """Return the attention function of q, k, v for a name.
 
-    A name is a mechanism's (`i-clustered-100`), one with a backend (`i-clustered-100@reference`), or `peer:`
-    and a name for another library where that is installed: `pytorch-fast-transformers` for the clustered
-    ones, `reformer-pytorch` for `lsh-R`. A number of threads is not looked at.
+    Args:
+        name: a mechanism (`i-clustered-100`), a mechanism with a backend (`i-clustered-100@reference`), or
+            `peer:` and a name that `build_peer` takes. A trailing number of threads (`@2`) is ignored.
+        problem: shapes.
+
+    Raises:
+        UserError: an unknown name or backend, or a library that isn't installed.
     """
     name, _ = split_threads(name)
-    if name.startswith("peer:lsh-"):
-        return _build_lsh_peer(name.removeprefix("peer:"), problem)
     if name.startswith("peer:"):
-        return _build_clustered_peer(name.removeprefix("peer:"), problem)
+        return build_peer(
+            name.removeprefix("peer:"), length=problem.length, batch=problem.batch, device=problem.device
+        )
     mechanism_name, _, backend = name.partition("@")
     mechanism = build_mechanism(mechanism_name, backend=backend or "auto").eval().to(problem.device)
     if not mechanism.needs_shared_keys:
@@ -83,7 +97,7 @@ def build(name: str, problem: Problem) -> Attend:
 
 
 def split_threads(name: str) -> tuple[str, int | None]:
-    """Return a name without the number of threads that may end it, and that number.
+    """Split a trailing number of threads off a name; None without one.
 
     Example:
         >>> split_threads("clustered-100@2"), split_threads("clustered-100@native")
@@ -103,21 +117,21 @@ def measure(
     seconds: float,
     passes: Sequence[str] = PASSES,
 ) -> list[Timing]:
-    """Time forward, and forward with backward, of every mechanism.
+    """Time every mechanism, forward only and forward with backward.
 
     Args:
-        names: see `build`; one that ends in `@2` runs with two threads.
-        problem: the shapes.
-        baseline: name whose median is divided by the others' to give `ratio`.
+        names: names as taken by `build`; `full@2` runs with two threads.
+        problem: shapes.
+        baseline: name that `ratio` compares the others with.
         clock: `cpu` (CPU time of this process) or `wall`.
-        threads: threads of PyTorch on the CPU for the names that don't say.
-        rounds: at most so many rounds after one that is not counted …
-        seconds: … and no further round after so many seconds, but at least three.
-        passes: which of them.
+        threads: CPU threads for names that don't end in a number of threads.
+        rounds: maximum number of rounds, after one warm-up round.
+        seconds: time after which no further round starts; at least three rounds run.
+        passes: passes to time, from `PASSES`.
     """
     before, collects = torch.get_num_threads(), gc.isenabled()
     torch.set_num_threads(threads)
-    gc.disable()  # as timeit does: a collection would fall on anyone; rounds begin with one
+    gc.disable()  # as timeit does; each round begins with a collection instead
     try:
         attends = {name: build(name, problem) for name in names}
         threads_of = {name: split_threads(name)[1] or threads for name in names}
@@ -151,7 +165,7 @@ def _measure_pass(
             once = partial(run_once, attend, q, k, v, grad, passes)
             if torch.get_num_threads() != threads_of[name]:
                 torch.set_num_threads(threads_of[name])
-                once()  # threads that have slept take a while to come
+                once()  # wakes the threads, which would slow the timed call
             taken = _time(once, clock, problem.device)
             if index:
                 times[name].append(taken)
@@ -175,7 +189,7 @@ def _measure_pass(
 
 
 def run_once(attend: Attend, q: Tensor, k: Tensor, v: Tensor, grad: Tensor, passes: str) -> None:
-    """Run a forward pass, with the backward pass after it if asked for."""
+    """Run a forward pass, followed by a backward pass with `passes="forward+backward"`."""
     if passes == "forward":
         with torch.no_grad():
             attend(q, k, v)
@@ -185,14 +199,14 @@ def run_once(attend: Attend, q: Tensor, k: Tensor, v: Tensor, grad: Tensor, pass
 
 
 def can_measure_memory(device: str) -> bool:
-    """Tell whether `peak_memory_bytes` works here."""
+    """Return whether `peak_memory_bytes` works on a device: on any GPU, and on the CPU under Linux."""
     return device != "cpu" or Path("/proc/self/clear_refs").exists()
 
 
 def peak_memory_bytes(name: str, problem: Problem, passes: str = "forward+backward") -> int:
-    """Return how far one mechanism raises the memory above that of the inputs.
+    """Return the peak memory of one call, less the memory held before it.
 
-    On the CPU the resident set of a process of its own (Linux), on a GPU what PyTorch's allocator reports.
+    Measured on the CPU as the resident set of a fresh process (Linux only), on a GPU by PyTorch's allocator.
     """
     if problem.device != "cpu":
         torch.cuda.reset_peak_memory_stats()
@@ -210,7 +224,7 @@ def _peak_resident_bytes(name: str, problem: Problem, passes: str) -> int:
     small = Problem(512, 1, 1, problem.head_dim, problem.dtype, problem.device, problem.seed)
     run_once(build(name, small), *small.tensors(), passes)
     tensors = problem.tensors()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak becomes what is resident now
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present resident set
     held = _status_bytes("VmRSS")
     run_once(attend, *tensors, passes)
     return _status_bytes("VmHWM") - held
@@ -224,7 +238,7 @@ def _status_bytes(key: str) -> int:
 
 
 def write_json(path: Path, timings: list[Timing], memory: Memory, about: dict) -> None:
-    """Write all figures: `timings`, `memory_bytes` by pass, name and length, and what they depend on."""
+    """Write `timings`, `memory_bytes` by pass, name and length, and the entries of `about` as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {**about, "timings": [asdict(timing) for timing in timings], "memory_bytes": memory}
     path.write_text(json.dumps(record, indent=1) + "\n")
@@ -246,44 +260,3 @@ def _quartiles(values: list[float]) -> tuple[float, float]:
         return values[0], values[0]
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, high
-
-
-def _build_clustered_peer(name: str, problem: Problem) -> Attend:
-    try:
-        from fast_transformers.attention import ClusteredAttention, ImprovedClusteredAttention
-        from fast_transformers.masking import FullMask, LengthMask
-    except ImportError as error:
-        raise UserError(f"peer:{name} needs pytorch-fast-transformers: {error}") from None
-    found = re.fullmatch(r"(i-)?clustered-(\d+)", name)
-    if found is None:
-        raise UserError(f"peer:{name}: expected peer:clustered-C, peer:i-clustered-C or peer:lsh-R")
-    options = {"clusters": int(found[2]), "iterations": 10, "bits": 63, "attention_dropout": 0.0}
-    module = ImprovedClusteredAttention(**options, topk=32) if found[1] else ClusteredAttention(**options)
-    module = module.eval().to(problem.device)
-    full = FullMask(problem.length, device=problem.device)
-    lengths = LengthMask(torch.full((problem.batch,), problem.length), device=problem.device)
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        rows = (x.transpose(1, 2) for x in (q, k, v))  # it takes [B, N, H, D] and turns that back: no copy
-        return module(*rows, full, lengths, lengths).transpose(1, 2)
-
-    return attend
-
-
-def _build_lsh_peer(name: str, problem: Problem) -> Attend:
-    try:
-        from reformer_pytorch import LSHAttention
-    except ImportError as error:
-        raise UserError(f"peer:{name} needs reformer-pytorch: {error}") from None
-    found = re.fullmatch(r"lsh-([1-9]\d*)", name)
-    if found is None:
-        raise UserError(f"peer:{name}: expected peer:lsh-R")
-    chunk = 32
-    if problem.length % (2 * chunk):
-        raise UserError(f"peer:{name}: length {problem.length} is no multiple of {2 * chunk}")
-    module = LSHAttention(bucket_size=chunk, n_hashes=int(found[1]), dropout=0.0).eval().to(problem.device)
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return module(q.flatten(0, 1), v.flatten(0, 1))[0].view_as(v)  # it makes its keys from the queries
-
-    return attend
