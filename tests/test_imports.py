@@ -1,0 +1,87 @@
+"""The import graph: layers in one direction, no circles, and nothing imports a command."""
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Bottom to top; docs/design.md lists them. Packages of one layer may import each other, without circles.
+LAYERS = [
+    {"files", "errors", "config", "console", "environment", "lengths", "parallel", "seeds"},
+    {"text"},
+    {"attention"},
+    {"model", "losses", "data", "lm", "preparation", "benchmark"},
+    {"search", "scoring"},
+    {"transcription"},
+    {"training", "recognizer"},
+    {"compare", "report"},
+    {"commands", "cli", "__main__"},
+]
+
+
+def modules(package: str) -> dict[str, Path]:
+    """Return dotted names and files of the modules of a package."""
+    files = (ROOT / package).rglob("*.py")
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in files
+    }
+
+
+def imports(known: dict[str, Path]) -> dict[str, set[str]]:
+    """Return the imports among modules, those inside functions and for type checkers included."""
+    graph: dict[str, set[str]] = {name: set() for name in known}
+    for name, path in known.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                graph[name] |= {alias.name for alias in node.names} & known.keys()
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    target = f"{node.module}.{alias.name}"
+                    graph[name] |= {target if target in known else node.module} & known.keys()
+    # `asr` itself loads the recogniser on first use; nothing below it imports `asr`.
+    return {name: targets - {name} for name, targets in graph.items()}
+
+
+def layer(module: str) -> int | None:
+    parts = module.split(".")
+    found = [i for i, names in enumerate(LAYERS) if len(parts) > 1 and parts[1] in names]
+    return found[0] if found else None
+
+
+def test_there_is_no_circle() -> None:
+    for package in ("asr", "attention_ext", "recipes"):
+        try:
+            TopologicalSorter(imports(modules(package))).prepare()
+        except CycleError as error:
+            raise AssertionError(f"{package}: {' → '.join(error.args[1])}") from None
+
+
+def test_every_module_of_asr_has_a_layer() -> None:
+    assert [name for name in modules("asr") if name != "asr" and layer(name) is None] == []
+
+
+def test_imports_point_down() -> None:
+    upward = [
+        f"{name} → {target}"
+        for name, targets in imports(modules("asr")).items()
+        for target in targets
+        if name != "asr" and (layer(target) or 0) > (layer(name) or 0)
+    ]
+    assert upward == []
+
+
+def test_no_library_imports_a_command_and_kernels_import_nothing() -> None:
+    graph = imports(modules("asr") | modules("attention_ext") | modules("recipes"))
+    for name, targets in graph.items():
+        if not name.startswith(("asr.commands", "asr.cli")):
+            assert not {x for x in targets if x.startswith("asr.commands")}, name
+        if name.startswith("attention_ext"):
+            assert not {x for x in targets if not x.startswith("attention_ext")}, name
+        if name.startswith("asr"):
+            assert not {x for x in targets if x.startswith("recipes")}, name
+
+
+def test_few_files_lie_beside_the_packages() -> None:
+    assert len(list((ROOT / "asr").glob("*.py"))) <= 12
