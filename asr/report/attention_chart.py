@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from asr.compare.exchange import is_exchangeable, runs
+from asr.compare.candidates import can_run, is_exchangeable
 from asr.compare.records import Candidate
 from asr.compare.results import Results
 from asr.data.audio import load_cut
