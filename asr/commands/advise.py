@@ -160,8 +160,8 @@ def _table(
     model = training.model
     what = "CPU time" if options.device == "cpu" else "time"
     title = (
-        f"expected time of a training step: {training.data.frames_per_batch:,} frames, "
-        f"{model.layers} layers, {model.heads} heads of {model.head_dim}; {options.device}, {options.threads} thread"
+        f"expected training step: {training.data.frames_per_batch:,} frames, {model.layers} layers, "
+        f"{model.heads} heads of {model.head_dim}; {options.device}, {options.threads} thread"
         + ("s" if options.threads > 1 else "")
     )
     table = Table(title=title, title_justify="left", caption_justify="left")

@@ -224,7 +224,7 @@ def _number(estimate: Estimate | None) -> str:
 
 
 def matrix(results: Results, split: str) -> Table:
-    """Return the error rates of every model (row) with every mechanism (column), as in the paper's table 1."""
+    """Return the error rate of every model (row) with every mechanism (column), as in the paper's table 1."""
     metric = next(iter(results.metrics(split)), "per")
     title = f"{metric_words(metric)} % on {split}: trained with (rows), evaluated with (columns)"
     table = Table("", title=title, title_justify="left")

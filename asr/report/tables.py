@@ -102,14 +102,14 @@ def cost_table(results: Results) -> Table | None:
     )
     for split in splits:
         times = {label: results.forward_time(label, split) for label in labels}
-        audio = {label: next((x.audio_s for x in results.evaluations_of(label, split)), 0) for label in labels}
+        audio = {
+            label: next((x.audio_s for x in results.evaluations_of(label, split)), 0) for label in labels
+        }
         add(
             Column(f"forward, {split}", f"{what} time of encoder and CTC head"),
             [
                 replace(cell, note=f"{seconds / time.value:.0f} × real time") if time and seconds else cell
-                for cell, time, seconds in zip(
-                    time_cells(times), times.values(), audio.values(), strict=True
-                )
+                for cell, time, seconds in zip(time_cells(times), times.values(), audio.values(), strict=True)
             ],
         )
     for column, name, form in (
@@ -119,21 +119,25 @@ def cost_table(results: Results) -> Table | None:
     ):
         sizes = [spread([getattr(x, name) for x in found], "seeds") for found in trainings.values()]
         add(column, [Cell(form(x.value), sort=x.value) if x else Cell(DASH) for x in sizes])
-    backends = [", ".join(dict.fromkeys(x.backend for x in found if x.backend)) for found in trainings.values()]
+    backends = [
+        ", ".join(dict.fromkeys(x.backend for x in found if x.backend)) for found in trainings.values()
+    ]
     add(
         Column("backend", "native: compiled kernels; reference: PyTorch operations", number=False),
         [Cell(x or DASH, sort=x or None) for x in backends],
     )
-    filled = [i for i in range(len(columns)) if i == 0 or any(x[i].text != DASH or x[i].detail for x in cells)]
+    filled = [
+        i for i in range(len(columns)) if i == 0 or any(x[i].text != DASH or x[i].detail for x in cells)
+    ]
     return Table(
         key="table-2",
         label="Tables 2 and 3",
         title="What each model reaches and what it costs",
         caption=(
             "Error rates with 95 % intervals: over seeds, or over utterances for a single seed. "
-            f"Times are {what} times: the median, with the lowest and the highest below, over repeats for the "
-            "forward pass and over seeds for training. Level: the range overlaps with that of the lowest "
-            "median, so there is no winner."
+            f"Times are {what} times: the median with the range below, over repeats for the forward pass and "
+            "over seeds for training. Level: the range overlaps with that of the lowest median, so there is "
+            "no winner."
         ),
         columns=[columns[i] for i in filled],
         rows=[[row[i] for i in filled] for row in cells],

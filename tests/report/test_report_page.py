@@ -9,7 +9,7 @@ import pytest
 from comparison import INJECTION, Written, make_comparison, write_bench
 
 from asr.cli import main
-from asr.compare.results_file import write_results
+from asr.compare.results import write_results
 from asr.errors import UserError
 from asr.report import bench_chart, copy_chart
 from asr.report.page import ReportOptions, beside, write_report
