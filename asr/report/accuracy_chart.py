@@ -131,7 +131,8 @@ def _spec(
     legend = alt.Legend(title=None, orient="top", symbolOpacity=1, values=trained)
     error = f"{metric_words(metric)} (%)"
     title = f"forward pass over {split}, {clock_words(clock)} (s)"
-    x = alt.X("time_s:Q", title=title, **_axis([row["time_s"] for row in rows], 24, "x" in log))
+    across = _axis([row["time_s"] for row in rows], 24, "x" in log)
+    x = alt.X("time_s:Q", title=title, **across)
     bounds = [value for row in rows for name in ("rate", "low", "high") if (value := row[name])]
     y = alt.Y("rate:Q", title=error, **_axis(bounds, 16, "y" in log))
     color = alt.Color(
@@ -160,7 +161,7 @@ def _spec(
     ranges = (
         base.transform_filter("datum.own && isValid(datum.time_low)")
         .mark_rule(strokeWidth=1.5, opacity=0.7)
-        .encode(x=alt.X("time_low:Q", title=title), x2="time_high:Q", color=color)
+        .encode(x=alt.X("time_low:Q", title=title, **across), x2="time_high:Q", color=color)
     )
     exchanged = (
         base.transform_filter("!datum.own")

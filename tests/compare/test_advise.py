@@ -26,7 +26,7 @@ def expected(name: str, epoch_s: float) -> Expected:
         ({"clustered-25": 5.0, "lsh-1": 9.0, "full": 10.0}, "clustered-25"),
     ],
 )
-def test_a_closer_approximation_wins_unless_a_coarser_one_saves_a_tenth(
+def test_a_closer_mechanism_wins_unless_a_coarser_one_saves_a_tenth(
     costs: dict[str, float], taken: str
 ) -> None:
     assert recommend([expected(name, cost) for name, cost in costs.items()]).name == taken
@@ -103,7 +103,7 @@ def test_an_epoch_is_the_sum_over_utterances(monkeypatch: pytest.MonkeyPatch) ->
     assert found.attention_share == pytest.approx(160 / 360)
 
 
-def test_extrapolated_cost_per_position_grows_for_quadratic_mechanisms_only(
+def test_extrapolated_costs_grow_for_quadratic_mechanisms_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Measuring full attention at the length of an utterance of one hour would take hours."""

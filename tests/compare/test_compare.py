@@ -249,9 +249,7 @@ def test_depths_seeds_and_finetuning(tone_corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("fast")
-def test_a_finished_run_with_the_same_settings_is_reused(
-    trained: Path, tone_corpus: Path, tmp_path: Path
-) -> None:
+def test_a_run_with_the_same_settings_is_reused(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
     asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={tmp_path}", f"reuse={trained.parent}"]
     asked += ["attentions=[full]", "evaluate=[clustered-3]", "trainer.validate_every=40", "timing_repeats=1"]
     assert main([*asked, "steps=80"]) == 0
