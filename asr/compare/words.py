@@ -213,11 +213,11 @@ def _forward_times(results: Results, split: str) -> dict[str, Estimate]:
 
 
 def _number(estimate: Estimate | None) -> str:
-    """Return a value with its range: `4.1 (4–4.2)`."""
+    """Return a value with its range: `4.10 (4.00–4.20)`."""
     if estimate is None:
         return DASH
     value, low, high = (
-        DASH if x is None else f"{x:.0f}" if x >= 100 else f"{x:.3g}"
+        DASH if x is None else f"{x:.0f}" if x >= 100 or isinstance(x, int) else f"{x:#.3g}"
         for x in (estimate.value, estimate.low, estimate.high)
     )
     return value if low == high else f"{value} ({low}–{high})"

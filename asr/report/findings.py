@@ -137,8 +137,9 @@ def _exchange(results: Results, split: str, metric: str) -> Iterator[Finding]:
 def _missing(results: Results) -> Iterator[Finding]:
     if results.failures:
         labels = list(dict.fromkeys(failure.candidate for failure in results.failures))
-        cells = "1 cell" if len(results.failures) == 1 else f"{len(results.failures)} cells"
-        yield Finding("Failed", f"{cells} failed ({_and(labels)}); the report leaves them out.")
+        one = len(results.failures) == 1
+        cells, them = ("1 cell", "it") if one else (f"{len(results.failures)} cells", "them")
+        yield Finding("Failed", f"{cells} failed ({_and(labels)}); the report leaves {them} out.")
     states = [x.status for x in results.trainings] + [x.status for x in results.evaluations]
     if unfinished := states.count("missing"):
         cells = "1 cell has" if unfinished == 1 else f"{unfinished} cells have"

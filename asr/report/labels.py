@@ -1,7 +1,7 @@
 """Places the labels of points in a chart: beside them, clear of points, lines and other labels."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -39,13 +39,12 @@ def place_labels(
     """
     if not rows:
         return []
-    columns = _to_pixels([row["time_s"] for row in rows], plot_width, "x" in log)
-    ends = [row["rate"] if row[end] is None else row[end] for end in ("low", "high") for row in rows]
-    heights = _to_pixels([*(row["rate"] for row in rows), *ends], TALL, "y" in log)
-    size = len(rows)
-    lines, lows, highs = ([TALL - y for y in heights[i : i + size]] for i in (0, size, 2 * size))
+    columns, firsts, lasts = _with_ends(rows, "time_s", ("time_low", "time_high"), plot_width, "x" in log)
+    heights = _with_ends(rows, "rate", ("low", "high"), TALL, "y" in log)
+    lines, lows, highs = ([TALL - y for y in values] for values in heights)
     points = [(x - 6, y - 6, x + 6, y + 6) for x, y in zip(columns, lines, strict=True)]
     bars = [(x - 1, high, x + 1, low) for x, low, high in zip(columns, lows, highs, strict=True)]
+    bars += [(first, y - 1, last, y + 1) for first, y, last in zip(firsts, lines, lasts, strict=True)]
     front = sorted((x, y) for row, x, y in zip(rows, columns, lines, strict=True) if row["step"])
     taken = [*points, *bars, *_steps(front)]
     chosen: list[str | None] = [None] * len(rows)
@@ -72,6 +71,15 @@ def _steps(front: list[tuple[float, float]]) -> list[Box]:
     for (x, y), (next_x, next_y) in pairwise(front):
         boxes += [(x, y - 2, next_x, y + 2), (next_x - 2, min(y, next_y), next_x + 2, max(y, next_y))]
     return boxes
+
+
+def _with_ends(
+    rows: list[dict[str, Any]], key: str, ends: tuple[str, str], size: float, log: bool
+) -> Iterator[list[float]]:
+    """Yield values, lower and upper ends of their bars in pixels; a missing end is the value itself."""
+    values = [row[key] if row[name] is None else row[name] for name in (key, *ends) for row in rows]
+    pixels = _to_pixels(values, size, log)
+    yield from (pixels[i : i + len(rows)] for i in range(0, len(pixels), len(rows)))
 
 
 def _to_pixels(values: list[float], size: float, log: bool) -> list[float]:

@@ -232,9 +232,9 @@ def test_the_summary_mentions_a_busy_machine_and_marks_level_times() -> None:
         results.evaluations[0], candidate="i-clustered-25", attention="i-clustered-25"
     )
     column = candidate_table(results).columns[2]
-    assert list(column.cells) == ["2 (1.9–2.2) = *", "2 (1.9–2.2) = *"]
+    assert list(column.cells) == ["2.00 (1.90–2.20) = *", "2.00 (1.90–2.20) = *"]
     results.evaluations[3].forward_s, results.evaluations[3].forward_repeats_s = 1.0, [0.9, 1.0, 1.1]
-    assert list(candidate_table(results).columns[2].cells) == ["2 (1.9–2.2)", "1 (0.9–1.1) *"]
+    assert list(candidate_table(results).columns[2].cells) == ["2.00 (1.90–2.20)", "1.00 (0.900–1.10) *"]
 
 
 def test_cpu_time_of_other_processes_comes_from_proc_stat(

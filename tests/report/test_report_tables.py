@@ -241,10 +241,11 @@ def test_only_own_mechanisms_are_on_the_front(results: Results) -> None:
 
 
 def test_labels_of_neighbours_take_different_sides() -> None:
+    bare = {"low": None, "high": None, "time_low": None, "time_high": None, "step": False}
     rows = [
-        {"model": "i-clustered-100", "time_s": 5.0, "rate": 10.0, "low": None, "high": None, "step": False},
-        {"model": "i-clustered-200", "time_s": 5.1, "rate": 10.05, "low": None, "high": None, "step": False},
-        {"model": "agglomerative-8", "time_s": 9.0, "rate": 12.0, "low": None, "high": None, "step": False},
+        {"model": "i-clustered-100", "time_s": 5.0, "rate": 10.0, **bare},
+        {"model": "i-clustered-200", "time_s": 5.1, "rate": 10.05, **bare},
+        {"model": "agglomerative-8", "time_s": 9.0, "rate": 12.0, **bare},
     ]
     wide = place_labels(rows, rows, 700)
     assert set(wide) <= set(ANCHORS)
@@ -286,9 +287,10 @@ def test_the_axis_of_a_single_model_starts_at_zero(tmp_path: Path) -> None:
 
 def test_crowded_models_get_a_logarithmic_axis() -> None:
     """On real data, one slow mechanism left six labels in one place."""
+    common = {"time_low": None, "time_high": None, "own": True, "step": False}
     rows = [
-        {"model": "full", "time_s": 0.61, "rate": 2.7, "low": 2.2, "high": 3.2, "own": True, "step": False},
-        {"model": "lsh-4", "time_s": 3.77, "rate": 5.0, "low": 4.0, "high": 6.0, "own": True, "step": False},
+        {"model": "full", "time_s": 0.61, "rate": 2.7, "low": 2.2, "high": 3.2, **common},
+        {"model": "lsh-4", "time_s": 3.77, "rate": 5.0, "low": 4.0, "high": 6.0, **common},
     ]
     assert _log_axes(rows) == ("x",)
     assert _log_axes([{**rows[0], "low": 0.0}, rows[1]]) == ("x",)  # log scales need positive values
