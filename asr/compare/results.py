@@ -208,8 +208,8 @@ def read_results(path: Path) -> Results:
 
 def _from_dict(values: dict[str, Any]) -> Results:
     values = dict(values)
-    for name, kind in (("data", Split), ("conditions", Conditions)):
-        values[name] = {split: kind(**entry) for split, entry in values[name].items()}
+    values["data"] = {name: Split(**split) for name, split in values["data"].items()}
+    values["conditions"] = {name: Conditions(**entry) for name, entry in values["conditions"].items()}
     for name, kind in (("candidates", Candidate), ("evaluations", Evaluation), ("failures", Failure)):
         values[name] = [kind(**entry) for entry in values[name]]
     values["trainings"] = [
