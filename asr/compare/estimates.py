@@ -91,8 +91,8 @@ def fastest(times: Mapping[str, Estimate]) -> list[str]:
     return [label for label in order if times[label].level_with(times[order[0]])]
 
 
-def beats(one: tuple[Estimate, Estimate], other: tuple[Estimate, Estimate]) -> bool:
-    """Return whether a model makes another one pointless.
+def dominates(one: tuple[Estimate, Estimate], other: tuple[Estimate, Estimate]) -> bool:
+    """Return whether a model dominates another one.
 
     It does if it is not slower (a level time will do), its mean error rate is not higher, and the difference
     in time or in error rate exceeds the spread.
@@ -108,12 +108,12 @@ def beats(one: tuple[Estimate, Estimate], other: tuple[Estimate, Estimate]) -> b
 
 
 def pareto_front(points: Sequence[tuple[Estimate, Estimate]]) -> list[int]:
-    """Return the indices of the (time, error rate) points that no other one `beats`, the fastest first.
+    """Return the indices of the (time, error rate) points that no other one `dominates`, the fastest first.
 
     Example:
         >>> times, errors = (3.0, 1.0, 2.0, 2.0), (0.1, 0.3, 0.4, 0.2)
         >>> pareto_front([(spread([t], "repeats"), over_seeds([e])) for t, e in zip(times, errors)])
         [1, 3, 0]
     """
-    front = [i for i, point in enumerate(points) if not any(beats(other, point) for other in points)]
+    front = [i for i, point in enumerate(points) if not any(dominates(other, point) for other in points)]
     return sorted(front, key=lambda i: (points[i][0].value, points[i][1].value))

@@ -87,18 +87,18 @@ def _speed(
 def _front(times: dict[str, Estimate], front: list[str]) -> Iterator[Finding]:
     if len(times) < 2:
         return
-    beaten = [label for label in times if label not in front]
+    dominated = [label for label in times if label not in front]
     if len(front) == 1:
         yield Finding("Pareto front", f"{front[0]} alone: no other model is faster or more accurate.")
         return
     text = f"{_and(front)}, from the fastest to the most accurate."
     for group in _level_groups(front, times):
         text += f" {_and(group)} are level in time."
-    if beaten:
-        each = "is" if len(beaten) == 1 else "are"
-        text += f" {_and(beaten)} {each} beaten by a model that is at least as fast and as accurate."
+    if dominated:
+        each = "is" if len(dominated) == 1 else "are"
+        text += f" {_and(dominated)} {each} dominated by a model that is at least as fast and as accurate."
     else:
-        text += " No model is beaten in both."
+        text += " No model is dominated by another."
     yield Finding("Pareto front", text)
 
 

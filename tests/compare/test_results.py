@@ -142,13 +142,13 @@ def test_rates_over_seeds_and_over_utterances() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=12))
-def test_the_front_holds_what_nothing_beats(points: list[tuple[int, int]]) -> None:
+def test_the_front_holds_what_nothing_dominates(points: list[tuple[int, int]]) -> None:
     front = pareto_front([(exactly(time), exactly(error)) for time, error in points])
 
-    def beaten(a: tuple[int, int]) -> bool:
+    def dominated(a: tuple[int, int]) -> bool:
         return any(b != a and b[0] <= a[0] and b[1] <= a[1] for b in points)
 
-    assert {points[i] for i in front} == {point for point in points if not beaten(point)}
+    assert {points[i] for i in front} == {point for point in points if not dominated(point)}
     assert sorted(front, key=lambda i: points[i]) == front
 
 

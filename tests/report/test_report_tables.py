@@ -99,7 +99,7 @@ def test_findings_name_the_best_the_fastest_and_the_front(results: Results) -> N
         "full takes 2.24 times as long as lsh-1: 9.20 s (9.11–9.38 s)."
     )
     assert texts["Pareto front"].startswith("lsh-1 and full, from the fastest to the most accurate.")
-    assert "shared-full and cast-8 are beaten by a model that is at least" in texts["Pareto front"]
+    assert "shared-full and cast-8 are dominated by a model that is at least" in texts["Pareto front"]
     assert texts["Failed"].startswith("1 cell failed (clustered-400)")
 
 
@@ -144,7 +144,7 @@ def test_level_times_have_no_winner(tmp_path: Path) -> None:
 
     set_rates(results, {**rates, "shared-full": (0.085, 0.075, 0.095)})
     texts = set_times({"full": 4.008, "shared-full": 4.0, "lsh-1": 5.0})
-    assert "shared-full and full are level in time. lsh-1 is beaten" in texts["Pareto front"]
+    assert "shared-full and full are level in time. lsh-1 is dominated" in texts["Pareto front"]
     line = [row["model"] for row in points(results, "test", "per") if row["step"]]
     assert sorted(line) == ["full", "shared-full"]
 
