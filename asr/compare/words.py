@@ -45,7 +45,7 @@ def duration(seconds: float | None) -> str:
 
 
 def duration_range(estimate: Estimate) -> str:
-    """Return the lowest and the highest of several times, empty for a single one.
+    """Return the lowest and the highest of several times; empty if they do not differ.
 
     Example:
         >>> duration_range(spread([4.1, 4.0, 4.2], "repeats"))
@@ -54,6 +54,8 @@ def duration_range(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return ""
     low, high = duration(estimate.low), duration(estimate.high)
+    if low == high:
+        return ""
     number, _, unit = low.partition(" ")
     same_unit = high.count(" ") == low.count(" ") == 1 and high.endswith(f" {unit}")
     return f"{number if same_unit else low}–{high}"

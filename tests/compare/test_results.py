@@ -191,9 +191,9 @@ def test_a_level_time_does_not_put_a_model_on_the_front() -> None:
 
 
 def test_a_range_names_its_unit_once_if_it_can() -> None:
-    ranges = [[4.0, 4.2], [0.9, 1.1], [59.0, 61.0], [100.0, 130.0], [4.0]]
+    ranges = [[4.0, 4.2], [0.9, 1.1], [59.0, 61.0], [100.0, 130.0], [4.0], [4.0, 4.001]]
     found = [duration_range(estimate) for x in ranges if (estimate := spread(x, "repeats"))]
-    assert found == ["4.00–4.20 s", "900 ms–1.10 s", "59.0–61.0 s", "1 min 40 s–2 min 10 s", ""]
+    assert found == ["4.00–4.20 s", "900 ms–1.10 s", "59.0–61.0 s", "1 min 40 s–2 min 10 s", "", ""]
 
 
 @pytest.mark.parametrize(
