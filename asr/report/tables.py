@@ -108,7 +108,9 @@ def cost_table(results: Results) -> Table | None:
         add(
             Column(f"forward, {split}", f"{what} time of encoder and CTC head"),
             [
-                replace(cell, note=f"{seconds / time.value:.0f} × real time") if time and seconds else cell
+                replace(cell, detail=f"{cell.detail}, {seconds / time.value:.0f} × real time".strip(", "))
+                if time and seconds
+                else cell
                 for cell, time, seconds in zip(time_cells(times), times.values(), audio.values(), strict=True)
             ],
         )
