@@ -142,6 +142,18 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with dotted names as nested dictionaries: the inverse of `flat`."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        *path, last = key.split(".")
+        place = found
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return found
+
+
 def load_yaml(path: Path) -> dict[str, Any]:
     """Return the content of a YAML file with options at its top level.
 

@@ -1,4 +1,4 @@
-"""`asr advise`: which attention mechanism is fastest on your data and your machine."""
+"""`asr advise`: recommend an attention mechanism for your data and machine."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,8 +15,7 @@ from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import MECHANISMS, parse_name
 from asr.compare.advice import Expected, expect, positions, reason, recommend, usual_mechanisms
 from asr.compare.options import joined
-from asr.compare.watch import clock
-from asr.compare.words import seconds as readable
+from asr.compare.words import duration
 from asr.config import option
 from asr.console import open_console
 from asr.data.concatenate import Concatenation
@@ -32,38 +31,39 @@ QUANTILES = (0.5, 0.95, 1.0)
 
 @dataclass
 class Options:
-    """What is measured, and how."""
+    """What to measure, and how."""
 
     attentions: list[str] = option(
         [],
-        help="mechanisms of the softmax family; empty: full, lsh-1, lsh-4, and clustered and i-clustered "
-        "with 100 clusters, or 25 for short utterances",
+        help="mechanisms of the softmax family; empty: full, lsh-1, lsh-4, clustered and i-clustered, the "
+        "last two with 100 clusters, or 25 for short utterances",
     )
     longest: int = option(
         4096,
-        help="longest sequence that is measured; beyond it time is extrapolated, with N² or with N",
+        help="longest sequence to measure; beyond it times are extrapolated, quadratically or linearly",
         unit="encoder positions",
     )
-    device: str = option("auto", help="auto | cpu | cuda; on the CPU, CPU seconds count")
-    threads: int = option(1, help="threads of the CPU")
-    rounds: int = option(9, help="rounds at most, after one to warm up")
-    seconds: float = option(
-        3.0, help="time for the rounds of one length and pass; three are always made", unit="s"
-    )
+    device: str = option("auto", help="auto | cpu (timed in CPU seconds) | cuda")
+    threads: int = option(1, help="CPU threads")
+    rounds: int = option(9, help="maximum number of rounds, after one to warm up")
+    seconds: float = option(3.0, help="time limit for the rounds of one length; three always run", unit="s")
     memory: bool = option(
-        True, help="measure memory at the 95th percentile, or the longest; in a process for each mechanism"
+        True,
+        help="measure memory at the 95th percentile of lengths, at most `longest`; one process each",
     )
 
 
 def parse(words: list[str]) -> tuple[Options, TrainConfig]:
-    """Split words into options of the benchmark and those of training."""
+    """Split words into options of the benchmark and of training."""
     own, others = config.divide(words, Options, train_schema(chosen_recipe(words)))
     options = config.parse(Options, own)
     training = train_options(others)
     options.attentions = joined(options.attentions)
     for name in options.attentions:
         if not issubclass(MECHANISMS[parse_name(name).mechanism].build, SoftmaxMechanism):
-            raise UserError(f"attention {name!r} has parameters of its own: asr compare times it in a model")
+            raise UserError(
+                f"attention {name!r} has parameters of its own: time it in a model with asr compare"
+            )
     if options.device == "auto":
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
     if options.device != "cpu" and not torch.cuda.is_available():
@@ -75,7 +75,7 @@ def parse(words: list[str]) -> tuple[Options, TrainConfig]:
 
 
 def run(paths: list[Path], asked: tuple[Options, TrainConfig]) -> None:
-    """Measure at the data's lengths; print them, what a step is expected to cost, and a recommendation."""
+    """Measure at the data's lengths; print lengths, expected costs and a recommendation."""
     options, training = asked
     if len(paths) != 1:
         raise UserError(f"asr advise takes one manifest or prepared folder, found {len(paths)}")
@@ -124,7 +124,7 @@ def run(paths: list[Path], asked: tuple[Options, TrainConfig]) -> None:
 
 
 def _lengths(utterances: int, frames: NDArray[np.int64], training: TrainConfig) -> str:
-    """Return the distribution of the lengths in words."""
+    """Return the distribution of the utterance lengths in words."""
     shown = (0.05, 0.5, 0.95, 1.0)
     names = ("5 %", "median", "95 %", "longest")
     found = [round(float(np.quantile(frames, q))) for q in shown]
@@ -133,7 +133,7 @@ def _lengths(utterances: int, frames: NDArray[np.int64], training: TrainConfig) 
     seconds = float(frames.sum()) * training.features.frame_shift_ms / 1000
     joined = ""
     if training.data.concatenate_s:
-        joined = f", joined to {len(frames):,} of up to {training.data.concatenate_s:g} s"
+        joined = f", concatenated to {len(frames):,} of up to {training.data.concatenate_s:g} s"
     return (
         f"{utterances:,} utterances{joined}, {seconds / 3600:.2f} h; frames, and positions after subsampling "
         f"by {factor}: {', '.join(parts)}"
@@ -143,15 +143,15 @@ def _lengths(utterances: int, frames: NDArray[np.int64], training: TrainConfig) 
 def _warnings(
     durations_s: NDArray[np.float64], frames: NDArray[np.int64], training: TrainConfig
 ) -> Iterator[str]:
-    """Yield what stands in the way of training on these utterances as they are."""
+    """Yield warnings about utterances that training would leave out or that exceed a batch."""
     data = training.data
     if not data.concatenate_s and (over := int((durations_s > data.max_duration_s).sum())):
         yield (
-            f"{over:,} of them are longer than data.max_duration_s={data.max_duration_s:g}: training leaves "
-            "them out unless that is raised; they count here"
+            f"{over:,} utterances are longer than data.max_duration_s={data.max_duration_s:g}: training "
+            "leaves them out; this estimate includes them"
         )
     if over := int((frames > data.frames_per_batch).sum()):
-        yield f"{over:,} of them are longer than a batch, data.frames_per_batch={data.frames_per_batch:,}"
+        yield f"{over:,} utterances are longer than a batch, data.frames_per_batch={data.frames_per_batch:,}"
 
 
 def _table(
@@ -160,7 +160,7 @@ def _table(
     model = training.model
     what = "CPU time" if options.device == "cpu" else "time"
     title = (
-        f"expected training step of {training.data.frames_per_batch:,} frames, {model.layers} layers, "
+        f"expected training step: {training.data.frames_per_batch:,} frames, {model.layers} layers, "
         f"{model.heads} heads of {model.head_dim}; {options.device}, {options.threads} thread"
         + ("s" if options.threads > 1 else "")
     )
@@ -169,17 +169,19 @@ def _table(
     for length in at:
         about = "≈ " if length > options.longest else ""
         table.add_column(f"{about}{what} at {length:,}", justify="right")
-    table.add_column("an epoch", justify="right")
+    table.add_column("per epoch", justify="right")
     if options.memory:
         measured = min(positions_95, options.longest)
-        table.add_column(f"MiB of attention in a layer at {measured:,}", justify="right")
+        table.add_column(f"attention memory per layer at {measured:,} (MiB)", justify="right")
     for entry in expected:
-        steps = [readable(entry.step_s[length]) for length in at]
+        steps = [duration(entry.step_s[length]) for length in at]
         memory = [] if entry.memory_mib is None else [f"{entry.memory_mib:.0f}"]
-        table.add_row(entry.name, *steps, clock(entry.epoch_s), *memory)
+        table.add_row(entry.name, *steps, duration(entry.epoch_s), *memory)
     table.caption = (
-        "forward and backward of the encoder; loading, features, CTC loss and optimiser are not in it"
+        "forward and backward pass of the encoder, without loading, features, CTC loss and optimiser"
     )
     if at[-1] > options.longest:
-        table.caption += f"\n≈ extrapolated from {options.longest:,} positions, full attention's with N²"
+        table.caption += (
+            f"\n≈ extrapolated from {options.longest:,} positions, quadratically for full attention"
+        )
     return table

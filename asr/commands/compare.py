@@ -1,4 +1,4 @@
-"""`asr compare`: attention mechanisms under one protocol to error rates, costs and a report."""
+"""`asr compare`: train, evaluate and time attention mechanisms under one protocol, with a report."""
 
 import shlex
 from pathlib import Path
@@ -10,20 +10,20 @@ from asr.errors import UserError
 __all__ = ["HELP", "POSITIONAL", "Options", "parse", "run"]
 
 HELP = "train, evaluate and time mechanisms side by side: recipe=demo attentions=[full,i-clustered-25] …"
-POSITIONAL = "[any option of asr train, for all candidates]"
+POSITIONAL = "[options of asr train for all candidates]"
 Options = CompareConfig
 
 
 def run(paths: list[Path], request: Request) -> None:
-    """Compare, or print the plan; where cells fail, say so at the end.
+    """Run the comparison, or print its plan.
 
     Raises:
-        UserError: what can't be, and cells that failed.
+        UserError: an invalid plan, or failed cells after all others have run.
     """
-    from asr.compare.estimate import print_plan
     from asr.compare.plan import make_plan
+    from asr.compare.progress import print_plan
     from asr.compare.run import run_plan
-    from asr.compare.tables import print_results
+    from asr.compare.words import print_results
     from asr.report.page import write_report
 
     if paths:
@@ -35,10 +35,12 @@ def run(paths: list[Path], request: Request) -> None:
         return
     results = run_plan(plan, ["asr", "compare", *request.command], console)
     print_results(results, console)
-    console.print(f"to do it again, or go on: {shlex.join(results.command)}", markup=False, soft_wrap=True)
+    console.print(f"repeat or resume with: {shlex.join(results.command)}", markup=False, soft_wrap=True)
     for name in ("results.json", "results.csv"):
         print(f"{name}: {plan.folder / name}")
     print(f"report: {write_report(results, plan.folder)}")
     if results.failures:
+        number = len(results.failures)
         failed = ", ".join(failure.cell for failure in results.failures[:5])
-        raise UserError(f"{len(results.failures)} cells failed ({failed}); the rest is in the results")
+        cells = "1 cell" if number == 1 else f"{number} cells"
+        raise UserError(f"{cells} failed ({failed}); the results contain the others")

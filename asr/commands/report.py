@@ -1,11 +1,11 @@
-"""`asr report`: the page of a finished or a running comparison, written again."""
+"""`asr report`: write the report of a finished or running comparison again."""
 
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from asr.compare.results_file import read_results
+from asr.compare.results import read_results
 from asr.config import option
 from asr.errors import UserError
 from asr.report.page import ReportOptions, write_report
@@ -20,14 +20,14 @@ POSITIONAL = "<folder of asr compare>"
 class Options(ReportOptions):
     """Options of `asr report`."""
 
-    open: bool = option(False, help="show the page in a browser")
+    open: bool = option(False, help="open the page in a browser")
 
 
 def run(paths: Sequence[str | Path], options: Options) -> Path:
-    """Write the report beside results.json and say where it is.
+    """Write the report beside results.json and print its path.
 
     Raises:
-        UserError: not one folder, no results in it, or an option that can't be used.
+        UserError: not exactly one folder, no results in it, or an option that cannot be used.
     """
     if len(paths) != 1:
         raise UserError(f"asr report takes one {POSITIONAL}, found {len(paths)}")

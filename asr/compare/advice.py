@@ -1,4 +1,4 @@
-"""Advice: which mechanism is fastest on these data and this machine, from their lengths and a benchmark."""
+"""Recommends a mechanism for given data and a machine, from utterance lengths and a benchmark."""
 
 import statistics
 import time
@@ -16,26 +16,25 @@ from asr.benchmark.mechanisms import PASSES, Problem, measure, peak_memory_bytes
 from asr.model.encoder import Encoder
 from asr.training.config import TrainConfig
 
-WORTH = 0.9  # a mechanism replaces one that is nearer to full attention if it takes less than this share
+WORTH = 0.9  # a coarser approximation must take less than this share of a closer one's time
 EXACT = "full"
-QUADRATIC = "N²"  # time of these mechanisms; that of the others grows with N
+QUADRATIC = "N²"  # the table's entry for mechanisms with quadratic time; all others are linear
 MANY_CLUSTERS, FEW_CLUSTERS = 100, 25
-LONG = 400  # positions from which on many clusters are still few beside them
-# The nearer to full attention, the earlier: tables 1 and 4 of *Fast Transformers with Clustered Attention*.
+LONG = 400  # positions above which 100 clusters pay off
+# From closest to full attention to coarsest: tables 1 and 4 of *Fast Transformers with Clustered Attention*.
 NEARNESS = ("full", "shared-full", "oracle-top", "i-clustered", "lsh", "clustered")
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a mechanism is expected to cost in training.
+    """Expected training cost of a mechanism.
 
     Attributes:
-        name: of the mechanism.
-        step_s: seconds of a training step by length (encoder positions): attention in all layers, and the
-            rest of the encoder, which is the same for all mechanisms. Beyond the longest that was measured,
-            extrapolated.
-        attention_share: of the step at the longest of these lengths, 0 … 1.
-        epoch_s: of all utterances, each at its own length.
+        name: name of the mechanism.
+        step_s: seconds per training step by length (encoder positions): attention in all layers and the rest
+            of the encoder, which is the same for all mechanisms. Extrapolated beyond the longest measurement.
+        attention_share: attention's fraction of the step at the longest of these lengths.
+        epoch_s: seconds per epoch, summed over all utterances at their own lengths.
         memory_mib: peak memory of attention in one layer, forward and backward; None if not measured.
     """
 
@@ -47,13 +46,13 @@ class Expected:
 
 
 def usual_mechanisms(positions_95: int) -> list[str]:
-    """Return what is worth measuring for a 95th percentile of so many encoder positions."""
+    """Return the mechanisms worth measuring, given the 95th percentile of lengths in encoder positions."""
     clusters = MANY_CLUSTERS if positions_95 > LONG else FEW_CLUSTERS
     return ["full", "lsh-1", "lsh-4", f"clustered-{clusters}", f"i-clustered-{clusters}"]
 
 
 def positions(frames: NDArray[np.int64], subsampling: int) -> NDArray[np.int64]:
-    """Return the encoder positions of utterances of so many feature frames."""
+    """Convert feature frames per utterance to encoder positions, rounded up."""
     return np.maximum(1, -(-frames // subsampling))
 
 
@@ -71,25 +70,25 @@ def expect(
     memory_at: int,
     advance: Callable[[str], None],
 ) -> list[Expected]:
-    """Measure mechanisms at some lengths, and add up what an epoch takes.
+    """Measure mechanisms at several lengths and extrapolate to an epoch.
 
     Args:
         names: mechanisms of the softmax family.
-        lengths: [utterances] encoder positions of each.
-        at: lengths to tell of, ascending, each in a batch that fills the frame budget.
+        lengths: [utterances] encoder positions of each utterance.
+        at: lengths to report, ascending, each in a batch that fills the frame budget.
         training: model sizes and frame budget.
-        longest: that is measured. Beyond it a position costs as much as there, but for the attention of
-            mechanisms that are quadratic, where it grows with the length.
-        device: `cpu`, timed in CPU seconds, or `cuda`, by the wall clock.
-        threads: of the CPU.
-        rounds, seconds: see `asr.benchmark.mechanisms.measure`.
-        memory_at: length at which memory is measured, at most `longest`; 0: nowhere.
-        advance: told what is measured next.
+        longest: longest length to measure. Beyond it the cost per position is constant, except that of
+            attention in mechanisms with quadratic time, which grows with the length.
+        device: `cpu`, timed in CPU seconds, or `cuda`, timed by the wall clock.
+        threads: CPU threads.
+        rounds, seconds: see `asr.benchmark.measure`.
+        memory_at: length for the memory measurement, at most `longest`; 0: none.
+        advance: called with a description of the next measurement.
     """
     model = training.model
     clock = "cpu" if device == "cpu" else "wall"
-    mixing: dict[str, list[float]] = {name: [] for name in names}  # seconds a position, in all layers
-    rest: list[float] = []  # seconds a position
+    mixing: dict[str, list[float]] = {name: [] for name in names}  # seconds per position, all layers
+    rest: list[float] = []  # seconds per position
     measured = sorted({min(length, longest) for length in at})
     for length in measured:
         advance(f"{length} positions")
@@ -122,7 +121,7 @@ def expect(
 
 
 def rest_of_step_s(problem: Problem, training: TrainConfig, clock: str, threads: int) -> float:
-    """Return the seconds of an encoder's step, forward and backward, whose attention mixes nothing."""
+    """Return the seconds of an encoder step, forward and backward, without the mixing of attention."""
     model = training.model
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -149,24 +148,24 @@ def rest_of_step_s(problem: Problem, training: TrainConfig, clock: str, threads:
 
 
 class NoMixing(nn.Module):
-    """Stands for a mechanism: values stay where they are, gradients reach queries and keys."""
+    """Replaces a mechanism: values stay in place, gradients still reach queries and keys."""
 
     def forward(self, q_BHND: Tensor, k_BHND: Tensor, v_BHND: Tensor, lengths: Tensor | None) -> Tensor:
-        """Add all three."""
+        """Return the sum of queries, keys and values."""
         return q_BHND + k_BHND + v_BHND
 
 
 def _problem(length: int, training: TrainConfig, device: str) -> Problem:
-    """Return the batch of a length that fills the frame budget."""
+    """Return a batch of this length that fills the frame budget."""
     model = training.model
     batch = max(1, training.data.frames_per_batch // (length * model.subsampling))
     return Problem(length, batch, model.heads, model.head_dim, "float32", device, 0)
 
 
 def recommend(expected: Sequence[Expected]) -> Expected:
-    """Return the mechanism to take.
+    """Return the recommended mechanism.
 
-    One that is further from full attention takes the place of a nearer one if it saves a tenth of an epoch.
+    A coarser approximation replaces a closer one if it saves more than a tenth of an epoch.
     """
 
     def nearness(entry: Expected) -> tuple[int, float]:
@@ -183,29 +182,34 @@ def recommend(expected: Sequence[Expected]) -> Expected:
 def reason(
     expected: Sequence[Expected], taken: Expected, frames_95: int, positions_95: int, device: str
 ) -> str:
-    """Say in words why a mechanism is recommended."""
-    fastest = min(expected, key=lambda entry: entry.epoch_s)
+    """Return the reason for a recommendation.
+
+    Args:
+        expected: all mechanisms.
+        taken: the recommended one.
+        frames_95, positions_95: 95th percentile of lengths in feature frames and in encoder positions.
+        device: `cpu` or `cuda`.
+    """
     longest = max(taken.step_s)
     head = f"Your 95th percentile is {frames_95:,} frames ({positions_95:,} positions): "
     where = "this GPU" if device != "cpu" else "this machine's CPU"
-    if taken.name == fastest.name:
-        others = [entry for entry in expected if entry.name != taken.name]
-        if not others:
-            return f"{head}{taken.name} is the only one that was measured."
-        second = min(others, key=lambda entry: entry.epoch_s)
-        saved = 100 * (1 - taken.epoch_s / second.epoch_s)
-        said = (
-            f"{head}{taken.name} is the fastest on {where}, by {saved:.0f} % of an epoch before {second.name}"
-        )
+    others = [entry for entry in expected if entry.name != taken.name]
+    if not others:
+        return f"{head}{taken.name} is the only mechanism measured."
+    best = min(others, key=lambda entry: entry.epoch_s)
+    longer = round(100 * (taken.epoch_s / best.epoch_s - 1))
+    if longer == 0:
+        text = f"{taken.name} is level with {best.name} on {where}, within 1 % of an epoch"
+    elif longer < 0:
+        saved = 100 * (1 - taken.epoch_s / best.epoch_s)
+        text = f"{taken.name} is the fastest on {where}: {saved:.0f} % less time per epoch than {best.name}"
     else:
-        lost = 100 * (taken.epoch_s / fastest.epoch_s - 1)
-        nearer = "which is exact," if taken.name == EXACT else "which is nearer to full attention,"
-        said = (
-            f"{head}{fastest.name} is the fastest on {where}, yet {taken.name}, {nearer} takes only "
-            f"{lost:.0f} % longer"
+        closer = "which is exact" if taken.name == EXACT else "which is closer to full attention"
+        text = (
+            f"{best.name} is the fastest on {where}, but {taken.name}, {closer}, takes only {longer} % longer"
         )
-    exact = next((entry for entry in expected if entry.name == EXACT), taken)
-    if taken is not exact and f"before {EXACT}" not in said:
-        said += f"; {EXACT} takes {exact.epoch_s / taken.epoch_s:.1f} times as long"
+    exact = next((entry for entry in others if entry.name == EXACT), None)
+    if exact and exact is not best:
+        text += f"; {EXACT} takes {exact.epoch_s / taken.epoch_s:.1f} times as long"
     share = f"attention is {100 * taken.attention_share:.0f} % of its step at {longest:,} positions"
-    return f"{said}; {share}."
+    return f"{head}{text}; {share}."

@@ -1,13 +1,13 @@
-"""Candidates of a comparison: what each is trained with, and what it may be evaluated with."""
+"""Candidates of a comparison: what sets each one's training apart, and which mechanisms it can run with."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 
+from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import MECHANISMS, parse_name
-from asr.compare.exchange import runs
 from asr.compare.options import Request
 from asr.compare.records import Candidate
 from asr.config import flat, to_dict
@@ -20,12 +20,12 @@ NOT_PROTOCOL = ("attention", "run", "seed", "resume", "init_from")
 
 @dataclass(frozen=True)
 class Planned:
-    """A candidate with everything that its training depends on.
+    """A candidate with the full options of its training.
 
     Attributes:
-        candidate: what the results say of it.
-        training: its options; seed and run folder belong to each training.
-        parent: label of the candidate that it starts from, None where it starts from a run or afresh.
+        candidate: its entry in the results.
+        training: training options, without seed and run folder.
+        parent: label of the candidate it is finetuned from; None if it starts from a run or from scratch.
     """
 
     candidate: Candidate
@@ -34,10 +34,10 @@ class Planned:
 
 
 def plan_candidates(request: Request) -> list[Planned]:
-    """Return the candidates in the order of the command line, those to be finetuned after their parents.
+    """Return the candidates in the order of the command line, but finetuned ones after their parents.
 
     Raises:
-        UserError: an unknown key or mechanism, two candidates of one label, a circle of finetunings.
+        UserError: an unknown key or mechanism, a duplicate label, or circular finetuning.
     """
     protocol = flat(to_dict(train_options(request.words)))
     asked = [{"attention": name} for name in request.options.attentions]
@@ -46,34 +46,44 @@ def plan_candidates(request: Request) -> list[Planned]:
     labels = [entry.candidate.label for entry in planned]
     for label in labels:
         if labels.count(label) > 1:
-            raise UserError(f"candidate {label!r} is there twice: give one of them a label")
+            raise UserError(f"candidate {label!r} appears twice: give one of the two another label")
     return _parents_first([_with_parent(entry, labels) for entry in planned])
 
 
+def is_exchangeable(attention: str) -> bool:
+    """Return whether a mechanism belongs to the softmax family, without parameters of its own."""
+    return MECHANISMS[parse_name(attention).mechanism].exchangeable
+
+
+def can_run(trained: str, other: str) -> bool:
+    """Return whether a model trained with one mechanism can run with another.
+
+    Mechanisms of the softmax family are exchangeable, except that those with tied keys (lsh, shared-full) run
+    only models trained with tied keys. Models with attention parameters of their own run only with those.
+    """
+    if trained == other:
+        return True
+    both = is_exchangeable(trained) and is_exchangeable(other)
+    return both and (_ties_keys(trained) or not _ties_keys(other))
+
+
 def evaluated_with(candidate: Candidate, wanted: Sequence[str]) -> list[str]:
-    """Return the mechanisms a trained candidate is evaluated with, its own first."""
+    """Return the mechanisms to evaluate a candidate with, its own first."""
     names = dict.fromkeys([candidate.attention, *wanted])
-    return [name for name in names if runs(candidate.attention, name)]
+    return [name for name in names if can_run(candidate.attention, name)]
 
 
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with dotted names as nested dictionaries: the inverse of `asr.config.flat`."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        *path, last = key.split(".")
-        place = found
-        for part in path:
-            place = place.setdefault(part, {})
-        place[last] = value
-    return found
+def _ties_keys(attention: str) -> bool:
+    build = MECHANISMS[parse_name(attention).mechanism].build
+    return issubclass(build, SoftmaxMechanism) and build.needs_shared_keys
 
 
 def _keys(entry: Any) -> dict[str, Any]:
-    """Return what an entry of `candidates` says; `"full model.layers=6"` is a short form."""
+    """Return the options of an entry of `candidates`; `"full model.layers=6"` is the short form."""
     if isinstance(entry, str):
         words = [word if "=" in word.partition(":")[0] else f"attention={word}" for word in entry.split()]
         pairs = (word.partition("=") for word in words)
-        # Seeds are a list; all other values stay the text that asr train would be given.
+        # Seeds are a list; all other values remain text, as for asr train.
         entry = {key: yaml.safe_load(value) if key == "seeds" else value for key, _, value in pairs}
     if not isinstance(entry, dict):
         raise UserError(f"candidates: expected {{attention: full, model.layers: 6}}, found {entry!r}")
@@ -83,7 +93,7 @@ def _keys(entry: Any) -> dict[str, Any]:
     if "seeds" in entry:
         seeds = [entry["seeds"]] if isinstance(entry["seeds"], int) else entry["seeds"]
         if not isinstance(seeds, list) or not seeds or not all(isinstance(seed, int) for seed in seeds):
-            raise UserError(f"candidate {entry['attention']}: seeds={seeds!r}, expected a list of numbers")
+            raise UserError(f"candidate {entry['attention']}: seeds={seeds!r}, expected a list of integers")
         entry["seeds"] = seeds
     return entry
 
@@ -122,7 +132,7 @@ def _with_parent(planned: Planned, labels: list[str]) -> Planned:
 
 
 def _label(entry: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
-    """Return e.g. `6 layers, i-clustered-200`, `full → i-clustered-25`."""
+    """Return e.g. `6 layers, i-clustered-200` or `full → i-clustered-25`."""
     if "label" in entry:
         return str(entry["label"])
     name = parse_name(str(entry["attention"])).name
@@ -134,23 +144,21 @@ def _label(entry: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
 
 
 def _word(value: Any) -> str:
-    """Return a value as `asr train` takes it."""
+    """Return a value in the notation of the command line."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value).replace(" ", "") if isinstance(value, list) else str(value)
 
 
 def _parents_first(planned: list[Planned]) -> list[Planned]:
-    def ordered() -> Iterator[Planned]:
-        done: set[str] = set()
-        waiting = list(planned)
-        while waiting:
-            ready = [x for x in waiting if x.parent is None or x.parent in done]
-            if not ready:
-                names = ", ".join(x.candidate.label for x in waiting)
-                raise UserError(f"candidates {names}: each is to start from another one of them")
-            yield from ready
-            done |= {x.candidate.label for x in ready}
-            waiting = [x for x in waiting if x not in ready]
-
-    return list(ordered())
+    ordered: list[Planned] = []
+    waiting = list(planned)
+    while waiting:
+        done = {x.candidate.label for x in ordered}
+        ready = [x for x in waiting if x.parent is None or x.parent in done]
+        if not ready:
+            names = ", ".join(x.candidate.label for x in waiting)
+            raise UserError(f"candidates {names}: init_from is circular, each starts from another one")
+        ordered += ready
+        waiting = [x for x in waiting if x not in ready]
+    return ordered

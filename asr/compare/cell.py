@@ -1,26 +1,117 @@
-"""Jobs of a comparison under a Hydra launcher: `python -m asr.compare.cell --multirun folder=… job=0,1,2`.
+"""A cell: one training, evaluation or timing of a comparison, with a key and its state on disk.
 
-`asr compare … launcher=<name>` writes jobs.json, a list of lists of cells, and starts this program; it can
-also be started by hand. conf/compare.yaml says how launchers are configured.
+The key is a hash of everything that the outcome depends on. A cell that is `done` under its key never runs
+again.
 """
 
+import hashlib
 import json
+import shutil
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
-import hydra
-from omegaconf import DictConfig
+from asr.environment import write_json
 
-from asr.compare.cells import read_cell
-from asr.compare.processes import run_job
-
-
-@hydra.main(config_path="pkg://asr_conf", config_name="compare", version_base="1.3")
-def main(options: DictConfig) -> None:
-    """Work on one job in a process of its own; failures are in the cells' states."""
-    folder = Path(options.folder)
-    names = json.loads((folder / "jobs.json").read_text())[options.job]
-    run_job(folder, [read_cell(folder, name) for name in names])
+Kind = Literal["training", "evaluation", "timing"]
+Status = Literal["missing", "running", "done", "failed"]
 
 
-if __name__ == "__main__":
-    main()
+@dataclass(frozen=True)
+class Cell:
+    """A unit of work.
+
+    Attributes:
+        name: folder, relative to the comparison's.
+        kind: training | evaluation | timing.
+        settings: everything the outcome depends on, as plain data.
+        needs: name of the cell that must be done first; empty: none.
+        unkeyed: options for the worker that the outcome does not depend on.
+    """
+
+    name: str
+    kind: Kind
+    settings: dict[str, Any]
+    needs: str = ""
+    unkeyed: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Return 16 hex digits of the SHA-256 of kind and settings."""
+        text = json.dumps([self.kind, self.settings], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass
+class State:
+    """State of a cell on disk.
+
+    Attributes:
+        key: key of the cell when the state was written.
+        settings: settings of the cell when the state was written.
+        status: missing | running | done | failed.
+        error: one line if the cell failed.
+        seconds: run time.
+        result: values that the worker returned.
+    """
+
+    key: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    status: Status = "missing"
+    error: str | None = None
+    seconds: float = 0.0
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+def write_cell(folder: Path, cell: Cell) -> None:
+    """Write cell.json for the worker."""
+    (folder / cell.name).mkdir(parents=True, exist_ok=True)
+    write_json(asdict(cell), folder / cell.name / "cell.json")
+
+
+def read_cell(folder: Path, name: str) -> Cell:
+    """Read cell.json."""
+    return Cell(**json.loads((folder / name / "cell.json").read_text()))
+
+
+def write_state(folder: Path, cell: Cell, status: Status, **values: Any) -> None:
+    """Write state.json; `values` are further fields of `State`."""
+    state = State(cell.key, cell.settings, status, **values)
+    write_json(asdict(state), folder / cell.name / "state.json")
+
+
+def read_state(folder: Path, name: str) -> State:
+    """Read state.json; the state is `missing` without it."""
+    path = folder / name / "state.json"
+    return State(**json.loads(path.read_text())) if path.exists() else State()
+
+
+def is_done(folder: Path, cell: Cell) -> bool:
+    """Return whether the cell succeeded with exactly these settings."""
+    state = read_state(folder, cell.name)
+    return state.status == "done" and state.key == cell.key
+
+
+def discard(folder: Path, cell: Cell) -> None:
+    """Remove the cell's folder."""
+    shutil.rmtree(folder / cell.name, ignore_errors=True)
+
+
+def log_path(folder: Path, name: str) -> Path:
+    """Return the log of a cell's job; all evaluations of a model share one."""
+    return folder / "logs" / ("-".join(Path(name).parts[:3]) + ".txt")
+
+
+def write_fraction(path: Path, fraction: float) -> None:
+    """Write the completed fraction of a running cell, 0 to 1, for the process that displays progress."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(f"{fraction:.4f}")
+    partial.replace(path)
+
+
+def read_fraction(folder: Path, name: str) -> float:
+    """Return the completed fraction of a running cell, 0 to 1."""
+    try:
+        return float((folder / name / "fraction").read_text())
+    except (OSError, ValueError):
+        return 0.0

@@ -1,4 +1,4 @@
-"""What the cells of a comparison left behind, as one record."""
+"""Collects the outcomes of all cells of a comparison as one record."""
 
 import csv
 import json
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from asr.compare.candidates import NOT_PROTOCOL
-from asr.compare.cells import Cell, State, log_path, read_state
+from asr.compare.cell import Cell, State, is_done, log_path, read_state
 from asr.compare.plan import Plan, timing_cells
-from asr.compare.records import CurvePoint, Evaluation, Failure, Split, Training
+from asr.compare.records import Conditions, CurvePoint, Evaluation, Failure, Split, Training
 from asr.compare.results import METRICS, Results
 from asr.compare.words import clock_words, hardware_words
 from asr.config import flat, to_dict
@@ -24,9 +24,9 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
 def collect(plan: Plan, command: list[str]) -> Results:
-    """Gather the results of all cells, finished or not."""
+    """Return the results of all cells, finished or not."""
     trainings = [_training(plan, label, seed, cell) for (label, seed), cell in plan.trainings.items()]
-    times = _times(plan)
+    times, conditions = _timings(plan)
     evaluations = [
         _evaluation(plan, label, seed, split, attention, cell, times)
         for (label, seed, split, attention), cell in plan.evaluations.items()
@@ -44,13 +44,14 @@ def collect(plan: Plan, command: list[str]) -> Results:
         trainings=trainings,
         evaluations=evaluations,
         failures=_failures(plan),
+        conditions=conditions,
     )
 
 
 def _protocol(plan: Plan) -> dict[str, Any]:
     options = plan.options
     if options.budget:
-        budget = f"{options.budget} of training, {clock_words(options.budget_clock)}"
+        budget = f"{options.budget} of training ({clock_words(options.budget_clock)})"
     else:
         steps = plan.protocol.trainer.max_steps
         budget = f"{steps} steps" if steps else f"{plan.protocol.trainer.max_epochs} epochs"
@@ -65,6 +66,7 @@ def _protocol(plan: Plan) -> dict[str, Any]:
         "metric": options.metric,
         **plan.decoding.described(),
         "timing_repeats": options.timing_repeats,
+        "timing_threads": options.timing_threads,
         "device": options.device,
         "threads": plan.protocol.trainer.threads,
     }
@@ -112,7 +114,7 @@ def _training(plan: Plan, label: str, seed: int, cell: Cell) -> Training:
 
 
 def _curve(run: Path, summary: dict[str, Any]) -> tuple[str, list[CurvePoint]]:
-    """Return the name of the dev error rate, and a point for each validation."""
+    """Return the name of the dev error rate and a point per validation."""
     with (run / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     name = next(
@@ -181,33 +183,36 @@ def _evaluation(
     planned = next(x for x in plan.candidates if x.candidate.label == label)
     if seed == planned.candidate.seeds[0]:
         found = times.get((label, split, attention), {})
-        evaluation.forward_s, evaluation.forward_cpu_s = found.get("forward_s"), found.get("forward_cpu_s")
-        evaluation.forward_repeats_s = found.get("forward_repeats_s", [])
+        for name in ("forward_s", "forward_cpu_s"):
+            setattr(evaluation, name, found.get(name))
+        for name in ("forward_repeats_s", "forward_cpu_repeats_s"):
+            setattr(evaluation, name, found.get(name, []))
     return evaluation
 
 
 def rates_of(score: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the error rates of a score.json, official ones as `official`, `official-swbd` …"""
+    """Return the error rates of a score.json, official ones as `official`, `official-swbd`, …"""
     rates = {name: score[name] for name in METRICS if name in score}
     for subset, found in score.get("official", {}).items():
         rates["official" if subset == "all" else f"official-{subset}"] = found
     return rates
 
 
-def _times(plan: Plan) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Return the times of each candidate, split and mechanism."""
-    found = {}
+def _timings(plan: Plan) -> tuple[dict[tuple[str, str, str], dict[str, Any]], dict[str, Conditions]]:
+    """Return the times by candidate, split and mechanism, and the conditions of timing by split."""
+    times, conditions = {}, {}
     for cell in timing_cells(plan):
-        state = read_state(plan.folder, cell.name)
-        if state.status == "done" and state.key == cell.key:
+        if is_done(plan.folder, cell):
+            result = read_state(plan.folder, cell.name).result
             split = cell.name.removeprefix("timings/")
-            for model, taken in zip(cell.settings["models"], state.result["times"], strict=True):
-                found[model["label"], split, model["attention"]] = taken
-    return found
+            conditions[split] = Conditions(**result["conditions"])
+            for model, taken in zip(cell.settings["models"], result["times"], strict=True):
+                times[model["label"], split, model["attention"]] = taken
+    return times, conditions
 
 
 def _status(plan: Plan, cell: Cell, state: State) -> tuple[str, str | None]:
-    """Return done, failed or missing, and why; a cell is missing where what it needs has failed."""
+    """Return done, failed or missing with the reason; a cell whose prerequisite failed is missing."""
     if state.status in ("done", "failed") and state.key == cell.key:
         return state.status, state.error
     if cell.needs and read_state(plan.folder, cell.needs).status == "failed":
@@ -233,10 +238,9 @@ def _failures(plan: Plan) -> list[Failure]:
         log = str(log_path(Path(), cell.name))
         if state.status == "failed" and state.key == cell.key:
             found.append(Failure(cell.name, label, seed, state.error or "", log))
-        if cell.kind != "timing" or state.status != "done" or state.key != cell.key:
-            continue
-        for model, taken in zip(cell.settings["models"], state.result["times"], strict=True):
-            if taken["error"]:
-                name = f"{cell.name}: {model['attention']}"
-                found.append(Failure(name, model["label"], None, taken["error"], log))
+        if cell.kind == "timing" and is_done(plan.folder, cell):
+            for model, taken in zip(cell.settings["models"], state.result["times"], strict=True):
+                if taken["error"]:
+                    name = f"{cell.name}: {model['attention']}"
+                    found.append(Failure(name, model["label"], None, taken["error"], log))
     return found

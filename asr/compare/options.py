@@ -1,86 +1,104 @@
-"""Options of `asr compare`: its own, and those of training that all candidates share."""
+"""Options of `asr compare`: its own, those of training that all candidates share, and those of decoding."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from asr import config
 from asr.attention import parse_name
 from asr.compare.results import METRICS, OFFICIAL
-from asr.config import option
-from asr.errors import UserError
-from asr.search.decoder import DECODERS, BeamConfig
+from asr.config import flat, option, to_dict
+from asr.environment import file_digest
+from asr.errors import UserError, did_you_mean
+from asr.search.decode import DecodeOptions
+from asr.search.decoder import DECODERS, WEIGHTED, BeamConfig
 from asr.training.config import chosen_recipe, train_options, train_schema
 from asr.training.plan import CLOCKS
 
-ORACLE = "oracle-top-32"  # table 1's: full attention with its 32 largest weights alone
-# Options of training that comparing decides itself, and what to say instead.
-DECIDED = {
+ORACLE = "oracle-top-32"  # table 1 of the paper: full attention restricted to its 32 largest weights
+# Training options that asr compare sets itself, and what to use instead.
+TRAINING_SET_HERE = {
     "attention": "attentions=[…]",
     "seed": "seeds=[…]",
     "run": "folder=…",
     "init_from": "candidates=[{attention: …, init_from: …}]",
-    "resume": "nothing: a comparison always goes on where it was",
+    "resume": "nothing: a comparison always resumes",
     "trainer.budget": "budget=…",
     "trainer.budget_clock": "budget_clock=…",
     "trainer.max_steps": "steps=…",
     "trainer.max_epochs": "epochs=…",
 }
+# Decoding options that asr compare takes under their own names, and those that it sets itself.
+OWN_DECODING = ("decoder", "beam", "tune", "tune_utterances", "jobs", "device")
+DECODING_SET_HERE = {
+    "split": "splits=[…]",
+    "data": "splits=[…]",
+    "attention": "evaluate=[…]",
+    "output": "folder=…",
+}
+UNKEYED_DECODING = ("jobs", "workers")  # hypotheses do not depend on them
 
 
 @dataclass
 class CompareConfig:
-    """What is compared, how long each is trained, and how it is evaluated."""
+    """What to compare, how long to train, and how to evaluate."""
 
-    attentions: list[str] = option([], help="one candidate for each mechanism")
+    attentions: list[str] = option([], help="mechanisms; each becomes a candidate")
     candidates: list[Any] = option(
         [],
-        help="further candidates that differ in more: {attention: full, model.layers: 6, seeds: [0,1,2]}; "
-        "init_from: a run, or another candidate's label, finetunes it",
+        help="further candidates with options of their own: {attention: full, model.layers: 6, "
+        "seeds: [0,1,2]}; init_from: <run or label of another candidate> finetunes that model",
     )
     evaluate: list[str] = option(
         [],
-        help="mechanisms to evaluate every exchangeable model with, besides its own; empty: the candidates' "
-        f"and {ORACLE}",
+        help="mechanisms to evaluate every exchangeable model with, in addition to its own; empty: those of "
+        f"all candidates and {ORACLE}",
     )
-    seeds: list[int] = option([0], help="a training each, where a candidate doesn't say otherwise")
-    budget: str = option("", help="training time of each, e.g. 10min; or else …")
+    seeds: list[int] = option([0], help="one training each, unless a candidate sets its own seeds")
+    budget: str = option("", help="training time per model, e.g. 10min; alternatively steps or epochs")
     budget_clock: str = option("wall", help="wall | cpu: CPU seconds, the fair clock on a shared machine")
-    steps: int = option(0, help="… optimiser steps; or else …")
-    epochs: int = option(0, help="… epochs; 0: as the recipe says")
+    steps: int = option(0, help="optimiser steps per model")
+    epochs: int = option(0, help="epochs per model; without budget, steps and epochs the recipe decides")
     splits: list[str] = option(["test"], help="splits of the data, or manifests, to evaluate on")
     metric: str = option(
         "",
-        help="error rate that heads tables and figures: per | wer | cer | official; "
-        "empty: of words for decoder=beam, else the first that there is",
+        help="main error rate of tables and figures: per | wer | cer | official; "
+        "empty: wer for decoder=beam, else the first one available",
     )
     decoder: str = option("greedy", help=" | ".join(DECODERS))
     beam: BeamConfig = field(default_factory=BeamConfig)
     tune: str = option(
         "",
-        help="find the weights of the search for every model and mechanism on this split, e.g. dev; "
-        "empty: beam.lm_weight and beam.word_score are those of all",
+        help="tune the search weights of every model and mechanism on this split, e.g. dev; "
+        "empty: all use beam.lm_weight and beam.word_score",
     )
-    tune_utterances: int = option(300, help="tune on at most so many utterances of the split")
-    jobs: int = option(1, help="processes that search")
+    tune_utterances: int = option(300, help="maximum number of utterances for tuning")
+    jobs: int = option(1, help="number of search processes")
     decode: list[str] = option([], help="further options of asr decode, e.g. [checkpoint=best]")
-    timing_repeats: int = option(3, help="forward passes over a split, of which the median counts")
-    device: str = option("auto", help="of evaluation: auto | cpu | cuda")
-    folder: str = option("", help="where everything goes; empty: exp/compare/<recipe>")
-    reuse: str = option("", help="finished runs below it are not trained again; empty: exp/<recipe>; none")
-    changed: str = option("refuse", help="what to do with cells of other settings: refuse | rerun")
-    dry_run: bool = option(False, help="print the plan and an estimate, train nothing")
-    launcher: str = option("", help="a Hydra launcher: submitit_slurm, ray, joblib …; empty: this machine")
-    launch: list[str] = option([], help="the launcher's options: [hydra.launcher.partition=gpu]")
+    # The ranges of two equally fast models are disjoint in 1 % of all cases with 5 repeats, in 10 % with 3.
+    timing_repeats: int = option(5, help="timed forward passes per model; tables show their median and range")
+    timing_threads: int = option(1, help="CPU threads of timed forward passes; 0: PyTorch's default")
+    device: str = option("auto", help="device for evaluation and timing: auto | cpu | cuda")
+    folder: str = option("", help="output folder; empty: exp/compare/<recipe>")
+    reuse: str = option(
+        "", help="folder whose finished runs are used instead of training again; empty: exp/<recipe>; none"
+    )
+    changed: str = option("refuse", help="if existing cells have other settings: refuse | rerun")
+    dry_run: bool = option(False, help="print the plan with a time estimate and stop")
+    launcher: str = option("", help="Hydra launcher: submitit_slurm, ray, joblib, …; empty: this machine")
+    launch: list[str] = option([], help="options of the launcher: [hydra.launcher.partition=gpu]")
 
 
 @dataclass(frozen=True)
 class Request:
-    """A comparison as asked for.
+    """A parsed command line.
 
     Attributes:
-        options: of comparing.
-        words: options of training that all candidates share.
-        command: all words, as they were given.
+        options: options of the comparison.
+        words: training options that all candidates share.
+        command: all words as given.
     """
 
     options: CompareConfig
@@ -89,17 +107,17 @@ class Request:
 
 
 def parse(words: list[str]) -> Request:
-    """Split `key=value` words into options of comparing and of training, and check the former.
+    """Split `key=value` words into options of the comparison and of training, and check both.
 
     Raises:
-        UserError: an unknown option, a value that can't be, or nothing to compare.
+        UserError: an unknown option, an invalid value, or nothing to compare.
     """
     own, shared = config.divide(words, CompareConfig, train_schema(chosen_recipe(words)))
     options = config.parse(CompareConfig, own)
     for word in shared:
         key = word.partition("=")[0]
-        if key in DECIDED:
-            raise UserError(f"{word}: asr compare decides this; use {DECIDED[key]}")
+        if key in TRAINING_SET_HERE:
+            raise UserError(f"{word}: asr compare sets this itself; use {TRAINING_SET_HERE[key]}")
     _check(options)
     options.attentions = joined(options.attentions)
     options.evaluate = joined(options.evaluate)
@@ -115,7 +133,7 @@ def parse(words: list[str]) -> Request:
 
 
 def joined(names: list[str]) -> list[str]:
-    """Put together names that a list's commas have torn: `lsh-4:chunk=16`, `buckets=8` are one.
+    """Rejoin mechanism names that contain commas and were split as list entries.
 
     Example:
         >>> joined(["full", "lsh-4:chunk=16", "buckets=8"])
@@ -130,23 +148,105 @@ def joined(names: list[str]) -> list[str]:
     return [parse_name(name).name for name in whole]
 
 
-def check_metric(metric: str) -> None:
-    """Raise a `UserError` for what is no error rate; empty is none in particular."""
-    if metric and metric.partition("-")[0] not in (*METRICS, OFFICIAL):
-        raise UserError(f"metric={metric}: expected {' | '.join((*METRICS, OFFICIAL))}")
-
-
 def _check(options: CompareConfig) -> None:
     if not options.attentions and not options.candidates:
         raise UserError("nothing to compare: attentions=[full,i-clustered-25], or candidates=[…]")
     if sum(map(bool, (options.budget, options.steps, options.epochs))) > 1:
-        raise UserError("budget, steps and epochs are three ways to say how long training is: give one")
+        raise UserError("budget, steps and epochs all set the length of training: expected only one of them")
     if options.budget_clock not in CLOCKS:
         raise UserError(f"budget_clock={options.budget_clock!r}: expected {' | '.join(CLOCKS)}")
     if options.changed not in ("refuse", "rerun"):
         raise UserError(f"changed={options.changed!r}: expected refuse | rerun")
-    check_metric(options.metric)
-    if options.timing_repeats < 1:
-        raise UserError(f"timing_repeats={options.timing_repeats}: expected at least 1")
+    if options.metric and options.metric.partition("-")[0] not in (*METRICS, OFFICIAL):
+        raise UserError(f"metric={options.metric}: expected {' | '.join((*METRICS, OFFICIAL))}")
+    for name, least in (("timing_repeats", 1), ("timing_threads", 0)):
+        if getattr(options, name) < least:
+            raise UserError(f"{name}={getattr(options, name)}: expected at least {least}")
     if not options.seeds or not options.splits:
         raise UserError("seeds and splits need at least one entry each")
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How every model is decoded.
+
+    Attributes:
+        options: options of `asr decode` without split, data, mechanism and output. Search weights come from
+            the command line or the defaults, never from a run folder; they are open if tuned.
+        files: hashes of the files that the search reads, by option: `beam.lm`, `beam.lexicon`.
+    """
+
+    options: DecodeOptions
+    files: dict[str, str]
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the outcome of an evaluation depends on, as plain data."""
+        defaults = DecodeOptions()
+        fixed = {name: getattr(defaults, name) for name in UNKEYED_DECODING}
+        return {"options": to_dict(self.options) | fixed} | ({"files": self.files} if self.files else {})
+
+    def unkeyed(self) -> dict[str, Any]:
+        """Return the options that the outcome does not depend on."""
+        return {name: getattr(self.options, name) for name in UNKEYED_DECODING}
+
+    def words(self) -> list[str]:
+        """Return the options that differ from the defaults as words for `asr decode`."""
+        defaults = flat(to_dict(DecodeOptions()))
+        options = flat(to_dict(self.options))
+        return [f"{key}={value}" for key, value in options.items() if value != defaults[key]]
+
+    def system(self, attention: str) -> str:
+        """Return the folder name of an evaluation, as in `asr decode`: `full-beam-trigram`."""
+        lm = self.options.beam.lm
+        return f"{attention}-{self.options.decoder}" + (f"-{Path(lm).name.partition('.')[0]}" if lm else "")
+
+    def described(self) -> dict[str, Any]:
+        """Return the entries for the protocol of the results."""
+        options = self.options
+        return {
+            "decoder": options.decoder,
+            "beam": {} if options.decoder == "greedy" else asdict(options.beam),
+            "tune": options.tune,
+            "files": self.files,
+            "decode": [word for word in self.words() if _stem(word) not in OWN_DECODING],
+        }
+
+
+def plan_decoding(options: CompareConfig) -> Decoding:
+    """Return how every model is to be decoded.
+
+    Raises:
+        UserError: an invalid option or a missing file.
+    """
+    for word in options.decode:
+        key = word.partition("=")[0]
+        if _stem(word) in OWN_DECODING:
+            raise UserError(f"decode=[{word}]: asr compare has this option itself; use {word}")
+        if key in DECODING_SET_HERE:
+            raise UserError(f"decode=[{word}]: asr compare sets this itself; use {DECODING_SET_HERE[key]}")
+    decoder, beam, tune = options.decoder, options.beam, options.tune
+    if decoder not in DECODERS:
+        raise UserError(f"decoder={decoder}: no such decoder{did_you_mean(decoder, DECODERS)}")
+    if decoder == "greedy" and beam != BeamConfig():
+        raise UserError("decoder=greedy takes no beam.* options: use another decoder, e.g. decoder=beam")
+    if decoder == "cuda" and not torch.cuda.is_available():
+        raise UserError("decoder=cuda: this machine has no CUDA device")
+    for key, value in (("beam.lm", beam.lm), ("tune", tune)):
+        if value and decoder not in WEIGHTED:
+            raise UserError(
+                f"{key}={value}: decoder={decoder} has no search weights, {' and '.join(WEIGHTED)} have"
+            )
+    own = {name: getattr(options, name) for name in OWN_DECODING}
+    if not tune and decoder != "greedy":
+        own["beam"] = beam.complete(decoder)
+    files = {}
+    for key, path in (("beam.lm", beam.lm), ("beam.lexicon", beam.lexicon)):
+        if path and not Path(path).is_file():
+            raise UserError(f"{key}={path}: expected a file, found none")
+        if path:
+            files[key] = file_digest(Path(path))
+    return Decoding(replace(config.parse(DecodeOptions, options.decode), **own), files)
+
+
+def _stem(word: str) -> str:
+    return word.partition("=")[0].partition(".")[0]

@@ -1,5 +1,6 @@
-"""The plan of a comparison: candidates to cells of training, evaluation and timing."""
+"""The plan of a comparison: cells for training, evaluation and timing, and finished runs to reuse."""
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -7,34 +8,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from asr.compare.candidates import Planned, evaluated_with, plan_candidates
-from asr.compare.cells import Cell, discard, is_done, read_state
-from asr.compare.decoding import Decoding, plan_decoding
-from asr.compare.options import ORACLE, CompareConfig, Request
-from asr.compare.reuse import IMMATERIAL, find_run
+from asr.compare.cell import Cell, discard, is_done, read_state
+from asr.compare.options import ORACLE, CompareConfig, Decoding, Request, plan_decoding
 from asr.config import flat, to_dict
 from asr.data.module import manifest_path, split_beside
 from asr.environment import file_digest
 from asr.errors import UserError
 from asr.model import checkpoint
-from asr.training.config import TrainConfig, recipe_task, train_options
+from asr.training.config import TrainConfig, recipe_task, train_options, train_options_from
 from asr.training.recognition import training_lexicon
+
+# Options that change neither the outcome of a training nor its cost.
+IMMATERIAL = ("run", "resume", "trainer.checkpoint_every", "data.prefetch")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All of a comparison before it is run.
+    """A comparison before it runs.
 
     Attributes:
         request: options and shared words.
-        folder: where everything goes.
-        protocol: options of training that all candidates share.
-        candidates: parents before those finetuned from them.
-        manifests: by split; train and dev among them, but for a recipe without recordings.
-        decoding: how all evaluations decode.
-        trainings: by candidate and seed.
-        evaluations: by candidate, seed, split and mechanism.
-        reused: run folders of trainings that were there before, by the cell's name.
+        folder: output folder.
+        protocol: training options that all candidates share.
+        candidates: parents before the models finetuned from them.
+        manifests: paths by split, including train and dev; empty for recipes without recordings.
+        decoding: search options for all evaluations.
+        trainings: cells by candidate and seed.
+        evaluations: cells by candidate, seed, split and mechanism.
+        reused: finished run folders to use instead of training, by cell name.
     """
 
     request: Request
@@ -53,12 +57,12 @@ class Plan:
         return self.request.options
 
     def cells(self) -> Iterator[Cell]:
-        """Yield the cells of training and evaluation, in the order in which they are worked on."""
+        """Yield the cells of training and evaluation in the order of work."""
         yield from self.trainings.values()
         yield from self.evaluations.values()
 
     def run_folder(self, label: str, seed: int) -> Path:
-        """Return the run folder of a training: its own, or the one that was taken over."""
+        """Return the run folder of a training, its own or a reused one."""
         cell = self.trainings[label, seed]
         state = read_state(self.folder, cell.name)
         if state.key == cell.key and "run" in state.result:
@@ -70,7 +74,7 @@ def make_plan(request: Request) -> Plan:
     """Plan a comparison.
 
     Raises:
-        UserError: bad candidates, a manifest that isn't there.
+        UserError: invalid candidates or a missing manifest.
     """
     options = request.options
     protocol = train_options(request.words)
@@ -96,18 +100,20 @@ def make_plan(request: Request) -> Plan:
     place = Path(options.reuse or Path("exp", protocol.recipe.name))
     reused = {}
     for cell in trainings.values():
-        ours = (folder / cell.name / "config.yaml").exists()
-        found = None if ours or options.reuse == "none" or cell.needs else find_run(place, cell.settings)
-        if found:
-            reused[cell.name] = found
+        started = (folder / cell.name / "config.yaml").exists()
+        if not started and options.reuse != "none" and not cell.needs:
+            for path in sorted(place.glob("*/config.yaml")):
+                if _same_training(path.parent, cell.settings):
+                    reused[cell.name] = path.parent
+                    break
     return Plan(request, folder, protocol, candidates, manifests, decoding, trainings, evaluations, reused)
 
 
 def find_manifests(protocol: TrainConfig, splits: list[str]) -> dict[str, Path]:
-    """Return the manifests of train, dev and the splits to evaluate on; none where nothing is recorded.
+    """Return the manifests of train, dev and the evaluated splits; none for a recipe without recordings.
 
     Raises:
-        UserError: one isn't there.
+        UserError: a manifest is missing, or two have the same name.
     """
     if recipe_task(protocol.recipe.name):
         return {}
@@ -123,31 +129,31 @@ def find_manifests(protocol: TrainConfig, splits: list[str]) -> dict[str, Path]:
         if not split.endswith(".jsonl.gz"):
             found.setdefault(name, split_beside(places[0], split))
         elif os.path.abspath(found.setdefault(name, Path(split))) != os.path.abspath(split):
-            raise UserError(f"{split}: there is another manifest called {name}, {found[name]}: rename one")
+            raise UserError(f"{split}: another manifest is also called {name}, {found[name]}: rename one")
     for name, path in found.items():
         if not path.is_file():
-            there = sorted(split_name(str(file)) for file in path.parent.glob("*.jsonl.gz"))
-            beside = f"there are: {', '.join(there)}" if there else "asr prepare makes it"
-            raise UserError(f"{path}: expected the manifest of {name}, found no such file ({beside})")
+            others = sorted(split_name(str(file)) for file in path.parent.glob("*.jsonl.gz"))
+            hint = f"the folder has: {', '.join(others)}" if others else "asr prepare creates it"
+            raise UserError(f"{path}: expected the manifest of {name}, found no such file ({hint})")
     return found
 
 
 def split_name(split: str) -> str:
-    """Return what a split is called: its name, or the one of its manifest's file."""
+    """Return the name of a split, given as a name or as a manifest."""
     return Path(split).name.removesuffix(".jsonl.gz").removesuffix(".cuts")
 
 
 def settle_changes(plan: Plan) -> list[str]:
-    """Refuse cells of other settings, or discard them where that is asked for; return what to say of it.
+    """Refuse or discard cells with other settings; return a message for each discarded cell.
 
     Raises:
-        UserError: a cell was made with other settings and `changed` is `refuse`.
+        UserError: a cell has other settings and `changed` is `refuse`.
     """
-    said = []
+    messages = []
     for cell in plan.cells():
         state = read_state(plan.folder, cell.name)
         if state.result.get("reused") and cell.name not in plan.reused:
-            said.append(f"{cell.name}: {state.result['run']} isn't what it was, it is trained here")
+            messages.append(f"{cell.name}: {state.result['run']} has changed, training it here")
             discard(plan.folder, cell)
             continue
         if state.status == "missing" or state.key == cell.key:
@@ -155,12 +161,12 @@ def settle_changes(plan: Plan) -> list[str]:
         difference = ", ".join(_differences(state.settings, cell.settings)) or "another kind of cell"
         if plan.options.changed == "refuse":
             raise UserError(
-                f"{plan.folder / cell.name}: was made with other settings ({difference}); "
-                "folder=<another> keeps it, changed=rerun makes it again"
+                f"{plan.folder / cell.name}: exists with other settings ({difference}); "
+                "keep it and use folder=<another>, or replace it with changed=rerun"
             )
-        said.append(f"{cell.name}: made again ({difference})")
+        messages.append(f"{cell.name}: running again ({difference})")
         discard(plan.folder, cell)
-    return said
+    return messages
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -187,7 +193,7 @@ def _training(
 ) -> Cell:
     options = flat(to_dict(planned.training)) | {"seed": seed}
     settings = {key: value for key, value in options.items() if key not in IMMATERIAL}
-    free = {key: options[key] for key in ("trainer.checkpoint_every", "data.prefetch")}
+    unkeyed = {key: options[key] for key in ("trainer.checkpoint_every", "data.prefetch")}
     needs = ""
     start = ""
     if planned.parent:
@@ -200,7 +206,27 @@ def _training(
     lexicon = training_lexicon(planned.training) if data else None
     data["lexicon"] = lexicon.digest if lexicon else ""
     name = f"trainings/{slug(planned.candidate.label)}/seed{seed}"
-    return Cell(name, "training", {"options": settings, "data": data, "start": start}, needs, free)
+    return Cell(name, "training", {"options": settings, "data": data, "start": start}, needs, unkeyed)
+
+
+def _same_training(run: Path, settings: dict[str, Any]) -> bool:
+    """Return whether a run folder holds a finished training with the settings of a cell."""
+    try:
+        values = train_options_from(yaml.safe_load((run / "config.yaml").read_text()), str(run))
+        summary = json.loads((run / "training.json").read_text())
+        environment = json.loads((run / "environment.json").read_text())
+    except (OSError, ValueError, yaml.YAMLError, UserError):
+        return False  # unfinished, or from another version of the program
+    found, wanted = flat(to_dict(values)), dict(settings["options"])
+    if found["init_from"] or settings["start"]:
+        return False  # the initial model may have changed since
+    if any(found[key] != wanted.get(key) for key in found if key not in IMMATERIAL):
+        return False
+    stopped_early = wanted["trainer.early_stopping"] or wanted["trainer.stop_at"] >= 0
+    whole = bool(wanted["trainer.budget"]) or summary["steps"] == summary["planned_steps"] or stopped_early
+    hashes = [value for name, value in settings["data"].items() if name.startswith("train")]
+    same_lexicon = (environment.get("lexicon") or "") == settings["data"]["lexicon"]
+    return bool(whole) and same_lexicon and list(environment["data"].values()) == hashes
 
 
 def _evaluation(
@@ -221,24 +247,24 @@ def _evaluation(
         settings["tune"] = hashes[tune]
     name = training.name.replace("trainings/", "evaluations/")
     path = f"{name}/{split}/{decoding.system(attention)}"
-    return Cell(path, "evaluation", settings, training.name, decoding.free())
+    return Cell(path, "evaluation", settings, training.name, decoding.unkeyed())
 
 
 def timing_cells(plan: Plan) -> list[Cell]:
-    """Return a cell for each split: every candidate by its first seed, with all mechanisms it ran with."""
+    """Return a cell per split that times the first seed of every candidate with all its mechanisms."""
     first = {planned.candidate.label: planned.candidate.seeds[0] for planned in plan.candidates}
     cells = []
     for split in dict.fromkeys(split for _, _, split, _ in plan.evaluations):
         models = [
-            # Not the evaluation's key: what decodes has no part in the encoder's time.
+            # The key is the training's, because forward times do not depend on the search.
             {
                 "label": label,
                 "attention": attention,
                 "training": cell.needs,
                 "key": cell.settings["training"],
             }
-            for (label, seed, of, attention), cell in plan.evaluations.items()
-            if of == split and seed == first[label] and is_done(plan.folder, cell)
+            for (label, seed, on, attention), cell in plan.evaluations.items()
+            if on == split and seed == first[label] and is_done(plan.folder, cell)
         ]
         settings = {
             "models": models,
@@ -247,7 +273,7 @@ def timing_cells(plan: Plan) -> list[Cell]:
             "repeats": plan.options.timing_repeats,
             "frames_per_batch": plan.protocol.data.frames_per_batch,
             "device": plan.options.device,
-            "threads": plan.protocol.trainer.threads,
+            "threads": plan.options.timing_threads,
         }
         if models:
             cells.append(Cell(f"timings/{split}", "timing", settings))

@@ -1,4 +1,4 @@
-"""What the cells of a comparison left behind: a record of each."""
+"""Records of a comparison: data splits, candidates, trainings, evaluations, timing conditions, failures."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +10,11 @@ class Split:
 
     Attributes:
         manifest: path.
-        hash: of the file.
-        utterances: how many.
-        hours: of audio.
-        quantiles_frames: feature frames (10 ms unless the protocol says otherwise) of an utterance, by
-            quantile: "0.05" … "1.0".
+        hash: digest of the file.
+        utterances: number of utterances.
+        hours: duration of the audio.
+        quantiles_frames: feature frames per utterance (10 ms unless the protocol says otherwise) by
+            quantile, "0.05" to "1.0".
     """
 
     manifest: str
@@ -26,17 +26,17 @@ class Split:
 
 @dataclass
 class Candidate:
-    """A model to be trained, by what distinguishes it.
+    """A model to train, described by what sets it apart.
 
     Attributes:
-        label: unique, e.g. `i-clustered-25` or `6 layers, i-clustered-200`.
-        attention: mechanism of training, e.g. `i-clustered-200:topk=16`.
-        mechanism: its kind, e.g. `i-clustered`.
-        size: clusters, rounds or classes in the name; None where it has none.
-        layers: of the encoder.
-        subsampling: feature frames in an encoder frame.
-        overrides: options that differ from the protocol, by their dotted names.
-        finetuned_from: label or run folder of the model it starts from.
+        label: unique name, e.g. `i-clustered-25` or `6 layers, i-clustered-200`.
+        attention: mechanism used in training, e.g. `i-clustered-200:topk=16`.
+        mechanism: family of the mechanism, e.g. `i-clustered`.
+        size: clusters, rounds or classes in the mechanism's name; None if it has none.
+        layers: encoder layers.
+        subsampling: feature frames per encoder frame.
+        overrides: options that differ from the protocol, by dotted name.
+        finetuned_from: label or run folder of the initial model.
         seeds: one training each.
     """
 
@@ -53,7 +53,7 @@ class Candidate:
 
 @dataclass
 class CurvePoint:
-    """Training at a validation: `epoch` is a fraction, `loss` the mean since the validation before."""
+    """A validation: `epoch` is fractional, `loss` the mean training loss since the previous validation."""
 
     step: int
     epoch: float
@@ -69,30 +69,31 @@ class Training:
     """One training: a candidate and a seed.
 
     Attributes:
-        candidate: its label.
-        seed: of initialisation, order and augmentation.
+        candidate: label of the candidate.
+        seed: seed for initialisation, data order and augmentation.
         run: run folder.
         status: done | failed | missing.
-        error: one line, where it failed.
-        reused: whether the run was there before the comparison.
-        parameters: trained numbers.
+        error: one line if the training failed.
+        reused: whether the run existed before the comparison.
+        parameters: number of trained parameters.
         steps: optimiser steps taken.
-        epochs: passes over the training data, a fraction.
-        frames: feature frames trained on, padding not counted.
-        train_s: time in training steps and waiting for their data; validation is not in it.
-        train_cpu_s: the same in CPU seconds of the training process.
+        epochs: passes over the training data, fractional.
+        frames: feature frames trained on, without padding.
+        train_s: wall-clock time of training steps, including the wait for data but not validation.
+        train_cpu_s: CPU seconds of the same, training process only.
         seconds_per_epoch: train_s / epochs.
-        time_to_best_s: train_s when the best dev error rate was reached: time to convergence.
-        time_to_best_cpu_s: the same in CPU seconds.
-        best_step: step of the best dev error rate.
-        dev_error: the best dev error rate, as a fraction.
+        time_to_best_s: train_s at the best dev error rate (time to convergence).
+        time_to_best_cpu_s: CPU seconds of the same.
+        best_step: step with the best dev error rate.
+        dev_error: best dev error rate, as a fraction.
         dev_error_name: dev_per | dev_cer | dev_ter | dev_error.
-        peak_memory_mib: of the process; peak_gpu_memory_mib: of PyTorch's allocator, None without a GPU.
-        backend: native | reference, the one really used.
-        commit: of the program that began the training; None outside a checkout.
-        hardware: that it was begun on, in words.
-        curve: one point a validation.
-        command: how to train it again.
+        peak_memory_mib: peak memory of the process.
+        peak_gpu_memory_mib: peak of PyTorch's GPU allocator; None without a GPU.
+        backend: backend that ran: native | reference.
+        commit: program version at the start of training; None outside a checkout.
+        hardware: description of the machine it started on.
+        curve: one point per validation.
+        command: command that repeats the training.
     """
 
     candidate: str
@@ -122,13 +123,13 @@ class Training:
     command: str = ""
 
     def epoch_s(self, clock: str) -> float | None:
-        """Return the seconds of one pass over the training data, by `wall` or `cpu` clock."""
+        """Return the seconds per pass over the training data, by the `wall` or `cpu` clock."""
         if clock == "wall":
             return self.seconds_per_epoch
         return self.train_cpu_s / self.epochs if self.train_cpu_s is not None and self.epochs else None
 
     def best_s(self, clock: str) -> float | None:
-        """Return the time to convergence, by `wall` or `cpu` clock."""
+        """Return the time to convergence in seconds, by the `wall` or `cpu` clock."""
         return self.time_to_best_cpu_s if clock == "cpu" else self.time_to_best_s
 
 
@@ -136,27 +137,29 @@ class Training:
 class Evaluation:
     """One trained model, run with one mechanism on one split.
 
+    Forward times cover encoder and CTC head over the whole split. The repeats of all models and mechanisms
+    are interleaved. Only the first seed of a candidate is timed; other seeds have None.
+
     Attributes:
         candidate, seed: the model.
         split: key of `Results.data`.
-        attention: mechanism it is run with.
+        attention: mechanism of this evaluation.
         decoder: greedy | beam | prefix | cuda.
-        folder: of hyp.jsonl and score.json.
+        folder: folder with hyp.jsonl and score.json.
         status: done | failed | missing.
-        error: one line, where it failed.
-        rates: by metric (per, wer, cer, official …): what score.json has: rate, interval, substitutions,
+        error: one line if the evaluation failed.
+        rates: entries of score.json by metric (per, wer, cer, official, …): rate, interval, substitutions,
             deletions, insertions, length.
-        forward_s: wall-clock time of a full forward pass of encoder and CTC head over the split, the median
-            of repeats that were interleaved over all models and mechanisms. It is measured with the first
-            seed of a candidate; other seeds have None.
-        forward_cpu_s: the same in CPU seconds.
+        forward_s: median wall-clock time of a forward pass.
+        forward_cpu_s: median CPU time of a forward pass.
         forward_repeats_s: wall-clock time of each repeat.
+        forward_cpu_repeats_s: CPU time of each repeat.
         audio_s: duration of the split.
-        utterances: in the split.
+        utterances: number of utterances in the split.
         decode_s: time of loading, forward pass and search.
-        backend: native | reference, the one really used.
-        beam: options of the search as they were used, tuned weights among them; None for greedy.
-        command: how to evaluate it again.
+        backend: backend that ran: native | reference.
+        beam: search options in effect, including tuned weights; None for greedy search.
+        command: command that repeats the evaluation.
     """
 
     candidate: str
@@ -171,6 +174,7 @@ class Evaluation:
     forward_s: float | None = None
     forward_cpu_s: float | None = None
     forward_repeats_s: list[float] = field(default_factory=list)
+    forward_cpu_repeats_s: list[float] = field(default_factory=list)
     audio_s: float | None = None
     utterances: int | None = None
     decode_s: float | None = None
@@ -180,8 +184,42 @@ class Evaluation:
 
 
 @dataclass
+class Conditions:
+    """State of the machine while the forward passes over a split were timed.
+
+    Attributes:
+        device: cpu | cuda.
+        threads: CPU threads of the timing process.
+        wall_s: wall-clock time of all timed passes.
+        cpu_s: CPU time of the same.
+        other_cpus: mean number of CPUs that other processes kept busy; None if the system does not report it.
+    """
+
+    device: str
+    threads: int
+    wall_s: float
+    cpu_s: float
+    other_cpus: float | None
+
+    BUSY_CPUS = 0.25  # a desktop at rest stays well below
+    CPU_SHARE = 0.95  # a single-threaded pass that never waits for a CPU reaches 0.99
+
+    def cpu_share(self) -> float | None:
+        """Return CPU time per wall-clock time; None unless one thread on the CPU did the work."""
+        return (
+            self.cpu_s / self.wall_s if self.device == "cpu" and self.threads == 1 and self.wall_s else None
+        )
+
+    def busy(self) -> bool:
+        """Return whether the timing process waited for a CPU or other processes used CPUs meanwhile."""
+        share = self.cpu_share()
+        waited = share is not None and share < self.CPU_SHARE
+        return waited or (self.other_cpus or 0.0) > self.BUSY_CPUS
+
+
+@dataclass
 class Failure:
-    """A cell that failed: its name, what it was about, one line of reason and its log (relative path)."""
+    """A failed cell: name, subject, one-line reason and log (relative path)."""
 
     cell: str
     candidate: str

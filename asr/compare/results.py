@@ -1,33 +1,63 @@
-"""What a comparison found: one record for tables, figures and the report.
+"""Results of a comparison: one record for tables, figures and the report, stored as results.json.
 
-Paths of runs and of evaluations are relative to the folder that results.json lies in; manifests are as they
-were named on the command line.
+Paths of runs and evaluations are relative to the folder of results.json; manifests are stored as given on the
+command line.
 """
 
-from dataclasses import dataclass
+import csv
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
-from asr.compare.estimates import Estimate, over_seeds, pareto_front
-from asr.compare.records import Candidate, Evaluation, Failure, Split, Training
+from asr.compare.estimates import Estimate, over_seeds, pareto_front, spread
+from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Split, Training
+from asr.environment import write_json
+from asr.errors import UserError
 
 FORMAT = 1
-METRICS = ("per", "wer", "cer")  # in this order, unless the protocol says which one heads tables and figures
-OFFICIAL = "official"  # of a test set with a reference in NIST's formats; subsets: `official-swbd`
+METRICS = ("per", "wer", "cer")  # order of precedence unless the protocol names a metric
+OFFICIAL = "official"  # for test sets with a reference in NIST's formats; subsets: `official-swbd`
+
+# Fields that differ between two runs of the same comparison: clocks, memory, the environment.
+MEASURED = frozenset(
+    {
+        "created",
+        "environment",
+        "commit",
+        "hardware",
+        "train_s",
+        "train_cpu_s",
+        "seconds_per_epoch",
+        "time_to_best_s",
+        "time_to_best_cpu_s",
+        "peak_memory_mib",
+        "peak_gpu_memory_mib",
+        "forward_s",
+        "forward_cpu_s",
+        "forward_repeats_s",
+        "forward_cpu_repeats_s",
+        "decode_s",
+        "conditions",
+    }
+)
 
 
 @dataclass
 class Results:
-    """All of a comparison.
+    """Everything that a comparison measured.
 
     Attributes:
-        command: the words of the command line.
-        recipe: its name.
+        command: words of the command line.
+        recipe: name of the recipe.
         created: ISO 8601 in UTC.
-        protocol: what all candidates share: `training` (options of `asr train`), `budget`, `seeds`,
-            `evaluate`, `splits`, `metric`, `decoder`, `beam`, `files` (hashes), `clock`, `threads`.
+        protocol: settings that all candidates share: `training` (options of `asr train`), `budget`, `seeds`,
+            `evaluate`, `splits`, `metric`, `decoder`, `beam`, `files` (hashes), `clock`, `threads`,
+            `timing_repeats`, `timing_threads`.
         environment: commit, hardware, versions.
-        data: by split; `train` and `dev` among them.
+        data: splits by name, including `train` and `dev`.
         candidates, trainings, evaluations, failures: in the order of the command line.
+        conditions: load on the machine during timing, by split.
     """
 
     command: list[str]
@@ -40,28 +70,29 @@ class Results:
     trainings: list[Training]
     evaluations: list[Evaluation]
     failures: list[Failure]
+    conditions: dict[str, Conditions] = field(default_factory=dict)
     format: int = FORMAT
 
     @property
     def clock(self) -> str:
-        """Return the clock that costs are told by: `wall` or `cpu`."""
+        """Return the clock for all costs: `wall` or `cpu`."""
         return str(self.protocol.get("clock", "wall"))
 
     def candidate(self, label: str) -> Candidate:
-        """Return the candidate of a label."""
+        """Return the candidate with this label."""
         return next(candidate for candidate in self.candidates if candidate.label == label)
 
     def trainings_of(self, label: str) -> list[Training]:
-        """Return the finished trainings of a candidate, one a seed."""
+        """Return the finished trainings of a candidate, one per seed."""
         return [x for x in self.trainings if x.candidate == label and x.status == "done"]
 
     def evaluations_of(self, label: str, split: str, attention: str | None = None) -> list[Evaluation]:
-        """Return a candidate's finished evaluations on a split, one a seed.
+        """Return a candidate's finished evaluations on a split, one per seed.
 
         Args:
-            label: of the candidate.
+            label: label of the candidate.
             split: name of the split.
-            attention: mechanism of evaluation; None: the one of training.
+            attention: mechanism of evaluation; None: the one used in training.
         """
         wanted = attention or self.candidate(label).attention
         return [
@@ -71,22 +102,22 @@ class Results:
         ]
 
     def is_own(self, evaluation: Evaluation) -> bool:
-        """Return whether a model was evaluated with the mechanism it was trained with."""
+        """Return whether the model was evaluated with the mechanism it was trained with."""
         return evaluation.attention == self.candidate(evaluation.candidate).attention
 
     def attentions(self) -> list[str]:
-        """Return the mechanisms of evaluation, in order of their first appearance."""
+        """Return the mechanisms of evaluation in order of appearance."""
         return list(dict.fromkeys(x.attention for x in self.evaluations))
 
     def splits(self) -> list[str]:
-        """Return the splits that were evaluated on."""
+        """Return the evaluated splits."""
         return list(dict.fromkeys(x.split for x in self.evaluations))
 
     def metrics(self, split: str | None = None) -> list[str]:
-        """Return the error rates that there are, of a split or of all splits.
+        """Return the measured error rates of a split, or of all splits.
 
-        The first one heads tables and figures: the one that was asked for, or that of words where only
-        words are searched for.
+        The first one is the main metric of tables and figures: the one the protocol names, or the word error
+        rate for a beam search over words.
         """
         evaluations = [x for x in self.evaluations if split in (None, x.split)]
         found = dict.fromkeys(name for x in evaluations for name in x.rates)
@@ -98,10 +129,10 @@ class Results:
     def error_rate(
         self, label: str, split: str, metric: str, attention: str | None = None
     ) -> Estimate | None:
-        """Return a candidate's error rate over its seeds, as a fraction; None where nothing is finished.
+        """Return a candidate's mean error rate over its seeds, as a fraction; None if nothing has finished.
 
-        The interval is that of the mean over seeds where there are several, otherwise the bootstrap's over
-        utterances.
+        With several seeds, the interval is that of the mean over seeds; with one, the bootstrap interval
+        over utterances.
         """
         found = [x.rates[metric] for x in self.evaluations_of(label, split, attention) if metric in x.rates]
         if not found:
@@ -111,19 +142,112 @@ class Results:
             return Estimate(found[0]["rate"], low, high, 1, "utterances")
         return over_seeds([rate["rate"] for rate in found])
 
-    def forward_s(self, label: str, split: str, attention: str | None = None) -> float | None:
-        """Return the time of a full forward pass over a split in seconds, by the comparison's clock."""
-        name = "forward_cpu_s" if self.clock == "cpu" else "forward_s"
-        values = [getattr(x, name) for x in self.evaluations_of(label, split, attention)]
-        return next((value for value in values if value is not None), None)
+    def forward_time(self, label: str, split: str, attention: str | None = None) -> Estimate | None:
+        """Return the seconds of a forward pass over a split with the range of its repeats.
+
+        The protocol's clock decides between wall-clock and CPU time. None if the pass was not timed.
+        """
+        cpu = self.clock == "cpu"
+        for x in self.evaluations_of(label, split, attention):
+            median = x.forward_cpu_s if cpu else x.forward_s
+            if median is not None:
+                repeats = x.forward_cpu_repeats_s if cpu else x.forward_repeats_s
+                return spread(repeats or [median], "repeats")
+        return None
 
     def front(self, split: str) -> list[str]:
-        """Return the candidates that no other one beats in both time and error rate, the fastest first."""
+        """Return the candidates on the Pareto front of time and error rate, the fastest first."""
         points = {}
         for candidate in self.candidates:
-            seconds = self.forward_s(candidate.label, split)
+            time = self.forward_time(candidate.label, split)
             rate = self.error_rate(candidate.label, split, next(iter(self.metrics(split)), ""))
-            if seconds is not None and rate is not None:
-                points[candidate.label] = (seconds, rate.mean)
+            if time is not None and rate is not None:
+                points[candidate.label] = (time, rate)
         labels = list(points)
         return [labels[i] for i in pareto_front(list(points.values()))]
+
+
+def without_times(value: Any) -> Any:
+    """Return results as plain data without the fields in `MEASURED`.
+
+    The rest does not depend on interruptions if the budget is in steps or epochs.
+    """
+    if isinstance(value, dict):
+        return {key: without_times(item) for key, item in value.items() if key not in MEASURED}
+    if isinstance(value, list):
+        return [without_times(item) for item in value]
+    return value
+
+
+def write_results(results: Results, folder: Path) -> None:
+    """Write results.json and results.csv (one row per evaluation, together with its training)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(asdict(results), folder / "results.json")
+    _write_csv(results, folder / "results.csv")
+
+
+def read_results(path: Path) -> Results:
+    """Read a results.json file, or the one in a folder.
+
+    Raises:
+        UserError: the file is missing, is not JSON or has another format.
+    """
+    path = path / "results.json" if path.is_dir() else path
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: expected results of asr compare, found {error}") from None
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        found = values.get("format") if isinstance(values, dict) else type(values).__name__
+        raise UserError(f"{path}: expected results of format {FORMAT}, found {found!r}")
+    try:
+        return _from_dict(values)
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path}: expected results of format {FORMAT}, found {error!r}") from None
+
+
+def _from_dict(values: dict[str, Any]) -> Results:
+    values = dict(values)
+    values["data"] = {name: Split(**split) for name, split in values["data"].items()}
+    values["conditions"] = {name: Conditions(**entry) for name, entry in values["conditions"].items()}
+    for name, kind in (("candidates", Candidate), ("evaluations", Evaluation), ("failures", Failure)):
+        values[name] = [kind(**entry) for entry in values[name]]
+    values["trainings"] = [
+        Training(**{**entry, "curve": [CurvePoint(**point) for point in entry["curve"]]})
+        for entry in values["trainings"]
+    ]
+    return Results(**values)
+
+
+def _write_csv(results: Results, path: Path) -> None:
+    trainings = {(x.candidate, x.seed): x for x in results.trainings}
+    of_training = [x.name for x in fields(Training) if x.name not in ("candidate", "seed", "curve")]
+    rows = []
+    for evaluation in results.evaluations:
+        candidate = results.candidate(evaluation.candidate)
+        row: dict[str, Any] = {"recipe": results.recipe, "candidate": evaluation.candidate}
+        row |= {"trained_with": candidate.attention, "layers": candidate.layers, "seed": evaluation.seed}
+        row |= {name: getattr(evaluation, name) for name in ("split", "attention", "decoder", "status")}
+        for metric in results.metrics():
+            rate = evaluation.rates.get(metric, {})
+            low, high = rate.get("interval", (None, None))
+            row |= {metric: rate.get("rate"), f"{metric}_low": low, f"{metric}_high": high}
+            counts = ("substitutions", "deletions", "insertions", "length")
+            row |= {f"{metric}_{name}": rate.get(name) for name in counts}
+        for name, repeats in (
+            ("forward", evaluation.forward_repeats_s),
+            ("forward_cpu", evaluation.forward_cpu_repeats_s),
+        ):
+            row[f"{name}_s"] = getattr(evaluation, f"{name}_s")
+            row |= {f"{name}_low_s": min(repeats, default=None), f"{name}_high_s": max(repeats, default=None)}
+        others = ("audio_s", "utterances", "decode_s", "backend", "error")
+        row |= {name: getattr(evaluation, name) for name in others}
+        training = trainings[evaluation.candidate, evaluation.seed]
+        row |= {f"training_{name}": getattr(training, name) for name in of_training}
+        rows.append(row)
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else ["candidate"])
+        writer.writeheader()
+        writer.writerows(rows)
+    partial.replace(path)

@@ -1,10 +1,11 @@
-"""Time of a full forward pass over a split, all models and mechanisms side by side.
+"""Time of a full forward pass over a split, with all models and mechanisms side by side.
 
-For every batch each model runs in turn, and again for every repeat, so that what disturbs the machine
-disturbs them alike. Loading, filter banks and search are not in it.
+Every batch goes through all models in turn, once per repeat, so that disturbances affect them alike. Loading,
+filter banks and search are not timed.
 """
 
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asr.compare.records import Conditions
 from asr.config import to_dict
 from asr.data.batch import Batch, Utterances
 from asr.data.manifest import load_cuts
@@ -26,15 +28,17 @@ from asr.recognizer import Recognizer
 
 @dataclass
 class Runner:
-    """A model with a mechanism, and what its passes took.
+    """A model with a mechanism, and the times of its forward passes.
 
     Attributes:
-        model: model in evaluation mode, on its device.
-        wall_s, cpu_s: of each repeat, all batches together.
-        error: why it can't run; it is left out from then on.
+        model: model in evaluation mode on its device.
+        features: key of its feature settings; models that share it share inputs.
+        wall_s, cpu_s: total over all batches, per repeat.
+        error: reason why the model cannot run; it is skipped from then on.
     """
 
     model: AcousticModel
+    features: str
     wall_s: list[float]
     cpu_s: list[float]
     error: str = ""
@@ -47,42 +51,84 @@ def forward_times(
     repeats: int,
     frames_per_batch: int,
     device: str,
+    threads: int,
     advance: Callable[[float], None],
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], Conditions]:
     """Time every model on every utterance of a manifest.
 
     Args:
-        models: run folder and mechanism of each.
-        manifest: of the split.
+        models: run folder and mechanism of each model.
+        manifest: manifest of the split.
         repeats: passes of each model over each batch.
-        frames_per_batch: padded frames in a batch.
+        frames_per_batch: padded frames per batch.
         device: `cpu` or `cuda`.
-        advance: told the share that is done.
+        threads: CPU threads; 0: PyTorch's default.
+        advance: called with the completed fraction.
 
     Returns:
-        For each model `forward_s` and `forward_cpu_s` (medians over the repeats), `forward_repeats_s`, and
-        `error`, which is empty where all went well.
+        For each model `forward_s` and `forward_cpu_s` (medians over the repeats), `forward_repeats_s`,
+        `forward_cpu_repeats_s` and `error`, which is empty on success; and the load on the machine meanwhile.
     """
-    runners = [
-        Runner(_load(run, attention, device), [0.0] * repeats, [0.0] * repeats) for run, attention in models
-    ]
+    if threads:
+        torch.set_num_threads(threads)
+    runners = [_runner(run, attention, device, repeats) for run, attention in models]
     batches = _batches(manifest, frames_per_batch, runners[0].model)
+    others = OtherProcesses()
     for number, batch in enumerate(batches):
         inputs: dict[str, tuple[Tensor, Tensor]] = {}
         for runner in runners:
-            key = json.dumps(to_dict(runner.model.config.features))
-            if key not in inputs:
-                inputs[key] = _features(runner.model, batch.to(torch.device(device)))
+            if runner.features not in inputs:
+                inputs[runner.features] = _features(runner.model, batch.to(torch.device(device)))
         for repeat in range(-1 if number == 0 else 0, repeats):  # −1 warms up
             for runner in runners:
-                key = json.dumps(to_dict(runner.model.config.features))
-                _run(runner, *inputs[key], repeat, device)
+                _run(runner, *inputs[runner.features], repeat, device)
         advance((number + 1) / len(batches))
-    return [_summary(runner) for runner in runners]
+    conditions = Conditions(
+        device=device,
+        threads=torch.get_num_threads(),
+        wall_s=sum(sum(runner.wall_s) for runner in runners),
+        cpu_s=sum(sum(runner.cpu_s) for runner in runners),
+        other_cpus=others.cpus(),
+    )
+    return [_summary(runner) for runner in runners], conditions
 
 
-def _load(run: Path, attention: str, device: str) -> AcousticModel:
-    return Recognizer.load(run, device=device, attention=attention).model
+class OtherProcesses:
+    """Measures how many CPUs other processes have kept busy since it was created.
+
+    Compares the busy time of all CPUs in /proc/stat with the CPU time of this process. Unlike the load
+    average, it does not remember what ran before.
+
+    Args:
+        stat: file in the format of /proc/stat.
+    """
+
+    def __init__(self, stat: Path = Path("/proc/stat")) -> None:
+        self.stat = stat
+        self.started = self._read()
+
+    def cpus(self) -> float | None:
+        """Return the mean number of busy CPUs; None where /proc/stat is missing."""
+        wall_s, busy_s, own_s = (now - then for now, then in zip(self._read(), self.started, strict=True))
+        if busy_s <= 0 or wall_s <= 0:  # no such file, or a sandbox that does not fill it in
+            return None
+        return max(0.0, (busy_s - own_s) / wall_s)
+
+    def _read(self) -> tuple[float, float, float]:
+        """Return wall-clock time, busy time of all CPUs (0 if unknown) and CPU time of this process."""
+        try:
+            fields = [int(field) for field in self.stat.read_text().split("\n")[0].split()[1:]]
+        except (OSError, ValueError):
+            fields = []
+        user, nice, system, _, _, irq, softirq, steal = (fields + 8 * [0])[:8]  # guest is part of user
+        busy_s = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+        return time.perf_counter(), busy_s, time.process_time()
+
+
+def _runner(run: Path, attention: str, device: str, repeats: int) -> Runner:
+    model = Recognizer.load(run, device=device, attention=attention).model
+    key = json.dumps(to_dict(model.config.features))
+    return Runner(model, key, [0.0] * repeats, [0.0] * repeats)
 
 
 def _batches(manifest: Path, frames_per_batch: int, model: AcousticModel) -> list[Batch]:
@@ -120,11 +166,11 @@ def _run(runner: Runner, features: Tensor, frames: Tensor, repeat: int, device: 
 
 
 def _summary(runner: Runner) -> dict[str, Any]:
-    if runner.error:
-        return {"forward_s": None, "forward_cpu_s": None, "forward_repeats_s": [], "error": runner.error}
+    failed = bool(runner.error)
     return {
-        "forward_s": statistics.median(runner.wall_s),
-        "forward_cpu_s": statistics.median(runner.cpu_s),
-        "forward_repeats_s": runner.wall_s,
-        "error": "",
+        "forward_s": None if failed else statistics.median(runner.wall_s),
+        "forward_cpu_s": None if failed else statistics.median(runner.cpu_s),
+        "forward_repeats_s": [] if failed else runner.wall_s,
+        "forward_cpu_repeats_s": [] if failed else runner.cpu_s,
+        "error": runner.error,
     }

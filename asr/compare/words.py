@@ -1,42 +1,64 @@
-"""Figures in words: rates with intervals, times, sizes, as tables, charts and findings write them."""
+"""Results in words: numbers as tables, charts and findings print them, and the tables on the terminal."""
 
 import math
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from asr.attention import parse_name
-from asr.compare.estimates import Estimate
+from asr.compare.estimates import Estimate, fastest, spread
+from asr.compare.records import Conditions
+from asr.compare.results import Results
 from asr.errors import UserError
 
 DASH = "–"
 
 
 def percent(estimate: Estimate | None, digits: int = 2) -> str:
-    """Return a rate in percent with its interval: `8.10 (7.52 … 8.71)`."""
+    """Return a rate in percent with its interval: `8.10 (7.52–8.71)`."""
     if estimate is None:
         return DASH
-    shown = f"{100 * estimate.mean:.{digits}f}"
+    shown = f"{100 * estimate.value:.{digits}f}"
     if estimate.low is None or estimate.high is None:
         return shown
-    return f"{shown} ({100 * max(estimate.low, 0.0):.{digits}f} … {100 * estimate.high:.{digits}f})"
+    return f"{shown} ({100 * max(estimate.low, 0.0):.{digits}f}–{100 * estimate.high:.{digits}f})"
 
 
-def seconds(value: float | None) -> str:
-    """Return a time as a person reads it: `85.4 ms`, `3.42 s`, `12 min 05 s`, `2 h 04 min`.
+def duration(seconds: float | None) -> str:
+    """Return a time in readable units: `85.4 ms`, `3.42 s`, `12 min 05 s`, `2 h 04 min`.
 
     Example:
-        >>> [seconds(x) for x in (0.0854, 3.421, 42.0, 725.3, 7440.0)]
+        >>> [duration(x) for x in (0.0854, 3.421, 42.0, 725.3, 7440.0)]
         ['85.4 ms', '3.42 s', '42.0 s', '12 min 05 s', '2 h 04 min']
     """
-    if value is None or not math.isfinite(value):
+    if seconds is None or not math.isfinite(seconds):
         return DASH
-    if value < 1:
-        return f"{1000 * value:.3g} ms"
-    if value < 100:
-        return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
-    minutes, rest = divmod(round(value), 60)
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    if seconds < 100:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def duration_range(estimate: Estimate) -> str:
+    """Return the lowest and the highest of several times; empty if they do not differ.
+
+    Example:
+        >>> duration_range(spread([4.1, 4.0, 4.2], "repeats"))
+        '4.00–4.20 s'
+    """
+    if estimate.low is None or estimate.high is None:
+        return ""
+    low, high = duration(estimate.low), duration(estimate.high)
+    if low == high:
+        return ""
+    number, _, unit = low.partition(" ")
+    same_unit = high.count(" ") == low.count(" ") == 1 and high.endswith(f" {unit}")
+    return f"{number if same_unit else low}–{high}"
 
 
 def mebibytes(value: float | None) -> str:
@@ -47,7 +69,7 @@ def mebibytes(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """Return a number in short: `850`, `12.3 k`, `4.21 M`.
+    """Return an abbreviated number: `850`, `12.3 k`, `4.21 M`.
 
     Example:
         >>> count(850), count(12_345), count(4_210_000)
@@ -62,7 +84,7 @@ def count(value: float | None) -> str:
 
 
 def clock_words(clock: str) -> str:
-    """Return what a clock measures."""
+    """Return what the `cpu` or `wall` clock measures."""
     return "CPU time" if clock == "cpu" else "wall-clock time"
 
 
@@ -71,15 +93,15 @@ def metric_words(metric: str) -> str:
 
     Example:
         >>> metric_words("per"), metric_words("dev_error"), metric_words("official-swbd")
-        ('PER', 'error', 'official WER, swbd')
+        ('PER', 'error rate', 'official WER, swbd')
     """
     stem, _, subset = metric.removeprefix("dev_").partition("-")
-    name = {"official": "official WER", "error": "error"}.get(stem, stem.upper())
+    name = {"official": "official WER", "error": "error rate"}.get(stem, stem.upper())
     return f"{name}, {subset}" if subset else name
 
 
 def mechanism_words(attention: str) -> str:
-    """Return a mechanism's options in words.
+    """Return the options of a mechanism.
 
     Example:
         >>> mechanism_words("i-clustered-25"), mechanism_words("full")
@@ -87,13 +109,13 @@ def mechanism_words(attention: str) -> str:
     """
     try:
         arguments = parse_name(attention).arguments
-    except UserError:  # of a later version, or a name of another program's
+    except UserError:  # a name from a later version or another program
         return DASH
     return ", ".join(f"{name} {value}" for name, value in arguments.items()) or DASH
 
 
 def hardware_words(environment: dict[str, Any]) -> str:
-    """Return processor, cores, threads and GPUs in words."""
+    """Return processor, cores, threads and GPUs."""
     parts = [str(environment.get("processor") or environment.get("machine") or "unknown")]
     cores, threads = environment.get("cores"), environment.get("threads")
     if cores:
@@ -103,3 +125,119 @@ def hardware_words(environment: dict[str, Any]) -> str:
     gpus = environment.get("gpus") or []
     parts += [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
     return ", ".join(parts)
+
+
+def conditions_words(split: str, conditions: Conditions) -> str:
+    """Return a sentence on the load of the machine while the forward passes over a split were timed."""
+    threads = f"{conditions.threads} thread" + ("s" if conditions.threads != 1 else "")
+    share = conditions.cpu_share()
+    facts = []
+    if share is not None:
+        facts.append(f"the timing process was on a CPU for {100 * min(share, 1.0):.0f} % of the time")
+    if conditions.other_cpus is not None:
+        facts.append(f"other processes kept {conditions.other_cpus:.1f} CPUs busy")
+    how = f"with {threads}" if conditions.device == "cpu" else f"on {conditions.device}"
+    timed = f"Forward passes over {split} were timed {how}"
+    if not facts:
+        return f"{timed}; the load on the machine is unknown."
+    if conditions.busy():
+        return f"{timed} on a busy machine, so times are less reliable: {' and '.join(facts)}."
+    return f"{timed} on a quiet machine: {' and '.join(facts)}."
+
+
+def print_results(results: Results, console: Console) -> None:
+    """Print a table of candidates, a matrix for each split, busy timing conditions, and failures."""
+    console.print(candidate_table(results))
+    for split in results.splits():
+        if len(results.attentions()) > 1:
+            console.print(matrix(results, split))
+    for split, conditions in results.conditions.items():
+        if conditions.busy():
+            console.print(conditions_words(split, conditions), style="yellow", markup=False, soft_wrap=True)
+    for failure in results.failures:
+        console.print(
+            f"FAILED {failure.cell}: {failure.error} (log: {failure.log})",
+            style="red",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def candidate_table(results: Results) -> Table:
+    """Return error rates, training costs and forward times of all candidates."""
+    title = f"{results.recipe}: {results.protocol['budget']}"
+    table = Table("candidate", title=title, title_justify="left")
+    splits, clock = results.splits(), results.clock
+    heads = {split: results.metrics(split)[:1] for split in splits}
+    unit = "CPU s" if clock == "cpu" else "s"
+    for split in splits:
+        for metric in heads[split]:
+            table.add_column(f"{metric_words(metric)} %, {split}", justify="right")
+        table.add_column(f"forward {unit}, {split}", justify="right")
+    if not splits:
+        table.add_column("dev error %", justify="right")
+    for heading in (f"{unit} per epoch", f"{unit} to best", "peak MiB", "steps", "seeds"):
+        table.add_column(heading, justify="right")
+    fronts = {split: results.front(split) for split in splits}
+    times = {split: _forward_times(results, split) for split in splits}
+    level = {split: fastest(times[split]) if times[split] else [] for split in splits}
+    for candidate in results.candidates:
+        label = candidate.label
+        row = []
+        for split in splits:
+            row += [percent(results.error_rate(label, split, metric)) for metric in heads[split]]
+            marks = " =" if label in level[split] and len(level[split]) > 1 else ""
+            marks += " *" if label in fronts[split] else ""
+            row.append(_number(times[split].get(label)) + marks)
+        trained = results.trainings_of(label)
+        if not splits:
+            errors = [x.dev_error for x in trained if x.dev_error is not None]
+            row.append(f"{100 * sum(errors) / len(errors):.2f}" if errors else DASH)
+        costs = [[x.epoch_s(clock) for x in trained], [x.best_s(clock) for x in trained]]
+        costs += [[x.peak_memory_mib for x in trained], [x.steps for x in trained]]
+        table.add_row(
+            label,
+            *row,
+            *(_number(spread(values, "seeds")) for values in costs),
+            f"{len(trained)}/{len(candidate.seeds)}",
+        )
+    table.caption = (
+        "error rates: 95 % interval, over seeds if there are several; costs: median (lowest–highest) of "
+        "repeats or seeds\n* Pareto front of error rate and forward time; = level with the fastest: the "
+        "ranges overlap"
+    )
+    return table
+
+
+def _forward_times(results: Results, split: str) -> dict[str, Estimate]:
+    found = {x.label: results.forward_time(x.label, split) for x in results.candidates}
+    return {label: time for label, time in found.items() if time}
+
+
+def _number(estimate: Estimate | None) -> str:
+    """Return a value with its range: `4.10 (4.00–4.20)`."""
+    if estimate is None:
+        return DASH
+    value, low, high = (
+        DASH if x is None else f"{x:.0f}" if x >= 100 or isinstance(x, int) else f"{x:#.3g}"
+        for x in (estimate.value, estimate.low, estimate.high)
+    )
+    return value if low == high else f"{value} ({low}–{high})"
+
+
+def matrix(results: Results, split: str) -> Table:
+    """Return the error rate of every model (row) with every mechanism (column), as in the paper's table 1."""
+    metric = next(iter(results.metrics(split)), "per")
+    title = f"{metric_words(metric)} % on {split}: trained with (rows), evaluated with (columns)"
+    table = Table("", title=title, title_justify="left")
+    attentions = results.attentions()
+    for attention in attentions:
+        table.add_column(attention, justify="right")
+    for candidate in results.candidates:
+        row = []
+        for attention in attentions:
+            rate = results.error_rate(candidate.label, split, metric, attention)
+            text = DASH if rate is None else f"{100 * rate.value:.2f}"
+            row.append(f"[bold]{text}[/]" if attention == candidate.attention else text)
+        table.add_row(candidate.label, *row)
+    return table

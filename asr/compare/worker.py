@@ -1,7 +1,7 @@
-"""The process that works on cells, one after the other: `python -m asr.compare.worker <folder> <cell> …`.
+"""The worker process: runs cells one after the other, `python -m asr.compare.worker <folder> <cell> …`.
 
-It tells what it does through the cells' states. It ends at once when the process that started it does: the
-other end of its standard input closes then.
+It reports through the states of the cells. It exits as soon as its parent dies, which closes the other end of
+its standard input.
 """
 
 import os
@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,9 @@ import lightning
 import torch
 from rich.console import Console
 
-from asr.compare.candidates import nested
-from asr.compare.cells import Cell, read_cell, read_state, write_fraction, write_state
+from asr.compare.cell import Cell, read_cell, read_state, write_fraction, write_state
 from asr.compare.timing import forward_times
-from asr.config import from_dict
+from asr.config import from_dict, nested
 from asr.errors import UserError
 from asr.recognizer import Recognizer
 from asr.scoring.run import ScoreOptions, score_paths
@@ -31,7 +31,7 @@ from asr.training.task import TrainingTask
 
 
 def main(words: list[str]) -> None:
-    """Work on the named cells of a comparison's folder."""
+    """Run the named cells of a comparison's folder."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     folder = Path(words[0])
     for name in words[1:]:
@@ -39,7 +39,7 @@ def main(words: list[str]) -> None:
 
 
 def work(folder: Path, cell: Cell) -> None:
-    """Work on a cell and keep its outcome; what it raises becomes its error."""
+    """Run a cell and write its state; an exception becomes the cell's error."""
     print(f"=== {cell.name}", flush=True)
     write_fraction(folder / cell.name / "fraction", 0.0)
     write_state(folder, cell, "running")
@@ -55,15 +55,15 @@ def work(folder: Path, cell: Cell) -> None:
     write_state(folder, cell, "done", seconds=time.monotonic() - started, result=result)
 
 
-class Watcher(lightning.Callback):
-    """Writes how much of training is done, at most twice a second."""
+class FractionWriter(lightning.Callback):
+    """Writes the completed fraction of training, at most twice a second."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.written = 0.0
 
     def on_train_batch_end(self, trainer: lightning.Trainer, task: Any, *_: Any) -> None:
-        """Write if it is time."""
+        """Write the fraction if half a second has passed."""
         assert isinstance(task, TrainingTask)
         if trainer.is_global_zero and time.monotonic() - self.written > 0.5:
             self.written = time.monotonic()
@@ -72,11 +72,11 @@ class Watcher(lightning.Callback):
 
 def _train(folder: Path, cell: Cell) -> dict[str, Any]:
     run = folder / cell.name
-    values = nested(cell.settings["options"] | cell.free | {"run": str(run), "resume": "auto"})
+    values = nested(cell.settings["options"] | cell.unkeyed | {"run": str(run), "resume": "auto"})
     options = train_options_from(values, str(run))
     if cell.needs:
         options.init_from = str(folder / read_state(folder, cell.needs).result["run"])
-    train(options, [Watcher(run / "fraction")])
+    train(options, [FractionWriter(run / "fraction")])
     return {"run": cell.name}
 
 
@@ -84,7 +84,7 @@ def _evaluate(folder: Path, cell: Cell) -> dict[str, Any]:
     if cell.settings["threads"]:
         torch.set_num_threads(cell.settings["threads"])
     run = folder / read_state(folder, cell.needs).result["run"]
-    options = from_dict(DecodeOptions, cell.settings["options"] | cell.free, cell.name)
+    options = from_dict(DecodeOptions, cell.settings["options"] | cell.unkeyed, cell.name)
     options.output = str(folder / cell.name)
     recognizer = Recognizer.load(
         run,
@@ -96,7 +96,7 @@ def _evaluate(folder: Path, cell: Cell) -> dict[str, Any]:
     recognizer.decode(
         options,
         weights_in=folder / cell.name,
-        advance=lambda share: write_fraction(folder / cell.name / "fraction", share),
+        advance=lambda fraction: write_fraction(folder / cell.name / "fraction", fraction),
     )
     score_paths([options.output], ScoreOptions(details=False), console=Console(file=sys.stdout))
     return {}
@@ -104,8 +104,6 @@ def _evaluate(folder: Path, cell: Cell) -> dict[str, Any]:
 
 def _time(folder: Path, cell: Cell) -> dict[str, Any]:
     settings = cell.settings
-    if settings["threads"]:
-        torch.set_num_threads(settings["threads"])
     device = settings["device"]
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -113,20 +111,21 @@ def _time(folder: Path, cell: Cell) -> dict[str, Any]:
         (folder / read_state(folder, model["training"]).result["run"], model["attention"])
         for model in settings["models"]
     ]
-    times = forward_times(
+    times, conditions = forward_times(
         models,
         Path(settings["manifest"]),
         repeats=settings["repeats"],
         frames_per_batch=settings["frames_per_batch"],
         device=device,
-        advance=lambda share: write_fraction(folder / cell.name / "fraction", share),
+        threads=settings["threads"],
+        advance=lambda fraction: write_fraction(folder / cell.name / "fraction", fraction),
     )
-    return {"device": device, "times": times}
+    return {"times": times, "conditions": asdict(conditions)}
 
 
 def _end_with_parent() -> None:
-    # Not through sys.stdin: its lock would be held while processes that load data are forked, and they
-    # close it first of all.
+    # Not through sys.stdin: reading it holds its lock while data loaders fork, and a forked process deadlocks
+    # when it closes its stdin.
     while os.read(0, 1):
         pass
     os._exit(130)

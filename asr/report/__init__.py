@@ -1,1 +1,1 @@
-"""Results of a comparison as one self-contained HTML page, with a static PNG and PDF of each figure."""
+"""Report of a comparison: one self-contained HTML page, with every figure as PNG and PDF."""

@@ -1,5 +1,6 @@
 """Figure 1: error rate against the time of a full forward pass, with the Pareto front."""
 
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -7,7 +8,14 @@ import altair as alt
 
 from asr.compare.estimates import Estimate
 from asr.compare.results import Results
-from asr.compare.words import clock_words, mechanism_words, metric_words, percent, seconds
+from asr.compare.words import (
+    clock_words,
+    duration,
+    duration_range,
+    mechanism_words,
+    metric_words,
+    percent,
+)
 from asr.report import theme
 from asr.report.axes import log_axis, log_ticks, needs_log
 from asr.report.figure import Figure, Panel, Provenance, Series, spec_of
@@ -18,7 +26,7 @@ HEIGHT = 400
 
 
 def figure(results: Results, provenance: Provenance) -> Figure | None:
-    """Return the figure, one panel a split; None where no forward pass was timed."""
+    """Return the figure with one panel per split; None if no forward pass was timed."""
     clock = results.clock
     metrics = {split: results.metrics(split)[0] for split in results.splits() if results.metrics(split)}
     of_split = {split: rows for split in metrics if (rows := points(results, split, metrics[split]))}
@@ -41,10 +49,10 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
         label="Figure 1",
         title=f"{named} against the time of a full forward pass",
         caption=(
-            f"One point a model, run with the mechanism it was trained with; time is {clock_words(clock)} of "
-            "encoder and CTC head over the whole split, the median of repeats interleaved over all models. "
-            f"Bars: 95 % interval, {_interval_words(of_split)}. The dashed line is the Pareto front: "
-            "no other model is both faster and more accurate."
+            f"One point per model, run with the mechanism it was trained with. Time is {clock_words(clock)} "
+            "of encoder and CTC head over the whole split, the median of repeats. "
+            f"Vertical bars: 95 % interval {_interval_words(of_split)}. Horizontal bars: lowest to "
+            "highest repeat. Dashed line: Pareto front; models with overlapping times count as equally fast."
         ),
         panels=panels,
         series=_series([row for rows in of_split.values() for row in rows]),
@@ -55,14 +63,14 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
 
 
 def points(results: Results, split: str, metric: str) -> list[dict[str, Any]]:
-    """Return a row for every model and mechanism of evaluation; rates in percent, times in seconds."""
+    """Return a row for every model and mechanism of evaluation, rates in percent, times in seconds."""
     rows: list[dict[str, Any]] = []
     front = results.front(split)
     for candidate in results.candidates:
         for attention in results.attentions():
             estimate = results.error_rate(candidate.label, split, metric, attention)
-            time_s = results.forward_s(candidate.label, split, attention)
-            if estimate is None or time_s is None:
+            time = results.forward_time(candidate.label, split, attention)
+            if estimate is None or time is None:
                 continue
             own = attention == candidate.attention
             family = theme.family(attention)
@@ -76,26 +84,35 @@ def points(results: Results, split: str, metric: str) -> list[dict[str, Any]]:
                     "run with": attention,
                     "layers": candidate.layers,
                     "size": mechanism_words(attention),
-                    "time_s": time_s,
-                    "rate": 100 * estimate.mean,
-                    "time": seconds(time_s) + _repeats(results, candidate.label, split, attention),
+                    "time_s": time.value,
+                    "time_low": time.low,
+                    "time_high": time.high,
+                    "rate": 100 * estimate.value,
+                    "time": f"{duration(time.value)}{_repeats(time)}",
                     "rate (95 %)": percent(estimate),
                     "seeds": estimate.count,
-                    **_bounds(estimate),
+                    # An interval over few seeds may reach below zero, where a logarithmic axis ends.
+                    "low": None if estimate.low is None else max(100 * estimate.low, 0.0),
+                    "high": None if estimate.high is None else 100 * estimate.high,
                 }
             )
+    # Of models that are level in time, the line of the front skips all but the most accurate so far.
+    lowest = math.inf
+    for row in sorted(rows, key=lambda row: (row["time_s"], row["rate"])):
+        row["step"] = row["front"] and row["rate"] < lowest
+        lowest = row["rate"] if row["step"] else lowest
     return rows
 
 
 def _log_axes(rows: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Return the axes on which models would crowd near zero: one slow or bad model is enough for that."""
+    """Return the axes that need a logarithmic scale because one slow or bad model would crowd all others."""
     rates = [value for row in rows for value in (row["rate"], row["low"]) if value is not None]
     values = {"x": [row["time_s"] for row in rows], "y": rates}
     return tuple(axis for axis, found in values.items() if found and needs_log(found))
 
 
 def _add_labels(rows: list[dict[str, Any]], plot_width: float, log: Collection[str]) -> None:
-    """Add the labels' places to the models' own rows, for a wide and for a narrow screen."""
+    """Add label positions to the rows of models with their own mechanism, for wide and narrow screens."""
     own_rows = [row for row in rows if row["own"]]
     for row, wide, narrow in zip(
         own_rows,
@@ -114,7 +131,8 @@ def _spec(
     legend = alt.Legend(title=None, orient="top", symbolOpacity=1, values=trained)
     error = f"{metric_words(metric)} (%)"
     title = f"forward pass over {split}, {clock_words(clock)} (s)"
-    x = alt.X("time_s:Q", title=title, **_axis([row["time_s"] for row in rows], 24, "x" in log))
+    across = _axis([row["time_s"] for row in rows], 24, "x" in log)
+    x = alt.X("time_s:Q", title=title, **across)
     bounds = [value for row in rows for name in ("rate", "low", "high") if (value := row[name])]
     y = alt.Y("rate:Q", title=error, **_axis(bounds, 16, "y" in log))
     color = alt.Color(
@@ -131,7 +149,7 @@ def _spec(
     tooltip = [alt.Tooltip(f"{name}:N") for name in shown]
     base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y)
     front = (
-        base.transform_filter("datum.front")
+        base.transform_filter("datum.step")
         .mark_line(interpolate="step-after", strokeDash=[5, 4], strokeWidth=1.5, color="~muted")
         .encode(order=alt.Order("time_s:Q"))
     )
@@ -139,6 +157,11 @@ def _spec(
         base.transform_filter("datum.own && isValid(datum.low)")
         .mark_rule(strokeWidth=1.5, opacity=0.7)
         .encode(y=alt.Y("low:Q", title=error), y2="high:Q", color=color)
+    )
+    ranges = (
+        base.transform_filter("datum.own && isValid(datum.time_low)")
+        .mark_rule(strokeWidth=1.5, opacity=0.7)
+        .encode(x=alt.X("time_low:Q", title=title, **across), x2="time_high:Q", color=color)
     )
     exchanged = (
         base.transform_filter("!datum.own")
@@ -157,8 +180,8 @@ def _spec(
         for anchor, (align, dx, dy) in ANCHORS.items()
         if any(anchor in (row.get("anchor"), row.get("narrow")) for row in rows)
     ]
-    # The page sets `labels` to false on a narrow screen, where the front alone is labelled.
-    chart = alt.layer(front, intervals, exchanged, own, *labels).add_params(
+    # On narrow screens the page sets `labels` to false, which labels only the front.
+    chart = alt.layer(front, intervals, ranges, exchanged, own, *labels).add_params(
         alt.param(name="labels", value=True)
     )
     return spec_of(chart)
@@ -166,34 +189,23 @@ def _spec(
 
 def _axis(values: list[float], padding: float, log: bool) -> dict[str, Any]:
     if not log:
-        # An axis over one value alone would round it to the nearest whole number.
+        # Vega would round an axis over a single value to the nearest integer.
         return {"scale": alt.Scale(zero=len(set(values)) == 1, padding=padding)}
     scale = alt.Scale(type="log", nice=False, padding=padding)
     return {"scale": scale, "axis": log_axis(log_ticks(values))}
 
 
-def _repeats(results: Results, label: str, split: str, attention: str) -> str:
-    """Return the range of the repeats that a wall-clock time is the median of."""
-    found = [x.forward_repeats_s for x in results.evaluations_of(label, split, attention)]
-    repeats = next(filter(None, found), [])
-    if results.clock == "cpu" or len(repeats) < 2:
-        return ""
-    return f" ({seconds(min(repeats))} … {seconds(max(repeats))} in {len(repeats)} repeats)"
-
-
-def _bounds(estimate: Estimate) -> dict[str, float | None]:
-    # An interval over few seeds may reach below zero, which no logarithm knows.
-    low = None if estimate.low is None else max(100 * estimate.low, 0.0)
-    return {"low": low, "high": None if estimate.high is None else 100 * estimate.high}
+def _repeats(time: Estimate) -> str:
+    return f" ({duration_range(time)} in {time.count} repeats)" if time.count > 1 else ""
 
 
 def _interval_words(of_split: dict[str, list[dict[str, Any]]]) -> str:
     counts = {row["seeds"] for rows in of_split.values() for row in rows}
     if counts == {1}:
-        return "bootstrap over utterances (one seed)"
+        return "over utterances (bootstrap)"
     if 1 in counts:
-        return "of the mean over seeds, or over utterances where there is one seed"
-    return "of the mean over seeds"
+        return "over seeds, or over utterances for a single seed"
+    return "over seeds"
 
 
 def _series(rows: list[dict[str, Any]]) -> list[Series]:

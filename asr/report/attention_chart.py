@@ -1,4 +1,4 @@
-"""Figure 8: attention maps over the spectrogram, with the error of each mechanism by layer."""
+"""Figure 8: attention maps beside the spectrogram, and the approximation error by layer."""
 
 import base64
 import io
@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from asr.compare.exchange import is_exchangeable, runs
+from asr.compare.candidates import can_run, is_exchangeable
 from asr.compare.records import Candidate
 from asr.compare.results import Results
 from asr.data.audio import load_cut
@@ -24,11 +24,11 @@ from asr.report.attention_maps import AttentionMaps, approximation_errors, atten
 from asr.report.figure import LINE_LEGEND, Figure, Panel, Provenance, lines_of, spec_of
 from asr.report.findings import main_split
 
-SIZE = 340  # of a map, pixels
-PIXELS = 400  # of its picture, at most
-MARGIN = 0.2  # of the map's side: spectrogram and labels
-UTTERANCES = 6  # that the approximation error is averaged over
-LONGEST_S = 20.0  # of an utterance shown: dense weights are quadratic
+SIZE = 340  # side of a map, pixels
+PIXELS = 400  # maximum side of its image
+MARGIN = 0.2  # space for spectrogram and labels, fraction of the map's side
+UTTERANCES = 6  # in the mean of the approximation error
+LONGEST_S = 20.0  # limit for utterances, because dense weights are quadratic
 GAMMA = 0.5  # brightens small weights
 
 
@@ -38,10 +38,10 @@ def figures(
     """Yield the maps of one utterance and the approximation errors over several.
 
     Args:
-        results: of the comparison.
-        folder: that run folders are relative to.
+        results: results of the comparison.
+        folder: base of the relative run folders.
         source: provenance of the comparison.
-        utterance: its id; empty: the one of median length in the main split.
+        utterance: id of the utterance; empty: the one of median length in the main split.
         layer, head: see `attention_maps`.
 
     Raises:
@@ -64,10 +64,9 @@ def figures(
         label="Figure 8",
         title=f"Attention maps of layer {maps.layer}, head {maps.head}",
         caption=(
-            f"Utterance {cut.id} of {split}: “{text}”. Rows are queries, columns keys; both are "
-            f"aligned with the spectrogram and the labels of the transcript (forced alignment). "
-            f"Queries and keys are those of {model}; each map is what one mechanism makes of them. "
-            "Brighter is more weight, the square root of it, on one scale."
+            f"Utterance {cut.id} of {split}: “{text}”. Rows are queries, columns are keys; spectrogram and "
+            f"force-aligned transcript run along both. All maps use the queries and keys of {model}. "
+            "Brightness is the square root of the weight, on the same scale in all maps."
         ),
         panels=[Panel(name, _map_spec(maps, name), SIZE, SIZE) for name in maps.weights_NN],
         provenance=source,
@@ -80,10 +79,10 @@ def figures(
     yield Figure(
         key="figure-8-error",
         label="Figure 8b",
-        title="Distance of attention weights from full attention, by layer",
+        title="Distance of the attention weights from full attention, by layer",
         caption=(
-            f"Mean over queries, heads and {len(chosen)} utterances of {split} of the L1 distance (0 … 2) "
-            f"between a query's weights and those of full attention, on the queries and keys of {model}."
+            f"L1 distance (0 to 2) between a query's weights and those of full attention, on the queries and "
+            f"keys of {model}; mean over queries, heads and {len(chosen)} utterances of {split}."
         ),
         panels=[_error_panel(rows, names)],
         series=lines_of([(name, theme.family(name)) for name in names]),
@@ -93,7 +92,7 @@ def figures(
 
 
 def subject(results: Results) -> Candidate:
-    """Return the candidate whose attention is looked at: full attention's, else one of the softmax family.
+    """Return the candidate whose attention is shown: full attention if trained, else another softmax one.
 
     Raises:
         UserError: no model of the softmax family was trained.
@@ -110,14 +109,14 @@ def subject(results: Results) -> Candidate:
 
 
 def mechanisms(results: Results, candidate: Candidate) -> list[str]:
-    """Return the approximations to look at: those of the comparison, clustered and i-clustered among them."""
+    """Return the approximations to show: those of the comparison, and always clustered and i-clustered."""
     named = dict.fromkeys(x.attention for x in results.evaluations if x.status == "done")
     found = [
         name
         for name in named
         if theme.family(name) not in ("full", "shared-full")
         and is_exchangeable(name)
-        and runs(candidate.attention, name)
+        and can_run(candidate.attention, name)
     ]
     sizes = [x.rpartition("-")[2] for x in found if theme.family(x) in ("clustered", "i-clustered")]
     clusters = next((size for size in sizes if size.isdigit()), "25")
@@ -136,7 +135,7 @@ def _choose(cuts: list[Any], utterance: str, split: str) -> Any:
     if utterance:
         found = [cut for cut in cuts if cut.id == utterance]
         if not found:
-            raise UserError(f"utterance={utterance}: there is none of this id in split {split}")
+            raise UserError(f"utterance={utterance}: no utterance of split {split} has this id")
         return found[0]
     short = [cut for cut in cuts if cut.duration <= LONGEST_S]
     if not short:
@@ -145,13 +144,13 @@ def _choose(cuts: list[Any], utterance: str, split: str) -> Any:
 
 
 def _spread(cuts: list[Any]) -> list[Any]:
-    """Take utterances evenly over the lengths."""
+    """Return utterances at even steps of length rank."""
     count = min(UTTERANCES, len(cuts))
     return [cuts[i * (len(cuts) - 1) // max(1, count - 1)] for i in range(count)]
 
 
 def picture(values: Tensor, scale: float) -> str:
-    """Return a matrix [rows, columns] as a PNG in a data URI: 0 … scale in `theme.SEQUENCE`."""
+    """Return a matrix [rows, columns] as a PNG data URI, mapping 0 to scale to `theme.SEQUENCE`."""
     rows, columns = (min(PIXELS, size) for size in values.shape)
     pooled = torch.nn.functional.adaptive_max_pool2d(values[None].float(), (rows, columns))[0]
     levels = (255 * (pooled / scale).clamp(0, 1)).round().to(torch.uint8).numpy()
@@ -168,7 +167,7 @@ def picture(values: Tensor, scale: float) -> str:
 def _map_spec(maps: AttentionMaps, name: str) -> dict[str, Any]:
     frames = maps.weights_NN[name].shape[0]
     edge, near = -MARGIN * frames, -0.055 * frames
-    # One scale for all maps, so that they compare: where all but the largest weights of the first saturate.
+    # One scale for all maps, up to the N/2-th largest weight of the first map; larger weights saturate.
     scale = float(next(iter(maps.weights_NN.values())).float().flatten().sort().values[-max(1, frames // 2)])
     low, high = maps.spectrogram_TF.flatten().quantile(torch.tensor([0.02, 0.995])).tolist()
     spectrum_FT = (maps.spectrogram_TF - low).T.flip(0)  # low frequencies next to the map
@@ -204,7 +203,7 @@ def _map_spec(maps: AttentionMaps, name: str) -> dict[str, Any]:
 def _label_layers(
     maps: AttentionMaps, frames: int, middle: float, across: alt.Scale, downward: alt.Scale
 ) -> Iterator[alt.Chart]:
-    """Yield the labels above and on the left; one that would cover the one before is left to the tooltip."""
+    """Yield the labels above and on the left, without those that would cover their predecessor."""
     rows = []
     for label, span in maps.labels:
         start, end = span.start_frame * maps.frame_s, span.end_frame * maps.frame_s
@@ -212,7 +211,7 @@ def _label_layers(
             {
                 "label": label,
                 "at": (span.start_frame + span.end_frame) / 2,
-                "time": f"{start:.2f} … {end:.2f} s",
+                "time": f"{start:.2f}–{end:.2f} s",
                 "confidence": round(span.confidence, 3),
                 "edge": middle,
             }
@@ -255,7 +254,7 @@ def _error_panel(rows: list[dict[str, float | int | str]], names: list[str]) -> 
     tooltip = [
         alt.Tooltip("mechanism:N"),
         alt.Tooltip("layer:O"),
-        alt.Tooltip("error:Q", title="L1 to full", format=".4f"),
+        alt.Tooltip("error:Q", title="L1 distance to full", format=".4f"),
     ]
     points = base.mark_point(size=50, filled=True, opacity=1).encode(tooltip=tooltip)
     return Panel("", spec_of(alt.layer(base.mark_line(strokeWidth=1.8).encode(strokeDash=dashes), points)))

@@ -1,4 +1,4 @@
-"""Attention maps of an utterance under several mechanisms, and how far each is from full attention."""
+"""Attention maps of an utterance under several mechanisms, and their distance from full attention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from asr.search.forced_alignment import TokenSpan, force_align
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """What Figure 8 shows.
+    """Content of figure 8.
 
     Attributes:
-        weights_NN: by mechanism, [N, N]: rows are queries, columns keys.
+        weights_NN: [N, N] by mechanism; rows are queries, columns are keys.
         spectrogram_TF: log-mel features, [T, F].
-        labels: of the transcript, with their frames of the encoder (N of them).
-        layer, head: 1 is the first.
-        frame_s: duration of a frame of the encoder.
+        labels: labels of the transcript with their spans among the N encoder frames.
+        layer, head: numbers, starting from 1.
+        frame_s: duration of an encoder frame.
     """
 
     weights_NN: dict[str, Tensor]
@@ -41,21 +41,21 @@ def attention_maps(
     """Return one head's weights under each mechanism, on the queries and keys of one trained layer.
 
     Args:
-        recognizer: of the softmax family.
-        audio: [samples].
-        text: what is said in it.
+        recognizer: model of the softmax family.
+        audio: [samples] waveform.
+        text: transcript.
         names: mechanisms, see `build_mechanism`.
-        layer: 1 is the first; 0: the last.
-        head: 1 is the first; 0: the one whose full attention is most peaked (lowest mean entropy).
+        layer: layer number from 1; 0: the last.
+        head: head number from 1; 0: the one with the most peaked full attention (lowest mean entropy).
 
     Raises:
-        UserError: there is no such layer or head, or the audio is too short for its transcript.
+        UserError: no such layer or head, or audio too short for its transcript.
     """
     heads = recognizer.model.config.model.heads
     layers = queries_and_keys(recognizer.model, audio)
     for name, value, most in (("layer", layer, len(layers)), ("head", head, heads)):
         if not 0 <= value <= most:
-            raise UserError(f"{name}={value}: expected 1 … {most}, or 0 for a choice")
+            raise UserError(f"{name}={value}: expected 1 to {most}, or 0 to choose one")
     layer = layer or len(layers)
     q_1HND, k_1HND = layers[layer - 1]
     full_HNN = weights(recognizer.model, "full", q_1HND, k_1HND)
@@ -79,18 +79,18 @@ def attention_maps(
 def approximation_errors(
     model: AcousticModel, utterances: Sequence[Tensor], names: Sequence[str]
 ) -> list[dict[str, float | int | str]]:
-    """Return for each layer and mechanism the L1 distance of its weights from those of full attention.
+    """Return the L1 distance of the weights from those of full attention, by layer and mechanism.
 
-    The sum over keys of |w − w_full|, 0 … 2, is averaged over queries, heads and utterances. Every layer is
-    fed what it gets under the model's own mechanism, so that errors of the layers below are not in it.
+    The sum over keys of |w − w_full|, between 0 and 2, is averaged over queries, heads and utterances. The
+    input of every layer is the one under the model's own mechanism, so that errors do not accumulate.
 
     Args:
-        model: of the softmax family.
-        utterances: [samples] each.
+        model: model of the softmax family.
+        utterances: [samples] waveforms.
         names: mechanisms.
 
     Returns:
-        Rows of layer (1 is the first), mechanism and error.
+        Rows with `layer` (from 1), `mechanism` and `error`.
     """
     sums: dict[tuple[int, str], float] = {}
     positions = 0
@@ -110,26 +110,24 @@ def approximation_errors(
 
 
 def queries_and_keys(model: AcousticModel, audio: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return queries and keys, [1, H, N, D] each, of every layer, first to last.
+    """Return queries and keys of every layer, [1, H, N, D] each.
 
     Raises:
         UserError: the model's mechanism has parameters of its own, or the audio is shorter than a frame.
     """
     inputs: list[tuple[SelfAttention, Tensor]] = []
 
-    def note(layer: SelfAttentionLayer, arguments: tuple[Tensor, ...]) -> None:
+    def record(layer: SelfAttentionLayer, arguments: tuple[Tensor, ...]) -> None:
         if not isinstance(layer, SelfAttention):
-            raise UserError(
-                f"attention {layer.name!r} has parameters of its own: it has no attention weights"
-            )
+            raise UserError(f"attention {layer.name!r} has parameters of its own and no attention weights")
         inputs.append((layer, arguments[0]))
 
-    hooks = [layer.register_forward_pre_hook(note) for layer in model.attention_layers()]
+    hooks = [layer.register_forward_pre_hook(record) for layer in model.attention_layers()]
     try:
         with torch.inference_mode():
             _, frames = model(audio.unsqueeze(0), torch.tensor([len(audio)]))
             if int(frames) == 0:
-                raise UserError(f"{len(audio)} samples of audio are shorter than one frame")
+                raise UserError(f"audio of {len(audio)} samples is shorter than one encoder frame")
             return [layer.project(x_1NM)[:2] for layer, x_1NM in inputs]
     finally:
         for hook in hooks:

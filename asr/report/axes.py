@@ -1,17 +1,17 @@
-"""Logarithmic axes: when a figure needs one, and the few round numbers that it is labelled with."""
+"""Logarithmic axes: when a figure needs one, and round numbers for its labels."""
 
 import math
 from collections.abc import Sequence
 
 import altair as alt
 
-SPREAD = 3.0  # of the largest value to the smallest, above which a linear axis crowds the small ones
-TICKS = 4  # at least, where round numbers allow it
-STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8))  # round numbers of a decade, few to many
+SPREAD = 3.0  # ratio of largest to smallest value above which a linear axis crowds the small ones
+TICKS = 4  # minimum number of labels, if round numbers allow it
+STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8))  # round numbers per decade, from few to many
 
 
 def needs_log(values: Sequence[float]) -> bool:
-    """Return whether values are so far apart that a logarithmic axis shows them better.
+    """Return whether the values need a logarithmic axis.
 
     Example:
         >>> needs_log([1.0, 2.5]), needs_log([1.0, 9.0]), needs_log([0.0, 9.0])
@@ -21,12 +21,12 @@ def needs_log(values: Sequence[float]) -> bool:
 
 
 def log_axis(values: Sequence[float], number: str = "~g") -> alt.Axis:
-    """Return an axis with these labels; Vega drops every other one where there are more than it is told."""
+    """Return an axis with these labels; without `tickCount` Vega would drop some of them."""
     return alt.Axis(values=list(values), tickCount=len(values), format=number)
 
 
 def log_ticks(values: Sequence[float]) -> list[float]:
-    """Return the labels of a logarithmic axis over positive values.
+    """Return labels for a logarithmic axis over positive values.
 
     Example:
         >>> log_ticks([2.4, 9.8]), log_ticks([4, 350]), log_ticks([0.5, 20_000])

@@ -1,4 +1,4 @@
-"""Figure 4: time and memory of the attention kernels for each position, from `asr bench`."""
+"""Figure 4: time and memory of attention per position, measured by `asr bench`."""
 
 import json
 from pathlib import Path
@@ -16,22 +16,22 @@ PASSES = {"forward": "forward", "forward+backward": "forward and backward"}
 
 
 def figure(path: Path) -> Figure:
-    """Return the figure of a `bench.json`.
+    """Return the figure for a `bench.json`.
 
     Raises:
-        UserError: the file is missing or not what `asr bench` writes.
+        UserError: the file is missing or has another format.
     """
     try:
         record = json.loads(path.read_text())
         timings, memory = time_rows(record), memory_rows(record)
         provenance = of_environment(
-            record["environment"], seeds=str(record["options"]["seed"]), data="drawn from the seed"
+            record["environment"], seeds=str(record["options"]["seed"]), data="random"
         )
         options = record["options"]
         shape = f"batch {options['batch']}, {options['heads']} heads of {options['head_dim']}"
         where = f"{options['dtype']} on {options['device']}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: expected figures of asr bench, found {error!r}") from None
+        raise UserError(f"{path}: expected results of asr bench, found {error!r}") from None
     names = theme.in_family_order(list({row["series"]: None for row in timings}))
     lines = lines_of([(name, theme.family(name)) for name in names])
     panels = [
@@ -43,10 +43,11 @@ def figure(path: Path) -> Figure:
     return Figure(
         key="figure-4",
         label="Figure 4",
-        title="Time and memory of attention for each position",
+        title="Time and memory of attention per position",
         caption=(
-            f"One attention mechanism alone on random input ({shape}, {where}), medians with quartiles, "
-            "rounds of all mechanisms interleaved. A flat line is a cost linear in the sequence length."
+            f"Attention without projections on random input ({shape}, {where}): medians with quartiles over "
+            "rounds that are interleaved over all mechanisms. A flat line means cost linear in the sequence "
+            "length."
         ),
         panels=panels,
         series=lines,
@@ -57,7 +58,7 @@ def figure(path: Path) -> Figure:
 
 
 def time_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for every mechanism, length and pass, in microseconds per position."""
+    """Return a row per mechanism, length and pass, in microseconds per position."""
     rows = []
     for timing in record["timings"]:
         positions = record["options"]["batch"] * timing["length"]
@@ -76,7 +77,7 @@ def time_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def memory_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for every mechanism, length and pass, in KiB of peak memory per position."""
+    """Return a row per mechanism, length and pass, in KiB of peak memory per position."""
     return [
         {
             "series": name,

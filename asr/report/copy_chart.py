@@ -1,4 +1,4 @@
-"""Figure 5: accuracy on masked copy by sequence length and mechanism, from the runs of a sweep."""
+"""Figure 5: accuracy on the masked copy task by sequence length and mechanism."""
 
 import json
 from pathlib import Path
@@ -13,20 +13,20 @@ from asr.report.figure import Figure, Panel, Provenance, spec_of
 from asr.report.provenance import of_runs
 
 ROW_HEIGHT, COLUMN_WIDTH = 26, 72
-BARE: dict[str, Any] = {"domain": False, "ticks": False}  # cells are their own axis
+BARE: dict[str, Any] = {"domain": False, "ticks": False}
 
 
 def figure(folder: Path) -> Figure:
-    """Return the figure of a folder with runs `<L>/<attention>`, L symbols in each half.
+    """Return the figure for a folder with runs `<L>/<attention>`, L symbols in each half.
 
     Raises:
-        UserError: there is no finished run in the folder, or one can't be read.
+        UserError: the folder has no finished run, or one cannot be read.
     """
     rows = sweep_rows(folder)
     if not rows:
         raise UserError(f"{folder}: expected finished runs <length>/<attention>, found none")
     runs = [folder / str(row["length"]) / row["attention"] for row in rows]
-    return _figure(rows, of_runs(runs, "drawn from the seed"))
+    return _figure(rows, of_runs(runs, "random"))
 
 
 def _figure(rows: list[dict[str, Any]], provenance: Provenance) -> Figure:
@@ -37,8 +37,8 @@ def _figure(rows: list[dict[str, Any]], provenance: Provenance) -> Figure:
         label="Figure 5",
         title="Masked copy: accuracy by length and mechanism",
         caption=(
-            "Symbols told right, in percent; the steps taken are in the tooltip. L is the length of each "
-            "half: a masked symbol is found L + 1 positions away. Empty: not trained."
+            "Correct symbols in percent; the tooltip shows the training steps. L is the length of each half: "
+            "the copy of a masked symbol is L + 1 positions away. Empty: not trained."
         ),
         panels=[Panel("", _spec(rows, names), ROW_HEIGHT * len(names), width)],
         provenance=provenance,
@@ -46,9 +46,9 @@ def _figure(rows: list[dict[str, Any]], provenance: Provenance) -> Figure:
 
 
 def figure_of_results(results: Results, provenance: Provenance) -> Figure | None:
-    """Return the figure of a comparison with recipe `copy`; None where no training finished."""
+    """Return the figure for a comparison with recipe `copy`; None if no training has finished."""
     rows = []
-    usual = results.protocol.get("training", {}).get("recipe.length")
+    default = results.protocol.get("training", {}).get("recipe.length")
     for candidate in results.candidates:
         errors = [x.dev_error for x in results.trainings_of(candidate.label) if x.dev_error is not None]
         steps = [x.steps for x in results.trainings_of(candidate.label) if x.steps is not None]
@@ -56,7 +56,7 @@ def figure_of_results(results: Results, provenance: Provenance) -> Figure | None
             rows.append(
                 {
                     "attention": candidate.attention,
-                    "length": int(candidate.overrides.get("recipe.length", usual or 0)),
+                    "length": int(candidate.overrides.get("recipe.length", default or 0)),
                     "accuracy": 100 * (1 - sum(errors) / len(errors)),
                     "steps": round(sum(steps) / len(steps)) if steps else 0,
                 }
@@ -65,7 +65,7 @@ def figure_of_results(results: Results, provenance: Provenance) -> Figure | None
 
 
 def sweep_rows(folder: Path) -> list[dict[str, Any]]:
-    """Return a row for every finished run, accuracy in percent."""
+    """Return a row per finished run, with accuracy in percent."""
     rows = []
     for path in sorted(folder.glob("*/*/training.json")):
         length, attention = path.parts[-3:-1]
@@ -75,7 +75,7 @@ def sweep_rows(folder: Path) -> list[dict[str, Any]]:
             summary = json.loads(path.read_text())
             accuracy, steps = 100 * (1 - summary["dev_error_rate"]), summary["steps"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: expected what training writes at its end, found {error!r}") from None
+            raise UserError(f"{path}: expected the summary of a finished training, found {error!r}") from None
         rows.append({"attention": attention, "length": int(length), "accuracy": accuracy, "steps": steps})
     return rows
 

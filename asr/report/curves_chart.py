@@ -1,4 +1,4 @@
-"""Figure 7: loss and error rate during training, against epochs and against time."""
+"""Figure 7: loss and error rate during training, by epoch and by time."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ HEIGHT = 240
 
 
 def figure(results: Results, provenance: Provenance) -> Figure | None:
-    """Return the figure; None where no training was validated."""
+    """Return the figure; None without validations."""
     clock = results.clock
     rows = curve_rows(results, clock)
     if not rows:
@@ -37,9 +37,9 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
         label="Figure 7",
         title="Loss and error rate during training",
         caption=(
-            "A point at every validation, one line a seed. Training time is time in training steps and "
-            "waiting for their data, validation not counted. The training loss is the mean since the "
-            "validation before; loss is per target token. Dev error rates are those of greedy search."
+            "One point per validation, one line per seed. Training time includes the wait for data but not "
+            "validation. Losses are per target token; the training loss is the mean since the previous "
+            "validation. Dev error rates are for greedy search."
         ),
         panels=panels,
         series=lines,
@@ -50,7 +50,7 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
 
 
 def curve_rows(results: Results, clock: str) -> list[dict[str, Any]]:
-    """Return a row for every validation of every training; error rates in percent."""
+    """Return a row for every validation of every training, with error rates in percent."""
     return [
         {
             "series": training.candidate,

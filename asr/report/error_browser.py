@@ -1,4 +1,4 @@
-"""What the report needs to browse errors: the worst utterances of every system, aligned, with their audio."""
+"""Data for the error browser: the worst utterances of every system with alignments and audio."""
 
 import base64
 import io
@@ -22,23 +22,23 @@ from asr.scoring.word_filter import WordFilterRules
 
 log = logging.getLogger(__name__)
 
-TOKENS = 60_000  # aligned tokens in the page over all systems, about a megabyte
-AT_LEAST = 5  # utterances of a system, whatever their length
-PER_SPEAKER = 3  # of the worst utterances are there for every speaker, space allowing
-CONFUSIONS = 10  # of each kind
+TOKENS = 60_000  # aligned tokens over all systems, about a megabyte
+AT_LEAST = 5  # utterances per system, whatever their length
+PER_SPEAKER = 3  # worst utterances of every speaker, space allowing
+CONFUSIONS = 10  # most frequent ones of each kind
 AUDIO_RATE = 16000  # Hz
-AUDIO_BYTES = 6_000_000  # of all players together
+AUDIO_BYTES = 6_000_000  # total size of all players
 
 
 def browse(results: Results, folder: Path, audio: int) -> dict[str, Any] | None:
-    """Return systems with their worst utterances, and the audio of some; None without hypotheses.
+    """Return all systems with their worst utterances, and the audio of some; None without hypotheses.
 
-    Plain data: the page writes every string of it as text.
+    The result is plain data; the page displays every string in it as text, never as markup.
 
     Args:
-        results: of the comparison.
-        folder: that the evaluations' folders are relative to.
-        audio: so many of the worst utterances of each model get a player.
+        results: results of the comparison.
+        folder: base of the evaluations' relative folders.
+        audio: number of worst utterances per model with an audio player.
     """
     evaluations = first_seeds(results)
     scores = [(evaluation, _score(folder / evaluation.folder)) for evaluation in evaluations]
@@ -51,7 +51,7 @@ def browse(results: Results, folder: Path, audio: int) -> dict[str, Any] | None:
 
 
 def first_seeds(results: Results) -> list[Evaluation]:
-    """Return the finished evaluations of every candidate's first seed, own mechanisms first."""
+    """Return the finished evaluations of the first seed of every candidate, own mechanisms first."""
     first: dict[str, int] = {}
     for evaluation in results.evaluations:
         if evaluation.status == "done":
@@ -70,7 +70,7 @@ def _score(folder: Path) -> Score | None:
 
 
 def _word_filter(path: Path) -> WordFilterRules | None:
-    """Return the scoring rules that the error rates beside the hypotheses were made with."""
+    """Return the word filter that was used to score the hypotheses."""
     try:
         rules = json.loads(path.read_text(encoding="utf-8")).get("word_filter")
     except (OSError, ValueError, AttributeError):
@@ -97,14 +97,14 @@ def _system(results: Results, evaluation: Evaluation, found: Score, tokens: int)
 
 
 def _metric(results: Results, found: Score) -> Metric:
-    """Return what to align: what heads the tables, if it is phones or words, else the first that applies."""
+    """Return the metric to align by: the main one if it counts phones or words, else the first available."""
     heading = next(iter(results.metrics()), "")
     wanted = "wer" if heading.startswith(OFFICIAL) else heading
     return next((metric for metric in found.rates if metric == wanted != "cer"), next(iter(found.rates)))
 
 
 def _choose(ordered: list[UtteranceScore], metric: Metric, tokens: int) -> list[UtteranceScore]:
-    """Take the worst of all, then the worst of every speaker, then the next worst, while there is space."""
+    """Return the worst utterances, then the worst of every speaker, then the next worst, as space allows."""
     seen: Counter[str] = Counter()
     priority = {}
     for rank, entry in enumerate(ordered):
@@ -132,14 +132,14 @@ def _utterance(entry: UtteranceScore, metric: Metric) -> dict[str, Any]:
 
 
 def _edit(edit: Edit) -> list[str | None] | str:
-    # A token told right is its own shorthand: most of them are.
+    # Correct tokens, which are most, are stored as plain strings.
     if edit.operation == "=" and edit.reference == edit.hypothesis and edit.reference is not None:
         return edit.reference
     return [edit.operation, edit.reference, edit.hypothesis]
 
 
 def _confusions(found: Score, metric: Metric) -> dict[str, list[list[str | int | None]]]:
-    """Return the commonest substitutions, deletions and insertions over all utterances."""
+    """Return the most frequent substitutions, deletions and insertions over all utterances."""
     kinds: dict[str, Counter[tuple[str | None, str | None]]] = {kind: Counter() for kind in "SDI"}
     for entry in found.utterances:
         for edit in entry.alignments[metric]:
@@ -152,10 +152,10 @@ def _confusions(found: Score, metric: Metric) -> dict[str, list[list[str | int |
 
 
 def _audio(results: Results, systems: list[dict[str, Any]], count: int) -> dict[str, str]:
-    """Return `<split>/<utterance>` to a data URI for the `count` worst utterances of each system."""
+    """Return data URIs by `<split>/<utterance>` for the `count` worst utterances of each system."""
     wanted = {
         (system["split"], system["utterances"][rank]["id"]): None
-        for rank in range(count)  # the worst of every system first: there may not be space for all
+        for rank in range(count)  # the worst of every system first, in case space runs out
         for system in systems
         if system["own"] and rank < len(system["utterances"])
     }
@@ -170,7 +170,7 @@ def _audio(results: Results, systems: list[dict[str, Any]], count: int) -> dict[
         try:
             uri = data_uri(cuts[split][ident])
         except UserError as error:
-            log.warning("report: no audio of %s: %s", ident, error)
+            log.warning("report: no audio for %s: %s", ident, error)
             continue
         used += len(uri)
         if used > AUDIO_BYTES:
@@ -185,12 +185,12 @@ def _cuts(results: Results, split: str) -> dict[str, Any]:
     try:
         return {cut.id: cut for cut in load_cuts(results.data[split].manifest)}
     except UserError as error:
-        log.warning("report: no audio of %s: %s", split, error)
+        log.warning("report: no audio for %s: %s", split, error)
         return {}
 
 
 def data_uri(cut: Any) -> str:
-    """Return an utterance as MP3, which every browser plays, in a data URI: 5 KB a second before base64."""
+    """Return an utterance as a data URI with MP3 audio, 5 KB per second before base64."""
     buffer = io.BytesIO()
     soundfile.write(
         buffer,

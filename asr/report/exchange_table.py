@@ -1,6 +1,6 @@
-"""Table 1: every model run with every mechanism that fits it."""
+"""Table 1: every model run with every mechanism it can run with."""
 
-from asr.compare.exchange import is_exchangeable, runs
+from asr.compare.candidates import can_run, is_exchangeable
 from asr.compare.results import Results
 from asr.compare.words import DASH, metric_words
 from asr.errors import UserError
@@ -8,7 +8,7 @@ from asr.report.tables import Cell, Column, Table, model_cell, rate_cell, tone
 
 
 def exchange_table(results: Results, split: str) -> Table | None:
-    """Table 1: every model (rows) with every mechanism (columns); None where nothing was evaluated."""
+    """Return error rates of every model (rows) with every mechanism (columns); None without evaluations."""
     if not results.metrics(split):
         return None
     metric = results.metrics(split)[0]
@@ -20,7 +20,7 @@ def exchange_table(results: Results, split: str) -> Table | None:
         for candidate in family
         for attention in attentions
     }
-    found = [estimate.mean for estimate in rates.values() if estimate]
+    found = [estimate.value for estimate in rates.values() if estimate]
     if not found:
         return None
     rows = []
@@ -33,7 +33,7 @@ def exchange_table(results: Results, split: str) -> Table | None:
                 reason = gap(results, candidate.label, split, attention)
                 cells.append(Cell(DASH, note=reason, detail=reason, own=own))
             else:
-                cells.append(rate_cell(estimate, tone(estimate.mean, found), own))
+                cells.append(rate_cell(estimate, tone(estimate.value, found), own))
         rows.append(cells)
     heads = [Column(name, f"{metric_words(metric)} when run with {name}") for name in attentions]
     return Table(
@@ -41,9 +41,10 @@ def exchange_table(results: Results, split: str) -> Table | None:
         label="Table 1",
         title=f"Trained with one mechanism, run with another: {metric_words(metric)} in % on {split}",
         caption=(
-            "Rows: what a model was trained with; columns: what it was run with. Framed: its own mechanism. "
-            "Stronger colour: lower error rate. Lsh and shared-full need keys that are tied to the queries."
-            + (f" Not here, for their mechanisms have parameters of their own: {others}." if others else "")
+            "Rows: mechanism used in training; columns: mechanism used in the evaluation. A frame marks the "
+            "model's own mechanism, a stronger colour a lower error rate. lsh and shared-full need keys that "
+            "are tied to the queries."
+            + (f" Not shown, because their attention has its own parameters: {others}." if others else "")
         ),
         columns=[Column("trained with", number=False), *heads],
         rows=rows,
@@ -51,7 +52,7 @@ def exchange_table(results: Results, split: str) -> Table | None:
 
 
 def gap(results: Results, label: str, split: str, attention: str) -> str:
-    """Say why there is no error rate for a model and a mechanism."""
+    """Return why a model and a mechanism have no error rate."""
     wanted = (label, split, attention)
     tried = [x for x in results.evaluations if (x.candidate, x.split, x.attention) == wanted]
     if any(x.status == "failed" for x in tried):
@@ -59,14 +60,14 @@ def gap(results: Results, label: str, split: str, attention: str) -> str:
     if not results.trainings_of(label):
         return "not trained"
     trained = results.candidate(label).attention
-    if runs(trained, attention):
+    if can_run(trained, attention):
         return "not evaluated"
     both = is_exchangeable(trained) and is_exchangeable(attention)
-    return "keys not shared" if both else "own parameters"
+    return "keys not tied" if both else "own parameters"
 
 
 def _is_softmax(attention: str) -> bool:
     try:
         return is_exchangeable(attention)
-    except UserError:  # of a later version
+    except UserError:  # a name from a later version
         return False

@@ -1,4 +1,4 @@
-"""A figure of the report: its panels, its legend, where it comes from, and its static pictures."""
+"""A figure of the report: panels, legend, provenance, and static export."""
 
 import io
 import json
@@ -14,9 +14,9 @@ from PIL.PngImagePlugin import PngInfo
 
 from asr.report import theme
 
-STATIC_WIDTH, STATIC_HEIGHT = 420, 280  # of one panel of several, pixels
-ALONE_WIDTH = 600  # of the only one
-HOVER = "hover"  # name of a layer that is there for its tooltips alone
+STATIC_WIDTH, STATIC_HEIGHT = 420, 280  # one of several panels, pixels
+ALONE_WIDTH = 600  # a single panel
+HOVER = "hover"  # name of an invisible layer with tooltips
 LINE_LEGEND = alt.Legend(
     title=None, orient="right", symbolType="stroke", symbolSize=300, symbolStrokeWidth=2, symbolOpacity=1
 )
@@ -24,15 +24,15 @@ LINE_LEGEND = alt.Legend(
 
 @dataclass(frozen=True)
 class Series:
-    """An entry of a legend that switches a series on and off.
+    """A legend entry, which switches a series on and off.
 
     Attributes:
         key: value of the field `series` in the panels' data.
-        label: what the reader sees.
-        family: of the mechanism, for its colour.
+        label: displayed name.
+        family: mechanism family, for the colour.
         dash: index into `theme.DASHES` for a line; None for a point.
-        hollow: whether the point is.
-        shown: False: switched off at first, and not in the static picture.
+        hollow: whether the point is hollow.
+        shown: whether the series is visible at first and in the static export.
     """
 
     key: str
@@ -48,10 +48,10 @@ class Panel:
     """One chart of a figure.
 
     Attributes:
-        title: above it; may be empty.
-        spec: Vega-Lite with colour tokens (see `theme`), without size.
-        height: in pixels.
-        width: in pixels; None fills the column.
+        title: heading above the chart; may be empty.
+        spec: Vega-Lite specification with colour tokens (see `theme`), without size.
+        height: height in pixels.
+        width: width in pixels; None fills the column.
     """
 
     title: str
@@ -62,7 +62,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a figure or a table comes from: command, commit, seeds, hardware, hashes of the data."""
+    """Origin of a figure or table: command, commit, seeds, hardware, hashes of the data."""
 
     command: str
     commit: str
@@ -71,7 +71,7 @@ class Provenance:
     data: str
 
     def line(self) -> str:
-        """Return all but the command in one line."""
+        """Return everything except the command in one line."""
         entries = (
             ("commit", self.commit),
             ("seeds", self.seeds),
@@ -83,19 +83,19 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Figure:
-    """What the page shows under one heading.
+    """A figure under one heading of the page.
 
     Attributes:
-        key: of its file and of its anchor, e.g. `figure-1`.
-        label: e.g. `Figure 1`, the counterpart in the paper.
-        title: what it shows.
-        caption: how to read it.
-        panels: in rows of two where there is room.
-        series: the legend.
+        key: file name and anchor, e.g. `figure-1`.
+        label: number of the paper's counterpart, e.g. `Figure 1`.
+        title: heading.
+        caption: how to read the figure.
+        panels: charts, in rows of two if there is room.
+        provenance: origin of the data.
+        series: entries of the legend.
         log: axes that can be switched between linear and logarithmic: `x`, `y`.
-        log_at_first: those that are logarithmic to begin with.
-        provenance: where it comes from.
-        columns: panels in a row of the static picture.
+        log_at_first: axes that are logarithmic at first.
+        columns: panels per row in the static export.
     """
 
     key: str
@@ -111,7 +111,7 @@ class Figure:
 
 
 def lines_of(entries: list[tuple[str, str]]) -> list[Series]:
-    """Return a line for every (name, family); those of one family share a colour and differ in dashes."""
+    """Return a line for every (name, family); lines of one family share a colour and differ in dashes."""
     seen: Counter[str] = Counter()
     lines = []
     for name, family in entries:
@@ -121,7 +121,7 @@ def lines_of(entries: list[tuple[str, str]]) -> list[Series]:
 
 
 def spec_of(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> dict[str, Any]:
-    """Return a chart as a Vega-Lite specification, checked against its schema, data inline."""
+    """Return a chart as a Vega-Lite specification with inline data, checked against the schema."""
     with alt.data_transformers.enable("default", max_rows=None, consolidate_datasets=False):
         spec: dict[str, Any] = chart.to_dict()
     for name in ("$schema", "config"):
@@ -130,9 +130,9 @@ def spec_of(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> dict[str, Any
 
 
 def interactive_spec(panel: Panel) -> dict[str, Any]:
-    """Return a panel for the page: sized by its column, its legend left to the page.
+    """Return a panel for the page, which provides width and legend.
 
-    The page sets the signal `hidden` to the list of series that are switched off.
+    The page sets the signal `hidden` to the list of hidden series.
     """
     shown = {"filter": "indexof(hidden, datum.series) < 0"}
     spec = theme.coloured(_filtered(_without_legends(panel.spec), shown), theme.css_references())
@@ -147,7 +147,7 @@ def interactive_spec(panel: Panel) -> dict[str, Any]:
 
 
 def static_spec(figure: Figure) -> dict[str, Any]:
-    """Return all panels of a figure as one picture on white paper, with Vega's own legend."""
+    """Return all panels of a figure as one chart on a white background, with Vega's own legend."""
     width = ALONE_WIDTH if len(figure.panels) == 1 else STATIC_WIDTH
     hidden = [series.key for series in figure.series if not series.shown]
     panels = [
@@ -166,16 +166,16 @@ def static_spec(figure: Figure) -> dict[str, Any]:
 
 
 def _side_by_side(panels: list[dict[str, Any]], columns: int) -> dict[str, Any]:
-    """Join panels; their variables become those of the whole, for Vega-Lite knows none in a part."""
-    variables = {variable["name"]: variable for panel in panels for variable in panel.get("params", [])}
+    """Join panels; their params move to the top level, where Vega-Lite requires them."""
+    params = {param["name"]: param for panel in panels for param in panel.get("params", [])}
     parts = [{key: value for key, value in panel.items() if key != "params"} for panel in panels]
-    return {"concat": parts, "columns": columns, "params": list(variables.values())}
+    return {"concat": parts, "columns": columns, "params": list(params.values())}
 
 
 def export(figure: Figure, folder: Path) -> list[Path]:
-    """Write `<key>.png` (twice the screen's resolution, 256 colours), `<key>.pdf` (vector) and `<key>.txt`.
+    """Write `<key>.png` (double resolution, 256 colours), `<key>.pdf` (vector) and `<key>.txt`.
 
-    The text is the caption with the figure's provenance; the PNG has it among its metadata as well.
+    The text file holds caption and provenance, which the PNG also contains as metadata.
     """
     folder.mkdir(parents=True, exist_ok=True)
     spec = json.dumps(static_spec(figure))
@@ -192,7 +192,7 @@ def export(figure: Figure, folder: Path) -> list[Path]:
 
 
 def caption_text(figure: Figure) -> str:
-    """Return what belongs below a figure: title, caption, where it comes from."""
+    """Return title, caption and provenance of a figure."""
     source = figure.provenance
     return f"{figure.label}. {figure.title}. {figure.caption}\n{source.line()}\n{source.command}\n"
 
@@ -217,7 +217,7 @@ def _without_legends(spec: Any) -> Any:
 
 
 def _filtered(spec: dict[str, Any], condition: dict[str, Any]) -> dict[str, Any]:
-    """Add a filter wherever data come in."""
+    """Add a filter to all data of a specification."""
     kept = dict(spec)
     if "layer" in kept:
         kept["layer"] = [_filtered(layer, condition) for layer in kept["layer"]]

@@ -1,26 +1,25 @@
-"""What the figures say, in sentences computed from the results: the first thing a reader sees."""
+"""The main findings of a comparison in sentences: accuracy, speed, Pareto front, exchange, failures."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
-from asr.compare.estimates import Estimate
+from asr.compare.estimates import Estimate, fastest
 from asr.compare.results import Results
-from asr.compare.words import clock_words, metric_words, percent, seconds
+from asr.compare.words import clock_words, duration, duration_range, metric_words, percent
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A heading of one or two words and the sentence that belongs to it."""
+    """A heading of one or two words and its text."""
 
     head: str
     text: str
 
 
 def findings(results: Results) -> list[Finding]:
-    """Return what can be said: accuracy, speed, the front, exchange, what is missing."""
-    if not results.metrics():
-        return list(_missing(results))
-    split = main_split(results)
+    """Return the findings; those on accuracy, speed, front and exchange need an error rate."""
+    split = main_split(results) if results.metrics() else ""
     metric = next(iter(results.metrics(split)), "")
     rates = {
         candidate.label: estimate
@@ -29,102 +28,134 @@ def findings(results: Results) -> list[Finding]:
     }
     if not rates:
         return list(_missing(results))
-    times = {label: time_s for label in rates if (time_s := results.forward_s(label, split)) is not None}
+    times = {label: time for label in rates if (time := results.forward_time(label, split))}
     return [
         *_accuracy(rates, metric, split),
         *_speed(rates, times, results.clock, split),
-        *_front(list(times), results.front(split)),
+        *_front(times, results.front(split)),
         *_exchange(results, split, metric),
         *_missing(results),
     ]
 
 
 def main_split(results: Results) -> str:
-    """Return the split that findings are about: `test` where there is one, else the last one named."""
+    """Return the split of the findings: `test`, or else the last one."""
     return "test" if "test" in results.splits() else results.splits()[-1]
 
 
 def _accuracy(rates: dict[str, Estimate], metric: str, split: str) -> Iterator[Finding]:
-    order = sorted(rates, key=lambda label: rates[label].mean)
-    best = [label for label in order if rates[label].mean == rates[order[0]].mean]
+    order = sorted(rates, key=lambda label: rates[label].value)
+    best = [label for label in order if rates[label].value == rates[order[0]].value]
     rest = order[len(best) :]
     verb = "has" if len(best) == 1 else "have"
-    text = f"{_and(best)} {verb} the lowest {metric_words(metric)} on {split}: {percent(rates[best[0]])} %."
-    level = [label for label in rest if _overlap(rates[best[0]], rates[label])]
+    text = f"{_and(best)} {verb} the lowest {metric_words(metric)} on {split}: {_rate(rates[best[0]])}."
+    level = [label for label in rest if rates[best[0]].level_with(rates[label])]
     if level:
-        text += f" The interval overlaps with that of {_and(level)}: this comparison doesn't tell them apart."
+        text += f" Level with it, because the 95 % intervals overlap: {_and(level)}."
     elif rest:
-        text += f" Next is {rest[0]} with {percent(rates[rest[0]])} %."
+        text += f" Next is {rest[0]} with {_rate(rates[rest[0]])}."
     yield Finding("Most accurate", text)
 
 
-def _speed(rates: dict[str, Estimate], times: dict[str, float], clock: str, split: str) -> Iterator[Finding]:
+def _speed(
+    rates: dict[str, Estimate], times: dict[str, Estimate], clock: str, split: str
+) -> Iterator[Finding]:
+    """Name the fastest model, or the level ones if the ranges of their repeats overlap."""
     if not times:
         return
-    fastest = min(times, key=lambda label: times[label])
-    text = f"{fastest} passes over {split} in {seconds(times[fastest])} of {clock_words(clock)}"
-    reference = "full" if "full" in times else min(times, key=lambda label: rates[label].mean)
-    if reference == fastest and len(times) > 1:
-        reference = sorted(times, key=lambda label: times[label])[1]
-    if reference != fastest:
-        ratio = times[reference] / times[fastest]
-        text += f", {ratio:.2f} times as fast as {reference} ({seconds(times[reference])})"
-    yield Finding("Fastest", text + ".")
-
-
-def _front(labels: list[str], on_front: list[str]) -> Iterator[Finding]:
-    if len(labels) < 2:
-        return
-    beaten = [label for label in labels if label not in on_front]
-    if len(on_front) == 1:
-        yield Finding("Pareto front", f"{on_front[0]} alone: no model is faster, and none is more accurate.")
-        return
-    verb = "is" if len(beaten) == 1 else "are"
-    text = f"{_and(on_front)}, from the fastest to the most accurate."
-    if beaten:
-        text += f" {_and(beaten)} {verb} beaten in both by another model."
+    level = fastest(times)
+    first = level[0]
+    others = [label for label in times if label not in level]
+    if len(level) == 1:
+        text = f"{first} takes {_time(times[first])} {clock_words(clock)} for a forward pass over {split}"
     else:
-        text += " No model is beaten in both."
+        shown = [f"{label} ({_time(times[label])})" for label in level]
+        text = (
+            f"No single winner: {_and(shown)} are level, because the ranges of their repeats overlap "
+            f"({clock_words(clock)} of a forward pass over {split})"
+        )
+    text += "."
+    if others:
+        reference = "full" if "full" in others else min(others, key=lambda label: rates[label].value)
+        ratio = times[reference].value / times[first].value
+        text += f" {reference} takes {ratio:.2f} times as long as {first}: {_time(times[reference])}."
+    if all(time.count == 1 for time in times.values()):
+        text += " Each pass was timed only once, so the spread is unknown."
+    yield Finding("Fastest", text)
+
+
+def _front(times: dict[str, Estimate], front: list[str]) -> Iterator[Finding]:
+    if len(times) < 2:
+        return
+    dominated = [label for label in times if label not in front]
+    if len(front) == 1:
+        yield Finding("Pareto front", f"{front[0]} alone: no other model is faster or more accurate.")
+        return
+    text = f"{_and(front)}, from the fastest to the most accurate."
+    for group in _level_groups(front, times):
+        text += f" {_and(group)} are level in time."
+    if dominated:
+        each = "is" if len(dominated) == 1 else "are"
+        text += f" {_and(dominated)} {each} dominated by a model that is at least as fast and as accurate."
+    else:
+        text += " No model is dominated by another."
     yield Finding("Pareto front", text)
 
 
+def _level_groups(front: list[str], times: dict[str, Estimate]) -> list[list[str]]:
+    """Return runs of neighbours on the front whose times are level."""
+    groups: list[list[str]] = []
+    for label, following in pairwise(front):
+        if times[label].level_with(times[following]):
+            if groups and groups[-1][-1] == label:
+                groups[-1].append(following)
+            else:
+                groups.append([label, following])
+    return groups
+
+
 def _exchange(results: Results, split: str, metric: str) -> Iterator[Finding]:
-    """The model that keeps most of its accuracy under a mechanism that it wasn't trained with."""
-    kept = []
+    """Name the exchange of mechanisms after training that costs the least accuracy."""
+    exchanges = []
     for candidate in results.candidates:
         own = results.error_rate(candidate.label, split, metric)
         for attention in results.attentions():
             other = results.error_rate(candidate.label, split, metric, attention)
             if own and other and attention != candidate.attention:
-                kept.append((other.mean - own.mean, candidate.label, attention, own, other))
-    if kept:
-        change, label, attention, own, other = min(kept, key=lambda entry: entry[:3])
+                exchanges.append((other.value - own.value, candidate.label, attention, own, other))
+    if exchanges:
+        change, label, attention, own, other = min(exchanges, key=lambda entry: entry[:3])
+        points = f"{100 * change:+.2f}".replace("-", "−")
         text = (
-            f"{label} run with {attention} instead of its own mechanism goes from {percent(own)} % to "
-            f"{percent(other)} % ({_signed(100 * change)} points)"
+            f"Running {label} with {attention} instead of its own mechanism changes the "
+            f"{metric_words(metric)} from {_rate(own)} to {_rate(other)}, by {points} points"
         )
-        least = f": of {len(kept)} such exchanges the one that costs least" if len(kept) > 1 else ""
+        least = f"; the best of {len(exchanges)} such exchanges" if len(exchanges) > 1 else ""
         yield Finding("Exchange", f"{text}{least}.")
 
 
 def _missing(results: Results) -> Iterator[Finding]:
     if results.failures:
         labels = list(dict.fromkeys(failure.candidate for failure in results.failures))
-        cells = "1 cell" if len(results.failures) == 1 else f"{len(results.failures)} cells"
-        yield Finding("Failed", f"{cells} failed, of {_and(labels)}: what is shown is without them.")
+        one = len(results.failures) == 1
+        cells, them = ("1 cell", "it") if one else (f"{len(results.failures)} cells", "them")
+        yield Finding("Failed", f"{cells} failed ({_and(labels)}); the report leaves {them} out.")
     states = [x.status for x in results.trainings] + [x.status for x in results.evaluations]
     if unfinished := states.count("missing"):
-        yield Finding("Unfinished", f"{unfinished} cells have not run yet: the report will change.")
+        cells = "1 cell has" if unfinished == 1 else f"{unfinished} cells have"
+        yield Finding("Unfinished", f"{cells} not run yet; the report will change.")
 
 
-def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")
+def _rate(estimate: Estimate) -> str:
+    """Return `8.10 % (7.52–8.71)`."""
+    value, _, interval = percent(estimate).partition(" ")
+    return f"{value} % {interval}".rstrip()
 
 
-def _overlap(a: Estimate, b: Estimate) -> bool:
-    if a.low is None or a.high is None or b.low is None or b.high is None:
-        return False
-    return a.low <= b.high and b.low <= a.high
+def _time(estimate: Estimate) -> str:
+    """Return `4.10 s (4.02–4.18 s)`."""
+    interval = duration_range(estimate)
+    return duration(estimate.value) + (f" ({interval})" if interval else "")
 
 
 def _and(names: list[str]) -> str:

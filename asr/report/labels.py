@@ -1,12 +1,12 @@
-"""Where the labels of points in a chart stand: beside them, clear of points, lines and other labels."""
+"""Places the labels of points in a chart: beside them, clear of points, lines and other labels."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import Any, Literal
 
 Anchor = tuple[Literal["left", "right"], int, int]
-ANCHORS: dict[str, Anchor] = {  # where a label stands: alignment and offset in pixels
+ANCHORS: dict[str, Anchor] = {  # alignment and offset in pixels
     "right": ("left", 10, 1),
     "right below": ("left", 6, 13),
     "right above": ("left", 6, -12),
@@ -14,10 +14,10 @@ ANCHORS: dict[str, Anchor] = {  # where a label stands: alignment and offset in 
     "left below": ("right", -6, 13),
     "left above": ("right", -6, -12),
 }
-# Pixels of a plot that the labels' places are worked out for: alone, beside another, on a phone; its height.
+# Assumed size of a plot in pixels: width alone, beside another one, and on a phone; height.
 WIDE, HALF, NARROW, TALL = 700.0, 490.0, 230.0, 340.0
 Box = tuple[float, float, float, float]  # left, top, right, bottom
-LETTER, LINE = 6.3, 13.0  # size of a letter of the labels, pixels
+LETTER, LINE = 6.3, 13.0  # width and height of a letter, pixels
 
 
 def place_labels(
@@ -26,29 +26,26 @@ def place_labels(
     plot_width: float,
     log: Collection[str] = (),
 ) -> list[str | None]:
-    """Choose a side for points' labels that keeps them clear of points, the front and other labels.
-
-    Greedy, in order of time.
+    """Choose for each label the side of its point with the least overlap, greedily in order of time.
 
     Args:
-        rows: the points.
-        labelled: those of them with a label.
-        plot_width: in pixels.
-        log: axes that are logarithmic.
+        rows: all points.
+        labelled: points that have a label.
+        plot_width: width of the plot in pixels.
+        log: logarithmic axes.
 
     Returns:
-        A key of `ANCHORS` for each point, None without a label.
+        A key of `ANCHORS` for each point; None for points without a label.
     """
     if not rows:
         return []
-    columns = _to_pixels([row["time_s"] for row in rows], plot_width, "x" in log)
-    ends = [row["rate"] if row[end] is None else row[end] for end in ("low", "high") for row in rows]
-    heights = _to_pixels([*(row["rate"] for row in rows), *ends], TALL, "y" in log)
-    size = len(rows)
-    lines, lows, highs = ([TALL - y for y in heights[i : i + size]] for i in (0, size, 2 * size))
+    columns, firsts, lasts = _with_ends(rows, "time_s", ("time_low", "time_high"), plot_width, "x" in log)
+    heights = _with_ends(rows, "rate", ("low", "high"), TALL, "y" in log)
+    lines, lows, highs = ([TALL - y for y in values] for values in heights)
     points = [(x - 6, y - 6, x + 6, y + 6) for x, y in zip(columns, lines, strict=True)]
     bars = [(x - 1, high, x + 1, low) for x, low, high in zip(columns, lows, highs, strict=True)]
-    front = sorted((x, y) for row, x, y in zip(rows, columns, lines, strict=True) if row["front"])
+    bars += [(first, y - 1, last, y + 1) for first, y, last in zip(firsts, lines, lasts, strict=True)]
+    front = sorted((x, y) for row, x, y in zip(rows, columns, lines, strict=True) if row["step"])
     taken = [*points, *bars, *_steps(front)]
     chosen: list[str | None] = [None] * len(rows)
     for i in sorted(range(len(rows)), key=lambda i: columns[i]):
@@ -69,11 +66,20 @@ def place_labels(
 
 
 def _steps(front: list[tuple[float, float]]) -> list[Box]:
-    """Return boxes around the lines of the front: right at a point's height, then to the next one."""
+    """Return boxes around the lines of the front: horizontal from each point, then vertical to the next."""
     boxes = []
     for (x, y), (next_x, next_y) in pairwise(front):
         boxes += [(x, y - 2, next_x, y + 2), (next_x - 2, min(y, next_y), next_x + 2, max(y, next_y))]
     return boxes
+
+
+def _with_ends(
+    rows: list[dict[str, Any]], key: str, ends: tuple[str, str], size: float, log: bool
+) -> Iterator[list[float]]:
+    """Yield values, lower and upper ends of their bars in pixels; a missing end is the value itself."""
+    values = [row[key] if row[name] is None else row[name] for name in (key, *ends) for row in rows]
+    pixels = _to_pixels(values, size, log)
+    yield from (pixels[i : i + len(rows)] for i in range(0, len(pixels), len(rows)))
 
 
 def _to_pixels(values: list[float], size: float, log: bool) -> list[float]:

@@ -1,4 +1,4 @@
-"""The report of a comparison: one HTML page without network access, and its figures as PNG and PDF."""
+"""The report of a comparison: one self-contained HTML page, and its figures as PNG and PDF."""
 
 import base64
 import functools
@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from asr.compare.results import Results
+from asr.compare.words import conditions_words
 from asr.config import option
 from asr.errors import UserError
 from asr.report import (
@@ -40,38 +41,34 @@ NAME = "report.html"
 
 @dataclass
 class ReportOptions:
-    """What goes into a report besides the results."""
+    """Content of a report besides the results."""
 
     metric: str = option(
-        "", help="error rate that heads tables and figures: per | wer | cer | official; empty: as compared"
+        "", help="main error rate: per | wer | cer | official; empty: the one chosen by asr compare"
     )
-    bench: str = option("", help="bench.json of asr bench; empty: one in the folder or above it")
-    copy: str = option("", help="folder of a masked-copy sweep; empty: copy/ in the folder or above it")
-    audio: int = option(
-        5, help="of each model's worst utterances so many can be played; 0: no audio in the page"
-    )
-    maps: bool = option(True, help="attention maps and approximation errors (loads a trained model)")
-    utterance: str = option("", help="of the attention maps; empty: the one of median length in the split")
-    layer: int = option(0, help="of the attention maps, 1 is the first; 0: the last")
-    head: int = option(
-        0, help="of the attention maps, 1 is the first; 0: the one with the most peaked weights"
-    )
-    static: bool = option(True, help="also write figures/*.png and *.pdf")
+    bench: str = option("", help="bench.json of asr bench; empty: searched for in the folder and above")
+    copy: str = option("", help="folder of a masked copy sweep; empty: copy/ in the folder or above")
+    audio: int = option(5, help="number of each model's worst utterances with an audio player; 0: no audio")
+    maps: bool = option(True, help="show attention maps and approximation errors (loads a trained model)")
+    utterance: str = option("", help="utterance for the attention maps; empty: the one of median length")
+    layer: int = option(0, help="layer for the attention maps, from 1; 0: the last")
+    head: int = option(0, help="head for the attention maps, from 1; 0: the one with the most peaked weights")
+    static: bool = option(True, help="write figures/*.png and *.pdf")
 
 
 def write_report(results: Results, folder: Path, options: ReportOptions | None = None) -> Path:
     """Write `report.html` and `figures/` into a folder.
 
     Args:
-        results: what to show.
-        folder: of results.json, that the paths in the results are relative to.
-        options: what else goes in.
+        results: results of the comparison.
+        folder: folder of results.json, the base of the paths in the results.
+        options: further content; None: the defaults.
 
     Returns:
-        The page's path.
+        Path of the page.
 
     Raises:
-        UserError: a benchmark, a sweep or an utterance that the options name can't be used.
+        UserError: a benchmark, sweep or utterance named in the options cannot be used.
     """
     options = options or ReportOptions()
     if options.metric:
@@ -81,8 +78,8 @@ def write_report(results: Results, folder: Path, options: ReportOptions | None =
     figures = [item for item in body if isinstance(item, Figure)]
     if options.static:
         written = {path for figure in figures for path in export(figure, folder / "figures")}
-        for earlier in set((folder / "figures").glob("figure-*.*")) - written:
-            earlier.unlink()
+        for stale in set((folder / "figures").glob("figure-*.*")) - written:
+            stale.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / NAME
     partial = path.with_name(path.name + ".partial")
@@ -93,21 +90,21 @@ def write_report(results: Results, folder: Path, options: ReportOptions | None =
 
 
 def _headed_by(results: Results, metric: str) -> Results:
-    """Return results whose tables and figures are headed by another error rate.
+    """Return the results with another main error rate.
 
     Raises:
-        UserError: it wasn't measured.
+        UserError: it was not measured.
     """
     if metric not in results.metrics():
         found = ", ".join(results.metrics()) or "none"
-        raise UserError(f"metric={metric}: expected one that was measured, found {found}")
+        raise UserError(f"metric={metric}: expected a measured error rate: {found}")
     return replace(results, protocol=results.protocol | {"metric": metric})
 
 
 def _body(
     results: Results, folder: Path, options: ReportOptions, source: Provenance
 ) -> Iterator[Figure | Table]:
-    """Yield figures and tables in the order of the page."""
+    """Yield figures and tables in page order."""
     optional: list[Figure | Table | None] = [
         accuracy_chart.figure(results, source),
         cost_table(results),
@@ -116,18 +113,18 @@ def _body(
         curves_chart.figure(results, source),
     ]
     yield from (item for item in optional if item)
-    yield from _unless_unasked(
+    yield from _named_or_found(
         lambda place: [bench_chart.figure(place)], options.bench, beside(folder, "bench.json")
     )
     if results.recipe == "copy":
         yield from filter(None, [copy_chart.figure_of_results(results, source)])
     else:
-        yield from _unless_unasked(
+        yield from _named_or_found(
             lambda place: [copy_chart.figure(place)], options.copy, beside(folder, "copy")
         )
     if options.maps:
         named = any((options.utterance, options.layer, options.head))
-        yield from _unless_unasked(
+        yield from _named_or_found(
             lambda place: attention_chart.figures(
                 results, place, source, options.utterance, options.layer, options.head
             ),
@@ -137,15 +134,15 @@ def _body(
 
 
 def beside(folder: Path, name: str) -> Path | None:
-    """Find a name in a folder, its parent or its grandparent: `exp/bench.json` for `exp/compare/x`."""
+    """Find a name in a folder, its parent or grandparent: `exp/bench.json` for `exp/compare/x`."""
     places = [place / name for place in (folder, *folder.resolve().parents[:2])]
     return next((place for place in places if place.exists()), None)
 
 
-def _unless_unasked(draw: Callable[[Path], Iterable[Figure]], named: str, found: Path | None) -> list[Figure]:
-    """Draw from what is named, or else from what is there.
+def _named_or_found(draw: Callable[[Path], Iterable[Figure]], named: str, found: Path | None) -> list[Figure]:
+    """Return the figures of a place that the user named, or else of one that was found.
 
-    What a user named and can't be drawn is an error; what merely lies there is left out with a warning.
+    Unusable data raise an error if the user named them; otherwise the figure is skipped with a warning.
     """
     place = Path(named) if named else found
     if place is None:
@@ -155,7 +152,7 @@ def _unless_unasked(draw: Callable[[Path], Iterable[Figure]], named: str, found:
     except UserError as error:
         if named:
             raise
-        log.warning("report: a figure is left out: %s", error)
+        log.warning("report: skipping a figure: %s", error)
         return []
 
 
@@ -171,9 +168,7 @@ def _render(
     script = Markup((files / "report.js").read_text(encoding="utf-8"))
     for text in (library, script):
         if "</script" in text.lower() or "<!--" in text:
-            raise RuntimeError(
-                "a script of the page would end its own element: it must not hold </script or <!--"
-            )
+            raise RuntimeError("scripts in the page must not contain </script or <!--, which ends them")
     figures = [item for item in body if isinstance(item, Figure)]
     environment = Environment(
         loader=PackageLoader("asr.report", "templates"),
@@ -199,6 +194,7 @@ def _render(
         errors=errors,
         candidates=results.candidates,
         data=results.data,
+        conditions=[(conditions_words(split, x), x.busy()) for split, x in results.conditions.items()],
         settings=list(settings(results.protocol)),
         environment=list(settings(results.environment)),
         commands=[
@@ -233,7 +229,7 @@ def _library() -> Markup:
 
 
 def _policy(scripts: list[Markup]) -> str:
-    """Return a content security policy: these scripts and no other, nothing from the network."""
+    """Return a content security policy that allows only these scripts and no network access."""
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return (
@@ -251,7 +247,7 @@ def _style(text: str) -> Markup:
 def _sections(
     body: list[Figure | Table], results: Results, errors: dict[str, Any] | None
 ) -> list[tuple[str, str]]:
-    """Return anchor and name of every section."""
+    """Return anchor and title of every section."""
     sections = [("summary", "Summary")]
     if results.failures:
         sections.append(("failures", "Failed"))

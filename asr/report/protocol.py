@@ -1,4 +1,4 @@
-"""A comparison's protocol in words, for the head and the foot of its page."""
+"""The protocol of a comparison in words."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -9,15 +9,15 @@ from asr.compare.results import Results
 
 
 def protocol_line(results: Results) -> str:
-    """Return the protocol's gist: how many models, on what, within which budget."""
+    """Return a summary of the protocol: models, budget, data, search and clock."""
     trainings = len([x for x in results.trainings if x.status == "done"])
     parts = [f"{_counted(len(results.candidates), 'candidate')}, {_counted(trainings, 'training')}"]
     if budget := results.protocol.get("budget"):
-        parts.append(f"budget {budget if not isinstance(budget, dict) else _in_words(budget)} each")
+        parts.append(f"budget per model: {budget}")
     if train := results.data.get("train"):
         parts.append(f"{train.hours:.2f} h of training data")
     parts += [
-        f"{name}: {results.data[name].utterances} utterances"
+        f"{name}: {_counted(results.data[name].utterances, 'utterance')}"
         for name in results.splits()
         if name in results.data
     ]
@@ -27,11 +27,11 @@ def protocol_line(results: Results) -> str:
 
 
 def search_words(protocol: dict[str, Any]) -> str:
-    """Return the decoder, and its language model where it has one."""
+    """Return the decoder with its beam size and language model, if any."""
     decoder, beam = protocol.get("decoder", "greedy"), protocol.get("beam") or {}
     if decoder == "greedy":
         return "greedy search"
-    words = f"{decoder} search, {beam['size']} hypotheses" if beam.get("size") else f"{decoder} search"
+    words = f"{decoder} search of size {beam['size']}" if beam.get("size") else f"{decoder} search"
     return f"{words}, language model {Path(beam['lm']).name}" if beam.get("lm") else words
 
 
@@ -40,15 +40,11 @@ def _counted(number: int, name: str) -> str:
 
 
 def readable_time(created: str) -> str:
-    """Return an ISO 8601 time in UTC as a person reads it, anything else as it is."""
+    """Return an ISO 8601 time in UTC in readable form, any other text unchanged."""
     try:
         return datetime.fromisoformat(created).strftime("%Y-%m-%d %H:%M UTC")
     except ValueError:
         return created
-
-
-def _in_words(values: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in values.items() if value not in (None, "", 0))
 
 
 def settings(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Where a figure comes from, in words: of a comparison, of run folders, or of an `environment.json`."""
+"""Provenance of figures: from a comparison, from run folders, or from an `environment.json`."""
 
 import json
 import shlex
@@ -17,7 +17,7 @@ SPLITS_SHOWN = 6
 
 
 def of_results(results: Results) -> Provenance:
-    """Return command, commit, seeds, hardware and hashes of the manifests of a comparison."""
+    """Return command, commit, seeds, hardware and manifest hashes of a comparison."""
     seeds = sorted({seed for candidate in results.candidates for seed in candidate.seeds})
     hashes = [f"{name} {split.hash[:12]}" for name, split in results.data.items()]
     if len(hashes) > SPLITS_SHOWN:
@@ -25,7 +25,7 @@ def of_results(results: Results) -> Provenance:
     source = of_environment(
         {**results.environment, "command": shlex.join(results.command)}, _listed(seeds), _listed(hashes)
     )
-    # Some models may have been there before, or come from the machines of a cluster.
+    # Models may be reused from other commits, or trained on other machines of a cluster.
     done = [training for training in results.trainings if training.status == "done"]
     commits = _commits(training.commit for training in done)
     machines = "; ".join(dict.fromkeys(training.hardware for training in done if training.hardware))
@@ -37,7 +37,7 @@ def of_results(results: Results) -> Provenance:
 
 
 def of_runs(runs: Iterable[Path], data: str) -> Provenance:
-    """Return the provenance of run folders: one's command stands for all, commits and hardware are all."""
+    """Return the provenance of run folders: the first one's command, all commits, seeds and machines."""
     environments, seeds = [], set()
     for run in runs:
         path = run / "environment.json"
@@ -51,7 +51,7 @@ def of_runs(runs: Iterable[Path], data: str) -> Provenance:
 
 
 def of_environment(environment: dict[str, Any], seeds: str, data: str) -> Provenance:
-    """Return the provenance of what ran in an environment as `asr.environment` describes it."""
+    """Return the provenance for an environment as described by `asr.environment`."""
     command = environment.get("command") or ""
     words = command if isinstance(command, str) else shlex.join(map(str, command))
     return Provenance(
@@ -60,7 +60,7 @@ def of_environment(environment: dict[str, Any], seeds: str, data: str) -> Proven
 
 
 def _commits(commits: Iterable[str | None]) -> str:
-    """Return commits in short, each once."""
+    """Return abbreviated commits without duplicates."""
     known = dict.fromkeys(commit for commit in commits if commit)
     return _listed(x[:10] + (" (with changes)" if x.endswith("+") else "") for x in known)
 

@@ -1,27 +1,27 @@
-"""The report's tables: what each model reaches and costs, and how the search was tuned."""
+"""Tables of the report: what each model reaches and costs, and the tuned search weights."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from asr.compare.estimates import Estimate, over_seeds
+from asr.compare.estimates import Estimate, fastest, spread
 from asr.compare.records import Candidate
 from asr.compare.results import Results
-from asr.compare.words import DASH, count, mebibytes, metric_words, percent, seconds
+from asr.compare.words import DASH, count, duration, duration_range, mebibytes, metric_words, percent
 from asr.report import theme
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in one place of a table.
+    """A table cell.
 
     Attributes:
-        text: what is shown.
-        sort: what the column is sorted by; None comes last.
-        tone: 0 … 1, how strongly the cell is coloured: 1 is the lowest error rate.
-        note: shown on hover.
-        own: whether a model runs with its own mechanism here.
-        family: of the mechanism that the cell names.
-        detail: in small letters below.
+        text: main text.
+        sort: sort key; None sorts last.
+        tone: strength of the background, 0 to 1; 1 marks the lowest error rate.
+        note: tooltip.
+        own: whether the model runs with its own mechanism here.
+        family: mechanism family, shown as a coloured dot.
+        detail: small print below the text.
     """
 
     text: str
@@ -35,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """Head of a column; `help` is shown on hover."""
+    """Head of a column; `help` is its tooltip."""
 
     name: str
     help: str = ""
@@ -44,7 +44,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its heading and its reading."""
+    """A table with title and caption."""
 
     key: str
     label: str
@@ -58,75 +58,126 @@ def cost_table(results: Results) -> Table | None:
     """Tables 2 and 3: error rates, seconds per epoch, time to convergence, memory, forward pass."""
     if not results.trainings:
         return None
-    clock = results.clock
-    wanted = [(split, metric) for split in results.splits() for metric in _shown_metrics(results, split)]
-    rates = {
-        (candidate.label, split, metric): results.error_rate(candidate.label, split, metric)
-        for candidate in results.candidates
-        for split, metric in wanted
-    }
-    rows = []
-    for candidate in results.candidates:
-        cells = [model_cell(candidate)]
-        for split, metric in wanted:
-            estimate = rates[candidate.label, split, metric]
-            column = [rate.mean for (_, s, m), rate in rates.items() if rate and (s, m) == (split, metric)]
-            if estimate is None:
-                reason = _failure(results, candidate.label)
-                cells.append(Cell(DASH, note=reason, detail=reason))
-            else:
-                cells.append(rate_cell(estimate, tone(estimate.mean, column)))
-        cells += _cost_cells(results, candidate.label, clock)
-        rows.append(cells)
+    clock, splits = results.clock, results.splits()
+    labels = [candidate.label for candidate in results.candidates]
+    columns = [Column("model", number=False)]
+    cells = [[model_cell(candidate)] for candidate in results.candidates]
+
+    def add(column: Column, found: list[Cell]) -> None:
+        columns.append(column)
+        for row, cell in zip(cells, found, strict=True):
+            row.append(cell)
+
+    for split in splits:
+        metrics = results.metrics(split)
+        for metric in metrics:
+            if metric == "cer" and "wer" in metrics and metric != metrics[0]:
+                continue  # adds nothing to the word error rate
+            rates = {label: results.error_rate(label, split, metric) for label in labels}
+            known = [rate.value for rate in rates.values() if rate]
+            add(
+                Column(f"{metric_words(metric)} %, {split}"),
+                [
+                    rate_cell(rate, tone(rate.value, known)) if rate else _gap_cell(results, label)
+                    for label, rate in rates.items()
+                ],
+            )
+    trainings = {label: results.trainings_of(label) for label in labels}
+    add(
+        Column("seeds", "finished trainings"),
+        [
+            Cell(str(len(found)), sort=len(found), note=f"of {len(results.candidate(label).seeds)}")
+            for label, found in trainings.items()
+        ],
+    )
     what = "CPU" if clock == "cpu" else "wall-clock"
-    columns = [
-        Column("model", number=False),
-        *(Column(f"{metric_words(metric)} %, {split}") for split, metric in wanted),
-        Column("seeds", "trainings that finished"),
-        Column("s / epoch", f"{what} seconds of training for one pass over the data"),
-        Column("to convergence", f"{what} training time until the best dev error rate"),
+    epoch = {label: spread([x.epoch_s(clock) for x in found], "seeds") for label, found in trainings.items()}
+    best = {label: spread([x.best_s(clock) for x in found], "seeds") for label, found in trainings.items()}
+    add(Column("s / epoch", f"{what} time of training per pass over the data"), time_cells(epoch))
+    add(Column("to convergence", f"{what} training time to the best dev error rate"), time_cells(best))
+    epochs = [spread([x.epochs for x in found], "seeds") for found in trainings.values()]
+    add(
         Column("epochs", "passes over the training data"),
-        *(Column(f"forward, {split}", f"{what} time of encoder and CTC head") for split in results.splits()),
-        Column("peak memory", "of the training process"),
-        Column("peak GPU memory", "of PyTorch's allocator"),
-        Column("parameters"),
-        Column("backend", "native: compiled kernels; reference: PyTorch operations", number=False),
+        [Cell(f"{x.value:.1f}", sort=x.value) if x else Cell(DASH) for x in epochs],
+    )
+    for split in splits:
+        times = {label: results.forward_time(label, split) for label in labels}
+        audio = {
+            label: next((x.audio_s for x in results.evaluations_of(label, split)), 0) for label in labels
+        }
+        add(
+            Column(f"forward, {split}", f"{what} time of encoder and CTC head"),
+            [
+                replace(cell, detail=f"{cell.detail}, {seconds / time.value:.0f} × real time".strip(", "))
+                if time and seconds
+                else cell
+                for cell, time, seconds in zip(time_cells(times), times.values(), audio.values(), strict=True)
+            ],
+        )
+    for column, name, form in (
+        (Column("peak memory", "training process"), "peak_memory_mib", mebibytes),
+        (Column("peak GPU memory", "PyTorch's allocator"), "peak_gpu_memory_mib", mebibytes),
+        (Column("parameters"), "parameters", count),
+    ):
+        sizes = [spread([getattr(x, name) for x in found], "seeds") for found in trainings.values()]
+        add(column, [Cell(form(x.value), sort=x.value) if x else Cell(DASH) for x in sizes])
+    backends = [
+        ", ".join(dict.fromkeys(x.backend for x in found if x.backend)) for found in trainings.values()
     ]
-    table = Table(
+    add(
+        Column("backend", "native: compiled kernels; reference: PyTorch operations", number=False),
+        [Cell(x or DASH, sort=x or None) for x in backends],
+    )
+    filled = [
+        i for i in range(len(columns)) if i == 0 or any(x[i].text != DASH or x[i].detail for x in cells)
+    ]
+    return Table(
         key="table-2",
         label="Tables 2 and 3",
         title="What each model reaches and what it costs",
         caption=(
-            f"Error rates with 95 % intervals: of the mean over seeds, or, with one seed, over utterances. "
-            f"Costs are {what} times and means over seeds, of the forward pass the median of its repeats."
+            "Error rates with 95 % intervals: over seeds, or over utterances for a single seed. "
+            f"Times are {what} times: the median with the range below, over repeats for the forward pass and "
+            "over seeds for training. Level: the range overlaps with that of the lowest median, so there is "
+            "no winner."
         ),
-        columns=columns,
-        rows=rows,
+        columns=[columns[i] for i in filled],
+        rows=[[row[i] for i in filled] for row in cells],
     )
-    return _without_empty_columns(table)
 
 
-def _shown_metrics(results: Results, split: str) -> list[str]:
-    """Return the error rates of a split that say something of their own: characters follow from words."""
-    metrics = results.metrics(split)
-    return [name for name in metrics if name != "cer" or "wer" not in metrics or name == metrics[0]]
+def time_cells(times: dict[str, Estimate | None]) -> list[Cell]:
+    """Return a column of times with their ranges; mark the fastest, or all that are level with it.
+
+    Without a spread for each time, none is marked.
+    """
+    known = {label: time for label, time in times.items() if time}
+    leaders = fastest(known) if known and all(time.count > 1 for time in known.values()) else []
+    mark = "level" if len(leaders) > 1 else "fastest" if len(known) > 1 else ""
+    cells = []
+    for label, time in times.items():
+        if time is None:
+            cells.append(Cell(DASH))
+            continue
+        parts = [duration_range(time), mark if label in leaders else ""]
+        cells.append(Cell(duration(time.value), sort=time.value, detail=", ".join(filter(None, parts))))
+    return cells
 
 
 def search_table(results: Results) -> Table | None:
-    """What tuning found for every model and mechanism; None where all were searched with the same weights."""
+    """Tuned search weights of every model and mechanism; None without tuning."""
     tuned = [x for x in results.evaluations if x.status == "done" and x.beam]
     if not results.protocol.get("tune") or not tuned:
         return None
     rows = []
     for evaluation in tuned:
         candidate, beam = results.candidate(evaluation.candidate), evaluation.beam or {}
+        attention = evaluation.attention
         weights = [beam["lm_weight"]] if beam.get("lm") else []
         rows.append(
             [
                 model_cell(candidate),
-                Cell(
-                    evaluation.attention, sort=evaluation.attention, family=theme.family(evaluation.attention)
-                ),
+                Cell(attention, sort=attention, family=theme.family(attention)),
                 Cell(str(evaluation.seed), sort=evaluation.seed),
                 Cell(evaluation.split, sort=evaluation.split),
                 *(Cell(f"{x:g}", sort=x) for x in (*weights, beam["word_score"], beam["size"])),
@@ -137,7 +188,7 @@ def search_table(results: Results) -> Table | None:
         key="table-search",
         label="Search",
         title=f"Weights of the {results.protocol['decoder']} search, tuned on {results.protocol['tune']}",
-        caption="Found for every model and mechanism by its word error rate; all else is the same.",
+        caption="Tuned for the lowest word error rate, separately for every model and mechanism.",
         columns=[
             Column("model", number=False),
             Column("run with", number=False),
@@ -145,14 +196,14 @@ def search_table(results: Results) -> Table | None:
             Column("split", number=False),
             *lm,
             Column("word score"),
-            Column("hypotheses kept"),
+            Column("beam size"),
         ],
         rows=rows,
     )
 
 
-def tone(rate: float, rates: list[float]) -> float:
-    """Return how strongly a rate is coloured: 1 for the lowest of all, 0 from twice the lowest on."""
+def tone(rate: float, rates: Sequence[float]) -> float:
+    """Return the strength of a rate's background: 1 for the lowest, falling to 0 at twice the lowest."""
     lowest = min(rates)
     if lowest <= 0:
         return 1.0 if rate <= 0 else 0.0
@@ -173,60 +224,9 @@ def rate_cell(estimate: Estimate, strength: float, own: bool = False) -> Cell:
     shown, _, interval = percent(estimate).partition(" ")
     seeds = f"{estimate.count} seeds" if estimate.count > 1 else "one seed"
     note = f"95 % interval over {estimate.over}, {seeds}" if interval else seeds
-    return Cell(shown, sort=estimate.mean, tone=strength, note=note, own=own, detail=interval.strip("()"))
+    return Cell(shown, sort=estimate.value, tone=strength, note=note, own=own, detail=interval.strip("()"))
 
 
-def _cost_cells(results: Results, label: str, clock: str) -> list[Cell]:
-    trainings = results.trainings_of(label)
-
-    def mean(given: Sequence[float | None]) -> Estimate | None:
-        values = [value for value in given if value is not None]
-        return over_seeds(values) if values else None
-
-    def timed(estimate: Estimate | None) -> Cell:
-        value = estimate.mean if estimate else None
-        return Cell(seconds(value), sort=value)
-
-    epochs, memory = mean([x.epochs for x in trainings]), mean([x.peak_memory_mib for x in trainings])
-    gpu = mean([x.peak_gpu_memory_mib for x in trainings])
-    parameters = mean([x.parameters for x in trainings])
-    forward = [_forward_cell(results, label, split) for split in results.splits()]
-    backends = ", ".join(dict.fromkeys(x.backend for x in trainings if x.backend))
-    return [
-        Cell(str(len(trainings)), sort=len(trainings), note=f"of {len(results.candidate(label).seeds)}"),
-        timed(mean([x.epoch_s(clock) for x in trainings])),
-        timed(mean([x.best_s(clock) for x in trainings])),
-        Cell(f"{epochs.mean:.1f}" if epochs else DASH, sort=epochs.mean if epochs else None),
-        *forward,
-        Cell(mebibytes(memory.mean if memory else None), sort=memory.mean if memory else None),
-        Cell(mebibytes(gpu.mean if gpu else None), sort=gpu.mean if gpu else None),
-        Cell(count(parameters.mean if parameters else None), sort=parameters.mean if parameters else None),
-        Cell(backends or DASH, sort=backends or None),
-    ]
-
-
-def _forward_cell(results: Results, label: str, split: str) -> Cell:
-    value = results.forward_s(label, split)
-    audio_s = next((x.audio_s for x in results.evaluations_of(label, split) if x.audio_s), None)
-    speed = f"{audio_s / value:.0f} × real time" if value and audio_s else ""
-    return Cell(seconds(value), sort=value, detail=speed)
-
-
-def _failure(results: Results, label: str) -> str:
-    return "failed" if any(failure.candidate == label for failure in results.failures) else "not finished"
-
-
-def _without_empty_columns(table: Table) -> Table:
-    kept = [
-        i
-        for i in range(len(table.columns))
-        if i == 0 or any(row[i].text != DASH or row[i].detail for row in table.rows)
-    ]
-    return Table(
-        table.key,
-        table.label,
-        table.title,
-        table.caption,
-        [table.columns[i] for i in kept],
-        [[row[i] for i in kept] for row in table.rows],
-    )
+def _gap_cell(results: Results, label: str) -> Cell:
+    failed = any(failure.candidate == label for failure in results.failures)
+    return Cell(DASH, note=(reason := "failed" if failed else "not finished"), detail=reason)

@@ -1,20 +1,20 @@
-"""Colours and shapes of mechanisms, the same in every figure and table, for light and for dark paper."""
+"""Colours and shapes of mechanisms for all figures and tables, in a light and a dark theme."""
 
 from dataclasses import dataclass
 from typing import Any
 
-VEGA_LITE = "6.4"  # what altair writes and vl-convert draws
+VEGA_LITE = "6.4"  # version that altair writes and vl-convert renders
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', 'Helvetica Neue', Arial, sans-serif"
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a family of mechanisms is drawn.
+    """Appearance of a family of mechanisms.
 
     Attributes:
-        light: colour on white paper, contrast at least 3 : 1.
-        dark: colour on dark paper, the same.
-        shape: name of a Vega symbol, so that nothing hangs on colour alone.
+        light: colour on a light background, contrast at least 3 : 1.
+        dark: colour on a dark background, contrast at least 3 : 1.
+        shape: name of a Vega symbol, so that colour is not the only distinction.
     """
 
     light: str
@@ -22,7 +22,7 @@ class Look:
     shape: str
 
 
-# After Okabe and Ito's palette for colour-blind readers, darkened for white paper and lightened for dark.
+# Based on Okabe and Ito's palette for colour-blind readers; darker on light, lighter on dark backgrounds.
 FAMILIES: dict[str, Look] = {
     "full": Look("#4d4d4d", "#c8ccd2", "circle"),
     "i-clustered": Look("#0068a8", "#5db2f0", "diamond"),
@@ -35,7 +35,7 @@ FAMILIES: dict[str, Look] = {
 }
 OTHER = Look("#6b7280", "#9aa4b2", "circle")
 
-SHAPE_PATHS = {  # in a box of −1 … 1, for legends in HTML
+SHAPE_PATHS = {  # within [−1, 1] × [−1, 1], for legends in HTML
     "circle": "M.85,0A.85,.85,0,1,1,-.85,0A.85,.85,0,1,1,.85,0Z",
     "diamond": "M0,-1L1,0L0,1L-1,0Z",
     "square": "M-.8,-.8H.8V.8H-.8Z",
@@ -47,7 +47,7 @@ SHAPE_PATHS = {  # in a box of −1 … 1, for legends in HTML
 }
 DASHES: tuple[list[int], ...] = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2])
 
-# A chart names colours by these tokens; page and export put in those of the paper they draw on.
+# Charts refer to colours by these tokens; page and export substitute those of their theme.
 INK = {  # light, dark
     "~ink": ("#1c2128", "#e6e9ee"),
     "~muted": ("#59626e", "#9aa4b2"),
@@ -67,7 +67,7 @@ SEQUENCE = ["#00204d", "#31446b", "#666970", "#958f78", "#cab969", "#ffea46"]  #
 
 
 def family(attention: str) -> str:
-    """Return the family of a mechanism's name.
+    """Return the family of a mechanism.
 
     Example:
         >>> family("i-clustered-100:topk=16"), family("full@reference"), family("peer:clustered-25")
@@ -84,12 +84,12 @@ def look(name: str) -> Look:
 
 
 def token(name: str) -> str:
-    """Return what stands for a family's colour in a chart."""
+    """Return the token for a family's colour."""
     return f"~{name}" if name in FAMILIES else "~other"
 
 
 def in_family_order(attentions: list[str]) -> list[str]:
-    """Sort mechanisms by family, then by the number in their names."""
+    """Return mechanisms sorted by family, then by the number in the name."""
 
     def rank(attention: str) -> tuple[int, int, str]:
         name = family(attention)
@@ -108,10 +108,10 @@ def colours(dark: bool) -> dict[str, str]:
 
 
 def coloured(spec: Any, table: dict[str, str]) -> Any:
-    """Return a chart's specification with what `table` gives for a colour's token in its place."""
+    """Return a chart specification with all colour tokens replaced according to `table`."""
     match spec:
         case dict():
-            # Data are the user's: a transcript may well begin with a tilde.
+            # Not in the data: a transcript may begin with a tilde.
             return {key: item if key == "values" else coloured(item, table) for key, item in spec.items()}
         case list():
             return [coloured(item, table) for item in spec]
@@ -121,7 +121,7 @@ def coloured(spec: Any, table: dict[str, str]) -> Any:
 
 
 def css_references() -> dict[str, str]:
-    """Return the CSS variable of every token: a chart in the page follows its theme, also in print."""
+    """Return the CSS variable of every token, so that charts follow the page's theme, even in print."""
     return {name: f"var(--{name[1:]})" for name in colours(dark=False)}
 
 
@@ -131,7 +131,7 @@ def css_variables(dark: bool) -> str:
 
 
 def vega_config() -> dict[str, Any]:
-    """Return Vega-Lite's `config` with colour tokens: quiet axes, one typeface, no background."""
+    """Return Vega-Lite's `config` with colour tokens: muted axes, one typeface, no background."""
     return {
         "background": None,
         "font": FONT,

@@ -1,4 +1,4 @@
-"""`asr advise`: costs by length, the choice among them, and the reason in words."""
+"""`asr advise`: costs by length, the recommendation and its reason."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,9 @@ def expected(name: str, epoch_s: float) -> Expected:
         ({"clustered-25": 5.0, "lsh-1": 9.0, "full": 10.0}, "clustered-25"),
     ],
 )
-def test_what_is_nearer_to_full_is_kept_unless_a_tenth_is_saved(costs: dict[str, float], taken: str) -> None:
+def test_a_closer_mechanism_wins_unless_a_coarser_one_saves_a_tenth(
+    costs: dict[str, float], taken: str
+) -> None:
     assert recommend([expected(name, cost) for name, cost in costs.items()]).name == taken
 
 
@@ -34,14 +36,21 @@ def test_the_reason_names_length_and_saving() -> None:
     both = [expected("full", 10.0), expected("i-clustered-25", 8.0)]
     text = reason(both, recommend(both), 1900, 475, "cpu")
     assert "95th percentile is 1,900 frames (475 positions)" in text
-    assert "i-clustered-25 is the fastest on this machine's CPU, by 20 % of an epoch before full" in text
+    assert "i-clustered-25 is the fastest on this machine's CPU: 20 % less time per epoch than full" in text
     three = [*both, expected("clustered-25", 7.9)]
     assert "full takes 1.2 times as long" in reason(three, recommend(three), 1900, 475, "cpu")
     near = [expected("full", 10.0), expected("i-clustered-25", 9.5)]
     text = reason(near, recommend(near), 1900, 475, "cuda")
     assert (
-        "i-clustered-25 is the fastest on this GPU, yet full, which is exact, takes only 5 % longer" in text
+        "i-clustered-25 is the fastest on this GPU, but full, which is exact, takes only 5 % longer" in text
     )
+
+
+def test_a_difference_below_one_percent_is_level() -> None:
+    both = [expected("full", 10.0), expected("clustered-25", 10.02)]
+    text = reason(both, recommend(both), 1900, 475, "cpu")
+    assert "full is level with clustered-25 on this machine's CPU" in text
+    assert "fastest" not in text
 
 
 def test_positions_round_up() -> None:
@@ -49,7 +58,7 @@ def test_positions_round_up() -> None:
 
 
 def timings(names: list[str], problem: Problem, seconds: float) -> list[Timing]:
-    """What `measure` would return of mechanisms that all take so long, forward and backward."""
+    """Return what `measure` returns if all mechanisms take this long, forward and backward."""
     return [
         Timing(name, problem.length, "forward+backward", "cpu", seconds, (seconds, seconds), 0.0, None)
         for name in names
@@ -57,7 +66,7 @@ def timings(names: list[str], problem: Problem, seconds: float) -> list[Timing]:
 
 
 def small_training(monkeypatch: pytest.MonkeyPatch, measure: Callable[..., list[Timing]]) -> TrainConfig:
-    """Two layers, 400 frames a batch; attention as `measure` says, the rest half a second a position."""
+    """Two layers, 400 frames per batch; attention as in `measure`, the rest half a second per position."""
     monkeypatch.setattr(advice, "measure", measure)
     monkeypatch.setattr(advice, "rest_of_step_s", lambda problem, *_: 0.5 * problem.batch * problem.length)
     training = TrainConfig()
@@ -66,7 +75,7 @@ def small_training(monkeypatch: pytest.MonkeyPatch, measure: Callable[..., list[
 
 
 def test_an_epoch_is_the_sum_over_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention of N² / 1000 s a position-batch and a rest of 1 s: interpolated, times each length."""
+    """Attention takes N² / 1000 s per layer and sequence, the rest 0.5 s per position."""
 
     def measure(names: list[str], problem: Problem, *given: object) -> list[Timing]:
         assert given[-1] == ("forward+backward",)
@@ -94,8 +103,10 @@ def test_an_epoch_is_the_sum_over_utterances(monkeypatch: pytest.MonkeyPatch) ->
     assert found.attention_share == pytest.approx(160 / 360)
 
 
-def test_beyond_what_is_measured_only_what_is_quadratic_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An hour in one utterance: full attention alone would have been measured for hours."""
+def test_extrapolated_costs_grow_for_quadratic_mechanisms_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Measuring full attention at the length of an utterance of one hour would take hours."""
     asked = []
 
     def measure(names: list[str], problem: Problem, *_: object) -> list[Timing]:
@@ -123,7 +134,7 @@ def test_beyond_what_is_measured_only_what_is_quadratic_grows(monkeypatch: pytes
     assert full.attention_share == pytest.approx(180 / 180.5)
 
 
-def test_what_is_measured_by_itself_goes_with_the_lengths() -> None:
+def test_default_mechanisms_depend_on_the_lengths() -> None:
     assert usual_mechanisms(90)[-1] == "i-clustered-25"
     assert usual_mechanisms(800)[-1] == "i-clustered-100"
 
@@ -141,18 +152,18 @@ def test_advice_on_a_manifest(
     assert "attention=" in shown
 
 
-def test_joined_and_overlong_utterances_are_told(
+def test_concatenated_and_overlong_utterances_are_reported(
     tone_corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["attentions=[clustered-4:bits=31,iterations=2]", "rounds=1", "seconds=0", "memory=false"]
     words += ["model.layers=1", "model.heads=1", "model.head_dim=8", "data.frames_per_batch=200"]
     assert main(["advise", str(tone_corpus), *words, "data.concatenate_s=8", "longest=20"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "60 utterances, joined to " in shown
+    assert "60 utterances, concatenated to " in shown
     assert "longer than a batch" in shown
     assert "≈ extrapolated from 20 positions" in shown
     assert main(["advise", str(tone_corpus), *words, "data.max_duration_s=0.5"]) == 0
-    assert "longer than data.max_duration_s=0.5" in " ".join(capsys.readouterr().out.split())
+    assert "utterances are longer than data.max_duration_s=0.5" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

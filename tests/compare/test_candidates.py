@@ -1,11 +1,11 @@
-"""Candidates: how they are written, what they are called, what they may be evaluated with."""
+"""Candidates: syntax, labels, and mechanisms of evaluation."""
 
 from dataclasses import replace
 
 import pytest
 
-from asr.compare.candidates import evaluated_with, flat, nested, plan_candidates
-from asr.compare.options import joined, parse
+from asr.compare.candidates import evaluated_with, plan_candidates
+from asr.compare.options import flat, joined, nested, parse
 from asr.compare.records import Candidate
 
 SHARED = ["recipe=demo", "model.layers=4"]
@@ -16,7 +16,7 @@ def candidates(*words: str) -> list[Candidate]:
     return [planned.candidate for planned in plan_candidates(parse([*SHARED, *words]))]
 
 
-def test_labels_say_what_differs_from_the_protocol() -> None:
+def test_labels_name_the_differences_from_the_protocol() -> None:
     asked = [
         "{attention: i-clustered-200, model.layers: 6}",
         "{attention: full, model.layers: 4}",
@@ -34,26 +34,26 @@ def test_labels_say_what_differs_from_the_protocol() -> None:
     assert [x.finetuned_from for x in found] == [None, None, "full", "full"]
 
 
-def test_the_short_form_is_the_long_one() -> None:
+def test_short_and_long_form_are_equivalent() -> None:
     long = "candidates=[{attention: 'lsh-4:chunk=16,buckets=8', model.layers: 6, seeds: [1, 2]}]"
     short = "candidates=['lsh-4:chunk=16,buckets=8 model.layers=6 seeds=[1,2]']"
     assert candidates(long) == candidates(short)
     assert candidates(short)[0].seeds == [1, 2]
 
 
-def test_seeds_of_all_are_those_of_a_candidate_that_names_none() -> None:
+def test_a_candidate_without_seeds_takes_the_common_ones() -> None:
     found = candidates("attentions=[full]", "candidates=[{attention: lsh-1, seeds: 7}]", "seeds=[0,1]")
     assert [x.seeds for x in found] == [[0, 1], [7]]
 
 
-def test_those_to_be_finetuned_come_after_what_they_start_from() -> None:
+def test_finetuned_candidates_follow_their_parents() -> None:
     last = "{attention: i-clustered-25, init_from: b, label: c}"
     first = "{attention: full, label: a}"
     middle = "{attention: clustered-25, init_from: a, label: b}"
     assert [x.label for x in candidates(f"candidates=[{last},{middle},{first}]")] == ["a", "b", "c"]
 
 
-def test_lists_may_hold_names_with_commas() -> None:
+def test_names_with_commas_are_rejoined() -> None:
     assert joined(["full", "lsh-4:chunk=16", "buckets=8", "cast-8"]) == [
         "full",
         "lsh-4:chunk=16,buckets=8",
@@ -72,7 +72,7 @@ def test_lists_may_hold_names_with_commas() -> None:
         ("agglomerative-8", ["agglomerative-8"]),
     ],
 )
-def test_models_are_run_with_what_they_can_be(trained: str, evaluated: list[str]) -> None:
+def test_models_run_with_compatible_mechanisms_only(trained: str, evaluated: list[str]) -> None:
     (candidate,) = candidates(f"attentions=[{trained}]")
     assert evaluated_with(candidate, ALL) == evaluated
     assert evaluated_with(replace(candidate), [trained]) == [trained]

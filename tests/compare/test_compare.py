@@ -1,8 +1,9 @@
-"""`asr compare` on the corpus of tones: what it trains, evaluates, times, refuses and survives."""
+"""`asr compare` on the tone corpus: training, evaluation, timing, refusals and recovery."""
 
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +16,10 @@ import pytest
 from tone_corpora import TINY
 
 from asr.cli import main
-from asr.compare import processes, run, worker
-from asr.compare.cells import Cell, read_state, write_cell
+from asr.compare import run, worker
+from asr.compare.cell import Cell, read_state, write_cell
 from asr.compare.options import CompareConfig
-from asr.compare.results_file import read_results, without_times
+from asr.compare.results import read_results, without_times
 from asr.environment import file_digest
 from asr.errors import UserError
 
@@ -35,24 +36,24 @@ def words(corpus: Path, folder: Path, *more: str) -> list[str]:
     return ["compare", *TINY, f"data.train=[{corpus}]", *SHORT, f"folder={folder}", *more]
 
 
-def in_process(folder: Path, cells: list[Cell], watch: Callable[[Cell, float], None]) -> None:
-    """Stands for `run_job`: loading the libraries anew for every model would take most of a test's time."""
+def in_process(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> None:
+    """Replaces `run_job`, because importing the libraries for every model would dominate the test's time."""
     for cell in cells:
         worker.work(folder, cell)
-        watch(cell, 1.0)
+        advance(cell, 1.0)
 
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "run_job", in_process)
-    # The page has tests of its own.
+    # The report has its own tests.
     monkeypatch.setattr("asr.report.page.write_report", lambda results, folder: folder / "report.html")
 
 
 def untimed(folder: Path) -> Any:
-    """Return the results without times, command and the folder's own name."""
+    """Return the results without times, command and folder name."""
     text = (folder / "results.json").read_text()
-    for name in (str(folder), os.path.relpath(folder)):  # commands name the shorter
+    for name in (str(folder), os.path.relpath(folder)):  # commands contain the relative one
         text = text.replace(name, "FOLDER")
     return {key: x for key, x in without_times(json.loads(text)).items() if key != "command"}
 
@@ -83,6 +84,7 @@ def test_models_are_trained_evaluated_and_timed(
         assert (tmp_path / evaluation.folder / "hyp.jsonl").exists()
         assert evaluation.forward_s is not None
         assert evaluation.forward_s > 0
+        assert len(evaluation.forward_repeats_s) == len(evaluation.forward_cpu_repeats_s) == 1
         assert evaluation.utterances == 8
     for training in results.trainings:
         assert (training.status, training.steps, len(training.curve)) == ("done", 4, 2)
@@ -91,24 +93,26 @@ def test_models_are_trained_evaluated_and_timed(
         assert training.dev_error == min(point.dev_error for point in training.curve)
         assert (tmp_path / training.run / "config.yaml").exists()
     assert results.data["test"].utterances == 8
+    assert (results.conditions["test"].device, results.conditions["test"].threads) == ("cpu", 1)
+    assert results.conditions["test"].wall_s > 0
     shown = capsys.readouterr().out
     assert "trained with (rows)" in shown
 
     def work(*_: Any) -> None:
-        pytest.fail("a finished cell was worked on again")
+        pytest.fail("a finished cell ran again")
 
     before = untimed(tmp_path)
     monkeypatch.setattr(worker, "work", work)
     assert main(asked) == 0
     assert untimed(tmp_path) == before
-    # A further candidate adds cells and changes none; all are timed together again.
+    # Another candidate adds cells and changes none; all are timed again together.
     monkeypatch.undo()
     monkeypatch.setattr(run, "run_job", in_process)
     assert main([*asked[:-2], "attentions=[full,lsh-1]", "evaluate=[full]", "dry_run=true"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "timed steps" in shown
     assert "done" in shown
-    # Nothing named: each with all that fit, and with the oracle of table 1.
+    # By default, each model runs with all compatible mechanisms and the oracle of table 1.
     assert main([*asked[:-1], "dry_run=true"]) == 0
     assert "6 evaluations, 3 of them to do" in " ".join(capsys.readouterr().out.split())
 
@@ -120,13 +124,13 @@ def bigram(tone_corpus: Path, tmp_path: Path) -> Path:
     return path
 
 
-def train_nothing(folder: Path, cells: list[Cell], watch: Callable[[Cell, float], None]) -> None:
+def train_nothing(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> None:
     assert all(cell.kind != "training" for cell in cells), "a finished model was trained again"
-    in_process(folder, cells, watch)
+    in_process(folder, cells, advance)
 
 
 @pytest.mark.usefixtures("fast")
-def test_words_are_searched_for_and_another_language_model_repeats_the_search_alone(
+def test_a_changed_language_model_repeats_only_the_evaluations(
     trained: Path,
     tone_corpus: Path,
     bigram: Path,
@@ -134,7 +138,7 @@ def test_words_are_searched_for_and_another_language_model_repeats_the_search_al
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What lies in a run folder has no say: all models are searched with the same weights."""
+    """All models are decoded with the same search weights, whatever their run folders contain."""
     folder = tmp_path / "compare"
     asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={folder}", f"reuse={trained.parent}"]
     asked += ["attentions=[full]", "evaluate=[clustered-3]", "trainer.validate_every=40", "timing_repeats=1"]
@@ -160,7 +164,7 @@ def test_words_are_searched_for_and_another_language_model_repeats_the_search_al
         return {str(x): x.stat().st_mtime_ns for x in folder.rglob("state.json")}
 
     before = states()
-    assert main([*asked, "jobs=2"]) == 0  # how many processes search is no matter
+    assert main([*asked, "jobs=2"]) == 0  # the number of search processes is immaterial
     assert states() == before
     bigram.write_text(bigram.read_text() + "\n")
     assert main(asked) == 1
@@ -173,7 +177,7 @@ def test_words_are_searched_for_and_another_language_model_repeats_the_search_al
 
 
 @pytest.mark.usefixtures("fast")
-def test_weights_are_tuned_for_each_mechanism_and_kept_out_of_the_run(
+def test_weights_are_tuned_per_mechanism_outside_the_run_folder(
     trained: Path, tone_corpus: Path, tmp_path: Path
 ) -> None:
     asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={tmp_path}", f"reuse={trained.parent}"]
@@ -191,7 +195,7 @@ def test_weights_are_tuned_for_each_mechanism_and_kept_out_of_the_run(
 
 
 @pytest.mark.usefixtures("fast")
-def test_other_settings_are_refused_or_made_again(
+def test_cells_with_other_settings_are_refused_or_run_again(
     tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words(tone_corpus, tmp_path, "attentions=[full]")) == 0
@@ -200,16 +204,16 @@ def test_other_settings_are_refused_or_made_again(
     assert "optimizer.learning_rate: 0.005 → 0.001" in capsys.readouterr().err
     assert main([*other, "changed=rerun"]) == 0
     assert read_results(tmp_path).protocol["training"]["optimizer.learning_rate"] == 0.001
-    assert "made again" in capsys.readouterr().out
+    assert "running again" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("fast")
-def test_a_failed_candidate_is_reported_and_the_others_go_on(
+def test_a_failed_candidate_is_reported_and_the_others_run(
     tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = "{attention: full, label: bad, model.subsampling: 3}, {attention: clustered-2, init_from: bad}"
     assert main(words(tone_corpus, tmp_path, "attentions=[full]", f"candidates=[{bad}]")) == 1
-    assert "1 cells failed (trainings/bad/seed0)" in capsys.readouterr().err
+    assert "1 cell failed (trainings/bad/seed0)" in capsys.readouterr().err
     results = read_results(tmp_path)
     assert [x.status for x in results.trainings] == ["done", "failed", "missing"]
     assert results.trainings[2].error == "trainings/bad/seed0 failed"
@@ -245,7 +249,7 @@ def test_depths_seeds_and_finetuning(tone_corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("fast")
-def test_a_run_that_was_there_is_taken(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
+def test_a_run_with_the_same_settings_is_reused(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
     asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={tmp_path}", f"reuse={trained.parent}"]
     asked += ["attentions=[full]", "evaluate=[clustered-3]", "trainer.validate_every=40", "timing_repeats=1"]
     assert main([*asked, "steps=80"]) == 0
@@ -255,7 +259,7 @@ def test_a_run_that_was_there_is_taken(trained: Path, tone_corpus: Path, tmp_pat
     # Evaluating on the dev split as well adds cells.
     assert main([*asked, "steps=80", "splits=[dev,test]"]) == 0
     assert read_results(tmp_path).splits() == ["dev", "test"]
-    # Another length of training isn't that run's.
+    # The run had another number of steps.
     assert main([*asked, "steps=2", f"folder={tmp_path / 'other'}"]) == 0
     assert not read_results(tmp_path / "other").trainings[0].reused
 
@@ -271,7 +275,7 @@ def test_equal_time_for_all(tone_corpus: Path, tmp_path: Path) -> None:
         spent = [point.train_cpu_s or 0 for point in training.curve]
         assert all(0 < seconds < 0.2 for seconds in spent[:-1])
         assert spent[-1] == pytest.approx(training.train_cpu_s)
-    assert results.protocol["budget"] == "0.2s of training, CPU time"
+    assert results.protocol["budget"] == "0.2s of training (CPU time)"
 
 
 @pytest.mark.usefixtures("fast")
@@ -295,31 +299,29 @@ CIRCLE = ("attention: full, label: a, init_from: b", "attention: full, label: b,
         (["attentions=[nonsense-3]"], "unknown attention"),
         (["attentions=[full]", "attention=full"], "attentions="),
         (["attentions=[full]", "trainer.max_steps=5"], "steps="),
-        (["attentions=[full]", "epochs=2"], "give one"),
-        (["attentions=[full,full]"], "there twice"),
+        (["attentions=[full]", "epochs=2"], "only one of them"),
+        (["attentions=[full,full]"], "appears twice"),
         (["attentions=[full]", "splits=[nowhere]"], r"nowhere\.cuts"),
         (["attentions=[full]", "model.layesr=3"], "did you mean 'model.layers'"),
         (["candidates=[{model.layers: 3}]"], "expected an attention"),
         (["attentions=[full]", "decoder=bean"], "did you mean 'beam'"),
-        (["attentions=[full]", "beam.size=20"], r"decoder=greedy takes none of the options beam\.\*"),
+        (["attentions=[full]", "beam.size=20"], r"decoder=greedy takes no beam\.\* options"),
         (["attentions=[full]", "decoder=beam", "beam.lm=no.arpa"], r"beam\.lm=no\.arpa: expected a file"),
-        (["attentions=[full]", "tune=dev"], "tune=dev: decoder=greedy takes none"),
-        (["attentions=[full]", "decode=[beam.size=20]"], r"by itself: beam\.size=20"),
+        (["attentions=[full]", "tune=dev"], "tune=dev: decoder=greedy has no search weights"),
+        (["attentions=[full]", "decode=[beam.size=20]"], r"itself; use beam\.size=20"),
         (["attentions=[full]", "decode=[split=dev]"], "use splits="),
         (["attentions=[full]", "metric=ter"], "metric=ter"),
         (["attentions=[full]", "beam.sise=20", "decoder=beam"], "did you mean 'beam.size'"),
-        (["candidates=[{attention: full, seeds: many}]"], "expected a list of numbers"),
+        (["candidates=[{attention: full, seeds: many}]"], "expected a list of integers"),
         (
             [f"candidates=[{{{CIRCLE[0]}}}, {{{CIRCLE[1]}}}]"],
-            "each",
+            "init_from is circular",
         ),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_requests_are_refused_in_one_line(
     given: list[str], message: str, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import re
-
     assert main(words(tone_corpus, tmp_path / "none", *given)) == 1
     error = capsys.readouterr().err
     assert re.search(message, error), error
@@ -330,10 +332,10 @@ def test_what_cannot_be_is_refused(
 def test_killed_three_times_at_random_gives_the_same_results(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The killed processes are forks of this one, which spares them the libraries.
+    """The killed processes are forks of this one, which saves importing the libraries.
 
-    Each is ended after so much CPU time: by the clock on the wall, on a machine whose load changed, one was
-    done before it was to be killed.
+    Each is killed after some CPU time: by the wall clock, one once finished before it was killed, because the
+    load on the machine had changed.
     """
     monkeypatch.setattr(run, "run_job", in_process)
     monkeypatch.setattr("asr.report.page.write_report", lambda results, folder: folder / "report.html")
@@ -347,27 +349,27 @@ def test_killed_three_times_at_random_gives_the_same_results(
         cpu_s = draw.uniform(0.15, 0.45) * whole_s
         child = os.fork()
         if child == 0:
-            signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process wherever it is
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process at any point
             signal.setitimer(signal.ITIMER_PROF, cpu_s)
             os._exit(main(words(tone_corpus, tmp_path / "parts", *more)))
         _, status = os.waitpid(child, 0)
         killed += os.WIFSIGNALED(status)
         if not os.WIFSIGNALED(status):
-            break  # it was quicker than the first: nothing is left to be killed
+            break  # it was faster than the first: nothing is left to kill
     assert killed
     assert main(words(tone_corpus, tmp_path / "parts", *more)) == 0
     assert untimed(tmp_path / "parts") == untimed(tmp_path / "whole")
     errors = [x.dev_error for x in read_results(tmp_path / "whole").trainings]
-    assert len(set(errors)) > 1, "the seeds must differ, or equality says nothing"
+    assert len(set(errors)) > 1, "equal results prove nothing unless seeds differ"
 
 
-def test_a_worker_ends_with_the_process_that_started_it(
+def test_a_worker_ends_with_its_parent(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Left alone, it would go on beside the one of the next start, in the same folder.
+    """An orphaned worker would write to the same folder as the worker of the next start.
 
-    A process that loads data once hung at its start: the worker waited for its parent in a way that forks
-    couldn't bear.
+    A data loader once hung at its start, because the worker held the lock of its standard input while it
+    forked.
     """
     asked = words(tone_corpus, tmp_path, "attentions=[full]", "steps=100000", "data.workers=1")
     process = subprocess.Popen([sys.executable, "-m", "asr", *asked], stdout=subprocess.DEVNULL)
@@ -376,12 +378,12 @@ def test_a_worker_ends_with_the_process_that_started_it(
         time.sleep(0.05)
     process.kill()
     assert process.wait() == -signal.SIGKILL
-    # Whoever holds the lock file's comparison is gone; the worker's checkpoints stop.
+    # The parent is gone; the worker must stop writing checkpoints.
     deadline = time.monotonic() + 60
     before = -1
     while (now := (cell / "checkpoints" / "last.ckpt").stat().st_mtime_ns) != before:
         before = now
-        assert time.monotonic() < deadline, "the worker goes on"
+        assert time.monotonic() < deadline, "the worker is still running"
         time.sleep(1)
     assert read_state(tmp_path, "trainings/full/seed0").status == "running"
 
@@ -399,7 +401,7 @@ for name in names:
 """
 
 
-def test_a_crash_takes_one_cell_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_fails_one_cell_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = [Cell(f"evaluations/a/seed0/{name}", "evaluation", {"x": name}) for name in ("1", "crash", "2")]
     for cell in cells:
         write_cell(tmp_path, cell)
@@ -409,19 +411,19 @@ def test_a_crash_takes_one_cell_with_it(tmp_path: Path, monkeypatch: pytest.Monk
     def command(folder: Path, cells: list[Cell]) -> list[str]:
         return [sys.executable, "-S", "-c", WORKER, str(folder), *(cell.name for cell in cells)]
 
-    monkeypatch.setattr(processes, "worker_command", command)
-    told = []
-    processes.run_job(tmp_path, cells, lambda cell, share: told.append((cell.name, share)))
+    monkeypatch.setattr(run, "worker_command", command)
+    updates = []
+    run.run_job(tmp_path, cells, lambda cell, fraction: updates.append((cell.name, fraction)))
     states = [read_state(tmp_path, cell.name) for cell in cells]
     assert [state.status for state in states] == ["done", "failed", "done"]
-    assert states[1].error == "its process ended with signal 11; last line: the last words"
-    assert {name for name, share in told if share == 1.0} == {cell.name for cell in cells}
+    assert states[1].error == "worker killed by signal 11; last line of its log: the last words"
+    assert {name for name, fraction in updates if fraction == 1.0} == {cell.name for cell in cells}
 
 
-def test_jobs_go_through_a_hydra_launcher(tmp_path: Path) -> None:
-    """The launcher that comes with Hydra stands for those of SLURM and Ray, which are given the same jobs.
+def test_jobs_run_under_a_hydra_launcher(tmp_path: Path) -> None:
+    """Hydra's own launcher replaces those of SLURM and Ray, which receive the same jobs.
 
-    The cells' manifest isn't there, so that they end soon; their states say that they were worked on.
+    The cells name no models, so that they fail early; their states show that they ran.
     """
     settings = {"models": [], "manifest": "nowhere", "repeats": 1, "device": "cpu", "threads": 1}
     cells = [Cell(f"timings/{name}", "timing", settings | {"frames_per_batch": 1}) for name in ("a", "b c")]
@@ -432,5 +434,5 @@ def test_jobs_go_through_a_hydra_launcher(tmp_path: Path) -> None:
     states = [read_state(tmp_path, cell.name) for cell in cells]
     assert [(state.status, state.key) for state in states] == [("failed", cell.key) for cell in cells]
     assert all("IndexError" in (state.error or "") for state in states)
-    with pytest.raises(UserError, match="launcher=nonsense: ended with status 1, 2 cells were not worked on"):
+    with pytest.raises(UserError, match="launcher=nonsense: ended with status 1 before 2 cells had run"):
         run.launch(tmp_path, CompareConfig(launcher="nonsense"), [cells])

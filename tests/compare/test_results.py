@@ -1,20 +1,27 @@
-"""Results: to JSON and back, as CSV, means over seeds, the Pareto front."""
+"""Results: JSON and CSV, means over seeds, level times, the Pareto front, timing conditions."""
 
 import csv
+import io
 import json
-from dataclasses import asdict
+import os
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from asr.compare.collect import rates_of
-from asr.compare.estimates import over_seeds, pareto_front
-from asr.compare.records import Candidate, CurvePoint, Evaluation, Failure, Split, Training
-from asr.compare.results import Results
-from asr.compare.results_file import read_results, without_times, write_results
+from asr.compare.estimates import Estimate, fastest, over_seeds, pareto_front, spread
+from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Split, Training
+from asr.compare.results import Results, read_results, without_times, write_results
+from asr.compare.timing import OtherProcesses
+from asr.compare.words import candidate_table, conditions_words, duration_range, print_results
 from asr.errors import UserError
+
+QUIET = Conditions("cpu", 1, wall_s=10.0, cpu_s=9.97, other_cpus=0.03)
 
 
 def rate(value: float) -> dict[str, object]:
@@ -41,7 +48,12 @@ def sample() -> Results:
     ]
     evaluations = [
         Evaluation(
-            "full", 0, "test", "full", "greedy", "e/0", "done", rates={"per": rate(0.1)}, forward_s=2.0
+            *("full", 0, "test", "full", "greedy", "e/0", "done"),
+            rates={"per": rate(0.1)},
+            forward_s=2.0,
+            forward_cpu_s=1.8,
+            forward_repeats_s=[1.9, 2.2, 2.0],
+            forward_cpu_repeats_s=[1.8, 1.8, 1.7],
         ),
         Evaluation("full", 1, "test", "full", "greedy", "e/1", "done", rates={"per": rate(0.12)}),
         Evaluation("full", 0, "test", "clustered-25", "greedy", "e/2", "done", rates={"per": rate(0.3)}),
@@ -60,7 +72,12 @@ def sample() -> Results:
         trainings,
         evaluations,
         failures,
+        {"test": QUIET},
     )
+
+
+def exactly(value: float) -> Estimate:
+    return Estimate(value, None, None, 1, "repeats")
 
 
 def test_results_come_back_from_json(tmp_path: Path) -> None:
@@ -74,6 +91,7 @@ def test_the_csv_has_a_row_for_each_evaluation_with_its_training(tmp_path: Path)
         rows = list(csv.DictReader(file))
     assert [row["candidate"] for row in rows] == ["full", "full", "full", "i-clustered-25"]
     assert float(rows[0]["per"]) == 0.1
+    assert [float(rows[0][f"forward_{name}"]) for name in ("s", "low_s", "high_s")] == [2.0, 1.9, 2.2]
     assert float(rows[0]["training_train_s"]) == 5.0
     assert rows[3]["training_error"] == "out of memory"
 
@@ -86,7 +104,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
         read_results(tmp_path / "nowhere.json")
 
 
-def test_official_scores_are_error_rates_of_their_own() -> None:
+def test_official_scores_are_separate_error_rates() -> None:
     found = {"utterances": 3, "wer": rate(0.2), "official": {"all": rate(0.1), "swbd": rate(0.05)}}
     assert list(rates_of(found)) == ["wer", "official", "official-swbd"]
     results = sample()
@@ -101,6 +119,7 @@ def test_times_are_stripped_at_every_depth() -> None:
     assert '"train_s"' not in kept
     assert '"forward_s"' not in kept
     assert '"created"' not in kept
+    assert '"cpu_s"' not in kept
     assert '"dev_error": 0.2' in kept
 
 
@@ -108,32 +127,33 @@ def test_rates_over_seeds_and_over_utterances() -> None:
     results = sample()
     both = results.error_rate("full", "test", "per")
     assert both is not None
-    assert both.mean == pytest.approx(0.11)
+    assert both.value == pytest.approx(0.11)
     assert both.over == "seeds"
     assert both.high == pytest.approx(0.11 + 12.706 * 0.01)
     single = results.error_rate("full", "test", "per", "clustered-25")
     assert single is not None
     assert (single.over, single.low, single.count) == ("utterances", pytest.approx(0.29), 1)
     assert results.error_rate("i-clustered-25", "test", "per") is None
-    assert results.forward_s("full", "test") == 2.0
+    assert results.forward_time("full", "test") == Estimate(2.0, 1.9, 2.2, 3, "repeats")
+    results.protocol["clock"] = "cpu"
+    assert results.forward_time("full", "test") == Estimate(1.8, 1.7, 1.8, 3, "repeats")
+    assert results.forward_time("full", "test", "clustered-25") is None
     assert [results.is_own(x) for x in results.evaluations] == [True, True, False, True]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=12))
-def test_the_front_holds_what_nothing_beats(points: list[tuple[int, int]]) -> None:
-    front = pareto_front(points)
+def test_the_front_holds_what_nothing_dominates(points: list[tuple[int, int]]) -> None:
+    front = pareto_front([(exactly(time), exactly(error)) for time, error in points])
 
-    def beaten(a: tuple[int, int]) -> bool:
+    def dominated(a: tuple[int, int]) -> bool:
         return any(b != a and b[0] <= a[0] and b[1] <= a[1] for b in points)
 
-    assert {points[i] for i in front} == {point for point in points if not beaten(point)}
+    assert {points[i] for i in front} == {point for point in points if not dominated(point)}
     assert sorted(front, key=lambda i: points[i]) == front
 
 
 def test_the_interval_covers_the_mean_at_its_rate() -> None:
     """Student's interval of three normal values covers their mean in 95 % of the cases."""
-    import numpy as np
-
     draws = np.random.default_rng(0).standard_normal((4000, 3))
     hits = [
         e.low <= 0 <= e.high
@@ -141,3 +161,95 @@ def test_the_interval_covers_the_mean_at_its_rate() -> None:
         if e.low is not None and e.high is not None
     ]
     assert 0.94 < sum(hits) / len(hits) < 0.96
+
+
+def test_overlapping_repeats_are_level() -> None:
+    """A report once named a model the fastest that was ahead by 0.2 %, far less than its repeats differed."""
+    repeats = ([4.00, 4.10, 4.05], [4.01, 4.06, 4.11], [4.2, 4.3, 4.4])
+    one, other, slow = (spread(times, "repeats") for times in repeats)
+    assert one
+    assert other
+    assert slow
+    assert one.level_with(other)
+    assert other.level_with(one)
+    assert not one.level_with(slow)
+    assert fastest({"slow": slow, "other": other, "one": one}) == ["one", "other"]
+    assert fastest({"slow": slow, "one": one}) == ["one"]
+    assert spread([None], "seeds") is None
+    assert spread([1.0, None], "seeds") == Estimate(1.0, None, None, 1, "seeds")
+
+
+def test_a_level_time_does_not_put_a_model_on_the_front() -> None:
+    fast, level = Estimate(4.0, 3.9, 4.2, 3, "repeats"), Estimate(4.1, 4.0, 4.3, 3, "repeats")
+    slow = exactly(9.0)
+    poor, good = Estimate(0.3, 0.29, 0.31, 1, "utterances"), Estimate(0.1, 0.09, 0.11, 1, "utterances")
+    similar = Estimate(0.105, 0.095, 0.115, 1, "utterances")
+    assert pareto_front([(fast, poor), (level, good)]) == [1]  # no faster, and less accurate
+    assert pareto_front([(fast, similar), (level, good)]) == [0, 1]  # level in both
+    assert pareto_front([(slow, good), (fast, poor)]) == [1, 0]  # clearly different times
+    assert pareto_front([(slow, similar), (fast, good)]) == [1]
+
+
+def test_a_range_names_its_unit_once_if_it_can() -> None:
+    ranges = [[4.0, 4.2], [0.9, 1.1], [59.0, 61.0], [100.0, 130.0], [4.0], [4.0, 4.001]]
+    found = [duration_range(estimate) for x in ranges if (estimate := spread(x, "repeats"))]
+    assert found == ["4.00–4.20 s", "900 ms–1.10 s", "59.0–61.0 s", "1 min 40 s–2 min 10 s", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "busy", "words"),
+    [
+        (QUIET, False, "were timed with 1 thread on a quiet machine"),
+        (Conditions("cpu", 1, 10.0, 7.1, 0.0), True, "the timing process was on a CPU for 71 % of the time"),
+        (Conditions("cpu", 1, 10.0, 9.99, 1.3), True, "other processes kept 1.3 CPUs busy"),
+        (Conditions("cpu", 1, 10.0, 7.1, None), True, "on a busy machine"),
+        (Conditions("cpu", 4, 10.0, 21.0, 0.1), False, "were timed with 4 threads on a quiet machine"),
+        (Conditions("cuda", 2, 10.0, 4.0, 0.1), False, "were timed on cuda on a quiet machine"),
+        (Conditions("cpu", 4, 10.0, 21.0, None), False, "the load on the machine is unknown"),
+    ],
+)
+def test_a_busy_machine_is_reported(conditions: Conditions, busy: bool, words: str) -> None:
+    sentence = conditions_words("test", conditions)
+    assert conditions.busy() == busy
+    assert words in sentence
+    assert ("busy machine" in sentence) == busy
+
+
+def test_the_summary_mentions_a_busy_machine_and_marks_level_times() -> None:
+    results = sample()
+    results.protocol["budget"] = "10 steps"
+
+    def shown() -> str:
+        console = Console(file=io.StringIO(), width=200)
+        print_results(results, console)
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue()
+
+    assert "busy machine" not in shown()
+    results.conditions["test"] = Conditions("cpu", 1, 10.0, 7.1, 1.3)
+    assert "on a busy machine, so times are less reliable" in shown()
+    results.evaluations[3] = replace(
+        results.evaluations[0], candidate="i-clustered-25", attention="i-clustered-25"
+    )
+    column = candidate_table(results).columns[2]
+    assert list(column.cells) == ["2.00 (1.90–2.20) = *", "2.00 (1.90–2.20) = *"]
+    results.evaluations[3].forward_s, results.evaluations[3].forward_repeats_s = 1.0, [0.9, 1.0, 1.1]
+    assert list(candidate_table(results).columns[2].cells) == ["2.00 (1.90–2.20)", "1.00 (0.900–1.10) *"]
+
+
+def test_cpu_time_of_other_processes_comes_from_proc_stat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 3 s that all CPUs were busy in 2 s, this process used 1 s: others kept one CPU busy."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    stat = tmp_path / "stat"
+    clocks = {"perf_counter": 5.0, "process_time": 1.0}
+    for name in clocks:
+        monkeypatch.setattr(f"asr.compare.timing.time.{name}", lambda name=name: clocks[name])
+    stat.write_text(f"cpu  {10 * ticks} 0 {2 * ticks} {99 * ticks} 7 0 0 0 {10 * ticks} 0\ncpu0 …\n")
+    others = OtherProcesses(stat)
+    assert others.cpus() is None  # no time has passed
+    clocks |= {"perf_counter": 7.0, "process_time": 2.0}
+    stat.write_text(f"cpu  {12 * ticks} 0 {3 * ticks} {100 * ticks} 9 0 0 0 {12 * ticks} 0\ncpu0 …\n")
+    assert others.cpus() == pytest.approx(1.0)
+    assert OtherProcesses(tmp_path / "missing").cpus() is None

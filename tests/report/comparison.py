@@ -1,14 +1,15 @@
-"""A made-up comparison on disk, with the corners that a report must take: failures, gaps, markup in text."""
+"""A synthetic comparison on disk with failures, gaps and markup in text."""
 
 import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from lhotse import CutSet
 
-from asr.compare.records import Candidate, CurvePoint, Evaluation, Failure, Split, Training
+from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Split, Training
 from asr.compare.results import Results
 from asr.data.manifest import load_cuts, save_cuts
 from asr.report import theme
@@ -17,31 +18,7 @@ from asr.scoring.score import score
 
 INJECTION = "<script>alert(1)</script>"
 NASTY = ["</script><!--", INJECTION, "<img/src=x>", "&amp;", "~full", "${x}", "{{x}}"]
-PHONES = [
-    "AA",
-    "AE",
-    "AH",
-    "B",
-    "D",
-    "EH",
-    "F",
-    "G",
-    "IH",
-    "IY",
-    "K",
-    "L",
-    "M",
-    "N",
-    "OW",
-    "P",
-    "R",
-    "S",
-    "T",
-    "UW",
-    "V",
-    "W",
-    "Z",
-]
+PHONES = [*"BDFGKLMNPRSTVWZ", "AA", "AE", "AH", "EH", "IH", "IY", "OW", "UW"]
 MODELS = {  # PER in %, forward seconds, seconds per epoch
     "full": (8.1, 9.2, 61.0),
     "shared-full": (9.4, 9.0, 60.0),
@@ -60,7 +37,7 @@ SEEDS = {"full": [0, 1, 2], "i-clustered-25": [0, 1, 2]}
 
 @dataclass(frozen=True)
 class Written:
-    """A page and what it is about."""
+    """A page and its results."""
 
     page: Path
     results: Results
@@ -69,13 +46,13 @@ class Written:
 def make_comparison(
     folder: Path, manifest: Path | None = None, models: list[str] | None = None, utterances: int = 24
 ) -> Results:
-    """Write hypotheses into a folder and return results about them.
+    """Write hypotheses into a folder and return their results.
 
     Args:
-        folder: of the comparison.
-        manifest: of the test split, whose utterances are taken; None: there is no audio.
-        models: of `MODELS`; one more candidate, which failed, comes with them.
-        utterances: in the test split, without a manifest.
+        folder: folder of the comparison.
+        manifest: manifest of the test split; None: utterances without audio.
+        models: keys of `MODELS`; a failed candidate is added.
+        utterances: number of utterances without a manifest.
     """
     random = np.random.default_rng(0)
     models = models or list(MODELS)
@@ -130,11 +107,23 @@ def make_comparison(
         failures=[
             Failure("train clustered-400 seed 0", "clustered-400", 0, "out of memory <b>", "logs/1.log")
         ],
+        conditions={"test": Conditions("cpu", 1, wall_s=60.0, cpu_s=59.8, other_cpus=0.02)},
     )
 
 
+def forward_times(seconds: float) -> dict[str, Any]:
+    """Return the timing fields of an evaluation: three repeats between −1 % and +2 %."""
+    repeats = [seconds, 0.99 * seconds, 1.02 * seconds]
+    return {
+        "forward_s": seconds,
+        "forward_cpu_s": seconds,
+        "forward_repeats_s": repeats,
+        "forward_cpu_repeats_s": repeats,
+    }
+
+
 def poison(manifest: Path, folder: Path) -> Path:
-    """Copy a manifest with markup in the name of its first utterance's speaker."""
+    """Copy a manifest, with markup in the speaker name of the first utterance."""
     cuts = list(load_cuts(manifest))
     cuts[0].supervisions[0].speaker = INJECTION
     path = folder / "poisoned.cuts.jsonl.gz"
@@ -143,7 +132,7 @@ def poison(manifest: Path, folder: Path) -> Path:
 
 
 def write_bench(path: Path) -> Path:
-    """Write figures as `asr bench` does."""
+    """Write results in the format of `asr bench`."""
     timings = [
         {
             "name": name,
@@ -262,8 +251,7 @@ def _evaluation(
         folder=place,
         status="done",
         rates=rates,
-        forward_s=MODELS[other][1] if seed == 0 else None,
-        forward_cpu_s=MODELS[other][1] if seed == 0 else None,
+        **(forward_times(MODELS[other][1]) if seed == 0 else {}),
         audio_s=sum(reference.duration_s for reference in references),
         utterances=len(references),
         backend="native",

@@ -1,4 +1,4 @@
-"""A report that its tests share: written once, with a trained model, audio, a benchmark and a sweep."""
+"""The report that most tests read, with a trained model, audio, a benchmark and a sweep."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from asr.report.page import ReportOptions, write_report
 
 @pytest.fixture(scope="session")
 def written(trained: Path, tone_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """The report of a small comparison with everything in it, in which text is hostile."""
+    """The report of a small comparison with all sections and hostile text."""
     folder = tmp_path_factory.mktemp("compare")
     manifest = poison(tone_corpus / "test.cuts.jsonl.gz", folder)
     models = ["full", "clustered-25", "i-clustered-25", "cast-8"]

@@ -1,4 +1,4 @@
-"""Attention maps are the mechanisms' own weights; their distance to full attention is zero where due."""
+"""Attention maps are the mechanisms' weights; exact mechanisms have no distance to full attention."""
 
 import base64
 import io
@@ -55,7 +55,7 @@ def test_the_default_head_is_the_most_peaked(
     assert chosen == int(entropies.argmin()) + 1
 
 
-def test_enough_clusters_leave_no_error_and_few_leave_one(
+def test_exact_mechanisms_have_no_error_and_few_clusters_have_one(
     recognizer: Recognizer, spoken: tuple[torch.Tensor, str]
 ) -> None:
     rows = approximation_errors(recognizer.model, [spoken[0]], ["full", "oracle-top-1000", "clustered-2"])
@@ -85,15 +85,15 @@ def frames(recognizer: Recognizer, audio: torch.Tensor) -> int:
     return recognizer.model.encoder_frames(len(audio) / 16000)
 
 
-def test_layers_heads_and_models_that_have_no_map(
+def test_invalid_layers_heads_audio_and_models_are_refused(
     recognizer: Recognizer, spoken: tuple[torch.Tensor, str]
 ) -> None:
     audio, text = spoken
-    with pytest.raises(UserError, match=r"layer=2: expected 1 … 1"):
+    with pytest.raises(UserError, match=r"layer=2: expected 1 to 1"):
         attention_maps(recognizer, audio, text, ["full"], layer=2)
-    with pytest.raises(UserError, match=r"head=3: expected 1 … 2"):
+    with pytest.raises(UserError, match=r"head=3: expected 1 to 2"):
         attention_maps(recognizer, audio, text, ["full"], head=3)
-    with pytest.raises(UserError, match="shorter than one frame"):
+    with pytest.raises(UserError, match="shorter than one encoder frame"):
         queries_and_keys(recognizer.model, audio[:10])
     config = AcousticModelConfig("cast-2", model=recognizer.model.config.model)
     other = AcousticModel(config, len(recognizer.tokenizer)).eval()

@@ -1,4 +1,4 @@
-"""The page in a real browser: charts drawn, no errors, no requests, toggles, sorting, dark, phone, print."""
+"""The page in a browser: charts, no errors, no requests, toggles, sorting, dark theme, phone, print."""
 
 import shutil
 from collections.abc import Iterator
@@ -26,22 +26,22 @@ def browser() -> Iterator[Any]:
 
 
 class Visit:
-    """An open page with all that it said, asked for and tried."""
+    """An open page with its console messages and requests."""
 
     def __init__(self, browser: Any, path: Path, **options: Any) -> None:
         self.context = browser.new_context(**options)
         self.page = self.context.new_page()
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.requests: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.said.append("dialog"), dialog.dismiss()))
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.messages.append("dialog"), dialog.dismiss()))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(path.as_uri(), timeout=120_000)  # a busy machine
         self.page.wait_for_selector("html[data-ready]", timeout=120_000)
 
     def marks(self, figure: str, kind: str) -> int:
-        """Count the drawn elements of the marks of a kind (symbol, line, text, rect, image)."""
+        """Count the elements of a mark type (symbol, line, text, rect, image)."""
         return int(self.page.locator(f"#{figure} .view .mark-{kind} > *").count())
 
 
@@ -52,8 +52,8 @@ def visit(browser: Any, written: Written) -> Iterator[Visit]:
     visit.context.close()
 
 
-def test_nothing_is_said_and_nothing_asked_for(visit: Visit, written: Written) -> None:
-    assert visit.said == []
+def test_the_console_is_empty_and_nothing_is_requested(visit: Visit, written: Written) -> None:
+    assert visit.messages == []
     assert [url for url in visit.requests if not url.startswith("data:")] == [written.page.as_uri()]
 
 
@@ -69,7 +69,7 @@ def test_every_chart_has_its_marks(visit: Visit) -> None:
     assert visit.marks("figure-8-error", "symbol") == 2
 
 
-def test_the_legend_switches_a_series_off_and_on(visit: Visit) -> None:
+def test_the_legend_hides_and_shows_a_series(visit: Visit) -> None:
     before = visit.marks("figure-1", "symbol")
     button = visit.page.locator("#figure-1 [data-series='clustered']")
     button.click()
@@ -105,13 +105,13 @@ def test_hovering_shows_hostile_text_as_text(visit: Visit) -> None:
     assert visit.page.locator("#vg-tooltip-element img").count() == 0
 
 
-def test_a_click_sorts_a_table_and_another_reverses_it(visit: Visit) -> None:
+def test_clicks_sort_a_table_and_reverse_the_order(visit: Visit) -> None:
     head = visit.page.locator("#table-2 thead th").nth(1)
     column = "#table-2 tbody tr td:nth-child(2) .value"
 
     def shown() -> list[float]:
         texts = visit.page.locator(column).all_inner_texts()
-        assert texts[-1] == "–"  # the failed one stays last
+        assert texts[-1] == "–"  # the failed model stays last
         return [float(text) for text in texts[:-1]]
 
     head.locator("button").click()
@@ -149,7 +149,7 @@ def test_the_worst_utterance_can_be_played(visit: Visit) -> None:
     assert 0.3 < duration < 5
 
 
-def test_light_and_dark_by_button_and_by_preference(visit: Visit, browser: Any, written: Written) -> None:
+def test_the_theme_follows_button_and_preference(visit: Visit, browser: Any, written: Written) -> None:
     def paper(page: Any) -> str:
         return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
@@ -170,7 +170,7 @@ def test_light_and_dark_by_button_and_by_preference(visit: Visit, browser: Any, 
     other.context.close()
 
 
-def test_a_phone_needs_no_sideways_scrolling(browser: Any, written: Written) -> None:
+def test_a_phone_does_not_scroll_sideways(browser: Any, written: Written) -> None:
     phone = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
     visit = Visit(browser, written.page, **phone)
     width = visit.page.evaluate("document.documentElement.scrollWidth")
@@ -178,11 +178,11 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Any, written: Written) -> 
     widest = visit.page.evaluate(
         "Math.max(...[...document.querySelectorAll('.view svg')].map(x => x.getBoundingClientRect().right))"
     )
-    assert widest <= 360 + 60  # a map of fixed size may scroll within its own frame
-    assert visit.said == []
+    assert widest <= 360 + 60  # a map has a fixed size and scrolls in its own frame
+    assert visit.messages == []
     visit.context.close()
 
 
-def test_nothing_was_tried_by_the_text(visit: Visit) -> None:
-    """Last: after hovering, filtering and sorting, no dialog came up and no console line was written."""
-    assert visit.said == []
+def test_hostile_text_never_ran(visit: Visit) -> None:
+    """Runs last: hovering, filtering and sorting caused no dialog and no console message."""
+    assert visit.messages == []

@@ -1,4 +1,4 @@
-"""Static pictures of figures."""
+"""Static export of figures."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -8,8 +8,8 @@ from PIL import Image
 from asr.report.figure import Figure, Panel, Provenance, export
 
 
-def test_panels_side_by_side_keep_their_variables(tmp_path: Path) -> None:
-    """A comparison on two splits had no report: the labels' filter asked for a variable of its own panel."""
+def test_panels_side_by_side_keep_their_params(tmp_path: Path) -> None:
+    """Reports on two splits failed: a filter used a param that Vega-Lite drops from panels."""
     spec = {
         "params": [{"name": "labels", "value": True}],
         "data": {"values": [{"x": 1, "y": 2}]},

@@ -1,4 +1,4 @@
-"""The page is whole, small, without network, and takes hostile text and missing parts."""
+"""The page is complete and small, needs no network, and copes with hostile text and missing parts."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ import pytest
 from comparison import INJECTION, Written, make_comparison, write_bench
 
 from asr.cli import main
-from asr.compare.results_file import write_results
+from asr.compare.results import write_results
 from asr.errors import UserError
 from asr.report import bench_chart, copy_chart
 from asr.report.page import ReportOptions, beside, write_report
@@ -21,7 +21,7 @@ QUICK = ReportOptions(audio=0, maps=False, static=False)
 
 
 class Elements(HTMLParser):
-    """Collects start tags and all text outside scripts and styles."""
+    """Collects start tags, scripts, and all text outside scripts and styles."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def test_every_figure_and_table_has_its_section(elements: Elements) -> None:
     assert len(ids) - ids.count(None) == len({name for name in ids if name})
 
 
-def test_the_page_asks_for_nothing_from_outside(html: str, elements: Elements) -> None:
+def test_the_page_needs_no_network(html: str, elements: Elements) -> None:
     for tag, attributes in elements.tags:
         for name in ("src", "href", "srcset", "action", "poster"):
             link = attributes.get(name) or "#"
@@ -79,14 +79,14 @@ def test_the_page_asks_for_nothing_from_outside(html: str, elements: Elements) -
 
 
 def test_below_five_megabytes_with_attention_maps(html: str) -> None:
-    """Audio of two utterances a model is in it as well."""
+    """The page also contains the audio of two utterances per model."""
     assert len(html.encode()) < 5_000_000
     assert "data:audio/mpeg;base64," in html
     assert "data:image/png;base64," in html
 
 
 def test_hostile_text_stays_text(html: str, elements: Elements) -> None:
-    """Three scripts of ours and no other; what the manifest says is in the data, escaped for a script."""
+    """The page has only its own three scripts; text from the manifest is escaped data in one of them."""
     assert len(elements.scripts) == 3
     data = json.loads(elements.scripts[0])
     first = data["errors"]["systems"][0]
@@ -111,7 +111,7 @@ def test_every_figure_has_its_provenance(elements: Elements) -> None:
     assert "asr compare recipe=demo" in elements.text
 
 
-def test_models_from_elsewhere_are_told(tmp_path: Path) -> None:
+def test_commits_and_machines_of_trainings_are_named(tmp_path: Path) -> None:
     results = make_comparison(tmp_path, models=["full"], utterances=4)
     before = of_results(results)
     for training, commit in zip(results.trainings, ("a" * 40, "b" * 40 + "+", "b" * 40 + "+"), strict=False):
@@ -121,7 +121,7 @@ def test_models_from_elsewhere_are_told(tmp_path: Path) -> None:
     assert after.hardware == f"{before.hardware}, trained on Cluster node, 1 × H200"
 
 
-def test_a_static_picture_of_every_figure(written: Written) -> None:
+def test_every_figure_is_exported(written: Written) -> None:
     folder = written.page.parent / "figures"
     assert sorted(path.stem for path in folder.glob("*.png")) == sorted(FIGURES)
     for name in FIGURES:
@@ -129,12 +129,12 @@ def test_a_static_picture_of_every_figure(written: Written) -> None:
         assert (folder / f"{name}.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_a_comparison_in_which_everything_failed_still_has_a_page(tmp_path: Path) -> None:
+def test_a_comparison_without_results_still_has_a_page(tmp_path: Path) -> None:
     results = make_comparison(tmp_path, models=["full"], utterances=4)
     trainings = [x for x in results.trainings if x.status == "failed"]
     results = dataclasses.replace(results, trainings=trainings, evaluations=[])
     text = Elements(write_report(results, tmp_path, QUICK).read_text()).text
-    assert "1 cell failed, of clustered-400" in text
+    assert "1 cell failed (clustered-400)" in text
     assert "out of memory <b>" in text
 
 
@@ -147,8 +147,8 @@ def test_missing_hypotheses_leave_out_their_system_alone(tmp_path: Path) -> None
     assert "full" not in names
 
 
-def test_errors_are_browsed_under_the_rules_of_the_scores(tmp_path: Path) -> None:
-    """Words that scoring leaves out are no errors."""
+def test_the_error_browser_uses_the_word_filter_of_the_scores(tmp_path: Path) -> None:
+    """Words that scoring ignores are not errors."""
     results = make_comparison(tmp_path, models=["full"], utterances=4)
     folder = tmp_path / results.evaluations[0].folder
     heard = Hypothesis("u1", "s1", 1.0, "yes uh no", None, [], [], "yes no", "character")
@@ -159,7 +159,7 @@ def test_errors_are_browsed_under_the_rules_of_the_scores(tmp_path: Path) -> Non
     assert entry["edits"] == ["yes", "no"]
 
 
-def test_a_comparison_of_masked_copy_draws_its_heat_map(tmp_path: Path) -> None:
+def test_a_comparison_on_masked_copy_has_a_heat_map(tmp_path: Path) -> None:
     results = make_comparison(tmp_path, models=["full", "lsh-1"], utterances=4)
     results.protocol["training"] = {"recipe.length": 31}
     results.candidates[1].overrides["recipe.length"] = 63
@@ -170,8 +170,8 @@ def test_a_comparison_of_masked_copy_draws_its_heat_map(tmp_path: Path) -> None:
     assert [row["accuracy"] for row in rows] == pytest.approx([91.9, 86.1])
 
 
-def test_figures_from_above_the_folder(tmp_path: Path) -> None:
-    """`asr bench` writes exp/bench.json, `asr compare` into exp/compare/<recipe>."""
+def test_benchmarks_are_found_above_the_folder(tmp_path: Path) -> None:
+    """`asr bench` writes exp/bench.json, `asr compare` writes to exp/compare/<recipe>."""
     inner = tmp_path / "compare" / "demo"
     inner.mkdir(parents=True)
     assert beside(inner, "no-such-name.json") is None
@@ -179,30 +179,30 @@ def test_figures_from_above_the_folder(tmp_path: Path) -> None:
     assert beside(inner, "bench.json") == tmp_path / "bench.json"
 
 
-def test_a_benchmark_of_an_earlier_format_is_refused_in_one_line(tmp_path: Path) -> None:
-    """Memory by name and length alone, as it once was, ended the report with a traceback."""
+def test_a_benchmark_of_another_format_is_refused_in_one_line(tmp_path: Path) -> None:
+    """Memory by name and length, without passes, ended the report with a traceback."""
     record = json.loads(write_bench(tmp_path / "bench.json").read_text())
     record["memory_bytes"] = {"full": {"512": 2**21}}
     (tmp_path / "bench.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match=r"bench\.json: expected figures of asr bench"):
+    with pytest.raises(UserError, match=r"bench\.json: expected results of asr bench"):
         bench_chart.figure(tmp_path / "bench.json")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (ReportOptions(bench="nowhere.json", maps=False, static=False), "nowhere.json: expected figures"),
+        (ReportOptions(bench="nowhere.json", maps=False, static=False), "nowhere.json: expected results"),
         (ReportOptions(copy="nowhere", maps=False, static=False), "nowhere: expected finished runs"),
         (ReportOptions(layer=3, audio=0, static=False), "no checkpoint"),
     ],
 )
-def test_what_is_named_must_be_there(tmp_path: Path, options: ReportOptions, message: str) -> None:
+def test_named_inputs_must_exist(tmp_path: Path, options: ReportOptions, message: str) -> None:
     results = make_comparison(tmp_path, models=["full"], utterances=4)
     with pytest.raises(UserError, match=message):
         write_report(results, tmp_path, options)
 
 
-def test_the_command_writes_the_page_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_results(make_comparison(tmp_path, models=["full"], utterances=4), tmp_path)
     assert main(["report", str(tmp_path), "audio=0", "maps=false", "static=false"]) == 0
     assert f"report: {tmp_path / 'report.html'}" in capsys.readouterr().out

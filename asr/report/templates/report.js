@@ -1,6 +1,6 @@
 "use strict";
-// Draws the charts and gives life to legends, tables and the error browser. Text from the data is only ever
-// set as text (textContent, or Vega's own text and tooltips), never as markup.
+// Draws the charts and handles legends, tables and the error browser. Text from the data is only set as text
+// (textContent, or Vega's own text and tooltips), never as markup.
 (() => {
   const data = JSON.parse(document.getElementById("report-data").textContent);
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -25,11 +25,11 @@
       const channel = copy.encoding && copy.encoding[axis];
       if (channel && channel.type === "quantitative") {
         const { zero, ...scale } = channel.scale || {};
-        if (axes[axis]) { // a logarithm knows no zero
+        if (axes[axis]) { // log scales need positive values
           const field = `datum[${JSON.stringify(channel.field)}]`;
           copy.transform = [...(copy.transform || []), { filter: `!isValid(${field}) || ${field} > 0` }];
         }
-        if (!axes[axis] && channel.axis) { // its labels were chosen for a logarithm
+        if (!axes[axis] && channel.axis) { // its labels are for a log scale
           const { values, ...rest } = channel.axis;
           channel.axis = rest;
         }
@@ -128,7 +128,7 @@
       head.setAttribute("aria-sort", up ? "ascending" : "descending");
       const compare = (a, b) => {
         const [x, y] = [key(a, column), key(b, column)];
-        if (x === null || y === null) return (x === null) - (y === null); // empty cells stay last
+        if (x === null || y === null) return (x === null) - (y === null); // empty cells last
         const order = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y));
         return up ? order : -order;
       };
@@ -161,11 +161,11 @@
       const text = writers[button.dataset.copy](rows);
       let done = true;
       try { await navigator.clipboard.writeText(text); } catch { done = copyOld(text); }
-      button.textContent = done ? "Copied" : "Copying is not allowed here";
+      button.textContent = done ? "Copied" : "The browser refused to copy";
       setTimeout(() => { button.textContent = label; }, 1500);
     });
   }
-  function copyOld(text) { // where the clipboard's own interface is not allowed
+  function copyOld(text) { // fallback without permission for the clipboard API
     const area = make("textarea");
     area.value = text;
     document.body.append(area);
@@ -203,10 +203,10 @@
       const found = system.utterances.filter((x) =>
         (!speakers.value || "=" + x.speaker === speakers.value) && kinds.every((kind) => x.counts[kind] > 0));
       document.getElementById("error-count").textContent =
-        `${found.length} of the ${system.utterances.length} utterances in this page, worst first; the split has ${system.of}.`;
+        `Showing ${found.length} of ${system.utterances.length} utterances on this page, worst first. The split has ${system.of}.`;
       list.replaceChildren(...found.slice(0, shown).map((x) => utterance(x, system)));
       more.hidden = found.length <= shown;
-      document.getElementById("confusions").replaceChildren(...[["S", "Substitutions"], ["D", "Deletions"], ["I", "Insertions"]]
+      document.getElementById("confusions").replaceChildren(...[["S", "substitutions"], ["D", "deletions"], ["I", "insertions"]]
         .filter(([kind]) => system.confusions[kind].length).map(([kind, title]) => confusions(title, kind, system.confusions[kind])));
     };
 
@@ -217,7 +217,7 @@
         const text = kind === "S" ? `${reference} → ${heard}` : reference ?? heard;
         line.append(make("span", kind, `${text} ×${times}`), " ");
       }
-      block.append(make("h3", "", `${title}, most frequent`), line);
+      block.append(make("h3", "", `Most frequent ${title}`), line);
       return block;
     };
 

@@ -1,0 +1,182 @@
+"""Progress of a comparison and the time it takes: the plan in advance, the display while it runs."""
+
+import time
+from types import TracebackType
+
+import lightning
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from asr.compare.candidates import Planned
+from asr.compare.cell import Cell, State, is_done, read_state
+from asr.compare.plan import Plan
+from asr.compare.words import duration
+from asr.training.plan import parse_budget
+from asr.training.run import build_task
+
+LINE_EVERY_S = 60.0
+STEPS = 4  # timed for the estimate, after one to warm up
+
+
+class CellProgress:
+    """Shows a bar for the comparison and one for the running cell on a terminal, lines elsewhere.
+
+    The remaining time assumes that each missing cell takes as long as the finished ones of its kind.
+
+    Args:
+        plan: plan of the comparison.
+        console: console to print on.
+    """
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self.console, self.folder = console, plan.folder
+        cells = list(plan.cells())
+        self.total = len(cells) + len({split for _, _, split, _ in plan.evaluations})  # one timing per split
+        self.done = {cell.name for cell in cells if is_done(plan.folder, cell)}
+        self.waiting = {cell.name: cell.kind for cell in cells if cell.name not in self.done}
+        self.seconds: dict[str, list[float]] = {}
+        for cell in cells:
+            state = read_state(plan.folder, cell.name)
+            if cell.name in self.done and state.seconds:
+                self.seconds.setdefault(cell.kind, []).append(state.seconds)
+        self.running = ""
+        self.started = self.printed = time.monotonic()
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+        self.bars = Progress(*columns, console=console, disable=not console.is_terminal)
+        self.all = self.bars.add_task("cells", total=self.total, completed=len(self.done), text="")
+        self.one = self.bars.add_task("", total=1.0, text="", visible=False)
+
+    def __enter__(self) -> "CellProgress":
+        self.bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.bars.update(self.one, visible=False)
+        self.bars.stop()
+
+    def update(self, cell: Cell, fraction: float) -> None:
+        """Show the completed fraction of the running cell, 0 to 1, or its outcome."""
+        if cell.name in self.done:
+            return
+        if cell.name != self.running:
+            self.running, self.started = cell.name, time.monotonic()
+        state = read_state(self.folder, cell.name)
+        if state.status in ("done", "failed"):
+            self._settle(cell, state)
+            return
+        left = self._left(cell, fraction)
+        shown = f"{fraction:.0%}"
+        self.bars.update(self.one, description=cell.name, completed=fraction, text=shown, visible=True)
+        self.bars.update(self.all, completed=len(self.done), text=f"{len(self.done)}/{self.total}  {left}")
+        if not self.console.is_terminal and time.monotonic() - self.printed > LINE_EVERY_S:
+            self._line(f"{cell.name}: {shown}  {left}")
+
+    def _settle(self, cell: Cell, state: State) -> None:
+        """Print the outcome of a cell."""
+        self.done.add(cell.name)
+        self.waiting.pop(cell.name, None)
+        if state.status == "done":
+            self.seconds.setdefault(cell.kind, []).append(state.seconds)
+        outcome = duration(state.seconds) if state.status == "done" else f"FAILED: {state.error}"
+        self._line(f"{cell.name}: {outcome}  {self._left(None, 0.0)}")
+
+    def _line(self, text: str) -> None:
+        self.printed = time.monotonic()
+        self.console.print(
+            f"[{len(self.done)}/{self.total}] {text}", markup=False, highlight=False, soft_wrap=True
+        )
+
+    def _left(self, running: Cell | None, fraction: float) -> str:
+        """Return the remaining time in words; empty as long as it is unknown."""
+        left_s = 0.0
+        taken_s = time.monotonic() - self.started
+        for name, kind in self.waiting.items():
+            if running and name == running.name and fraction > 0.02:
+                left_s += taken_s * (1 - fraction) / fraction
+                continue
+            known = self.seconds.get(kind)
+            if known:
+                left_s += sum(known) / len(known)
+            elif running and kind == running.kind and fraction > 0.02:
+                left_s += taken_s / fraction
+            elif kind == "training":
+                return ""
+        return f"about {duration(left_s)} left" if left_s else ""
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Print the state and expected time of every training, and the number of evaluations.
+
+    The expected time of a training is its time budget, or else the time of a finished one of the same
+    candidate, or else extrapolated from a few steps, which run now. The table names the source.
+    """
+    table = Table("training", "state", "expected", "based on", title=str(plan.folder), title_justify="left")
+    left_s = 0.0
+    for planned in plan.candidates:
+        label = planned.candidate.label
+        cells = [plan.trainings[label, seed] for seed in planned.candidate.seeds]
+        missing = [cell for cell in cells if cell.name not in plan.reused and not is_done(plan.folder, cell)]
+        seconds, source = _training_s(plan, planned, cells) if missing else (0.0, "")
+        for cell in cells:
+            state = f"reuses {plan.reused[cell.name]}" if cell.name in plan.reused else "done"
+            row = ("to do", duration(seconds), source) if cell in missing else (state, "", "")
+            table.add_row(f"{label}, seed {cell.settings['options']['seed']}", *row)
+        left_s += len(missing) * seconds
+    console.print(table)
+    evaluations = list(plan.evaluations.values())
+    missing = [cell for cell in evaluations if not is_done(plan.folder, cell)]
+    known = [read_state(plan.folder, x.name).seconds for x in evaluations if is_done(plan.folder, x)]
+    console.print(f"{len(evaluations)} evaluations, {len(missing)} of them to do")
+    note = "without evaluations"
+    if known:
+        left_s += len(missing) * sum(known) / len(known)
+        note = "assuming that evaluations take as long as the finished ones"
+    console.print(f"about {duration(left_s)} in sequence on this machine ({note})")
+    for planned in plan.candidates:
+        if planned.candidate.overrides:
+            console.print(f"{planned.candidate.label} overrides {planned.candidate.overrides}", markup=False)
+
+
+def _training_s(plan: Plan, planned: Planned, cells: list[Cell]) -> tuple[float, str]:
+    """Return the expected seconds of a training and the source of the estimate."""
+    done = [read_state(plan.folder, cell.name).seconds for cell in cells if is_done(plan.folder, cell)]
+    done = [seconds for seconds in done if seconds]  # reused runs have no time
+    if done:
+        return sum(done) / len(done), "finished seeds"
+    steps, step_s, cpu_share = _timed_steps(planned)
+    budget = planned.training.trainer.budget
+    if budget:
+        limit = parse_budget(budget, planned.training.trainer.budget_clock)
+        assert limit is not None
+        if limit.clock == "cpu":
+            return limit.seconds / max(cpu_share, 1e-3), f"the budget at {cpu_share:.1f} CPUs in use"
+        return limit.seconds, "the budget"
+    return steps * step_s, f"{STEPS} timed steps of {1000 * step_s:.0f} ms, without validation"
+
+
+def _timed_steps(planned: Planned) -> tuple[int, float, float]:
+    """Time a few training steps; return steps in total, seconds per step and CPU seconds per second."""
+    lightning.seed_everything(0, verbose=False)
+    options = planned.training
+    options.data.workers = 0
+    task, data = build_task(options, resuming=False)
+    task.train()
+    batches = iter(data.train_dataloader())
+    seconds = cpu_s = 0.0
+    count = 0
+    for number in range(STEPS + 1):
+        batch = next(batches, None)
+        if batch is None:
+            break
+        wall, cpu = time.perf_counter(), time.process_time()
+        task.losses(batch)[0].sum().backward()
+        task.zero_grad(set_to_none=True)
+        if number:
+            seconds += time.perf_counter() - wall
+            cpu_s += time.process_time() - cpu
+            count += 1
+    step_s = seconds / max(count, 1)
+    return task.plan.steps, step_s * options.trainer.accumulate, cpu_s / max(seconds, 1e-9)
