@@ -15,13 +15,13 @@ from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import MECHANISMS, parse_name
 from asr.compare.advice import Expected, expect, positions, reason, recommend, usual_mechanisms
 from asr.compare.options import joined
-from asr.compare.words import duration
 from asr.config import option
 from asr.console import open_console
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
 from asr.errors import UserError
+from asr.report.words import duration
 from asr.training.config import TrainConfig, chosen_recipe, train_options, train_schema
 
 HELP = "recommend a mechanism for your data on this machine: asr advise data/demo model=wsj"

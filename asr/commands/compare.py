@@ -23,8 +23,8 @@ def run(paths: list[Path], request: Request) -> None:
     from asr.compare.plan import make_plan
     from asr.compare.progress import print_plan
     from asr.compare.run import run_plan
-    from asr.compare.words import print_results
     from asr.report.page import write_report
+    from asr.report.words import print_results
 
     if paths:
         raise UserError(f"asr compare takes key=value options only, found {str(paths[0])!r}")

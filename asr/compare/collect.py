@@ -15,10 +15,10 @@ from asr.compare.cell import Cell, State, is_done, log_path, read_state
 from asr.compare.plan import Plan, timing_cells
 from asr.compare.records import Conditions, CurvePoint, Evaluation, Failure, Split, Training
 from asr.compare.results import METRICS, Results
-from asr.compare.words import clock_words, hardware_words
 from asr.config import flat, to_dict
 from asr.data.manifest import load_cuts
 from asr.environment import describe_environment, file_digest
+from asr.report.words import clock_words, hardware_words
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 

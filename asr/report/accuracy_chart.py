@@ -8,7 +8,11 @@ import altair as alt
 
 from asr.compare.estimates import Estimate
 from asr.compare.results import Results
-from asr.compare.words import (
+from asr.report import theme
+from asr.report.axes import log_axis, log_ticks, needs_log
+from asr.report.figure import Figure, Panel, Provenance, Series, spec_of
+from asr.report.labels import ANCHORS, HALF, NARROW, WIDE, place_labels
+from asr.report.words import (
     clock_words,
     duration,
     duration_range,
@@ -16,10 +20,6 @@ from asr.compare.words import (
     metric_words,
     percent,
 )
-from asr.report import theme
-from asr.report.axes import log_axis, log_ticks, needs_log
-from asr.report.figure import Figure, Panel, Provenance, Series, spec_of
-from asr.report.labels import ANCHORS, HALF, NARROW, WIDE, place_labels
 
 EXCHANGED = "exchanged at evaluation"
 HEIGHT = 400

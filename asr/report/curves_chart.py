@@ -5,9 +5,9 @@ from typing import Any
 import altair as alt
 
 from asr.compare.results import Results
-from asr.compare.words import clock_words, metric_words
 from asr.report import theme
 from asr.report.figure import HOVER, LINE_LEGEND, Figure, Panel, Provenance, Series, lines_of, spec_of
+from asr.report.words import clock_words, metric_words
 
 HEIGHT = 240
 

@@ -2,9 +2,9 @@
 
 from asr.compare.candidates import can_run, is_exchangeable
 from asr.compare.results import Results
-from asr.compare.words import DASH, metric_words
 from asr.errors import UserError
 from asr.report.tables import Cell, Column, Table, model_cell, rate_cell, tone
+from asr.report.words import DASH, metric_words
 
 
 def exchange_table(results: Results, split: str) -> Table | None:

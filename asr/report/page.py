@@ -15,7 +15,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from asr.compare.results import Results
-from asr.compare.words import conditions_words
 from asr.config import option
 from asr.errors import UserError
 from asr.report import (
@@ -33,6 +32,7 @@ from asr.report.findings import findings
 from asr.report.protocol import protocol_line, readable_time, settings
 from asr.report.provenance import of_results
 from asr.report.tables import Table, cost_table, search_table
+from asr.report.words import conditions_words
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from asr.compare.results import Results
-from asr.compare.words import hardware_words
 from asr.report.figure import Provenance
+from asr.report.words import hardware_words
 
 SPLITS_SHOWN = 6
 

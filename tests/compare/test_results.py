@@ -18,8 +18,8 @@ from asr.compare.estimates import Estimate, fastest, over_seeds, pareto_front, s
 from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Split, Training
 from asr.compare.results import Results, read_results, without_times, write_results
 from asr.compare.timing import OtherProcesses
-from asr.compare.words import candidate_table, conditions_words, duration_range, print_results
 from asr.errors import UserError
+from asr.report.words import candidate_table, conditions_words, duration_range, print_results
 
 QUIET = Conditions("cpu", 1, wall_s=10.0, cpu_s=9.97, other_cpus=0.03)
 
