@@ -6,7 +6,7 @@
 # The first run takes about nine minutes on two cores, mostly installation, two trainings and the comparison.
 # Existing results are reused, and an interrupted run resumes.
 
-source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" demo
 
 run=exp/demo/full
 asr prepare demo

@@ -5,7 +5,7 @@
 #
 # Tests that need a GPU, a licensed corpus or a missing tool are skipped with a reason.
 
-source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" test
 
 ruff check .
 ruff format --check --quiet .

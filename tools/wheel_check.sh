@@ -6,7 +6,7 @@
 #
 # The other torch is downloaded: several GB unless it is a CPU build.
 
-source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" test
 
 other=${1:-torch>2.11}
 work=$(mktemp -d)
