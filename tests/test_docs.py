@@ -1,0 +1,168 @@
+"""README and docs: commands run, options and paths exist, the table is the code's own."""
+
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asr import config
+from asr.attention import mechanism_table
+from asr.cli import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+MARKDOWN = [*DOCS, *sorted((ROOT / "recipes").rglob("*.md"))]
+
+# What keeps a documented command within seconds: appended to its words.
+SMALL = {
+    "prepare demo": "train_minutes=0.3 dev_minutes=0.1 test_minutes=0.1 test_voices_minutes=0.05 voices=2 "
+    "unseen_voices=1 random_words=50 workers=1",
+    "train": "trainer.max_steps=2 trainer.threads=1 trainer.accelerator=cpu trainer.devices=1 "
+    "trainer.precision=fp32 data.workers=0 model.layers=1 model.subsampling=4 data.frames_per_batch=3000",
+    "compare": "budget= steps=1 seeds=[0] trainer.threads=1 data.workers=0 model.layers=1 timing_repeats=1",
+    "advise": "longest=64 rounds=1 seconds=0.1 memory=false attentions=[full,clustered-10]",
+    "bench": "lengths=[64] rounds=1 seconds=0.1 memory=false",
+    "decode": "jobs=1 device=cpu beam.size=5",
+    "score": "samples=10",
+    "lm": "order=2",
+}
+# Commands that this test only parses, by a word in them, with the reason.
+NEEDS = {
+    "wsj": "a licensed corpus",
+    "switchboard": "a licensed corpus",
+    "librispeech": "a download",
+    "launcher": "a cluster",
+    "prompts": "a download",
+}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.S | re.M)
+    return [block for name, block in fenced if name == language]
+
+
+def commands(paths: list[Path]) -> list[str]:
+    """Return the lines of shell examples that call `asr`, without comments."""
+    text = "\n".join(block for path in paths for block in blocks(path.read_text(), "sh"))
+    lines = (re.sub(r"\s+#.*", "", line) for line in text.replace("\\\n", " ").splitlines())
+    return list(dict.fromkeys(" ".join(line.split()) for line in lines if line.startswith("asr ")))
+
+
+@pytest.mark.parametrize("line", commands(MARKDOWN))
+def test_commands_have_the_options_shown(line: str) -> None:
+    _, name, *words = shlex.split(line)
+    assert name in COMMANDS
+    paths, options = config.split_words(words)
+    command = importlib.import_module(f"asr.commands.{name.replace('-', '_')}")
+    if hasattr(command, "parse"):
+        command.parse(options)
+        return
+    schema = command.options_schema(paths) if hasattr(command, "options_schema") else command.Options
+    elsewhere = "folder=" if name == "prepare" else ()
+    config.parse(schema, [option for option in options if not option.startswith(elsewhere)])
+
+
+@pytest.mark.slow
+def test_the_commands_of_readme_and_docs_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In the order of the documents, in one folder, as a reader would type them."""
+    pytest.importorskip("espeakng_loader", reason="needs the extra clustered-asr[demo]")
+    monkeypatch.chdir(tmp_path)
+    asr("prepare demo", f"asr prepare demo {SMALL['prepare demo']}")
+    recordings(tmp_path)
+    done = {"asr prepare demo"}
+    for line in commands(DOCS):
+        if line in done or any(word in line for word in NEEDS):
+            continue
+        done.add(line)
+        name = " ".join(line.split()[1:3])
+        small = SMALL.get(name, SMALL.get(name.split()[0], ""))
+        if "exp/demo/finetuned" in line:
+            small += " attention=clustered-25"
+        asr(line, f"{line} {small}")
+    capfd.readouterr()
+    assert len(done) > 25
+
+
+def asr(shown: str, line: str) -> None:
+    assert main(shlex.split(line)[1:]) == 0, f"{shown}\n(run as: {line})"
+
+
+def recordings(folder: Path) -> None:
+    """Lay out the recordings that the documents name."""
+    wavs = sorted((folder / "data" / "demo").rglob("*.wav"))
+    (folder / "recordings").mkdir()
+    for i, wav in enumerate(wavs[:30]):
+        shutil.copy(wav, folder / "recordings" / f"{i}.wav")
+        words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+        (folder / "recordings" / f"{i}.txt").write_text(f"{words[i % 10]} {words[i // 10]} {words[i % 7]}\n")
+    table = "".join(
+        f"{i}.wav\t{(folder / 'recordings' / f'{i}.txt').read_text()}" for i in range(len(wavs[:30]))
+    )
+    (folder / "transcripts.tsv").write_text(table)
+    for name in ("recording.wav", "another.flac", "hour.wav", "talk.mp4"):
+        shutil.copy(wavs[0], folder / name)  # containers are recognised by their content
+
+
+def test_python_examples_run() -> None:
+    examples = [block for path in DOCS for block in blocks(path.read_text(), "python")]
+    ran = [example for example in examples if "exp/demo" not in example]
+    assert len(ran) >= 3
+    for example in ran:
+        if "transformers_adapter" in example:
+            pytest.importorskip("transformers", reason="the extra `transformers` is not installed")
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        subprocess.run([sys.executable, "-c", example], check=True, timeout=300, env=environment)
+
+
+def test_the_table_of_mechanisms_is_the_codes_own() -> None:
+    shown = README.split("<!-- mechanisms: asr.attention.mechanism_table() -->\n")[1]
+    assert shown.split("<!-- /mechanisms -->")[0].strip() == mechanism_table().strip()
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_and_paths_exist(path: Path) -> None:
+    text = path.read_text()
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?:|mailto:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        place = (path.parent / file).resolve() if file else path
+        assert place.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", place.read_text(), flags=re.M)
+            slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in slugs, target
+    for named in re.findall(r"`((?:asr|attention_ext|conf|recipes|tests|tools|docs)/[\w./-]+)`", text):
+        assert (ROOT / named).exists(), named
+
+
+def test_the_tree_shows_the_folders_there_are() -> None:
+    (tree,) = [block for block in blocks(README, "") if "attention_ext/" in block]
+    inside = tree.partition("\nasr/\n")[2].partition("\nattention_ext/")[0]
+    shown = {name for line in inside.splitlines() for name in re.findall(r"\b(\w+)/", line[:18])}
+    packages = {place.parent.name for place in (ROOT / "asr").glob("*/__init__.py")}
+    assert shown == packages
+
+
+def test_every_dependency_has_a_line() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    design = (ROOT / "docs" / "design.md").read_text().split("## Dependencies")[1]
+    listed = re.search(r"^dependencies = \[(.*?)\]", project, flags=re.S | re.M)
+    extras = re.search(r"^\[project\.optional-dependencies\]\n(.*?)^\[", project, flags=re.S | re.M)
+    assert listed
+    assert extras
+    for name in re.findall(r'"([a-z0-9][\w-]+)', listed.group(1) + extras.group(1)):
+        assert name in design or name == "clustered-asr", name
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 170
