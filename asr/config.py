@@ -13,6 +13,7 @@ import omegaconf
 from omegaconf import OmegaConf
 
 from asr.errors import UserError, did_you_mean
+from asr.files import write_text
 
 Options = TypeVar("Options")
 
@@ -139,7 +140,7 @@ def from_dict(schema: type[Options], values: dict[str, Any], source: str) -> Opt
 
 def save(options: Any, path: Path) -> None:
     """Write an options dataclass as YAML."""
-    path.write_text(OmegaConf.to_yaml(OmegaConf.structured(options)))
+    write_text(OmegaConf.to_yaml(OmegaConf.structured(options)), path)
 
 
 def _groups() -> dict[str, list[str]]:

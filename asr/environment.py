@@ -1,7 +1,5 @@
 """What a result depends on besides options and data: commit, versions, hardware."""
 
-import hashlib
-import json
 import os
 import platform
 import subprocess
@@ -67,19 +65,3 @@ def processor() -> str:
         return platform.processor()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
-
-
-def file_digest(path: Path) -> str:
-    """Return the first 12 hex digits of a file's SHA-256."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()[:12]
-
-
-def write_json(values: dict[str, Any], path: Path) -> None:
-    """Write indented JSON so that `path` is never half written."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
-    partial.replace(path)

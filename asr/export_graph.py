@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from asr.attention.clustered import ClusteredAttention
 from asr.config import to_dict
 from asr.errors import UserError
+from asr.files import atomic_binary, write_bytes
 from attention_ext.hashing.graph import hash_sign
 from attention_ext.improved_clustered_attention.graph import improved_clustered_attention
 
@@ -115,7 +116,9 @@ def write_program(recognizer: "Recognizer", path: Path) -> None:
 
     It takes a batch of any size, one included, and sequences of two encoder frames or more.
     """
-    torch.export.save(export_program(recognizer), path)
+    program = export_program(recognizer)
+    with atomic_binary(path) as file:
+        torch.export.save(program, file)
 
 
 def write_onnx(recognizer: "Recognizer", path: Path) -> None:
@@ -151,4 +154,4 @@ def write_onnx(recognizer: "Recognizer", path: Path) -> None:
             "frame_s": str(recognizer.frame_s),
         },
     )
-    onnx.save_model(model, str(path))
+    write_bytes(model.SerializeToString(), path)

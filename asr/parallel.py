@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.progress import TimeRemainingColumn as TimeLeftColumn
 
 from asr.errors import UserError
+from asr.files import atomic_text
 
 # A process costs seconds to start: fewer items than this are done here, one after the other.
 WORTH_A_POOL = 200
@@ -119,13 +120,10 @@ class Journal:
         return json.loads(line)[1]
 
     def _open(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         # Written anew rather than appended to: the last line may be torn.
-        partial_path = self.path.with_name(self.path.name + ".partial")
-        with open(partial_path, "w", encoding="utf-8") as file:
+        with atomic_text(self.path) as file:
             file.write(json.dumps(self.version) + "\n")
             file.writelines(json.dumps([k, r], ensure_ascii=False) + "\n" for k, r in self.known.items())
-        partial_path.replace(self.path)
         self._file = open(self.path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
 
     def close(self) -> None:

@@ -16,8 +16,9 @@ from rich.console import Console
 from asr import checkpoint, config
 from asr.callbacks import Cost, KeepBest, ResumePoint
 from asr.data.stream import TrainingData
-from asr.environment import describe_environment, write_json
+from asr.environment import describe_environment
 from asr.errors import UserError
+from asr.files import write_json
 from asr.masked_copy import build_masked_copy
 from asr.metrics import MetricsFile
 from asr.plan import ENDLESS, TrainingPlan

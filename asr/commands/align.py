@@ -19,6 +19,7 @@ from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path, training_folder
 from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
+from asr.files import atomic_text, write_text
 from asr.recognizer import Recognizer
 from asr.scoring.ctm import CtmWord, write_ctm
 from asr.transcript_formats import textgrid
@@ -147,8 +148,7 @@ def _write_textgrid(
         f"{recognizer.tokenizer.unit}s": [(token.start_s, token.end_s, token.label) for token in tokens],
     }
     duration_s = len(utterance.samples) / recognizer.config.features.sample_rate
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(textgrid(tiers, duration_s), encoding="utf-8")
+    write_text(textgrid(tiers, duration_s), path)
 
 
 def _write_tables(aligned: list[tuple[Utterance, list[AlignedWord]]], folder: Path, name: str) -> None:
@@ -161,7 +161,7 @@ def _write_tables(aligned: list[tuple[Utterance, list[AlignedWord]]], folder: Pa
         folder / f"{name}.tokens.ctm",
         [_ctm(u, token.label, token) for u, words in aligned for word in words for token in word.tokens],
     )
-    with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+    with atomic_text(folder / f"{name}.jsonl") as file:
         for utterance, words in aligned:
             entry = {"id": utterance.id, "words": [asdict(word) for word in words]}
             file.write(json.dumps(entry, ensure_ascii=False) + "\n")

@@ -23,8 +23,9 @@ from asr.config import option
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path, split_beside, training_folder
 from asr.emissions import Emissions, emissions
-from asr.environment import git_commit, write_json
+from asr.environment import git_commit
 from asr.errors import UserError
+from asr.files import write_json
 from asr.recognizer import Recognizer
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
 from asr.scoring.word_filter import rules_beside

@@ -1,6 +1,5 @@
 """`asr export`: a run folder to a portable model, or to a graph for other runtimes."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,11 +68,5 @@ def _write_graph(recognizer: Recognizer, out: Path, kind: str) -> Path:
         out = out / f"model{suffix}"
     if out.suffix != suffix:
         raise UserError(f"out={out}: expected a file that ends in {suffix}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f"{out.stem}.partial{suffix}")
-    try:
-        (write_onnx if kind == "onnx" else write_program)(recognizer, partial)
-        os.replace(partial, out)
-    finally:
-        partial.unlink(missing_ok=True)
+    (write_onnx if kind == "onnx" else write_program)(recognizer, out)
     return out

@@ -19,6 +19,7 @@ from rich.progress import (
 from asr.config import option
 from asr.errors import UserError
 from asr.features import NORMALISATIONS
+from asr.files import write_text
 from asr.recognizer import Recognizer
 from asr.transcript import Transcript
 from asr.transcript_formats import FORMATS, write_transcript
@@ -130,8 +131,7 @@ def _write(transcripts: list[Transcript], file: Path, options: Options, alone: b
     if options.output:
         place = Path(options.output, file.name + SUFFIXES[options.format])
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(write_transcript(transcripts, options.format, str(file)), encoding="utf-8")
+            write_text(write_transcript(transcripts, options.format, str(file)), place)
         except OSError as error:
             raise UserError(f"{place}: can't be written ({error.strerror})") from None
     elif options.format == "text" and not (alone and len(transcripts) == 1):

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from asr.environment import write_json
+from asr.files import atomic_path, write_json
 
 Kind = Literal["training", "evaluation", "timing"]
 Status = Literal["missing", "running", "done", "failed"]
@@ -109,9 +109,8 @@ def discard(folder: Path, cell: Cell) -> None:
 
 def write_fraction(path: Path, fraction: float) -> None:
     """Tell the watching process how far a cell is, 0 … 1."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(f"{fraction:.4f}")
-    partial.replace(path)
+    with atomic_path(path, sync=False) as temporary:
+        temporary.write_text(f"{fraction:.4f}")
 
 
 def read_fraction(folder: Path, name: str) -> float:

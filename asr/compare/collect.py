@@ -18,7 +18,8 @@ from asr.compare.results import METRICS, Results
 from asr.compare.words import clock_words, hardware_words
 from asr.config import to_dict
 from asr.data.manifest import load_cuts
-from asr.environment import describe_environment, file_digest
+from asr.environment import describe_environment
+from asr.files import file_digest
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 

@@ -11,8 +11,8 @@ from asr.commands.decode import Options as DecodeOptions
 from asr.compare.candidates import flat
 from asr.compare.options import CompareConfig
 from asr.config import to_dict
-from asr.environment import file_digest
 from asr.errors import UserError, did_you_mean
+from asr.files import file_digest
 from asr.search.decoder import DECODERS, WEIGHTED, BeamConfig
 
 # Options of decoding that asr compare takes under their own names, and those that it decides.

@@ -15,8 +15,8 @@ from asr.compare.options import ORACLE, CompareConfig, Request
 from asr.compare.reuse import IMMATERIAL, find_run
 from asr.config import to_dict
 from asr.data.module import manifest_path, split_beside
-from asr.environment import file_digest
 from asr.errors import UserError
+from asr.files import file_digest
 from asr.recognition import training_lexicon
 from asr.train_config import TrainConfig
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from asr.compare.records import Candidate, CurvePoint, Evaluation, Failure, Split, Training
 from asr.compare.results import FORMAT, Results
-from asr.environment import write_json
 from asr.errors import UserError
+from asr.files import atomic_text, write_json
 
 # What differs between two runs of the same comparison on the same machine: clocks, memory, the environment.
 MEASURED = frozenset(
@@ -48,7 +48,6 @@ def without_times(value: Any) -> Any:
 
 def write_results(results: Results, folder: Path) -> None:
     """Write results.json and results.csv (a row for each evaluation, with its training beside it)."""
-    folder.mkdir(parents=True, exist_ok=True)
     write_json(asdict(results), folder / "results.json")
     _write_csv(results, folder / "results.csv")
 
@@ -105,9 +104,7 @@ def _write_csv(results: Results, path: Path) -> None:
         training = trainings[evaluation.candidate, evaluation.seed]
         row |= {f"training_{name}": getattr(training, name) for name in of_training}
         rows.append(row)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", newline="", encoding="utf-8") as file:
+    with atomic_text(path) as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else ["candidate"])
         writer.writeheader()
         writer.writerows(rows)
-    partial.replace(path)

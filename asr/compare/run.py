@@ -20,6 +20,7 @@ from asr.compare.results import Results
 from asr.compare.results_file import write_results
 from asr.compare.watch import Watch
 from asr.errors import UserError
+from asr.files import write_text
 
 
 def run_plan(plan: Plan, command: list[str], console: Console) -> Results:
@@ -113,7 +114,7 @@ def launch(folder: Path, options: CompareConfig, jobs: list[list[Cell]]) -> None
         UserError: the launcher ended without having worked on all cells.
     """
     names = [[cell.name for cell in job] for job in jobs]
-    (folder / "jobs.json").write_text(json.dumps(names, indent=1))
+    write_text(json.dumps(names, indent=1), folder / "jobs.json")
     cells = [cell for job in jobs for cell in job]
     for cell in cells:
         (folder / cell.name / "state.json").unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from lhotse import CutSet, MonoCut, Recording
 from lhotse.utils import fastcopy
 
 from asr.errors import UserError
+from asr.files import atomic_binary
 
 # How far a cut may reach beyond its recording: durations are rounded when manifests are written.
 TOLERANCE_S = 1e-3
@@ -23,14 +24,11 @@ def save_cuts(cuts: Iterable[MonoCut], path: str | Path) -> None:
     Audio files below the manifest's folder are written relative to it, so that the folder can move.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+    with atomic_binary(path, zipped=True) as packed:
         recordings = _RecordingEntries(path.parent)
         for cut in cuts:
             entry = {**_cut_entry(cut), **recordings.of(cut), "type": "MonoCut"}
             packed.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
-    partial.replace(path)
 
 
 def load_cuts(path: str | Path, require_text: bool = True) -> CutSet:

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from asr.files import atomic_text
+
 
 class Drafts:
     """Files of a folder that are being written.
@@ -40,7 +42,7 @@ class Drafts:
 
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write tab-separated values with a header."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
+    with atomic_text(path) as file:
         writer = csv.writer(file, delimiter="\t", lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asr import config
-from asr.environment import file_digest
+from asr.files import file_digest, write_text
 
 RECORD = "preparation.json"
 # These don't change what is written from whole input.
@@ -80,9 +80,7 @@ def write_record(folder: Path, digest: str, outputs: list[str], problems: int) -
     """Note in the folder what it was prepared from and what was written."""
     hashes = {name: file_digest(folder / name) for name in outputs}
     record = {"fingerprint": digest, "problems": problems, "outputs": hashes}
-    partial = folder / (RECORD + ".partial")
-    partial.write_text(json.dumps(record, indent=1) + "\n")
-    partial.replace(folder / RECORD)
+    write_text(json.dumps(record, indent=1) + "\n", folder / RECORD)
 
 
 def matching_record(folder: Path, digest: str) -> dict[str, Any] | None:

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from asr.console import open_console
 from asr.data.manifest import check_cut, save_cuts
-from asr.environment import file_digest
 from asr.errors import UserError
+from asr.files import file_digest, write_text
 from asr.parallel import Failed, Journal, attempts, available_cores, progress_bar
 from asr.preparation.drafts import Drafts, write_table
 from asr.preparation.fingerprint import (
@@ -239,7 +239,7 @@ class Preparation:
             [(Path(source), _content(Path(source))) for source in sources],
             notes or {},
         )
-        (self.folder / "README.md").write_text(card, encoding="utf-8")
+        write_text(card, self.folder / "README.md")
         write_record(self.folder, digest, [*outputs, "README.md"], len(self.problems))
         shutil.rmtree(self.folder / JOURNALS, ignore_errors=True)
         words = f", lexicon of {len(lexicon):,} words" if lexicon is not None else ""

@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from asr.errors import UserError
+from asr.files import atomic_text
 from asr.text.tokenizer import Unit
 
 
@@ -33,13 +33,9 @@ class Hypothesis:
 
 def write_hypotheses(path: str | Path, hypotheses: Iterable[Hypothesis]) -> None:
     """Write JSONL; the file appears under its name only when it is complete."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "w", encoding="utf-8") as file:
+    with atomic_text(path) as file:
         for hypothesis in hypotheses:
             file.write(json.dumps(dataclasses.asdict(hypothesis), ensure_ascii=False, allow_nan=False) + "\n")
-    os.replace(partial, path)
 
 
 def read_hypotheses(path: str | Path) -> list[Hypothesis]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr.errors import UserError
+from asr.files import atomic_text
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import Hypothesis
 
@@ -71,7 +72,7 @@ def write_trn(folder: str | Path, hypotheses: Iterable[Hypothesis]) -> tuple[Pat
     and tokens otherwise. Score them with `sclite -i wsj -r ref.trn trn -h hyp.trn trn`.
     """
     reference_path, hypothesis_path = Path(folder, "ref.trn"), Path(folder, "hyp.trn")
-    with open(reference_path, "w") as references, open(hypothesis_path, "w") as heard:
+    with atomic_text(reference_path) as references, atomic_text(hypothesis_path) as heard:
         for hypothesis in hypotheses:
             label = f"({hypothesis.speaker.replace('-', '_')}-{hypothesis.id})"
             if hypothesis.text is not None and hypothesis.reference is not None:

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from asr.errors import UserError
+from asr.files import write_text
 
 Phones = tuple[str, ...]
 
@@ -53,11 +54,7 @@ class Lexicon:
 
     def save(self, path: str | Path) -> None:
         """Write the canonical form: words sorted, each word's pronunciations in their order."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(self._canonical(), encoding="utf-8")
-        partial.replace(path)
+        write_text(self._canonical(), path)
 
     @cached_property
     def phones(self) -> list[str]:

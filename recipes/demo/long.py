@@ -32,8 +32,8 @@ from asr.console import open_console
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
-from asr.environment import write_json
 from asr.errors import UserError
+from asr.files import write_json
 from asr.scoring.error_rates import Interval, bootstrap_interval
 from asr.search.greedy import greedy_search
 

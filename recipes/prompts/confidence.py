@@ -30,8 +30,8 @@ from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
 from asr.data.recording import Samples, read_recording
-from asr.environment import write_json
 from asr.errors import UserError
+from asr.files import write_json
 from asr.label_model import estimate_label_model
 from asr.transcript import Transcript
 from asr.transcription import TranscriptionConfig, emissions, transcribe_samples
