@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any, TextIO, cast
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def atomic_path(path: str | Path, *, sync: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def atomic_text(path: str | Path) -> Iterator[TextIO]:
-    """Yield a UTF-8 stream that becomes the file `path` if the block succeeds; newlines are kept as written."""
+    """Yield a UTF-8 stream that becomes the file `path` if the block succeeds; newlines are not translated."""
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
         yield file
 
@@ -68,7 +68,7 @@ def atomic_binary(path: str | Path, *, zipped: bool = False) -> Iterator[IO[byte
             yield file
             return
         with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
-            yield packed
+            yield cast(IO[bytes], packed)
 
 
 def write_bytes(content: bytes, path: str | Path) -> None:

@@ -127,5 +127,5 @@ def _binary_words(path: Path) -> frozenset[str] | None:
 
 def _open(path: Path, zipped: bool) -> IO[str]:
     if zipped:
-        return gzip.open(path, "rt", encoding="utf-8")  # type: ignore[return-value]
+        return gzip.open(path, "rt", encoding="utf-8")
     return open(path, encoding="utf-8")
