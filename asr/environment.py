@@ -1,4 +1,4 @@
-"""What a result depends on besides options and data: commit, versions, hardware."""
+"""Commit, versions and hardware behind a result, and the choice of a device."""
 
 import os
 import platform
@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
+from asr.errors import UserError
 
 PACKAGES = (
     "clustered-asr",
@@ -23,7 +23,9 @@ PACKAGES = (
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return command, commit, versions and hardware."""
+    """Return the command line, commit, package versions and hardware."""
+    import torch
+
     return {
         "command": sys.argv,
         "commit": git_commit(),
@@ -37,8 +39,30 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
+def pick_device(name: str) -> str:
+    """Return the device to compute on: `auto` is CUDA where there is a CUDA device and the CPU elsewhere.
+
+    Args:
+        name: auto | cpu | cuda | cuda:<number>, or any other device of PyTorch.
+
+    Raises:
+        UserError: the name is unknown, or there is no such CUDA device.
+    """
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"device={name}: expected auto | cpu | cuda | cuda:<number>") from None
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise UserError(f"device={name}: expected a CUDA device, this machine has {count or 'none'}")
+    return name
+
+
 def git_commit() -> str | None:
-    """Return the commit of the checkout this package runs from, with `+` if files differ from it."""
+    """Return the commit of this checkout, with `+` if tracked files differ; None outside a checkout."""
     root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return None

@@ -50,7 +50,7 @@ def atomic_path(path: str | Path, *, sync: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def atomic_text(path: str | Path) -> Iterator[TextIO]:
-    """Yield a UTF-8 stream that becomes the file `path` if the block succeeds; newlines are not translated."""
+    """Yield a UTF-8 stream that becomes the file `path` if the block succeeds; newlines stay as written."""
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
         yield file
 

@@ -25,7 +25,6 @@ from asr.data.module import manifest_path
 from asr.errors import UserError
 from asr.train_config import TrainConfig
 
-HELP = "recommend a mechanism for your data on this machine: asr advise data/demo model=wsj"
 POSITIONAL = "<manifest or prepared folder> [options of asr train, for model and frame budget]"
 QUANTILES = (0.5, 0.95, 1.0)
 

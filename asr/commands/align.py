@@ -25,7 +25,6 @@ from asr.scoring.ctm import CtmWord, write_ctm
 from asr.transcript_formats import textgrid
 from asr.transcription import MODES, TranscriptionConfig, emissions, is_out_of_memory
 
-HELP = "times of words and phones: asr align exp/demo/full split=test, or … recording.wav text='go on'"
 POSITIONAL = "<run folder or checkpoint> [<audio file>]"
 
 log = logging.getLogger(__name__)

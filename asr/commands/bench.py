@@ -29,9 +29,6 @@ from asr.errors import UserError
 from asr.report import bench_chart
 from asr.report.figure import export
 
-HELP = (
-    "time attention mechanisms side by side: asr bench attentions=[full,i-clustered-100] lengths=[512,1024]"
-)
 POSITIONAL = ""
 CLOCKS = ("cpu", "wall")
 

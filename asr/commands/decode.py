@@ -34,7 +34,6 @@ from asr.search.path import TokenPath
 from asr.search.pool import Found, SearchPool
 from asr.search.tune import Trial, record, tune, tuned, word_errors
 
-HELP = "decode a split: asr decode exp/demo/full split=test attention=i-clustered-25 decoder=beam"
 POSITIONAL = "<run folder or checkpoint>"
 
 

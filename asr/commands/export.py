@@ -12,7 +12,6 @@ from asr.export import write_portable
 from asr.export_graph import write_onnx, write_program
 from asr.recognizer import Recognizer
 
-HELP = "a model to hand on: asr export exp/demo/full out=model/"
 POSITIONAL = "<run or checkpoint>"
 FORMATS = {"safetensors": "", "torch_export": ".pt2", "onnx": ".onnx"}
 

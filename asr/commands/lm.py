@@ -21,7 +21,6 @@ from asr.lm.text import read_sentences
 from asr.recognizer import Recognizer
 from asr.text.lexicon import read_words
 
-HELP = "n-gram language models: asr lm train text=data/demo order=3 out=lm/demo.arpa; asr lm score lm=…"
 POSITIONAL = "train|score"
 TEXT_HELP = "texts (a sentence per line, .gz too), manifests or prepared folders, with commas between"
 SHOWN_UNKNOWN = 10

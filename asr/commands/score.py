@@ -22,9 +22,8 @@ from asr.scoring.sclite import write_trn
 from asr.scoring.score import Score, UtteranceScore, WordFilter, score
 from asr.scoring.word_filter import WordFilterRules
 
-__all__ = ["HELP", "POSITIONAL", "Options", "Score", "run", "score"]
+__all__ = ["POSITIONAL", "Options", "Score", "run", "score"]
 
-HELP = "score hypotheses: asr score exp/demo/full/decode/test/full-greedy; two systems: are they different?"
 POSITIONAL = "<folder> ... | <hyp.trn> <ref.trn> | <hyp.ctm> <ref.stm>"
 HYPOTHESES = "hyp.jsonl"
 FILES = ("alignments.txt", "speakers.tsv", "lengths.tsv", "confusions.tsv")

@@ -6,7 +6,6 @@ from asr import config
 from asr.train_config import TrainConfig
 from asr.training import train
 
-HELP = "train a recogniser: recipe=demo attention=i-clustered-25 [model=tiny …]"
 POSITIONAL = ""
 Options = TrainConfig
 

@@ -25,7 +25,6 @@ from asr.transcript import Transcript
 from asr.transcript_formats import FORMATS, write_transcript
 from asr.transcription import TranscriptionConfig, is_out_of_memory, tuned_decoder
 
-HELP = "transcribe audio files: asr transcribe exp/demo/full recording.wav"
 POSITIONAL = "<run folder or checkpoint> <audio file or folder> …"
 SUFFIXES = {"text": ".txt", "json": ".json", "srt": ".srt", "vtt": ".vtt", "textgrid": ".TextGrid"}
 
