@@ -1,6 +1,8 @@
 """Terminal output: tables, progress bars, durations."""
 
 import math
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -13,6 +15,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+Item = TypeVar("Item")
 
 FILE_WIDTH = 160
 
@@ -55,6 +59,18 @@ def progress(
         transient=transient,
         disable=transient and not console.is_terminal,
     )
+
+
+def track(items: Iterable[Item], description: str, total: float | None = None) -> Iterator[Item]:
+    """Yield the items under a progress bar.
+
+    Args:
+        items: what to iterate over.
+        description: label of the bar.
+        total: number of items; None: their length, if they have one.
+    """
+    with progress() as bars:
+        yield from bars.track(items, total=total, description=description)
 
 
 def duration(seconds: float | None) -> str:

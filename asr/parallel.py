@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.progress import TimeRemainingColumn as TimeLeftColumn
 
+from asr.console import progress
 from asr.errors import UserError
 from asr.files import atomic_text
 
@@ -75,11 +74,9 @@ def attempts(
 @contextmanager
 def progress_bar(label: str, total: int, console: Console) -> Iterator[Callable[[], None]]:
     """Show a bar while the block runs; what is yielded moves it by one."""
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-    columns += [TimeElapsedColumn(), TimeLeftColumn()]
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(label, total=total)
-        yield lambda: progress.advance(task)
+    with progress(console=console, transient=False) as bars:
+        task = bars.add_task(label, total=total)
+        yield lambda: bars.advance(task)
 
 
 class Journal:

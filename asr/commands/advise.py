@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from rich.progress import Progress
 from rich.table import Table
 
 from asr import config
@@ -15,13 +13,12 @@ from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import MECHANISMS, parse_name
 from asr.compare.advice import Expected, expect, positions, reason, recommend, usual_mechanisms
 from asr.compare.options import joined
-from asr.compare.watch import clock
-from asr.compare.words import seconds as readable
 from asr.config import option
-from asr.console import open_console
+from asr.console import duration, open_console, progress
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
+from asr.environment import pick_device
 from asr.errors import UserError
 from asr.train_config import TrainConfig
 
@@ -63,10 +60,7 @@ def parse(words: list[str]) -> tuple[Options, TrainConfig]:
     for name in options.attentions:
         if not issubclass(MECHANISMS[parse_name(name).mechanism].build, SoftmaxMechanism):
             raise UserError(f"attention {name!r} has parameters of its own: asr compare times it in a model")
-    if options.device == "auto":
-        options.device = "cuda" if torch.cuda.is_available() else "cpu"
-    if options.device != "cpu" and not torch.cuda.is_available():
-        raise UserError(f"device={options.device}: this machine has no CUDA device")
+    options.device = pick_device(options.device)
     for name in ("threads", "rounds", "longest"):
         if getattr(options, name) < 1:
             raise UserError(f"{name}={getattr(options, name)}: expected at least 1")
@@ -93,13 +87,12 @@ def run(paths: list[Path], asked: tuple[Options, TrainConfig]) -> None:
     console.print(_lengths(len(cuts), frames, training), highlight=False)
     for line in _warnings(durations_s, frames, training):
         console.print(line, style="yellow", highlight=False)
-    with Progress(console=console, transient=True) as progress:
+    with progress() as bars:
         steps = len({min(n, options.longest) for n in at}) + (len(names) if options.memory else 0)
-        task = progress.add_task("measuring", total=steps)
+        task = bars.add_task("measuring", total=steps)
 
         def advance(what: str) -> None:
-            progress.update(task, description=f"measuring {what}")
-            progress.advance(task)
+            bars.update(task, description=f"measuring {what}", advance=1)
 
         expected = expect(
             names,
@@ -173,9 +166,9 @@ def _table(
         measured = min(positions_95, options.longest)
         table.add_column(f"MiB of attention in a layer at {measured:,}", justify="right")
     for entry in expected:
-        steps = [readable(entry.step_s[length]) for length in at]
+        steps = [duration(entry.step_s[length]) for length in at]
         memory = [] if entry.memory_mib is None else [f"{entry.memory_mib:.0f}"]
-        table.add_row(entry.name, *steps, clock(entry.epoch_s), *memory)
+        table.add_row(entry.name, *steps, duration(entry.epoch_s), *memory)
     table.caption = (
         "forward and backward of the encoder; loading, features, CTC loss and optimiser are not in it"
     )

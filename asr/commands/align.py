@@ -9,15 +9,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lhotse.cut import MonoCut
-from rich.console import Console
-from rich.progress import track
 
 from asr.alignment import AlignedToken, AlignedWord, align_text
 from asr.config import option
+from asr.console import track
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path, training_folder
 from asr.data.recording import Samples, read_recording
+from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import atomic_text, write_text
 from asr.recognizer import Recognizer
@@ -44,7 +44,7 @@ class Options:
     overlap_s: float = option(-1.0, help="mode=chunked: what neighbours share; −1: a fifth", unit="s")
     checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
     output: str = option("", help="folder; empty: <run>/align/<split>, or the audio file's")
-    device: str = option("cpu", help="cpu | cuda")
+    device: str = option("cpu", help="auto | cpu | cuda")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def run(paths: list[Path], options: Options) -> None:
         raise UserError("asr align takes a run folder or checkpoint, and at most one audio file")
     how = TranscriptionConfig(mode=options.mode, chunk_s=options.chunk_s, overlap_s=options.overlap_s)
     how.check()
-    recognizer = Recognizer.load(paths[0], checkpoint=options.checkpoint, device=options.device)
+    recognizer = Recognizer.load(paths[0], checkpoint=options.checkpoint, device=pick_device(options.device))
     recognizer.set_attention(options.attention or recognizer.config.attention, options.backend)
     run_folder = recognizer.run_folder
     assert run_folder is not None
@@ -83,7 +83,7 @@ def run(paths: list[Path], options: Options) -> None:
     aligned: list[tuple[Utterance, list[AlignedWord]]] = []
     errors = []
     unknown: Counter[str] = Counter()
-    for utterance in track(utterances, "aligning", total=count, console=Console(stderr=True), transient=True):
+    for utterance in track(utterances, "aligning", total=count):
         try:
             log_probs_TV = emissions(recognizer, utterance.samples, how, utterance.id)
             words = align_text(

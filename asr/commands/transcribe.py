@@ -5,18 +5,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import SpinnerColumn, TextColumn
 
 from asr.config import option
+from asr.console import progress
+from asr.environment import pick_device
 from asr.errors import UserError
 from asr.features import NORMALISATIONS
 from asr.files import write_text
@@ -39,7 +32,7 @@ class Options(TranscriptionConfig):
     backend: str = option("auto", help="auto | reference | native")
     normalise: str = option("", help="features.normalise in its place, e.g. window; empty: training's")
     checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
-    device: str = option("cpu", help="cpu | cuda")
+    device: str = option("cpu", help="auto | cpu | cuda")
     format: str = option("text", help=" | ".join(FORMATS))
     output: str = option("", help="folder for one file for each recording; empty: standard output")
 
@@ -61,10 +54,11 @@ def run(paths: list[Path], options: Options) -> None:
     if source:
         print(f"weights of {source}", file=sys.stderr)
     errors = []
-    with _progress() as progress:
-        task = progress.add_task("transcribing", total=len(files), file="")
+    # A long recording is one step: the spinner shows that work goes on.
+    with progress(SpinnerColumn(), TextColumn("{task.fields[file]}")) as bars:
+        task = bars.add_task("transcribing", total=len(files), file="")
         for file in files:
-            progress.update(task, file=file.name)
+            bars.update(task, file=file.name)
             try:
                 transcripts = recognizer.transcribe_channels(file, options, decoder)
             except UserError as error:
@@ -75,7 +69,7 @@ def run(paths: list[Path], options: Options) -> None:
                 errors.append(f"{file}: out of memory: use mode=chunked or a linear attention mechanism")
             else:
                 _write(transcripts, file, options, alone=len(files) == 1)
-            progress.advance(task)
+            bars.advance(task)
     if len(files) == 1 and errors:
         raise UserError(errors[0])
     for line in errors:
@@ -103,27 +97,13 @@ def _is_passed_over(file: Path) -> bool:
 
 
 def _load(path: Path, options: Options) -> Recognizer:
-    recognizer = Recognizer.load(path, checkpoint=options.checkpoint, device=options.device)
+    recognizer = Recognizer.load(path, checkpoint=options.checkpoint, device=pick_device(options.device))
     recognizer.set_attention(options.attention or recognizer.config.attention, options.backend)
     kind = options.normalise or recognizer.config.features.normalise
     if kind not in NORMALISATIONS or (kind == "corpus" and recognizer.config.features.normalise != kind):
         raise UserError(f"normalise={kind!r}: expected one of {NORMALISATIONS}; corpus, where trained so")
     recognizer.normalisation.kind = kind
     return recognizer
-
-
-def _progress() -> Progress:
-    return Progress(
-        SpinnerColumn(),  # a long recording is one step: what moves says that it goes on
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[file]}"),
-        console=Console(stderr=True),
-        transient=True,
-    )
 
 
 def _write(transcripts: list[Transcript], file: Path, options: Options, alone: bool) -> None:
