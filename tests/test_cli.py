@@ -14,12 +14,9 @@ HEAVY = {"torch", "lightning", "lhotse", "hydra", "omegaconf"}
 
 def run_python(code: str, **environment: str) -> str:
     """Return what a new process prints."""
-    variables = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, env={**variables, **environment}, check=True, capture_output=True, text=True
-    )
-    return done.stdout
+    return subprocess.check_output(command, env={**inherited, **environment}, text=True)
 
 
 @pytest.mark.parametrize(

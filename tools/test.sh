@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Linters, types and tests, from a fresh clone or any time later.
+# Set up .venv if needed, then run ruff, mypy and pytest.
 #
-#   bash tools/test.sh [pytest's arguments]
+#   bash tools/test.sh [pytest arguments]
 #
-# What needs a GPU, a licensed corpus or an absent tool is skipped with its reason.
+# Tests that need a GPU, a licensed corpus or a missing tool are skipped and say why.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 ruff check .
 ruff format --check --quiet .
 mypy
-processes=$(nproc) # before the next line: nproc answers with OMP_NUM_THREADS where it is set
-export OMP_NUM_THREADS=1 # one process a core, one thread each
+processes=$(nproc)       # first, because nproc obeys OMP_NUM_THREADS
+export OMP_NUM_THREADS=1 # one process per core, one thread per process
 pytest --numprocesses="$processes" --dist=worksteal "$@"

@@ -141,7 +141,8 @@ def decode(
     write_json(about, folder / "decode.json")
     print(
         f"{len(cuts)} utterances, {duration(audio_s)} of audio in {duration(seconds)} "
-        f"(RTF {seconds / audio_s:.4f}; encoder {encode_s / audio_s:.4f}, search {search_s / audio_s:.4f} on one core)"
+        f"(RTF {seconds / audio_s:.4f}; encoder {encode_s / audio_s:.4f}, "
+        f"search {search_s / audio_s:.4f} on one core)"
     )
     return folder
 

@@ -19,8 +19,8 @@ from asr.compare import processes, run, worker
 from asr.compare.cells import Cell, read_state, write_cell
 from asr.compare.options import CompareConfig
 from asr.compare.results_file import read_results, without_times
-from asr.environment import file_digest
 from asr.errors import UserError
+from asr.files import file_digest
 
 SHORT = [
     "steps=4",
