@@ -1,4 +1,4 @@
-"""`asr train`: a recipe and an attention name to a run folder."""
+"""`asr train`: train a recogniser."""
 
 from pathlib import Path
 
@@ -11,10 +11,10 @@ Options = TrainConfig
 
 
 def parse(words: list[str]) -> TrainConfig:
-    """Read options with Hydra's groups: recipe=, model=, optimizer=."""
+    """Read the options, with Hydra's groups `recipe`, `model` and `optimizer`."""
     return config.compose(TrainConfig, "train", words)
 
 
 def run(paths: list[Path], options: TrainConfig) -> None:
-    """Train; training itself says where the run folder is."""
+    """Train a recogniser; `train` prints its run folder."""
     train(options)

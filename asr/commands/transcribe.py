@@ -1,4 +1,4 @@
-"""`asr transcribe`: audio files to text, subtitles and times."""
+"""`asr transcribe`: transcribe audio files as text, JSON, subtitles or TextGrid."""
 
 import logging
 import sys
@@ -26,19 +26,19 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Options(TranscriptionConfig):
-    """How to transcribe, and what to write where."""
+    """Options of `asr transcribe`."""
 
-    attention: str = option("", help="attention mechanism; empty: the one of training")
+    attention: str = option("", help="attention mechanism; empty: as trained")
     backend: str = option("auto", help="auto | reference | native")
-    normalise: str = option("", help="features.normalise in its place, e.g. window; empty: training's")
+    normalise: str = option("", help="replaces features.normalise, e.g. window; empty: as trained")
     checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
     device: str = option("cpu", help="auto | cpu | cuda")
     format: str = option("text", help=" | ".join(FORMATS))
-    output: str = option("", help="folder for one file for each recording; empty: standard output")
+    output: str = option("", help="folder for one file per recording; empty: standard output")
 
 
 def run(paths: list[Path], options: Options) -> None:
-    """Write the transcript of every file; files that can't be read are reported at the end."""
+    """Transcribe every file; report the files that failed at the end."""
     options.check()
     if options.format not in FORMATS:
         raise UserError(f"format={options.format!r}: expected one of {FORMATS}")
@@ -47,7 +47,7 @@ def run(paths: list[Path], options: Options) -> None:
         raise UserError("asr transcribe takes a run folder or checkpoint and at least one audio file")
     if len(files) > 1 and options.format not in ("text", "json") and not options.output:
         raise UserError(
-            f"format={options.format} of {len(files)} files: name a folder for them, output=<folder>"
+            f"format={options.format} with {len(files)} files: expected output=<folder>, found none"
         )
     recognizer = _load(Path(paths[0]), options)
     decoder, source = tuned_decoder(recognizer, options)
@@ -79,20 +79,20 @@ def run(paths: list[Path], options: Options) -> None:
 
 
 def _audio_files(paths: list[Path]) -> list[Path]:
-    """Return the files named, and below the folders named all but transcripts and hidden files."""
+    """Return the given files, and all files below the given folders except transcripts and hidden files."""
     files: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():
             files.append(path)
             continue
         below = sorted(file for file in path.rglob("*") if file.is_file())
-        files += (audio := [file for file in below if not _is_passed_over(file)])
+        files += (audio := [file for file in below if not _is_skipped(file)])
         if len(audio) < len(below):
-            log.warning("%s: %d files are transcripts or hidden, passed over", path, len(below) - len(audio))
+            log.warning("%s: skipped %d transcripts and hidden files", path, len(below) - len(audio))
     return files
 
 
-def _is_passed_over(file: Path) -> bool:
+def _is_skipped(file: Path) -> bool:
     return file.name.startswith(".") or file.suffix in (*SUFFIXES.values(), ".ctm", ".jsonl")
 
 
@@ -101,7 +101,9 @@ def _load(path: Path, options: Options) -> Recognizer:
     recognizer.set_attention(options.attention or recognizer.config.attention, options.backend)
     kind = options.normalise or recognizer.config.features.normalise
     if kind not in NORMALISATIONS or (kind == "corpus" and recognizer.config.features.normalise != kind):
-        raise UserError(f"normalise={kind!r}: expected one of {NORMALISATIONS}; corpus, where trained so")
+        raise UserError(
+            f"normalise={kind!r}: expected one of {NORMALISATIONS}, corpus only if trained with it"
+        )
     recognizer.normalisation.kind = kind
     return recognizer
 
