@@ -10,7 +10,7 @@ __all__ = ["Recognizer", "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    """Load `Recognizer` on first use: `import asr.attention` stays light."""
+    """Import `Recognizer` on first use, so that `import asr` stays fast."""
     if name == "Recognizer":
         from asr.recognizer import Recognizer
 

@@ -1,4 +1,4 @@
-"""`python -m asr` is `asr`."""
+"""Entry point of `python -m asr`."""
 
 import sys
 

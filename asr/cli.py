@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import os
 import sys
 import traceback
 from types import ModuleType
@@ -11,38 +12,44 @@ from rich.logging import RichHandler
 from rich.table import Table
 
 from asr import __version__
-from asr.config import describe, parse, split_words
+from asr.console import open_console
 from asr.errors import UserError, did_you_mean
 
-COMMANDS = [
-    "prepare",
-    "train",
-    "lm",
-    "decode",
-    "score",
-    "align",
-    "transcribe",
-    "bench",
-    "compare",
-    "advise",
-    "report",
-    "export",
-    "export-data",
-]
+# Here rather than in the commands' modules, whose imports take seconds.
+COMMANDS = {
+    "prepare": "prepare a recipe's corpus: asr prepare demo",
+    "train": "train a recogniser: asr train recipe=demo attention=i-clustered-25 model=tiny",
+    "lm": "train or score an n-gram language model: asr lm train text=data/demo order=3 out=lm/demo.arpa",
+    "decode": "decode a split: asr decode exp/demo/full split=test attention=i-clustered-25 decoder=beam",
+    "score": "score hypotheses and compare systems: asr score exp/demo/full/decode/test/full-greedy",
+    "align": "align transcripts with audio: asr align exp/demo/full recording.wav text='go on'",
+    "transcribe": "transcribe audio files: asr transcribe exp/demo/full recording.wav",
+    "bench": "time attention mechanisms: asr bench attentions=[full,i-clustered-100] lengths=[512,1024]",
+    "compare": "train, decode and time mechanisms side by side: "
+    "asr compare recipe=demo attentions=[full,i-clustered-25]",
+    "advise": "recommend a mechanism for your data on this machine: asr advise data/demo model=wsj",
+    "report": "rewrite a comparison's report.html: asr report exp/demo/compare bench=exp/bench.json layer=3",
+    "export": "export a model: asr export exp/demo/full out=model",
+    "export-data": "convert manifests for Kaldi, NeMo or lhotse: "
+    "asr export-data data/demo to=kaldi out=data/demo_kaldi",
+}
 
 
 def main(words: list[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        words: the command line without the program's name; None: this process's.
+        words: command-line arguments; defaults to those of this process.
 
     Returns:
-        Exit status: 0, 1 for a user's error (one line on stderr), 2 for a wrong call, 130 when interrupted.
+        Exit status: 0, 1 for a user's error (one line on standard error), 2 without a command, 130 when
+        interrupted.
     """
     words = list(sys.argv[1:] if words is None else words)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    # OpenMP reads this when PyTorch loads. Threads that spin while they wait starve other processes.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False, markup=False)
     logging.basicConfig(
         level=logging.INFO if debug else logging.WARNING, format="%(message)s", handlers=[handler]
@@ -54,22 +61,7 @@ def main(words: list[str] | None = None) -> int:
         print_overview()
         return 0 if words else 2
     try:
-        name, *rest = words
-        if name not in COMMANDS:
-            raise UserError(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}")
-        command = command_module(name)
-        if "--help" in rest or "-h" in rest:
-            print_help(name, command, [word for word in rest if word not in ("--help", "-h")])
-            return 0
-        paths, options = split_words(rest)
-        if paths and not command.POSITIONAL:
-            raise UserError(f"asr {name} takes key=value options only, found {paths[0]!r}")
-        run = getattr(command, "main", None)
-        if run:
-            run(paths, options)
-        else:
-            reader = getattr(command, "parse", lambda rest: parse(command.Options, rest))
-            command.run(paths, reader(options))
+        run_command(*words)
         return 0
     except UserError as error:
         if debug:
@@ -81,32 +73,57 @@ def main(words: list[str] | None = None) -> int:
         return 130
 
 
+def run_command(name: str, *words: str) -> None:
+    """Run one command, or print its help.
+
+    Raises:
+        UserError: no such command, or the command's own errors.
+    """
+    if name not in COMMANDS:
+        raise UserError(f"unknown command {name!r}{did_you_mean(name, list(COMMANDS))}")
+    command = command_module(name)
+    if "--help" in words or "-h" in words:
+        print_help(name, command, [word for word in words if word not in ("--help", "-h")])
+        return
+    from asr.config import parse, split_words
+
+    paths, options = split_words(list(words))
+    if paths and not command.POSITIONAL:
+        raise UserError(f"asr {name} takes key=value options only, found {paths[0]!r}")
+    if hasattr(command, "main"):
+        command.main(paths, options)
+    elif hasattr(command, "parse"):
+        command.run(paths, command.parse(options))
+    else:
+        command.run(paths, parse(command.Options, options))
+
+
 def command_module(name: str) -> ModuleType:
-    """Return the module of a command."""
+    """Import the module of a command."""
     return importlib.import_module(f"asr.commands.{name.replace('-', '_')}")
 
 
 def print_overview() -> None:
-    """Print the commands."""
-    table = Table("command", "what it does", title="asr <command> key=value …", title_justify="left")
-    for name in COMMANDS:
-        table.add_row(name, command_module(name).HELP)
-    Console().print(table, "asr <command> --help lists a command's options; --debug shows tracebacks.")
+    """Print the list of commands."""
+    table = Table("command", "purpose and example", title="asr <command> key=value …", title_justify="left")
+    for name, purpose in COMMANDS.items():
+        table.add_row(name, purpose)
+    console = open_console(markup=False)
+    console.print(table, "asr <command> --help lists a command's options; --debug shows tracebacks.")
 
 
 def print_help(name: str, command: ModuleType, paths: list[str]) -> None:
-    """Print the options of a command."""
+    """Print the usage and options of a command."""
+    from asr.config import describe
+
     schema = command.options_schema(paths) if hasattr(command, "options_schema") else command.Options
-    console = Console()
-    console.print(f"asr {name} {command.POSITIONAL} key=value …\n{command.HELP}", markup=False)
-    table = Table("option", "type", "default", "meaning")
-    for row in describe(schema) if schema else []:
-        table.add_row(*row)
-    if table.row_count:
+    console = open_console(markup=False)
+    console.print(" ".join(["asr", name, *filter(None, [command.POSITIONAL]), "key=value …"]))
+    console.print(COMMANDS[name])
+    if schema:
+        table = Table("option", "type", "default", "meaning")
+        for row in describe(schema):
+            table.add_row(*row)
         console.print(table)
     if hasattr(command, "details"):
         console.print(command.details(paths))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Options as dataclasses: type, unit and default in one place; unknown keys are errors."""
+"""Options as dataclasses: each option's type, unit and default in one place; unknown keys are errors."""
 
 import dataclasses
 import importlib.resources
@@ -14,6 +14,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from asr.errors import UserError, did_you_mean
+from asr.files import write_text
 
 Options = TypeVar("Options")
 
@@ -21,7 +22,7 @@ KEY_VALUE = re.compile(r"\+{0,2}~?[A-Za-z_][\w./@-]*=")
 
 
 def option(default: Any, *, help: str, unit: str = "") -> Any:
-    """Return a dataclass field that carries its help text and unit for `--help`."""
+    """Return a dataclass field with the help text and unit that `--help` shows."""
     metadata = {"help": help, "unit": unit}
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
@@ -46,7 +47,7 @@ def describe(schema: Any, prefix: str = "") -> Iterator[tuple[str, str, str, str
 
 
 def split_words(words: list[str]) -> tuple[list[str], list[str]]:
-    """Split command-line words into paths and `key=value` options; a word that is a file is a path."""
+    """Split command-line arguments into paths and `key=value` options; an existing file is a path."""
     options = [word for word in words if KEY_VALUE.match(word) and not os.path.exists(word)]
     return [word for word in words if word not in options], options
 
@@ -56,17 +57,16 @@ def parse(schema: type[Options], words: list[str]) -> Options:
 
     Args:
         schema: dataclass with defaults.
-        words: e.g. `["split=test", "beam.size=50"]`.
+        words: command-line arguments, e.g. `["split=test", "beam.size=50"]`.
 
     Raises:
-        UserError: unknown key (with the nearest known one), wrong type, missing value.
+        UserError: unknown key, wrong type or missing value.
     """
     config = OmegaConf.structured(schema)
     known = [key for key, *_ in describe(schema)]
     for word in words:
         key, _, value = word.partition("=")
-        if key not in known:
-            raise UserError(f"unknown option {key!r}{did_you_mean(key, known)}")
+        _check_key(key, known)
         try:
             kind = OmegaConf.get_type(OmegaConf.select(OmegaConf.structured(schema), key))
             parsed = value if kind is str else OmegaConf.from_dotlist([f"value={value}"])["value"]
@@ -80,14 +80,12 @@ def divide(words: list[str], own: Any, composed: Any) -> tuple[list[str], list[s
     """Split `key=value` words into a command's own options and those that it hands to `compose`.
 
     Raises:
-        UserError: a key that neither schema has (with the nearest known one).
+        UserError: a key in neither schema.
     """
     mine = [key for key, *_ in describe(own)]
     known = [*mine, *(key for key, *_ in describe(composed)), *_groups()]
     for word in words:
-        key = word.partition("=")[0].lstrip("+~")
-        if key not in known:
-            raise UserError(f"unknown option {key!r}{did_you_mean(key, known)}")
+        _check_key(word.partition("=")[0].lstrip("+~"), known)
     taken = [word for word in words if word.partition("=")[0] in mine]
     return taken, [word for word in words if word not in taken]
 
@@ -95,11 +93,14 @@ def divide(words: list[str], own: Any, composed: Any) -> tuple[list[str], list[s
 def compose(schema: type[Options] | Options, name: str, words: list[str]) -> Options:
     """Build an options dataclass from Hydra's configuration `conf/<name>.yaml` and `key=value` words.
 
-    Groups are chosen by their folder's name (`model=wsj`), single options by their path
-    (`model.layers=6`). String values need no quoting: `attention=i-clustered-25:topk=16,bits=31`.
+    Args:
+        schema: dataclass with defaults.
+        name: configuration file in `conf/`, without its suffix.
+        words: config groups (`model=wsj`) and single options (`model.layers=6`). Strings need no quotes:
+            `attention=i-clustered-25:topk=16,bits=31`.
 
     Raises:
-        UserError: unknown key or group, wrong type, missing value.
+        UserError: unknown key or group, wrong type or missing value.
     """
     import hydra
     from hydra.core.config_store import ConfigStore
@@ -111,8 +112,7 @@ def compose(schema: type[Options] | Options, name: str, words: list[str]) -> Opt
     known = [key for key, *_ in describe(schema)] + list(groups)
     for word in words:
         key, _, value = word.partition("=")
-        if key.lstrip("+~") not in known:
-            raise UserError(f"unknown option {key!r}{did_you_mean(key, known)}")
+        _check_key(key.lstrip("+~"), known)
         if key in groups and value not in groups[key]:
             raise UserError(f"{key}={value}: no such configuration{did_you_mean(value, groups[key])}")
     quoted = [_quote(word) if word.partition("=")[0] in strings - set(groups) else word for word in words]
@@ -125,7 +125,7 @@ def compose(schema: type[Options] | Options, name: str, words: list[str]) -> Opt
 
 
 def to_dict(options: Any) -> dict[str, Any]:
-    """Return an options dataclass as plain dictionaries, lists and scalars."""
+    """Return an options dataclass as nested dictionaries, lists and scalars."""
     return typing.cast(dict[str, Any], OmegaConf.to_container(OmegaConf.structured(options), resolve=True))
 
 
@@ -185,10 +185,16 @@ def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
 
 def save(options: Any, path: Path) -> None:
     """Write an options dataclass as YAML."""
-    path.write_text(OmegaConf.to_yaml(OmegaConf.structured(options)))
+    write_text(OmegaConf.to_yaml(OmegaConf.structured(options)), path)
+
+
+def _check_key(key: str, known: list[str]) -> None:
+    if key not in known:
+        raise UserError(f"unknown option {key!r}{did_you_mean(key, known)}")
 
 
 def _groups() -> dict[str, list[str]]:
+    """Return the names of the configurations in each config group."""
     root = importlib.resources.files("asr_conf")
     return {
         folder.name: sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml"))

@@ -1,13 +1,92 @@
-"""Where commands print: the terminal, or a file with room for whole tables."""
+"""Terminal output: tables, progress bars, durations."""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+Item = TypeVar("Item")
 
 FILE_WIDTH = 160
 
 
-def open_console() -> Console:
-    """Return standard output's console; without a terminal it is at least 160 columns wide."""
-    console = Console()
+def open_console(*, markup: bool = True) -> Console:
+    """Return a console for standard output, at least 160 columns wide unless it is a terminal.
+
+    Args:
+        markup: interpret `[bold]` and the like; False prints square brackets as they are.
+    """
+    console = Console(markup=markup)
     if not console.is_terminal:
         console.width = max(console.width, FILE_WIDTH)
     return console
+
+
+def progress(
+    *columns: ProgressColumn,
+    console: Console | None = None,
+    transient: bool = True,
+    counts: bool = True,
+) -> Progress:
+    """Return a progress display: description, bar, share done, time elapsed and time remaining.
+
+    Args:
+        columns: further columns, shown on the right.
+        console: where to draw; None: standard error.
+        transient: remove the bars at the end, and draw nothing outside a terminal.
+        counts: show the share done as `3/10`; False: as a percentage.
+    """
+    console = console or Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn() if counts else TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        *columns,
+        console=console,
+        transient=transient,
+        disable=transient and not console.is_terminal,
+    )
+
+
+def track(items: Iterable[Item], description: str, total: float | None = None) -> Iterator[Item]:
+    """Yield the items under a progress bar.
+
+    Args:
+        items: what to iterate over.
+        description: label of the bar.
+        total: number of items; None: their length, if they have one.
+    """
+    with progress() as bars:
+        yield from bars.track(items, total=total, description=description)
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration with its unit: `85.4 ms`, `3.42 s`, `12 min 05 s`, `2 h 04 min`; `–` where unknown.
+
+    Example:
+        >>> [duration(x) for x in (0.0854, 3.421, 42.0, 725.3, 7440.0)]
+        ['85.4 ms', '3.42 s', '42.0 s', '12 min 05 s', '2 h 04 min']
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return "–"
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    if seconds < 100:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

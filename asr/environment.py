@@ -1,7 +1,5 @@
 """Description of the environment of a result: commit, versions, hardware."""
 
-import hashlib
-import json
 import os
 import platform
 import subprocess
@@ -10,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
+from asr.errors import UserError
 
 PACKAGES = (
     "clustered-asr",
@@ -25,7 +23,9 @@ PACKAGES = (
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return command, commit, versions and hardware."""
+    """Return the command line, commit, package versions and hardware."""
+    import torch
+
     return {
         "command": sys.argv,
         "commit": git_commit(),
@@ -37,6 +37,28 @@ def describe_environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
+
+
+def pick_device(name: str) -> str:
+    """Return the device to compute on: `auto` is CUDA where there is a CUDA device and the CPU elsewhere.
+
+    Args:
+        name: auto | cpu | cuda | cuda:<number>, or any other device of PyTorch.
+
+    Raises:
+        UserError: the name is unknown, or there is no such CUDA device.
+    """
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"device={name}: expected auto | cpu | cuda | cuda:<number>") from None
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise UserError(f"device={name}: expected a CUDA device, this machine has {count or 'none'}")
+    return name
 
 
 def git_commit() -> str | None:
@@ -67,19 +89,3 @@ def processor() -> str:
         return platform.processor()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
-
-
-def file_digest(path: Path) -> str:
-    """Return the first 12 hex digits of a file's SHA-256."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()[:12]
-
-
-def write_json(values: dict[str, Any], path: Path) -> None:
-    """Write indented JSON atomically."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
-    partial.replace(path)

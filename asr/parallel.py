@@ -14,16 +14,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
+from asr.console import progress
 from asr.errors import UserError
+from asr.files import atomic_text
 
 # Starting a process takes seconds: fewer items than this are processed in this process.
 WORTH_A_POOL = 200
@@ -80,11 +74,9 @@ def attempts(
 @contextmanager
 def progress_bar(label: str, total: int, console: Console, *, done: int = 0) -> Iterator[Callable[[], None]]:
     """Show a progress bar, starting at `done`, while the block runs; yield a function that advances it."""
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-    columns += [TimeElapsedColumn(), TimeRemainingColumn()]
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(label, total=total, completed=done)
-        yield lambda: progress.advance(task)
+    with progress(console=console, transient=False) as bars:
+        task = bars.add_task(label, total=total, completed=done)
+        yield lambda: bars.advance(task)
 
 
 class Journal:
@@ -128,13 +120,10 @@ class Journal:
         return json.loads(line)[1]
 
     def _open(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         # Rewritten rather than appended to, because the last line may be truncated.
-        partial_path = self.path.with_name(self.path.name + ".partial")
-        with open(partial_path, "w", encoding="utf-8") as file:
+        with atomic_text(self.path) as file:
             file.write(json.dumps(self.version) + "\n")
             file.writelines(json.dumps([k, r], ensure_ascii=False) + "\n" for k, r in self.stored.items())
-        partial_path.replace(self.path)
         self._file = open(self.path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
 
     def close(self) -> None:

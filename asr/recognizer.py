@@ -4,9 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from asr.data.recording import read_recording
+from asr.environment import pick_device
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
 from asr.model.checkpoint import find
@@ -68,9 +67,7 @@ class Recognizer:
         state = read_portable(folder) if folder else load_checkpoint(file)["model"]
         recognizer = cls.from_state(state, str(file))
         recognizer.file = file
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        recognizer.model.to(device)
+        recognizer.model.to(pick_device(device))
         if attention or backend:
             recognizer.set_attention(attention or recognizer.model.config.attention, backend)
         return recognizer

@@ -1,4 +1,4 @@
-"""Bad input gives one line that names the file or the utterance, and loses nothing."""
+"""Bad input gives one line that names the file or utterance; good input beside it is not lost."""
 
 import csv
 import json
@@ -94,7 +94,7 @@ def test_stereo_is_averaged_with_a_notice_when_transcribed(
     assert "2 channels are averaged" in caplog.text
 
 
-def test_transcribing_reports_every_bad_file_and_loses_no_good_one(
+def test_transcription_reports_every_bad_file_and_goes_on_with_the_good_ones(
     trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short, missing = tmp_path / "short.wav", tmp_path / "missing.wav"
@@ -189,7 +189,7 @@ def test_another_programs_checkpoint_is_named(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
-    """The file system refuses to write more than 64 KiB to a file, in a process of its own."""
+    """A limit of 64 KiB per file, set in a separate process, stands in for the full disk."""
     path = tmp_path / "last.ckpt"
     checkpoint.save({"format": checkpoint.FORMAT, "value": 1}, path)
     code = (

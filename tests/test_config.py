@@ -1,3 +1,5 @@
+"""Options from command-line words, YAML and plain data."""
+
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +37,7 @@ def test_parse_reads_types_and_nested_keys() -> None:
         ("rate=fast", "rate=fast"),
     ],
 )
-def test_parse_names_what_is_wrong(word: str, message: str) -> None:
+def test_parse_names_the_bad_option(word: str, message: str) -> None:
     with pytest.raises(UserError, match=message.replace("(", r"\(").replace("?", r"\?").replace(")", r"\)")):
         config.parse(Outer, [word])
 
@@ -57,12 +59,12 @@ def test_compose_chooses_groups_and_takes_names_with_colons_unquoted() -> None:
 
 
 @pytest.mark.parametrize("word", ["attentoin=full", "model.layesr=3", "modle=tiny"])
-def test_compose_suggests_the_key_that_was_meant(word: str) -> None:
+def test_compose_suggests_the_closest_key(word: str) -> None:
     with pytest.raises(UserError, match=r"did you mean '(attention|model.layers|model)'"):
         train_options([word])
 
 
-def test_a_commands_own_words_are_divided_from_those_of_training() -> None:
+def test_divide_separates_a_commands_options_from_those_of_training() -> None:
     words = ["rate=2", "model.layers=6", "inner.size=20", "model=wsj"]
     divided = config.divide(words, Outer, TrainConfig)
     assert divided == (["rate=2", "inner.size=20"], ["model.layers=6", "model=wsj"])
@@ -78,7 +80,7 @@ def test_compose_names_an_unknown_group_choice_and_a_bad_value() -> None:
         train_options(["model.layers=six"])
 
 
-def test_saved_options_come_back(tmp_path: Path) -> None:
+def test_saved_options_are_read_back_unchanged(tmp_path: Path) -> None:
     from omegaconf import OmegaConf
 
     options = train_options(["recipe=prompts", "data.workers=0"])
@@ -87,7 +89,7 @@ def test_saved_options_come_back(tmp_path: Path) -> None:
     assert train_options_from(values, "config.yaml") == options
 
 
-def test_a_word_that_is_a_file_is_a_path(tmp_path: Path) -> None:
+def test_an_existing_file_is_a_path_even_with_an_equals_sign(tmp_path: Path) -> None:
     odd = tmp_path / "a=b.wav"
     odd.touch()
     assert config.split_words([str(odd), "split=test", "exp/demo"]) == (

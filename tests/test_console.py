@@ -1,10 +1,11 @@
-"""Consoles are wide enough for whole tables where output goes to a file."""
+"""Consoles, progress bars and durations."""
 
 import io
 
 import pytest
+from rich.console import Console
 
-from asr.console import FILE_WIDTH, open_console
+from asr.console import FILE_WIDTH, duration, open_console, progress, track
 
 
 class _Terminal(io.StringIO):
@@ -19,21 +20,55 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
 
-def test_a_file_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_to_a_file_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rich would fold tables at 80 columns."""
     monkeypatch.setattr("sys.stdout", io.StringIO())
     assert open_console().width == FILE_WIDTH
 
 
 @pytest.mark.parametrize(("columns", "width"), [("90", FILE_WIDTH), ("200", 200)])
-def test_columns_may_ask_for_more(monkeypatch: pytest.MonkeyPatch, columns: str, width: int) -> None:
-    """COLUMNS is a terminal's width, inherited from wherever the command was started."""
+def test_columns_can_only_widen_a_file(monkeypatch: pytest.MonkeyPatch, columns: str, width: int) -> None:
+    """COLUMNS is the width of a terminal and is inherited from wherever the command was started."""
     monkeypatch.setattr("sys.stdout", io.StringIO())
     monkeypatch.setenv("COLUMNS", columns)
     assert open_console().width == width
 
 
 def test_a_terminal_keeps_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only files are widened."""
     monkeypatch.setattr("sys.stdout", _Terminal())
     assert open_console().width < FILE_WIDTH
+
+
+def test_markup_can_be_printed_literally(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.StringIO()
+    monkeypatch.setattr("sys.stdout", output)
+    open_console(markup=False).print("a[bold]b")
+    open_console().print("a[bold]b")
+    assert output.getvalue() == "a[bold]b\nab\n"
+
+
+@pytest.mark.parametrize(("counts", "share"), [(True, "1/2"), (False, "50%")])
+def test_progress_shows_the_share_done(counts: bool, share: str) -> None:
+    output = _Terminal()
+    with progress(console=Console(file=output, width=100), counts=counts) as bars:
+        bars.advance(bars.add_task("reading", total=2))
+    assert "reading" in output.getvalue()
+    assert share in output.getvalue()
+
+
+@pytest.mark.parametrize(("transient", "expected"), [(True, ""), (False, "reading")])
+def test_a_file_gets_the_final_bar_unless_transient(transient: bool, expected: str) -> None:
+    output = io.StringIO()
+    with progress(console=Console(file=output, width=100), transient=transient) as bars:
+        bars.add_task("reading", total=2)
+    assert output.getvalue()[:7] == expected
+
+
+def test_track_yields_every_item(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(track(iter("abc"), "reading", total=3)) == ["a", "b", "c"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_unknown_duration_is_a_dash() -> None:
+    assert duration(None) == duration(float("nan")) == "–"
+    assert duration(3599.6) == "1 h 00 min"

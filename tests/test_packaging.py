@@ -1,13 +1,32 @@
-"""The wheel holds configuration and recipes, and is built even where nothing compiles."""
+"""The wheel contains configuration and recipes, and builds without a compiler."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
+import asr
+
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize(
+    ("file", "pattern"),
+    [
+        ("pyproject.toml", r'^version = "(.*)"$'),
+        ("CITATION.cff", r"^version: (.*)$"),
+        ("CHANGELOG.md", r"^## \[(.*?)\]"),
+    ],
+)
+def test_every_file_states_the_same_version(file: str, pattern: str) -> None:
+    found = re.search(pattern, (ROOT / file).read_text(), flags=re.M)
+    assert found
+    assert found[1] == asr.__version__
 
 
 def test_a_wheel_without_a_compiler_holds_everything_but_the_kernels(tmp_path: Path) -> None:

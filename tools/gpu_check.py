@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from asr.files import write_text
 from attention_ext import why_unavailable
 from attention_ext.clustered_attention.native import clustered_attention
 from attention_ext.hashing.native import hash_sign
@@ -162,7 +163,7 @@ def benchmark(out: Path, dry: bool) -> None:
     for length in (256, 512) if dry else LENGTHS:
         results += measure(length, device, dtype, 0.2 if dry else SECONDS_PER_LENGTH)
         record["results"] = results
-        (out / "benchmark.json").write_text(json.dumps(record, indent=1) + "\n")
+        write_text(json.dumps(record, indent=1) + "\n", out / "benchmark.json")
         print(f"{length} done", flush=True)
 
 
@@ -207,8 +208,8 @@ def report(out: Path) -> int:
             text += f"\naim: i-clustered at N = {length} at least {aim} ×: {full / ours:.2f}"
     failed = [name for name, step in steps.items() if step["status"] != 0]
     text += "\nsteps: " + ", ".join(f"{name} {'FAILED' if name in failed else 'ok'}" for name in steps)
-    (out / "gpu_check.json").write_text(json.dumps(record, indent=1) + "\n")
-    (out / "gpu_check.txt").write_text(text + "\n")
+    write_text(json.dumps(record, indent=1) + "\n", out / "gpu_check.json")
+    write_text(text + "\n", out / "gpu_check.txt")
     print(text)
     return len(failed)
 

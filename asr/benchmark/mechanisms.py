@@ -20,6 +20,7 @@ from torch import Tensor
 
 from asr.attention import build_mechanism
 from asr.benchmark.peers import build_peer
+from asr.files import write_text
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PASSES = ("forward", "forward+backward")
@@ -239,9 +240,8 @@ def _status_bytes(key: str) -> int:
 
 def write_json(path: Path, timings: list[Timing], memory: Memory, about: dict) -> None:
     """Write `timings`, `memory_bytes` by pass, name and length, and the entries of `about` as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     record = {**about, "timings": [asdict(timing) for timing in timings], "memory_bytes": memory}
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    write_text(json.dumps(record, indent=1) + "\n", path)
 
 
 def _time(run: Callable[[], None], clock: str, device: str) -> float:

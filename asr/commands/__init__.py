@@ -1,1 +1,1 @@
-"""The commands of `asr`: one file each, path in, path out."""
+"""The commands of `asr`, one module each; `asr.cli` imports a command when it is called."""

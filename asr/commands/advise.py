@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from rich.progress import Progress
 from rich.table import Table
 
 from asr import config
@@ -16,15 +14,14 @@ from asr.attention.table import MECHANISMS, parse_name
 from asr.compare.advice import Expected, expect, positions, reason, recommend, usual_mechanisms
 from asr.compare.options import joined
 from asr.config import option
-from asr.console import open_console
+from asr.console import duration, open_console, progress
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
+from asr.environment import pick_device
 from asr.errors import UserError
-from asr.report.words import duration
 from asr.training.config import TrainConfig, chosen_recipe, train_options, train_schema
 
-HELP = "recommend a mechanism for your data on this machine: asr advise data/demo model=wsj"
 POSITIONAL = "<manifest or prepared folder> [options of asr train, for model and frame budget]"
 QUANTILES = (0.5, 0.95, 1.0)
 
@@ -64,10 +61,7 @@ def parse(words: list[str]) -> tuple[Options, TrainConfig]:
             raise UserError(
                 f"attention {name!r} has parameters of its own: time it in a model with asr compare"
             )
-    if options.device == "auto":
-        options.device = "cuda" if torch.cuda.is_available() else "cpu"
-    if options.device != "cpu" and not torch.cuda.is_available():
-        raise UserError(f"device={options.device}: this machine has no CUDA device")
+    options.device = pick_device(options.device)
     for name in ("threads", "rounds", "longest"):
         if getattr(options, name) < 1:
             raise UserError(f"{name}={getattr(options, name)}: expected at least 1")
@@ -94,13 +88,12 @@ def run(paths: list[Path], asked: tuple[Options, TrainConfig]) -> None:
     console.print(_lengths(len(cuts), frames, training), highlight=False)
     for line in _warnings(durations_s, frames, training):
         console.print(line, style="yellow", highlight=False)
-    with Progress(console=console, transient=True) as progress:
+    with progress() as bars:
         steps = len({min(n, options.longest) for n in at}) + (len(names) if options.memory else 0)
-        task = progress.add_task("measuring", total=steps)
+        task = bars.add_task("measuring", total=steps)
 
         def advance(what: str) -> None:
-            progress.update(task, description=f"measuring {what}")
-            progress.advance(task)
+            bars.update(task, description=f"measuring {what}", advance=1)
 
         expected = expect(
             names,

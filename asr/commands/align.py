@@ -9,22 +9,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lhotse.cut import MonoCut
-from rich.console import Console
-from rich.progress import track
 
 from asr.config import option
+from asr.console import track
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path, training_folder
 from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
+from asr.files import atomic_text, write_text
 from asr.recognizer import Recognizer
 from asr.scoring.ctm import CtmWord, write_ctm
 from asr.search.forced_alignment import AlignedToken, AlignedWord, align_text
 from asr.transcription.formats import textgrid
 from asr.transcription.run import MODES, TranscriptionConfig, emissions, is_out_of_memory
 
-HELP = "times of words and phones: asr align exp/demo/full split=test, or … recording.wav text='go on'"
 POSITIONAL = "<run folder or checkpoint> [<audio file>]"
 
 log = logging.getLogger(__name__)
@@ -44,7 +43,7 @@ class Options:
     overlap_s: float = option(-1.0, help="mode=chunked: overlap of chunks; −1: a fifth of a chunk", unit="s")
     checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
     output: str = option("", help="folder; empty: <run>/align/<split>, or the audio file's folder")
-    device: str = option("cpu", help="cpu | cuda")
+    device: str = option("cpu", help="auto | cpu | cuda")
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def run(paths: list[Path], options: Options) -> None:
     aligned: list[tuple[Utterance, list[AlignedWord]]] = []
     errors = []
     unknown: Counter[str] = Counter()
-    for utterance in track(utterances, "aligning", total=count, console=Console(stderr=True), transient=True):
+    for utterance in track(utterances, "aligning", total=count):
         try:
             log_probs_TV = emissions(model, utterance.samples, how, utterance.id)
             words = align_text(log_probs_TV, utterance.text, tokenizer, model.frame_s, utterance.id)
@@ -151,8 +150,7 @@ def _write_textgrid(
         f"{recognizer.tokenizer.unit}s": [(token.start_s, token.end_s, token.label) for token in tokens],
     }
     duration_s = len(utterance.samples) / recognizer.model.sample_rate
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(textgrid(tiers, duration_s), encoding="utf-8")
+    write_text(textgrid(tiers, duration_s), path)
 
 
 def _write_tables(aligned: list[tuple[Utterance, list[AlignedWord]]], folder: Path, name: str) -> None:
@@ -165,7 +163,7 @@ def _write_tables(aligned: list[tuple[Utterance, list[AlignedWord]]], folder: Pa
         folder / f"{name}.tokens.ctm",
         [_ctm(u, token.label, token) for u, words in aligned for word in words for token in word.tokens],
     )
-    with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+    with atomic_text(folder / f"{name}.jsonl") as file:
         for utterance, words in aligned:
             entry = {"id": utterance.id, "words": [asdict(word) for word in words]}
             file.write(json.dumps(entry, ensure_ascii=False) + "\n")

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import torch
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from asr.attention import parse_name
@@ -23,15 +21,12 @@ from asr.benchmark.mechanisms import (
     write_json,
 )
 from asr.config import option
-from asr.console import open_console
-from asr.environment import describe_environment
+from asr.console import open_console, progress
+from asr.environment import describe_environment, pick_device
 from asr.errors import UserError
 from asr.report import bench_chart
 from asr.report.figure import export
 
-HELP = (
-    "time attention mechanisms side by side: asr bench attentions=[full,i-clustered-100] lengths=[512,1024]"
-)
 POSITIONAL = ""
 CLOCKS = ("cpu", "wall")
 
@@ -51,7 +46,7 @@ class Options:
     heads: int = option(6, help="heads H")
     head_dim: int = option(64, help="head size D")
     dtype: str = option("float32", help=" | ".join(DTYPES))
-    device: str = option("cpu", help="cpu | cuda")
+    device: str = option("cpu", help="auto | cpu | cuda")
     clock: str = option("cpu", help="cpu: CPU time; wall: elapsed time (always used on cuda)")
     threads: int = option(1, help="threads on the CPU")
     rounds: int = option(15, help="maximum number of rounds, after one warm-up round")
@@ -70,16 +65,17 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
         UserError: an option out of range, an unknown name, or a missing device.
     """
     _check(options)
+    options = replace(options, device=pick_device(options.device))
     console = console or open_console()
     clock = options.clock if options.device == "cpu" else "wall"
     timings: list[Timing] = []
     memory: Memory = {}
     if options.memory and can_measure_memory(options.device):
         memory = {passes: {name: {} for name in options.attentions} for passes in PASSES}
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("measuring", total=sum(options.lengths))
+    with progress(counts=False) as bars:
+        task = bars.add_task("measuring", total=sum(options.lengths))
         for length in options.lengths:
-            progress.update(task, description=f"N={length}: time")
+            bars.update(task, description=f"N={length}: time")
             problem = Problem(
                 length,
                 options.batch,
@@ -100,9 +96,9 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
             )
             for passes, sizes in memory.items():
                 for name in sizes:
-                    progress.update(task, description=f"N={length}: memory of {name}")
+                    bars.update(task, description=f"N={length}: memory of {name}")
                     sizes[name][length] = peak_memory_bytes(name, problem, passes)
-            progress.advance(task, length)
+            bars.advance(task, length)
     for passes in PASSES:
         console.print(_time_table([timing for timing in timings if timing.passes == passes], options, clock))
     for passes, sizes in memory.items():
@@ -119,8 +115,6 @@ def _check(options: Options) -> None:
         raise UserError(f"dtype={options.dtype}: expected {' | '.join(DTYPES)}")
     if options.clock not in CLOCKS:
         raise UserError(f"clock={options.clock}: expected {' | '.join(CLOCKS)}")
-    if options.device != "cpu" and not torch.cuda.is_available():
-        raise UserError(f"device={options.device}: this machine has no CUDA device")
     for name in ("batch", "heads", "head_dim", "threads", "rounds"):
         if getattr(options, name) < 1:
             raise UserError(f"{name}={getattr(options, name)}: expected at least 1")

@@ -7,9 +7,8 @@ from asr.compare.options import CompareConfig, Request, parse
 from asr.console import open_console
 from asr.errors import UserError
 
-__all__ = ["HELP", "POSITIONAL", "Options", "parse", "run"]
+__all__ = ["POSITIONAL", "Options", "parse", "run"]
 
-HELP = "train, evaluate and time mechanisms side by side: recipe=demo attentions=[full,i-clustered-25] …"
 POSITIONAL = "[options of asr train for all candidates]"
 Options = CompareConfig
 

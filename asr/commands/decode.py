@@ -6,7 +6,6 @@ from asr.errors import UserError
 from asr.recognizer import Recognizer
 from asr.search.decode import DecodeOptions, check_options
 
-HELP = "decode a split: asr decode exp/demo/full split=test attention=i-clustered-25 decoder=beam"
 POSITIONAL = "<run folder or checkpoint>"
 Options = DecodeOptions
 

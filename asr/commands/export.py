@@ -1,6 +1,5 @@
 """`asr export`: export a run's model in a portable format or as a graph for other runtimes."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from asr.model.graph import write_onnx, write_program
 from asr.model.portable import write_portable
 from asr.recognizer import Recognizer
 
-HELP = "export a model: asr export exp/demo/full out=model/"
 POSITIONAL = "<run or checkpoint>"
 FORMATS = {"safetensors": "", "torch_export": ".pt2", "onnx": ".onnx"}
 
@@ -67,14 +65,8 @@ def _write_graph(recognizer: Recognizer, out: Path, kind: str) -> Path:
         out = out / f"model{suffix}"
     if out.suffix != suffix:
         raise UserError(f"out={out}: expected a file that ends in {suffix}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f"{out.stem}.partial{suffix}")
-    try:
-        if kind == "onnx":
-            write_onnx(recognizer.model, recognizer.tokenizer.symbols, partial)
-        else:
-            write_program(recognizer.model, partial)
-        os.replace(partial, out)
-    finally:
-        partial.unlink(missing_ok=True)
+    if kind == "onnx":
+        write_onnx(recognizer.model, recognizer.tokenizer.symbols, out)
+    else:
+        write_program(recognizer.model, out)
     return out

@@ -8,7 +8,6 @@ from asr.data.interchange import FORMATS
 from asr.data.manifest import load_cuts
 from asr.errors import UserError, did_you_mean
 
-HELP = "export manifests to Kaldi, NeMo or lhotse: asr export-data data/demo to=kaldi out=data/demo_kaldi"
 POSITIONAL = "<prepared folder or manifest> …"
 SUFFIX = ".cuts.jsonl.gz"
 

@@ -1,17 +1,15 @@
 """`asr lm`: train n-gram language models, and compute the perplexity of text."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from asr import config
 from asr.config import option
-from asr.console import open_console
+from asr.console import open_console, track
 from asr.errors import UserError, did_you_mean
 from asr.lm.arpa import read_vocabulary, write_arpa
 from asr.lm.kneser_ney import NgramEstimate, estimate
@@ -21,7 +19,6 @@ from asr.lm.text import read_sentences
 from asr.recognizer import Recognizer
 from asr.text.lexicon import read_words
 
-HELP = "n-gram language models: asr lm train text=data/demo order=3 out=lm/demo.arpa; asr lm score lm=…"
 POSITIONAL = "train|score"
 TEXT_HELP = "texts (one sentence per line, optionally .gz), manifests or prepared folders, comma-separated"
 SHOWN_UNKNOWN = 10
@@ -86,7 +83,7 @@ def train(options: TrainOptions) -> NgramEstimate:
     if options.lexicon:
         vocabulary = read_words(options.lexicon)
     sentences = map(spell, read_sentences(sources, options.split))
-    model = estimate(_shown(sentences), options.order, vocabulary)
+    model = estimate(track(sentences, "reading text"), options.order, vocabulary)
     write_arpa(model, options.out)
     load_kenlm(options.out, [])  # raises if the file can't be read back
     table = Table("n-grams", "number", "D1", "D2", "D3+", title=options.out, title_justify="left")
@@ -144,13 +141,6 @@ def _print_score(name: str, result: TextScore) -> None:
         shown = ", ".join(f"{word} ×{count}" for word, count in result.unknown.most_common(SHOWN_UNKNOWN))
         more = len(result.unknown) - SHOWN_UNKNOWN
         print(f"  unknown: {shown}" + (f" and {more} more" if more > 0 else ""))
-
-
-def _shown(sentences: Iterator[list[str]]) -> Iterator[Sequence[str]]:
-    console = Console(stderr=True)
-    yield from track(
-        sentences, "reading text", console=console, transient=True, disable=not console.is_terminal
-    )
 
 
 def _sources(text: str) -> list[str]:

@@ -11,7 +11,6 @@ from rich.table import Table
 from asr import config
 from asr.errors import UserError, did_you_mean
 
-HELP = "make manifests from a recipe's corpus: asr prepare demo (asr prepare --help lists the recipes)"
 POSITIONAL = "<recipe>"
 
 

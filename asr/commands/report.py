@@ -10,9 +10,8 @@ from asr.config import option
 from asr.errors import UserError
 from asr.report.page import ReportOptions, write_report
 
-__all__ = ["HELP", "POSITIONAL", "Options", "run"]
+__all__ = ["POSITIONAL", "Options", "run"]
 
-HELP = "write a comparison's report.html again: asr report exp/demo/compare bench=exp/bench.json layer=3"
 POSITIONAL = "<folder of asr compare>"
 
 

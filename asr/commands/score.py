@@ -5,7 +5,6 @@ from pathlib import Path
 from asr.errors import UserError
 from asr.scoring.run import ScoreOptions, score_paths
 
-HELP = "score hypotheses and compare systems: asr score exp/demo/full/decode/test/full-greedy"
 POSITIONAL = "<folder> ... | <hyp.trn> <ref.trn> | <hyp.ctm> <ref.stm>"
 Options = ScoreOptions
 

@@ -1,11 +1,10 @@
-"""`asr train`: a recipe and an attention name to a run folder."""
+"""`asr train`: train a recogniser."""
 
 from pathlib import Path
 
 from asr.training.config import TrainConfig, chosen_recipe, train_options, train_schema
 from asr.training.run import train
 
-HELP = "train a recogniser: recipe=demo attention=i-clustered-25 [model=tiny …]"
 POSITIONAL = ""
 Options = TrainConfig
 
@@ -21,5 +20,5 @@ def parse(words: list[str]) -> TrainConfig:
 
 
 def run(paths: list[Path], options: TrainConfig) -> None:
-    """Train; training itself says where the run folder is."""
+    """Train a recogniser; `train` prints its run folder."""
     train(options)

@@ -1,30 +1,22 @@
-"""`asr transcribe`: audio files to text, subtitles and times."""
+"""`asr transcribe`: transcribe audio files as text, JSON, subtitles or TextGrid."""
 
 import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import SpinnerColumn, TextColumn
 
 from asr.config import option
+from asr.console import progress
 from asr.errors import UserError
+from asr.files import write_text
 from asr.model.features import NORMALISATIONS
 from asr.recognizer import Recognizer
 from asr.transcription.formats import FORMATS, write_transcript
 from asr.transcription.run import TranscriptionConfig, is_out_of_memory
 from asr.transcription.transcript import Transcript
 
-HELP = "transcribe audio files: asr transcribe exp/demo/full recording.wav"
 POSITIONAL = "<run folder or checkpoint> <audio file or folder> …"
 SUFFIXES = {"text": ".txt", "json": ".json", "srt": ".srt", "vtt": ".vtt", "textgrid": ".TextGrid"}
 
@@ -33,19 +25,19 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Options(TranscriptionConfig):
-    """How to transcribe, and what to write where."""
+    """Options of `asr transcribe`."""
 
-    attention: str = option("", help="attention mechanism; empty: the one of training")
+    attention: str = option("", help="attention mechanism; empty: as trained")
     backend: str = option("auto", help="auto | reference | native")
-    normalise: str = option("", help="features.normalise in its place, e.g. window; empty: training's")
+    normalise: str = option("", help="replaces features.normalise, e.g. window; empty: as trained")
     checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
-    device: str = option("cpu", help="cpu | cuda")
+    device: str = option("cpu", help="auto | cpu | cuda")
     format: str = option("text", help=" | ".join(FORMATS))
-    output: str = option("", help="folder for one file for each recording; empty: standard output")
+    output: str = option("", help="folder for one file per recording; empty: standard output")
 
 
 def run(paths: list[Path], options: Options) -> None:
-    """Write the transcript of every file; files that can't be read are reported at the end."""
+    """Transcribe every file; report the files that failed at the end."""
     options.check()
     if options.format not in FORMATS:
         raise UserError(f"format={options.format!r}: expected one of {FORMATS}")
@@ -54,17 +46,18 @@ def run(paths: list[Path], options: Options) -> None:
         raise UserError("asr transcribe takes a run folder or checkpoint and at least one audio file")
     if len(files) > 1 and options.format not in ("text", "json") and not options.output:
         raise UserError(
-            f"format={options.format} of {len(files)} files: name a folder for them, output=<folder>"
+            f"format={options.format} with {len(files)} files: expected output=<folder>, found none"
         )
     recognizer = _load(Path(paths[0]), options)
     decoder, source = recognizer.decoder(options)
     if source:
         print(f"weights of {source}", file=sys.stderr)
     errors = []
-    with _progress() as progress:
-        task = progress.add_task("transcribing", total=len(files), file="")
+    # A long recording is one step: the spinner shows that work goes on.
+    with progress(SpinnerColumn(), TextColumn("{task.fields[file]}")) as bars:
+        task = bars.add_task("transcribing", total=len(files), file="")
         for file in files:
-            progress.update(task, file=file.name)
+            bars.update(task, file=file.name)
             try:
                 transcripts = recognizer.transcribe_channels(file, options, decoder)
             except UserError as error:
@@ -75,7 +68,7 @@ def run(paths: list[Path], options: Options) -> None:
                 errors.append(f"{file}: out of memory: use mode=chunked or a linear attention mechanism")
             else:
                 _write(transcripts, file, options, alone=len(files) == 1)
-            progress.advance(task)
+            bars.advance(task)
     if len(files) == 1 and errors:
         raise UserError(errors[0])
     for line in errors:
@@ -85,20 +78,20 @@ def run(paths: list[Path], options: Options) -> None:
 
 
 def _audio_files(paths: list[Path]) -> list[Path]:
-    """Return the files named, and below the folders named all but transcripts and hidden files."""
+    """Return the given files, and all files below the given folders except transcripts and hidden files."""
     files: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():
             files.append(path)
             continue
         below = sorted(file for file in path.rglob("*") if file.is_file())
-        files += (audio := [file for file in below if not _is_passed_over(file)])
+        files += (audio := [file for file in below if not _is_skipped(file)])
         if len(audio) < len(below):
-            log.warning("%s: %d files are transcripts or hidden, passed over", path, len(below) - len(audio))
+            log.warning("%s: skipped %d transcripts and hidden files", path, len(below) - len(audio))
     return files
 
 
-def _is_passed_over(file: Path) -> bool:
+def _is_skipped(file: Path) -> bool:
     return file.name.startswith(".") or file.suffix in (*SUFFIXES.values(), ".ctm", ".jsonl")
 
 
@@ -120,26 +113,11 @@ def _load(path: Path, options: Options) -> Recognizer:
     return recognizer
 
 
-def _progress() -> Progress:
-    return Progress(
-        SpinnerColumn(),  # a long recording is one step: what moves says that it goes on
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[file]}"),
-        console=Console(stderr=True),
-        transient=True,
-    )
-
-
 def _write(transcripts: list[Transcript], file: Path, options: Options, alone: bool) -> None:
     if options.output:
         place = Path(options.output, file.name + SUFFIXES[options.format])
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(write_transcript(transcripts, options.format, str(file)), encoding="utf-8")
+            write_text(write_transcript(transcripts, options.format, str(file)), place)
         except OSError as error:
             raise UserError(f"{place}: can't be written ({error.strerror})") from None
     elif options.format == "text" and not (alone and len(transcripts) == 1):

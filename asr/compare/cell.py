@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from asr.environment import write_json
+from asr.files import atomic_path, write_json
 
 Kind = Literal["training", "evaluation", "timing"]
 Status = Literal["missing", "running", "done", "failed"]
@@ -104,9 +104,8 @@ def log_path(folder: Path, name: str) -> Path:
 
 def write_fraction(path: Path, fraction: float) -> None:
     """Write the completed fraction of a running cell, 0 to 1, for the process that displays progress."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(f"{fraction:.4f}")
-    partial.replace(path)
+    with atomic_path(path, sync=False) as temporary:
+        temporary.write_text(f"{fraction:.4f}")
 
 
 def read_fraction(folder: Path, name: str) -> float:

@@ -17,7 +17,8 @@ from asr.compare.records import Conditions, CurvePoint, Evaluation, Failure, Spl
 from asr.compare.results import METRICS, Results
 from asr.config import flat, to_dict
 from asr.data.manifest import load_cuts
-from asr.environment import describe_environment, file_digest
+from asr.environment import describe_environment
+from asr.files import file_digest
 from asr.report.words import clock_words, hardware_words
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)

@@ -10,8 +10,8 @@ from asr import config
 from asr.attention import parse_name
 from asr.compare.results import METRICS, OFFICIAL
 from asr.config import flat, option, to_dict
-from asr.environment import file_digest
 from asr.errors import UserError, did_you_mean
+from asr.files import file_digest
 from asr.search.decode import DecodeOptions
 from asr.search.decoder import DECODERS, WEIGHTED, BeamConfig
 from asr.training.config import chosen_recipe, train_options, train_schema

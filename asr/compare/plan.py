@@ -15,8 +15,8 @@ from asr.compare.cell import Cell, discard, is_done, read_state
 from asr.compare.options import ORACLE, CompareConfig, Decoding, Request, plan_decoding
 from asr.config import flat, to_dict
 from asr.data.module import manifest_path, split_beside
-from asr.environment import file_digest
 from asr.errors import UserError
+from asr.files import file_digest
 from asr.model import checkpoint
 from asr.training.config import TrainConfig, recipe_task, train_options, train_options_from
 from asr.training.recognition import training_lexicon

@@ -11,7 +11,7 @@ from rich.table import Table
 from asr.compare.candidates import Planned
 from asr.compare.cell import Cell, State, is_done, read_state
 from asr.compare.plan import Plan
-from asr.report.words import duration
+from asr.console import duration
 from asr.training.plan import parse_budget
 from asr.training.run import build_task
 

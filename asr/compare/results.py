@@ -12,8 +12,8 @@ from typing import Any
 
 from asr.compare.estimates import Estimate, over_seeds, pareto_front, spread
 from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Split, Training
-from asr.environment import write_json
 from asr.errors import UserError
+from asr.files import atomic_text, write_json
 
 FORMAT = 1
 METRICS = ("per", "wer", "cer")  # order of precedence unless the protocol names a metric
@@ -245,9 +245,7 @@ def _write_csv(results: Results, path: Path) -> None:
         training = trainings[evaluation.candidate, evaluation.seed]
         row |= {f"training_{name}": getattr(training, name) for name in of_training}
         rows.append(row)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", newline="", encoding="utf-8") as file:
+    with atomic_text(path) as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else ["candidate"])
         writer.writeheader()
         writer.writerows(rows)
-    partial.replace(path)

@@ -33,6 +33,7 @@ from asr.compare.plan import Plan, settle_changes, timing_cells
 from asr.compare.progress import CellProgress
 from asr.compare.results import Results, write_results
 from asr.errors import UserError
+from asr.files import write_text
 
 POLL_S = 0.3
 
@@ -202,7 +203,7 @@ def launch(folder: Path, options: CompareConfig, jobs: list[list[Cell]]) -> None
         UserError: the launcher ended before all cells had run.
     """
     names = [[cell.name for cell in job] for job in jobs]
-    (folder / "jobs.json").write_text(json.dumps(names, indent=1))
+    write_text(json.dumps(names, indent=1), folder / "jobs.json")
     cells = [cell for job in jobs for cell in job]
     for cell in cells:
         (folder / cell.name / "state.json").unlink(missing_ok=True)

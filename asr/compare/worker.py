@@ -20,6 +20,7 @@ from rich.console import Console
 from asr.compare.cell import Cell, read_cell, read_state, write_fraction, write_state
 from asr.compare.timing import forward_times
 from asr.config import from_dict, nested
+from asr.environment import pick_device
 from asr.errors import UserError
 from asr.recognizer import Recognizer
 from asr.scoring.run import ScoreOptions, score_paths
@@ -104,9 +105,7 @@ def _evaluate(folder: Path, cell: Cell) -> dict[str, Any]:
 
 def _time(folder: Path, cell: Cell) -> dict[str, Any]:
     settings = cell.settings
-    device = settings["device"]
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = pick_device(settings["device"])
     models = [
         (folder / read_state(folder, model["training"]).result["run"], model["attention"])
         for model in settings["models"]

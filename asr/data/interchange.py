@@ -11,6 +11,7 @@ from lhotse.kaldi import export_to_kaldi
 from lhotse.utils import fastcopy
 
 from asr.errors import UserError
+from asr.files import atomic_text, write_text
 
 
 def write_kaldi(cuts: CutSet, folder: Path, split: str) -> Path:
@@ -65,8 +66,7 @@ def write_nemo(cuts: CutSet, folder: Path, split: str) -> Path:
         UserError: a recording has several channels, which NeMo manifests can't express.
     """
     path = folder / f"{split}.jsonl"
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
+    with atomic_text(path) as file:
         for cut in cuts:
             source = cut.recording.sources[0].source
             channels = cut.recording.num_channels
@@ -104,4 +104,4 @@ def _write_spk2utt(directory: Path) -> None:
         utterance, speaker = line.split()
         utterances[speaker].append(utterance)
     lines = [f"{speaker} {' '.join(utterances[speaker])}\n" for speaker in sorted(utterances)]
-    (directory / "spk2utt").write_text("".join(lines), encoding="utf-8")
+    write_text("".join(lines), directory / "spk2utt")

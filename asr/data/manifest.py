@@ -12,6 +12,7 @@ from lhotse import CutSet, MonoCut, Recording
 from lhotse.utils import fastcopy
 
 from asr.errors import UserError
+from asr.files import atomic_binary
 
 # A cut may extend this far beyond its recording, because manifests contain rounded durations.
 TOLERANCE_S = 1e-3
@@ -23,16 +24,13 @@ def save_cuts(cuts: Iterable[MonoCut], path: str | Path) -> None:
     Audio files inside the manifest's folder get relative paths, so that the folder can be moved.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+    with atomic_binary(path, zipped=True) as packed:
         shared: tuple[Recording | None, dict[str, Any]] = None, {}  # neighbours often share a recording
         for cut in cuts:
             if cut.recording is not shared[0]:
                 shared = cut.recording, _recording_entry(cut.recording, path.parent)
             entry = {**_cut_entry(cut), **shared[1], "type": "MonoCut"}
             packed.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
-    partial.replace(path)
 
 
 def load_cuts(path: str | Path, require_text: bool = True) -> CutSet:

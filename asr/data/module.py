@@ -18,8 +18,8 @@ from asr.data.concatenate import Concatenation
 from asr.data.manifest import load_cuts
 from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan_by_length
 from asr.data.stream import TrainingData
-from asr.environment import file_digest
 from asr.errors import UserError
+from asr.files import file_digest, write_text
 from asr.losses.ctc import frames_needed
 from asr.model.features import FeatureConfig
 from asr.text.tokenizer import Tokenizer
@@ -290,4 +290,4 @@ class SpeechData(TrainingData):
     def write_report(self, folder: Path) -> None:
         """List the utterances that are left out, in an empty table where there are none."""
         rows = [f"{item.split}\t{item.utterance}\t{item.reason}\n" for item in self.left_out]
-        (folder / "left_out.tsv").write_text("split\tutterance\treason\n" + "".join(rows))
+        write_text("split\tutterance\treason\n" + "".join(rows), folder / "left_out.tsv")

@@ -3,13 +3,13 @@
 import gzip
 import math
 import mmap
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from asr.errors import UserError
+from asr.files import atomic_binary
 from asr.lm.kneser_ney import BEGIN, NgramEstimate
 
 KENLM_MAGIC = b"mmap lm http://kheafield.com/code"
@@ -26,12 +26,8 @@ class Vocabulary:
 
 def write_arpa(model: NgramEstimate, path: str | Path) -> None:
     """Write a model as ARPA text, gzipped if the name ends in `.gz`; the file appears once it is complete."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with _open(partial, "wt", zipped=path.suffix == ".gz") as file:
-        file.writelines(_arpa_lines(model))
-    os.replace(partial, path)
+    with atomic_binary(path, zipped=Path(path).suffix == ".gz") as file:
+        file.writelines(line.encode() for line in _arpa_lines(model))
 
 
 def _arpa_lines(model: NgramEstimate) -> Iterator[str]:
@@ -62,7 +58,7 @@ def read_vocabulary(path: str | Path) -> Vocabulary:
     if start == KENLM_MAGIC:
         return Vocabulary(_binary_words(path), None)
     try:
-        with _open(path, "rt", zipped=start[:2] == b"\x1f\x8b") as text:
+        with _open(path, zipped=start[:2] == b"\x1f\x8b") as text:
             return _arpa_vocabulary(text, path)
     except (EOFError, gzip.BadGzipFile) as error:
         raise UserError(f"{path}: the language model is truncated or damaged ({error})") from None
@@ -129,7 +125,7 @@ def _binary_words(path: Path) -> frozenset[str] | None:
             return None
 
 
-def _open(path: Path, mode: str, zipped: bool) -> IO[str]:
+def _open(path: Path, zipped: bool) -> IO[str]:
     if zipped:
-        return gzip.open(path, mode, encoding="utf-8")  # type: ignore[return-value]
-    return open(path, mode, encoding="utf-8")
+        return gzip.open(path, "rt", encoding="utf-8")
+    return open(path, encoding="utf-8")

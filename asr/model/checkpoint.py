@@ -1,7 +1,6 @@
 """Checkpoints: atomic writing, reading without code execution, averaging."""
 
 import logging
-import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
 from asr.errors import UserError
+from asr.files import atomic_binary
 
 log = logging.getLogger(__name__)
 
@@ -23,17 +23,8 @@ def save(checkpoint: Mapping[str, Any], path: Path) -> None:
     Raises:
         OSError: the checkpoint can't be written, e.g. on a full disk; an existing `path` is unchanged.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            torch.save(dict(checkpoint), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with atomic_binary(path) as file:
+        torch.save(dict(checkpoint), file)
 
 
 def load(path: Path) -> dict[str, Any]:

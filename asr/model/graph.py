@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from asr.attention.clustered import ClusteredAttention
 from asr.config import to_dict
 from asr.errors import UserError
+from asr.files import atomic_binary, write_bytes
 from asr.model.acoustic_model import AcousticModel
 from attention_ext.hashing.graph import hash_sign
 from attention_ext.improved_clustered_attention.graph import improved_clustered_attention
@@ -112,7 +113,9 @@ def write_program(model: AcousticModel, path: Path) -> None:
 
     It accepts any batch size, and sequences of at least two encoder frames.
     """
-    torch.export.save(export_program(model), path)
+    program = export_program(model)
+    with atomic_binary(path) as file:
+        torch.export.save(program, file)
 
 
 def write_onnx(model: AcousticModel, symbols: Sequence[str], path: Path) -> None:
@@ -148,4 +151,4 @@ def write_onnx(model: AcousticModel, symbols: Sequence[str], path: Path) -> None
             "frame_s": str(model.frame_s),
         },
     )
-    onnx.save_model(proto, str(path))
+    write_bytes(proto.SerializeToString(), path)

@@ -6,7 +6,6 @@ SHA-256 of the other two files and of its own settings, so that truncated or cha
 
 import hashlib
 import json
-import os
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from safetensors.torch import load as load_weights
 from safetensors.torch import save as save_weights
 
 from asr.errors import UserError
+from asr.files import write_bytes
 
 FORMAT = "clustered-asr model 1"
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -35,7 +35,6 @@ def write_portable(state: dict[str, Any], folder: Path) -> list[Path]:
     Raises:
         OSError: a file can't be written, e.g. on a full disk.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).unlink(missing_ok=True)
     weights = save_weights({name: x.detach().cpu().contiguous() for name, x in state["weights"].items()})
     tokenizer = _json(_without_bytes(state["tokenizer"]))
@@ -47,9 +46,7 @@ def write_portable(state: dict[str, Any], folder: Path) -> list[Path]:
     }
     config = _json({**settings, "sha256_of_this": _digest(_json(settings))})
     for name, content in ((WEIGHTS, weights), (TOKENIZER, tokenizer), (CONFIG, config)):
-        partial = folder / f"{name}.partial"
-        partial.write_bytes(content)
-        os.replace(partial, folder / name)
+        write_bytes(content, folder / name)
     return [folder / name for name in (WEIGHTS, TOKENIZER, CONFIG)]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asr import config
-from asr.environment import file_digest
+from asr.files import file_digest, write_text
 
 RECORD = "preparation.json"
 # Options that don't affect the output of a complete corpus.
@@ -81,9 +81,7 @@ def write_record(folder: Path, digest: str, outputs: list[str], problems: int) -
     """Store the fingerprint, the hashes of the output files and the number of problems in the folder."""
     hashes = {name: file_digest(folder / name) for name in outputs}
     record = {"fingerprint": digest, "problems": problems, "outputs": hashes}
-    partial = folder / (RECORD + ".partial")
-    partial.write_text(json.dumps(record, indent=1) + "\n")
-    partial.replace(folder / RECORD)
+    write_text(json.dumps(record, indent=1) + "\n", folder / RECORD)
 
 
 def matching_record(folder: Path, digest: str) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from asr.config import option
 from asr.console import open_console
 from asr.errors import UserError
+from asr.files import write_text
 from asr.parallel import Failed, Journal, attempts, available_cores, progress_bar
 from asr.preparation.fingerprint import (
     effective_options,
@@ -236,7 +237,7 @@ class Preparation:
             [Path(source) for source in sources],
             notes or {},
         )
-        (self.folder / "README.md").write_text(card, encoding="utf-8")
+        write_text(card, self.folder / "README.md")
         write_record(self.folder, digest, [*outputs, "README.md"], len(self.problems))
         shutil.rmtree(self.folder / JOURNALS, ignore_errors=True)
         words = f", lexicon of {len(lexicon):,} words" if lexicon is not None else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from lhotse import MonoCut
 from rich.table import Table
 
-from asr.environment import file_digest
+from asr.files import file_digest
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import NOISE_WORD
 

@@ -8,18 +8,12 @@ import altair as alt
 
 from asr.compare.estimates import Estimate
 from asr.compare.results import Results
+from asr.console import duration
 from asr.report import theme
 from asr.report.axes import log_axis, log_ticks, needs_log
 from asr.report.figure import Figure, Panel, Provenance, Series, spec_of
 from asr.report.labels import ANCHORS, HALF, NARROW, WIDE, place_labels
-from asr.report.words import (
-    clock_words,
-    duration,
-    duration_range,
-    mechanism_words,
-    metric_words,
-    percent,
-)
+from asr.report.words import clock_words, duration_range, mechanism_words, metric_words, percent
 
 EXCHANGED = "exchanged at evaluation"
 HEIGHT = 400

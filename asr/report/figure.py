@@ -12,6 +12,7 @@ import vl_convert
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from asr.files import atomic_binary, write_bytes, write_text
 from asr.report import theme
 
 STATIC_WIDTH, STATIC_HEIGHT = 420, 280  # one of several panels, pixels
@@ -177,17 +178,18 @@ def export(figure: Figure, folder: Path) -> list[Path]:
 
     The text file holds caption and provenance, which the PNG also contains as metadata.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     spec = json.dumps(static_spec(figure))
     png, pdf = folder / f"{figure.key}.png", folder / f"{figure.key}.pdf"
     drawn = Image.open(io.BytesIO(vl_convert.vegalite_to_png(spec, vl_version=theme.VEGA_LITE, scale=2)))
     text = caption_text(figure)
     about = PngInfo()
     about.add_itxt("Description", text)
-    drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(png, optimize=True, pnginfo=about)
-    pdf.write_bytes(vl_convert.vegalite_to_pdf(spec, vl_version=theme.VEGA_LITE))
+    reduced = drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    with atomic_binary(png) as file:
+        reduced.save(file, "PNG", optimize=True, pnginfo=about)
+    write_bytes(vl_convert.vegalite_to_pdf(spec, vl_version=theme.VEGA_LITE), pdf)
     caption = folder / f"{figure.key}.txt"
-    caption.write_text(text, encoding="utf-8")
+    write_text(text, caption)
     return [png, pdf, caption]
 
 

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 from asr.compare.estimates import Estimate, fastest
 from asr.compare.results import Results
-from asr.report.words import clock_words, duration, duration_range, metric_words, percent
+from asr.console import duration
+from asr.report.words import clock_words, duration_range, metric_words, percent
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from asr.compare.results import Results
 from asr.config import option
 from asr.errors import UserError
+from asr.files import write_text
 from asr.report import (
     accuracy_chart,
     attention_chart,
@@ -80,12 +81,9 @@ def write_report(results: Results, folder: Path, options: ReportOptions | None =
         written = {path for figure in figures for path in export(figure, folder / "figures")}
         for stale in set((folder / "figures").glob("figure-*.*")) - written:
             stale.unlink()
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / NAME
-    partial = path.with_name(path.name + ".partial")
     html = _render(results, body, browse(results, folder, options.audio), source, options.static)
-    partial.write_text(html, encoding="utf-8")
-    partial.replace(path)
+    write_text(html, path)
     return path
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from asr.compare.estimates import Estimate, fastest, spread
 from asr.compare.records import Candidate
 from asr.compare.results import Results
+from asr.console import duration
 from asr.report import theme
-from asr.report.words import DASH, count, duration, duration_range, mebibytes, metric_words, percent
+from asr.report.words import DASH, count, duration_range, mebibytes, metric_words, percent
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Results in words: numbers as tables, charts and findings print them, and the tables on the terminal."""
 
-import math
 from typing import Any
 
 from rich.console import Console
@@ -10,6 +9,7 @@ from asr.attention import parse_name
 from asr.compare.estimates import Estimate, fastest, spread
 from asr.compare.records import Conditions
 from asr.compare.results import Results
+from asr.console import duration
 from asr.errors import UserError
 
 DASH = "–"
@@ -23,25 +23,6 @@ def percent(estimate: Estimate | None, digits: int = 2) -> str:
     if estimate.low is None or estimate.high is None:
         return shown
     return f"{shown} ({100 * max(estimate.low, 0.0):.{digits}f}–{100 * estimate.high:.{digits}f})"
-
-
-def duration(seconds: float | None) -> str:
-    """Return a time in readable units: `85.4 ms`, `3.42 s`, `12 min 05 s`, `2 h 04 min`.
-
-    Example:
-        >>> [duration(x) for x in (0.0854, 3.421, 42.0, 725.3, 7440.0)]
-        ['85.4 ms', '3.42 s', '42.0 s', '12 min 05 s', '2 h 04 min']
-    """
-    if seconds is None or not math.isfinite(seconds):
-        return DASH
-    if seconds < 1:
-        return f"{1000 * seconds:.3g} ms"
-    if seconds < 100:
-        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def duration_range(estimate: Estimate) -> str:

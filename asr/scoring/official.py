@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lhotse.serialization import load_jsonl
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -133,6 +132,8 @@ def subsets(stm: Stm) -> dict[str, tuple[str, ...]]:
 
 def read_places(manifest: Path) -> dict[str, Place]:
     """Return recording, channel (A, B …) and times of every utterance of a manifest."""
+    from lhotse.serialization import load_jsonl  # imports PyTorch, which `asr score --help` does without
+
     places = {}
     for entry in load_jsonl(manifest):
         end_s = entry["start"] + entry["duration"]

@@ -1,7 +1,6 @@
 """Scoring of folders: hypotheses to error rates, alignments and tables."""
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from rich.console import Console
 from asr.config import option
 from asr.console import open_console
 from asr.errors import UserError
+from asr.files import write_text
 from asr.scoring.alignment import render
 from asr.scoring.display import (
     counts_line,
@@ -98,9 +98,8 @@ def score_paths(
         pairs = compare_systems(names, scores, samples=options.samples, seed=options.seed)
         print_pairs(console, pairs)
         if options.save:
-            Path(options.save).parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps([pair.as_dict() for pair in pairs], indent=2, allow_nan=False)
-            _write(Path(options.save), text + "\n")
+            write_text(text + "\n", options.save)
     return scores
 
 
@@ -139,10 +138,10 @@ def _score_folder(
         )
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    _write(folder / "alignments.txt", "\n".join(_alignment_text(entry) for entry in result.utterances))
-    _write(folder / "speakers.tsv", _speaker_lines(result))
-    _write(folder / "lengths.tsv", _length_lines(result))
-    _write(folder / "confusions.tsv", _confusion_lines(result))
+    write_text("\n".join(_alignment_text(entry) for entry in result.utterances), folder / "alignments.txt")
+    write_text(_speaker_lines(result), folder / "speakers.tsv")
+    write_text(_length_lines(result), folder / "lengths.tsv")
+    write_text(_confusion_lines(result), folder / "confusions.tsv")
     if options.trn:
         write_trn(folder, hypotheses)
     if options.ctm:
@@ -153,7 +152,7 @@ def _score_folder(
         summary["word_filter"] = filter_words.as_dict()
     if official := _official(folder, hypotheses, options, console):
         summary["official"] = official
-    _write(folder / "score.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
+    write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", folder / "score.json")
     return result
 
 
@@ -187,12 +186,6 @@ def _read_decode_record(path: Path) -> tuple[float | None, str | None, WordFilte
         raise UserError(f"{path}: expected decode_s (seconds) and lexicon (digest), found {error}") from error
     rules = record.get("word_filter")
     return decode_s, lexicon, WordFilterRules.from_dict(rules, str(path)) if rules else None
-
-
-def _write(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 def _alignment_text(entry: UtteranceScore) -> str:

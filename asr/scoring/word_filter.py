@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
+from asr.files import write_text
 
 FILE = "scoring.json"
 
@@ -64,7 +65,7 @@ class WordFilterRules:
 
     def save(self, path: Path) -> None:
         """Write the rules as JSON."""
-        path.write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
+        write_text(json.dumps(self.as_dict(), indent=1) + "\n", path)
 
     def _repaired(self, word: str) -> str:
         for text in self.delete:

@@ -9,21 +9,14 @@ from typing import Any
 
 import torch
 from lhotse import CutSet
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from asr.config import option
+from asr.console import duration, progress
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path, split_beside, training_folder
-from asr.environment import git_commit, write_json
+from asr.environment import git_commit
 from asr.errors import UserError
+from asr.files import write_json
 from asr.model.acoustic_model import AcousticModel
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
 from asr.scoring.word_filter import rules_beside
@@ -147,8 +140,9 @@ def decode_split(
     }
     write_json(about, folder / "decode.json")
     print(
-        f"{len(cuts)} utterances, {audio_s:.0f} s of audio in {seconds:.1f} s (RTF {seconds / audio_s:.4f}; "
-        f"encoder {encode_s / audio_s:.4f}, search {search_s / audio_s:.4f} on one core)"
+        f"{len(cuts)} utterances, {duration(audio_s)} of audio in {duration(seconds)} "
+        f"(RTF {seconds / audio_s:.4f}; encoder {encode_s / audio_s:.4f}, "
+        f"search {search_s / audio_s:.4f} on one core)"
     )
     return folder
 
@@ -163,13 +157,13 @@ def _search(
     """Return the result of each utterance, and the time of the encoder in seconds."""
     found: dict[str, Found] = {}
     encode_s = 0.0
-    with _progress() as progress:
-        row = progress.add_task(f"decoding {options.split}", total=len(cuts))
+    with progress() as bars:
+        row = bars.add_task(f"decoding {options.split}", total=len(cuts))
 
         def collect(results: Iterator[Found]) -> None:
             for result in results:
                 found[result.id] = result
-                progress.advance(row)
+                bars.advance(row)
             advance(len(found) / len(cuts))
 
         for batch in _emissions(model, cuts, options):
@@ -210,8 +204,8 @@ def _tune(
     references = {cut.id: cut.supervisions[0].text for cut in cuts}
     started = time.perf_counter()
     batches = list(_emissions(model, CutSet.from_cuts(cuts), options))
-    with _progress() as progress:
-        row = progress.add_task(f"tuning on {options.tune}", total=None)
+    with progress() as bars:
+        row = bars.add_task(f"tuning on {options.tune}", total=None)
 
         def evaluate(weights: Weights) -> Trial:
             pool.reweight(weights)
@@ -221,7 +215,7 @@ def _tune(
             texts = [text_of(result.path, tokenizer) or "" for result in found]
             errors, length = word_errors([references[result.id] for result in found], texts)
             trial = Trial(weights, errors, length, sum(result.cpu_s for result in found))
-            progress.update(row, advance=1, description=f"tuning on {options.tune}: {_shown(trial)}")
+            bars.update(row, advance=1, description=f"tuning on {options.tune}: {_shown(trial)}")
             return trial
 
         best, trials = tune(evaluate, options.beam.weights(options.decoder), with_lm=bool(options.beam.lm))
@@ -234,7 +228,7 @@ def _tune(
     }
     path = record(weights_in, options.decoder, options.beam, best, trials, about)
     print(
-        f"tuned on {len(cuts)} utterances of {options.tune} in {time.perf_counter() - started:.0f} s, "
+        f"tuned on {len(cuts)} utterances of {options.tune} in {duration(time.perf_counter() - started)}, "
         f"{len(trials)} trials: {_shown(trials[0])} → {_shown(best)}; {path}"
     )
 
@@ -244,18 +238,6 @@ def _shown(trial: Trial) -> str:
     return (
         f"WER {100 * trial.rate:.2f} % (lm_weight {weights.lm_weight:g}, word_score {weights.word_score:g}, "
         f"size {weights.size})"
-    )
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
     )
 
 

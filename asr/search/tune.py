@@ -9,8 +9,8 @@ from typing import Any
 
 from rapidfuzz.distance import Levenshtein
 
-from asr.environment import file_digest, write_json
 from asr.errors import UserError
+from asr.files import file_digest, write_json
 from asr.search.decoder import WEIGHTED, BeamConfig, Weights
 
 FILE = "tuned.json"
@@ -106,7 +106,6 @@ def record(
         **best.as_dict(),
         "trials": [trial.as_dict() for trial in trials],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_json(records, path)
     return path
 

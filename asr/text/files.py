@@ -1,12 +1,12 @@
 """Text files: reading with errors that name file and line, and atomic writing."""
 
 import gzip
-import os
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from asr.errors import UserError
+from asr.files import atomic_text
 
 
 def read_text(path: str | Path, encoding: str = "utf-8") -> str:
@@ -46,7 +46,5 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
     """Write lines as UTF-8 text; the file appears under its name only once it is complete."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "w", encoding="utf-8") as file:
+    with atomic_text(path) as file:
         file.writelines(f"{line}\n" for line in lines)
-    os.replace(partial, path)

@@ -7,6 +7,8 @@ from typing import Any
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from asr.files import atomic_text
+
 
 class MetricsFile(Logger):
     """Logger that writes a CSV file with one row per logged step and fixed columns.
@@ -31,7 +33,7 @@ class MetricsFile(Logger):
         if self.path.exists() and resumed_step > 0:
             with self.path.open(newline="") as file:
                 rows = [row for row in csv.DictReader(file) if int(row["step"]) < resumed_step]
-        with self.path.open("w", newline="") as file:
+        with atomic_text(self.path) as file:
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore")
             writer.writeheader()
             writer.writerows(rows)

@@ -7,15 +7,9 @@ from typing import Any
 import lightning
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import TextColumn
 
+from asr.console import progress
 from asr.training.plan import TrainingPlan
 from asr.training.task import TrainingTask
 
@@ -41,15 +35,7 @@ class Bar(lightning.Callback):
 
     def __init__(self, plan: TrainingPlan, console: Console) -> None:
         self.plan = plan
-        metrics = TextColumn("{task.fields[metrics]}")
-        self.progress = Progress(
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            metrics,
-            console=console,
-        )
+        self.progress = progress(TextColumn("{task.fields[metrics]}"), console=console, transient=False)
 
     @rank_zero_only
     def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:

@@ -17,8 +17,9 @@ from rich.console import Console
 from asr import config
 from asr.config import flat
 from asr.data.stream import TrainingData
-from asr.environment import describe_environment, write_json
+from asr.environment import describe_environment
 from asr.errors import UserError
+from asr.files import write_json
 from asr.model import checkpoint
 from asr.training.callbacks import Cost, KeepBest, ResumePoint
 from asr.training.config import PRECISIONS, TrainConfig, recipe_task, train_options_from

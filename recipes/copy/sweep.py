@@ -18,6 +18,7 @@ from asr import config
 from asr.config import option
 from asr.console import open_console
 from asr.errors import UserError
+from asr.files import write_text
 from asr.training.config import train_options
 from asr.training.run import train
 
@@ -80,7 +81,7 @@ def write_results(options: Options) -> None:
     rows = ["length\tattention\taccuracy\tsteps"]
     for (length, attention), (accuracy, steps) in results(options).items():
         rows.append(f"{length}\t{attention}\t{accuracy:.4f}\t{steps}")
-    Path(options.folder, "results.tsv").write_text("\n".join(rows) + "\n")
+    write_text("\n".join(rows) + "\n", Path(options.folder, "results.tsv"))
 
 
 def grid(options: Options) -> Table:

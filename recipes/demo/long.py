@@ -22,18 +22,16 @@ import soundfile
 import torch
 from lhotse.cut import MonoCut
 from rapidfuzz.distance import Levenshtein
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from asr import Recognizer
 from asr.config import option, parse
-from asr.console import open_console
+from asr.console import open_console, track
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
-from asr.environment import write_json
 from asr.errors import UserError
+from asr.files import write_json
 from asr.scoring.error_rates import Interval, bootstrap_interval
 from asr.search.greedy import greedy_search
 
@@ -101,7 +99,7 @@ def make_recording(cuts: list[MonoCut], minutes: float, rate: int, seed: int, pa
 def errors_singly(recognizer: Recognizer, cuts: list[MonoCut]) -> dict[str, int]:
     """Return the label errors of each utterance, decoded one by one."""
     errors = {}
-    for cut in track(cuts, "one by one", console=Console(stderr=True), transient=True):
+    for cut in track(cuts, "one by one"):
         audio = torch.from_numpy(load_cut(cut, recognizer.model.sample_rate))
         log_probs, frames = recognizer.model(audio.unsqueeze(0), torch.tensor([len(audio)]))
         reference = recognizer.tokenizer.encode(cut.supervisions[0].text or "")

@@ -14,19 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from asr import Recognizer
 from asr.config import option, parse
-from asr.console import open_console
+from asr.console import open_console, track
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
 from asr.data.recording import Samples, read_recording
-from asr.environment import write_json
 from asr.errors import UserError
+from asr.files import write_json
 from asr.transcription.run import LOW_CONFIDENCE, TranscriptionConfig, transcribe_samples
 from asr.transcription.transcript import Transcript
 
@@ -128,7 +126,7 @@ def run(options: Options) -> None:
     decoder, _ = recognizer.decoder(config)
     found: dict[str, list[Transcript]] = {}
     for kind, recordings in kinds(options, recognizer.model.sample_rate):
-        waiting = track(recordings, kind, console=Console(stderr=True), transient=True)
+        waiting = track(recordings, kind)
         found[kind] = [
             transcribe_samples(recognizer.model, recognizer.tokenizer, x, config, decoder, name=kind)
             for x in waiting

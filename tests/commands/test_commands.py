@@ -1,4 +1,4 @@
-"""The commands end to end on the corpus of tones."""
+"""The commands end to end on a corpus of tones."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_decode_and_score(trained: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "PER" in capsys.readouterr().out
 
 
-def test_decoding_with_another_mechanism_has_a_folder_of_its_own(trained: Path) -> None:
+def test_decoding_with_another_mechanism_writes_to_its_own_folder(trained: Path) -> None:
     assert main(["decode", str(trained), "attention=clustered-3:bits=31"]) == 0
     folder = trained / "decode" / "test" / "clustered-3:bits=31-greedy"
     about = json.loads((folder / "decode.json").read_text())
@@ -57,14 +57,14 @@ def test_transcribe_prints_a_line_for_each_file(
     assert all(line["text"] and line["times_s"] for line in lines)
 
 
-def test_what_does_not_fit_into_memory_or_on_the_disk_is_told(
+def test_lack_of_memory_and_unwritable_output_are_reported(
     trained: Path,
     tone_corpus: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """NumPy raises MemoryError, PyTorch a RuntimeError; any other is not hidden."""
+    """NumPy raises MemoryError, PyTorch RuntimeError; RuntimeErrors with other causes are not hidden."""
     wav = str(tone_corpus / "wav" / "test-0.wav")
     (tmp_path / "file").write_text("")
     assert main(["transcribe", str(trained), wav, f"output={tmp_path / 'file' / 'folder'}"]) == 1
@@ -78,10 +78,10 @@ def test_what_does_not_fit_into_memory_or_on_the_disk_is_told(
         main(["transcribe", str(trained), wav])
 
 
-def test_transcribing_takes_the_weights_that_decoding_tuned(
+def test_transcription_uses_the_weights_that_decoding_tuned(
     trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They may stand in an exported model's folder, too. What is said on the command line stays."""
+    """The folder of an exported model may hold them too. Options on the command line take precedence."""
     wav = str(tone_corpus / "wav" / "test-0.wav")
     assert main(["export", str(trained), f"out={tmp_path}"]) == 0
     words = ["transcribe", str(tmp_path), wav, "decoder=beam"]
@@ -89,7 +89,7 @@ def test_transcribing_takes_the_weights_that_decoding_tuned(
     assert main(words) == 0
     untuned = capsys.readouterr()
     assert "weights of" not in untuned.err
-    dear = Trial(Weights(lm_weight=2.0, word_score=-1000.0, size=20), 1, 1, 1.0)  # as few words as can be
+    dear = Trial(Weights(lm_weight=2.0, word_score=-1000.0, size=20), 1, 1, 1.0)  # favours few words
     file = record(tmp_path, "beam", BeamConfig(), dear, [dear], {})
     assert main(words) == 0
     tuned = capsys.readouterr()
@@ -112,7 +112,7 @@ def test_an_exported_model_is_decoded_like_its_run(trained: Path, tone_corpus: P
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_prints_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     assert f"asr {command}" in capsys.readouterr().out
 

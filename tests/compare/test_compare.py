@@ -20,8 +20,8 @@ from asr.compare import run, worker
 from asr.compare.cell import Cell, read_state, write_cell
 from asr.compare.options import CompareConfig
 from asr.compare.results import read_results, without_times
-from asr.environment import file_digest
 from asr.errors import UserError
+from asr.files import file_digest
 
 SHORT = [
     "steps=4",

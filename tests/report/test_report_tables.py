@@ -8,6 +8,7 @@ from comparison import forward_times, make_comparison
 from asr.attention import MECHANISMS
 from asr.compare.records import Conditions, Failure
 from asr.compare.results import Results
+from asr.console import duration
 from asr.report import theme
 from asr.report.accuracy_chart import _log_axes, figure, points
 from asr.report.exchange_table import exchange_table, gap
@@ -17,7 +18,6 @@ from asr.report.page import ReportOptions, write_report
 from asr.report.protocol import protocol_line
 from asr.report.provenance import of_results
 from asr.report.tables import cost_table, search_table, tone
-from asr.report.words import duration
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,94 @@
+"""The command line before a command runs: help, errors, imports, environment."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from asr.cli import COMMANDS, command_module, main
+
+HEAVY = {"torch", "lightning", "lhotse", "hydra", "omegaconf"}
+
+
+def run_python(code: str, **environment: str) -> str:
+    """Return what a new process prints."""
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    command = [sys.executable, "-c", code]
+    return subprocess.check_output(command, env={**inherited, **environment}, text=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        (["--help"], set()),
+        (["--version"], set()),
+        (["nosuch"], set()),
+        (["prepare", "--help"], {"omegaconf"}),
+        (["score", "--help"], {"omegaconf"}),
+    ],
+)
+def test_help_imports_no_heavy_library(words: list[str], allowed: set[str]) -> None:
+    """`asr --help` imported every command and took six seconds."""
+    code = f"import sys; from asr.cli import main\nmain({words})\nprint(sorted({HEAVY} & set(sys.modules)))"
+    loaded = run_python(code).splitlines()[-1]
+    assert set(json.loads(loaded.replace("'", '"'))) <= allowed
+
+
+def test_every_command_has_a_module_and_a_line_in_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = os.path.dirname(sys.modules["asr.cli"].__file__ or "")
+    modules = {name.removesuffix(".py") for name in os.listdir(os.path.join(folder, "commands"))}
+    assert {name.replace("-", "_") for name in COMMANDS} == modules - {"__init__", "__pycache__"}
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert all(purpose in printed for purpose in COMMANDS.values())
+
+
+def test_help_shows_square_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rich took `[full,…]` and the unit `[frames]` for markup and dropped them."""
+    assert main(["--help"]) == 0
+    assert "attentions=[full,i-clustered-100]" in capsys.readouterr().out
+    assert main(["decode", "--help"]) == 0
+    assert "[frames]" in capsys.readouterr().out
+
+
+def test_a_command_without_positional_arguments_prints_one_space(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_module("train").POSITIONAL == ""
+    assert main(["train", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("asr train key=value …")
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_openmp_threads_wait_passively_unless_the_user_decides(given: dict[str, str], expected: str) -> None:
+    """Spinning threads made training six times as slow on a busy machine. PyTorch reads the variable once."""
+    code = (
+        "import os, sys, types; from asr import cli\n"
+        "def run(paths, options): print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)\n"
+        "cli.command_module = lambda name: types.SimpleNamespace(POSITIONAL='', main=run)\n"
+        "cli.main(['train'])"
+    )
+    assert run_python(code, **given).split() == [expected, "False"]
+
+
+def test_a_users_error_is_one_line_and_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "lengths=[0]"]) == 1
+    assert capsys.readouterr().err == "asr: lengths=[0]: expected positive lengths\n"
+    assert main(["--debug", "bench", "lengths=[0]"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_paths_are_refused_where_a_command_takes_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "exp/demo"]) == 1
+    assert "asr bench takes key=value options only, found 'exp/demo'" in capsys.readouterr().err
+
+
+def test_an_interrupted_command_exits_with_130(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("asr.cli.command_module", interrupt)
+    assert main(["train"]) == 130
+    assert capsys.readouterr().err == "asr: interrupted\n"

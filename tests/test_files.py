@@ -1,0 +1,97 @@
+"""Output files are complete or unchanged."""
+
+import gzip
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from asr import files
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_file_appears_when_the_block_ends(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "out.txt"
+    with files.atomic_text(path) as file:
+        file.write("first\r\nsecond ü\n")
+        assert not path.exists()
+    assert path.read_bytes() == "first\r\nsecond ü\n".encode()
+    assert names(path.parent) == ["out.txt"]
+
+
+@pytest.mark.parametrize("writer", [files.atomic_text, files.atomic_binary])
+def test_a_failing_writer_leaves_the_old_file_and_nothing_else(writer, tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    files.write_text("old", path)
+    half = "new" if writer is files.atomic_text else b"new"
+
+    def write() -> None:
+        with writer(path) as file:
+            file.write(half)
+            file.flush()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_writer_that_created_no_file_fails(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), files.atomic_path(tmp_path / "out"):
+        pass
+    assert names(tmp_path) == []
+
+
+def test_two_writers_of_one_file_do_not_clash(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with files.atomic_text(path) as first, files.atomic_text(path) as second:
+        first.write("first")
+        second.write("second")
+    assert path.read_text() == "first"  # renamed last
+    assert names(tmp_path) == ["out"]
+
+
+def test_the_content_is_flushed_to_disk_before_the_rename(tmp_path: Path, monkeypatch) -> None:
+    events = []
+    monkeypatch.setattr(os, "fsync", lambda number: events.append(os.fstat(number).st_size))
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda self, to: (events.append("rename"), replace(self, to)))
+    files.write_bytes(b"12345", tmp_path / "a")
+    with files.atomic_path(tmp_path / "b", sync=False) as temporary:
+        temporary.write_text("1")
+    assert events == [5, "rename", "rename"]
+
+
+def test_a_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    files.write_text("", tmp_path / "atomic")
+    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "atomic")}
+    assert len(modes) == 1
+
+
+def test_the_longest_name_that_a_file_can_have_is_written(tmp_path: Path) -> None:
+    path = tmp_path / ("ü" * 127)
+    files.write_text("x", path)
+    assert path.read_text() == "x"
+
+
+def test_equal_content_gives_equal_zipped_files(tmp_path: Path) -> None:
+    for name in ("a.gz", "b.gz"):
+        with files.atomic_binary(tmp_path / name, zipped=True) as file:
+            file.write(b"text\n")
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+    assert gzip.decompress((tmp_path / "a.gz").read_bytes()) == b"text\n"
+
+
+def test_json_and_digest(tmp_path: Path) -> None:
+    files.write_json({"word": "süß"}, tmp_path / "a.json")
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "word": "süß"\n}\n'
+    assert json.loads((tmp_path / "a.json").read_text()) == {"word": "süß"}
+    (tmp_path / "empty").touch()
+    assert files.file_digest(tmp_path / "empty") == "e3b0c44298fc"
