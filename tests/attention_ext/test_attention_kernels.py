@@ -8,7 +8,7 @@ import torch
 from kernel_cases import Problem, error, needs_kernels, poison, problem, run
 from torch import Tensor
 
-from attention_ext.autograd import will_go_back
+from attention_ext.autograd import needs_gradient
 from attention_ext.clustered_attention import native as clustered_native
 from attention_ext.clustered_attention import reference as clustered_reference
 from attention_ext.improved_clustered_attention import native as improved_native
@@ -161,9 +161,9 @@ def test_weights_are_kept_for_a_backward_pass_only() -> None:
     p = problem(1, 1, 50, 50, 16, 16, 7)
     inputs = p.inputs(torch.float32)
     with torch.no_grad():
-        assert not will_go_back(*inputs)
-    assert will_go_back(*inputs)
-    assert not will_go_back(*(x.detach() for x in inputs))
+        assert not needs_gradient(*inputs)
+    assert needs_gradient(*inputs)
+    assert not needs_gradient(*(x.detach() for x in inputs))
 
 
 @pytest.mark.parametrize("topk", [None, 8])
