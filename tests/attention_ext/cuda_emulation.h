@@ -177,7 +177,6 @@ static inline void tensor_product(float* c, const float* a, const float* b) {
   for (int i = 0; i < 4; ++i) {
     const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
     for (int k = 0; k < 8; ++k)  // A: row g or g + 8, column t or t + 4; B: row t or t + 4, column g
-      c[i] += a_of[slot][warp][row % 8 * 4 + k % 4][row / 8 + k / 4 * 2] *
-              b_of[slot][warp][column * 4 + k % 4][k / 4];
+      c[i] += a_of[slot][warp][row % 8 * 4 + k % 4][row / 8 + k / 4 * 2] * b_of[slot][warp][column * 4 + k % 4][k / 4];
   }
 }

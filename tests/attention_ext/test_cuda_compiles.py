@@ -101,7 +101,7 @@ def test_reasons_against_building(build: ModuleType, tmp_path: Path, monkeypatch
     monkeypatch.setattr(build, "find_nvcc", lambda: Path("/nowhere/nvcc"))
     monkeypatch.setattr(build, "gpu_is_here", lambda: False)
     monkeypatch.delenv("FORCE_CUDA", raising=False)
-    assert reason().startswith("no GPU was found when this package was built; FORCE_CUDA=1")
+    assert reason().startswith("no GPU was found when this package was built; `FORCE_CUDA=1 pip install`")
     monkeypatch.setenv("FORCE_CUDA", "0")
     assert reason() == "FORCE_CUDA=0 was set when this package was built"
     monkeypatch.undo()

@@ -31,7 +31,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch_folder = Path(torch.__file__).parent
     source = HERE / "cuda_emulated.cpp"
     library = tmp_path_factory.mktemp("emulated") / "emulated.so"
-    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-Dattention_ext=attention_ext_emulated"]
+    flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-Dattention_ext=attention_ext_emulated"]
     flags += ["-DATTENTION_EXT_WAVE_FLOATS=20000"]  # so that the heads of a test do not fit in one wave
     command = [compiler, *flags, "-DTORCH_TARGET_VERSION=0x020b000000000000", f"-I{HERE}"]
     command += [

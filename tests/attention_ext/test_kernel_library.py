@@ -37,7 +37,7 @@ def test_only_the_stable_abi_is_used() -> None:
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a compiler")
 def test_no_function_is_shared_between_instruction_sets(tmp_path: Path) -> None:
     """A weak symbol would be kept once, perhaps in the version that this machine cannot run."""
-    flags = ["-std=c++17", "-O1", "-fPIC", "-DATTENTION_EXT_X86", "-mavx2", "-mfma", "-mbmi2"]
+    flags = ["-std=c++20", "-O1", "-fPIC", "-DATTENTION_EXT_X86", "-mavx2", "-mfma", "-mbmi2"]
     source = ROOT / "attention_ext/cpu/isa.cpp"
     subprocess.run(["c++", *flags, "-c", str(source), "-o", str(tmp_path / "isa.o")], check=True)
     kinds = [line.split() for line in symbols(tmp_path / "isa.o")]
