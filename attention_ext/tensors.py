@@ -16,7 +16,7 @@ def zero_padding(x_BHND: Tensor, lengths_B: Tensor) -> Tensor:
 
 
 def masked_softmax(scores_BHNS: Tensor, key_lengths_B: Tensor) -> Tensor:
-    """Return the softmax over valid keys, [B, H, N, S]; zeros at padded keys and in rows without valid keys."""
+    """Return the softmax over valid keys, [B, H, N, S]; zero at padded keys and where no key is valid."""
     keep_BS = torch.arange(scores_BHNS.shape[-1], device=scores_BHNS.device) < key_lengths_B.unsqueeze(-1)
     padding_B11S = ~keep_BS[:, None, None, :]
     # A finite fill: the softmax of a row of −inf would be NaN, in the backward pass too.

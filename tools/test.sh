@@ -10,6 +10,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 ruff check .
 ruff format --check --quiet .
 mypy
+find attention_ext tests/attention_ext -name '*.h' -o -name '*.cpp' -o -name '*.cu' | xargs clang-format --dry-run --Werror
 processes=$(nproc) # before the next line: nproc answers with OMP_NUM_THREADS where it is set
 export OMP_NUM_THREADS=1 # one process a core, one thread each
 pytest --numprocesses="$processes" --dist=worksteal "$@"
