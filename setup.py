@@ -5,7 +5,7 @@ operators on PyTorch's stable ABI and no Python code: it works with every Python
 If a library cannot be built, the installation still succeeds; the reason goes into attention_ext/build.json,
 which `attention_ext.why_unavailable` reads.
 
-The C++ compiler is CXX, by default c++; it must support C++20 (GCC 10 or later). The CUDA library takes about
+The C++ compiler is CXX, by default c++; it must support C++20 (GCC 11 or later). The CUDA library takes about
 40 s of CPU time; it is built if nvcc (in CUDA_HOME or a standard place) and a GPU are found, or with
 FORCE_CUDA=1, and never with FORCE_CUDA=0. TORCH_CUDA_ARCH_LIST defaults to "8.0;9.0+PTX".
 """

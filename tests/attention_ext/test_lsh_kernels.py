@@ -141,9 +141,8 @@ def test_an_utterance_gives_the_same_bits_alone_and_in_a_batch() -> None:
         together = run_attention(native.lsh_attention, p, torch.float32)
         q, k, v, grad = (x[1:, :, :41] for x in (p.q, p.k, p.v, p.grad))
         alone = Problem(q, k, v, grad, p.buckets[1:, :, :, :41], p.lengths[1:], chunk)
-        for batch, single in zip(
-            together, run_attention(native.lsh_attention, alone, torch.float32), strict=True
-        ):
+        by_itself = run_attention(native.lsh_attention, alone, torch.float32)
+        for batch, single in zip(together, by_itself, strict=True):
             assert torch.equal(batch[1:, :, :41], single)
 
 
