@@ -1,4 +1,4 @@
-"""Backends: the same maths in plain PyTorch or compiled; one that cannot run says why."""
+"""Backends: the same maths in plain PyTorch (reference) or as compiled kernels (native)."""
 
 import importlib
 import logging
@@ -14,11 +14,10 @@ from asr.errors import UserError
 
 BACKENDS = ("auto", "reference", "native")
 DEVICES = ("cpu", "cuda")
-MOST_CLUSTERS = 1_024  # of the compiled kernels
+MOST_CLUSTERS = 1_024  # supported by the compiled kernels
 NOT_COMPILED = dict.fromkeys(DEVICES, "this mechanism has no compiled form")
 
-# What `auto` leaves alone though it could run: the CUDA kernels have run on an emulated device only.
-# Strike this out when tools/gpu_check.sh has passed on a GPU.
+# Kernels that `auto` does not select. Remove the entry once tools/gpu_check.sh has passed on a GPU.
 UNPROVEN = {"cuda": "the CUDA kernels have never run on a GPU; backend=native uses them"}
 
 log = logging.getLogger(__name__)
@@ -26,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Operators:
-    """The operators of `attention_ext`, of one backend; both backends take the same arguments."""
+    """The operators of `attention_ext` in one backend; both backends take the same arguments."""
 
     hash_sign: Callable[..., Tensor]
     hamming_kmeans: Callable[..., Tensor]
@@ -37,10 +36,7 @@ class Operators:
 
 
 def load_operators(backend: str) -> Operators:
-    """Return the functions in `attention_ext/*/reference.py` or `attention_ext/*/native.py`.
-
-    This is the only place that tells the two apart.
-    """
+    """Return the functions in `attention_ext/*/reference.py` or `attention_ext/*/native.py`."""
 
     def load(folder: str, function: str) -> Callable[..., Tensor]:
         return getattr(importlib.import_module(f"attention_ext.{folder}.{backend}"), function)
@@ -56,7 +52,7 @@ def load_operators(backend: str) -> Operators:
 
 
 def why_no_kernels(clusters: int, backend: str) -> dict[str, str | None]:
-    """Return for each device type why the compiled kernels do not run there; None where they do."""
+    """Return for each device type the reason why the compiled kernels cannot run there, or None."""
     if clusters > MOST_CLUSTERS:
         return dict.fromkeys(DEVICES, f"the compiled kernels take at most {MOST_CLUSTERS} clusters")
     reasons = {device: attention_ext.why_unavailable(device) for device in DEVICES}
@@ -66,15 +62,15 @@ def why_no_kernels(clusters: int, backend: str) -> dict[str, str | None]:
 
 
 class BackendChoice:
-    """Which backend runs on which device.
+    """Selects the backend of a mechanism for each device.
 
     Args:
-        requested: `auto` (native wherever it is proven to run), `reference` or `native`.
-        mechanism: its name, for messages.
-        reasons: for each device type why native cannot run there, None where it can.
+        requested: `auto` (native where it is known to work), `reference` or `native`.
+        mechanism: name of the mechanism, for messages.
+        reasons: for each device type the reason why native cannot run there, or None.
 
     Raises:
-        UserError: an unknown backend, or `native` where it runs on no device; gives the reasons.
+        UserError: an unknown backend, or `native` if it runs on no device; gives the reasons.
     """
 
     def __init__(self, requested: str, mechanism: str, reasons: Mapping[str, str | None]) -> None:
@@ -88,17 +84,17 @@ class BackendChoice:
             )
 
     def operators(self) -> dict[str, Operators]:
-        """Return the operators of each backend that `on` may name."""
+        """Return the operators of each backend that `on` may return."""
         backends = ["reference"]
         if self.requested != "reference" and not all(self.reasons.values()):
             backends.append("native")
         return {backend: load_operators(backend) for backend in backends}
 
     def on(self, device_type: str) -> str:
-        """Return `reference` or `native` for tensors on a device, e.g. `cuda`.
+        """Return `reference` or `native` for tensors on a device type, e.g. `cuda`.
 
         Raises:
-            UserError: `native` was asked for and cannot run there.
+            UserError: `native` was requested and cannot run there.
         """
         if self.requested == "reference":
             return "reference"
