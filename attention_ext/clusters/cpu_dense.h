@@ -26,12 +26,12 @@ struct KeptSize {
 // valid keys.
 template <class T>
 struct DenseResult {
-  T* softmax_C;              // [heads, 2, C]: maximum of the scores, 1 / Σ exp(score − maximum)
-  T* values_CE;              // [heads, C, E]
+  T* softmax_C;  // [heads, 2, C]: maximum of the scores, 1 / Σ exp(score − maximum)
+  T* values_CE;  // [heads, C, E]
   int64_t K;
-  T* mass_C;                 // [heads, C]: sum of the top keys' weights
-  int32_t* top_CK;           // [heads, C, K]: ascending positions, then −1
-  T* kept;                   // [heads, KeptSize::head], or null
+  T* mass_C;        // [heads, C]: sum of the top keys' weights
+  int32_t* top_CK;  // [heads, C, K]: ascending positions, then −1
+  T* kept;          // [heads, KeptSize::head], or null
 
   void compute(const Heads<T>& in, HeadRange range) const {
     const int64_t C = in.C, D = in.D, E = in.E, padded_C = in.padded_C;

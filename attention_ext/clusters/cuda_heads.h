@@ -19,10 +19,10 @@ struct CudaShape {
   int32_t C, D, E, K;  // K = 0: clustered attention
   float scale;
   const int64_t *query_length_B, *key_length_B;
-  const int32_t* groups;  // [heads, N]
-  const int32_t* order;  // [heads, N]: queries sorted by (cluster, position); padding and groups out of range
-                         // are cluster C
-  const int32_t* starts;  // [heads, C + 2]: first query of each cluster in this order
+  const int32_t* groups;       // [heads, N]
+  const int32_t* order;        // [heads, N]: queries sorted by (cluster, position); padding and groups out of range
+                               // are cluster C
+  const int32_t* starts;       // [heads, C + 2]: first query of each cluster in this order
   const int32_t* tile_starts;  // [heads, C + 2]: first tile of 64 queries of each cluster
 };
 
@@ -45,17 +45,17 @@ struct CudaHeads {
 // Softmax of every centroid over all keys. With K > 0, `values` excludes the top keys.
 struct CudaDense {
   float* softmax;  // [heads, 2, C]: maximum of the scores, 1 / Σ exp(score − maximum)
-  float* values;  // [heads, C, E]
-  float* mass;  // [heads, C], with K > 0: sum of the top keys' weights
-  int32_t* top;  // [heads, C, K]: ascending positions, then −1
+  float* values;   // [heads, C, E]
+  float* mass;     // [heads, C], with K > 0: sum of the top keys' weights
+  int32_t* top;    // [heads, C, K]: ascending positions, then −1
 };
 
 // Per-cluster gradients of the backward pass.
 struct CudaGradients {
-  Tensor sums;  // [heads, C, E]: Ḡ
-  Tensor delta;  // [heads, C]: δ
+  Tensor sums;       // [heads, C, E]: Ḡ
+  Tensor delta;      // [heads, C]: δ
   Tensor grad_mass;  // [heads, C]: derivative with respect to the mass
-  Tensor shares;  // [heads, C, D]: each member's gradient through its centroid
+  Tensor shares;     // [heads, C, D]: each member's gradient through its centroid
 };
 
 void cuda_dense_forward(const CudaHeads& in, const CudaDense& out);

@@ -63,12 +63,12 @@ constexpr int64_t largest_chunk = 512;
 
 template <class T>
 struct TopKeys {
-  int64_t capacity;         // K plus one chunk
-  T* segments;              // [chunk, W]
-  T* threshold;             // per cluster
-  Ordered<T>* scores;       // candidates per cluster: unconverted scores
-  int32_t* positions;       // candidates per cluster: positions
-  bool fresh;               // before the first chunk
+  int64_t capacity;    // K plus one chunk
+  T* segments;         // [chunk, W]
+  T* threshold;        // per cluster
+  Ordered<T>* scores;  // candidates per cluster: unconverted scores
+  int32_t* positions;  // candidates per cluster: positions
+  bool fresh;          // before the first chunk
 
   void start(int64_t C, int64_t padded_C, int32_t* count_C) {
     for (int64_t c = 0; c < padded_C; ++c) threshold[c] = c < C ? -__builtin_inf() : __builtin_inf();

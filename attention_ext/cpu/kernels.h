@@ -95,12 +95,12 @@ struct HashTask {
   int64_t rows, D, bits;
   const T* x;
   int64_t stride_x;
-  const T* planes_DP;        // for products in T: transposed and padded
-  const T* largest_P;        // largest magnitude in each plane, padded
-  const double* planes_PD;   // for products that T cannot decide
+  const T* planes_DP;       // for products in T: transposed and padded
+  const T* largest_P;       // largest magnitude in each plane, padded
+  const double* planes_PD;  // for products that T cannot decide
   const int32_t* pairs_JP;  // for products in integers: quantised planes, two elements each (hashing/hash.h), or null
   const int32_t* bounds_P;  // integer products beyond ±bound have a certain sign
-  float norm;  // 1-norm to which rows are scaled
+  float norm;               // 1-norm to which rows are scaled
   int64_t* hashes;
   T* scratch;  // hash_rows × the larger of padded(bits) and padded_pairs(D)
 };
@@ -114,11 +114,11 @@ struct AssignTask {
   const int64_t* hashes;
   const int64_t* centroids_C;
   const uint8_t* changed_C;  // whether a centroid has changed since the last assignment
-  bool first;  // no assignment yet
-  int32_t* groups;  // in: the last assignment, −1 for none; out: this one
-  uint8_t* distances;  // [queries rounded up to `block`], to their centroids; kept between iterations
-  uint16_t* patterns_C;  // [C, triples], table offsets of the centroids
-  int16_t* counters_C;  // [C, 64], bit counts of at most `most_members` members; zero before the first iteration
+  bool first;                // no assignment yet
+  int32_t* groups;           // in: the last assignment, −1 for none; out: this one
+  uint8_t* distances;        // [queries rounded up to `block`], to their centroids; kept between iterations
+  uint16_t* patterns_C;      // [C, triples], table offsets of the centroids
+  int16_t* counters_C;       // [C, 64], bit counts of at most `most_members` members; zero before the first iteration
 };
 
 // New centroids of some clusters from the counters of all blocks of a sequence.
@@ -133,10 +133,10 @@ struct UpdateTask {
 // Attention of all centroids over one block of keys.
 template <class T>
 struct DenseTask {
-  int64_t C, D, E, K;  // K = 0: no top keys
-  int64_t first, keys;  // the block's keys: first … first + keys − 1
+  int64_t C, D, E, K;     // K = 0: no top keys
+  int64_t first, keys;    // the block's keys: first … first + keys − 1
   const T* centroids_DC;  // mean queries over √D, transposed
-  const T* k;  // of the whole sequence
+  const T* k;             // of the whole sequence
   const T* v;
   int64_t stride_k, stride_v;
   T* maximum_C;
@@ -145,9 +145,9 @@ struct DenseTask {
   Ordered<T>* top_scores_CK;
   int32_t* top_CK;  // ascending positions
   int32_t* top_count_C;
-  double dropout;  // probability
+  double dropout;          // probability
   const uint32_t* rows_C;  // row codes
-  T *kept, *kept_maxima;  // exponentials and per-chunk maxima for backward, or null
+  T *kept, *kept_maxima;   // exponentials and per-chunk maxima for backward, or null
   char* scratch;
 };
 
@@ -159,10 +159,10 @@ struct DenseBackwardTask {
   const T* centroids_CD;
   const T* grads_EC;  // output gradients summed over members, transposed
   const T* grads_CE;
-  const T* maximum_C;  // of the scores
+  const T* maximum_C;      // of the scores
   const T* inverse_sum_C;  // 1 / Σ exp(score − maximum)
-  const T* delta_C;  // gradient · output, summed over members
-  const T* grad_mass_C;  // K > 0: derivative with respect to the mass of the top keys
+  const T* delta_C;        // gradient · output, summed over members
+  const T* grad_mass_C;    // K > 0: derivative with respect to the mass of the top keys
   const int32_t* top_CK;
   const int32_t* top_count_C;
   const T* k;
@@ -183,15 +183,15 @@ template <class T>
 struct ExactTask {
   int64_t members, D, E, K;
   const int32_t* order;  // positions of the members
-  const int32_t* top;  // K positions
+  const int32_t* top;    // K positions
   const T *q, *k, *v;
   int64_t stride_q, stride_k, stride_v;
   T scale, mass;
   const T* base_E;  // output of the other keys
-  T* out_NE;  // rows of E values
+  T* out_NE;        // rows of E values
   Dropout dropout;
   uint64_t first_row;  // index of the head's first query among all rows
-  T* kept;  // weights of the members for backward, padded rows, or null
+  T* kept;             // weights of the members for backward, padded rows, or null
   char* scratch;
 };
 
@@ -203,9 +203,9 @@ struct ExactBackwardTask {
   const T *q, *k, *v, *grad;
   int64_t stride_q, stride_k, stride_v, stride_grad;
   T scale, mass;
-  const T* grad_query_D;  // each member's gradient through the centroid
-  T* grad_q_ND;  // rows of D values, overwritten
-  T *grad_k_SD, *grad_v_SE;  // rows to add the keys' gradients to, or null to write them to
+  const T* grad_query_D;             // each member's gradient through the centroid
+  T* grad_q_ND;                      // rows of D values, overwritten
+  T *grad_k_SD, *grad_v_SE;          // rows to add the keys' gradients to, or null to write them to
   T *grad_keys_KD, *grad_values_KE;  // these padded rows
   Dropout dropout;
   uint64_t first_row;
@@ -219,8 +219,8 @@ struct BucketTask {
   int64_t rows, D, F;  // F rotations, 2·F buckets
   const T* x;
   int64_t stride_x;
-  const T* rotations_DF;  // padded
-  T largest;  // largest magnitude among the rotations
+  const T* rotations_DF;       // padded
+  T largest;                   // largest magnitude among the rotations
   const double* rotations_FD;  // for projections that T cannot decide
   int32_t* buckets;
   T* scratch;  // bucket_rows × padded(F)
@@ -230,8 +230,8 @@ struct BucketTask {
 template <class T>
 struct WindowBlock {
   int64_t chunk, R, round, D, E;
-  int64_t first, end;  // places; `first` is a multiple of `chunk`
-  const int32_t* order;  // position at each place of this round
+  int64_t first, end;       // places; `first` is a multiple of `chunk`
+  const int32_t* order;     // position at each place of this round
   const int32_t* chunk_RN;  // chunk of each position in each round
   int64_t stride_chunk;
   const T *q, *k, *v;
@@ -301,7 +301,7 @@ struct Kernels {
 };
 
 struct WordKernels {
-  int64_t block;  // queries in a slice: lanes of a bit plane
+  int64_t block;         // queries in a slice: lanes of a bit plane
   int64_t most_members;  // queries in a block
   int64_t (*slice_bytes)(int64_t queries);
   void (*slice)(int64_t queries, const int64_t* hashes, uint64_t* planes);

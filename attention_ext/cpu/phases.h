@@ -71,7 +71,7 @@ class Phases {
 
   static constexpr int64_t most = int64_t{1} << 24;  // upper limit on the tasks of a phase
   const int64_t threads_;
-  std::vector<Last> last_phases_;  // last phase in which each task was claimed
+  std::vector<Last> last_phases_;              // last phase in which each task was claimed
   alignas(64) std::atomic<int64_t> state_{0};  // phase · most + number of its tasks
   alignas(64) std::atomic<int64_t> open_{0};   // unfinished tasks of the phase
 };

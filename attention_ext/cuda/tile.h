@@ -25,7 +25,7 @@ struct TileMemory {
 template <class T>
 struct Matrix {
   const T* data;
-  int64_t stride;  // between rows; the values of a row are contiguous
+  int64_t stride;        // between rows; the values of a row are contiguous
   const int32_t* index;  // row r is stored at index[r], or is zero if that is −1; null: stored at r
   int64_t rows, columns;
 };

@@ -31,8 +31,8 @@ inline bool above_zero(const float* x, const double* plane, int64_t D, double no
   }
   double sum = sum_lanes<double>(sums);
   for (; d < D; ++d) sum += static_cast<double>(x[d]) * plane[d];
-  const double unit =
-      1.1102230246251565e-16;  // 2⁻⁵³; the bound covers the errors of both summation orders, each doubled
+  const double unit = 1.1102230246251565e-16;  // 2⁻⁵³
+  // The bound covers the errors of both summation orders, each doubled.
   if (largest > 1e-30 && __builtin_fabs(sum) > 4 * static_cast<double>(D + 2) * unit * norm * largest) return sum > 0;
   return above_zero(x, plane, D);
 }

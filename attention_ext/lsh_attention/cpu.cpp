@@ -67,8 +67,8 @@ struct Rounds {
   View<T> q, k, v;
   std::vector<int64_t> length_B;
   Dropout dropout;
-  const int32_t* order;          // [heads, R, N]: positions in sorted order
-  Buffer<int32_t> chunk_of;      // [heads, R, N]: chunk of each position
+  const int32_t* order;      // [heads, R, N]: positions in sorted order
+  Buffer<int32_t> chunk_of;  // [heads, R, N]: chunk of each position
 
   Rounds(
       const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& lengths, const Tensor& order_, int64_t chunk_,

@@ -11,17 +11,18 @@
 namespace attention_ext {
 namespace {
 
-constexpr int64_t window_lanes = 32;  // queries at a time
+constexpr int64_t window_lanes = 32;   // queries at a time
 constexpr int64_t keys_per_sum = 128;  // longer sums are split, to round less
 
 template <class T>
 struct WindowScratch {
   int64_t lanes;
-  T *keys, *values;              // rows of the block and the preceding chunk
-  T *queries, *queries_DM;       // a tile's queries over √D, and their transpose
+  T *keys, *values;         // rows of the block and the preceding chunk
+  T *queries, *queries_DM;  // a tile's queries over √D, and their transpose
   T *scores, *out;
   T *maximum, *rescale, *sum;    // per query of the tile; backward: maximum, 1/sum, δ
-  Ordered<T>*key_chunks, *query_chunks;  // [rows, R] and [R, lanes]
+  Ordered<T>* key_chunks;        // [rows, R]
+  Ordered<T>* query_chunks;      // [R, lanes]
   T *grads, *grads_EM, *slopes;  // backward only
   T *grad_keys, *grad_values;    // backward only
   int64_t bytes;

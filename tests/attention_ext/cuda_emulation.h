@@ -105,7 +105,9 @@ static void run_block(int count, const std::vector<int>& turns) {
   } while (release(count));
   for (int i = 0; i < count; ++i)
     if (fibers[i].wait != Wait::ended) {
-      fprintf(stderr, "thread %d of block %u, %u, %u waits at a barrier that others never reach\n", i, blockIdx.x, blockIdx.y, blockIdx.z);
+      fprintf(
+          stderr, "thread %d of block %u, %u, %u waits at a barrier that others never reach\n", i, blockIdx.x,
+          blockIdx.y, blockIdx.z);
       abort();
     }
 }
