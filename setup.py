@@ -108,9 +108,7 @@ def build_cpu(torch: Path, objects_folder: Path, target: Path) -> None:
     ]
     units += [(SOURCES / "cpu/dispatch.cpp", "dispatch.o", [*compiler, *flags])]
     sets: dict[str, list[str]] = {"generic": [], **({"avx2": AVX2, "avx512": AVX512} if x86 else {})}
-    units += [
-        (SOURCES / "cpu/isa.cpp", f"isa_{name}.o", [*compiler, *flags, *isa]) for name, isa in sets.items()
-    ]
+    units += [(SOURCES / "isa.cpp", f"isa_{name}.o", [*compiler, *flags, *isa]) for name, isa in sets.items()]
     objects = compile_objects(units, objects_folder)
     link(compiler, objects, torch, ["torch_cpu", "c10"], target)
 
@@ -165,7 +163,7 @@ def build_cuda(torch: Path, objects_folder: Path, target: Path) -> None:
         command += ["-ccbin", os.environ["CXX"].split()[0]]
     flags = ["-std=c++20", "-O3", "-Xcompiler", "-fPIC,-fvisibility=hidden", "-DUSE_CUDA", STABLE_ABI]
     flags += ["-isystem", str(torch / "include")]
-    units = [(SOURCES / "cuda/operators.cu", "cuda_operators.o", [*command, *flags])]
+    units = [(SOURCES / "operators.cu", "cuda_operators.o", [*command, *flags])]
     objects = compile_objects(units, objects_folder)
     link([*command, "-cudart", "shared"], objects, torch, ["torch_cuda", "torch_cpu", "c10"], target)
 

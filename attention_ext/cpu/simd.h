@@ -1,6 +1,6 @@
 // Vector types and operations for one instruction set, on GCC's vector extensions.
 //
-// This header and all that include it are compiled once per instruction set (cpu/isa.cpp). Everything is in an unnamed
+// This header and all that include it are compiled once per instruction set (isa.cpp). Everything is in an unnamed
 // namespace and nothing comes from the C++ library: of an inline function shared by translation units the linker keeps
 // one copy, perhaps compiled for an instruction set that this machine lacks.
 #pragma once
@@ -13,7 +13,7 @@
 #endif
 
 #ifndef VECTOR_BYTES
-#error "cpu/isa.cpp sets VECTOR_BYTES"
+#error "isa.cpp sets VECTOR_BYTES"
 #endif
 
 namespace attention_ext {

@@ -1,7 +1,7 @@
 // The AVX-512 kernels' source as the only instruction set of a library; the compiler splits each 64-byte vector into
 // vectors that the machine supports. Replaces cpu/dispatch.cpp and all other instruction sets.
 #define ATTENTION_EXT_EMULATE_AVX512
-#include "../../attention_ext/cpu/isa.cpp"
+#include "../../attention_ext/isa.cpp"
 
 namespace attention_ext {
 

@@ -38,7 +38,7 @@ def test_only_the_stable_abi_is_used() -> None:
 def test_no_function_is_shared_between_instruction_sets(tmp_path: Path) -> None:
     """The linker keeps one copy of a weak symbol, perhaps for an instruction set that this machine lacks."""
     flags = ["-std=c++20", "-O1", "-fPIC", "-DATTENTION_EXT_X86", "-mavx2", "-mfma", "-mbmi2"]
-    source = ROOT / "attention_ext/cpu/isa.cpp"
+    source = ROOT / "attention_ext/isa.cpp"
     subprocess.run(["c++", *flags, "-c", str(source), "-o", str(tmp_path / "isa.o")], check=True)
     kinds = [line.split() for line in symbols(tmp_path / "isa.o")]
     assert not [parts for parts in kinds if parts[-2:][0] in ("W", "V", "u") or parts[1:2] in (["W"], ["V"])]

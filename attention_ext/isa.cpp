@@ -13,14 +13,14 @@
 #define ISA_NAME "generic"
 #endif
 
-#include "../clusters/dense.h"
-#include "../hashing/hash.h"
-#include "../improved_clustered_attention/exact.h"
-#include "../kmeans/assign.h"
-#include "../lsh_attention/buckets.h"
-#include "../lsh_attention/windows.h"
-#include "kernels.h"
-#include "sums.h"
+#include "clusters/dense.h"
+#include "hashing/hash.h"
+#include "improved_clustered_attention/exact.h"
+#include "kmeans/assign.h"
+#include "lsh_attention/buckets.h"
+#include "lsh_attention/windows.h"
+#include "cpu/kernels.h"
+#include "cpu/sums.h"
 
 namespace attention_ext {
 
