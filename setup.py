@@ -1,13 +1,13 @@
-"""Packages under their installed names, and the compiled attention kernels where they can be built.
+"""Installs the packages and builds the compiled attention kernels where possible.
 
-conf/ and recipes/ travel as asr_conf and asr_recipes. The kernels are one library per device that holds
-operators of PyTorch's stable ABI and no Python: it serves every Python and every torch from 2.11 on. What
-cannot be built is left out and the reason kept in attention_ext/build.json, which
-`attention_ext.why_unavailable` reads; the installation succeeds all the same.
+conf/ and recipes/ are installed as asr_conf and asr_recipes. The kernels are one library per device, with
+operators on PyTorch's stable ABI and no Python code: it works with every Python and every torch from 2.11 on.
+If a library cannot be built, the installation still succeeds; the reason goes into attention_ext/build.json,
+which `attention_ext.why_unavailable` reads.
 
-The C++ compiler is CXX, or c++ if that is unset. The CUDA library takes about 40 s of processor time; it is
-built where nvcc (in CUDA_HOME, or the standard place) and a GPU are, or with FORCE_CUDA=1; FORCE_CUDA=0
-leaves it out. TORCH_CUDA_ARCH_LIST is "8.0;9.0+PTX" if unset.
+The C++ compiler is CXX, by default c++; it must support C++20 (GCC 11 or later). The CUDA library takes about
+40 s of CPU time; it is built if nvcc (in CUDA_HOME or a standard place) and a GPU are found, or with
+FORCE_CUDA=1, and never with FORCE_CUDA=0. TORCH_CUDA_ARCH_LIST defaults to "8.0;9.0+PTX".
 """
 
 import importlib.util
@@ -37,11 +37,11 @@ AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
 
 
 class Unavailable(Exception):
-    """Why a library is left out."""
+    """A library cannot be built; the message gives the reason."""
 
 
 def find_torch() -> Path:
-    """Return torch's folder without importing it, from an isolated build's surroundings if need be."""
+    """Return torch's folder without importing torch; an isolated build finds the outer environment's."""
     spec = importlib.util.find_spec("torch")
     candidates = [Path(place) for place in spec.submodule_search_locations or []] if spec else []
     candidates += [Path(sysconfig.get_path(scheme)) / "torch" for scheme in ("purelib", "platlib")]
@@ -55,7 +55,7 @@ def find_torch() -> Path:
 
 
 def compile_objects(units: list[tuple[Path, str, list[str]]], folder: Path) -> list[str]:
-    """Run one compiler command per (source, object name, command); return the objects."""
+    """Compile each (source, object name, command) unless the object is newer than all sources."""
     folder.mkdir(parents=True, exist_ok=True)
     headers = [*SOURCES.rglob("*.h"), *SOURCES.rglob("*.cu"), Path("setup.py")]
     newest = max(path.stat().st_mtime for path in headers)
@@ -70,7 +70,11 @@ def compile_objects(units: list[tuple[Path, str, list[str]]], folder: Path) -> l
 
 
 def run(command: list[str]) -> None:
-    """Run a compiler and show what it says; raise its first error line as the reason."""
+    """Run a compiler and print its output.
+
+    Raises:
+        Unavailable: the command failed; gives its first error line.
+    """
     print(" ".join(command), flush=True)
     try:
         print(subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True).stderr, end="")
@@ -78,41 +82,39 @@ def run(command: list[str]) -> None:
         raise Unavailable(f"{command[0]} cannot be run: {error.strerror}") from None
     except subprocess.CalledProcessError as error:
         print(error.stderr)
-        lines = [line for line in error.stderr.splitlines() if "error" in line] or ["no message"]
+        lines = [line for line in error.stderr.splitlines() if "error" in line] or ["no error message"]
         raise Unavailable(f"{command[0]} failed: {lines[0].strip()}") from None
 
 
 def link(command: list[str], objects: list[str], torch: Path, libraries: list[str], target: Path) -> None:
-    """Link a library against torch, which it finds loaded at run time."""
+    """Link a library against torch, which is loaded before it at run time."""
     target.parent.mkdir(parents=True, exist_ok=True)
     names = [f"-l{library}" for library in libraries]
     run([*command, "-shared", *objects, f"-L{torch / 'lib'}", *names, "-o", str(target)])
 
 
 def build_cpu(torch: Path, objects_folder: Path, target: Path) -> None:
-    """Build the CPU library: the operators once, their kernels once per instruction set."""
+    """Build the CPU library: the operators once, the kernels once per instruction set."""
     compiler = os.environ.get("CXX", "c++").split()
     if shutil.which(compiler[0]) is None:
         raise Unavailable(f"no C++ compiler: {compiler[0]} was not found when this package was built")
     x86 = platform.machine().lower() in ("x86_64", "amd64")
-    flags = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-Wno-psabi"]
+    flags = ["-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-Wno-psabi"]
     flags += ["-DATTENTION_EXT_X86"] if x86 else []
     includes = [STABLE_ABI, "-isystem", str(torch / "include")]
-    operators = ["schema.cpp", *(f"{operator}/cpu.cpp" for operator in OPERATORS)]
+    operators = ["schema.cpp", "cpu/choose.cpp", *(f"{operator}/cpu.cpp" for operator in OPERATORS)]
     units = [
         (SOURCES / name, name.replace("/", "_") + ".o", [*compiler, *flags, *includes]) for name in operators
     ]
     units += [(SOURCES / "cpu/dispatch.cpp", "dispatch.o", [*compiler, *flags])]
     sets: dict[str, list[str]] = {"generic": [], **({"avx2": AVX2, "avx512": AVX512} if x86 else {})}
-    units += [
-        (SOURCES / "cpu/isa.cpp", f"isa_{name}.o", [*compiler, *flags, *isa]) for name, isa in sets.items()
-    ]
+    units += [(SOURCES / "isa.cpp", f"isa_{name}.o", [*compiler, *flags, *isa]) for name, isa in sets.items()]
     objects = compile_objects(units, objects_folder)
     link(compiler, objects, torch, ["torch_cpu", "c10"], target)
 
 
 def find_nvcc() -> Path:
-    """Return nvcc of a whole installation; the one on the PATH may be a wrapper with nothing beside it."""
+    """Return nvcc from a complete installation; nvcc on the PATH may be a wrapper without headers."""
     named = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     on_path = shutil.which("nvcc")
     homes = [Path(home) for home in [*named, "/usr/local/cuda"]]
@@ -124,7 +126,7 @@ def find_nvcc() -> Path:
 
 
 def gpu_is_here() -> bool:
-    """Tell whether a GPU can be seen, without importing torch."""
+    """Return whether an NVIDIA GPU is visible, without importing torch."""
     if Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/version").exists():
         return True
     try:
@@ -134,7 +136,7 @@ def gpu_is_here() -> bool:
 
 
 def architecture_flags(wanted: str) -> list[str]:
-    """Turn "8.0;9.0+PTX" into nvcc's options."""
+    """Convert a list such as "8.0;9.0+PTX" to nvcc options."""
     flags = []
     for entry in wanted.replace(" ", ";").split(";"):
         number = entry.removesuffix("+PTX").replace(".", "")
@@ -145,31 +147,31 @@ def architecture_flags(wanted: str) -> list[str]:
 
 
 def build_cuda(torch: Path, objects_folder: Path, target: Path) -> None:
-    """Build the CUDA library: all operators, for every architecture asked for."""
+    """Build the CUDA library: all operators, for every requested architecture."""
     nvcc = find_nvcc()
     force = os.environ.get("FORCE_CUDA", "")
     if force == "0":
         raise Unavailable("FORCE_CUDA=0 was set when this package was built")
     if not force and not gpu_is_here():
         raise Unavailable(
-            "no GPU was found when this package was built; FORCE_CUDA=1 makes `pip install` build them"
+            "no GPU was found when this package was built; `FORCE_CUDA=1 pip install` builds them without one"
         )
     if not (torch / "lib/libtorch_cuda.so").is_file():
         raise Unavailable("the installed torch has no CUDA")
     command = [str(nvcc), *architecture_flags(os.environ.get("TORCH_CUDA_ARCH_LIST") or "8.0;9.0+PTX")]
     if os.environ.get("CXX"):
         command += ["-ccbin", os.environ["CXX"].split()[0]]
-    flags = ["-std=c++17", "-O3", "-Xcompiler", "-fPIC,-fvisibility=hidden", "-DUSE_CUDA", STABLE_ABI]
+    flags = ["-std=c++20", "-O3", "-Xcompiler", "-fPIC,-fvisibility=hidden", "-DUSE_CUDA", STABLE_ABI]
     flags += ["-isystem", str(torch / "include")]
-    units = [(SOURCES / "cuda/operators.cu", "cuda_operators.o", [*command, *flags])]
+    units = [(SOURCES / "operators.cu", "cuda_operators.o", [*command, *flags])]
     objects = compile_objects(units, objects_folder)
     link([*command, "-cudart", "shared"], objects, torch, ["torch_cuda", "torch_cpu", "c10"], target)
 
 
 def build_kernels(package: Path, objects: Path) -> None:
-    """Build what can be built into a folder and write down there why the rest was not."""
+    """Build the libraries into a folder; record in its build.json why one could not be built."""
     package.mkdir(parents=True, exist_ok=True)
-    for old in package.glob("kernels_*.so"):  # of a build that went better than this one may
+    for old in package.glob("kernels_*.so"):  # this build may produce fewer libraries
         old.unlink()
     reasons: dict[str, str | None] = {}
     for device, build in (("cpu", build_cpu), ("cuda", build_cuda)):
@@ -178,31 +180,31 @@ def build_kernels(package: Path, objects: Path) -> None:
             reasons[device] = None
         except Unavailable as error:
             reasons[device] = str(error)
-            print(f"attention_ext is built without its kernels for {device}: {error}")
+            print(f"attention_ext is built without kernels for {device}: {error}")
     (package / "build.json").write_text(json.dumps(reasons) + "\n")
 
 
 class BuildKernels(build_ext):
-    """Build what can be built, write down why the rest was not."""
+    """Builds the kernels as far as possible."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        """Return the library's path: it is no Python module, its name carries no Python version."""
+        """Return the library's path, without a Python version because it is not a Python module."""
         return fullname.replace(".", "/") + ".so"
 
     def build_extension(self, ext: Extension) -> None:
-        """Build the libraries; no failure of a compiler is one of the installation."""
+        """Build the libraries; a compiler error does not fail the installation."""
         build_kernels(Path(self.build_lib) / "attention_ext", Path(self.build_temp) / "attention_ext")
 
     def copy_extensions_to_source(self) -> None:
-        """Copy what was built beside the sources, for an editable installation."""
+        """Copy the built files next to the sources, for an editable installation."""
         for built in self.get_outputs():
-            # A loaded library must not change under the program that runs it: replace, don't overwrite.
+            # Replace rather than overwrite: a running program may have the library loaded.
             target = SOURCES / Path(built).name
             target.unlink(missing_ok=True)
             shutil.copy(built, target)
 
     def get_outputs(self) -> list[str]:
-        """Return what was built."""
+        """Return the built files."""
         package = Path(self.build_lib) / "attention_ext"
         return [
             str(path) for path in (*package.glob("kernels_*.so"), package / "build.json") if path.is_file()
@@ -210,7 +212,7 @@ class BuildKernels(build_ext):
 
 
 class AnyPython(bdist_wheel):
-    """A wheel for this platform and every Python."""
+    """Builds a wheel for this platform and any Python."""
 
     def get_tag(self) -> tuple[str, str, str]:
         """Return the tag py3-none-<platform>."""
@@ -218,7 +220,7 @@ class AnyPython(bdist_wheel):
 
 
 def main() -> None:
-    """Hand everything to setuptools."""
+    """Run setuptools."""
     folders = find_packages(include=[f"{folder}{tail}" for folder in INSTALLED_NAME for tail in ("", ".*")])
     packages = [
         ".".join([INSTALLED_NAME[head], *rest]) for head, *rest in (folder.split(".") for folder in folders)

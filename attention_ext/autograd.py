@@ -1,4 +1,4 @@
-"""Calls of operators that have a derivative."""
+"""Derivatives of the compiled operators."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,18 +11,19 @@ BackwardArguments = Callable[[tuple[Any, ...], tuple[Tensor, ...]], tuple[Any, .
 
 
 class DifferentiableOperator:
-    """An operator of the compiled library with its derivative, told to PyTorch and kept for eager calls.
+    """A compiled operator and its derivative, for graphs and for eager calls.
 
-    Queries, keys and values come first among its inputs, and have a gradient; of its outputs the first has.
-    The operator `<name>_backward` takes that output's gradient and returns theirs.
+    The operator's first inputs are queries, keys and values; only these receive gradients. Only its first
+    output is differentiable. The operator `<name>_backward` maps that output's gradient to theirs.
 
-    `torch.library.register_autograd` serves graphs and tracing. In eager mode the operator would reach the
-    derivative by listing its schema anew for each argument of each call, a few per cent of a short
-    sequence's time, so an eager call takes a `torch.autograd.Function` of the same two functions.
+    Graphs and tracing use `torch.library.register_autograd`. In eager mode PyTorch's wrapper would walk the
+    schema for every argument of every call, a few per cent of the time on short sequences; an eager call
+    goes through a `torch.autograd.Function` made of the same two functions instead.
 
     Args:
-        name: of the operator, without its library's.
-        backward_arguments: of inputs and outputs, what `<name>_backward` takes after the gradient.
+        name: name of the operator, without `attention_ext::`.
+        backward_arguments: function of inputs and outputs that returns the arguments of `<name>_backward`
+            after the gradient.
     """
 
     def __init__(self, name: str, backward_arguments: BackwardArguments) -> None:
@@ -31,24 +32,24 @@ class DifferentiableOperator:
         function: Any = type(name, (torch.autograd.Function,), members)
         self._apply: Callable[..., tuple[Tensor, ...]] = function.apply
 
-    def __call__(self, *inputs: Any, goes_back: bool) -> tuple[Tensor, ...]:
-        """Return the operator's outputs, through which gradients flow; its library must be loaded.
+    def __call__(self, *inputs: Any, differentiate: bool) -> tuple[Tensor, ...]:
+        """Return the operator's outputs; the library must be loaded.
 
         Args:
-            inputs: the operator's.
-            goes_back: `will_go_back` of them.
+            inputs: inputs of the operator.
+            differentiate: whether to record the call for a backward pass; see `needs_gradient`.
 
         Raises:
-            NotImplementedError: forward-mode differentiation; PyTorch would return zeros.
+            NotImplementedError: forward-mode differentiation, for which PyTorch would return zeros.
         """
         if torch.compiler.is_compiling():
             return self._run(*inputs)
         if any(isinstance(x, Tensor) and unpack_dual(x).tangent is not None for x in inputs):
             raise NotImplementedError(f"attention_ext: {self.name} has no forward-mode derivative")
-        return self._apply(*inputs) if goes_back else self._run(*inputs)
+        return self._apply(*inputs) if differentiate else self._run(*inputs)
 
     def register(self) -> None:
-        """Tell PyTorch the derivative; once, when the library is loaded."""
+        """Register the derivative with PyTorch; PyTorch refuses a second registration."""
         torch.library.register_autograd(
             f"attention_ext::{self.name}", self._backward, setup_context=self._setup_context
         )
@@ -64,7 +65,7 @@ class DifferentiableOperator:
     def _setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         arguments = self._backward_arguments(inputs, output)
         ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)  # or zeros as large as what is kept
+        ctx.set_materialize_grads(False)  # autograd would allocate zeros as large as the kept weights
         ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in arguments))
         ctx.numbers = tuple(None if isinstance(x, Tensor) else x for x in arguments)
 
@@ -72,12 +73,12 @@ class DifferentiableOperator:
         without = (None,) * len(ctx.needs_input_grad)
         if grad is None:
             return without
-        saved = ctx.saved_tensors  # may be asked for once only, under checkpointing
+        saved = ctx.saved_tensors  # checkpointing allows only one access
         arguments = (x if number is None else number for x, number in zip(saved, ctx.numbers, strict=True))
         grads = getattr(torch.ops.attention_ext, f"{self.name}_backward")(grad, *arguments)
         return (*grads, *without[len(grads) :])
 
 
-def will_go_back(*inputs: Tensor) -> bool:
-    """Tell whether a backward pass may follow, for which weights are worth keeping."""
+def needs_gradient(*inputs: Tensor) -> bool:
+    """Return whether a backward pass may follow, so that keeping weights pays."""
     return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)

@@ -1,4 +1,4 @@
-// What all operators share: typed access to tensors through the stable ABI, and checks.
+// Shared by all operators: checks, typed access to tensors through the stable ABI, parallel loops.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -20,7 +20,7 @@ namespace attention_ext {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-// An error in the words of the caller: no file names, no line numbers of ours.
+// Raise an error without the C++ file name and line number, which mean nothing to the caller.
 inline void require(bool holds, const std::string& otherwise) {
   if (!holds) throw std::runtime_error("attention_ext: " + otherwise);
 }
@@ -45,7 +45,7 @@ inline bool floating(ScalarType type) {
          type == ScalarType::BFloat16;
 }
 
-// Sums are taken in float64 for float64, else in float32.
+// Type of sums: float64 for float64, else float32.
 inline ScalarType sum_type(ScalarType type) {
   return type == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
 }
@@ -54,13 +54,13 @@ inline Tensor as_type(const Tensor& x, ScalarType type) {
   return x.scalar_type() == type ? x : torch::stable::to(x, type);
 }
 
-// x in this type and in order, itself where it is so already: a call through PyTorch's dispatcher less.
+// x contiguous and in this type; x itself if it already is, without a call through PyTorch's dispatcher.
 inline Tensor contiguous_as(const Tensor& x, ScalarType type) {
   const Tensor same = as_type(x, type);
   return same.is_contiguous() ? same : torch::stable::contiguous(same);
 }
 
-// Rows of x, [B, H, N, D], in place whatever the strides of the first three dimensions.
+// x, [B, H, N, D], with contiguous rows; copied only if its last stride is not 1.
 inline Tensor with_contiguous_rows(const Tensor& x) {
   return x.size(3) <= 1 || x.stride(3) == 1 ? x : torch::stable::contiguous(x);
 }
@@ -77,7 +77,7 @@ struct View {
   const T* head(int64_t b, int64_t h) const { return data + b * stride_b + h * stride_h; }
 };
 
-// An uninitialised tensor on like's device. From the allocator: PyTorch's dispatcher would take several times as long.
+// An uninitialised tensor on like's device. Allocated directly: PyTorch's dispatcher would take several times as long.
 inline Tensor new_tensor(const Tensor& like, const std::vector<int64_t>& shape, ScalarType type) {
   std::vector<int64_t> strides(shape.size(), 1);
   for (size_t i = shape.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * std::max<int64_t>(shape[i], 1);
@@ -96,7 +96,7 @@ T* data_of(const Tensor& x) {
   return static_cast<T*>(x.mutable_data_ptr());
 }
 
-// Lengths as the host's integers, checked.
+// Checked lengths as host integers.
 inline std::vector<int64_t> lengths_of(const Tensor& lengths, int64_t B, int64_t size, const char* name) {
   require_shape(lengths, {B}, name);
   const Tensor integers = contiguous_as(lengths, ScalarType::Long);
@@ -109,8 +109,8 @@ inline std::vector<int64_t> lengths_of(const Tensor& lengths, int64_t B, int64_t
   return result;
 }
 
-// Tasks first … end − 1, each for itself: whichever thread is free takes the next few. share() makes a thread's
-// function of a task. Within a task it is a plain loop.
+// Run independent tasks first … end − 1; idle threads take the next few. share() returns the function that a thread
+// calls with each task's number. Nested inside a task, this is a plain loop.
 template <class Share>
 void parallel_shares(int64_t first, int64_t end, const Share& share) {
   const int64_t tasks = end - first, threads = std::min<int64_t>(torch::stable::get_num_threads(), tasks);
@@ -135,7 +135,7 @@ void parallel(int64_t tasks, const F& task) {
   parallel(0, tasks, task);
 }
 
-// The same with scratch memory for each thread.
+// The same with scratch memory per thread, aligned to 64 bytes.
 template <class F>
 void parallel_with_scratch(int64_t first, int64_t end, int64_t bytes, const F& task) {
   parallel_shares(first, end, [&] {

@@ -1,4 +1,4 @@
-"""Loads the compiled operators on first use, and says why they are not there."""
+"""Loads the compiled libraries on first use, or explains why they are unavailable."""
 
 import functools
 import json
@@ -11,9 +11,7 @@ DEVICES = ("cpu", "cuda")
 
 @functools.cache
 def why_unavailable(device: str) -> str | None:
-    """Return why the compiled kernels cannot serve a device, in one line; None if they can.
-
-    The first call loads the library.
+    """Load the library for a device; return the reason if that fails, in one line, else None.
 
     Args:
         device: "cpu" or "cuda".
@@ -21,7 +19,7 @@ def why_unavailable(device: str) -> str | None:
     if device not in DEVICES:
         return f"there are compiled kernels for {' and '.join(DEVICES)} only, not for {device}"
     if device == "cuda":
-        reason = why_unavailable("cpu")  # it holds the operators' signatures
+        reason = why_unavailable("cpu")  # the CPU library defines the operators' signatures
         if reason is not None:
             return reason
     library = FOLDER / f"kernels_{device}.so"
@@ -39,16 +37,14 @@ def why_unavailable(device: str) -> str | None:
         torch.ops.load_library(library)
     except OSError as error:
         return f"{library.name} cannot be loaded: {str(error).splitlines()[0]}"
-    if device == "cpu":
-        _register()
     return None
 
 
 def require(device: str) -> None:
-    """Load the kernels for a device.
+    """Load the library for a device.
 
     Raises:
-        RuntimeError: they are not there; the message says why.
+        RuntimeError: the library is unavailable; the message gives the reason.
     """
     reason = why_unavailable(device)
     if reason is not None:
@@ -56,30 +52,18 @@ def require(device: str) -> None:
 
 
 def instruction_set(name: str = "") -> str:
-    """Choose the CPU kernels of one instruction set and return its name; the fastest without a name.
+    """Select the instruction set of the CPU kernels and return its name.
 
     Args:
-        name: "generic", "avx2" or "avx512".
+        name: "generic", "avx2" or "avx512"; empty for the fastest that this machine supports.
 
     Raises:
-        RuntimeError: this machine lacks it.
+        RuntimeError: this machine does not support the instruction set.
     """
     require("cpu")
     import torch
 
     return torch.ops.attention_ext.choose_instruction_set(name)
-
-
-@functools.cache  # PyTorch refuses a second registration
-def _register() -> None:
-    from attention_ext.clustered_attention import native as clustered
-    from attention_ext.hashing import native as hashing
-    from attention_ext.improved_clustered_attention import native as improved
-    from attention_ext.kmeans import native as kmeans
-    from attention_ext.lsh_attention import native as lsh
-
-    for operator in (hashing, kmeans, clustered, improved, lsh):
-        operator.register()
 
 
 def _why_no_gpu() -> str | None:
@@ -99,4 +83,4 @@ def _why_not_built(device: str) -> str:
     reason = json.loads(record.read_text()).get(device) if record.is_file() else None
     if reason is not None:
         return reason
-    return "the kernels were never built: install this package with pip, from a place with a C++ compiler"
+    return "the kernels were never built: install this package with pip where a C++ compiler is available"

@@ -1,4 +1,4 @@
-// The operators' signatures; each backend registers its implementations beside its code.
+// Signatures of the operators; cpu.cpp and cuda.cu register the implementations.
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(attention_ext, library) {
@@ -11,7 +11,8 @@ STABLE_TORCH_LIBRARY(attention_ext, library) {
       "-> (Tensor, Tensor, Tensor, Tensor)");
   library.def(
       "clustered_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor groups, "
-      "Tensor query_lengths, Tensor key_lengths, int clusters, float dropout, Tensor? seed, Tensor softmax, Tensor values, Tensor kept) "
+      "Tensor query_lengths, Tensor key_lengths, int clusters, float dropout, Tensor? seed, Tensor softmax, Tensor "
+      "values, Tensor kept) "
       "-> (Tensor, Tensor, Tensor)");
   library.def(
       "improved_clustered_attention(Tensor q, Tensor k, Tensor v, Tensor groups, Tensor query_lengths, "
@@ -19,7 +20,8 @@ STABLE_TORCH_LIBRARY(attention_ext, library) {
       "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
   library.def(
       "improved_clustered_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor groups, "
-      "Tensor query_lengths, Tensor key_lengths, int clusters, float dropout, Tensor? seed, Tensor softmax, Tensor values, Tensor mass, "
+      "Tensor query_lengths, Tensor key_lengths, int clusters, float dropout, Tensor? seed, Tensor softmax, Tensor "
+      "values, Tensor mass, "
       "Tensor top, Tensor kept, Tensor out) -> (Tensor, Tensor, Tensor)");
   library.def("lsh_buckets(Tensor x, Tensor rotations, Tensor lengths) -> Tensor");
   library.def(

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# One binary for every torch from 2.11 on: builds a wheel with the tested torch, installs it beside another
-# one, and runs the kernels' tests there.
+# Checks that one binary works with every torch from 2.11 on: builds a wheel with the tested torch, installs it next to
+# another torch, and runs the kernels' tests there.
 #
 #   bash tools/wheel_check.sh ['torch==2.13.0+cpu']
 #
-# The other torch is downloaded: several GB unless it is a CPU build.
+# Downloads the other torch: several GB unless it is a CPU build.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" test
 
@@ -12,13 +12,13 @@ other=${1:-torch>2.11}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-git clone --quiet . "$work/source" # what is committed, without this checkout's build
+git clone --quiet . "$work/source" # a clean clone of the last commit
 (cd "$work/source" && python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work/wheels" .)
 python -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet "$other" numpy pytest hypothesis pytest-timeout
 "$work/venv/bin/pip" install --quiet --no-deps "$work"/wheels/*.whl
 
-# Away from the checkout, or its own attention_ext would be imported.
+# Outside the checkout, whose attention_ext would otherwise be imported.
 mkdir "$work/tests"
 cp tests/attention_ext/{conftest,kernel_cases,test_attention_kernels,test_grouping_kernels,test_improved_topk,test_lsh_kernels}.py "$work/tests"
 cd "$work/tests"

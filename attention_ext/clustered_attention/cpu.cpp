@@ -1,22 +1,20 @@
 // Clustered attention on the CPU.
-#include "cpu_heads.h"
+#include "../clusters/cpu_dense.h"
 
 namespace attention_ext {
 namespace {
 
 constexpr int64_t row_block = 1024;
 
-// to[i] = from[cluster of i], for all valid queries; zero at padding.
+// to[i] = from[cluster of i] for all valid queries; zero at padding.
 template <class T>
-void scatter_rows(
-    const Heads<T>& in, HeadRange range, int64_t size, const T* from_C, int64_t stride, T* to_N) {
+void scatter_rows(const Heads<T>& in, HeadRange range, int64_t size, const T* from_C, int64_t stride, T* to_N) {
   const int64_t blocks = (in.N + row_block - 1) / row_block;
   parallel(range.first * blocks, range.end * blocks, [&](int64_t task) {
     const int64_t head = task / blocks, start = task % blocks * row_block;
     const int32_t* groups = in.groups_of(head);
     for (int64_t i = start; i < std::min(in.queries(head), start + row_block); ++i)
-      std::copy_n(
-          from_C + (head * in.C + groups[i]) * stride, size, to_N + (head * in.N + i) * size);
+      std::copy_n(from_C + (head * in.C + groups[i]) * stride, size, to_N + (head * in.N + i) * size);
   });
   zero_padding(in, range, size, to_N);
 }
@@ -28,7 +26,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(const Heads<T>& in, const Ten
   const Tensor values = new_tensor(like, {in.B, in.H, in.C, in.E}, in.type);
   const Tensor kept = new_kept(in, like, keep_weights, 0);
   const DenseResult<T> dense{
-      data_of<T>(softmax), data_of<T>(values), 0, nullptr, nullptr, keep_weights ? data_of<T>(kept) : nullptr};
+      .softmax_C = data_of<T>(softmax),
+      .values_CE = data_of<T>(values),
+      .K = 0,
+      .mass_C = nullptr,
+      .top_CK = nullptr,
+      .kept = keep_weights ? data_of<T>(kept) : nullptr};
   in.for_heads([&](HeadRange range) {
     dense.compute(in, range);
     scatter_rows<T>(in, range, in.E, dense.values_CE, in.E, data_of<T>(out));
@@ -48,7 +51,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   const T* values_CE = data_of<T>(values);
   in.for_heads([&](HeadRange range) {
     in.sum_members(range, View<T>(grad_rows), in.E, dense.grads_CE, in.padded_E);
-    // δ_j = Σ_i G_i · O_i, and all members share O_i.
+    // δ_j = Σ_i G_i · O_i = Ḡ_j · O, because all members share the output O.
     parallel(range.first * in.C, range.end * in.C, [&](int64_t task) {
       T product = 0;
       for (int64_t e = 0; e < in.E; ++e)
@@ -66,8 +69,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> clustered_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
-    const Tensor& key_lengths, int64_t clusters, double dropout, const std::optional<Tensor>& seed,
-    bool keep_weights) {
+    const Tensor& key_lengths, int64_t clusters, double dropout, const std::optional<Tensor>& seed, bool keep_weights) {
   check_inputs(q, k, v, groups);
   const auto run = [&](auto type) {
     typedef Heads<decltype(type)> In;

@@ -1,10 +1,10 @@
 // Clustered attention on CUDA.
-#include "cuda_heads.h"
+#include "../clusters/cuda_heads.h"
 
 namespace attention_ext {
 namespace {
 
-// Weights are never kept for backward.
+// Keeps no weights for backward.
 std::tuple<Tensor, Tensor, Tensor, Tensor> clustered_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
     const Tensor& key_lengths, int64_t clusters, double dropout, const std::optional<Tensor>& seed, bool) {
@@ -13,7 +13,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> clustered_attention(
   const Tensor out = new_tensor(q, {B, H, in.shape.N, E}, q.scalar_type());
   const Tensor softmax = new_tensor(q, {B, H, 2, C}, ScalarType::Float);
   const Tensor values = new_tensor(q, {B, H, C, E}, ScalarType::Float);
-  cuda_dense_forward(in, {data_of<float>(softmax), data_of<float>(values), nullptr, nullptr});
+  cuda_dense_forward(
+      in, {.softmax = data_of<float>(softmax), .values = data_of<float>(values), .mass = nullptr, .top = nullptr});
   cuda_take_cluster_rows(in, data_of<float>(values), E, out);
   return {out, softmax, values, new_tensor(q, {B, H, 0}, ScalarType::Float)};
 }

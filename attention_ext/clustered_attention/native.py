@@ -1,12 +1,15 @@
-"""Clustered attention by the compiled kernels, with its derivative."""
+"""Clustered attention on the compiled kernels, with its derivative."""
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attention_ext.autograd import DifferentiableOperator, will_go_back
+from attention_ext.autograd import DifferentiableOperator, needs_gradient
+from attention_ext.clusters.kept import kept_size
 from attention_ext.library import require
+from attention_ext.tensors import compute_dtype, contiguous_like, dropout_seed
 
 
 def clustered_attention(
@@ -19,27 +22,28 @@ def clustered_attention(
     clusters: int,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Attend once per cluster of queries, as `reference.clustered_attention` does.
+    """Attend once per cluster of queries; equals `reference.clustered_attention`.
 
-    *Fast Transformers with Clustered Attention* eq. 3–6. Sums are taken in float32 (float64 for float64);
-    the C × S weights are stored on the CPU where a gradient will be asked for, else for a few keys at a time,
-    on CUDA for a few heads at a time. What padded positions hold is never read. CUDA takes no float64, and
-    counts a group out of range as padding.
+    *Fast Transformers with Clustered Attention* eq. 3–6. Sums are accumulated in float32 (float64 for
+    float64). The CPU stores the C × S weights only if a backward pass may follow, else for a few keys at a
+    time; CUDA stores them for a few heads at a time. Padded positions are never read. CUDA does not support
+    float64, and treats a group out of range as padding.
 
     Args:
-        q_BHND, k_BHSD, v_BHSE: queries, keys and values of one type.
+        q_BHND, k_BHSD, v_BHSE: queries, keys and values of the same type.
         groups_BHN: cluster of each query, 0 … min(C, N) − 1; anything at padding.
         query_lengths_B, key_lengths_B: valid positions, 0 … N and 0 … S.
         clusters: C, 1 … 1024.
-        dropout: probability on the C × S weights; PyTorch's generator gives one seed per call.
+        dropout: dropout probability of the C × S weights; PyTorch's generator seeds each call.
 
     Returns:
-        [B, H, N, E]; zeros at padded queries, and everywhere where no key is valid.
+        [B, H, N, E]; zeros at padded queries, and for a sequence without valid keys.
     """
     if not torch.compiler.is_compiling():
         require(q_BHND.device.type)
+        register()
     seed = dropout_seed(q_BHND, dropout)
-    goes_back = will_go_back(q_BHND, k_BHSD, v_BHSE)
+    keep_weights = needs_gradient(q_BHND, k_BHSD, v_BHSE)
     return _differentiable(
         q_BHND,
         k_BHSD,
@@ -50,8 +54,8 @@ def clustered_attention(
         clusters,
         dropout,
         seed,
-        goes_back,  # keeps weights
-        goes_back=goes_back,
+        keep_weights,
+        differentiate=keep_weights,
     )[0]
 
 
@@ -64,8 +68,9 @@ def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
 _differentiable = DifferentiableOperator("clustered_attention", _backward_arguments)
 
 
+@functools.cache
 def register() -> None:
-    """Tell PyTorch shapes and derivative; called once, when the library is loaded."""
+    """Register output shapes and the derivative with PyTorch."""
 
     @torch.library.register_fake("attention_ext::clustered_attention")
     def _(
@@ -82,12 +87,12 @@ def register() -> None:
     ) -> tuple[Tensor, ...]:
         B, H, N, D = q.shape
         C, (S, E) = min(clusters, N), v.shape[2:]
-        sums = sum_dtype(q)
+        sums = compute_dtype(q)
         return (
             q.new_empty(B, H, N, E),
             q.new_empty(B, H, 2, C, dtype=sums),
             q.new_empty(B, H, C, E, dtype=sums),
-            q.new_empty(B, H, kept_size(N, S, D, C) if keeps(q, keep_weights) else 0, dtype=sums),
+            q.new_empty(B, H, kept_size(q, keep_weights, N, S, D, C), dtype=sums),
         )
 
     @torch.library.register_fake("attention_ext::clustered_attention_backward")
@@ -95,29 +100,3 @@ def register() -> None:
         return contiguous_like(q), contiguous_like(k), contiguous_like(v)
 
     _differentiable.register()
-
-
-def keeps(x: Tensor, keep_weights: bool) -> bool:
-    """Tell whether the kernels of x's device keep weights for the backward pass; those for CUDA never do."""
-    return keep_weights and x.device.type == "cpu"
-
-
-def kept_size(N: int, S: int, D: int, C: int, K: int = 0) -> int:
-    """Return how many numbers of a head are kept for the backward pass: `KeptSize` in cpu_heads.h."""
-    row_C, row_K = ((size + 15) // 16 * 16 for size in (C, K))
-    return (S + (S + 15) // 16 + D) * row_C + N * row_K
-
-
-def sum_dtype(x: Tensor) -> torch.dtype:
-    """Return the type in which the kernels take sums."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-def contiguous_like(x: Tensor) -> Tensor:
-    """Return an empty tensor of x's shape and type, contiguous whatever x is."""
-    return x.new_empty(x.shape)
-
-
-def dropout_seed(x: Tensor, dropout: float) -> Tensor | None:
-    """Draw what tells one call's dropped weights from another's; None without dropout."""
-    return torch.randint(1 << 62, (1,), device=x.device) if dropout > 0 else None

@@ -1,4 +1,4 @@
-// Choice of the instruction set at run time.
+// Selects the instruction set at run time.
 #include <atomic>
 #include <cstring>
 
@@ -20,8 +20,8 @@ bool runs_here(const InstructionSet& set) {
 #ifdef ATTENTION_EXT_X86
   if (&set == &instruction_set_avx512)
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi2");
   if (&set == &instruction_set_avx2)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
 #endif

@@ -1,8 +1,8 @@
-// Small matrix products C = A·B (+ D), the one inner loop of all attention kernels.
+// Small matrix products C = A·B (+ D), the inner loop of all attention kernels.
 //
-// A block of C stays in registers while the summed index runs: a few elements of A, each spread over a
-// vector, times one row of B. B and C have their last index contiguous and a whole number of vectors wide.
-// An element's sum runs in the order of the index whatever block it lies in: sizes around it change no bit.
+// A block of C stays in registers during the summation: a few elements of A, each broadcast to a vector, times one row
+// of B. Rows of B and C are contiguous and a whole number of vectors wide. Each element is summed in index order in
+// any block, so that its bits do not depend on the matrix sizes.
 #pragma once
 
 #include "simd.h"
@@ -10,17 +10,17 @@
 namespace attention_ext {
 namespace {
 
-// How A[i, k] lies in memory: in row i at k, or (A is stored transposed) in row k at i.
+// Memory layout of A[i, k]: row i, column k, or (stored transposed) row k, column i.
 enum class Order { rows, columns };
 
-// Whether A's rows follow each other or are picked by an index.
+// Whether A's rows are consecutive or picked by an index.
 enum class Picked { none, a };
 
 template <class T>
 struct Rows {
   T* data;
   int64_t stride;
-  const int32_t* picked = nullptr;  // rows' numbers; all rows without
+  const int32_t* picked = nullptr;  // row numbers; null: consecutive rows
 };
 
 template <class T>
@@ -28,15 +28,14 @@ struct Product {
   int64_t rows, columns, K;
   Rows<const T> a, b;
   Rows<T> c;
-  // D: nothing without data; C's rows, or a single row with a stride of 0.
+  // D, if it has data: as many rows as C, or a single row with stride 0.
   Rows<const T> plus = {nullptr, 0};
 };
 
-// M rows and V vectors of columns of C: element (i, k) of A is factor(i, k), row k of B starts at row(k), row i of C at
-// out(i), and that of D, if there is one, at plus(i).
+// M rows and V vectors of columns of C. factor(i, k) is element (i, k) of A; row(k), out(i) and, if `add`, plus(i) are
+// the addresses of the rows of B, C and D.
 template <class T, int M, int V, class Factor, class Row, class Out, class Plus>
-inline __attribute__((always_inline)) void gemm_tile(
-    int64_t K, Factor factor, Row row, Out out, bool add, Plus plus) {
+inline __attribute__((always_inline)) void gemm_tile(int64_t K, Factor factor, Row row, Out out, bool add, Plus plus) {
   constexpr int64_t W = Simd<T>::width;
   Vec<T> sum[M][V];
 #pragma GCC unroll 16
@@ -70,8 +69,7 @@ inline __attribute__((always_inline)) void gemm_tile(
 }
 
 template <class T, Order order, Picked picked, int M, int V>
-inline __attribute__((noinline)) void gemm_rows(
-    const Product<T>& product, int64_t first, int64_t end, int64_t column) {
+inline __attribute__((noinline)) void gemm_rows(const Product<T>& product, int64_t first, int64_t end, int64_t column) {
   const int64_t K = product.K, stride_a = product.a.stride, stride_b = product.b.stride, stride_c = product.c.stride;
   const T *b = product.b.data + column, *a_data = product.a.data, *plus_data = product.plus.data;
   T* c_data = product.c.data + column;
@@ -87,7 +85,8 @@ inline __attribute__((noinline)) void gemm_rows(
     const auto tile = [&](bool add) __attribute__((always_inline)) {
       gemm_tile<T, M, V>(
           K, [&](int m, int64_t k) { return order == Order::rows ? a[m][k] : a[0][k * stride_a + m]; },
-          [&](int64_t k) { return b + k * stride_b; }, [&](int m) { return c[m]; }, add, [&](int m) { return plus[m]; });
+          [&](int64_t k) { return b + k * stride_b; }, [&](int m) { return c[m]; }, add,
+          [&](int m) { return plus[m]; });
     };
     if (plus_data)
       tile(true);
@@ -104,7 +103,7 @@ inline void gemm_height(const Product<T>& product, int64_t height, int64_t first
     gemm_height<T, order, picked, V, M - 1>(product, height, first, end, column);
 }
 
-// A panel of V vectors of columns, in as few blocks as the registers allow, of heights that differ by one at most.
+// A panel of V vectors of columns, in as few blocks as the registers allow, with heights that differ by at most one.
 template <class T, Order order, Picked picked, int V>
 inline void gemm_panel(const Product<T>& product, int64_t column) {
   constexpr int tallest = (V == 4 ? 2 : V == 3 ? 4 : 6) * (VECTOR_BYTES == 64 && V < 4 ? 2 : 1);
@@ -121,8 +120,8 @@ inline void gemm(const Product<T>& product) {
   if (product.rows == 0) return;
   for (int64_t column = 0; column < product.columns;) {
     const int64_t left = (product.columns - column) / W;
-    // Three vectors at the end rather than two and one: a single one leaves the multipliers waiting, as one or
-    // two rows of two do.
+    // Three vectors at the end rather than two and one: too few independent sums stall the multipliers. For the same
+    // reason one or two rows use four vectors.
     const int wide = left >= 4 && product.rows <= 2 ? 4 : left == 3 ? 3 : left >= 2 ? 2 : 1;
     if (wide == 4) gemm_panel<T, order, picked, 4>(product, column);
     if (wide == 3) gemm_panel<T, order, picked, 3>(product, column);
@@ -132,13 +131,19 @@ inline void gemm(const Product<T>& product) {
   }
 }
 
-// C[rows, columns] (+)= A[rows, K] · B[K, columns] of rows that follow each other.
+// C[rows, columns] (+)= A[rows, K] · B[K, columns] with consecutive rows.
 template <class T, Order order>
 inline void gemm(
     int64_t rows, int64_t columns, int64_t K, const T* a, int64_t stride_a, const T* b, int64_t stride_b, T* c,
     int64_t stride_c, bool add) {
   gemm<T, order>(
-      {rows, columns, K, {a, stride_a}, {b, stride_b}, {c, stride_c}, {add ? c : nullptr, stride_c}});
+      {.rows = rows,
+       .columns = columns,
+       .K = K,
+       .a = {a, stride_a},
+       .b = {b, stride_b},
+       .c = {c, stride_c},
+       .plus = {add ? c : nullptr, stride_c}});
 }
 
 }  // namespace

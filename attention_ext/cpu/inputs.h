@@ -1,4 +1,4 @@
-// What CPU operators of attention take: checked queries, keys and values, dropout, working memory.
+// Inputs of the CPU attention operators: checks, dropout, working memory.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace attention_ext {
 namespace {
 
-// Memory that nobody needs to be zero; of a larger array, the numbers from `first` on.
+// Uninitialised memory, indexed from `first`: a slice of a larger array.
 template <class T>
 class Buffer {
  public:
@@ -31,15 +31,14 @@ inline void check_vectors(const Tensor& q, const Tensor& k, const Tensor& v) {
   require(q.size(3) >= 1 && v.size(3) >= 1, "the head size must be at least 1");
   require(q.size(2) < (1ll << 31) && k.size(2) < (1ll << 31), "at most 2^31 − 1 positions");
   require(floating(q.scalar_type()), "q must have a floating type");
-  require(
-      q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type(), "q, k and v must share a type");
+  require(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type(), "q, k and v must share a type");
 }
 
-// Dropout of one call; `seed` is one int64, needed where the probability is above 0.
+// Dropout of one call; `seed` is one int64, required if the probability is above 0.
 inline Dropout dropout_of(double probability, const std::optional<Tensor>& seed) {
-  require(probability >= 0 && probability < 1, "dropout must lie in 0 … 1, 1 excluded");
+  require(probability >= 0 && probability < 1, "dropout must lie in 0 … 1, excluding 1");
   if (probability == 0) return {0, 0};
-  require(seed.has_value() && seed->numel() == 1, "dropout needs a seed, one int64");
+  require(seed.has_value() && seed->numel() == 1, "dropout needs a seed: a tensor with one int64");
   require(seed->scalar_type() == ScalarType::Long, "the seed must be int64");
   return {probability, static_cast<uint64_t>(*static_cast<const int64_t*>(seed->const_data_ptr()))};
 }

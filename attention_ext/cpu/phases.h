@@ -1,7 +1,7 @@
-// Phases of tasks in one parallel region, for phases too short to open a region each.
+// Consecutive phases of tasks in one parallel region, for phases too short for a region each.
 //
-// A thread waits only for tasks that another thread has begun, never for a thread to arrive: with fewer threads than
-// asked for, even with one, all is done. Threads that come late find the phase that is under way.
+// A thread waits only for tasks that another thread has started, never for a thread to arrive, so that any number of
+// threads, even one, completes all tasks. A late thread joins the current phase.
 #pragma once
 
 #include <atomic>
@@ -13,11 +13,12 @@ namespace attention_ext {
 
 class Phases {
  public:
-  // At most `most_tasks` in a phase. A thread prefers the same share of the tasks in every phase: what they leave in
-  // its cache is there the next time.
+  // A phase has at most `most_tasks` tasks. Each thread prefers the same tasks in every phase, whose data its cache
+  // still holds.
   Phases(int64_t threads, int64_t most_tasks) : threads_(threads), last_phases_(most_tasks) {}
 
-  // next() → tasks of the phase that follows, 0 after the last; it runs while no task does. Then task(i) for each.
+  // next() returns the number of tasks of the next phase, 0 after the last; no task runs meanwhile. Then task(i) runs
+  // for each of them.
   template <class Next, class Task>
   void run(const Next& next, const Task& task) {
     start(1, next());
@@ -47,7 +48,7 @@ class Phases {
     }
   }
 
-  // Whether the task was still to be had in this phase; if so, it is the caller's.
+  // Claim a task of this phase; false if another thread has it.
   bool take(int64_t task, int64_t phase) {
     std::atomic<int64_t>& last = last_phases_[task].phase;
     int64_t before = last.load(std::memory_order_relaxed);
@@ -56,7 +57,7 @@ class Phases {
 
   void wait(int64_t state) const {
     for (int64_t turn = 0; state_.load(std::memory_order_acquire) == state; ++turn)
-      if (turn < 4096)  // some ten microseconds
+      if (turn < 4096)  // about ten microseconds
         pause();
       else
         std::this_thread::yield();  // more threads than cores
@@ -68,11 +69,11 @@ class Phases {
 #endif
   }
 
-  static constexpr int64_t most = int64_t{1} << 24;  // tasks of a phase
+  static constexpr int64_t most = int64_t{1} << 24;  // upper limit on the tasks of a phase
   const int64_t threads_;
-  std::vector<Last> last_phases_;  // in which a task was taken
-  alignas(64) std::atomic<int64_t> state_{0};  // phase and number of its tasks
-  alignas(64) std::atomic<int64_t> open_{0};   // tasks not yet done
+  std::vector<Last> last_phases_;              // last phase in which each task was claimed
+  alignas(64) std::atomic<int64_t> state_{0};  // phase · most + number of its tasks
+  alignas(64) std::atomic<int64_t> open_{0};   // unfinished tasks of the phase
 };
 
 }  // namespace attention_ext

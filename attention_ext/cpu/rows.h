@@ -1,4 +1,4 @@
-// Rows as kernels take them: pieces of scratch memory, chosen rows gathered, padded and transposed.
+// Scratch memory, and chosen rows gathered, padded and transposed.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 namespace attention_ext {
 namespace {
 
-// Hands out aligned pieces of a task's scratch; with no memory it only adds up what is needed.
+// Allocates aligned pieces of a task's scratch; without memory it only computes the size needed.
 struct Scratch {
   char* memory;
   int64_t used = 0;
@@ -20,24 +20,24 @@ struct Scratch {
   }
 };
 
-// Stands for "no score yet"; finite, so that nothing subtracts one infinity from another.
+// Initial value of a maximum; finite, so that differences never subtract infinities.
 template <class T>
 constexpr T lowest_score() {
   return static_cast<T>(sizeof(T) == 4 ? -3.0e38 : -1.0e308);
 }
 
-// Lanes as constants, so that a shuffle becomes one instruction.
+// Shuffles with constant lanes, so that each compiles to one instruction.
 template <class T, int... lane>
 struct Exchange {
   static constexpr int W = Simd<T>::width;
 
-  // Interleave pairs of rows in each 128 bits, floats only: a0 b0 a1 b1 | a2 b2 a3 b3.
+  // Interleave two rows of floats within each 128 bits: a0 b0 a1 b1, or a2 b2 a3 b3.
   template <int from>
   static Vec<T> interleave(Vec<T> a, Vec<T> b) {
     return __builtin_shuffle(a, b, Mask<T>{(lane / 4 * 4 + lane % 4 / 2 + from + lane % 2 * W)...});
   }
 
-  // What lies in blocks of `step` lanes: the even blocks of both, or the odd ones.
+  // The even, or the odd, blocks of `step` lanes of both vectors.
   template <int step>
   static Vec<T> even(Vec<T> a, Vec<T> b) {
     return __builtin_shuffle(a, b, Mask<T>{(lane & step ? W + lane - step : lane)...});
@@ -64,7 +64,7 @@ inline __attribute__((always_inline)) void exchange_blocks(Vec<T>* x) {
     }
 }
 
-// Transpose W × W values in registers: 4 × 4 floats within 128 bits, then growing blocks change places.
+// Transpose W × W values in registers: first 4 × 4 floats within 128 bits, then swap blocks of growing size.
 template <class T>
 inline __attribute__((always_inline)) void transpose_square(Vec<T>* x) {
   constexpr int W = Simd<T>::width;
@@ -89,7 +89,7 @@ inline __attribute__((always_inline)) void transpose_square(Vec<T>* x) {
   if constexpr (W >= 16) exchange_blocks<T, 8>(x);
 }
 
-// Copy chosen rows of `size` values, padded with zeros; to[padded rows, padded size].
+// Copy chosen rows of `size` values, zero-padded, to to[padded_rows, padded size].
 template <class T>
 void gather_rows(
     const T* from, int64_t stride, const int32_t* chosen, int64_t rows, int64_t padded_rows, int64_t size, T* to) {
@@ -110,7 +110,7 @@ void gather_rows(
   for (int64_t j = rows * padded; j < padded_rows * padded; j += W) store(to + j, Vec<T>{});
 }
 
-// to[columns, rows] = from[rows, columns]ᵀ; both counts are multiples of the vector width.
+// to[columns, rows] = from[rows, columns]ᵀ; both sizes are multiples of the vector width.
 template <class T>
 void transpose(int64_t rows, int64_t columns, const T* from, T* to) {
   constexpr int64_t W = Simd<T>::width;
@@ -125,7 +125,7 @@ void transpose(int64_t rows, int64_t columns, const T* from, T* to) {
     }
 }
 
-// to[D, padded rows] = chosen rows, transposed; through `rows` where they are no whole number of vectors.
+// to[size, padded count] = chosen rows, transposed; by way of `rows` if a size is not a whole number of vectors.
 template <class T>
 void gather_transposed(
     const T* from, int64_t stride, const int32_t* chosen, int64_t count, int64_t size, T* rows, T* to) {
@@ -139,8 +139,7 @@ void gather_transposed(
   for (int64_t i = 0; i < count; i += W) {
     if (i + W < count)
       for (int64_t r = 0; r < W; ++r)
-        for (int64_t j = 0; j < size; j += 64 / sizeof(T))
-          __builtin_prefetch(from + chosen[i + W + r] * stride + j);
+        for (int64_t j = 0; j < size; j += 64 / sizeof(T)) __builtin_prefetch(from + chosen[i + W + r] * stride + j);
     for (int64_t j = 0; j < size; j += W) {
       Vec<T> x[W];
 #pragma GCC unroll 16

@@ -1,8 +1,8 @@
-// Vectors as the compiler knows them, for one instruction set.
+// Vector types and operations for one instruction set, on GCC's vector extensions.
 //
-// This header and all that builds on it is compiled once per instruction set (cpu/isa.cpp), everything in an
-// unnamed namespace and nothing from the C++ library: an inline function that two translation units share
-// would be kept once by the linker, perhaps in the version that this machine cannot run.
+// This header and all that include it are compiled once per instruction set (isa.cpp). Everything is in an unnamed
+// namespace and nothing comes from the C++ library: of an inline function shared by translation units the linker keeps
+// one copy, perhaps compiled for an instruction set that this machine lacks.
 #pragma once
 
 #include <stdint.h>
@@ -13,7 +13,7 @@
 #endif
 
 #ifndef VECTOR_BYTES
-#error "cpu/isa.cpp sets VECTOR_BYTES"
+#error "isa.cpp sets VECTOR_BYTES"
 #endif
 
 namespace attention_ext {
@@ -63,13 +63,13 @@ inline Vec<T> splat(T x) {
   return x - Vec<T>{};
 }
 
-// A NaN in `a` is kept, so that it reaches the output as in any sum.
+// Keeps a NaN in `a`, so that it reaches the output.
 template <class T>
 inline Vec<T> larger(Vec<T> a, Vec<T> b) {
   return (a < b) ? b : a;
 }
 
-// Bit i is set where lane i of the comparison holds.
+// Bit i of the result is set if lane i of the comparison holds.
 inline uint32_t bits_of(Mask<float> mask) {
 #if defined(__AVX512DQ__) && VECTOR_BYTES == 64
   return _mm512_movepi32_mask((__m512i)mask);
@@ -98,7 +98,7 @@ inline uint32_t bits_of(Mask<double> mask) {
 #endif
 }
 
-// Bit i of the result is bit `place` of byte i.
+// Bit i of the result is bit `place` of byte i, for 64 bytes.
 inline uint64_t bits_of_bytes(const uint8_t* bytes, int place) {
 #if defined(__AVX512BW__) && VECTOR_BYTES == 64
   return _mm512_movepi8_mask(_mm512_slli_epi16(_mm512_loadu_si512(bytes), 7 - place));
@@ -140,8 +140,8 @@ inline __attribute__((always_inline)) Vec<T> fold(Vec<T> a, Vec<T> b, Join join)
   return join(__builtin_shuffle(a, b, first), __builtin_shuffle(a, b, second));
 }
 
-// Lane r of the result joins the lanes of vector r, of as many vectors as there are lanes; they are used up. A lane's
-// result does not depend on the vectors beside its own.
+// Reduce W vectors at once: lane r of the result joins all lanes of vector r. Overwrites the vectors. A lane's result
+// does not depend on the other vectors.
 template <class T, class Join>
 inline __attribute__((always_inline)) Vec<T> fold_lanes(Vec<T>* x, Join join) {
   constexpr int W = Simd<T>::width;
@@ -155,7 +155,7 @@ inline __attribute__((always_inline)) Vec<T> fold_lanes(Vec<T>* x, Join join) {
 }
 
 // exp(x) for x ≤ 0 with an error below 2 ulp: x = n·ln 2 + r, a polynomial in r (Cephes), n added to the
-// exponent. Below −87 it stays at exp(−87) ≈ 1e−38, which vanishes beside the 1 of the largest logit.
+// exponent. Arguments below −87 give exp(−87) ≈ 1e−38, negligible beside the largest weight, 1.
 inline Vec<float> exp_vec(Vec<float> x) {
   const float lowest = -87.0f;
   const float shift = 12582912.0f;  // 1.5 · 2²³: adding it rounds to an integer, held in the low bits

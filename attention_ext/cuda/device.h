@@ -1,7 +1,7 @@
-// What all CUDA kernels share on the device: block size, lengths, dropout, reductions, one tensor-core step.
+// Shared by all CUDA kernels on the device: block size, lengths, dropout, reductions, one tensor-core step.
 //
-// Without nvcc the same kernels compile as C++ with tests/attention_ext/cuda_emulation.h in the place of the
-// device: every thread a fiber, barriers and warp exchanges included.
+// Without nvcc the kernels compile as C++ against tests/attention_ext/cuda_emulation.h, which runs each thread as a
+// fiber and emulates barriers and warp exchanges.
 #pragma once
 
 #ifdef __CUDACC__
@@ -21,25 +21,25 @@ namespace {
 using BFloat16 = torch::headeronly::BFloat16;
 using Half = torch::headeronly::Half;
 
-constexpr int threads = 256;  // of every block
+constexpr int threads = 256;  // per block
 constexpr int most_clusters = 1024, most_topk = 1024;
 
 __host__ __device__ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Lengths are read on the device, where no error can be raised: what is out of range is brought into it.
+// Lengths are read on the device, which cannot raise errors; values out of range are clamped.
 __device__ inline int64_t length_of(const int64_t* length_B, int64_t head, int64_t H, int64_t size) {
   const int64_t length = length_B[head / H];
   return length < 0 ? 0 : (length > size ? size : length);
 }
 
-// At most 128 splits of the keys. They follow from the length alone: an utterance gives the same bits alone, in
-// any batch and with any padding.
+// Keys per split; at most 128 splits. The size depends on the length alone, so that the bits are the same for an
+// utterance alone, in any batch, and with any padding.
 __host__ __device__ inline int64_t split_keys(int64_t keys) {
   const int64_t share = ceil_div(ceil_div(keys, 128), 64) * 64;
   return share < 128 ? 128 : share;
 }
 
-// The numbers of cpu/kernels.h: a seed drops the same weights on every device.
+// Random numbers as in cpu/kernels.h, so that a seed drops the same weights on every device.
 __device__ inline uint32_t scramble(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x85ebca6bu;
   x = (x ^ (x >> 13)) * 0xc2b2ae35u;
@@ -62,7 +62,7 @@ __device__ inline float keep_factor(const Dropout& dropout, int64_t row, int64_t
   return mixed < dropout.threshold ? 0.0f : dropout.factor;
 }
 
-// Sum over the threads of a block in a fixed order; every thread gets it. `shared` holds one value per thread.
+// Sum over the threads of a block in a fixed order, returned to every thread. `shared` holds one value per thread.
 __device__ inline float block_sum(float value, float* shared) {
   shared[threadIdx.x] = value;
   __syncthreads();
@@ -89,15 +89,15 @@ __device__ inline float block_maximum(float value, float* shared) {
 }
 
 #ifdef __CUDACC__
-// c += a · b on the tensor cores: a is 16 × 8, b 8 × 8, c 16 × 8, spread over a warp as the PTX manual says for
-// m16n8k8. Values are TF32: floats whose 13 lowest bits are clear.
+// c += a · b on the tensor cores: a is 16 × 8, b 8 × 8, c 16 × 8, distributed over a warp as the PTX manual specifies
+// for m16n8k8. Values are TF32: floats whose 13 lowest bits are zero.
 __device__ inline void tensor_product(float* c, const float* a, const float* b) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};\n"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
-        "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+      : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+        "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }
 #endif
 

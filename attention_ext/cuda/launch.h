@@ -1,6 +1,6 @@
-// What all CUDA operators share on the host: launches on PyTorch's current stream, and checks of the input.
+// Shared by all CUDA operators on the host: launches on PyTorch's current stream, and input checks.
 //
-// Nothing here waits for the device: what lies in device memory (lengths, groups) is never looked at.
+// Nothing here synchronises with the device: the host never reads device memory (lengths, groups).
 #pragma once
 
 #include "../common.h"
@@ -17,7 +17,7 @@
 namespace attention_ext {
 namespace {
 
-// The device of a tensor for as long as this lives, and its current stream.
+// Makes a tensor's device current during its lifetime and launches kernels on that device's current stream.
 class Launcher {
  public:
 #ifdef __CUDACC__
@@ -30,12 +30,12 @@ class Launcher {
   explicit Launcher(const Tensor&) {}
 #endif
 
-  // Run a kernel on a grid of blocks; an empty grid is no work.
+  // Launch a kernel on a grid of blocks, unless the grid is empty.
   template <class... Parameters, class... Arguments>
   void operator()(
       const char* name, void (*kernel)(Parameters...), int64_t x, int64_t y, int64_t z, Arguments... arguments) const {
     if (x <= 0 || y <= 0 || z <= 0) return;
-    require(x < (1ll << 31) && y <= 65535 && z <= 65535, std::string(name) + " would need too many blocks");
+    require(x < (1ll << 31) && y <= 65535 && z <= 65535, std::string(name) + " needs too many blocks for one launch");
     const dim3 grid(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
 #ifdef __CUDACC__
     kernel<<<grid, threads, 0, stream_>>>(static_cast<Parameters>(arguments)...);
@@ -66,7 +66,7 @@ inline void require_device(const Tensor& x, const Tensor& like, const char* name
       std::string(name) + " must lie on the same device as the other tensors");
 }
 
-// Lengths as int64 on the device. They are not looked at: kernels bring them into range.
+// Lengths as int64 on the device, unchecked; kernels clamp them.
 inline Tensor lengths_on_device(const Tensor& lengths, const Tensor& like, const char* name) {
   require_shape(lengths, {like.size(0)}, name);
   require_device(lengths, like, name);
@@ -78,17 +78,20 @@ inline void require_heads(const Tensor& x) {
   require(x.size(2) < (1ll << 31), "at most 2^31 − 1 positions");
 }
 
-// Call f with a null pointer of the tensor's type.
+// Call f with a null pointer to the tensor's element type.
 template <class F>
 auto with_type(const Tensor& x, F f) {
   switch (x.scalar_type()) {
-    case ScalarType::Half: return f(static_cast<Half*>(nullptr));
-    case ScalarType::BFloat16: return f(static_cast<BFloat16*>(nullptr));
-    default: return f(static_cast<float*>(nullptr));
+    case ScalarType::Half:
+      return f(static_cast<Half*>(nullptr));
+    case ScalarType::BFloat16:
+      return f(static_cast<BFloat16*>(nullptr));
+    default:
+      return f(static_cast<float*>(nullptr));
   }
 }
 
-// Where the rows of [B, H, N, D] lie, for the device.
+// Rows of a tensor [B, H, N, D], as kernels take them.
 template <class T>
 struct Rows {
   const T* data;

@@ -1,12 +1,12 @@
-// The one matrix product behind all CUDA kernels: a block of threads makes a tile of 64 × 64.
+// The matrix product behind all CUDA kernels: a block of threads computes a tile of 64 × 64.
 //
-// Operands pass through shared memory in float32, 32 of the summed index at a time, as [k][row or column]. A
-// matrix with the summed index along its rows is transposed on its way there (`across`), one with it down its
-// columns is not (`along`). Rows may be picked by an index, and what lies outside a matrix reads as zero.
+// Operands pass through shared memory in float32 as [k][row or column], 32 values of the summed index k at a time. A
+// matrix with k along its rows is transposed on the way (`across`), one with k down its columns is not (`along`). Rows
+// may be picked by an index; elements outside a matrix read as zero.
 //
-// Two ways to multiply. float32 input: fused multiply-adds. float16 and bfloat16: tensor cores in TF32, which
-// holds both types exactly; an operand that is float32 by nature (centroids, weights, gradients) is split in two
-// TF32 numbers and multiplied twice, so that 22 bits of it count.
+// float32 input uses fused multiply-adds. float16 and bfloat16 input uses tensor cores in TF32, which represents both
+// types exactly; an operand that is always float32 (centroids, weights, gradients) is split into two TF32 numbers and
+// multiplied twice, for a precision of 22 bits.
 #pragma once
 
 #include "device.h"
@@ -15,7 +15,7 @@ namespace attention_ext {
 namespace {
 
 constexpr int tile = 64, depth = 32;
-constexpr int row_stride = tile + 8;  // rows start 8 banks apart: reads by tensor-core fragments meet no conflict
+constexpr int row_stride = tile + 8;  // rows 8 banks apart, so that reading tensor-core fragments causes no conflicts
 
 struct TileMemory {
   alignas(16) float a[depth][row_stride];
@@ -25,14 +25,15 @@ struct TileMemory {
 template <class T>
 struct Matrix {
   const T* data;
-  int64_t stride;           // between rows; values of a row lie side by side
-  const int32_t* index;     // row r lies at index[r], is zero where that is −1; null: at r
+  int64_t stride;        // between rows; the values of a row are contiguous
+  const int32_t* index;  // row r is stored at index[r], or is zero if that is −1; null: stored at r
   int64_t rows, columns;
 };
 
 template <class T>
-__device__ Matrix<T> matrix(const T* data, int64_t stride, int64_t rows, int64_t columns, const int32_t* index = nullptr) {
-  return {data, stride, index, rows, columns};
+__device__ Matrix<T> matrix(
+    const T* data, int64_t stride, int64_t rows, int64_t columns, const int32_t* index = nullptr) {
+  return {.data = data, .stride = stride, .index = index, .rows = rows, .columns = columns};
 }
 
 template <class T>
@@ -40,7 +41,7 @@ struct alignas(4 * sizeof(T)) Four {
   T x[4];
 };
 
-// Four neighbours of a row; `vectors`: every row starts at a multiple of four values.
+// Load four adjacent values of a row; `vectors`: every row is aligned to four values.
 template <class T>
 __device__ inline void load_four(const Matrix<T>& from, bool vectors, int64_t row, int64_t column, float* to) {
   to[0] = to[1] = to[2] = to[3] = 0.0f;
@@ -64,7 +65,7 @@ __device__ inline bool in_vectors(const Matrix<T>& x) {
   return reinterpret_cast<uintptr_t>(x.data) % sizeof(Four<T>) == 0 && x.stride % 4 == 0;
 }
 
-// to[k][i] = from[first + i][k0 + k]. A lane keeps to one row: its stores meet no bank conflict, and its loads find
+// to[k][i] = from[first + i][k0 + k]. Each lane stays in one row, so that stores cause no bank conflicts and loads find
 // the rest of a sector in the L1 cache.
 template <class T>
 __device__ inline void load_across(float (*to)[row_stride], const Matrix<T>& from, int64_t first, int64_t k0) {
@@ -96,7 +97,7 @@ __device__ inline void load_along(float (*to)[row_stride], const Matrix<T>& from
   }
 }
 
-// Where the values of a thread lie: a warp has 16 rows × 32 columns of the tile.
+// First row and column of a warp's 16 × 32 part of the tile.
 __device__ inline int warp_row() { return static_cast<int>(threadIdx.x) / 64 * 16; }
 __device__ inline int warp_column() { return static_cast<int>(threadIdx.x) / 32 % 2 * 32; }
 
@@ -117,7 +118,7 @@ struct Fma {
   }
 };
 
-// The 11 leading bits; what is left is x minus them, without rounding.
+// The 11 leading bits of the significand; subtracting them from x is exact.
 __device__ inline float high_part(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
 
 template <bool SplitA, bool SplitB>
@@ -154,7 +155,7 @@ struct TensorCores {
   }
 };
 
-// How to multiply for input of type T; `SplitA`, `SplitB`: the operand is no input but float32.
+// How to multiply for input of type T. `SplitA`, `SplitB`: the operand is always float32.
 template <class T, bool SplitA, bool SplitB>
 struct Multiplier {
   using type = TensorCores<SplitA, SplitB>;
@@ -164,7 +165,7 @@ struct Multiplier<float, SplitA, SplitB> {
   using type = Fma;
 };
 
-// A thread's 16 values of the tile.
+// The tile, 16 values per thread.
 template <class Way>
 struct Tile {
   float sum[16];
@@ -174,7 +175,7 @@ struct Tile {
     for (int i = 0; i < 16; ++i) sum[i] = 0.0f;
   }
 
-  // Add the product over k = first … last − 1; load_a(k) and load_b(k) fill memory.a and memory.b.
+  // Add the product over k = first … last − 1. load_a(k) and load_b(k) fill memory.a and memory.b.
   template <class LoadA, class LoadB>
   __device__ void multiply(TileMemory& memory, int64_t first, int64_t last, LoadA load_a, LoadB load_b) {
     for (int64_t k = first; k < last; k += depth) {
@@ -186,7 +187,7 @@ struct Tile {
     }
   }
 
-  // take(row, column, value) for each of this thread's values.
+  // Call take(row, column, value) for each of this thread's values.
   template <class F>
   __device__ void each(F take) const {
 #pragma unroll

@@ -1,1 +1,1 @@
-"""Sign-random-projection hashing: vectors to at most 63 bits in one int64."""
+"""Sign-random-projection hashing: maps vectors to at most 63 bits, packed into an int64."""

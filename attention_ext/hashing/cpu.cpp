@@ -8,10 +8,10 @@
 namespace attention_ext {
 namespace {
 
-// Planes in float64: as they are, and with one plane to a column, columns filled up with zeros.
+// Planes in float64: as given, and transposed to zero-padded columns.
 struct Planes {
   int64_t bits, D, columns;
-  std::vector<double> normals_PD, normals_DP, largest_P;  // largest magnitude in a plane
+  std::vector<double> normals_PD, normals_DP, largest_P;  // largest magnitude in each plane
   template <class T>
   Planes(const T* planes, int64_t stride, int64_t bits, int64_t D, int64_t columns)
       : bits(bits), D(D), columns(columns), normals_PD(bits * D), normals_DP(D * columns), largest_P(columns) {
@@ -25,7 +25,7 @@ struct Planes {
   const double* column(int64_t d) const { return normals_DP.data() + d * columns; }
 };
 
-// float32 planes are read where they lie: PyTorch's conversion takes longer than the rest.
+// Reads float32 planes in place: PyTorch's conversion would take longer than the rest.
 Planes planes_of(const Tensor& planes, int64_t columns) {
   const int64_t bits = planes.size(0), D = planes.size(1);
   if (planes.scalar_type() == ScalarType::Float && (D == 1 || planes.stride(1) == 1))
@@ -34,36 +34,37 @@ Planes planes_of(const Tensor& planes, int64_t columns) {
   return {static_cast<const double*>(exact.const_data_ptr()), D, bits, D, columns};
 }
 
-// Planes in 16-bit integers, as hashing/hash.h multiplies them: a lane holds elements d and d + width of one plane.
+// Planes in 16-bit integers as hashing/hash.h multiplies them: a lane holds elements d and d + width of a plane.
 struct Quantised {
   std::vector<int32_t> pairs_JP, bounds_P;
   float norm;
 };
 
-constexpr int64_t most_quantised = 512;  // above, too few products would be sure
+constexpr int64_t most_quantised = 512;  // with more elements, too few products have a certain sign
 
 Quantised quantise(const Planes& planes, int64_t width, int64_t pairs) {
   const int64_t D = planes.D, columns = planes.columns;
-  // Both quantisations err: in x by t·‖p‖₁ ~ √D, in the planes by the norm. This divides 31 bits about evenly.
+  // The errors are about t·‖p‖₁ ~ √D for rows and the norm for planes; this norm splits the 31 bits evenly.
   const double norm = std::floor(24576 * std::sqrt(static_cast<double>(D)));
-  const double sum = norm * (1 + std::ldexp(1.0, -13)) + D;  // of a row's magnitudes, at most
+  const double sum = norm * (1 + std::ldexp(1.0, -13)) + D;  // upper bound on the 1-norm of a quantised row
   const double most = std::min(32767.0, std::floor(2147483647.0 / sum));
-  Quantised result = {std::vector<int32_t>(pairs * columns), std::vector<int32_t>(columns, INT32_MAX),
-                      static_cast<float>(norm)};
+  Quantised result = {
+      .pairs_JP = std::vector<int32_t>(pairs * columns),
+      .bounds_P = std::vector<int32_t>(columns, INT32_MAX),
+      .norm = static_cast<float>(norm)};
   std::vector<double> size_P(columns), scale_P(columns), number_P(columns);
   for (int64_t d = 0; d < D; ++d)
     for (int64_t p = 0; p < columns; ++p) size_P[p] += std::abs(planes.column(d)[p]);
   for (int64_t p = 0; p < planes.bits; ++p) {
-    if (!(planes.largest_P[p] > 1e-200 && size_P[p] < 1e200)) continue;  // float64 decides
+    if (!(planes.largest_P[p] > 1e-200 && size_P[p] < 1e200)) continue;  // decided in float64
     scale_P[p] = most / planes.largest_P[p];
-    const double error =
-        (0.5 + std::ldexp(1.0, -9)) * scale_P[p] * size_P[p] + (0.5 + std::ldexp(1.0, -30)) * sum;
-    result.bounds_P[p] = static_cast<int32_t>(error) + 2;  // rounded up, and one
+    const double error = (0.5 + std::ldexp(1.0, -9)) * scale_P[p] * size_P[p] + (0.5 + std::ldexp(1.0, -30)) * sum;
+    result.bounds_P[p] = static_cast<int32_t>(error) + 2;  // rounded up, plus one
   }
   for (int64_t d = 0; d < D; ++d) {
     const double* plane = planes.column(d);
     int32_t* pair = result.pairs_JP.data() + (d / (2 * width) * width + d % width) * columns;
-    const int shift = d / width % 2 * 16;  // the first of a pair comes first, in the low half
+    const int shift = d / width % 2 * 16;  // the first of a pair is in the low half
     const int32_t mask = shift ? -1 : 0xffff;
     for (int64_t p = 0; p < columns; ++p) number_P[p] = scale_P[p] ? plane[p] * scale_P[p] : 0;
     for (int64_t p = 0; p < columns; ++p) {
@@ -81,8 +82,7 @@ void hash_all(const Tensor& x_BHND, const Tensor& planes_PD, int64_t* hashes_BHN
   const int64_t bits = planes_PD.size(0), padded = kernel.padded(bits);
   const bool integers = kernel.hash_integers && D <= most_quantised;
   const int64_t two_vectors = 2 * kernel.width;
-  const Planes planes =
-      planes_of(planes_PD, integers ? (bits + two_vectors - 1) / two_vectors * two_vectors : padded);
+  const Planes planes = planes_of(planes_PD, integers ? (bits + two_vectors - 1) / two_vectors * two_vectors : padded);
   Quantised quantised;
   std::vector<T> transposed;
   if (integers)
@@ -97,9 +97,19 @@ void hash_all(const Tensor& x_BHND, const Tensor& planes_PD, int64_t* hashes_BHN
   parallel_with_scratch(B * H * blocks, bytes, [&](int64_t task, char* scratch) {
     const int64_t head = task / blocks, start = task % blocks * kernel.hash_rows;
     kernel.hash(
-        {std::min(kernel.hash_rows, N - start), D, bits, x.head(head / H, head % H) + start * x.stride_n,
-         x.stride_n, transposed.data(), largest.data(), planes.normals_PD.data(),
-         integers ? quantised.pairs_JP.data() : nullptr, quantised.bounds_P.data(), quantised.norm, hashes_BHN + head * N + start, reinterpret_cast<T*>(scratch)});
+        {.rows = std::min(kernel.hash_rows, N - start),
+         .D = D,
+         .bits = bits,
+         .x = x.head(head / H, head % H) + start * x.stride_n,
+         .stride_x = x.stride_n,
+         .planes_DP = transposed.data(),
+         .largest_P = largest.data(),
+         .planes_PD = planes.normals_PD.data(),
+         .pairs_JP = integers ? quantised.pairs_JP.data() : nullptr,
+         .bounds_P = quantised.bounds_P.data(),
+         .norm = quantised.norm,
+         .hashes = hashes_BHN + head * N + start,
+         .scratch = reinterpret_cast<T*>(scratch)});
   });
 }
 
@@ -119,20 +129,8 @@ Tensor hash_sign(const Tensor& x, const Tensor& planes) {
   return hashes;
 }
 
-std::string choose(const std::string& name) {
-  const char* chosen = choose_instruction_set(name.c_str());
-  require(chosen, "instruction set '" + name + "' is not one of generic, avx2, avx512, or this machine lacks it");
-  return chosen;
-}
-
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(attention_ext, CPU, library) {
-  library.impl("hash_sign", TORCH_BOX(&hash_sign));
-}
-
-STABLE_TORCH_LIBRARY_IMPL(attention_ext, CompositeExplicitAutograd, library) {
-  library.impl("choose_instruction_set", TORCH_BOX(&choose));
-}
+STABLE_TORCH_LIBRARY_IMPL(attention_ext, CPU, library) { library.impl("hash_sign", TORCH_BOX(&hash_sign)); }
 
 }  // namespace attention_ext

@@ -5,7 +5,7 @@
 namespace attention_ext {
 namespace {
 
-// Bits as on the CPU (hash.h): what float32 cannot tell from zero is taken again in float64.
+// Bits as on the CPU (hash.h): products too close to zero for float32 are recomputed in float64.
 // Grid (tiles of vectors, heads).
 template <class T>
 __global__ void __launch_bounds__(threads) hash_tile(

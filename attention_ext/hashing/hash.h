@@ -1,7 +1,7 @@
-// Signs of projections: a small matrix product, then one comparison per vector of planes.
+// Signs of projections: a small matrix product, then comparisons with error bounds.
 //
-// Products are taken in 16-bit integers, two multiply-adds a lane, or in floating point; what lies too near to zero to
-// be sure of is taken again in float64.
+// Products are computed in 16-bit integers (two multiply-adds per lane) or in floating point. Those too close to zero
+// for a certain sign are recomputed in float64.
 #pragma once
 
 #include "../cpu/gemm.h"
@@ -18,7 +18,7 @@ inline bool above_zero(const float* x, const double* plane, int64_t D) {
   return product > 0;
 }
 
-// The same with sums in several lanes, where their order cannot matter.
+// The same with vectorised sums, unless the result is so close to zero that their order could matter.
 inline bool above_zero(const float* x, const double* plane, int64_t D, double norm, double largest) {
   typedef float Half __attribute__((vector_size(VECTOR_BYTES / 2)));
   constexpr int64_t W = Simd<double>::width;
@@ -31,12 +31,13 @@ inline bool above_zero(const float* x, const double* plane, int64_t D, double no
   }
   double sum = sum_lanes<double>(sums);
   for (; d < D; ++d) sum += static_cast<double>(x[d]) * plane[d];
-  const double unit = 1.1102230246251565e-16;  // 2⁻⁵³; see below: this sum and the other's error, each doubled
+  const double unit = 1.1102230246251565e-16;  // 2⁻⁵³
+  // The bound covers the errors of both summation orders, each doubled.
   if (largest > 1e-30 && __builtin_fabs(sum) > 4 * static_cast<double>(D + 2) * unit * norm * largest) return sum > 0;
   return above_zero(x, plane, D);
 }
 
-// Is there an instruction that multiplies pairs of 16-bit numbers and adds the two products?
+// Whether there is an instruction that multiplies pairs of 16-bit numbers and adds the two products.
 template <class T>
 constexpr bool hash_integers = false;
 
@@ -44,7 +45,7 @@ constexpr bool hash_integers = false;
 template <>
 constexpr bool hash_integers<float> = true;
 
-// Lane by lane: the products of the low and of the high halves, added.
+// In each lane: product of the low halves plus product of the high halves.
 inline __attribute__((always_inline)) Mask<float> multiply_pairs(Mask<float> a, Mask<float> b) {
 #if VECTOR_BYTES == 64 && defined(__AVX512BW__)
   return (Mask<float>)_mm512_madd_epi16((__m512i)a, (__m512i)b);
@@ -57,8 +58,8 @@ inline __attribute__((always_inline)) Mask<float> multiply_pairs(Mask<float> a, 
 #endif
 }
 
-// Rows as 16-bit integers, element d and d + W of every 2·W together; their norms. A row is scaled to the norm given,
-// or to where its largest element is 32,767.
+// Quantise rows to 16-bit integers and compute their 1-norms. Elements d and d + W of every 2·W share a lane. A row is
+// scaled to the given norm, or less so that its largest element is at most 32,767.
 inline void quantise(const HashTask<float>& task, int64_t pairs, int32_t* pairs_NJ, float* norms) {
   constexpr int64_t W = Simd<float>::width;
   const float shift = 12582912.0f;  // 1.5 · 2²³: adding it rounds to an integer, held in the low bits
@@ -98,7 +99,7 @@ inline void quantise(const HashTask<float>& task, int64_t pairs, int32_t* pairs_
   }
 }
 
-// Products of some rows with all planes: the bits of those above their bound, and which lie beyond it on either side.
+// Products of M rows with all planes: bits of those above the bound, and bits of those beyond it on either side.
 template <int M>
 inline __attribute__((noinline)) void hash_tile(
     int64_t pairs, int64_t columns, const int32_t* pairs_MJ, const int32_t* pairs_JP, const int32_t* bounds_P,
@@ -138,16 +139,16 @@ inline __attribute__((noinline)) void hash_tile(
   }
 }
 
-// Row x is s·x + e in integers, plane p is t·p + f. With |e| ≤ ½ + 2⁻⁹ (the product is rounded before it is rounded to
-// an integer) and |f| ≤ ½ + 2⁻³⁰ the sum of products differs from s·t·x·p by Σ e·t·p + Σ (s·x + e)·f, at most
-//   (½ + 2⁻⁹)·t·‖p‖₁ + (½ + 2⁻³⁰)·(‖s·x‖₁ + D),
-// the bound but for one that is added to it, and ‖s·x‖₁ at most the given norm times 1 + 2⁻¹³. The planes' t is such
-// that no sum exceeds 2³¹ (see hashing/cpu.cpp). What is beyond the bound is no nearer to zero than 2⁻³¹·‖x‖₁·‖p‖∞:
-// float64 sums find the same sign.
+// Row x is quantised to s·x + e, plane p to t·p + f, where |e| ≤ ½ + 2⁻⁹ (s·x is rounded to float32 first) and
+// |f| ≤ ½ + 2⁻³⁰. The integer sum of products differs from s·t·x·p by Σ e·t·p + Σ (s·x + e)·f, at most
+//   (½ + 2⁻⁹)·t·‖p‖₁ + (½ + 2⁻³⁰)·(‖s·x‖₁ + D).
+// The bound is this plus 1, with ‖s·x‖₁ at most the given norm times 1 + 2⁻¹³. t is chosen so that no sum exceeds 2³¹
+// (see hashing/cpu.cpp). A product beyond the bound is at least 2⁻³¹·‖x‖₁·‖p‖∞ away from zero, so that float64 sums
+// have the same sign.
 inline void hash_by_integers(const HashTask<float>& task) {
   constexpr int64_t W = Simd<float>::width;
   constexpr int M = VECTOR_BYTES == 64 ? 12 : 6;
-  static_assert(hash_rows % M == 0 && hash_rows % W == 0, "no rows are left over");
+  static_assert(hash_rows % M == 0 && hash_rows % W == 0, "hash_rows must be a whole number of tiles");
   const int64_t pairs = round_up(task.D, 2 * W) / 2, columns = round_up(task.bits, 2 * W);
   const uint64_t used = (1ull << task.bits) - 1;
   int32_t* pairs_NJ = reinterpret_cast<int32_t*>(task.scratch);
@@ -161,7 +162,7 @@ inline void hash_by_integers(const HashTask<float>& task) {
     for (int64_t i = start; i < start + M && i < task.rows; ++i) {
       const float* x = task.x + i * task.stride_x;
       const float norm = norms[i];
-      const bool usable = norm > 1e-30f && norm < 1e30f;  // neither does the scale overflow, nor is it NaN
+      const bool usable = norm > 1e-30f && norm < 1e30f;  // else the scale could overflow or be NaN
       uint64_t hash = usable ? above_M[i - start] : 0;
       uint64_t left = usable ? ~sure_M[i - start] & used : norm == 0 ? 0 : used;
       for (; left; left &= left - 1) {
@@ -175,8 +176,8 @@ inline void hash_by_integers(const HashTask<float>& task) {
 }
 #endif
 
-// A sum of D products differs from the true one by at most γ·Σ|x||p| ≤ γ·‖x‖₁·‖p‖∞, γ = D·u / (1 − D·u), in
-// whatever order it is taken; what is nearer to zero than this is decided in double precision, and so is NaN.
+// A sum of D products has an error of at most γ·Σ|x||p| ≤ γ·‖x‖₁·‖p‖∞, γ = D·u / (1 − D·u), in any summation
+// order. Products closer to zero, and NaN, are decided in double precision.
 inline void hash_block(const HashTask<float>& task, Simd<float>::Vec) {
 #if defined(__SSE2__)
   if (task.pairs_JP) return hash_by_integers(task);
@@ -184,7 +185,7 @@ inline void hash_block(const HashTask<float>& task, Simd<float>::Vec) {
   constexpr int64_t W = Simd<float>::width;
   const int64_t padded = round_up(task.bits, W);
   const float unit = 5.9604645e-8f;  // 2⁻²⁴
-  // Twice γ covers the rounding of the bound itself; the second term covers products that underflow.
+  // 2·γ also covers the rounding of the bound; `underflow` covers products that underflow.
   const float gamma = 2.0f * static_cast<float>(task.D + 2) * unit;
   const float underflow = static_cast<float>(task.D + 2) * 2.0f * 1.1754944e-38f;
   const uint64_t used = task.bits == 64 ? ~0ull : (1ull << task.bits) - 1;
@@ -221,8 +222,7 @@ inline void hash_block(const HashTask<double>& task, Simd<double>::Vec) {
       task.rows, padded, task.D, task.x, task.stride_x, task.planes_DP, padded, task.scratch, padded, false);
   for (int64_t i = 0; i < task.rows; ++i) {
     uint64_t hash = 0;
-    for (int64_t p = 0; p < task.bits; ++p)
-      hash |= static_cast<uint64_t>(task.scratch[i * padded + p] > 0) << p;
+    for (int64_t p = 0; p < task.bits; ++p) hash |= static_cast<uint64_t>(task.scratch[i * padded + p] > 0) << p;
     task.hashes[i] = static_cast<int64_t>(hash);
   }
 }

@@ -1,4 +1,6 @@
-"""Sign-random-projection hashing by the compiled kernels."""
+"""Sign-random-projection hashing on the compiled kernels."""
+
+import functools
 
 import torch
 from torch import Tensor
@@ -7,24 +9,26 @@ from attention_ext.library import require
 
 
 def hash_sign(x_BHND: Tensor, planes_PD: Tensor) -> Tensor:
-    """Hash every vector to the signs of its dot products with P planes, as `reference.hash_sign` does.
+    """Hash every vector to the signs of its dot products with P planes; equals `reference.hash_sign`.
 
-    The bits are the reference's: a product that float32 cannot tell from zero is taken in float64.
+    Products too close to zero for float32 are computed in float64, so that the bits are the reference's.
 
     Args:
         x_BHND: vectors of any floating type. The hash of a row that holds NaN is unspecified.
         planes_PD: normals of the P ≤ 63 planes.
 
     Returns:
-        [B, H, N] int64; bit p is 1 exactly when the product with plane p is above zero.
+        [B, H, N] int64; bit p is 1 if and only if the product with plane p is positive.
     """
     if not torch.compiler.is_compiling():
         require(x_BHND.device.type)
+        register()
     return torch.ops.attention_ext.hash_sign(x_BHND, planes_PD)
 
 
+@functools.cache
 def register() -> None:
-    """Tell PyTorch the output's shape; called once, when the library is loaded."""
+    """Register the output's shape with PyTorch."""
 
     @torch.library.register_fake("attention_ext::hash_sign")
     def _(x: Tensor, planes: Tensor) -> Tensor:

@@ -1,23 +1,23 @@
-"""Sign-random-projection hashing in plain PyTorch, the oracle of the compiled kernels."""
+"""Sign-random-projection hashing in plain PyTorch, the oracle for the compiled kernels."""
 
 import torch
 from torch import Tensor
 
-MAX_BITS = 63  # the sign bit of the int64 stays clear
+MAX_BITS = 63  # the sign bit of the int64 stays zero
 
 
 def hash_sign(x_BHND: Tensor, planes_PD: Tensor) -> Tensor:
     """Hash every vector to the signs of its dot products with P planes.
 
-    *Fast Transformers with Clustered Attention* §3.2.2, after Charikar (2002). The products are taken in
-    float64 whatever the input's type, so that every backend finds the same bits.
+    *Fast Transformers with Clustered Attention* §3.2.2, after Charikar (2002). The products are
+    computed in float64 for every input type, so that all backends agree on the bits.
 
     Args:
         x_BHND: vectors of any floating type. The hash of a row that holds NaN is unspecified.
         planes_PD: normals of the P ≤ 63 planes.
 
     Returns:
-        [B, H, N] int64; bit p is 1 exactly when the product with plane p is above zero.
+        [B, H, N] int64; bit p is 1 if and only if the product with plane p is positive.
 
     Example:
         >>> x = torch.tensor([[1.0, -1.0], [-2.0, 3.0]]).view(1, 1, 2, 2)

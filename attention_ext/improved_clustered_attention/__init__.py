@@ -1,1 +1,1 @@
-"""Improved clustered attention: clustered attention made exact on each cluster's best keys."""
+"""Improved clustered attention: clustered attention made exact on each cluster's top keys."""

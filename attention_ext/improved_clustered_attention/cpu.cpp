@@ -1,10 +1,10 @@
 // Improved clustered attention on the CPU.
-#include "../clustered_attention/cpu_heads.h"
+#include "../clusters/cpu_dense.h"
 
 namespace attention_ext {
 namespace {
 
-// How many top keys a cluster has.
+// Number of top keys of a cluster.
 int64_t count_top(int64_t K, const int32_t* top_K) { return std::find(top_K, top_K + K, -1) - top_K; }
 
 template <class T>
@@ -19,7 +19,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> forward(
   const Tensor kept = new_kept(in, like, keep_weights, K);
   T* kept_weights = keep_weights ? data_of<T>(kept) : nullptr;
   const DenseResult<T> dense{
-      data_of<T>(softmax), data_of<T>(values), K, data_of<T>(mass), data_of<int32_t>(top), kept_weights};
+      .softmax_C = data_of<T>(softmax),
+      .values_CE = data_of<T>(values),
+      .K = K,
+      .mass_C = data_of<T>(mass),
+      .top_CK = data_of<int32_t>(top),
+      .kept = kept_weights};
   const KeptSize size(in.N, in.S, in.D, C, K);
   T* const out_NE = data_of<T>(out);
   const int64_t base_bytes = (in.padded_E * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
@@ -39,12 +44,28 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> forward(
       T* base = reinterpret_cast<T*>(scratch);
       std::fill_n(std::copy_n(dense.values_CE + task * E, E, base), in.padded_E - E, T(0));
       in.kernel.exact(
-          {members, in.D, E, count, order, dense.top_CK + task * K, in.q.head(b, h), in.k.head(b, h), in.v.head(b, h),
-           in.q.stride_n, in.k.stride_n, in.v.stride_n, in.scale, dense.mass_C[task], base, rows, in.dropout,
-           static_cast<uint64_t>(head * in.N),
-           kept_weights ? kept_weights + head * size.head + size.exact + in.first_member(head, task % C) * size.row_K
-                        : nullptr,
-           scratch + base_bytes});
+          {.members = members,
+           .D = in.D,
+           .E = E,
+           .K = count,
+           .order = order,
+           .top = dense.top_CK + task * K,
+           .q = in.q.head(b, h),
+           .k = in.k.head(b, h),
+           .v = in.v.head(b, h),
+           .stride_q = in.q.stride_n,
+           .stride_k = in.k.stride_n,
+           .stride_v = in.v.stride_n,
+           .scale = in.scale,
+           .mass = dense.mass_C[task],
+           .base_E = base,
+           .out_NE = rows,
+           .dropout = in.dropout,
+           .first_row = static_cast<uint64_t>(head * in.N),
+           .kept = kept_weights
+                       ? kept_weights + head * size.head + size.exact + in.first_member(head, task % C) * size.row_K
+                       : nullptr,
+           .scratch = scratch + base_bytes});
     });
     zero_padding(in, range, E, out_NE);
   });
@@ -72,7 +93,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
 
   const DenseGradients<T> dense(in);
   const Buffer<T> grad_mass_C(in.heads * C);
-  // δ_j = Σ_i G_i · O_i, and m̂_j · dm̂_j = δ_j − Ḡ_j · V̂^b_j: the dense part needs nothing from the exact one.
+  // δ_j = Σ_i G_i · O_i and m̂_j · dm̂_j = δ_j − Ḡ_j · V̂^b_j, so the dense part does not need the exact one.
   const auto dense_part = [&](HeadRange range) {
     in.sum_members(range, g, E, dense.grads_CE, in.padded_E);
     parallel(range.first * C, range.end * C, [&](int64_t task) {
@@ -89,7 +110,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
         grad_v_SE);
   };
 
-  // One cluster's queries; its keys' gradients go to their rows, or to a slot of the buffers.
+  // Exact part of one cluster. Its keys' gradients are added to their rows or, given a slot, written there.
   const auto exact = [&](int64_t head, int64_t c, T* slot_k, T* slot_v, char* scratch) {
     const int64_t b = head / in.H, h = head % in.H;
     const int64_t members = in.members(head, c), count = top_count_C[head * C + c];
@@ -99,13 +120,33 @@ std::tuple<Tensor, Tensor, Tensor> backward(
       for (int64_t i = 0; i < members; ++i) std::fill_n(rows + order[i] * D, D, T(0));
     if (count == 0 || members == 0) return;
     in.kernel.exact_backward(
-        {members, D, E, count, order, top_CK + (head * C + c) * K, in.q.head(b, h), in.k.head(b, h),
-         in.v.head(b, h), g.head(b, h), in.q.stride_n, in.k.stride_n, in.v.stride_n, g.stride_n, in.scale,
-         mass_C[head * C + c], dense.centroid_CD + (head * C + c) * in.padded_D, rows,
-         slot_k ? nullptr : grad_k_SD + head * S * D, slot_k ? nullptr : grad_v_SE + head * S * E,
-         slot_k, slot_v, in.dropout, static_cast<uint64_t>(head * in.N),
-         kept_weights ? kept_weights + head * size.head + size.exact + in.first_member(head, c) * size.row_K : nullptr,
-         scratch});
+        {.members = members,
+         .D = D,
+         .E = E,
+         .K = count,
+         .order = order,
+         .top = top_CK + (head * C + c) * K,
+         .q = in.q.head(b, h),
+         .k = in.k.head(b, h),
+         .v = in.v.head(b, h),
+         .grad = g.head(b, h),
+         .stride_q = in.q.stride_n,
+         .stride_k = in.k.stride_n,
+         .stride_v = in.v.stride_n,
+         .stride_grad = g.stride_n,
+         .scale = in.scale,
+         .mass = mass_C[head * C + c],
+         .grad_query_D = dense.centroid_CD + (head * C + c) * in.padded_D,
+         .grad_q_ND = rows,
+         .grad_k_SD = slot_k ? nullptr : grad_k_SD + head * S * D,
+         .grad_v_SE = slot_k ? nullptr : grad_v_SE + head * S * E,
+         .grad_keys_KD = slot_k,
+         .grad_values_KE = slot_v,
+         .dropout = in.dropout,
+         .first_row = static_cast<uint64_t>(head * in.N),
+         .kept = kept_weights ? kept_weights + head * size.head + size.exact + in.first_member(head, c) * size.row_K
+                              : nullptr,
+         .scratch = scratch});
   };
   const int64_t threads = torch::stable::get_num_threads(), bytes = in.kernel.exact_backward_scratch(D, E, K);
   if (in.by_head())
@@ -116,8 +157,8 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   else
     dense_part({0, in.heads});
 
-  // Otherwise as many heads at a time as there are threads: a cluster's gradients for its K keys wait in a buffer,
-  // and blocks of keys then add what is theirs in the order of the clusters, as above.
+  // Otherwise process as many heads at a time as there are threads: each cluster buffers the gradients of its K keys,
+  // then blocks of keys add them in the order of the clusters, as above.
   const int64_t wave = in.by_head() ? 0 : std::min<int64_t>(in.heads, threads);
   Buffer<T> grad_keys(wave * C * kernels<T>().padded(K) * in.padded_D);
   Buffer<T> grad_values(wave * C * kernels<T>().padded(K) * in.padded_E);
@@ -125,7 +166,8 @@ std::tuple<Tensor, Tensor, Tensor> backward(
     const int64_t heads = std::min(wave, in.heads - first);
     parallel_with_scratch(heads * C, bytes, [&](int64_t task, char* scratch) {
       exact(
-          first + task / C, task % C, grad_keys + task * K * in.padded_D, grad_values + task * K * in.padded_E, scratch);
+          first + task / C, task % C, grad_keys + task * K * in.padded_D, grad_values + task * K * in.padded_E,
+          scratch);
     });
     parallel(heads * in.blocks, [&](int64_t task) {
       const int64_t head = first + task / in.blocks, start = task % in.blocks * in.block_keys(head);
@@ -134,8 +176,8 @@ std::tuple<Tensor, Tensor, Tensor> backward(
         const int32_t* positions = top_CK + (head * C + c) * K;
         const int32_t* end = positions + top_count_C[head * C + c];
         const int64_t slot = (task / in.blocks * C + c) * K;
-        for (const int32_t* at = std::lower_bound(positions, end, start);
-             at < end && *at < start + in.block_keys(head); ++at) {
+        for (const int32_t* at = std::lower_bound(positions, end, start); at < end && *at < start + in.block_keys(head);
+             ++at) {
           const T* from_k = grad_keys + (slot + (at - positions)) * in.padded_D;
           const T* from_v = grad_values + (slot + (at - positions)) * in.padded_E;
           T* to_k = grad_k_SD + (head * S + *at) * D;

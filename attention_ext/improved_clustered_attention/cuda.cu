@@ -1,12 +1,12 @@
-// Improved clustered attention on CUDA: the dense part of clustered attention, and every cluster's members over its
-// K top keys. Tiles of 64 queries share a cluster, and pick their rows through the sorted order.
-#include "../clustered_attention/cuda_heads.h"
+// Improved clustered attention on CUDA: attention of centroids over all keys, then of each cluster's members over its
+// top keys. The queries of a tile share a cluster; their rows are picked by the sorted order.
+#include "../clusters/cuda_heads.h"
 #include "../cuda/tile.h"
 
 namespace attention_ext {
 namespace {
 
-// The queries of one block: their cluster (C for padding), and where they lie in the sorted order.
+// The queries of one block: their cluster (C for padding) and their range in the sorted order.
 struct QueryTile {
   int32_t cluster, first, rows;
 };
@@ -14,7 +14,7 @@ struct QueryTile {
 __device__ inline QueryTile query_tile(const CudaShape& shape, int64_t head, int32_t number) {
   const int32_t* tiles = shape.tile_starts + head * (shape.C + 2);
   if (number >= tiles[shape.C + 1]) return {shape.C, 0, 0};
-  int32_t low = 0, high = shape.C;  // the last cluster that starts at or before `number`
+  int32_t low = 0, high = shape.C;  // find the last cluster that starts at or before `number`
   while (low < high) {
     const int32_t middle = (low + high + 1) / 2;
     if (tiles[middle] <= number)
@@ -27,8 +27,8 @@ __device__ inline QueryTile query_tile(const CudaShape& shape, int64_t head, int
   return {low, first, rows < tile ? rows : tile};
 }
 
-// Grid (tiles of queries, tiles of top keys, heads): scores, and for the backward pass gradients of the weights, both
-// [heads, N in sorted order, K].
+// Scores and, for the backward pass, gradients of the weights; both [heads, N in sorted order, K].
+// Grid (tiles of queries, tiles of top keys, heads).
 template <class T, bool Backward>
 __global__ void __launch_bounds__(threads) exact_products(
     CudaShape shape, int64_t first_head, const int32_t* top, Rows<T> q, Rows<T> k, Rows<T> v, Rows<T> grad,
@@ -62,19 +62,19 @@ __global__ void __launch_bounds__(threads) exact_products(
         memory, 0, shape.E, [&](int64_t e) { load_across(memory.a, a, 0, e); },
         [&](int64_t e) { load_across(memory.b, b, j0, e); });
     product.each([&](int row, int column, float value) {
-      if (row < queries.rows && j0 + column < shape.K)
-        grad_weights[(row0 + row) * shape.K + j0 + column] = value;
+      if (row < queries.rows && j0 + column < shape.K) grad_weights[(row0 + row) * shape.K + j0 + column] = value;
     });
   }
 }
 
-// Grid (blocks of queries, heads), a thread per query: scores to weights a · m̂, with dropout, in place; for the backward
-// pass also gradients of the weights to m̂ · a · (da − Σ a da) / √D, in place.
+// Replace scores by weights a · m̂ after dropout and, for the backward pass, gradients of the weights by
+// m̂ · a · (da − Σ a da) / √D. One thread per query. Grid (blocks of queries, heads).
 template <bool Backward>
 __global__ void __launch_bounds__(threads) exact_softmax(
     CudaShape shape, int64_t first_head, Dropout dropout, const int32_t* top, const float* mass_C, float* scores,
     float* grad_weights) {
-  const int64_t local = blockIdx.y, head = first_head + local, i = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
+  const int64_t local = blockIdx.y, head = first_head + local,
+                i = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
   if (i >= shape.starts[head * (shape.C + 2) + shape.C]) return;
   const int32_t query = shape.order[head * shape.N + i];
   const int64_t cluster = head * shape.C + shape.groups[head * shape.N + query];
@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(threads) exact_softmax(
   }
 }
 
-// Grid (tiles of queries, blocks of columns, heads): rows of a · b at the top keys, plus the cluster's base; zeros at
-// padding. Writes to the queries' own places.
+// Rows of a · b over the top keys plus the cluster's base, written to the queries' positions; zeros at padding.
+// Grid (tiles of queries, blocks of columns, heads).
 template <class T>
 __global__ void __launch_bounds__(threads) exact_rows(
     CudaShape shape, int64_t first_head, const int32_t* top, const float* a, Rows<T> b, int size, const float* base,
@@ -134,10 +134,10 @@ __global__ void __launch_bounds__(threads) exact_rows(
   });
 }
 
-// Grid (C, tiles of top keys · blocks of columns, heads): Σ over members of a[member, key] · row[member].
+// Σ a[member, key] · row[member] over members. Grid (C, tiles of top keys · blocks of columns, heads).
 template <class T>
-__global__ void __launch_bounds__(threads) exact_key_gradients(
-    CudaShape shape, int64_t first_head, const float* a, Rows<T> b, int size, float* parts) {
+__global__ void __launch_bounds__(threads)
+    exact_key_gradients(CudaShape shape, int64_t first_head, const float* a, Rows<T> b, int size, float* parts) {
   __shared__ TileMemory memory;
   const int64_t local = blockIdx.z, head = first_head + local, c = blockIdx.x;
   const int blocks = (size + tile - 1) / tile;
@@ -160,7 +160,7 @@ void check_topk(int64_t topk) {
   require(topk >= 1 && topk <= most_topk, "topk must lie in 1 … 1024 on CUDA, found " + std::to_string(topk));
 }
 
-// Weights are never kept for backward.
+// Keeps no weights for backward.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
     const Tensor& key_lengths, int64_t clusters, int64_t topk, double dropout, const std::optional<Tensor>& seed,
@@ -175,8 +175,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_at
   const Tensor top = new_tensor(q, {B, H, C, K}, ScalarType::Int);
   const Tensor kept = new_tensor(q, {B, H, 0}, ScalarType::Float);
   cuda_dense_forward(
-      in, {data_of<float>(softmax), data_of<float>(values), data_of<float>(mass), data_of<int32_t>(top)});
-  if (K == 0) {  // no keys at all
+      in, {.softmax = data_of<float>(softmax),
+           .values = data_of<float>(values),
+           .mass = data_of<float>(mass),
+           .top = data_of<int32_t>(top)});
+  if (K == 0) {  // there are no keys
     torch::stable::zero_(mass);
     cuda_take_cluster_rows(in, data_of<float>(values), E, out);
     return {out, softmax, values, mass, top, kept};

@@ -1,10 +1,11 @@
 // Attention of one cluster's queries over the cluster's top keys, forward and backward.
 //
-// Tiles of a cluster's queries meet its keys; rows are read and written where they lie. Only the transpose of the
-// keys (backward: of the values) is made.
+// Queries are processed in tiles. Rows are read and written in place; only the keys (backward: the values) are copied,
+// to transpose them.
 #pragma once
 
-#include "../clustered_attention/dense.h"
+#include "../cpu/kernels.h"
+#include "../cpu/rows.h"
 #include "picked.h"
 #include "softmax.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 constexpr int64_t query_tile = 48;
 
-// Drop weights of some queries to the chosen keys, and scale those that stay.
+// Drop weights of some queries on their top keys and scale the others.
 template <class T>
 void drop_rows(
     const int32_t* order, int64_t rows, const int32_t* top, int64_t K, int64_t padded_K, Dropout dropout,
@@ -26,12 +27,11 @@ void drop_rows(
   }
 }
 
-// Picked rows as products take them: in place where a row is a whole number of vectors, else copied, padded and
+// Picked rows as operands of a product: in place if a row is a whole number of vectors, else a padded copy with rows
 // numbered 0, 1, …
 template <class T>
 Rows<const T> picked_rows(
-    const T* from, int64_t stride, const int32_t* picked, int64_t rows, int64_t size, T* copy,
-    const int32_t* numbers) {
+    const T* from, int64_t stride, const int32_t* picked, int64_t rows, int64_t size, T* copy, const int32_t* numbers) {
   if (size % Simd<T>::width == 0) return {from, stride, picked};
   gather_rows<T>(from, stride, picked, rows, rows, size, copy);
   return {copy, round_up(size, Simd<T>::width), numbers};
@@ -91,8 +91,7 @@ void exact_cluster(const ExactTask<T>& task) {
   ExactScratch<T> scratch(task.scratch, D, E, K);
   prefetch_rows<T>(task.q, task.stride_q, task.order, task.members < query_tile ? task.members : query_tile, D);
   gather_transposed<T>(task.k, task.stride_k, task.top, K, D, scratch.rows, scratch.keys_DK);
-  const Rows<const T> v =
-      picked_rows<T>(task.v, task.stride_v, task.top, K, E, scratch.values_KE, scratch.numbers);
+  const Rows<const T> v = picked_rows<T>(task.v, task.stride_v, task.top, K, E, scratch.values_KE, scratch.numbers);
   prefetch_rows<T>(v.data, v.stride, v.picked, K, E);
   find_rows<const T>(v, K, scratch.values_at);
   find_rows<const T>({task.base_E, 0}, query_tile, scratch.base_at);
@@ -100,10 +99,15 @@ void exact_cluster(const ExactTask<T>& task) {
   for (int64_t start = 0; start < task.members; start += query_tile) {
     const int64_t left = task.members - start, rows = left < query_tile ? left : query_tile;
     const int32_t* order = task.order + start;
-    const Rows<const T> q =
-        picked_rows<T>(task.q, task.stride_q, order, rows, D, scratch.queries, scratch.numbers);
+    const Rows<const T> q = picked_rows<T>(task.q, task.stride_q, order, rows, D, scratch.queries, scratch.numbers);
     T* weights = task.kept ? task.kept + start * padded_K : scratch.weights;
-    gemm<T, Order::rows, Picked::a>({rows, padded_K, D, q, {scratch.keys_DK, padded_K}, {weights, padded_K}});
+    gemm<T, Order::rows, Picked::a>(
+        {.rows = rows,
+         .columns = padded_K,
+         .K = D,
+         .a = q,
+         .b = {scratch.keys_DK, padded_K},
+         .c = {weights, padded_K}});
     softmax_rows<T>(rows, K, padded_K, task.scale, task.mass, weights);
     if (task.dropout.probability > 0) {
       if (task.kept) memcpy(scratch.weights, weights, rows * padded_K * sizeof(T));
@@ -113,10 +117,16 @@ void exact_cluster(const ExactTask<T>& task) {
     const Rows<T> out = E % W ? Rows<T>{scratch.out, padded_E} : Rows<T>{task.out_NE, E, order};
     find_rows<T>(out, rows, scratch.out_at);
     picked_gemm<T, Order::rows>(
-        {rows, padded_E, K, weights, padded_K, scratch.values_at, scratch.out_at, scratch.base_at});
+        {.rows = rows,
+         .columns = padded_E,
+         .K = K,
+         .a = weights,
+         .stride_a = padded_K,
+         .b = scratch.values_at,
+         .c = scratch.out_at,
+         .plus = scratch.base_at});
     if (E % W)
-      for (int64_t i = 0; i < rows; ++i)
-        memcpy(task.out_NE + order[i] * E, scratch.out + i * padded_E, E * sizeof(T));
+      for (int64_t i = 0; i < rows; ++i) memcpy(task.out_NE + order[i] * E, scratch.out + i * padded_E, E * sizeof(T));
   }
 }
 
@@ -159,7 +169,7 @@ int64_t exact_backward_scratch(int64_t D, int64_t E, int64_t K) {
   return ExactBackwardScratch<T>(nullptr, D, E, K).bytes;
 }
 
-// to[picked rows] += from, whose rows are padded.
+// to[picked rows] += from; the rows of `from` are padded.
 template <class T>
 void add_rows(const T* from, int64_t rows, int64_t size, const int32_t* picked, T* to) {
   constexpr int64_t W = Simd<T>::width;
@@ -172,7 +182,7 @@ void add_rows(const T* from, int64_t rows, int64_t size, const int32_t* picked, 
   }
 }
 
-// With a the softmax over the K keys and g = m̂ · (gradient of the output): da = g Vᵀ, ds = a ∘ (da − Σ a da).
+// With a the softmax over the K keys and g = m̂ · (output gradient): da = g Vᵀ, ds = a ∘ (da − Σ a da).
 template <class T>
 void exact_backward_cluster(const ExactBackwardTask<T>& task) {
   constexpr int64_t W = Simd<T>::width;
@@ -190,8 +200,8 @@ void exact_backward_cluster(const ExactBackwardTask<T>& task) {
   if (!task.kept) gather_transposed<T>(task.k, task.stride_k, task.top, K, D, scratch.rows, scratch.keys_DK);
   const Rows<const T> k = picked_rows<T>(task.k, task.stride_k, task.top, K, D, scratch.keys_KD, scratch.numbers);
 
-  // The keys' gradients of one tile are added to their rows at once, those of several in one place first: a
-  // key's row sees the same sum of sums whether or not a buffer lies between.
+  // The keys' gradients of a single tile are added to their rows directly; those of several tiles are summed first, so
+  // that a key's row is the same sum of sums with or without a buffer.
   const bool direct = task.grad_k_SD && D % W == 0 && E % W == 0 && task.members <= query_tile;
   T* sum_k = task.grad_k_SD ? scratch.grad_keys : task.grad_keys_KD;
   T* sum_v = task.grad_k_SD ? scratch.grad_values : task.grad_values_KE;
@@ -206,17 +216,26 @@ void exact_backward_cluster(const ExactBackwardTask<T>& task) {
   for (int64_t start = 0; start < task.members; start += query_tile) {
     const int64_t left = task.members - start, rows = left < query_tile ? left : query_tile;
     const int32_t* order = task.order + start;
-    const Rows<const T> q =
-        picked_rows<T>(task.q, task.stride_q, order, rows, D, scratch.queries, scratch.numbers);
+    const Rows<const T> q = picked_rows<T>(task.q, task.stride_q, order, rows, D, scratch.queries, scratch.numbers);
     const Rows<const T> grad =
         picked_rows<T>(task.grad, task.stride_grad, order, rows, E, scratch.grads, scratch.numbers);
     gemm<T, Order::rows, Picked::a>(
-        {rows, padded_K, E, grad, {scratch.values_EK, padded_K}, {scratch.slopes, padded_K}});
-    // The weights carry m̂, the slopes 1/√D: a·m̂ gives dV, and a·m̂·(da − Σ a da)/√D gives ds.
+        {.rows = rows,
+         .columns = padded_K,
+         .K = E,
+         .a = grad,
+         .b = {scratch.values_EK, padded_K},
+         .c = {scratch.slopes, padded_K}});
+    // The weights a·m̂ give dV; the slopes a·m̂·(da − Σ a da)/√D are ds.
     const T* weights = task.kept ? task.kept + start * padded_K : scratch.weights;
     if (!task.kept) {
       gemm<T, Order::rows, Picked::a>(
-          {rows, padded_K, D, q, {scratch.keys_DK, padded_K}, {scratch.weights, padded_K}});
+          {.rows = rows,
+           .columns = padded_K,
+           .K = D,
+           .a = q,
+           .b = {scratch.keys_DK, padded_K},
+           .c = {scratch.weights, padded_K}});
       softmax_rows<T>(rows, K, padded_K, task.scale, task.mass, scratch.weights);
     }
     if (task.dropout.probability > 0)
@@ -232,17 +251,36 @@ void exact_backward_cluster(const ExactBackwardTask<T>& task) {
     const Rows<T> grad_q = D % W ? Rows<T>{scratch.out, padded_D} : Rows<T>{task.grad_q_ND, D, order};
     find_rows<T>(grad_q, rows, scratch.grad_q_at);
     picked_gemm<T, Order::rows>(
-        {rows, padded_D, K, scratch.slopes, padded_K, scratch.keys_at, scratch.grad_q_at, scratch.grad_query_at});
+        {.rows = rows,
+         .columns = padded_D,
+         .K = K,
+         .a = scratch.slopes,
+         .stride_a = padded_K,
+         .b = scratch.keys_at,
+         .c = scratch.grad_q_at,
+         .plus = scratch.grad_query_at});
     if (D % W)
       for (int64_t i = 0; i < rows; ++i)
         memcpy(task.grad_q_ND + order[i] * D, scratch.out + i * padded_D, D * sizeof(T));
     const bool add = direct || start > 0;
     picked_gemm<T, Order::columns>(
-        {K, padded_D, rows, scratch.slopes, padded_K, scratch.queries_at, scratch.grad_k_at,
-         add ? scratch.grad_k_at : nullptr});
+        {.rows = K,
+         .columns = padded_D,
+         .K = rows,
+         .a = scratch.slopes,
+         .stride_a = padded_K,
+         .b = scratch.queries_at,
+         .c = scratch.grad_k_at,
+         .plus = add ? scratch.grad_k_at : nullptr});
     picked_gemm<T, Order::columns>(
-        {K, padded_E, rows, weights, padded_K, scratch.grads_at, scratch.grad_v_at,
-         add ? scratch.grad_v_at : nullptr});
+        {.rows = K,
+         .columns = padded_E,
+         .K = rows,
+         .a = weights,
+         .stride_a = padded_K,
+         .b = scratch.grads_at,
+         .c = scratch.grad_v_at,
+         .plus = add ? scratch.grad_v_at : nullptr});
   }
   if (task.grad_k_SD && !direct) {
     add_rows<T>(sum_k, K, D, task.top, task.grad_k_SD);

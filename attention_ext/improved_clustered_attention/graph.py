@@ -1,20 +1,16 @@
-"""Improved clustered attention of operators that every runtime has: what graphs are exported with.
+"""Improved clustered attention for exported graphs, from operators that every runtime supports.
 
-The reference sorts queries into blocks that share a gathered copy of their cluster's keys, for memory. ONNX
-has neither its stable sort nor its search; here every query has a copy of its own. The weights are the same.
+To save memory, the reference sorts queries into blocks that share a gathered copy of their cluster's top
+keys. ONNX lacks stable sort and `searchsorted`, so here each query gathers its own copy. The weights are the
+same.
 """
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from attention_ext.clustered_attention.reference import (
-    centroid_scores,
-    compute_dtype,
-    masked_softmax,
-    membership,
-    zero_padding,
-)
+from attention_ext.clusters.reference import centroid_scores, membership
 from attention_ext.improved_clustered_attention.reference import gather_rows, split_weights
+from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
 
 def improved_clustered_attention(
@@ -28,7 +24,7 @@ def improved_clustered_attention(
     topk: int,
     dropout: float = 0.0,
 ) -> Tensor:
-    """See `reference.improved_clustered_attention`; memory grows with C·(N + S) + N·K·D."""
+    """Equals `reference.improved_clustered_attention`; memory grows with C·(N + S) + N·K·D."""
     dtype, out_dtype = compute_dtype(q_BHND), v_BHSE.dtype
     q_BHND = zero_padding(q_BHND, query_lengths_B).to(dtype)
     k_BHSD, v_BHSE = (zero_padding(x, key_lengths_B).to(dtype) for x in (k_BHSD, v_BHSE))

@@ -1,19 +1,15 @@
-"""Improved clustered attention by the compiled kernels, with its derivative."""
+"""Improved clustered attention on the compiled kernels, with its derivative."""
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attention_ext.autograd import DifferentiableOperator, will_go_back
-from attention_ext.clustered_attention.native import (
-    contiguous_like,
-    dropout_seed,
-    keeps,
-    kept_size,
-    sum_dtype,
-)
+from attention_ext.autograd import DifferentiableOperator, needs_gradient
+from attention_ext.clusters.kept import kept_size
 from attention_ext.library import require
+from attention_ext.tensors import compute_dtype, contiguous_like, dropout_seed
 
 
 def improved_clustered_attention(
@@ -27,26 +23,27 @@ def improved_clustered_attention(
     topk: int,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Clustered attention made exact on every cluster's K best keys, as the reference does.
+    """Clustered attention made exact on each cluster's top K keys; equals the reference.
 
-    *Fast Transformers with Clustered Attention* eq. 9–11 and 15–17, with their true gradients; groups and
-    top keys are held constant. Sums are taken in float32 (float64 for float64).
+    *Fast Transformers with Clustered Attention* eq. 9–11 and 15–17. The gradients are exact, with groups and
+    top keys held constant. Sums are accumulated in float32 (float64 for float64).
 
     Args:
-        q_BHND, k_BHSD, v_BHSE: queries, keys and values of one type.
+        q_BHND, k_BHSD, v_BHSE: queries, keys and values of the same type.
         groups_BHN: cluster of each query, 0 … min(C, N) − 1; anything at padding.
         query_lengths_B, key_lengths_B: valid positions, 0 … N and 0 … S.
         clusters: C, 1 … 1024.
         topk: K ≥ 1, at most 1024 on CUDA, clamped to each sequence's key length.
-        dropout: probability on the weights of both parts, after the mass is taken.
+        dropout: dropout probability of the weights of both parts; the top keys' mass is taken before.
 
     Returns:
-        [B, H, N, E]; zeros at padded queries, and everywhere where no key is valid.
+        [B, H, N, E]; zeros at padded queries, and for a sequence without valid keys.
     """
     if not torch.compiler.is_compiling():
         require(q_BHND.device.type)
+        register()
     seed = dropout_seed(q_BHND, dropout)
-    goes_back = will_go_back(q_BHND, k_BHSD, v_BHSE)
+    keep_weights = needs_gradient(q_BHND, k_BHSD, v_BHSE)
     return _differentiable(
         q_BHND,
         k_BHSD,
@@ -58,8 +55,8 @@ def improved_clustered_attention(
         topk,
         dropout,
         seed,
-        goes_back,  # keeps weights
-        goes_back=goes_back,
+        keep_weights,
+        differentiate=keep_weights,
     )[0]
 
 
@@ -72,8 +69,9 @@ def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
 _differentiable = DifferentiableOperator("improved_clustered_attention", _backward_arguments)
 
 
+@functools.cache
 def register() -> None:
-    """Tell PyTorch shapes and derivative; called once, when the library is loaded."""
+    """Register output shapes and the derivative with PyTorch."""
 
     @torch.library.register_fake("attention_ext::improved_clustered_attention")
     def _(
@@ -92,14 +90,14 @@ def register() -> None:
         B, H, N, D = q.shape
         C, S, E = min(clusters, N), *v.shape[2:]
         K = min(topk, S)
-        sums = sum_dtype(q)
+        sums = compute_dtype(q)
         return (
             q.new_empty(B, H, N, E),
             q.new_empty(B, H, 2, C, dtype=sums),
             q.new_empty(B, H, C, E, dtype=sums),
             q.new_empty(B, H, C, dtype=sums),
             q.new_empty(B, H, C, K, dtype=torch.int32),
-            q.new_empty(B, H, kept_size(N, S, D, C, K) if keeps(q, keep_weights) else 0, dtype=sums),
+            q.new_empty(B, H, kept_size(q, keep_weights, N, S, D, C, K), dtype=sums),
         )
 
     @torch.library.register_fake("attention_ext::improved_clustered_attention_backward")

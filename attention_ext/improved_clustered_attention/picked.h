@@ -1,7 +1,7 @@
-// Matrix products C = A·B (+ D) with rows of B and C that lie anywhere, in the same bits as cpu/gemm.h.
+// Matrix products C = A·B (+ D) with scattered rows of B and C; same bits as cpu/gemm.h.
 //
-// Their sums are short, over the members or the keys of one cluster, so that finding rows costs as much as the sums:
-// rows come as addresses, found once, and a block of rows takes all its columns before the next block.
+// The sums are short, over the members or the top keys of one cluster, so that computing row addresses would cost as
+// much as the sums. Addresses are therefore computed once, and each block of rows covers all columns before the next.
 #pragma once
 
 #include "../cpu/gemm.h"
@@ -16,12 +16,11 @@ struct PickedProduct {
   int64_t stride_a;
   const T* const* b;
   T* const* c;
-  const T* const* plus;  // null, or a row for each of C's
+  const T* const* plus;  // rows of D, or null
 };
 
 template <class T, Order order, int M, int V>
-inline __attribute__((always_inline)) void picked_tile(
-    const PickedProduct<T>& product, int64_t first, int64_t column) {
+inline __attribute__((always_inline)) void picked_tile(const PickedProduct<T>& product, int64_t first, int64_t column) {
   const int64_t stride_a = product.stride_a;
   const T* a = product.a + first * (order == Order::rows ? stride_a : 1);
   gemm_tile<T, M, V>(
@@ -31,8 +30,7 @@ inline __attribute__((always_inline)) void picked_tile(
 }
 
 template <class T, Order order, int M>
-inline __attribute__((noinline)) void picked_rows_product(
-    const PickedProduct<T>& product, int64_t first, int64_t end) {
+inline __attribute__((noinline)) void picked_rows_product(const PickedProduct<T>& product, int64_t first, int64_t end) {
   constexpr int64_t W = Simd<T>::width;
   for (; first < end; first += M) {
     int64_t column = 0;
@@ -49,7 +47,7 @@ inline void picked_height(const PickedProduct<T>& product, int64_t height, int64
     picked_height<T, order, M - 1>(product, height, first, end);
 }
 
-// In as few blocks as the registers allow, of heights that differ by one at most.
+// As few blocks as the registers allow, with heights that differ by at most one.
 template <class T, Order order>
 inline void picked_gemm(const PickedProduct<T>& product) {
   constexpr int tallest = VECTOR_BYTES == 64 ? 12 : 6;
@@ -59,7 +57,7 @@ inline void picked_gemm(const PickedProduct<T>& product) {
   picked_height<T, order, tallest>(product, height, taller, product.rows);
 }
 
-// Addresses of picked rows; of rows that follow each other where none are picked.
+// Addresses of the picked rows, or of the first `count` rows if none are picked.
 template <class T>
 void find_rows(Rows<T> rows, int64_t count, T** found) {
   for (int64_t i = 0; i < count; ++i) found[i] = rows.data + (rows.picked ? rows.picked[i] : i) * rows.stride;

@@ -1,4 +1,4 @@
-"""Improved clustered attention in plain PyTorch, the oracle of the compiled kernels."""
+"""Improved clustered attention in plain PyTorch, the oracle for the compiled kernels."""
 
 from typing import NamedTuple
 
@@ -6,13 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attention_ext.clustered_attention.reference import (
-    centroid_scores,
-    compute_dtype,
-    masked_softmax,
-    membership,
-    zero_padding,
-)
+from attention_ext.clusters.reference import centroid_scores, membership
+from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
 LARGEST_BLOCK = 32  # queries that share one gathered copy of their cluster's keys
 
@@ -28,11 +23,11 @@ def improved_clustered_attention(
     topk: int,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Clustered attention whose weights on each cluster's K best keys are redone for every query.
+    """Clustered attention with weights recomputed for each query on its cluster's top K keys.
 
-    *Fast Transformers with Clustered Attention* eq. 9–11 and 15–17: with T_j the K keys that cluster j's
-    row A^c_j weighs most and m̂_j = Σ_{l∈T_j} A^c_jl, query i of cluster j puts
-    m̂_j · softmax_{l∈T_j}(q_i·k_l/√D) on the keys of T_j and A^c_jl on the others. Gradients are those of
+    *Fast Transformers with Clustered Attention* eq. 9–11 and 15–17. Let T_j be the K keys with the largest
+    weights in cluster j's row A^c_j, and m̂_j = Σ_{l∈T_j} A^c_jl. Query i of cluster j has the weights
+    m̂_j · softmax_{l∈T_j}(q_i·k_l/√D) on the keys in T_j and A^c_jl on the others. Gradients are those of
     these equations, m̂_j included, with groups and T_j held constant. Memory grows with C·(N + S) + (N + C)·K.
 
     Args:
@@ -41,10 +36,10 @@ def improved_clustered_attention(
         query_lengths_B, key_lengths_B: valid positions, 0 … N and 0 … S.
         clusters: C.
         topk: K, clamped to each sequence's key length.
-        dropout: probability on the weights of both parts, after the mass is taken.
+        dropout: dropout probability of the weights of both parts; m̂_j is taken before dropout.
 
     Returns:
-        [B, H, N, E] of v's type; zeros at padded queries, and everywhere where no key is valid.
+        [B, H, N, E] of v's type; zeros at padded queries, and for a sequence without valid keys.
     """
     weights = _weights(q_BHND, k_BHSD, groups_BHN, query_lengths_B, key_lengths_B, clusters, topk)
     v_BHSE, out_dtype = zero_padding(v_BHSE, key_lengths_B).to(weights.rest_BHCS.dtype), v_BHSE.dtype
@@ -72,11 +67,11 @@ def improved_clustered_weights(
 
 
 def top_keys(scores_BHCS: Tensor, key_lengths_B: Tensor, topk: int) -> tuple[Tensor, Tensor]:
-    """Choose the K keys with the highest logits of each row; among equals the lowest positions.
+    """Choose the K keys with the highest logits in each row; ties go to the lowest positions.
 
     Returns:
         [B, H, C, S] bool, True for the min(K, key length) chosen keys, and their positions
-        [B, H, C, min(K, S)] int64 in rising order, 0 in the slots that a short sequence leaves over.
+        [B, H, C, min(K, S)] int64 in ascending order, 0 in the unused slots of a short sequence.
     """
     S = scores_BHCS.shape[-1]
     K = min(topk, S)
@@ -87,7 +82,7 @@ def top_keys(scores_BHCS: Tensor, key_lengths_B: Tensor, topk: int) -> tuple[Ten
     level_BHCS = scores_BHCS == threshold_BHC1
     room_BHC1 = K - above_BHCS.sum(-1, keepdim=True)
     chosen_BHCS = (above_BHCS | (level_BHCS & (level_BHCS.cumsum(-1) <= room_BHC1))) & keep_B11S
-    # The i-th chosen key writes its position to slot i; all others write to a slot that is cut off.
+    # The i-th chosen key writes its position to slot i; all others write to a slot that is discarded.
     slot_BHCS = torch.where(chosen_BHCS, chosen_BHCS.cumsum(-1) - 1, K)
     position_BHCS = torch.arange(S, device=scores_BHCS.device).expand_as(slot_BHCS)
     top_BHCK = slot_BHCS.new_zeros(*slot_BHCS.shape[:-1], K + 1).scatter(-1, slot_BHCS, position_BHCS)
@@ -95,12 +90,12 @@ def top_keys(scores_BHCS: Tensor, key_lengths_B: Tensor, topk: int) -> tuple[Ten
 
 
 def split_weights(scores_BHCS: Tensor, key_lengths_B: Tensor, topk: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Split the clusters' weights A^c at their K best keys (eq. 9).
+    """Split the clusters' weights A^c into top K keys and the rest (eq. 9).
 
     Returns:
-        rest_BHCS: A^c with the K best keys zeroed.
-        mass_BHC: what A^c has on these keys.
-        top_BHCK: their positions, see `top_keys`.
+        rest_BHCS: A^c with the top keys zeroed.
+        mass_BHC: sum of A^c over the top keys.
+        top_BHCK: positions of the top keys, see `top_keys`.
     """
     shared_BHCS = masked_softmax(scores_BHCS, key_lengths_B)
     chosen_BHCS, top_BHCK = top_keys(scores_BHCS, key_lengths_B, topk)
@@ -109,9 +104,9 @@ def split_weights(scores_BHCS: Tensor, key_lengths_B: Tensor, topk: int) -> tupl
 
 
 def query_blocks(groups_BHN: Tensor, members_BHNC: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Lay the queries out in M blocks of I slots so that a block's queries share a cluster.
+    """Arrange the queries in M blocks of I slots, each block for queries of a single cluster.
 
-    Every cluster's last block may be part empty: M ≤ (N + C·(I − 1)) / I, known without looking at the data.
+    A cluster's last block may be partly empty: M = ⌊(N + C·(I − 1)) / I⌋ is enough for any data.
 
     Returns:
         slots_BHN: slot of each query, 0 … M·I − 1; M·I at padding.
@@ -140,14 +135,14 @@ def query_blocks(groups_BHN: Tensor, members_BHNC: Tensor) -> tuple[Tensor, Tens
 
 
 class _Weights(NamedTuple):
-    """The rows of A^t in two parts: what a cluster's members share, and what is theirs on the K best keys.
+    """The rows of A^t in two parts: weights shared by a cluster, and each query's own on the top K keys.
 
     Attributes:
-        rest_BHCS: A^c with the K best keys zeroed, per cluster.
-        members_BHNC: which query belongs to which cluster.
-        exact_BHMIK: weights of the queries in block m on its cluster's keys.
-        top_BHMK: positions of these keys.
-        slots_BHN: where each query lies among the M·I slots.
+        rest_BHCS: A^c of each cluster with the top keys zeroed.
+        members_BHNC: cluster membership, see `membership`.
+        exact_BHMIK: weights of the queries in each block on its cluster's top keys.
+        top_BHMK: positions of the top keys of each block's cluster.
+        slots_BHN: slot of each query, see `query_blocks`.
     """
 
     rest_BHCS: Tensor
@@ -177,25 +172,25 @@ def _weights(
     slots_BHN, cluster_BHM, block = query_blocks(groups_BHN, members_BHNC)
     B, H, N, D = q_BHND.shape
     M, K = cluster_BHM.shape[-1], top_BHCK.shape[-1]
-    # One slot more than the blocks have takes the padded queries.
+    # Padded queries share one extra slot.
     q_slots = q_BHND.new_zeros(B, H, M * block + 1, D)
     q_slots = q_slots.scatter(2, slots_BHN.unsqueeze(-1).expand(B, H, N, D), q_BHND * D**-0.5)
     top_BHMK = top_BHCK.gather(2, cluster_BHM.unsqueeze(-1).expand(B, H, M, K))
     scores_BHMIK = q_slots[:, :, :-1].unflatten(2, (M, block)) @ gather_rows(k_BHSD, top_BHMK).mT
-    # The chosen keys fill the first min(K, length) slots: lengths mask slots as they mask positions.
+    # The top keys fill the first min(K, length) slots, so that the key lengths mask unused slots.
     own_BHMIK = masked_softmax(scores_BHMIK.flatten(2, 3), key_lengths_B).view_as(scores_BHMIK)
     exact_BHMIK = mass_BHC.gather(2, cluster_BHM)[..., None, None] * own_BHMIK
     return _Weights(rest_BHCS, members_BHNC, exact_BHMIK, top_BHMK, slots_BHN)
 
 
 def gather_rows(x_BHSD: Tensor, index_BHMK: Tensor) -> Tensor:
-    """Return x's rows at the given positions, [B, H, M, K, D]."""
+    """Return the rows of x at the given positions, [B, H, M, K, D]."""
     index = index_BHMK.flatten(2).unsqueeze(-1).expand(-1, -1, -1, x_BHSD.shape[-1])
     return x_BHSD.gather(2, index).unflatten(2, index_BHMK.shape[2:])
 
 
 def _from_blocks(x_BHMIE: Tensor, slots_BHN: Tensor) -> Tensor:
-    """Bring slots back to the queries' order, [B, H, N, E]; padded queries read an arbitrary slot."""
+    """Gather the slots in query order, [B, H, N, E]; padded queries get an arbitrary slot."""
     x_slots = x_BHMIE.flatten(2, 3)
     index_BHN = slots_BHN.clamp(max=x_slots.shape[2] - 1)
     return x_slots.gather(2, index_BHN.unsqueeze(-1).expand(-1, -1, -1, x_slots.shape[-1]))

@@ -1,4 +1,4 @@
-// Softmax of short rows and its derivative, as many rows at a time as a vector has lanes.
+// Softmax of short rows and its derivative, one row per vector lane.
 #pragma once
 
 #include "../cpu/rows.h"
@@ -7,7 +7,7 @@
 namespace attention_ext {
 namespace {
 
-// Softmax over K of each of `rows` ≤ W rows of padded values, scaled to `total`.
+// Softmax over the first K values of each of `rows` ≤ W padded rows, scaled to sum to `total`.
 template <class T>
 inline __attribute__((always_inline)) void softmax_group(
     int64_t rows, int64_t K, int64_t padded_K, T scale, T total, T* scores) {
@@ -36,8 +36,7 @@ inline __attribute__((always_inline)) void softmax_group(
       store(scores + i * padded_K + j, load(scores + i * padded_K + j) * factor[i]);
 }
 
-// The same for any number of rows (gradients need it unscaled: 1). Whole groups are a case of their own, so that
-// their loops have constant ends.
+// The same for any number of rows. Full groups are a separate case so that their loops have constant bounds.
 template <class T>
 void softmax_rows(int64_t rows, int64_t K, int64_t padded_K, T scale, T total, T* scores) {
   constexpr int64_t W = Simd<T>::width;
@@ -46,8 +45,8 @@ void softmax_rows(int64_t rows, int64_t K, int64_t padded_K, T scale, T total, T
   if (i < rows) softmax_group<T>(rows - i, K, padded_K, scale, total, scores + i * padded_K);
 }
 
-// ds = a ∘ (da − Σ a da) of each of `rows` ≤ W rows, in place of da: a and the result times `mass`, the latter also
-// times `scale`.
+// Replace da by ds = a ∘ (da − Σ a da) in each of `rows` ≤ W rows. `weights` are a · mass; ds is scaled by
+// mass · scale.
 template <class T>
 inline __attribute__((always_inline)) void slopes_group(
     int64_t rows, int64_t padded_K, const T* weights, T mass, T scale, T* slopes) {

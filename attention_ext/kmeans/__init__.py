@@ -1,1 +1,1 @@
-"""Lloyd's K-means in Hamming space: hashes to cluster indices."""
+"""Lloyd's K-means in Hamming space: groups hashes into clusters."""

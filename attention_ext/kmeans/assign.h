@@ -1,4 +1,4 @@
-// Nearest centroids in Hamming space, a slice of queries at a time. See NOTES.md.
+// Nearest centroids in Hamming space for a slice of queries at a time. See NOTES.md.
 #pragma once
 
 #include "../cpu/kernels.h"
@@ -8,12 +8,12 @@
 namespace attention_ext {
 namespace {
 
-// Some of the centroids, in rising order.
+// A subset of the centroids, in ascending order.
 struct Choice {
   int64_t count = 0;
   uint16_t clusters[1024 + 3];
   void add(int64_t cluster) { clusters[count++] = static_cast<uint16_t>(cluster); }
-  // Centroids are taken by fours. The last one again changes nothing: it is not nearer than itself.
+  // Centroids are compared four at a time. Repeating the last one has no effect, as it is not nearer than itself.
   void fill_up() {
     for (int64_t i = count; i % 4; ++i) clusters[i] = clusters[count - 1];
   }
@@ -21,8 +21,8 @@ struct Choice {
 
 constexpr int place_bits = 11;
 
-// The first nearest centroid of a choice, for queries where none is further away than `best` says: its place in the
-// choice, bit by bit. Returns those queries.
+// For each query, find the first nearest centroid of a choice within the distance `best`: its place in the choice, as
+// bit planes. Returns the queries that have one.
 template <int index_bits>
 inline Word nearest_place(
     const uint16_t* patterns_C, const Choice& choice, const Pair* table, Word best_out[6], Word index[place_bits]) {
@@ -34,7 +34,7 @@ inline Word nearest_place(
     for (int k = 0; k < 4; ++k) {
       Word now[6];
       distance(patterns_C + choice.clusters[c + k] * triples, table, now);
-      Word less = open;  // against the limit, equality is enough
+      Word less = open;  // the first centroid need only equal the limit
 #pragma GCC unroll 6
       for (int i = 0; i < 6; ++i) {
         const Word differ = now[i] ^ best[i];
@@ -57,7 +57,7 @@ inline Word nearest_place(
   return ~open;
 }
 
-// The same for a choice of any size.
+// The same for a choice of up to 1024 centroids.
 inline Word nearest_place(
     const uint16_t* patterns_C, const Choice& choice, const Pair* table, Word best[6], Word index[place_bits]) {
   if (choice.count <= 32) return nearest_place<5>(patterns_C, choice, table, best, index);
@@ -70,7 +70,7 @@ inline void join(const AssignTask& task, int64_t i, int32_t now) {
   task.groups[i] = now;
 }
 
-// f(lane) for each bit that is set among the first `count`.
+// Call f(lane) for each set bit among the first `count`.
 template <class F>
 inline void for_lanes(Word bits, int64_t count, const F& f) {
   for (int lane = 0; lane < word_lanes && lane * 64 < count; ++lane) {
@@ -80,25 +80,25 @@ inline void for_lanes(Word bits, int64_t count, const F& f) {
   }
 }
 
-// The places that centroids have in a choice, or would have if it held them.
+// The place of each centroid in a choice, or where it would be inserted.
 struct Places {
-  uint8_t low_C[1024], above_C[1024];  // as in a Slice
+  uint8_t low_C[1024], above_C[1024];  // `places` and `places_above` of a Slice
   void put(int64_t cluster, int64_t place, bool present) {
     low_C[cluster] = static_cast<uint8_t>((place & 127) | (present ? 0 : 128));
     above_C[cluster] = static_cast<uint8_t>(place >> 7);
   }
 };
 
-// What the comparison of a slice with a choice needs and leaves: bytes of queries, bit 7 of a place set where the
-// query's centroid is absent from the choice; `places_above` holds a place's bits 7 … 10.
+// Input and output of the comparison of a slice with a choice, a byte per query. Bit 7 of a place is set if the query's
+// centroid is absent from the choice; `places_above` holds bits 7 … 10 of the place.
 struct Slice {
   uint8_t distances[slice_queries], places[slice_queries], places_above[slice_queries];
 };
 
-// Compare queries with a choice of centroids; those that are nearer, or as near and of a lower number, take them over.
-// Of queries whose centroid is in the choice the distance is not looked at. Distances become those to the centroids
-// that the queries then have. Returns the queries that may still be as near or nearer to others: their centroid has
-// moved away, and none in the choice is as near as it was.
+// Compare queries with a choice of centroids and move each query to the nearest one if it is nearer than its present
+// centroid, or as near with a lower index. The distance of a query whose centroid is in the choice is recomputed.
+// Updates the distances. Returns the queries that may be as near or nearer to centroids outside the choice: their own
+// centroid has moved away, and none in the choice is as near as it was.
 inline Word take_over(
     const AssignTask& task, const Choice& choice, const uint64_t* planes, const int32_t* members, int64_t count,
     bool large, Slice& slice, bool& moved) {
@@ -113,7 +113,7 @@ inline Word take_over(
   differences(planes, table);
   const Word found = nearest_place(task.patterns_C, choice, table, best, index);
 
-  Word other = {}, lower = {}, nearer = {}, differs = {};  // than the place, than the distance
+  Word other = {}, lower = {}, nearer = {}, differs = {};  // the first two compare places, the others distances
   for (int i = 0; i < place_bits; ++i) {
     const Word differ = index[i] ^ own[i];
     other |= differ;
@@ -137,11 +137,11 @@ inline Word take_over(
   return ~absent & ~nearer & (differs | other);
 }
 
-// Bits that are set, in each lane.
+// Number of set bits in each lane.
 inline Word bits_set(Word x) {
 #if VECTOR_BYTES == 32 && defined(__AVX2__)
-  const __m256i of_nibble = _mm256_setr_epi8(
-      0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4, 0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
+  const __m256i of_nibble =
+      _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4, 0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
   const __m256i low = (__m256i)(x & 0x0f0f0f0f0f0f0f0full), high = (__m256i)(x >> 4 & 0x0f0f0f0f0f0f0f0full);
   const __m256i bytes = _mm256_add_epi8(_mm256_shuffle_epi8(of_nibble, low), _mm256_shuffle_epi8(of_nibble, high));
   return (Word)_mm256_sad_epu8(bytes, _mm256_setzero_si256());
@@ -155,11 +155,11 @@ inline Word bits_set(Word x) {
 #endif
 }
 
-// Compare single queries with a choice.
+// The same for single queries.
 bool take_over(const AssignTask& task, const Choice& choice, const int32_t* members, int64_t count) {
   uint64_t centroids[1024 + word_lanes], clusters[1024 + word_lanes];
   const int64_t end = round_up(choice.count, word_lanes);
-  for (int64_t c = 0; c < end; ++c) {  // the last one again where a vector is not full
+  for (int64_t c = 0; c < end; ++c) {  // repeat the last one to fill a vector
     clusters[c] = choice.clusters[c < choice.count ? c : choice.count - 1];
     centroids[c] = static_cast<uint64_t>(task.centroids_C[clusters[c]]);
   }
@@ -167,7 +167,7 @@ bool take_over(const AssignTask& task, const Choice& choice, const int32_t* memb
   for (int64_t j = 0; j < count; ++j) {
     const int64_t i = members[j];
     const Word hash = static_cast<uint64_t>(task.hashes[i]) - Word{};
-    // Distance above, cluster below: the smallest is the nearest, of equals the first.
+    // Distance in the upper bits, cluster in the lower: the minimum is the nearest, ties go to the lowest cluster.
     const uint64_t had = task.distances[i] * 1024ull + static_cast<uint64_t>(task.groups[i]);
     Simd<double>::Mask best = (Simd<double>::Mask)(had - Word{});
     for (int64_t c = 0; c < end; c += word_lanes) {
@@ -185,9 +185,9 @@ bool take_over(const AssignTask& task, const Choice& choice, const int32_t* memb
   return moved;
 }
 
-// A query whose centroid has not moved away from it can only change to a centroid that has changed: the others were
-// no nearer before. So all queries meet the changed centroids; those that find none as near as their own was are
-// collected, and meet the unchanged as well.
+// A query whose centroid has not moved away from it can only move to a changed centroid, because the others were no
+// nearer before. So all queries are compared with the changed centroids, and only those that find none as near as
+// their own was are collected and compared with the unchanged ones as well.
 bool assign_block(const AssignTask& task) {
   Choice changed, same;
   for (int64_t c = 0; c < task.C; ++c) {
@@ -195,7 +195,7 @@ bool assign_block(const AssignTask& task) {
     if (task.changed_C[c]) patterns_of(static_cast<uint64_t>(task.centroids_C[c]), task.patterns_C + c * triples);
   }
   if (changed.count == 0) return false;
-  const bool all = 10 * changed.count > 9 * task.C;  // a second look would cost more than it saves
+  const bool all = 10 * changed.count > 9 * task.C;  // a second comparison would cost more than it saves
   if (all) {
     changed.count = same.count = 0;
     for (int64_t c = 0; c < task.C; ++c) changed.add(c);
@@ -234,7 +234,7 @@ bool assign_block(const AssignTask& task) {
   for (int64_t start = 0; start < task.queries; start += slice_queries) {
     const int64_t count = task.queries - start < slice_queries ? task.queries - start : slice_queries;
     for (int64_t i = 0; i < count; ++i) members[i] = static_cast<int32_t>(start + i);
-    if (task.first) {  // no query has a centroid: it would come after all others
+    if (task.first) {  // no centroid yet: a place beyond all others
       memset(slice.places, 127, slice_queries);
       memset(slice.places_above, 15, slice_queries);
     } else {
@@ -253,7 +253,7 @@ bool assign_block(const AssignTask& task) {
   }
   if (waiting > slice_queries / 2)
     compare_rest(waiting);
-  else if (waiting)  // too few to be worth a slice
+  else if (waiting)  // too few for a slice
     moved |= take_over(task, same, further, waiting);
   return moved;
 }

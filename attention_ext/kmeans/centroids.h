@@ -1,7 +1,7 @@
 // Centroids in Hamming space: bit counts of the members, and their majorities.
 //
-// A cluster has 64 counters of 16 bits: 62 … 0 count members with that bit, 63 counts the members. Bit
-// 16·(k mod 4) + k / 4 is counted by counter k: where 64 bits lie in four 16-bit lanes, none has to move.
+// A cluster has 64 counters of 16 bits. Counter k counts the members with bit 16·(k mod 4) + k / 4 set; counter 63
+// counts all members. This order spreads 64 bits to 16-bit lanes without a shuffle.
 #pragma once
 
 #include "../cpu/kernels.h"
@@ -15,14 +15,14 @@ constexpr int count_vectors = 64 * sizeof(int16_t) / VECTOR_BYTES;
 constexpr int64_t most_members = 32767;
 constexpr int member_counter = 63;
 
-// The bits that the counters of vector v count, one in each of its lanes.
+// The bits counted by vector v of the counters, one per lane.
 inline __attribute__((always_inline)) Word counted_bits(int v) {
   Word bits;
   for (int i = 0; i < word_lanes; ++i) bits[i] = 0x0001000100010001ull << (v * word_lanes + i);
   return bits;
 }
 
-// −1 for each counter whose bit is set, for the members as well.
+// −1 for each counter whose bit is set, and for the counter of members.
 inline __attribute__((always_inline)) Counts counts_of(uint64_t hash, int v) {
   const Counts bits = (Counts)counted_bits(v);
   return ((Counts)((hash | 1ull << 63) - Word{}) & bits) == bits;
@@ -47,7 +47,7 @@ inline void move_query(int16_t* counters_C, int32_t before, int32_t now, uint64_
   }
 }
 
-// The bits whose counters are above a limit.
+// The bits whose counters exceed a limit.
 inline uint64_t bits_above(const int16_t* counters, int16_t limit) {
   Word bits = {};
 #pragma GCC unroll 8
@@ -58,12 +58,12 @@ inline uint64_t bits_above(const int16_t* counters, int16_t limit) {
   return all & ~(1ull << 63);
 }
 
-// The bits that more than half of the members have.
+// The bits set in more than half of the members.
 inline uint64_t majority(const int16_t* counters) {
   return bits_above(counters, static_cast<int16_t>(counters[member_counter] / 2));
 }
 
-// The same of members in several blocks.
+// The same for members in several blocks.
 inline uint64_t majority(const int16_t* counters, int64_t blocks, int64_t stride, int64_t* members) {
   int64_t together = 0;
   for (int64_t i = 0; i < blocks; ++i) together += counters[i * stride + member_counter];
@@ -86,7 +86,7 @@ inline uint64_t majority(const int16_t* counters, int64_t blocks, int64_t stride
   return bits_above(above, 0);
 }
 
-// New centroids of some clusters; one without members keeps its own.
+// New centroids of some clusters; an empty cluster keeps its centroid.
 void update_centroids(const UpdateTask& task) {
   for (int64_t c = task.first; c < task.end; ++c) {
     const int16_t* counters = task.counters_C + c * 64;

@@ -1,4 +1,4 @@
-// K-means in Hamming space on the CPU: assignment in parallel over blocks of queries, majorities over clusters.
+// K-means in Hamming space on the CPU: assignments run in parallel over blocks of queries, updates over clusters.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -11,13 +11,13 @@
 namespace attention_ext {
 namespace {
 
-constexpr int64_t clusters_in_a_task = 16;  // of the update
+constexpr int64_t clusters_per_update = 16;  // in a task
 
 int64_t in_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// What lies in memory for a sequence of some size, and for each of its blocks.
+// Memory layout of a sequence and its blocks, in bytes.
 struct Sizes {
-  int64_t C, blocks, queries;  // in a block, but for the last
+  int64_t C, blocks, queries;  // queries in each block but the last
   int64_t planes, distances, patterns_C, counters_C, block;
   int64_t centroids_C, changed_C, sequence;
   Sizes(const WordKernels& kernel, int64_t clusters, int64_t n, int64_t block_queries)
@@ -40,9 +40,9 @@ struct Sequence {
   int64_t n;
   Sizes sizes;
   char* memory = nullptr;
-  bool first = true;  // nothing is assigned yet
+  bool first = true;  // before the first assignment
   bool done = false;
-  std::vector<uint8_t> moved;  // by block
+  std::vector<uint8_t> moved;  // per block
 
   int64_t* centroids_C() const { return reinterpret_cast<int64_t*>(memory + sizes.blocks * sizes.block); }
   uint8_t* changed_C() const { return reinterpret_cast<uint8_t*>(centroids_C()) + sizes.centroids_C; }
@@ -64,12 +64,20 @@ struct Sequence {
       kernel.slice(queries, hashes + start, reinterpret_cast<uint64_t*>(planes));
     }
     moved[i] = kernel.assign(
-        {queries, sizes.C, reinterpret_cast<const uint64_t*>(planes), hashes + start, centroids_C(), changed_C(),
-         first, groups + start, reinterpret_cast<uint8_t*>(distances), reinterpret_cast<uint16_t*>(patterns_C),
-         reinterpret_cast<int16_t*>(counters_C)});
+        {.queries = queries,
+         .C = sizes.C,
+         .planes = reinterpret_cast<const uint64_t*>(planes),
+         .hashes = hashes + start,
+         .centroids_C = centroids_C(),
+         .changed_C = changed_C(),
+         .first = first,
+         .groups = groups + start,
+         .distances = reinterpret_cast<uint8_t*>(distances),
+         .patterns_C = reinterpret_cast<uint16_t*>(patterns_C),
+         .counters_C = reinterpret_cast<int16_t*>(counters_C)});
   }
 
-  // Nothing moved: neither would anything in a further iteration.
+  // If no query moved, further iterations would not move any either.
   bool note_end() {
     done |= std::none_of(moved.begin(), moved.end(), [](uint8_t any) { return any; });
     first = false;
@@ -80,13 +88,17 @@ struct Sequence {
     if (done) return;
     const char* counters_C = memory + sizes.planes + sizes.distances + sizes.patterns_C;
     kernel.update(
-        {begin, end, sizes.blocks, sizes.block / static_cast<int64_t>(sizeof(int16_t)),
-         reinterpret_cast<const int16_t*>(counters_C), centroids_C(), changed_C()});
+        {.first = begin,
+         .end = end,
+         .blocks = sizes.blocks,
+         .stride = sizes.block / static_cast<int64_t>(sizeof(int16_t)),
+         .counters_C = reinterpret_cast<const int16_t*>(counters_C),
+         .centroids_C = centroids_C(),
+         .changed_C = changed_C()});
   }
 };
 
-Tensor hamming_kmeans(
-    const Tensor& hashes, const Tensor& lengths, int64_t clusters, int64_t iterations, int64_t bits) {
+Tensor hamming_kmeans(const Tensor& hashes, const Tensor& lengths, int64_t clusters, int64_t iterations, int64_t bits) {
   require(hashes.dim() == 3, "hashes must be [B, H, N], found " + shape_of(hashes));
   require(hashes.scalar_type() == ScalarType::Long, "hashes must be int64");
   require(clusters >= 1 && clusters <= 1024, "clusters must lie in 1 … 1024, found " + std::to_string(clusters));
@@ -110,17 +122,18 @@ Tensor hamming_kmeans(
       std::iota(groups_BHN + s * N, groups_BHN + s * N + n, 0);
       continue;
     }
-    // Counts are integers: no split into blocks can change the result.
+    // Counts are integers, so that the split into blocks does not change the result.
     const int64_t parts = split ? std::min<int64_t>(threads, 16) : 1;
     const int64_t share = std::max<int64_t>(1024, (n + parts - 1) / parts), most = kernel.most_members;
     const int64_t size = std::min(share + kernel.block - 1, most) / kernel.block * kernel.block;
-    sequences.push_back({hashes_BHN + s * N, groups_BHN + s * N, n, {kernel, clusters, n, size}});
+    sequences.push_back(
+        {.hashes = hashes_BHN + s * N, .groups = groups_BHN + s * N, .n = n, .sizes = {kernel, clusters, n, size}});
   }
   if (!split) {
     int64_t bytes = 0;
     for (const Sequence& sequence : sequences) bytes = std::max(bytes, sequence.sizes.sequence);
     parallel_with_scratch(sequences.size(), bytes, [&](int64_t s, char* scratch) {
-      Sequence& sequence = sequences[s];  // no thread waits for another
+      Sequence& sequence = sequences[s];  // independent of all others
       sequence.memory = scratch;
       sequence.start();
       for (int64_t iteration = 0; iteration < iterations && !sequence.done; ++iteration) {
@@ -142,10 +155,10 @@ Tensor hamming_kmeans(
     sequence.start();
     for (int64_t i = 0; i < sequence.sizes.blocks; ++i) blocks.push_back({&sequence - sequences.data(), i});
   }
-  const int64_t parts = (clusters + clusters_in_a_task - 1) / clusters_in_a_task;
+  const int64_t parts = (clusters + clusters_per_update - 1) / clusters_per_update;
   const int64_t updates = sequences.size() * parts, assignments = blocks.size();
   int64_t iteration = 0;
-  bool updating = true;  // as it were, before the first assignment
+  bool updating = true;  // so that the first phase is an assignment
   const auto next = [&]() -> int64_t {
     updating = !updating;
     if (!updating) return assignments;
@@ -155,16 +168,14 @@ Tensor hamming_kmeans(
   };
   Phases(threads, std::max(assignments, updates)).run(next, [&](int64_t i) {
     if (!updating) return sequences[blocks[i].first].assign(kernel, blocks[i].second);
-    const int64_t begin = i % parts * clusters_in_a_task;
-    sequences[i / parts].update(kernel, begin, std::min(begin + clusters_in_a_task, clusters));
+    const int64_t begin = i % parts * clusters_per_update;
+    sequences[i / parts].update(kernel, begin, std::min(begin + clusters_per_update, clusters));
   });
   return groups;
 }
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(attention_ext, CPU, library) {
-  library.impl("hamming_kmeans", TORCH_BOX(&hamming_kmeans));
-}
+STABLE_TORCH_LIBRARY_IMPL(attention_ext, CPU, library) { library.impl("hamming_kmeans", TORCH_BOX(&hamming_kmeans)); }
 
 }  // namespace attention_ext

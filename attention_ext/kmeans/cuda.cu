@@ -1,25 +1,25 @@
 // K-means in Hamming space on CUDA: one launch per iteration, integers only.
 //
-// Counters: [heads, C, 64] int32, entry p < 63 the members with bit p, entry 63 all members.
+// Counters: [heads, C, 64] int32; entry p < 63 counts the members with bit p set, entry 63 all members.
 #include "../cuda/launch.h"
 
 namespace attention_ext {
 namespace {
 
 constexpr int counted = 64;
-constexpr int shared_clusters = 128;  // counters of so many clusters fit into shared memory
+constexpr int shared_clusters = 128;  // most clusters whose counters fit into shared memory
 
 struct Iteration {
   bool first, last;
-  int block_queries;             // no result depends on it
-  const int32_t* before;         // counters of the iteration before
-  int32_t* counters;             // zero at the start
-  int32_t* next;                 // zeroed here
+  int block_queries;             // does not change the result
+  const int32_t* before;         // counters of the previous iteration
+  int32_t* counters;             // of this iteration, initially zero
+  int32_t* next;                 // of the next iteration, to be zeroed
   const int64_t* old_centroids;  // [heads, C]
   int64_t* centroids;
 };
 
-// The centroid's start, the majority of its members, or what it was. All threads of a block meet here.
+// Each centroid: its initial hash, the majority of its members, or the old one if it has none. Contains a barrier.
 __device__ inline void make_centroids(
     const Iteration& step, int64_t head, int64_t n, int64_t N, int C, const int64_t* hashes, int64_t* centroid) {
   for (int c = threadIdx.x; c < C; c += threads) {
@@ -40,7 +40,7 @@ __device__ inline void make_centroids(
     for (int c = threadIdx.x; c < C; c += threads) step.centroids[head * C + c] = centroid[c];
 }
 
-// Grid (blocks of queries, heads). Assigns, and counts for the next iteration's centroids.
+// Assign queries, and count bits for the next iteration's centroids. Grid (blocks of queries, heads).
 __global__ void __launch_bounds__(threads) assign(
     Iteration step, int64_t H, int64_t N, int C, const int64_t* hashes, const int64_t* length_B, int32_t* groups) {
   __shared__ int64_t centroid[most_clusters];
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(threads) assign(
   const int64_t blocks = gridDim.x;
   for (int64_t i = blockIdx.x * static_cast<int64_t>(threads) + thread; i < C * counted; i += blocks * threads)
     step.next[head_counters + i] = 0;
-  if (n <= C || first >= n) {  // the same for all threads of the block
+  if (n <= C || first >= n) {  // uniform within the block
     for (int64_t i = first + thread; i < last; i += threads)
       groups[head * N + i] = i < n ? static_cast<int32_t>(i) : -1;
     return;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(threads) assign(
   for (int64_t start = first; start < last; start += threads) {
     const int64_t i = start + thread;
     const uint64_t hash = i < n ? static_cast<uint64_t>(hashes[head * N + i]) : 0;
-    int nearest = 1 << 30;  // distance · 1024 + cluster: of equal distances the lowest cluster
+    int nearest = 1 << 30;  // distance · 1024 + cluster: ties go to the lowest cluster
     for (int c = 0; c < C; ++c) {
       const int distance = __popcll(hash ^ static_cast<uint64_t>(centroid[c]));
       const int candidate = distance * most_clusters + c;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(threads) assign(
     const int32_t group = i < n ? nearest % most_clusters : -1;
     if (i < last) groups[head * N + i] = group;
     if (step.last) continue;
-    // 32 lanes take the bits of one query side by side: different counters, different banks.
+    // 32 lanes count adjacent bits of one query: different counters in different banks.
     hash_of[thread] = hash | 1ull << 63;
     group_of[thread] = group;
     __syncthreads();
@@ -97,13 +97,11 @@ __global__ void __launch_bounds__(threads) assign(
     if (shared_counters[i] != 0) atomicAdd(&step.counters[head_counters + i], shared_counters[i]);
 }
 
-Tensor hamming_kmeans(
-    const Tensor& hashes, const Tensor& lengths, int64_t clusters, int64_t iterations, int64_t bits) {
+Tensor hamming_kmeans(const Tensor& hashes, const Tensor& lengths, int64_t clusters, int64_t iterations, int64_t bits) {
   require(hashes.dim() == 3, "hashes must be [B, H, N], found " + shape_of(hashes));
   require(hashes.scalar_type() == ScalarType::Long, "hashes must be int64");
   require(
-      clusters >= 1 && clusters <= most_clusters,
-      "clusters must lie in 1 … 1024, found " + std::to_string(clusters));
+      clusters >= 1 && clusters <= most_clusters, "clusters must lie in 1 … 1024, found " + std::to_string(clusters));
   require(iterations >= 1, "iterations must be at least 1, found " + std::to_string(iterations));
   require(bits >= 1 && bits <= 63, "bits must lie in 1 … 63, found " + std::to_string(bits));
   require_heads(hashes);
@@ -117,18 +115,18 @@ Tensor hamming_kmeans(
   torch::stable::zero_(counters);
   int32_t* counter = data_of<int32_t>(counters);
   const int64_t size = heads * clusters * counted;
-  // Small blocks fill the device, large ones add their counters to the common ones less often.
+  // Small blocks fill the device; large blocks add to the global counters less often.
   const int block_queries = N * heads <= 65536 ? 256 : 1024;
   for (int64_t i = 0; i < iterations; ++i) {
     const Iteration step{
-        i == 0,
-        i + 1 == iterations,
-        block_queries,
-        counter + (i + 2) % 3 * size,
-        counter + i % 3 * size,
-        counter + (i + 1) % 3 * size,
-        data_of<int64_t>(centroids) + (i + 1) % 2 * heads * clusters,
-        data_of<int64_t>(centroids) + i % 2 * heads * clusters};
+        .first = i == 0,
+        .last = i + 1 == iterations,
+        .block_queries = block_queries,
+        .before = counter + (i + 2) % 3 * size,
+        .counters = counter + i % 3 * size,
+        .next = counter + (i + 1) % 3 * size,
+        .old_centroids = data_of<int64_t>(centroids) + (i + 1) % 2 * heads * clusters,
+        .centroids = data_of<int64_t>(centroids) + i % 2 * heads * clusters};
     launch(
         "assign", assign, ceil_div(N, block_queries), heads, 1, step, H, N, clusters,
         static_cast<const int64_t*>(contiguous.const_data_ptr()),

@@ -1,4 +1,6 @@
-"""K-means in Hamming space by the compiled kernels."""
+"""K-means in Hamming space on the compiled kernels."""
+
+import functools
 
 import torch
 from torch import Tensor
@@ -9,13 +11,13 @@ from attention_ext.library import require
 def hamming_kmeans(
     hashes_BHN: Tensor, lengths_B: Tensor, clusters: int, iterations: int, bits: int
 ) -> Tensor:
-    """Group hashes by Lloyd's algorithm: the groups that `reference.hamming_kmeans` finds.
+    """Group hashes by Lloyd's algorithm; equals `reference.hamming_kmeans`.
 
     Args:
-        hashes_BHN: int64, the bits above `bits` clear.
+        hashes_BHN: int64 hashes; bits `bits` and above are zero.
         lengths_B: valid positions of each sequence, 0 … N.
         clusters: C, 1 … 1024.
-        iterations: L ≥ 1 assignments; fewer are made when nothing moves any more.
+        iterations: L ≥ 1 assignments; the CPU stops earlier once no position changes cluster.
         bits: width of a hash, 1 … 63.
 
     Returns:
@@ -23,11 +25,13 @@ def hamming_kmeans(
     """
     if not torch.compiler.is_compiling():
         require(hashes_BHN.device.type)
+        register()
     return torch.ops.attention_ext.hamming_kmeans(hashes_BHN, lengths_B, clusters, iterations, bits)
 
 
+@functools.cache
 def register() -> None:
-    """Tell PyTorch the output's shape; called once, when the library is loaded."""
+    """Register the output's shape with PyTorch."""
 
     @torch.library.register_fake("attention_ext::hamming_kmeans")
     def _(hashes: Tensor, lengths: Tensor, clusters: int, iterations: int, bits: int) -> Tensor:

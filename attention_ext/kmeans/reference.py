@@ -1,4 +1,4 @@
-"""K-means in Hamming space in plain PyTorch, the oracle of the compiled kernels."""
+"""K-means in Hamming space in plain PyTorch, the oracle for the compiled kernels."""
 
 import torch
 from torch import Tensor
@@ -9,16 +9,16 @@ def hamming_kmeans(
 ) -> Tensor:
     """Group hashes by Lloyd's algorithm: L assignments with L − 1 centroid updates between them.
 
-    *Fast Transformers with Clustered Attention* §3.2.2. Deterministic: of n valid positions, cluster j
-    starts from the hash at position ⌊j·n/C⌋; a position joins the nearest centroid, of several the one
-    with the lowest index; a centroid becomes the bitwise majority of its members, ties to 0; a cluster
-    without members keeps its centroid. With n ≤ C every position is its own cluster.
+    *Fast Transformers with Clustered Attention* §3.2.2. Deterministic: with n valid positions, the initial
+    centroid of cluster j is the hash at position ⌊j·n/C⌋; a position joins the nearest centroid, on ties the
+    one with the lowest index; a centroid becomes the bitwise majority of its members, ties give 0; an empty
+    cluster keeps its centroid. With n ≤ C every position is its own cluster.
 
-    As bits become ±1, the product of two hashes is bits − 2·(Hamming distance): small integers, exact in
-    float32. Memory grows with N·C.
+    Bits are mapped to ±1, so that the product of two hashes is bits − 2·(Hamming distance): a small integer,
+    exact in float32. Memory grows with N·C.
 
     Args:
-        hashes_BHN: int64, the bits above `bits` clear.
+        hashes_BHN: int64 hashes; bits `bits` and above are zero.
         lengths_B: valid positions of each sequence, 0 … N.
         clusters: C ≥ 1.
         iterations: L ≥ 1 assignments.
@@ -36,17 +36,17 @@ def hamming_kmeans(
     device = hashes_BHN.device
     position_N = torch.arange(N, device=device)
     valid_B1N = position_N < lengths_B.view(B, 1, 1)
-    # More clusters than positions would stay empty: the largest sequence needs no more than N.
+    # At most N clusters can have members.
     C = min(clusters, N)
     if N == 0:
         return hashes_BHN.int()
 
-    # Not `>>`, which torch.onnx does not know.
+    # torch.onnx does not support `>>`.
     bits_BHNP = torch.bitwise_right_shift(hashes_BHN.unsqueeze(-1), torch.arange(bits, device=device)) & 1
     signs_BHNP = (2 * bits_BHNP - 1).float()
     starts_BC = torch.arange(C, device=device) * lengths_B.view(B, 1) // clusters
     centroids_BHCP = signs_BHNP.gather(2, starts_BC.view(B, 1, C, 1).expand(B, H, C, bits))
-    # A column of ones beside the signs counts the members; padding adds to neither.
+    # The column of ones counts the members; padding adds nothing.
     members_BHNP = torch.nn.functional.pad(signs_BHNP, (0, 1), value=1.0)
     members_BHNP = members_BHNP.masked_fill(~valid_B1N.unsqueeze(-1), 0.0)
 

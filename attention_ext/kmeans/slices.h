@@ -1,8 +1,8 @@
-// Queries in bit slices: lane i of a vector's bits belongs to query i.
+// Bit-sliced queries and their Hamming distances.
 //
-// A slice holds one bit plane after the other: plane p is a vector whose bit i is bit p of query i. The
-// distance to a centroid is then a sum of 63 one-bit numbers taken for all queries of the slice at once by
-// full adders, and the search for the smallest a comparison of six-bit numbers. See NOTES.md.
+// A slice consists of bit planes: plane p is a vector whose bit i is bit p of query i. The distances of all queries of
+// a slice to a centroid are sums of 63 one-bit numbers, computed at once by full adders; the search for the smallest
+// compares six-bit numbers. See NOTES.md.
 #pragma once
 
 #include "../cpu/simd.h"
@@ -16,7 +16,7 @@ inline int64_t slice_bytes(int64_t queries) {
   return round_up(queries, slice_queries) / slice_queries * 64 * VECTOR_BYTES;
 }
 
-// Transpose bits: 64 queries to a lane of 64 bits, all lanes at once. Missing queries read as zero.
+// Transpose hashes to bit planes, 64 queries per 64-bit lane, all lanes at once. Missing queries read as zero.
 void slice(int64_t queries, const int64_t* hashes, uint64_t* planes) {
   for (int64_t start = 0; start < queries; start += slice_queries) {
     Word x[64];
@@ -37,7 +37,7 @@ void slice(int64_t queries, const int64_t* hashes, uint64_t* planes) {
   }
 }
 
-// sum, a, b ↦ the sum's low bit in `sum`; returns the carry. `sum` comes last: it is the one waited for.
+// Full adder: sum = low bit of sum + a + b; returns the carry. Uses `sum` last, because it is available last.
 inline __attribute__((always_inline)) Word add3(Word& sum, Word a, Word b) {
   const Word half = a ^ b;
   const Word carry = (a & b) | (half & sum);
@@ -49,8 +49,8 @@ struct Pair {
   Word low, high;
 };
 
-// For each triple of planes and each pattern of three centroid bits: how many of the three differ, two bits. Of
-// opposite patterns they are opposite.
+// Tabulate, for each triple of planes and each pattern of three centroid bits, how many of the three differ, as two
+// bits. Complementary patterns have complementary counts.
 inline void differences(const uint64_t* planes, Pair* table) {
   for (int t = 0; t < triples; ++t, table += 8) {
     Word x[3];
@@ -66,13 +66,13 @@ inline void differences(const uint64_t* planes, Pair* table) {
   }
 }
 
-// Where a centroid's patterns lie in the table, in bytes.
+// Byte offsets of a centroid's patterns in the table.
 inline void patterns_of(uint64_t centroid, uint16_t* patterns) {
   for (int t = 0; t < triples; ++t)
     patterns[t] = static_cast<uint16_t>((t * 8 + (centroid >> (3 * t) & 7)) * sizeof(Pair));
 }
 
-// Four triples more: three carries into the fours.
+// Add four more triples; returns three carries of weight four.
 #define TRIPLE(t) (*reinterpret_cast<const Pair*>(reinterpret_cast<const char*>(table) + patterns[t]))
 template <int i>
 inline __attribute__((always_inline)) void add_triples(
@@ -85,8 +85,8 @@ inline __attribute__((always_inline)) void add_triples(
   fours[2] = add3(twos, first, second);
 }
 
-// The six bits of the distance, lowest first. 42 numbers of one and two halve into fours, eights, …, each as soon
-// as its summands are there: few of them wait in registers.
+// The six bits of the distance, lowest first. Carries are added as soon as they are available, to keep few of them in
+// registers.
 inline __attribute__((always_inline)) void distance(const uint16_t* patterns, const Pair* table, Word out[6]) {
   Word ones = TRIPLE(0).low, twos = TRIPLE(0).high;
   Word a[3], b[3];
@@ -131,18 +131,18 @@ inline void planes_of(const uint8_t* numbers, Word* out) {
 
 typedef uint8_t Bytes __attribute__((vector_size(VECTOR_BYTES)));
 
-// Where byte k of a vector finds its bit in bits that are repeated every 64: byte and bit.
+// For byte k of a vector: byte index and mask of its bit, in a word repeated every 64 bits.
 struct Spread {
   Bytes byte, bit;
   Spread() {
     for (int k = 0; k < VECTOR_BYTES; ++k) {
-      byte[k] = static_cast<uint8_t>(k / 16 * 16 + k / 8);  // no further than 16 bytes: cheap to shuffle
+      byte[k] = static_cast<uint8_t>(k / 16 * 16 + k / 8);  // within 16 bytes, where shuffles are cheap
       bit[k] = static_cast<uint8_t>(1 << k % 8);
     }
   }
 };
 
-// The numbers of a slice's bit planes.
+// The numbers represented by a slice's bit planes.
 template <int bits>
 inline void numbers_of(const Word* planes, uint8_t* numbers) {
   const Spread spread;
@@ -154,7 +154,7 @@ inline void numbers_of(const Word* planes, uint8_t* numbers) {
       memcpy(&word, reinterpret_cast<const char*>(planes + p) + i / 8, VECTOR_BYTES / 8);
       const Bytes repeated = (Bytes)(word - Word{});
       const Bytes here = __builtin_shuffle(repeated, spread.byte) & spread.bit;
-      sum += sum - (Bytes)(here == spread.bit);  // where a comparison holds it is −1
+      sum += sum - (Bytes)(here == spread.bit);  // a comparison that holds is −1
     }
     store_word(numbers + i, (Word)sum);
   }

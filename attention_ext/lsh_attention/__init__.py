@@ -1,1 +1,1 @@
-"""LSH attention: positions whose vectors share a hash bucket attend to each other."""
+"""LSH attention: positions in the same hash bucket attend to each other."""

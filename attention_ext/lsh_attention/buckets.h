@@ -1,4 +1,4 @@
-// Angular hashing: the argmax of a few projections and their opposites, as float64 would find it.
+// Angular hashing: argmax of a few projections and their negatives, with the result of float64.
 #pragma once
 
 #include "../cpu/gemm.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t bucket_rows = 96;
 
-// argmax of [xR; −xR] in double precision, the first on ties.
+// argmax of [xR; −xR] in double precision, the lowest on ties.
 template <class T>
 inline int32_t exact_bucket(const T* x, const double* rotations_FD, int64_t F, int64_t D) {
   int64_t highest = 0, lowest = 0;
@@ -23,8 +23,8 @@ inline int32_t exact_bucket(const T* x, const double* rotations_FD, int64_t F, i
   return static_cast<int32_t>(-lowest_value > highest_value ? lowest + F : highest);
 }
 
-// One round. The largest |product| wins if it leads the next by more than both may be wrong (see
-// hashing/hash.h for the bound); what is closer is decided in double precision, and so is NaN.
+// Buckets of one round. The largest |product| wins if it exceeds the second largest by more than the error bound of
+// both (see hash_block in hashing/hash.h). Closer calls, and NaN, are decided in double precision.
 inline void bucket_block(const BucketTask<float>& task, Simd<float>::Vec) {
   constexpr int64_t W = Simd<float>::width;
   const int64_t F = task.F, D = task.D, padded = round_up(F, W);

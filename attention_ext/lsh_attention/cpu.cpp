@@ -7,7 +7,7 @@
 namespace attention_ext {
 namespace {
 
-constexpr int64_t block_places = 256;   // of a task, where chunks are no larger
+constexpr int64_t block_places = 256;  // places of a task, unless a chunk is larger
 constexpr int64_t most_buckets = 65536;
 
 template <class T>
@@ -38,14 +38,21 @@ void hash_all(const Tensor& x_BHND, const Tensor& rotations_RDF, const Tensor& l
       std::fill_n(to + valid, end - start - valid, static_cast<int32_t>(2 * F));
       if (valid)
         kernel.bucket(
-            {valid, D, F, x.head(head / H, head % H) + start * x.stride_n, x.stride_n,
-             padded_RDF.data() + r * D * padded, largest_R[r], transposed_RFD.data() + r * F * D, to,
-             reinterpret_cast<T*>(scratch)});
+            {.rows = valid,
+             .D = D,
+             .F = F,
+             .x = x.head(head / H, head % H) + start * x.stride_n,
+             .stride_x = x.stride_n,
+             .rotations_DF = padded_RDF.data() + r * D * padded,
+             .largest = largest_R[r],
+             .rotations_FD = transposed_RFD.data() + r * F * D,
+             .buckets = to,
+             .scratch = reinterpret_cast<T*>(scratch)});
     }
   });
 }
 
-// One call's inputs; `head` counts b · H + h.
+// Inputs of one call. Heads are numbered b · H + h.
 template <class T>
 struct Rounds {
   static constexpr ScalarType type = sizeof(T) == 8 ? ScalarType::Double : ScalarType::Float;
@@ -53,14 +60,15 @@ struct Rounds {
   const Kernels<T>& kernel = kernels<T>();
   Tensor q_BHND, k_BHND, v_BHNE;
   int64_t B, H, N, D, E, R, heads, chunk;
-  // Blocks follow from the chunk alone: the same bits alone, in any batch, and for any number of threads.
+  // Blocks depend on the chunk size alone: the bits are the same for an utterance alone, in any batch, and for any
+  // number of threads.
   int64_t block, blocks;
   T scale;
   View<T> q, k, v;
   std::vector<int64_t> length_B;
   Dropout dropout;
-  const int32_t* order;          // [heads, R, N]
-  Buffer<int32_t> chunk_of;      // of each position, [heads, R, N]
+  const int32_t* order;      // [heads, R, N]: positions in sorted order
+  Buffer<int32_t> chunk_of;  // [heads, R, N]: chunk of each position
 
   Rounds(
       const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& lengths, const Tensor& order_, int64_t chunk_,
@@ -97,17 +105,31 @@ struct Rounds {
 
   int64_t length(int64_t head) const { return length_B[head / H]; }
 
-  int64_t scratch(bool backward) const {
-    return kernel.window_scratch(block + chunk, 2 * chunk, R, D, E, backward);
-  }
+  int64_t scratch(bool backward) const { return kernel.window_scratch(block + chunk, 2 * chunk, R, D, E, backward); }
 
-  // The part of a round that `task`, which counts head · blocks + block, attends from; may be empty.
+  // The block of task head · blocks + block in one round; may be empty.
   WindowBlock<T> part(int64_t task, int64_t round) const {
     const int64_t head = task / blocks, first = task % blocks * block, b = head / H, h = head % H;
     return {
-        chunk, R, round, D, E, first, std::min(first + block, length(head)), order + (head * R + round) * N,
-        chunk_of + (R > 1 ? head * R * N : 0), N, q.head(b, h), k.head(b, h), v.head(b, h), q.stride_n, k.stride_n,
-        v.stride_n, scale, dropout, static_cast<uint64_t>(head * N)};
+        .chunk = chunk,
+        .R = R,
+        .round = round,
+        .D = D,
+        .E = E,
+        .first = first,
+        .end = std::min(first + block, length(head)),
+        .order = order + (head * R + round) * N,
+        .chunk_RN = chunk_of + (R > 1 ? head * R * N : 0),
+        .stride_chunk = N,
+        .q = q.head(b, h),
+        .k = k.head(b, h),
+        .v = v.head(b, h),
+        .stride_q = q.stride_n,
+        .stride_k = k.stride_n,
+        .stride_v = v.stride_n,
+        .scale = scale,
+        .dropout = dropout,
+        .first_row = static_cast<uint64_t>(head * N)};
   }
 
   void zero_padding(int64_t size, T* rows) const {
@@ -117,7 +139,7 @@ struct Rounds {
   }
 };
 
-// Positions of every head and round by (bucket, position), [B, H, R, N]; padding last.
+// Positions of each head and round sorted by (bucket, position), [B, H, R, N]; padding last.
 Tensor sorted_positions(const Tensor& buckets, const Tensor& lengths) {
   const int64_t B = buckets.size(0), H = buckets.size(1), R = buckets.size(2), N = buckets.size(3);
   const std::vector<int64_t> length_B = lengths_of(lengths, B, N, "lengths");
@@ -156,7 +178,12 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Rounds<T>& in, const Tensor& li
       if (block.first >= block.end) return;
       const int64_t head = task / in.blocks;
       T* maximum = data_of<T>(softmax) + 2 * head * in.N;
-      in.kernel.window({block, maximum, maximum + in.N, data_of<T>(out) + head * in.N * in.E, scratch});
+      in.kernel.window(
+          {.block = block,
+           .maximum_N = maximum,
+           .sum_N = maximum + in.N,
+           .out_NE = data_of<T>(out) + head * in.N * in.E,
+           .scratch = scratch});
     });
   in.zero_padding(in.E, data_of<T>(out));
   return {as_type(out, like.scalar_type()), softmax, order};
@@ -182,7 +209,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
       *(delta + head * N + i) = in.kernel.dot_rows(1, E, &i, g.head(b, h), g.stride_n, o.head(b, h), o.stride_n);
   });
 
-  // What a block's queries give to the keys of the block before is added when all blocks are done.
+  // Gradients of keys in the preceding block are added once all blocks are done.
   Buffer<T> spill_keys(tasks * in.chunk * padded_D), spill_values(tasks * in.chunk * padded_E);
   for (int64_t round = 0; round < in.R; ++round) {
     parallel_with_scratch(tasks, in.scratch(true), [&](int64_t task, char* scratch) {
@@ -191,9 +218,18 @@ std::tuple<Tensor, Tensor, Tensor> backward(
       const int64_t head = task / in.blocks, b = head / in.H, h = head % in.H;
       const T* maximum = data_of<T>(softmax) + 2 * head * N;
       in.kernel.window_backward(
-          {block, g.head(b, h), g.stride_n, maximum, maximum + N, delta + head * N,
-           data_of<T>(grad_q) + head * N * D, data_of<T>(grad_k) + head * N * D, data_of<T>(grad_v) + head * N * E,
-           spill_keys + task * in.chunk * padded_D, spill_values + task * in.chunk * padded_E, scratch});
+          {.block = block,
+           .grad = g.head(b, h),
+           .stride_grad = g.stride_n,
+           .maximum_N = maximum,
+           .inverse_sum_N = maximum + N,
+           .delta_N = delta + head * N,
+           .grad_q_ND = data_of<T>(grad_q) + head * N * D,
+           .grad_k_ND = data_of<T>(grad_k) + head * N * D,
+           .grad_v_NE = data_of<T>(grad_v) + head * N * E,
+           .spill_keys = spill_keys + task * in.chunk * padded_D,
+           .spill_values = spill_values + task * in.chunk * padded_E,
+           .scratch = scratch});
     });
     parallel(tasks, [&](int64_t task) {
       const WindowBlock<T> block = in.part(task, round);
@@ -237,7 +273,8 @@ Tensor lsh_buckets(const Tensor& x, const Tensor& rotations, const Tensor& lengt
 void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rounds, const char* name) {
   check_vectors(q, k, v);
   require_shape(k, {q.size(0), q.size(1), q.size(2), q.size(3)}, "k");
-  require(rounds.dim() == 4 && rounds.size(2) >= 1, std::string(name) + " must be [B, H, R, N], found " + shape_of(rounds));
+  require(
+      rounds.dim() == 4 && rounds.size(2) >= 1, std::string(name) + " must be [B, H, R, N], found " + shape_of(rounds));
   require_shape(rounds, {q.size(0), q.size(1), rounds.size(2), q.size(2)}, name);
 }
 
@@ -253,8 +290,7 @@ std::tuple<Tensor, Tensor, Tensor> lsh_attention(
 
 std::tuple<Tensor, Tensor, Tensor> lsh_attention_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths, int64_t chunk,
-    double dropout, const std::optional<Tensor>& seed, const Tensor& out, const Tensor& softmax,
-    const Tensor& order) {
+    double dropout, const std::optional<Tensor>& seed, const Tensor& out, const Tensor& softmax, const Tensor& order) {
   check_inputs(q, k, v, order, "order");
   require_shape(grad, {q.size(0), q.size(1), q.size(2), v.size(3)}, "grad");
   if (q.scalar_type() == ScalarType::Double)

@@ -1,31 +1,33 @@
-"""LSH attention by the compiled kernels, with its derivative."""
+"""LSH attention on the compiled kernels, with its derivative."""
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attention_ext.autograd import DifferentiableOperator, will_go_back
-from attention_ext.clustered_attention.native import contiguous_like, dropout_seed, sum_dtype
+from attention_ext.autograd import DifferentiableOperator, needs_gradient
 from attention_ext.library import require
+from attention_ext.tensors import compute_dtype, contiguous_like, dropout_seed
 
 
 def lsh_buckets(x_BHND: Tensor, rotations_RDF: Tensor, lengths_B: Tensor) -> Tensor:
-    """Hash every vector by its angle, in R rounds, as `reference.lsh_buckets` does.
+    """Hash every vector by its angle, in R rounds; equals `reference.lsh_buckets`.
 
-    *Reformer* §2: h(x) = argmax([xR; −xR]). The buckets are the reference's: what float32 cannot tell apart
-    is taken in float64.
+    *Reformer* §2: h(x) = argmax([xR; −xR]). Projections too close for float32 are computed in float64, so
+    that the buckets are the reference's.
 
     Args:
         x_BHND: vectors of any floating type. The bucket of a row that holds NaN is unspecified.
-        rotations_RDF: R_r of each round, for 2·F ≤ 65,536 buckets.
-        lengths_B: valid positions.
+        rotations_RDF: projection matrix of each round, for 2·F ≤ 65,536 buckets.
+        lengths_B: valid positions of each sequence.
 
     Returns:
-        [B, H, R, N] int32, 0 … 2·F − 1, the first on ties; 2·F at padding.
+        [B, H, R, N] int32, 0 … 2·F − 1, the lowest on ties; 2·F at padding.
     """
     if not torch.compiler.is_compiling():
         require(x_BHND.device.type)
+        register()
     return torch.ops.attention_ext.lsh_buckets(x_BHND.detach(), rotations_RDF.detach(), lengths_B)
 
 
@@ -38,23 +40,24 @@ def lsh_attention(
     chunk: int,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Attend within chunks of positions sorted by bucket, as `reference.lsh_attention` does.
+    """Attend within chunks of positions sorted by bucket; equals `reference.lsh_attention`.
 
-    *Reformer* §2. Sums are taken in float32 (float64 for float64). Memory grows with N·(D + E + R);
-    weights are never stored. What padded positions hold is never read.
+    *Reformer* §2. Sums are accumulated in float32 (float64 for float64). Memory grows with N·(D + E + R);
+    weights are never stored. Padded positions are never read.
 
     Args:
-        q_BHND, k_BHND, v_BHNE: queries, keys and values of one type.
-        buckets_BHRN: bucket of each position in each round, below 65,536; anything at padding.
-        lengths_B: valid positions.
-        chunk: m.
-        dropout: probability on the weights of each round; PyTorch's generator gives one seed per call.
+        q_BHND, k_BHND, v_BHNE: queries, keys and values of the same type.
+        buckets_BHRN: bucket of each position in each round, 0 … 65,535; anything at padding.
+        lengths_B: valid positions of each sequence.
+        chunk: m ≥ 1, positions in a chunk.
+        dropout: dropout probability of each round's weights; PyTorch's generator seeds each call.
 
     Returns:
         [B, H, N, E]; zeros at padding.
     """
     if not torch.compiler.is_compiling():
         require(q_BHND.device.type)
+        register()
     seed = dropout_seed(q_BHND, dropout)
     return _differentiable(
         q_BHND,
@@ -65,7 +68,7 @@ def lsh_attention(
         chunk,
         dropout,
         seed,
-        goes_back=will_go_back(q_BHND, k_BHND, v_BHNE),
+        differentiate=needs_gradient(q_BHND, k_BHND, v_BHNE),
     )[0]
 
 
@@ -77,8 +80,9 @@ def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
 _differentiable = DifferentiableOperator("lsh_attention", _backward_arguments)
 
 
+@functools.cache
 def register() -> None:
-    """Tell PyTorch shapes and derivative; called once, when the library is loaded."""
+    """Register output shapes and the derivative with PyTorch."""
 
     @torch.library.register_fake("attention_ext::lsh_buckets")
     def _(x: Tensor, rotations: Tensor, lengths: Tensor) -> Tensor:
@@ -99,7 +103,7 @@ def register() -> None:
         B, H, N, _ = q.shape
         return (
             q.new_empty(B, H, N, v.shape[3]),
-            q.new_empty(B, H, 2, N, dtype=sum_dtype(q)),
+            q.new_empty(B, H, 2, N, dtype=compute_dtype(q)),
             q.new_empty(buckets.shape, dtype=torch.int32),
         )
 

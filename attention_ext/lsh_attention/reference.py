@@ -1,25 +1,25 @@
-"""LSH attention in plain PyTorch, the oracle of the compiled kernels."""
+"""LSH attention in plain PyTorch, the oracle for the compiled kernels."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attention_ext.clustered_attention.reference import compute_dtype, zero_padding
+from attention_ext.tensors import compute_dtype, zero_padding
 
 
 def lsh_buckets(x_BHND: Tensor, rotations_RDF: Tensor, lengths_B: Tensor) -> Tensor:
     """Hash every vector by its angle, in R rounds.
 
-    *Reformer* §2: h(x) = argmax([xR; −xR]). In float64 whatever the input's type, so that neither batch mates
-    nor devices nor backends move a position to another bucket.
+    *Reformer* §2: h(x) = argmax([xR; −xR]). Computed in float64 for every input type, so that a position's
+    bucket depends neither on the rest of the batch nor on the device or backend.
 
     Args:
         x_BHND: vectors of any floating type.
-        rotations_RDF: R_r of each round, for 2·F buckets.
-        lengths_B: valid positions.
+        rotations_RDF: projection matrix of each round, for 2·F buckets.
+        lengths_B: valid positions of each sequence.
 
     Returns:
-        [B, H, R, N] int32, 0 … 2·F − 1, the first on ties; 2·F at padding.
+        [B, H, R, N] int32, 0 … 2·F − 1, the lowest on ties; 2·F at padding.
 
     Example:
         >>> x = torch.tensor([[2.0, -1.0], [-2.0, -3.0], [0.0, 0.0]]).view(1, 1, 3, 2)
@@ -43,25 +43,25 @@ def lsh_attention(
 ) -> Tensor:
     """Attend within chunks of positions sorted by bucket, and combine the rounds.
 
-    *Reformer* §2. In each round positions are sorted by (bucket, position), padding last; chunks of m sorted
-    positions attend to themselves and to the chunk before, across bucket borders; the first chunk has none
-    before it. The rounds' outputs are weighted by the softmax of their log-sum-exp, and a key that i sees in
-    c_ij rounds has its logit lowered by log c_ij: altogether the softmax over the union of what the rounds
-    show. A position attends to itself only if it sees no other. Logits, softmax and sums are taken in float32
-    (float64 for float64). Memory grows with R·N·m.
+    *Reformer* §2. In each round, positions are sorted by (bucket, position), padding last. A chunk of m
+    sorted positions attends to itself and to the preceding chunk, across bucket boundaries; the first chunk
+    has no predecessor. The rounds' outputs are weighted by the softmax of their log-sum-exp, and the logit of
+    a key that query i sees in c_ij rounds is lowered by log c_ij. The result is the softmax over the union of
+    the keys seen in any round. A position attends to itself only if it sees no other. Logits, softmax
+    and sums are computed in float32 (float64 for float64). Memory grows with R·N·m.
 
     Args:
         q_BHND, k_BHND, v_BHNE: queries, keys and values.
         buckets_BHRN: bucket of each position in each round; at padding larger than any other.
-        lengths_B: valid positions.
-        chunk: m.
-        dropout: probability on the weights of each round.
+        lengths_B: valid positions of each sequence.
+        chunk: m ≥ 1, positions in a chunk.
+        dropout: dropout probability of each round's weights.
 
     Returns:
         [B, H, N, E] of v's type; zeros at padding.
     """
     dtype, N, m = compute_dtype(q_BHND), q_BHND.shape[2], chunk
-    # Rows of padding make N a multiple of m.
+    # Pad N to a multiple of m.
     q, k, v = (
         F.pad(zero_padding(x, lengths_B).to(dtype), (0, 0, 0, -N % m)) for x in (q_BHND, k_BHND, v_BHNE)
     )
@@ -76,7 +76,7 @@ def lsh_attention(
     query_BHRGM = order_BHRN.unflatten(3, (-1, m))
     key_BHRGW = _with_chunk_before(query_BHRGM.unsqueeze(-1)).squeeze(-1)
     valid_BHRGW = key_BHRGW < lengths_B.view(-1, 1, 1, 1, 1)
-    valid_BHRGW[:, :, :, 0, :m] = False  # nothing comes before the first chunk
+    valid_BHRGW[:, :, :, 0, :m] = False  # the first chunk has no predecessor
     seen_BHRGMW = valid_BHRGW.unsqueeze(-2) & (key_BHRGW.unsqueeze(-2) != query_BHRGM.unsqueeze(-1))
 
     lowest = torch.finfo(dtype).min
@@ -113,14 +113,14 @@ def lsh_weights(
 
 
 def _log_rounds(chunk_BHRN: Tensor, query_BHRGM: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return log c_ij, [B, H, R, G, M, W]: in how many rounds query i sees key j of its window."""
+    """Return log c_ij, [B, H, R, G, M, W]: c_ij is the number of rounds in which query i sees key j."""
     count = torch.zeros((), dtype=dtype, device=chunk_BHRN.device)
     for chunk_BHN in chunk_BHRN.unbind(2):
         expanded_BHRN = chunk_BHN.unsqueeze(2).expand_as(chunk_BHRN)
         of_query_BHRGM = expanded_BHRN.gather(3, query_BHRGM.flatten(3)).view_as(query_BHRGM)
         of_key_BHRGW = _with_chunk_before(of_query_BHRGM.unsqueeze(-1)).squeeze(-1)
         count = count + _is_near(of_query_BHRGM.unsqueeze(-1), of_key_BHRGW.unsqueeze(-2))
-    # No round at all only in the window before the first chunk, which is masked.
+    # The count is 0 only in the window before the first chunk, which is masked.
     return count.clamp(min=1).log()
 
 
@@ -129,27 +129,27 @@ def _keep(lengths_B: Tensor, size: int) -> Tensor:
 
 
 def _is_near(chunk_of_query: Tensor, chunk_of_key: Tensor) -> Tensor:
-    """Return True where the key lies in the query's chunk or in the chunk before."""
+    """Return True where the key lies in the query's chunk or the preceding one."""
     return (chunk_of_query == chunk_of_key) | (chunk_of_query == chunk_of_key + 1)
 
 
 def _sorted(buckets_BHRN: Tensor) -> Tensor:
-    """Return the positions of each round by (bucket, position)."""
+    """Return each round's positions sorted by (bucket, position)."""
     return buckets_BHRN.sort(dim=-1, stable=True).indices
 
 
 def _rank(order_BHRN: Tensor) -> Tensor:
-    """Return each position's place in the order."""
+    """Return each position's rank in the order."""
     places = torch.arange(order_BHRN.shape[-1], device=order_BHRN.device).expand_as(order_BHRN)
     return torch.empty_like(order_BHRN).scatter(-1, order_BHRN, places)
 
 
 def _sort_rows(x_BHND: Tensor, order_BHRN: Tensor) -> Tensor:
-    """Return x in the order of every round, [B, H, R, N, D]."""
+    """Return x sorted as in each round, [B, H, R, N, D]."""
     index = order_BHRN.flatten(2).unsqueeze(-1).expand(-1, -1, -1, x_BHND.shape[-1])
     return x_BHND.gather(2, index).unflatten(2, order_BHRN.shape[2:])
 
 
 def _with_chunk_before(x_BHRGMD: Tensor) -> Tensor:
-    """Put each chunk's predecessor before it, the last before the first: [B, H, R, G, W = 2M, D]."""
+    """Prepend each chunk's predecessor, cyclically: [B, H, R, G, W = 2M, D]."""
     return torch.cat((x_BHRGMD.roll(1, dims=3), x_BHRGMD), dim=4)

@@ -1,7 +1,7 @@
-// LSH attention of one round over a block of sorted positions, forward and backward.
+// LSH attention of a block of sorted positions in one round, forward and backward.
 //
-// Keys of the block and of the chunk before it are gathered once; then each chunk of queries, in the lanes of
-// vectors, passes over the rows of its own chunk and of the one before. See NOTES.md.
+// Keys and values of the block and the preceding chunk are gathered once. Then each chunk of queries, one per lane,
+// attends to its own and the preceding chunk. See NOTES.md.
 #pragma once
 
 #include "../cpu/gemm.h"
@@ -11,19 +11,20 @@
 namespace attention_ext {
 namespace {
 
-constexpr int64_t window_lanes = 32;  // queries at a time
-constexpr int64_t keys_per_sum = 128;  // longer sums of products are sums of sums
+constexpr int64_t window_lanes = 32;   // queries at a time
+constexpr int64_t keys_per_sum = 128;  // longer sums are split, to round less
 
 template <class T>
 struct WindowScratch {
   int64_t lanes;
-  T *keys, *values;              // rows of the block and of the chunk before
-  T *queries, *queries_DM;       // of a tile, over √D; and transposed
+  T *keys, *values;         // rows of the block and the preceding chunk
+  T *queries, *queries_DM;  // a tile's queries over √D, and their transpose
   T *scores, *out;
-  T *maximum, *rescale, *sum;    // of the tile's queries; backward: maximum, 1/sum, δ
-  Ordered<T> *key_chunks, *query_chunks;  // [rows, R] and [R, lanes]
-  T *grads, *grads_EM, *slopes;  // backward
-  T *grad_keys, *grad_values;
+  T *maximum, *rescale, *sum;    // per query of the tile; backward: maximum, 1/sum, δ
+  Ordered<T>* key_chunks;        // [rows, R]
+  Ordered<T>* query_chunks;      // [R, lanes]
+  T *grads, *grads_EM, *slopes;  // backward only
+  T *grad_keys, *grad_values;    // backward only
   int64_t bytes;
 
   WindowScratch(char* memory, int64_t rows, int64_t window, int64_t R, int64_t D, int64_t E, bool backward) {
@@ -56,13 +57,13 @@ int64_t window_scratch(int64_t rows, int64_t window, int64_t R, int64_t D, int64
   return WindowScratch<T>(nullptr, rows, window, R, D, E, backward).bytes;
 }
 
-// Queries `place` … `place + count − 1` of the sorted order and the keys that they see, rows `first_row` … of
-// the gathered ones; query i is itself row `own_row + i`.
+// Queries at places `place` … `place + count − 1` and the keys that they see, gathered rows `first_row` …
+// `first_row + keys − 1`. Query i itself is row `own_row + i`.
 struct WindowTile {
   int64_t place, count, first_row, keys, own_row;
 };
 
-// Gather the block's keys and values, and call `attend` for every tile of queries.
+// Gather the block's keys and values and call `attend` for each tile of queries.
 template <class T, class F>
 void for_tiles(const WindowBlock<T>& block, const WindowScratch<T>& scratch, const F& attend) {
   const int64_t start = block.first < block.chunk ? 0 : block.first - block.chunk, rows = block.end - start;
@@ -83,7 +84,7 @@ void for_tiles(const WindowBlock<T>& block, const WindowScratch<T>& scratch, con
   }
 }
 
-// The tile's queries over √D, their transpose, and their chunks in all rounds.
+// Gather the tile's queries over √D, their transpose, and their chunks in all rounds.
 template <class T>
 void gather_queries(const WindowBlock<T>& block, const WindowScratch<T>& scratch, const WindowTile& tile) {
   constexpr int64_t W = Simd<T>::width;
@@ -95,11 +96,10 @@ void gather_queries(const WindowBlock<T>& block, const WindowScratch<T>& scratch
   transpose<T>(lanes, padded_D, scratch.queries, scratch.queries_DM);
   for (int64_t r = 0; r < block.R && block.R > 1; ++r)
     for (int64_t i = 0; i < lanes; ++i)
-      scratch.query_chunks[r * lanes + i] =
-          i < tile.count ? block.chunk_RN[r * block.stride_chunk + order[i]] : 0;
+      scratch.query_chunks[r * lanes + i] = i < tile.count ? block.chunk_RN[r * block.stride_chunk + order[i]] : 0;
 }
 
-// scores[keys, lanes]; nobody sees itself.
+// Compute scores[keys, lanes]; a query does not see itself.
 template <class T>
 void window_scores(const WindowBlock<T>& block, const WindowScratch<T>& scratch, const WindowTile& tile) {
   const int64_t padded_D = round_up(block.D, Simd<T>::width), lanes = scratch.lanes;
@@ -110,8 +110,8 @@ void window_scores(const WindowBlock<T>& block, const WindowScratch<T>& scratch,
   for (int64_t i = 0; i < tile.count; ++i) itself[i * lanes + i] = lowest_score<T>();
 }
 
-// exp(score − maximum) / c for one vector of queries and one key, c the number of rounds in which they see each
-// other; 0 for the query itself, and NaN stays NaN.
+// exp(score − maximum) / c for a vector of queries and one key, where c is the number of rounds in which the query sees
+// the key. 0 for the query itself; NaN stays NaN.
 template <class T>
 inline Vec<T> window_weight(
     Vec<T> score, Vec<T> maximum, int64_t R, int64_t round, const Ordered<T>* of_key, const Ordered<T>* of_query,
@@ -130,7 +130,7 @@ inline Vec<T> window_weight(
   return score == lowest_score<T>() ? Vec<T>{} : weight;
 }
 
-// Weights in place of the scores; maximum, rescaling and sum of the tile's queries go on from earlier rounds.
+// Replace scores by weights, continuing the running maximum and sum of earlier rounds.
 template <class T>
 void window_softmax(const WindowBlock<T>& block, const WindowScratch<T>& scratch, const WindowTile& tile) {
   constexpr int64_t W = Simd<T>::width;
@@ -159,10 +159,9 @@ void window_softmax(const WindowBlock<T>& block, const WindowScratch<T>& scratch
   }
 }
 
-// Multiply entries [keys, lanes] with 0 or 1 / (1 − p).
+// Dropout: multiply entries[keys, lanes] by 0 or 1 / (1 − p).
 template <class T>
-void drop_windows(
-    const WindowBlock<T>& block, const WindowScratch<T>& scratch, const WindowTile& tile, T* entries) {
+void drop_windows(const WindowBlock<T>& block, const WindowScratch<T>& scratch, const WindowTile& tile, T* entries) {
   const uint32_t threshold = drop_threshold(block.dropout.probability);
   const T factor = static_cast<T>(1 / (1 - block.dropout.probability));
   uint32_t rows[window_lanes];
@@ -181,8 +180,7 @@ void drop_windows(
 // to[lanes, size] = entries[keys, lanes]ᵀ · rows[keys, size].
 template <class T>
 void sum_window(
-    const WindowScratch<T>& scratch, const WindowTile& tile, const T* entries, int64_t padded, const T* rows,
-    T* to) {
+    const WindowScratch<T>& scratch, const WindowTile& tile, const T* entries, int64_t padded, const T* rows, T* to) {
   for (int64_t s = 0; s < tile.keys; s += keys_per_sum) {
     const int64_t left = tile.keys - s;
     gemm<T, Order::columns>(
@@ -222,13 +220,14 @@ void window_block(const WindowTask<T>& task) {
         for (int64_t e = 0; e < E; ++e) to[e] = from[e] * share;
       else
         for (int64_t e = 0; e < E; ++e) to[e] = (to[e] * rescale + from[e]) * share;
-      if (last && sum == 0)  // it has seen no other position in any round
+      if (last && sum == 0)  // saw no other position in any round: takes its own value
         memcpy(to, scratch.values + (tile.own_row + i) * padded_E, E * sizeof(T));
     }
   });
 }
 
-// weights := p, slopes := dL/dp, both [keys, lanes]; then slopes := dL/dscore, and weights carry the dropout.
+// From scores and slopes = dL/dp, both [keys, lanes]: replace scores by the weights p after dropout, slopes by
+// dL/dscore.
 template <class T>
 void window_slopes(const WindowBlock<T>& block, const WindowScratch<T>& scratch, const WindowTile& tile) {
   constexpr int64_t W = Simd<T>::width;
@@ -240,8 +239,8 @@ void window_slopes(const WindowBlock<T>& block, const WindowScratch<T>& scratch,
     for (int64_t s = 0; s < tile.keys; ++s) {
       T *score = scratch.scores + s * lanes + j, *slope = scratch.slopes + s * lanes + j;
       const Vec<T> weight = share * window_weight<T>(
-          load(score), maximum, R, block.round, scratch.key_chunks + (tile.first_row + s) * R,
-          scratch.query_chunks + j, lanes);
+                                        load(score), maximum, R, block.round,
+                                        scratch.key_chunks + (tile.first_row + s) * R, scratch.query_chunks + j, lanes);
       store(score, weight);
       store(slope, weight * (load(slope) - delta));
     }
@@ -249,11 +248,10 @@ void window_slopes(const WindowBlock<T>& block, const WindowScratch<T>& scratch,
   if (block.dropout.probability > 0) drop_windows<T>(block, scratch, tile, scratch.scores);
 }
 
-// Rows of the block's own positions are added to (written in the first round); those of the chunk before belong
-// to another block and wait in `spill`, padded rows.
+// Add gradient rows to those of the block's own positions (overwrite them in the first round). Rows of the preceding
+// chunk belong to another block and are stored in `spill`, padded.
 template <class T>
-void hand_over(
-    const WindowBlock<T>& block, int64_t size, const T* rows, T* to, T* spill) {
+void hand_over(const WindowBlock<T>& block, int64_t size, const T* rows, T* to, T* spill) {
   const int64_t padded = round_up(size, Simd<T>::width);
   const int64_t before = block.first < block.chunk ? block.first : block.chunk;
   memcpy(spill, rows, before * padded * sizeof(T));
@@ -303,7 +301,7 @@ void window_backward_block(const WindowBackwardTask<T>& task) {
         for (int64_t d = 0; d < D; ++d) to[d] = from[d] * block.scale;
       else
         for (int64_t d = 0; d < D; ++d) to[d] += from[d] * block.scale;
-      if (block.round == 0 && scratch.rescale[i] == 0) {  // it has its own value
+      if (block.round == 0 && scratch.rescale[i] == 0) {  // the output was its own value
         T* own = scratch.grad_values + (tile.own_row + i) * padded_E;
         for (int64_t e = 0; e < E; ++e) own[e] += scratch.grads[i * padded_E + e];
       }

@@ -1,7 +1,7 @@
-// The CPU kernels' source for AVX-512 as the only instruction set of a library: the compiler makes each 64-byte vector
-// of those that it may use. Takes the place of cpu/dispatch.cpp and of all other instruction sets.
+// The AVX-512 kernels' source as the only instruction set of a library; the compiler splits each 64-byte vector into
+// vectors that the machine supports. Replaces cpu/dispatch.cpp and all other instruction sets.
 #define ATTENTION_EXT_EMULATE_AVX512
-#include "../../attention_ext/cpu/isa.cpp"
+#include "../../attention_ext/isa.cpp"
 
 namespace attention_ext {
 

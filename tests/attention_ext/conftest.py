@@ -1,4 +1,4 @@
-"""Kernels of each instruction set that this machine can run."""
+"""Runs a test with each instruction set that this machine supports."""
 
 from collections.abc import Iterator
 

@@ -1,9 +1,9 @@
-// A CUDA device for machines without one: every thread a fiber, one block at a time.
+// A CUDA device emulated on the CPU: one block at a time, each thread a fiber.
 //
-// The kernels' own source is compiled against this by g++. Fibers run until they meet a barrier; the order in
-// which they get their turn can be changed, so that a missing barrier shows as a different result, and shared
-// memory is filled with NaN before every block. What it cannot show: the speed, the launch itself, the memory model
-// beyond barriers, and whether the tensor cores' layout in the PTX manual was understood.
+// g++ compiles the kernels' source against this. A fiber runs until it reaches a barrier. The order of the fibers can
+// be changed, so that a missing barrier changes the result, and shared memory is filled with NaN before each block.
+// Not covered: speed, the launch itself, the memory model beyond barriers, and whether the tensor-core layout agrees
+// with the hardware rather than only with our reading of the PTX manual.
 #pragma once
 
 #include <csetjmp>
@@ -21,7 +21,7 @@
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
-// One section, so that its start and end are known.
+// One section, whose start and end the linker provides.
 #define __shared__ static __attribute__((section("emulated_shared")))
 
 struct dim3 {
@@ -46,7 +46,7 @@ struct Fiber {
 };
 
 constexpr int warp = 32;
-static int order = 0;  // of turns: 0 forwards, 1 backwards, else shuffled by this number
+static int order = 0;  // order of fibers: 0 ascending, 1 descending, else the seed of a shuffle
 static std::vector<Fiber> fibers;
 static int current;
 static jmp_buf scheduler;
@@ -81,7 +81,7 @@ static void resume(int i) {
   swapcontext(&scheduler_context, &context);
 }
 
-// Let those go whose barrier all living threads of their warp, or block, have reached.
+// Resume threads at a barrier that all running threads of their warp, or block, have reached.
 static bool release(int count) {
   bool any = false;
   bool all_at_block = true;
@@ -105,7 +105,9 @@ static void run_block(int count, const std::vector<int>& turns) {
   } while (release(count));
   for (int i = 0; i < count; ++i)
     if (fibers[i].wait != Wait::ended) {
-      fprintf(stderr, "thread %d of block %u, %u, %u waits for ever\n", i, blockIdx.x, blockIdx.y, blockIdx.z);
+      fprintf(
+          stderr, "thread %d of block %u, %u, %u waits at a barrier that others never reach\n", i, blockIdx.x,
+          blockIdx.y, blockIdx.z);
       abort();
     }
 }
@@ -164,7 +166,7 @@ static inline float __uint_as_float(uint32_t bits) {
   return x;
 }
 
-// mma.sync.m16n8k8, TF32. Two slots in turn: one barrier between writing and reading is enough.
+// mma.sync.m16n8k8 in TF32. With two alternating slots, one barrier between writing and reading is enough.
 static inline void tensor_product(float* c, const float* a, const float* b) {
   static float a_of[2][32][32][4], b_of[2][32][32][2];
   emulation::Fiber& self = emulation::fibers[emulation::current];
@@ -177,7 +179,6 @@ static inline void tensor_product(float* c, const float* a, const float* b) {
   for (int i = 0; i < 4; ++i) {
     const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
     for (int k = 0; k < 8; ++k)  // A: row g or g + 8, column t or t + 4; B: row t or t + 4, column g
-      c[i] += a_of[slot][warp][row % 8 * 4 + k % 4][row / 8 + k / 4 * 2] *
-              b_of[slot][warp][column * 4 + k % 4][k / 4];
+      c[i] += a_of[slot][warp][row % 8 * 4 + k % 4][row / 8 + k / 4 * 2] * b_of[slot][warp][column * 4 + k % 4][k / 4];
   }
 }

@@ -1,4 +1,4 @@
-"""What the kernels' tests share: instruction sets of this machine, random problems, poisoned padding."""
+"""Shared by the kernels' tests: supported instruction sets, random problems, poisoned padding."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ needs_kernels = pytest.mark.skipif(why_unavailable("cpu") is not None, reason=st
 
 
 def instruction_sets() -> list[str]:
-    """Return the names of those that this machine can run."""
+    """Return the instruction sets that this machine supports."""
     if why_unavailable("cpu") is not None:
         return []
     names = []
@@ -31,7 +31,7 @@ def instruction_sets() -> list[str]:
 
 @dataclass
 class Inputs:
-    """Queries, keys and values of one call, float64, and a gradient of its output."""
+    """Queries, keys and values of one call and the gradient of its output, in float64."""
 
     q: Tensor
     k: Tensor
@@ -39,7 +39,7 @@ class Inputs:
     grad: Tensor
 
     def inputs(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """Return q, k and v in a type, as leaves."""
+        """Return q, k and v in the given type, as autograd leaves."""
         q, k, v = (x.detach().to(dtype).requires_grad_() for x in (self.q, self.k, self.v))
         return q, k, v
 
@@ -55,7 +55,7 @@ class Problem(Inputs):
 
 
 def run(attend: Callable[..., Tensor], p: Inputs, dtype: torch.dtype) -> list[Tensor]:
-    """Return output and gradients."""
+    """Return the output and the gradients of q, k and v."""
     inputs = p.inputs(dtype)
     out = attend(*inputs)
     out.backward(p.grad.to(dtype))
@@ -63,7 +63,7 @@ def run(attend: Callable[..., Tensor], p: Inputs, dtype: torch.dtype) -> list[Te
 
 
 def error(found: Tensor, exact: Tensor) -> float:
-    """Return the error relative to what is exact, in the norm over all elements."""
+    """Return the relative error in the Frobenius norm."""
     assert found.isfinite().all()
     return float((found.double() - exact).norm() / exact.norm().clamp(min=1e-30))
 
@@ -72,7 +72,7 @@ def problem(
     B: int, H: int, N: int, S: int, D: int, E: int, C: int,
     query_lengths: list[int] | None = None, key_lengths: list[int] | None = None, seed: int = 0,
 ) -> Problem:  # fmt: skip
-    """Return random inputs with the reference's groups."""
+    """Return random inputs, grouped by the reference."""
     g = torch.Generator().manual_seed(seed)
     q, k, v, grad = (
         torch.randn(B, H, *size, generator=g, dtype=torch.float64)
@@ -86,6 +86,6 @@ def problem(
 
 
 def poison(x: Tensor, lengths: Tensor) -> Tensor:
-    """Fill what lies behind the lengths with NaN."""
+    """Fill positions past the lengths with NaN."""
     padding = torch.arange(x.shape[2]) >= lengths[:, None]
     return x.masked_fill(padding[:, None, :, None], torch.nan)

@@ -1,4 +1,4 @@
-"""Compiled clustered and improved clustered attention against the reference in float64."""
+"""Compares compiled clustered and improved clustered attention with the references in float64."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from kernel_cases import Problem, error, needs_kernels, poison, problem, run
 from torch import Tensor
 
-from attention_ext.autograd import will_go_back
+from attention_ext.autograd import needs_gradient
 from attention_ext.clustered_attention import native as clustered_native
 from attention_ext.clustered_attention import reference as clustered_reference
 from attention_ext.improved_clustered_attention import native as improved_native
@@ -20,13 +20,13 @@ Attention = Callable[..., Tensor]
 
 
 def native(p: Problem, topk: int | None, **options: Any) -> Attention:
-    """Return the compiled attention of a problem: clustered without top keys, else improved."""
+    """Return the compiled attention for a problem: clustered if topk is None, else improved."""
     attentions = clustered_native.clustered_attention, improved_native.improved_clustered_attention
     return lambda q, k, v: _call(*attentions, p, topk, q, k, v, **options)
 
 
 def reference(p: Problem, topk: int | None, **options: Any) -> Attention:
-    """Return the same in plain PyTorch."""
+    """Return the same attention in plain PyTorch."""
     attentions = clustered_reference.clustered_attention, improved_reference.improved_clustered_attention
     return lambda q, k, v: _call(*attentions, p, topk, q, k, v, **options)
 
@@ -46,7 +46,7 @@ PROBLEMS = {
     "padded": lambda: problem(2, 3, 200, 200, 64, 64, 20, [200, 133], [200, 133]),
     "odd sizes, cross": lambda: problem(2, 2, 97, 31, 33, 20, 10, [97, 0], [31, 7]),
     "one query, no key": lambda: problem(2, 1, 1, 5, 3, 2, 4, [1, 1], [5, 0]),
-    "a key more and less than K": lambda: problem(3, 1, 40, 33, 8, 8, 5, [40, 5, 6], [31, 32, 33]),
+    "key lengths around K": lambda: problem(3, 1, 40, 33, 8, 8, 5, [40, 5, 6], [31, 32, 33]),
     "many clusters": lambda: problem(1, 1, 700, 515, 8, 24, 300),
     "blocks of keys": lambda: problem(1, 1, 300, 2600, 32, 32, 40, [299], [2599]),
     "largest heads": lambda: problem(1, 1, 64, 64, 256, 256, 8),
@@ -67,7 +67,7 @@ def test_float64_equals_the_reference(name: str, topk: int | None) -> None:
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("topk", [None, 32])
 @pytest.mark.parametrize("name", ["padded", "blocks of keys", "largest heads"])
-def test_float32_is_as_exact_as_the_reference(name: str, topk: int | None) -> None:
+def test_float32_is_as_accurate_as_the_reference(name: str, topk: int | None) -> None:
     p = PROBLEMS[name]()
     exact = run(reference(p, topk), p, torch.float64)
     ours, theirs = run(native(p, topk), p, torch.float32), run(reference(p, topk), p, torch.float32)
@@ -77,7 +77,7 @@ def test_float32_is_as_exact_as_the_reference(name: str, topk: int | None) -> No
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("topk", [None, 32])
-def test_half_types_are_as_exact_as_the_reference(topk: int | None, dtype: torch.dtype) -> None:
+def test_half_precision_is_as_accurate_as_the_reference(topk: int | None, dtype: torch.dtype) -> None:
     p = PROBLEMS["padded"]()
     exact = run(reference(p, topk), p, torch.float64)
     ours, theirs = run(native(p, topk), p, dtype), run(reference(p, topk), p, dtype)
@@ -105,8 +105,8 @@ def test_operators_pass_opcheck(topk: int | None) -> None:
 
 
 @pytest.mark.parametrize("topk", [None, 6])
-def test_eager_calls_have_the_registered_derivative(topk: int | None) -> None:
-    """They do not go by PyTorch's registry, which graphs and the operators themselves do."""
+def test_eager_calls_use_the_registered_derivative(topk: int | None) -> None:
+    """Eager calls bypass PyTorch's registry, which graphs and direct operator calls use."""
     p = problem(2, 1, 17, 13, 5, 3, 4, [17, 11], [13, 9])
     eager = run(native(p, topk), p, torch.float32)
 
@@ -122,8 +122,8 @@ def test_eager_calls_have_the_registered_derivative(topk: int | None) -> None:
 
 
 @pytest.mark.parametrize("topk", [None, 6])
-def test_forward_mode_is_refused(topk: int | None) -> None:
-    """PyTorch would lose the tangents without a word."""
+def test_forward_mode_raises(topk: int | None) -> None:
+    """PyTorch would drop the tangents silently."""
     p = problem(1, 1, 17, 17, 5, 3, 4)
     q, k, v = (x.detach() for x in p.inputs(torch.float64))
     with pytest.raises(NotImplementedError, match="clustered_attention has no forward-mode derivative"):
@@ -133,9 +133,9 @@ def test_forward_mode_is_refused(topk: int | None) -> None:
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("topk", [None, 6])
-@pytest.mark.parametrize("name", ["odd sizes, cross", "a key more and less than K", "blocks of keys"])
-def test_weights_that_are_kept_and_not(name: str, topk: int | None, dropout: float) -> None:
-    """Backward computes again what forward did not keep."""
+@pytest.mark.parametrize("name", ["odd sizes, cross", "key lengths around K", "blocks of keys"])
+def test_kept_and_recomputed_weights_agree(name: str, topk: int | None, dropout: float) -> None:
+    """Backward recomputes what forward did not keep."""
     p = PROBLEMS[name]()
     inputs = [x.detach() for x in p.inputs(torch.float64)]
     inputs += [p.groups, p.query_lengths, p.key_lengths]
@@ -157,18 +157,18 @@ def test_weights_that_are_kept_and_not(name: str, topk: int | None, dropout: flo
         assert error(kept, again) < 1e-12
 
 
-def test_weights_are_kept_for_a_backward_pass_only() -> None:
+def test_weights_are_kept_only_for_a_backward_pass() -> None:
     p = problem(1, 1, 50, 50, 16, 16, 7)
     inputs = p.inputs(torch.float32)
     with torch.no_grad():
-        assert not will_go_back(*inputs)
-    assert will_go_back(*inputs)
-    assert not will_go_back(*(x.detach() for x in inputs))
+        assert not needs_gradient(*inputs)
+    assert needs_gradient(*inputs)
+    assert not needs_gradient(*(x.detach() for x in inputs))
 
 
 @pytest.mark.parametrize("topk", [None, 8])
 def test_padding_is_never_read(topk: int | None) -> None:
-    """NaN behind the lengths of q, k, v and of the output's gradient; arbitrary groups at padding."""
+    """Padding of q, k, v and the output's gradient is NaN, groups at padding are arbitrary."""
     p = problem(3, 2, 90, 70, 16, 16, 9, [90, 41, 0], [70, 1, 5])
     clean = run(native(p, topk), p, torch.float32)
     p.q, p.grad = poison(p.q, p.query_lengths), poison(p.grad, p.query_lengths)
@@ -182,7 +182,7 @@ def test_padding_is_never_read(topk: int | None) -> None:
 
 
 @pytest.mark.parametrize("topk", [None, 8])
-def test_an_utterance_alone_and_in_a_batch(topk: int | None) -> None:
+def test_an_utterance_gives_the_same_bits_alone_and_in_a_batch(topk: int | None) -> None:
     p = problem(2, 2, 90, 90, 16, 16, 9, [90, 41], [90, 41])
     together = run(native(p, topk), p, torch.float32)
     alone = Problem(
@@ -193,14 +193,14 @@ def test_an_utterance_alone_and_in_a_batch(topk: int | None) -> None:
 
 
 @pytest.mark.parametrize("topk", [None, 8])
-def test_views_give_what_copies_give(topk: int | None) -> None:
+def test_views_equal_copies(topk: int | None) -> None:
     p = problem(2, 3, 60, 60, 16, 16, 6)
     expected = run(native(p, topk), p, torch.float32)
     p.q, p.k, p.v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (p.q, p.k, p.v))
     p.grad = p.grad.mT.contiguous().mT
     for found, same in zip(run(native(p, topk), p, torch.float32), expected, strict=True):
         assert torch.equal(found, same)
-    # A gradient that is one number for all: every stride 0.
+    # A gradient expanded from one number: every stride is 0.
     inputs = p.inputs(torch.float32)
     native(p, topk)(*inputs).sum().backward()
     p.grad = torch.ones_like(p.grad)
@@ -211,7 +211,7 @@ def test_views_give_what_copies_give(topk: int | None) -> None:
 @pytest.mark.parametrize("topk", [None, 32])
 @pytest.mark.parametrize("C", [5, 30, 200])
 def test_any_number_of_threads_gives_the_same_bits(topk: int | None, C: int) -> None:
-    """Clusters of many tiles of queries, of some, of less than one; heads that share threads, and don't."""
+    """Clusters of many, several and less than one tile of queries; threads with whole and shared heads."""
     p = problem(1, 2, 1500, 2100, 16, 16, C)
     expected = run(native(p, topk, dropout=0.0), p, torch.float32)
     for threads in (2, 3):
@@ -224,8 +224,8 @@ def test_any_number_of_threads_gives_the_same_bits(topk: int | None, C: int) -> 
 
 
 @pytest.mark.usefixtures("each_set")
-def test_equal_logits_choose_the_first_keys() -> None:
-    """Queries of zero: all logits are equal, more of them than any list of candidates holds."""
+def test_equal_logits_select_the_lowest_positions() -> None:
+    """Zero queries make all logits equal, more of them than a candidate list holds."""
     p = problem(1, 1, 20, 1500, 8, 8, 3)
     p.q.zero_()
     top = torch.ops.attention_ext.improved_clustered_attention(
@@ -236,8 +236,8 @@ def test_equal_logits_choose_the_first_keys() -> None:
 
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("topk", [1, 5, 32, 100])
-def test_top_keys_are_the_best(topk: int) -> None:
-    """Logits that are small integers: exact in any order of summation, and full of ties."""
+def test_top_keys_have_the_highest_logits(topk: int) -> None:
+    """Logits are small integers: exact in any summation order, with many ties."""
     p = problem(1, 2, 40, 1300, 4, 4, 1)
     p.q, p.k = torch.ones_like(p.q), p.k.mul(3).round()
     top = torch.ops.attention_ext.improved_clustered_attention(
@@ -250,7 +250,7 @@ def test_top_keys_are_the_best(topk: int) -> None:
 
 @pytest.mark.parametrize("topk", [None, 5])
 def test_identical_queries(topk: int | None) -> None:
-    """All in one cluster, the others empty: nothing divides by their counts."""
+    """All queries in one cluster: empty clusters must not cause a division by zero."""
     p = problem(1, 1, 200, 60, 8, 8, 20)
     p.q = p.q[:, :, :1].expand_as(p.q).clone()
     p.groups.zero_()
@@ -271,7 +271,7 @@ def test_large_logits_do_not_overflow(topk: int | None) -> None:
 
 
 @pytest.mark.parametrize("topk", [None, 5])
-def test_nan_in_a_valid_key_is_seen(topk: int | None) -> None:
+def test_nan_in_a_valid_key_reaches_the_output(topk: int | None) -> None:
     p = problem(1, 1, 60, 60, 8, 8, 6)
     p.k[0, 0, 3, 2] = torch.nan
     assert native(p, topk)(*p.inputs(torch.float32)).isnan().all()
@@ -279,13 +279,13 @@ def test_nan_in_a_valid_key_is_seen(topk: int | None) -> None:
 
 @pytest.mark.parametrize("topk", [None, 9])
 def test_dropout(topk: int | None) -> None:
-    """The implied weights, read off with v = 1: each is kept and scaled by 1/(1 − p), or gone."""
+    """With v = 1 the output is the weights: each is either scaled by 1/(1 − p) or zero."""
     p = problem(1, 2, 60, 50, 8, 50, 6, key_lengths=[47])
     p.v = torch.eye(50, dtype=torch.float64).expand(1, 2, 50, 50).clone()
     plain = native(p, topk)(*p.inputs(torch.float64)).detach()
     torch.manual_seed(3)
     dropped = native(p, topk, dropout=0.25)(*p.inputs(torch.float64)).detach()
-    kept = dropped.abs() > 1e-9  # taking the top keys' share away leaves rounding errors of it
+    kept = dropped.abs() > 1e-9  # subtracting the top keys' share leaves rounding errors
     assert (plain[..., :47] > 1e-8).all()
     torch.testing.assert_close(dropped[kept], plain[kept] / 0.75)
     assert 0.70 < kept[..., :47].double().mean() < 0.80
@@ -310,7 +310,7 @@ def test_dropout_gradcheck(topk: int | None) -> None:
 
 
 @pytest.mark.parametrize("topk", [None, 6])
-def test_checkpointing_repeats_the_same_dropout(topk: int | None) -> None:
+def test_checkpointing_repeats_the_dropout_mask(topk: int | None) -> None:
     p = problem(1, 1, 30, 30, 8, 8, 4)
     attend = native(p, topk, dropout=0.3)
     torch.manual_seed(5)
@@ -354,7 +354,7 @@ def test_errors_name_the_value(change: dict[str, Tensor], message: str) -> None:
 
 @pytest.mark.parametrize("topk", [None, 8])
 def test_padding_beyond_a_block_of_keys_changes_no_bit(topk: int | None) -> None:
-    """Blocks of keys once followed the padded size, not the length; 8,193 keys are one more than 8 blocks."""
+    """Blocks of keys once depended on the padded size. 8,193 keys are one more than 8 blocks of 1,024."""
     long = problem(1, 1, 50, 20_000, 8, 8, 5, key_lengths=[8_193])
     short = Problem(
         long.q, long.k[:, :, :8_193], long.v[:, :, :8_193], long.grad, long.groups, long.query_lengths,

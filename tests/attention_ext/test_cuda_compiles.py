@@ -1,4 +1,4 @@
-"""The CUDA half of the build, wherever nvcc is: it compiles for A100 and H100, links, loads, and fits."""
+"""The CUDA build, given nvcc: compiles for A100 and H100, links, loads, respects resource limits."""
 
 import importlib.util
 import re
@@ -16,7 +16,7 @@ from attention_ext import library
 ROOT = Path(__file__).parents[2]
 MOST_REGISTERS = 128  # two blocks of 256 threads fill a multiprocessor's registers
 MOST_SPILLED_BYTES = 32
-SHARED_BYTES = 48 * 1024  # what a block gets without asking
+SHARED_BYTES = 48 * 1024  # available to a block by default
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_compiles_for_each_architecture(
         assert "aoti_torch_get_current_cuda_stream" in undefined
         assert not [name for name in ("at::", "c10::", "torch::") if name in undefined]
 
-    # Loading needs no GPU. A process of its own: what is registered stays.
+    # Loading needs no GPU. A separate process, because operators stay registered.
     code = (
         "import sys, torch; torch.ops.load_library(sys.argv[1]); torch.ops.load_library(sys.argv[2]);"
         "has = torch._C._dispatch_has_kernel_for_dispatch_key;"
@@ -92,7 +92,7 @@ def test_architectures(build: ModuleType) -> None:
     ]
 
 
-def test_reasons_against_building(build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasons_for_not_building(build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def reason() -> str:
         with pytest.raises(build.Unavailable) as caught:
             build.build_cuda(build.find_torch(), tmp_path, tmp_path / "kernels_cuda.so")
@@ -101,7 +101,7 @@ def test_reasons_against_building(build: ModuleType, tmp_path: Path, monkeypatch
     monkeypatch.setattr(build, "find_nvcc", lambda: Path("/nowhere/nvcc"))
     monkeypatch.setattr(build, "gpu_is_here", lambda: False)
     monkeypatch.delenv("FORCE_CUDA", raising=False)
-    assert reason().startswith("no GPU was found when this package was built; FORCE_CUDA=1")
+    assert reason().startswith("no GPU was found when this package was built; `FORCE_CUDA=1 pip install`")
     monkeypatch.setenv("FORCE_CUDA", "0")
     assert reason() == "FORCE_CUDA=0 was set when this package was built"
     monkeypatch.undo()
@@ -111,7 +111,7 @@ def test_reasons_against_building(build: ModuleType, tmp_path: Path, monkeypatch
         build.find_nvcc()
 
 
-def test_no_gpu_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_or_old_gpus_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if library.why_unavailable("cpu") is not None:
         pytest.skip(str(library.why_unavailable("cpu")))
     monkeypatch.setattr(library, "FOLDER", tmp_path)

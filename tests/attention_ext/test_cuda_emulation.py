@@ -1,4 +1,4 @@
-"""The CUDA kernels' own source, run thread by thread on the CPU, against the references."""
+"""Compares the CUDA kernels, run thread by thread on the CPU, with the references."""
 
 import ctypes
 import dataclasses
@@ -13,25 +13,26 @@ import torch
 from kernel_cases import Problem, error, needs_kernels, poison, problem
 from torch import Tensor
 
-from attention_ext.clustered_attention.reference import centroid_scores, clustered_attention, membership
+from attention_ext.clustered_attention.reference import clustered_attention
+from attention_ext.clusters.reference import centroid_scores, membership
 from attention_ext.hashing.reference import hash_sign
 from attention_ext.improved_clustered_attention.reference import improved_clustered_attention, top_keys
 from attention_ext.kmeans.reference import hamming_kmeans
 
 HERE = Path(__file__).parent
-TURNS = (0, 1, 7)  # order in which threads get their turn: forwards, backwards, shuffled
+ORDERS = (0, 1, 7)  # order in which threads run: ascending, descending, shuffled
 
 
 @pytest.fixture(scope="session")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library attention_ext_emulated, loaded."""
+    """Build and load the library attention_ext_emulated."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("needs g++")
     torch_folder = Path(torch.__file__).parent
     source = HERE / "cuda_emulated.cpp"
     library = tmp_path_factory.mktemp("emulated") / "emulated.so"
-    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-Dattention_ext=attention_ext_emulated"]
+    flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-Dattention_ext=attention_ext_emulated"]
     flags += ["-DATTENTION_EXT_WAVE_FLOATS=20000"]  # so that the heads of a test do not fit in one wave
     command = [compiler, *flags, "-DTORCH_TARGET_VERSION=0x020b000000000000", f"-I{HERE}"]
     command += [
@@ -48,14 +49,14 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ops(request: pytest.FixtureRequest, emulated: Path) -> Iterator[Any]:
-    """The emulated operators; a parameter is the order in which threads get their turn."""
+    """The emulated operators; the parameter is the order in which threads run."""
     ctypes.CDLL(str(emulated)).emulation_order(getattr(request, "param", 7))
-    torch.use_deterministic_algorithms(True)  # torch.empty then holds NaN and the largest integers
+    torch.use_deterministic_algorithms(True)  # fills new tensors with NaN and the largest integers
     yield torch.ops.attention_ext_emulated
     torch.use_deterministic_algorithms(False)
 
 
-every_turn = pytest.mark.parametrize("ops", TURNS, indirect=True)
+every_order = pytest.mark.parametrize("ops", ORDERS, indirect=True)
 
 
 def generator(seed: int) -> torch.Generator:
@@ -73,14 +74,14 @@ def test_hashes(ops: Any, shape: tuple[int, ...], bits: int, dtype: torch.dtype)
 
 
 def test_hashes_next_to_a_plane(ops: Any) -> None:
-    """Products that float32 sums to the wrong sign: the kernel must notice and take them in float64."""
+    """Products whose float32 sum has the wrong sign: the kernel must recompute them in float64."""
     planes = torch.randn(63, 64, generator=generator(5))
     x = torch.randn(1, 1, 500, 64, generator=generator(6))
     along = planes[torch.arange(500) % 63]
     x -= (x * along).sum(-1, keepdim=True) / (along * along).sum(-1, keepdim=True) * along
     exact = hash_sign(x, planes)
     single = torch.where(x @ planes.T > 0, 1 << torch.arange(63), 0).sum(-1)
-    assert not torch.equal(single, exact)  # else this test shows nothing
+    assert not torch.equal(single, exact)  # else the test is vacuous
     assert torch.equal(ops.hash_sign(x, planes), exact)
 
 
@@ -88,10 +89,10 @@ def random_hashes(shape: tuple[int, ...], bits: int) -> Tensor:
     return torch.randint(0, (1 << bits) - (bits == 63), shape, generator=generator(bits))
 
 
-@every_turn
+@every_order
 @pytest.mark.parametrize(("clusters", "iterations"), [(1, 2), (33, 4), (128, 3), (129, 3)])
 def test_groups(ops: Any, clusters: int, iterations: int) -> None:
-    """Lengths 0, 1, C ± 1, all; several blocks; counters in shared and in global memory."""
+    """Lengths 0, 1, C, C + 1, full; several blocks; counters in shared and in global memory."""
     N = 1100
     lengths = torch.tensor([0, 1, clusters, clusters + 1, N])
     hashes = random_hashes((5, 1, N), 63)
@@ -100,7 +101,7 @@ def test_groups(ops: Any, clusters: int, iterations: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [1, 2, 7])
-def test_groups_full_of_ties(ops: Any, bits: int) -> None:
+def test_groups_with_many_ties(ops: Any, bits: int) -> None:
     hashes, lengths = random_hashes((2, 2, 300), bits), torch.tensor([300, 133])
     found = ops.hamming_kmeans(hashes, lengths, 40, 10, bits)
     assert torch.equal(found, hamming_kmeans(hashes, lengths, 40, 10, bits))
@@ -108,7 +109,7 @@ def test_groups_full_of_ties(ops: Any, bits: int) -> None:
 
 @dataclasses.dataclass
 class Case:
-    """Sizes of one call; lengths are padded with NaN behind them."""
+    """Sizes of one call; padding is NaN."""
 
     B: int
     H: int
@@ -135,7 +136,7 @@ CASES = {
 
 
 def reference(p: Problem, K: int | None, inputs: list[Tensor]) -> list[Tensor]:
-    """Output and gradients in the inputs' type."""
+    """Return the reference's output and gradients, in the inputs' type."""
     leaves = [x.detach().requires_grad_() for x in inputs]
     sizes = (p.groups, p.query_lengths, p.key_lengths, p.clusters)
     if K is None:
@@ -153,7 +154,7 @@ def emulate(
     dropout: float = 0.0,
     seed: Tensor | None = None,
 ) -> list[Tensor]:
-    """Output and gradients by the kernels."""
+    """Return the kernels' output and gradients."""
     sizes = (p.groups, p.query_lengths, p.key_lengths, p.clusters)
     grad = p.grad.to(inputs[0].dtype)
     if K is None:
@@ -171,10 +172,10 @@ def padded(p: Problem, dtype: torch.dtype) -> list[Tensor]:
     return [poison(x, n).to(dtype) for x, n in zip((p.q, p.k, p.v), lengths, strict=True)]
 
 
-@every_turn
+@every_order
 @pytest.mark.parametrize("name", CASES)
 def test_attention(ops: Any, name: str) -> None:
-    """float32: at most twice the reference's error; padding holds NaN."""
+    """In float32 the error is at most twice the reference's; padding is NaN."""
     case = CASES[name]
     p = problem(case.B, case.H, case.N, case.S, case.D, case.E, case.C, case.query_lengths, case.key_lengths)
     exact = reference(p, case.K, padded(p, torch.float64))
@@ -194,7 +195,7 @@ def test_attention(ops: Any, name: str) -> None:
     ],
 )
 def test_attention_in_half_precision(ops: Any, name: str, dtype: torch.dtype) -> None:
-    """Tensor cores lose no more than rounding the results does: sums are as good as float32."""
+    """Sums on tensor cores are as accurate as float32: little error beyond rounding the results."""
     case = CASES[name]
     p = problem(case.B, case.H, case.N, case.S, case.D, case.E, case.C, case.query_lengths, case.key_lengths)
     p.q, p.k, p.v, p.grad = (x.to(dtype).double() for x in (p.q, p.k, p.v, p.grad))
@@ -207,8 +208,8 @@ def test_attention_in_half_precision(ops: Any, name: str, dtype: torch.dtype) ->
 
 
 @pytest.mark.parametrize("K", [None, 6])
-def test_an_utterance_alone_and_in_a_batch(ops: Any, K: int | None) -> None:
-    """The same bits whatever follows it, and whoever is beside it; 700 keys are 6 splits."""
+def test_an_utterance_gives_the_same_bits_alone_and_in_a_batch(ops: Any, K: int | None) -> None:
+    """Neither padding nor the rest of the batch changes a bit; 700 keys are 6 splits."""
     p = problem(2, 1, 80, 900, 8, 8, 5, [80, 41], [900, 700])
     together = emulate(ops, p, K, padded(p, torch.float32))
     alone = Problem(
@@ -223,7 +224,7 @@ def test_an_utterance_alone_and_in_a_batch(ops: Any, K: int | None) -> None:
 
 @pytest.mark.parametrize("K", [None, 6])
 @pytest.mark.parametrize(("N", "S"), [(0, 5), (5, 0)])
-def test_nothing(ops: Any, N: int, S: int, K: int | None) -> None:
+def test_no_queries_or_no_keys(ops: Any, N: int, S: int, K: int | None) -> None:
     p = problem(1, 1, N, S, 4, 3, 2)
     out, *grads = emulate(ops, p, K, padded(p, torch.float32))
     assert out.shape == (1, 1, N, 3)
@@ -231,8 +232,8 @@ def test_nothing(ops: Any, N: int, S: int, K: int | None) -> None:
 
 
 @pytest.mark.parametrize("K", [None, 6])
-def test_views(ops: Any, K: int | None) -> None:
-    """Strided rows, transposed columns, an odd offset: the same bits as contiguous input."""
+def test_views_equal_copies(ops: Any, K: int | None) -> None:
+    """Strided rows, transposed columns and an odd offset give the same bits as contiguous input."""
     p = problem(2, 2, 40, 50, 12, 12, 4)
     q, k, v = padded(p, torch.bfloat16)
     expected = emulate(ops, p, K, [q, k, v])
@@ -244,8 +245,8 @@ def test_views(ops: Any, K: int | None) -> None:
 
 
 def test_top_keys_of_equal_scores(ops: Any) -> None:
-    """Ties go to the first positions. More keys than threads: their maxima bound the search."""
-    p = problem(1, 1, 12, 600, 4, 3, 3)  # sums of small integers, over four: exact in any order
+    """Ties go to the lowest positions. With more keys than threads, the threads' maxima bound the search."""
+    p = problem(1, 1, 12, 600, 4, 3, 3)  # scores are quarters of small integers: exact in any order
     p.groups, p.k = torch.arange(12, dtype=torch.int32).view(1, 1, 12) % 3, (p.k * 0.7).round()
     q, k, v = padded(p, torch.float32)
     q = q.round()
@@ -256,7 +257,7 @@ def test_top_keys_of_equal_scores(ops: Any) -> None:
     chosen, expected = top_keys(scores, p.key_lengths, 40)
     assert torch.equal(top.long(), expected)
     torch.testing.assert_close(mass, (scores.softmax(-1) * chosen).sum(-1))
-    k[0, 0, 5] = -torch.inf  # such a score is never chosen, though its row becomes NaN or not
+    k[0, 0, 5] = -torch.inf  # −inf is never chosen, whatever becomes of the row
     k[0, 0, 5, 1:] = 0
     _, _, _, _, top, _ = ops.improved_clustered_attention(q.abs() + 1, k, v, *sizes, 599, 0.0, None)
     assert 5 not in top
@@ -265,7 +266,7 @@ def test_top_keys_of_equal_scores(ops: Any) -> None:
 
 @needs_kernels
 @pytest.mark.parametrize("K", [None, 6])
-def test_dropout_drops_what_the_cpu_drops(ops: Any, K: int | None) -> None:
+def test_dropout_masks_equal_the_cpu_s(ops: Any, K: int | None) -> None:
     p = problem(2, 2, 50, 60, 8, 8, 4, [50, 33], [60, 41])
     seed = torch.tensor([12345])
     inputs = padded(p, torch.float32)
@@ -276,8 +277,8 @@ def test_dropout_drops_what_the_cpu_drops(ops: Any, K: int | None) -> None:
 
 
 @pytest.mark.parametrize("K", [None, 6])
-def test_one_cluster_has_all_queries(ops: Any, K: int | None) -> None:
-    """Empty clusters, and sums over many members; a group out of range counts as padding."""
+def test_one_cluster_with_all_queries(ops: Any, K: int | None) -> None:
+    """Empty clusters, sums over many members; a group out of range is treated as padding."""
     p = problem(1, 1, 300, 40, 8, 8, 4)
     p.groups = torch.full_like(p.groups, 2)
     inputs = padded(p, torch.float32)
@@ -297,7 +298,7 @@ def test_one_cluster_has_all_queries(ops: Any, K: int | None) -> None:
         ({"dtype": torch.float64}, "q must be float32, float16 or bfloat16 on CUDA"),
     ],
 )
-def test_limits_are_named(ops: Any, change: dict[str, Any], message: str) -> None:
+def test_errors_name_the_limit(ops: Any, change: dict[str, Any], message: str) -> None:
     sizes = {"D": 8, "C": 3, "K": 2, "dtype": torch.float32} | change
     p = problem(1, 1, 9, 9, sizes["D"], 8, 3)
     p.clusters = sizes["C"]

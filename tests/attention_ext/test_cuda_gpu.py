@@ -1,4 +1,4 @@
-"""The CUDA kernels on a GPU, against float64 and the CPU backend; torch and this repository suffice."""
+"""Compares the CUDA kernels on a GPU with float64 and the CPU kernels; needs only torch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +40,7 @@ TOPK = [None, 32]
 def attend(
     module: Any, p: Problem, topk: int | None, device: str, dropout: float = 0.0
 ) -> Callable[..., Tensor]:
-    """The operator of a module as a function of q, k and v."""
+    """Return a module's operator as a function of q, k and v."""
     sizes = [x.to(device) for x in (p.groups, p.query_lengths, p.key_lengths)]
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ def oracle(p: Problem, topk: int | None, device: str = "cpu") -> Callable[..., T
 def run(
     function: Callable[..., Tensor], p: Problem, dtype: torch.dtype, device: str = "cuda"
 ) -> list[Tensor]:
-    """Output and gradients, on the CPU in the type they came in; padding holds NaN."""
+    """Return output and gradients, moved to the CPU; padding is NaN."""
     lengths = (p.query_lengths, p.key_lengths, p.key_lengths)
     leaves = [
         poison(x, n).to(device, dtype).requires_grad_() for x, n in zip((p.q, p.k, p.v), lengths, strict=True)
@@ -110,7 +110,7 @@ def test_groups(clusters: int, iterations: int) -> None:
 @pytest.mark.parametrize("topk", TOPK)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_float32(name: str, topk: int | None) -> None:
-    """At most twice the error of the same maths in PyTorch, both against float64."""
+    """The error against float64 is at most twice that of the same maths in PyTorch."""
     p = PROBLEMS[name]()
     exact = run(oracle(p, topk), p, torch.float64, "cpu")
     theirs = run(oracle(p, topk), p, torch.float32, "cpu")
@@ -122,9 +122,9 @@ def test_float32(name: str, topk: int | None) -> None:
 @pytest.mark.parametrize("topk", TOPK)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_half_precision(name: str, topk: int | None, dtype: torch.dtype) -> None:
-    """Little more than the rounding of the results: sums are as good as float32.
+    """Sums are as accurate as float32: little error beyond rounding the results.
 
-    The saved output is rounded, and the gradients come from it: theirs is allowed more.
+    Gradients are computed from the rounded output, so their tolerance is larger.
     """
     p = rounded(PROBLEMS[name](), dtype)
     exact = run(oracle(p, topk), p, torch.float64, "cpu")
@@ -155,7 +155,7 @@ def test_the_same_bits_every_time(topk: int | None, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("topk", TOPK)
-def test_an_utterance_alone_and_in_a_batch(topk: int | None) -> None:
+def test_an_utterance_gives_the_same_bits_alone_and_in_a_batch(topk: int | None) -> None:
     p = problem(3, 2, 900, 1900, 32, 32, 20, [900, 411, 3], [1900, 1700, 5])
     alone = Problem(
         p.q[1:2, :, :411], p.k[1:2, :, :1700], p.v[1:2, :, :1700], p.grad[1:2, :, :411],
@@ -169,7 +169,7 @@ def test_an_utterance_alone_and_in_a_batch(topk: int | None) -> None:
 
 @pytest.mark.parametrize("topk", TOPK)
 def test_strided_input(topk: int | None) -> None:
-    """[B, N, H, D] memory, as the projection layer hands it over."""
+    """Memory is laid out as [B, N, H, D], as the projection layer returns it."""
     p = PROBLEMS["cross"]()
     function = kernels(p, topk)
     expected = run(function, p, torch.bfloat16)
@@ -182,7 +182,7 @@ def test_strided_input(topk: int | None) -> None:
 
 @pytest.mark.skipif(why_unavailable("cpu") is not None, reason=str(why_unavailable("cpu")))
 @pytest.mark.parametrize("topk", TOPK)
-def test_dropout_drops_what_the_cpu_drops(topk: int | None) -> None:
+def test_dropout_masks_equal_the_cpu_s(topk: int | None) -> None:
     p = PROBLEMS["cross"]()
     inputs = [poison(p.q, p.query_lengths), poison(p.k, p.key_lengths), poison(p.v, p.key_lengths)]
     seed = torch.tensor([987654321])
@@ -199,7 +199,7 @@ def test_dropout_drops_what_the_cpu_drops(topk: int | None) -> None:
 
 
 def whole(x: Tensor, planes: Tensor, lengths: Tensor, topk: int | None) -> Tensor:
-    """Hash, group and attend, queries as keys and values too."""
+    """Hash, group and attend, with x as queries, keys and values."""
     groups = kmeans_native.hamming_kmeans(hash_native.hash_sign(x, planes), lengths, 20, 5, 63)
     if topk is None:
         return clustered_native.clustered_attention(x, x, x, groups, lengths, lengths, 20)
@@ -213,7 +213,7 @@ def whole_inputs(seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("topk", TOPK)
-def test_no_call_waits_for_the_device(topk: int | None) -> None:
+def test_no_call_synchronises(topk: int | None) -> None:
     x, planes, lengths = whole_inputs(1)
     whole(x, planes, lengths, topk).sum().backward()
     torch.cuda.synchronize()
@@ -226,7 +226,7 @@ def test_no_call_waits_for_the_device(topk: int | None) -> None:
 
 @pytest.mark.parametrize("topk", TOPK)
 def test_cuda_graph(topk: int | None) -> None:
-    """A captured forward and backward pass, replayed on other values and lengths."""
+    """Forward and backward are captured and replayed with other values and lengths."""
     x, planes, lengths = whole_inputs(1)
     grad = torch.randn(x.shape, device="cuda", dtype=x.dtype)
 
@@ -253,7 +253,7 @@ def test_cuda_graph(topk: int | None) -> None:
 
 @pytest.mark.parametrize("topk", TOPK)
 def test_the_current_stream_is_used(topk: int | None) -> None:
-    """Work on a side stream waits for what that stream has to do first."""
+    """Kernels on a side stream run after earlier work on that stream."""
     x, planes, lengths = whole_inputs(3)
     expected = whole(x, planes, lengths, topk)
     side = torch.cuda.Stream()
@@ -305,14 +305,14 @@ def test_memory_grows_with_the_length(topk: int | None) -> None:
         (8, 2, torch.float64, "float32, float16 or bfloat16 on CUDA"),
     ],
 )
-def test_limits_are_named(D: int, topk: int, dtype: torch.dtype, message: str) -> None:
+def test_errors_name_the_limit(D: int, topk: int, dtype: torch.dtype, message: str) -> None:
     p = problem(1, 1, 9, 9, D, 8, 3)
     with pytest.raises(RuntimeError, match=message):
         run(kernels(p, topk), p, dtype)
 
 
-def test_lengths_on_another_device_are_refused() -> None:
-    """Fetching them would make the device and the host wait for each other."""
+def test_lengths_on_another_device_raise() -> None:
+    """Copying them would synchronise host and device."""
     p = PROBLEMS["small"]()
     inputs = [x.cuda() for x in p.inputs(torch.float32)]
     with pytest.raises(RuntimeError, match="query_lengths must lie on the same device"):

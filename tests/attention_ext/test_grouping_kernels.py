@@ -1,4 +1,4 @@
-"""Compiled hashing and K-means find the reference's bits and groups, on every instruction set."""
+"""Compares compiled hashing and K-means with the references on every instruction set."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ def test_planes_of_any_type_and_layout(dtype: torch.dtype) -> None:
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("size", [3, 63, 64, 65, 256, 600])
 def test_hashes_next_to_a_plane(size: int) -> None:
-    """Products that float32 sums to the wrong sign: the kernel must notice and take them in float64."""
+    """Products whose float32 sum has the wrong sign: the kernel must recompute them in float64."""
     g = torch.Generator().manual_seed(5)
     planes = torch.randn(63, size, generator=g)
     x = torch.randn(1, 1, 2000, size, generator=g)
@@ -51,14 +51,14 @@ def test_hashes_next_to_a_plane(size: int) -> None:
     exact = hash_reference.hash_sign(x, planes)
     place = 1 << torch.arange(63)
     single = torch.where(x @ planes.T > 0, place, 0).sum(-1)
-    assert not torch.equal(single, exact)  # else this test shows nothing
+    assert not torch.equal(single, exact)  # else the test is vacuous
     assert torch.equal(hash_native.hash_sign(x, planes), exact)
 
 
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("size", [1, 2, 3, 17, 63, 64, 65, 256])
 def test_hashes_of_integers(size: int) -> None:
-    """Products −1, 0 and 1 of large vectors, exact in integers: any quantisation is too coarse."""
+    """Large integer vectors with products −1, 0 and 1, too small for any quantisation."""
     g = torch.Generator().manual_seed(size)
     planes = torch.randint(-300, 301, (63, size), generator=g)
     planes[:, 0] = 1
@@ -68,7 +68,7 @@ def test_hashes_of_integers(size: int) -> None:
     x[:, 0] = near // 63 % 3 - 1 - (x * planes[near % 63]).sum(-1)
     products = x @ planes.T
     expected = torch.where(products > 0, 1 << torch.arange(63), 0).sum(-1)
-    for scale in (1.0, 2.0**-140, 2.0**90):  # exact in float32 but for the smallest
+    for scale in (1.0, 2.0**-140, 2.0**90):  # exact in float32, except some of the smallest
         scaled = (x.double() * scale).float()
         kept = (scaled.double() == x.double() * scale).all(-1)
         assert kept.sum() > 20
@@ -79,7 +79,7 @@ def test_hashes_of_integers(size: int) -> None:
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("size", [3, 64, 65])
 def test_hashes_of_uneven_vectors(size: int) -> None:
-    """Rows and planes of any scale side by side, single large elements, zeros, infinities."""
+    """Rows and planes of very different scales, single large elements, zeros, infinities."""
     g = torch.Generator().manual_seed(size)
     x = torch.randn(1, 2, 400, size, generator=g)
     x[0, 0] *= 10.0 ** torch.randint(-42, 36, (400, 1), generator=g)
@@ -93,7 +93,7 @@ def test_hashes_of_uneven_vectors(size: int) -> None:
     planes[50:52] = 0
     assert torch.equal(hash_native.hash_sign(x, planes), hash_reference.hash_sign(x, planes))
     x[0, 0, 5, 0] = torch.nan
-    hash_native.hash_sign(x, planes)  # whatever it is
+    hash_native.hash_sign(x, planes)  # unspecified, but must not crash
 
 
 @pytest.mark.usefixtures("each_set")
@@ -122,7 +122,7 @@ def random_hashes(shape: tuple[int, ...], bits: int, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("clusters", [1, 2, 31, 32, 33, 100, 127, 128, 129, 1024])
 @pytest.mark.parametrize("iterations", [1, 2, 10])
 def test_groups(clusters: int, iterations: int) -> None:
-    """Lengths 0, 1, C ± 1, a prime, full; in one batch."""
+    """Lengths 0, 1, C, C ± 1, a prime and full in one batch."""
     N = 1100
     lengths = torch.tensor([0, 1, clusters - 1, clusters, clusters + 1, 521, N])
     hashes = random_hashes((7, 2, N), 63, clusters)
@@ -132,8 +132,8 @@ def test_groups(clusters: int, iterations: int) -> None:
 
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("bits", [1, 2, 7])
-def test_groups_full_of_ties(bits: int) -> None:
-    """Few bits: equal distances, majorities without a winner, empty clusters, early ends."""
+def test_groups_with_many_ties(bits: int) -> None:
+    """Few bits: equal distances, tied majorities, empty clusters, early convergence."""
     hashes = random_hashes((2, 2, 700), bits, bits)
     lengths = torch.tensor([700, 333])
     ours = kmeans_native.hamming_kmeans(hashes, lengths, 40, 10, bits)
@@ -142,8 +142,8 @@ def test_groups_full_of_ties(bits: int) -> None:
 
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("clusters", [9, 32, 60, 128, 200])
-def test_groups_that_settle_slowly(clusters: int) -> None:
-    """Loose groups: in late iterations some centroids change and some don't, some queries' move away."""
+def test_groups_that_converge_slowly(clusters: int) -> None:
+    """Loose groups: in late iterations only some centroids change, and some move away from their queries."""
     centres = random_hashes((1, 2, clusters), 63, 5)
     g = torch.Generator().manual_seed(clusters)
     noise = (torch.rand(1, 2, 1500, 63, generator=g) < 0.3).long() << torch.arange(63)
@@ -162,7 +162,7 @@ def test_groups_of_identical_queries() -> None:
 
 
 def test_groups_of_a_long_sequence_for_any_number_of_threads() -> None:
-    """20,000 queries are several blocks, whose counts must add up."""
+    """20,000 queries make several blocks, whose counts are added up."""
     hashes = random_hashes((1, 1, 20_000), 31, 3)
     lengths = torch.tensor([19_997])
     expected = kmeans_reference.hamming_kmeans(hashes, lengths, 50, 4, 31)
@@ -175,8 +175,8 @@ def test_groups_of_a_long_sequence_for_any_number_of_threads() -> None:
         assert torch.equal(ours, expected)
 
 
-def test_fewer_threads_than_asked_for() -> None:
-    """OpenMP may give one thread where PyTorch asked for four: none may wait for the others to come."""
+def test_fewer_threads_than_requested() -> None:
+    """OpenMP may start one thread when PyTorch requests four; it must not wait for the others."""
     code = """
 import torch
 from attention_ext.kmeans import native, reference
@@ -191,11 +191,11 @@ assert torch.equal(ours, reference.hamming_kmeans(hashes, lengths, 50, 4, 31))
 
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("length", [32_640, 70_000])
-def test_groups_with_most_queries_in_one(length: int) -> None:
-    """More members than 15 bits can count; as many as a block can have."""
+def test_groups_with_most_queries_in_one_cluster(length: int) -> None:
+    """As many members as a block can have, and more than 15 bits can count."""
     g = torch.Generator().manual_seed(length)
     others = torch.rand(1, 1, length, generator=g) < 0.001
-    others[..., length // 2] = True  # where the second centroid starts
+    others[..., length // 2] = True  # the second initial centroid
     noise = (torch.rand(1, 1, length, 7, generator=g) < 0.45).long() << torch.arange(7)
     hashes = torch.where(others, (1 << 60) - 1, 0) ^ noise.sum(-1)
     lengths = torch.tensor([length])
@@ -210,7 +210,7 @@ def test_groups_with_most_queries_in_one(length: int) -> None:
         assert torch.equal(ours, expected)
 
 
-def test_a_sequence_alone_and_in_a_batch() -> None:
+def test_a_sequence_gets_the_same_groups_alone_and_in_a_batch() -> None:
     hashes = random_hashes((2, 1, 400), 63, 4)
     together = kmeans_native.hamming_kmeans(hashes, torch.tensor([400, 150]), 20, 10, 63)
     alone = kmeans_native.hamming_kmeans(hashes[1:, :, :150], torch.tensor([150]), 20, 10, 63)

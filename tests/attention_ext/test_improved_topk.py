@@ -1,4 +1,4 @@
-"""Top keys of improved clustered attention in orders of scores that the search is not made for."""
+"""Top-key search of improved clustered attention on adversarial orders of scores."""
 
 import pytest
 import torch
@@ -6,14 +6,14 @@ from kernel_cases import needs_kernels
 
 pytestmark = needs_kernels
 
-S = 2500  # keys: three blocks of chunks of 512
+S = 2500  # keys: three blocks of 1,024, in chunks of 512
 SCORES = {
-    "rising": lambda: torch.arange(S),
-    "falling": lambda: -torch.arange(S),
-    "rising, with many equals": lambda: torch.arange(S) // 50,
+    "ascending": lambda: torch.arange(S),
+    "descending": lambda: -torch.arange(S),
+    "ascending, with many ties": lambda: torch.arange(S) // 50,
     "two values": lambda: torch.arange(S) % 2,
     "zeros of both signs": lambda: torch.zeros(S).copysign(torch.arange(S) % 3 - 1.0),
-    "high only where the search is under way": lambda: torch.arange(S) % 1024 // 512 * torch.arange(S) % 97,
+    "high only in second chunks": lambda: torch.arange(S) % 1024 // 512 * torch.arange(S) % 97,
     "random, rounded": lambda: torch.randn(S, generator=torch.Generator().manual_seed(1)).mul(20).round(),
 }
 
@@ -23,8 +23,8 @@ SCORES = {
 @pytest.mark.parametrize("topk", [1, 32, 300])
 @pytest.mark.parametrize("C", [3, 20])
 @pytest.mark.parametrize("name", SCORES)
-def test_the_best_and_of_equals_the_first(name: str, C: int, topk: int, dtype: torch.dtype) -> None:
-    """Lists of candidates overflow where scores rise; half of the clusters see the scores turned round."""
+def test_top_keys_with_ties_to_the_lowest_position(name: str, C: int, topk: int, dtype: torch.dtype) -> None:
+    """Ascending scores overflow candidate lists. Every other cluster sees the scores negated."""
     score = SCORES[name]().to(dtype)
     k_BHSD = torch.stack([score, -score], -1)[None, None]
     groups = torch.arange(C, dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""The compiled library: what it needs of torch, what it says where it is missing."""
+"""The compiled library: symbols, loading, and the reasons given when it is unavailable."""
 
 import json
 import os
@@ -36,20 +36,20 @@ def test_only_the_stable_abi_is_used() -> None:
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="one instruction set only")
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a compiler")
 def test_no_function_is_shared_between_instruction_sets(tmp_path: Path) -> None:
-    """A weak symbol would be kept once, perhaps in the version that this machine cannot run."""
-    flags = ["-std=c++17", "-O1", "-fPIC", "-DATTENTION_EXT_X86", "-mavx2", "-mfma", "-mbmi2"]
-    source = ROOT / "attention_ext/cpu/isa.cpp"
+    """The linker keeps one copy of a weak symbol, perhaps for an instruction set that this machine lacks."""
+    flags = ["-std=c++20", "-O1", "-fPIC", "-DATTENTION_EXT_X86", "-mavx2", "-mfma", "-mbmi2"]
+    source = ROOT / "attention_ext/isa.cpp"
     subprocess.run(["c++", *flags, "-c", str(source), "-o", str(tmp_path / "isa.o")], check=True)
     kinds = [line.split() for line in symbols(tmp_path / "isa.o")]
     assert not [parts for parts in kinds if parts[-2:][0] in ("W", "V", "u") or parts[1:2] in (["W"], ["V"])]
 
 
-def test_importing_loads_nothing() -> None:
+def test_import_does_not_load_torch() -> None:
     code = "import attention_ext, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasons_why_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "FOLDER", tmp_path)
     library.why_unavailable.cache_clear()
     try:
@@ -72,8 +72,8 @@ def test_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("compiler", "reason"),
     [("no-such-compiler", "no C++ compiler: no-such-compiler was not found"), ("false", "false failed")],
 )
-def test_a_failing_build_leaves_its_reason(compiler: str, reason: str, tmp_path: Path) -> None:
-    """The build succeeds without the kernels, as an installation must."""
+def test_a_failed_build_records_the_reason(compiler: str, reason: str, tmp_path: Path) -> None:
+    """The build succeeds without the kernels, so that the installation does too."""
     command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(tmp_path / "lib")]
     subprocess.run(
         [*command, "--build-temp", str(tmp_path / "temp")],

@@ -1,4 +1,4 @@
-"""Compiled LSH attention against the reference in float64."""
+"""Compares compiled LSH attention with the reference in float64."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ def attend(attention: Attention, p: Problem, **options: Any) -> Attention:
     return lambda q, k, v: attention(q, k, v, p.buckets, p.lengths, chunk=p.chunk, **options)
 
 
-def run_of(attention: Attention, p: Problem, dtype: torch.dtype, **options: Any) -> list[Tensor]:
+def run_attention(attention: Attention, p: Problem, dtype: torch.dtype, **options: Any) -> list[Tensor]:
     return run(attend(attention, p, **options), p, dtype)
 
 
@@ -57,7 +57,7 @@ PROBLEMS = {
     "odd sizes": lambda: problem(2, 1, 97, 33, 20, 4, 7, [97, 15]),
     "chunks of one": lambda: problem(3, 1, 9, 3, 2, 2, 1, [9, 1, 2]),
     "one chunk": lambda: problem(2, 1, 50, 8, 8, 2, 1000, [50, 31]),
-    "chunks beyond the lanes": lambda: problem(1, 1, 200, 8, 24, 2, 75),
+    "chunks larger than the lanes": lambda: problem(1, 1, 200, 8, 24, 2, 75),
     "blocks": lambda: problem(1, 1, 800, 8, 8, 3, 32, [777]),
     "largest heads": lambda: problem(1, 1, 70, 256, 256, 2, 16),
 }
@@ -67,26 +67,26 @@ PROBLEMS = {
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_float64_equals_the_reference(name: str) -> None:
     p = PROBLEMS[name]()
-    ours, theirs = (run_of(x.lsh_attention, p, torch.float64) for x in (native, reference))
+    ours, theirs = (run_attention(x.lsh_attention, p, torch.float64) for x in (native, reference))
     for found, exact in zip(ours, theirs, strict=True):
         assert error(found, exact) < 1e-12
 
 
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("name", ["padded", "blocks", "largest heads"])
-def test_float32_is_as_exact_as_the_reference(name: str) -> None:
+def test_float32_is_as_accurate_as_the_reference(name: str) -> None:
     p = PROBLEMS[name]()
-    exact = run_of(reference.lsh_attention, p, torch.float64)
-    ours, theirs = (run_of(x.lsh_attention, p, torch.float32) for x in (native, reference))
+    exact = run_attention(reference.lsh_attention, p, torch.float64)
+    ours, theirs = (run_attention(x.lsh_attention, p, torch.float32) for x in (native, reference))
     for found, other, truth in zip(ours, theirs, exact, strict=True):
         assert error(found, truth) <= 2 * error(other, truth)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_types_are_as_exact_as_the_reference(dtype: torch.dtype) -> None:
+def test_half_precision_is_as_accurate_as_the_reference(dtype: torch.dtype) -> None:
     p = PROBLEMS["padded"]()
-    exact = run_of(reference.lsh_attention, p, torch.float64)
-    ours, theirs = (run_of(x.lsh_attention, p, dtype) for x in (native, reference))
+    exact = run_attention(reference.lsh_attention, p, torch.float64)
+    ours, theirs = (run_attention(x.lsh_attention, p, dtype) for x in (native, reference))
     for found, other, truth in zip(ours, theirs, exact, strict=True):
         assert found.dtype == dtype
         assert error(found, truth) <= 1.5 * error(other, truth)
@@ -95,8 +95,8 @@ def test_half_types_are_as_exact_as_the_reference(dtype: torch.dtype) -> None:
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("D", "half"), [(64, 32), (7, 1), (256, 13)])
-def test_buckets_are_the_reference_s(D: int, half: int, dtype: torch.dtype) -> None:
-    """Many of them too close for float32: vectors between two rotations, and zeros."""
+def test_buckets_equal_the_reference_s(D: int, half: int, dtype: torch.dtype) -> None:
+    """Vectors between two rotations, too close for float32, and zeros."""
     g = torch.Generator().manual_seed(1)
     rotations = torch.randn(2, D, half, generator=g)
     x = torch.randn(2, 2, 300, D, generator=g, dtype=torch.float64)
@@ -109,7 +109,7 @@ def test_buckets_are_the_reference_s(D: int, half: int, dtype: torch.dtype) -> N
 
 
 def test_gradcheck() -> None:
-    """With positions that see nobody: the first of the order in chunks of one."""
+    """The second problem has positions that see no other: chunks of one."""
     for p in (problem(2, 1, 13, 5, 3, 2, 3, [13, 8]), problem(2, 1, 5, 4, 3, 2, 1, [5, 1])):
         assert torch.autograd.gradcheck(attend(native.lsh_attention, p), p.inputs(torch.float64))
 
@@ -124,43 +124,44 @@ def test_operators_pass_opcheck() -> None:
 
 
 def test_padding_is_never_read() -> None:
-    """NaN behind the lengths of q, k, v and of the output's gradient; arbitrary buckets at padding."""
+    """Padding of q, k, v and the output's gradient is NaN, buckets at padding are arbitrary."""
     p = problem(3, 2, 90, 16, 16, 2, 8, [90, 41, 0])
-    clean = run_of(native.lsh_attention, p, torch.float32)
+    clean = run_attention(native.lsh_attention, p, torch.float32)
     p.q, p.k, p.v, p.grad = (poison(x, p.lengths) for x in (p.q, p.k, p.v, p.grad))
     padding = torch.arange(90) >= p.lengths[:, None]
     p.buckets = p.buckets.masked_fill(padding[:, None, None, :], -7)
-    for found, expected in zip(run_of(native.lsh_attention, p, torch.float32), clean, strict=True):
+    for found, expected in zip(run_attention(native.lsh_attention, p, torch.float32), clean, strict=True):
         assert torch.equal(found, expected)
         assert (found.transpose(1, 2)[padding] == 0).all()
 
 
-def test_an_utterance_alone_and_in_a_batch() -> None:
+def test_an_utterance_gives_the_same_bits_alone_and_in_a_batch() -> None:
     for chunk in (8, 60):
         p = problem(2, 2, 90, 16, 16, 3, chunk, [90, 41])
-        together = run_of(native.lsh_attention, p, torch.float32)
+        together = run_attention(native.lsh_attention, p, torch.float32)
         q, k, v, grad = (x[1:, :, :41] for x in (p.q, p.k, p.v, p.grad))
         alone = Problem(q, k, v, grad, p.buckets[1:, :, :, :41], p.lengths[1:], chunk)
-        for batch, single in zip(together, run_of(native.lsh_attention, alone, torch.float32), strict=True):
+        by_itself = run_attention(native.lsh_attention, alone, torch.float32)
+        for batch, single in zip(together, by_itself, strict=True):
             assert torch.equal(batch[1:, :, :41], single)
 
 
-def test_views_give_what_copies_give() -> None:
+def test_views_equal_copies() -> None:
     p = problem(2, 3, 60, 16, 16, 2, 8)
-    expected = run_of(native.lsh_attention, p, torch.float32)
+    expected = run_attention(native.lsh_attention, p, torch.float32)
     p.q, p.k, p.v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (p.q, p.k, p.v))
     p.grad = p.grad.mT.contiguous().mT
-    for found, same in zip(run_of(native.lsh_attention, p, torch.float32), expected, strict=True):
+    for found, same in zip(run_attention(native.lsh_attention, p, torch.float32), expected, strict=True):
         assert torch.equal(found, same)
 
 
 def test_any_number_of_threads_gives_the_same_bits() -> None:
     p = problem(1, 2, 1500, 16, 16, 2, 32)
-    expected = run_of(native.lsh_attention, p, torch.float32)
+    expected = run_attention(native.lsh_attention, p, torch.float32)
     for threads in (2, 3):
         torch.set_num_threads(threads)
         try:
-            found = run_of(native.lsh_attention, p, torch.float32)
+            found = run_attention(native.lsh_attention, p, torch.float32)
         finally:
             torch.set_num_threads(1)
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
@@ -169,13 +170,13 @@ def test_any_number_of_threads_gives_the_same_bits() -> None:
 def test_large_logits_do_not_overflow() -> None:
     p = problem(1, 1, 60, 8, 8, 2, 8)
     p.q, p.k = p.q * 100, p.k * 100
-    exact = run_of(reference.lsh_attention, p, torch.float64)
-    for found, truth in zip(run_of(native.lsh_attention, p, torch.float64), exact, strict=True):
+    exact = run_attention(reference.lsh_attention, p, torch.float64)
+    for found, truth in zip(run_attention(native.lsh_attention, p, torch.float64), exact, strict=True):
         torch.testing.assert_close(found, truth, rtol=1e-9, atol=1e-9)
-    assert all(x.isfinite().all() for x in run_of(native.lsh_attention, p, torch.float32))
+    assert all(x.isfinite().all() for x in run_attention(native.lsh_attention, p, torch.float32))
 
 
-def test_nan_in_a_valid_key_is_seen_by_those_who_see_the_key() -> None:
+def test_nan_in_a_valid_key_reaches_the_queries_that_see_it() -> None:
     p = problem(1, 1, 60, 8, 8, 2, 8)
     p.k[0, 0, 3, 2] = torch.nan
     seen = reference.lsh_weights(p.q, p.k.nan_to_num(), p.buckets, p.lengths, 8)[0, 0, :, 3] > 0
@@ -185,7 +186,7 @@ def test_nan_in_a_valid_key_is_seen_by_those_who_see_the_key() -> None:
 
 
 def test_dropout() -> None:
-    """The implied weights, read off with v = 1: each round keeps and scales its share, or drops it."""
+    """With v = 1 the output is the weights: each is either scaled by 1/(1 − p) or zero."""
     p = problem(1, 2, 60, 8, 60, 1, 8)
     p.v = torch.eye(60, dtype=torch.float64).expand(1, 2, 60, 60).clone()
     plain = attend(native.lsh_attention, p)(*p.inputs(torch.float64)).detach()

@@ -1,18 +1,18 @@
 // Attention of all centroids over one block of keys, forward and backward.
 //
-// Keys are taken in chunks whose C × chunk scores stay in the cache; clusters lie in the lanes, so that
-// softmax statistics and top-key search work on whole vectors and nothing is transposed. See NOTES.md.
+// Keys are processed in chunks whose C × chunk scores stay in the cache. Lanes hold clusters, so that softmax
+// statistics and top-key search work on whole vectors without transposing anything. See clustered_attention/NOTES.md.
 #pragma once
 
 #include "../cpu/gemm.h"
 #include "../cpu/kernels.h"
 #include "../cpu/rows.h"
-#include "../improved_clustered_attention/topk.h"
+#include "topk.h"
 
 namespace attention_ext {
 namespace {
 
-// Keys in a chunk: scores of about 32k values.
+// Keys in a chunk: `largest`, halved until the scores fit into 240 KB.
 template <class T>
 int64_t chunk_keys(int64_t C, int64_t largest) {
   int64_t keys = largest;
@@ -22,7 +22,7 @@ int64_t chunk_keys(int64_t C, int64_t largest) {
 
 constexpr int64_t forward_chunk = largest_chunk, backward_chunk = 256;
 
-// Rows as vectors need them: in place where a row is a whole number of vectors, else copied and padded.
+// Rows of whole vectors: in place if a row already is a whole number of vectors, else a padded copy.
 template <class T>
 struct PaddedRows {
   const T* data;
@@ -38,87 +38,6 @@ PaddedRows<T> padded_rows(const T* from, int64_t stride, int64_t rows, int64_t s
     for (int64_t j = size; j < padded; ++j) copy[i * padded + j] = 0;
   }
   return {copy, padded};
-}
-
-// sum[V vectors] += Σ over chosen rows of weight · row. The rows lie anywhere: they are asked for in advance.
-template <class T, int V>
-inline void sum_columns(
-    int64_t count, const int32_t* chosen, const T* rows, int64_t stride, const T* weights, T* sum) {
-  constexpr int64_t W = Simd<T>::width, ahead = 6;
-  Vec<T> total[V];
-#pragma GCC unroll 8
-  for (int j = 0; j < V; ++j) total[j] = load(sum + j * W);
-  for (int64_t i = 0; i < count; ++i) {
-    if (i + ahead < count)
-#pragma GCC unroll 8
-      for (int j = 0; j < V * VECTOR_BYTES; j += 64)
-        __builtin_prefetch(reinterpret_cast<const char*>(rows + chosen[i + ahead] * stride) + j);
-    const T* row = rows + chosen[i] * stride;
-    const T weight = weights ? weights[i] : T(1);
-#pragma GCC unroll 8
-    for (int j = 0; j < V; ++j) total[j] += weight * load(row + j * W);
-  }
-#pragma GCC unroll 8
-  for (int j = 0; j < V; ++j) store(sum + j * W, total[j]);
-}
-
-// sum[size] += Σ over chosen rows of weight · row; all weights are 1 without `weights`.
-template <class T>
-void sum_rows(
-    int64_t count, int64_t size, const int32_t* chosen, const T* rows, int64_t stride, const T* weights, T* sum) {
-  constexpr int64_t W = Simd<T>::width;
-  int64_t j = 0;
-  for (; j + 8 * W <= size; j += 8 * W) sum_columns<T, 8>(count, chosen, rows + j, stride, weights, sum + j);
-  for (; j + 4 * W <= size; j += 4 * W) sum_columns<T, 4>(count, chosen, rows + j, stride, weights, sum + j);
-  for (; j + W <= size; j += W) sum_columns<T, 1>(count, chosen, rows + j, stride, weights, sum + j);
-  for (; j < size; ++j)
-    for (int64_t i = 0; i < count; ++i) sum[j] += (weights ? weights[i] : T(1)) * rows[chosen[i] * stride + j];
-}
-
-// sums[group of a row] += row for rows that follow each other: bit for bit what sum_rows gives for every group, its rows
-// in rising order. Rows are read as they come, which is faster where they lie outside the cache.
-template <class T>
-void sum_groups(
-    int64_t count, int64_t size, const int32_t* groups, const T* rows, int64_t stride, T* sums, int64_t stride_sums) {
-  constexpr int64_t W = Simd<T>::width;
-  for (int64_t i = 0; i < count; ++i) {
-    const T* row = rows + i * stride;
-    T* sum = sums + groups[i] * stride_sums;
-    int64_t j = 0;
-#pragma GCC unroll 4
-    for (; j + W <= size; j += W) store(sum + j, load(sum + j) + load(row + j));
-    for (; j < size; ++j) sum[j] += row[j];
-  }
-}
-
-// Σ over chosen rows of a · b.
-template <class T>
-T dot_rows(
-    int64_t count, int64_t size, const int32_t* chosen, const T* a, int64_t stride_a, const T* b,
-    int64_t stride_b) {
-  constexpr int64_t W = Simd<T>::width, ahead = 6;
-  Vec<T> total = {};
-  T rest = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const T *x = a + chosen[i] * stride_a, *y = b + chosen[i] * stride_b;
-    if (i + ahead < count)
-      for (int64_t d = 0; d < size; d += 64 / static_cast<int64_t>(sizeof(T))) {
-        __builtin_prefetch(a + chosen[i + ahead] * stride_a + d);
-        __builtin_prefetch(b + chosen[i + ahead] * stride_b + d);
-      }
-    Vec<T> low = {}, high = {};
-    int64_t j = 0;
-    for (; j + 2 * W <= size; j += 2 * W) {
-      low += load(x + j) * load(y + j);
-      high += load(x + j + W) * load(y + j + W);
-    }
-    for (; j + W <= size; j += W) low += load(x + j) * load(y + j);
-    T tail = 0;
-    for (; j < size; ++j) tail += x[j] * y[j];
-    total += low + high;
-    rest += tail;
-  }
-  return sum_lanes<T>(total) + rest;
 }
 
 template <class T>
@@ -144,11 +63,11 @@ struct DenseScratch {
 };
 
 template <class T>
-int64_t dense_scratch(int64_t C, int64_t, int64_t E, int64_t K) {
+int64_t dense_scratch(int64_t C, int64_t E, int64_t K) {
   return DenseScratch<T>(nullptr, C, E, K).bytes;
 }
 
-// The largest score of each column.
+// Largest score of each column.
 template <class T, int V>
 inline void column_maxima(int64_t keys, const T* scores, int64_t stride, T* highest) {
   constexpr int64_t W = Simd<T>::width;
@@ -160,10 +79,9 @@ inline void column_maxima(int64_t keys, const T* scores, int64_t stride, T* high
   for (int j = 0; j < V; ++j) store(highest + j * W, top[j]);
 }
 
-// Running maximum, then exp(score − maximum) in place, and its sum; V vectors of clusters at a time.
+// Update the running maximum, replace scores by exp(score − maximum) and add to their sum; V vectors of clusters.
 template <class T, int V>
-void softmax_columns(
-    int64_t keys, T* scores, int64_t stride, const T* highest, T* maximum, T* rescale, T* sum) {
+void softmax_columns(int64_t keys, T* scores, int64_t stride, const T* highest, T* maximum, T* rescale, T* sum) {
   constexpr int64_t W = Simd<T>::width;
   Vec<T> before[V], top[V], total[V];
   for (int j = 0; j < V; ++j) {
@@ -177,7 +95,7 @@ void softmax_columns(
     total[j] = load(sum + j * W) * factor;
   }
   for (int64_t start = 0; start < keys; start += 16) {
-    // Sums of sums: one long sum of positive terms would lose two digits.
+    // A sum of sums: a single long sum of positive terms would lose two digits.
     Vec<T> part[V] = {};
     for (int64_t s = start; s < keys && s < start + 16; ++s)
 #pragma GCC unroll 4
@@ -191,7 +109,7 @@ void softmax_columns(
   for (int j = 0; j < V; ++j) store(sum + j * W, total[j]);
 }
 
-// Drop weights, and scale those that stay.
+// Drop weights and scale the others.
 template <class T>
 void drop_columns(
     int64_t first, int64_t keys, int64_t C, int64_t stride, double probability, const uint32_t* rows_C, T* values) {
@@ -221,8 +139,7 @@ void dense_block(const DenseTask<T>& task) {
     gemm<T, Order::rows>(
         keys, padded_C, task.D, task.k + start * task.stride_k, task.stride_k, task.centroids_DC, padded_C, scores,
         padded_C, false);
-    if (task.K)
-      scratch.top.search(C, padded_C, task.K, start, keys, scores, task.top_count_C, scratch.highest);
+    if (task.K) scratch.top.search(C, padded_C, task.K, start, keys, scores, task.top_count_C, scratch.highest);
     int64_t c = 0;
     for (; c + 2 * W <= padded_C; c += 2 * W) {
       if (!task.K) column_maxima<T, 2>(keys, scores + c, padded_C, scratch.highest + c);
@@ -234,8 +151,7 @@ void dense_block(const DenseTask<T>& task) {
       softmax_columns<T, 1>(
           keys, scores + c, padded_C, scratch.highest + c, task.maximum_C + c, scratch.rescale + c, task.sum_C + c);
     }
-    if (task.kept)
-      memcpy(task.kept_maxima + start / chunk * padded_C, task.maximum_C, padded_C * sizeof(T));
+    if (task.kept) memcpy(task.kept_maxima + start / chunk * padded_C, task.maximum_C, padded_C * sizeof(T));
     if (task.dropout > 0) {
       if (task.kept) memcpy(scratch.scores, scores, keys * padded_C * sizeof(T));
       scores = scratch.scores;
@@ -246,13 +162,12 @@ void dense_block(const DenseTask<T>& task) {
       for (int64_t i = 0; i < C; ++i)
         for (int64_t e = 0; e < padded_E; e += W)
           store(task.values_CE + i * padded_E + e, load(task.values_CE + i * padded_E + e) * scratch.rescale[i]);
-    const PaddedRows<T> v =
-        padded_rows<T>(task.v + start * task.stride_v, task.stride_v, keys, task.E, scratch.rows);
-    // A sum of sums loses fewer digits than one long sum, and the slice of the scores stays in the L1 cache.
+    const PaddedRows<T> v = padded_rows<T>(task.v + start * task.stride_v, task.stride_v, keys, task.E, scratch.rows);
+    // Blocks of 128 keys round less than one long sum, and their scores stay in the L1 cache.
     for (int64_t s = 0; s < keys; s += 128)
       gemm<T, Order::columns>(
-          C, padded_E, keys - s < 128 ? keys - s : 128, scores + s * padded_C, padded_C,
-          v.data + s * v.stride, v.stride, task.values_CE, padded_E, add || s > 0);
+          C, padded_E, keys - s < 128 ? keys - s : 128, scores + s * padded_C, padded_C, v.data + s * v.stride,
+          v.stride, task.values_CE, padded_E, add || s > 0);
   }
   if (task.K) scratch.top.finish(C, task.K, task.top_count_C, task.top_scores_CK, task.top_CK);
 }
@@ -282,10 +197,9 @@ int64_t dense_backward_scratch(int64_t C, int64_t D, int64_t E) {
   return DenseBackwardScratch<T>(nullptr, C, D, E).bytes;
 }
 
-// to[rows, size] = a[rows, K] · b[K, padded size], through `out` where a row is not a whole number of vectors.
+// to[rows, size] = a[rows, K] · b[K, padded size], by way of `out` if a row is not a whole number of vectors.
 template <class T>
-void gemm_to_rows(
-    int64_t rows, int64_t size, int64_t K, const T* a, int64_t stride_a, const T* b, T* to, T* out) {
+void gemm_to_rows(int64_t rows, int64_t size, int64_t K, const T* a, int64_t stride_a, const T* b, T* to, T* out) {
   const int64_t padded = round_up(size, Simd<T>::width);
   T* target = padded == size ? to : out;
   gemm<T, Order::rows>(rows, padded, K, a, stride_a, b, padded, target, padded, false);
@@ -293,8 +207,8 @@ void gemm_to_rows(
     for (int64_t i = 0; i < rows; ++i) memcpy(to + i * size, out + i * padded, size * sizeof(T));
 }
 
-// With P the weights, G the summed output gradients: dV = Pᵀ G, dP = G Vᵀ, dS = P ∘ (dP − δ). The top keys'
-// entries belong to the exact part: they give no dV here, and their dP is the derivative by the mass.
+// With weights P and summed output gradients G: dV = Pᵀ G, dP = G Vᵀ, dS = P ∘ (dP − δ). The top keys belong to the
+// exact part: they contribute no dV here, and their dP is the derivative with respect to the mass.
 template <class T>
 void dense_backward_block(const DenseBackwardTask<T>& task) {
   constexpr int64_t W = Simd<T>::width;
@@ -316,10 +230,8 @@ void dense_backward_block(const DenseBackwardTask<T>& task) {
     if (!task.kept)
       gemm<T, Order::rows>(
           keys, padded_C, D, k, task.stride_k, task.centroids_DC, padded_C, scratch.weights, padded_C, false);
-    gemm<T, Order::rows>(
-        keys, padded_C, E, v, task.stride_v, task.grads_EC, padded_C, scratch.slopes, padded_C, false);
-    if (task.dropout > 0)
-      drop_columns<T>(start, keys, C, padded_C, task.dropout, task.rows_C, scratch.slopes);
+    gemm<T, Order::rows>(keys, padded_C, E, v, task.stride_v, task.grads_EC, padded_C, scratch.slopes, padded_C, false);
+    if (task.dropout > 0) drop_columns<T>(start, keys, C, padded_C, task.dropout, task.rows_C, scratch.slopes);
     if (task.K)
       for (int64_t c = 0; c < C; ++c)
         for (int32_t i = scratch.next[c]; i < task.top_count_C[c]; ++i) {
@@ -328,12 +240,11 @@ void dense_backward_block(const DenseBackwardTask<T>& task) {
           scratch.slopes[s * padded_C + c] = task.grad_mass_C[c];
         }
     if (task.kept) {
-      // Kept are exp(score − largest score up to this chunk).
+      // Forward kept exp(score − running maximum at this chunk).
       const T* maximum = task.kept_maxima + start / chunk_keys<T>(padded_C, forward_chunk) * padded_C;
       for (int64_t c = 0; c < padded_C; c += W)
         store(
-            scratch.factors + c,
-            exp_vec(load(maximum + c) - load(task.maximum_C + c)) * load(task.inverse_sum_C + c));
+            scratch.factors + c, exp_vec(load(maximum + c) - load(task.maximum_C + c)) * load(task.inverse_sum_C + c));
       for (int64_t s = 0; s < keys; ++s)
         for (int64_t c = 0; c < padded_C; c += W) {
           const Vec<T> weight = load(task.kept + (start + s) * padded_C + c) * load(scratch.factors + c);
@@ -360,16 +271,12 @@ void dense_backward_block(const DenseBackwardTask<T>& task) {
           scratch.weights[s * padded_C + c] = 0;
         }
       }
-    if (task.dropout > 0)
-      drop_columns<T>(start, keys, C, padded_C, task.dropout, task.rows_C, scratch.weights);
-    gemm_to_rows<T>(
-        keys, E, C, scratch.weights, padded_C, task.grads_CE, task.grad_v_SE + start * E, scratch.out);
-    gemm_to_rows<T>(
-        keys, D, C, scratch.slopes, padded_C, task.centroids_CD, task.grad_k_SD + start * D, scratch.out);
+    if (task.dropout > 0) drop_columns<T>(start, keys, C, padded_C, task.dropout, task.rows_C, scratch.weights);
+    gemm_to_rows<T>(keys, E, C, scratch.weights, padded_C, task.grads_CE, task.grad_v_SE + start * E, scratch.out);
+    gemm_to_rows<T>(keys, D, C, scratch.slopes, padded_C, task.centroids_CD, task.grad_k_SD + start * D, scratch.out);
     const PaddedRows<T> rows = padded_rows<T>(k, task.stride_k, keys, D, scratch.rows);
     gemm<T, Order::columns>(
-        C, padded_D, keys, scratch.slopes, padded_C, rows.data, rows.stride, task.grad_centroids_CD, padded_D,
-        true);
+        C, padded_D, keys, scratch.slopes, padded_C, rows.data, rows.stride, task.grad_centroids_CD, padded_D, true);
   }
   for (int64_t i = 0; i < C * padded_D; i += W)
     store(task.grad_centroids_CD + i, load(task.grad_centroids_CD + i) * task.scale);

@@ -1,9 +1,9 @@
-// The K best keys of every cluster, found while the scores pass by.
+// Streaming search for the top K keys of every cluster.
 //
-// Only scores above a cluster's threshold become candidates. The first threshold is a lower bound of the K-th
-// best score: at least K segments of the first chunk have a maximum that reaches it. Whenever a list has grown well
-// beyond K it is cut to the K best, and what none of the others reaches becomes the threshold. Candidates stay in the
-// order of their positions, which decides between equal scores.
+// Only scores above a cluster's threshold become candidates. The first threshold is a lower bound on the K-th
+// highest score: at least K segments of the first chunk have a maximum that reaches it. A list that has grown well
+// beyond K is cut to its top K, and the lowest of these becomes the threshold. Candidates stay in order of position,
+// so that ties go to the lowest positions.
 #pragma once
 
 #include "../cpu/kernels.h"
@@ -13,8 +13,8 @@
 namespace attention_ext {
 namespace {
 
-// Keep the K best of a list in rising positions, of equals the first. The K-th best is found by bisection:
-// no branch depends on single scores.
+// Cut a list in ascending order of position down to its top K in place; ties go to the lowest positions. Returns the
+// number left. The K-th highest score is found by bisection, without a branch on individual scores.
 template <class T>
 int64_t select_top(int64_t count, int64_t K, Ordered<T>* scores, int32_t* positions) {
   typedef Ordered<T> Score;
@@ -24,7 +24,7 @@ int64_t select_top(int64_t count, int64_t K, Ordered<T>* scores, int32_t* positi
     low = scores[i] < low ? scores[i] : low;
     high = scores[i] > high ? scores[i] : high;
   }
-  // At least K scores reach `low`, fewer than K exceed `high`.
+  // Invariant: at least K scores reach `low`, fewer than K exceed `high`.
   while (low < high) {
     const Score half = static_cast<Score>((static_cast<uint64_t>(high) - static_cast<uint64_t>(low) + 1) >> 1);
     const Score middle = low + (half ? half : high - low);
@@ -47,7 +47,7 @@ int64_t select_top(int64_t count, int64_t K, Ordered<T>* scores, int32_t* positi
   return kept;
 }
 
-// Weights exp(score − maximum) / Σ of chosen keys; returns their sum. There is room for whole vectors.
+// Compute the weights exp(score − maximum) / Σ of chosen keys and return their sum. `weights` holds whole vectors.
 template <class T>
 T weigh_top(int64_t count, const Ordered<T>* scores, T maximum, T inverse_sum, T* weights) {
   constexpr int64_t W = Simd<T>::width;
@@ -63,12 +63,12 @@ constexpr int64_t largest_chunk = 512;
 
 template <class T>
 struct TopKeys {
-  int64_t capacity;         // K and one chunk
-  T* segments;              // [chunk, W]
-  T* threshold;             // of each cluster
-  Ordered<T>* scores;       // a list for each cluster, of scores as they are
-  int32_t* positions;       // theirs
-  bool fresh;               // no chunk has been seen
+  int64_t capacity;    // K plus one chunk
+  T* segments;         // [chunk, W]
+  T* threshold;        // per cluster
+  Ordered<T>* scores;  // candidates per cluster: unconverted scores
+  int32_t* positions;  // candidates per cluster: positions
+  bool fresh;          // before the first chunk
 
   void start(int64_t C, int64_t padded_C, int32_t* count_C) {
     for (int64_t c = 0; c < padded_C; ++c) threshold[c] = c < C ? -__builtin_inf() : __builtin_inf();
@@ -76,8 +76,8 @@ struct TopKeys {
     fresh = true;
   }
 
-  // A bound that at least K of the keys exceed, for each cluster; as many vectors of clusters at a time as there is
-  // room for segments.
+  // Set each cluster's threshold to a bound that at least K keys exceed; as many vectors of clusters at a time as
+  // `segments` has room for.
   void first_threshold(int64_t padded_C, int64_t K, int64_t keys, const T* from) {
     constexpr int64_t W = Simd<T>::width;
     const int64_t length = keys / (2 * K), count = (keys + length - 1) / length, room = keys / count * W;
@@ -114,8 +114,8 @@ struct TopKeys {
     }
   }
 
-  // Keys in a word of comparisons, fewer where a chunk is shorter; a list takes at least so many more than K. Lists are
-  // an odd number of cache lines apart, so that they don't compete for the same places in the cache.
+  // Keys compared at a time: 64, the bits of a word, or a shorter chunk. A list has room for at least K plus as many.
+  // Lists are an odd number of cache lines apart, so that they do not compete for the same cache sets.
   int64_t word_keys(int64_t K) const { return capacity - K < 64 ? capacity - K : 64; }
   int64_t stride(int64_t K) const {
     constexpr int64_t line = 64 / static_cast<int64_t>(sizeof(T));
@@ -125,7 +125,7 @@ struct TopKeys {
   T* list(int64_t c, int64_t K) const { return reinterpret_cast<T*>(scores) + c * stride(K); }
   int32_t* places(int64_t c, int64_t K) const { return positions + c * stride(K); }
 
-  // Cut one cluster's candidates down to K; of equal ones the first stay.
+  // Cut one cluster's candidates down to K; ties go to the lowest positions.
   int32_t cut_one(int64_t c, int64_t count, int64_t K) {
     T* values = list(c, K);
     Ordered<T>* from = scores + c * stride(K);
@@ -144,8 +144,8 @@ struct TopKeys {
     return static_cast<int32_t>(kept);
   }
 
-  // The same for W clusters from c on if one has more than `limit` ≥ K: bisection as in `select_top`, of all clusters
-  // at once.
+  // The same for W clusters from c on if any has more than `limit` ≥ K candidates: bisection as in `select_top` for all
+  // clusters at once.
   void cut(int64_t c, int64_t C, int64_t K, int64_t limit, int32_t* count_C) {
     constexpr int64_t W = Simd<T>::width;
     typedef Ordered<T> Score;
@@ -208,7 +208,7 @@ struct TopKeys {
     }
   }
 
-  // How many of each cluster's ordered scores, one a lane, reach its bound.
+  // Number of each cluster's ordered scores (one cluster per lane) that reach its bound.
   Mask<T> reaching(int64_t slots, Mask<T> bound) const {
     constexpr int64_t W = Simd<T>::width;
     Mask<T> even = {}, odd = {};
@@ -219,7 +219,7 @@ struct TopKeys {
     return even + odd;
   }
 
-  // Also finds each cluster's highest score among these keys.
+  // Collect candidates among these keys and each cluster's highest score.
   void search(
       int64_t C, int64_t padded_C, int64_t K, int64_t first, int64_t keys, const T* from, int32_t* count_C,
       T* highest_C) {
@@ -235,13 +235,13 @@ struct TopKeys {
             c, C - c < W ? C - c : W, K, first + start, left, padded_C, from + start * padded_C + c, count_C,
             highest_C);
     }
-    // A few more than K are no reason to choose among them: the first threshold lets through 1.3 K of a chunk.
+    // Tolerate a few more than K: the first threshold lets 1.3 K scores of a chunk pass.
     for (int64_t c = 0; c < C; c += W) cut(c, C, K, K + 32, count_C);
   }
 
-  // The candidates of W clusters among at most 64 keys. All comparisons come first, then the candidates of one cluster
-  // after the other: their number stays in a register, and a loop over each key's few candidates would mispredict its
-  // end every time.
+  // Collect candidates of W clusters among at most 64 keys. All comparisons come first, then the candidates of one
+  // cluster after the other: the count stays in a register, whereas a loop over each key's few candidates would
+  // mispredict its end every time.
   inline void collect(
       int64_t c, int64_t clusters, int64_t K, int64_t first, int64_t keys, int64_t stride_from, const T* from,
       int32_t* count_C, T* highest_C) {

@@ -1,0 +1,1 @@
+"""What clustered and improved clustered attention share: centroids, and their attention over all keys."""

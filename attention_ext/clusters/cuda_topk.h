@@ -1,0 +1,91 @@
+// The top K scores of a row on CUDA, by radix selection.
+#pragma once
+
+#include "cuda_heads.h"
+
+namespace attention_ext {
+namespace {
+
+// Map a score to a positive integer with the same ordering; 0 for −∞ and NaN, which are never chosen.
+__device__ inline uint32_t ordered(float score) {
+  if (!(score > -INFINITY)) return 0;
+  const uint32_t x = __float_as_uint(score + 0.0f);  // −0 and 0 are equal
+  return x & 0x80000000u ? ~x : x | 0x80000000u;
+}
+
+// A unique rank: the ordered score, then the reversed position, so that ties go to the lowest position.
+__device__ inline uint64_t rank_of(float score, int64_t s) {
+  const uint32_t high = ordered(score);
+  return high == 0 ? 0 : static_cast<uint64_t>(high) << 32 | (0xffffffffu - static_cast<uint32_t>(s));
+}
+
+struct TopMemory {
+  float maxima[threads];
+  int count[256];
+  int32_t chosen[most_topk];
+  uint64_t prefix;
+  uint32_t bound;
+  int eligible, need, found, shift;
+};
+
+// Write the positions of the top K of a row of n scores in ascending order, then −1. Radix selection, eight bits at a
+// time. `mine` is the maximum of this thread's share of the row; the K-th highest of these maxima is a lower bound on
+// the K-th highest score, so that few scores take part.
+__device__ inline void choose_top(TopMemory& memory, const float* row, int64_t n, int K, float mine, int32_t* top) {
+  const int thread = threadIdx.x;
+  const int take = memory.eligible < K ? memory.eligible : K;
+  memory.maxima[thread] = mine;
+  if (thread == 0) memory.prefix = 0, memory.bound = 0, memory.need = take, memory.found = 0, memory.shift = 0;
+  __syncthreads();
+  int better = 0;
+  for (int i = 0; i < threads; ++i)
+    better += ordered(memory.maxima[i]) > ordered(mine) || (ordered(memory.maxima[i]) == ordered(mine) && i < thread);
+  if (take <= threads && better == take - 1) memory.bound = ordered(mine);
+  __syncthreads();
+  const uint32_t bound = memory.bound;
+  for (int shift = 56; take > 0 && shift >= 0; shift -= 8) {
+    for (int i = thread; i < 256; i += threads) memory.count[i] = 0;
+    __syncthreads();
+    const uint64_t known = memory.prefix;
+    for (int64_t s = thread; s < n; s += threads) {
+      const uint64_t rank = rank_of(row[s], s);
+      if (rank == 0 || rank >> 32 < bound) continue;
+      if (shift == 56 || rank >> (shift + 8) == known) atomicAdd(&memory.count[rank >> shift & 255], 1);
+    }
+    __syncthreads();
+    if (thread == 0) {
+      int digit = 255;
+      while (digit > 0 && memory.count[digit] < memory.need) memory.need -= memory.count[digit--];
+      memory.prefix = known << 8 | static_cast<uint64_t>(digit);
+      memory.shift = shift;
+      if (memory.count[digit] == memory.need) memory.found = 1;  // all of them are in the top K
+    }
+    __syncthreads();
+    const bool done = memory.found != 0;
+    __syncthreads();
+    if (done) break;
+  }
+  if (thread == 0) memory.found = 0;
+  __syncthreads();
+  const uint64_t prefix = memory.prefix;
+  const int shift = memory.shift;
+  for (int64_t s = thread; take > 0 && s < n; s += threads) {
+    const uint64_t rank = rank_of(row[s], s);
+    if (rank == 0 || rank >> 32 < bound) continue;
+    if (rank >> shift >= prefix) memory.chosen[atomicAdd(&memory.found, 1)] = static_cast<int32_t>(s);
+  }
+  __syncthreads();
+  for (int i = thread; i < K; i += threads) {
+    if (i >= take) {
+      top[i] = -1;
+      continue;
+    }
+    int before = 0;
+    for (int j = 0; j < take; ++j) before += memory.chosen[j] < memory.chosen[i];
+    top[before] = memory.chosen[i];
+  }
+  __syncthreads();
+}
+
+}  // namespace
+}  // namespace attention_ext

@@ -1,0 +1,8 @@
+// All CUDA operators in one translation unit: parsing PyTorch's headers once rather than five times halves the build.
+#include "hashing/cuda.cu"
+#include "kmeans/cuda.cu"
+
+#include "clusters/cuda_dense.cu"
+
+#include "clustered_attention/cuda.cu"
+#include "improved_clustered_attention/cuda.cu"

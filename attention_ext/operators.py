@@ -1,0 +1,13 @@
+"""Registers the compiled operators with PyTorch: output shapes for tracing, derivatives for autograd."""
+
+from attention_ext.clustered_attention import native as clustered_attention
+from attention_ext.hashing import native as hashing
+from attention_ext.improved_clustered_attention import native as improved_clustered_attention
+from attention_ext.kmeans import native as kmeans
+from attention_ext.lsh_attention import native as lsh_attention
+
+
+def register() -> None:
+    """Register every operator that is not registered yet; the CPU library must be loaded."""
+    for operator in (hashing, kmeans, clustered_attention, improved_clustered_attention, lsh_attention):
+        operator.register()
