@@ -32,39 +32,46 @@ struct Product {
   Rows<const T> plus = {nullptr, 0};
 };
 
+// Longer sums are computed in parts of half this length: the rounding error of a float32 sum grows with its length.
+constexpr int64_t LONGEST_SUM = 128;
+
 // M rows and V vectors of columns of C. factor(i, k) is element (i, k) of A; row(k), out(i) and, if `add`, plus(i) are
 // the addresses of the rows of B, C and D.
 template <class T, int M, int V, class Factor, class Row, class Out, class Plus>
 inline __attribute__((always_inline)) void gemm_tile(int64_t K, Factor factor, Row row, Out out, bool add, Plus plus) {
   constexpr int64_t W = Simd<T>::width;
-  Vec<T> sum[M][V];
+  const int64_t part = K <= LONGEST_SUM ? LONGEST_SUM : LONGEST_SUM / 2;
+  for (int64_t start = 0; start == 0 || start < K; start += part) {
+    const int64_t end = start + part < K ? start + part : K;
+    Vec<T> sum[M][V];
 #pragma GCC unroll 16
-  for (int i = 0; i < M; ++i)
+    for (int i = 0; i < M; ++i)
 #pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) sum[i][j] = Vec<T>{};
+      for (int j = 0; j < V; ++j) sum[i][j] = Vec<T>{};
 #pragma GCC unroll 2
-  for (int64_t k = 0; k < K; ++k) {
-    const T* from = row(k);
-    Vec<T> b[V];
+    for (int64_t k = start; k < end; ++k) {
+      const T* from = row(k);
+      Vec<T> b[V];
 #pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) b[j] = load(from + j * W);
+      for (int j = 0; j < V; ++j) b[j] = load(from + j * W);
+#pragma GCC unroll 16
+      for (int i = 0; i < M; ++i) {
+        const T a = factor(i, k);
+#pragma GCC unroll 4
+        for (int j = 0; j < V; ++j) sum[i][j] += a * b[j];
+      }
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < M; ++i) {
-      const T a = factor(i, k);
+      T* to = out(i);
+      if (add || start > 0) {
+        const T* more = start > 0 ? to : plus(i);
 #pragma GCC unroll 4
-      for (int j = 0; j < V; ++j) sum[i][j] += a * b[j];
+        for (int j = 0; j < V; ++j) sum[i][j] += load(more + j * W);
+      }
+#pragma GCC unroll 4
+      for (int j = 0; j < V; ++j) store(to + j * W, sum[i][j]);
     }
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < M; ++i) {
-    T* to = out(i);
-    if (add) {
-      const T* more = plus(i);
-#pragma GCC unroll 4
-      for (int j = 0; j < V; ++j) sum[i][j] += load(more + j * W);
-    }
-#pragma GCC unroll 4
-    for (int j = 0; j < V; ++j) store(to + j * W, sum[i][j]);
   }
 }
 
