@@ -149,7 +149,7 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(
     corpus = corpus_maker()
     (corpus / "lexicon.txt").write_text((corpus / "lexicon.txt").read_text() + "zoo Z UW\n")
     line = fails(capsys, train(corpus, tmp_path / "run", f"init_from={trained}", "tokenizer.kind=character"))
-    assert "vocabulary has another unit (phone)" in line
+    assert "the unit of its vocabulary is phone, expected character" in line
     line = fails(capsys, train(corpus, tmp_path / "run", f"init_from={trained}", "model.layers=2"))
     assert "Missing key" in line
     assert train(corpus_maker("other"), tmp_path / "resumed") == 0
@@ -193,7 +193,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     checkpoint.save({"format": checkpoint.FORMAT, "value": 1}, path)
     code = (
-        "import resource, signal, torch, sys; from pathlib import Path; from asr import checkpoint\n"
+        "import resource, signal, torch, sys; from pathlib import Path; from asr.model import checkpoint\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\n"
         "state = {'format': checkpoint.FORMAT, 'value': torch.zeros(10**6)}\n"

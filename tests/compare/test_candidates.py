@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from asr.compare.candidates import evaluated_with, plan_candidates
-from asr.compare.options import flat, joined, nested, parse
+from asr.compare.options import joined, parse
 from asr.compare.records import Candidate
+from asr.config import flat, nested
 
 SHARED = ["recipe=demo", "model.layers=4"]
 ALL = ["full", "shared-full", "lsh-1", "clustered-25", "oracle-top-32", "cast-8", "agglomerative-8"]

@@ -40,10 +40,10 @@ def utterances(count: int = 10):
 
 def test_an_exported_model_equals_the_original_bit_for_bit(folder):
     original, loaded = tiny(), Recognizer.load(folder)
-    assert not loaded.training
+    assert not loaded.model.training
     assert loaded.tokenizer.state() == original.tokenizer.state()
-    assert loaded.config == original.config
-    for ours, theirs in zip(original(*utterances()), loaded(*utterances()), strict=True):
+    assert loaded.model.config == original.model.config
+    for ours, theirs in zip(original.model(*utterances()), loaded.model(*utterances()), strict=True):
         assert torch.equal(ours, theirs)
     assert sorted(path.name for path in folder.iterdir()) == sorted([WEIGHTS, CONFIG, TOKENIZER])
 
@@ -109,11 +109,12 @@ def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
     """One by one and in one batch: batch and time are dynamic, and padding has no influence."""
     pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
     runtime = pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")
-    model = tiny(attention)
-    write_portable(model.state(), tmp_path / "model")
+    recognizer = tiny(attention)
+    model = recognizer.model
+    write_portable(recognizer.state(), tmp_path / "model")
     (file,) = export.run([tmp_path / "model"], export.Options(format="onnx", out=str(tmp_path / "m.onnx")))
     session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    assert json.loads(session.get_modelmeta().custom_metadata_map["symbols"]) == model.tokenizer.symbols
+    assert json.loads(session.get_modelmeta().custom_metadata_map["symbols"]) == recognizer.tokenizer.symbols
     model.set_attention(attention, backend="reference")
     audio, samples = utterances()
     with torch.no_grad():
@@ -138,8 +139,9 @@ def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
 )
 def test_torch_export_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
     """In one batch and one by one: one utterance and two frames run too."""
-    model = tiny(attention)
-    write_portable(model.state(), tmp_path / "model")
+    recognizer = tiny(attention)
+    model = recognizer.model
+    write_portable(recognizer.state(), tmp_path / "model")
     (file,) = export.run([tmp_path / "model"], export.Options(format="torch_export", out=str(tmp_path)))
     program = torch.export.load(file).module()
     model.set_attention(attention, backend="reference")

@@ -143,3 +143,14 @@ def test_textgrid_intervals_touch_from_start_to_end(transcript: Transcript) -> N
 def test_textgrid_quotes_are_doubled_and_tiers_may_be_empty() -> None:
     tiers = read_textgrid(textgrid({'the "words"': [(0.0, 1.0, 'say "go"')], "none": []}, 2.0))
     assert tiers == {'the "words"': [(0.0, 1.0, 'say "go"'), (1.0, 2.0, "")], "none": [(0.0, 2.0, "")]}
+
+
+def test_a_recording_without_words_has_no_subtitles() -> None:
+    """SubRip and WebVTT ended in a ValueError."""
+    silent = Transcript("", [], [], [], [], 3.0, low_confidence=True)
+    assert write_transcript([silent], "srt", "x.wav") == ""
+    assert write_transcript([silent], "vtt", "x.wav") == "WEBVTT\n"
+    assert read_textgrid(write_transcript([silent], "textgrid", "x.wav")) == {
+        "segments": [(0.0, 3.0, "")],
+        "words": [(0.0, 3.0, "")],
+    }
