@@ -1,4 +1,4 @@
-"""`asr train`: a recipe and an attention name to a run folder."""
+"""`asr train`: train a recogniser."""
 
 from pathlib import Path
 
@@ -11,15 +11,15 @@ Options = TrainConfig
 
 
 def options_schema(words: list[str]) -> TrainConfig:
-    """Return the options, those of the recipe that `recipe=` names included, for `--help`."""
+    """Return the options for `--help`, including those of the recipe chosen by `recipe=`."""
     return train_schema(chosen_recipe(words))
 
 
 def parse(words: list[str]) -> TrainConfig:
-    """Read options with Hydra's groups: recipe=, model=, optimizer=."""
+    """Parse options; `recipe=`, `model=` and `optimizer=` select Hydra groups."""
     return train_options(words)
 
 
 def run(paths: list[Path], options: TrainConfig) -> None:
-    """Train; training itself says where the run folder is."""
+    """Train a recogniser; `train` prints the run folder."""
     train(options)

@@ -1,4 +1,4 @@
-"""`asr transcribe`: audio files to text, subtitles and times."""
+"""`asr transcribe`: transcribe audio files as text, JSON, subtitles or TextGrids."""
 
 import logging
 import sys
@@ -33,19 +33,21 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Options(TranscriptionConfig):
-    """How to transcribe, and what to write where."""
+    """Options of `asr transcribe`."""
 
-    attention: str = option("", help="attention mechanism; empty: the one of training")
+    attention: str = option("", help="attention mechanism; empty: the one used in training")
     backend: str = option("auto", help="auto | reference | native")
-    normalise: str = option("", help="features.normalise in its place, e.g. window; empty: training's")
+    normalise: str = option(
+        "", help=f"feature normalisation: {' | '.join(NORMALISATIONS)}; empty: the one used in training"
+    )
     checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
     device: str = option("cpu", help="cpu | cuda")
     format: str = option("text", help=" | ".join(FORMATS))
-    output: str = option("", help="folder for one file for each recording; empty: standard output")
+    output: str = option("", help="folder for one file per recording; empty: standard output")
 
 
 def run(paths: list[Path], options: Options) -> None:
-    """Write the transcript of every file; files that can't be read are reported at the end."""
+    """Transcribe all files; errors are reported at the end."""
     options.check()
     if options.format not in FORMATS:
         raise UserError(f"format={options.format!r}: expected one of {FORMATS}")
@@ -54,12 +56,12 @@ def run(paths: list[Path], options: Options) -> None:
         raise UserError("asr transcribe takes a run folder or checkpoint and at least one audio file")
     if len(files) > 1 and options.format not in ("text", "json") and not options.output:
         raise UserError(
-            f"format={options.format} of {len(files)} files: name a folder for them, output=<folder>"
+            f"format={options.format} with {len(files)} files: expected a folder to write to, output=<folder>"
         )
     recognizer = _load(Path(paths[0]), options)
     decoder, source = recognizer.decoder(options)
     if source:
-        print(f"weights of {source}", file=sys.stderr)
+        print(f"decoder weights from {source}", file=sys.stderr)
     errors = []
     with _progress() as progress:
         task = progress.add_task("transcribing", total=len(files), file="")
@@ -74,7 +76,7 @@ def run(paths: list[Path], options: Options) -> None:
                     raise
                 errors.append(f"{file}: out of memory: use mode=chunked or a linear attention mechanism")
             else:
-                _write(transcripts, file, options, alone=len(files) == 1)
+                _write(transcripts, file, options, single=len(files) == 1)
             progress.advance(task)
     if len(files) == 1 and errors:
         raise UserError(errors[0])
@@ -85,21 +87,22 @@ def run(paths: list[Path], options: Options) -> None:
 
 
 def _audio_files(paths: list[Path]) -> list[Path]:
-    """Return the files named, and below the folders named all but transcripts and hidden files."""
+    """Return the files in `paths`, and all files in its folders except transcripts and hidden files."""
     files: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():
             files.append(path)
             continue
-        below = sorted(file for file in path.rglob("*") if file.is_file())
-        files += (audio := [file for file in below if not _is_passed_over(file)])
-        if len(audio) < len(below):
-            log.warning("%s: %d files are transcripts or hidden, passed over", path, len(below) - len(audio))
+        found = sorted(file for file in path.rglob("*") if file.is_file())
+        audio = [
+            file
+            for file in found
+            if not file.name.startswith(".") and file.suffix not in (*SUFFIXES.values(), ".ctm", ".jsonl")
+        ]
+        if len(audio) < len(found):
+            log.warning("%s: skipped %d transcripts or hidden files", path, len(found) - len(audio))
+        files += audio
     return files
-
-
-def _is_passed_over(file: Path) -> bool:
-    return file.name.startswith(".") or file.suffix in (*SUFFIXES.values(), ".ctm", ".jsonl")
 
 
 def _load(path: Path, options: Options) -> Recognizer:
@@ -114,7 +117,7 @@ def _load(path: Path, options: Options) -> Recognizer:
     kind = options.normalise or trained
     if kind not in NORMALISATIONS or (kind == "corpus" and trained != kind):
         raise UserError(
-            f"normalise={kind!r}: expected one of {NORMALISATIONS}; corpus needs a model trained with it"
+            f"normalise={kind!r}: expected one of {NORMALISATIONS}; corpus requires a model trained with it"
         )
     recognizer.model.normalisation.kind = kind
     return recognizer
@@ -122,7 +125,7 @@ def _load(path: Path, options: Options) -> Recognizer:
 
 def _progress() -> Progress:
     return Progress(
-        SpinnerColumn(),  # a long recording is one step: what moves says that it goes on
+        SpinnerColumn(),  # shows activity, because a long recording is a single step
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
@@ -134,7 +137,7 @@ def _progress() -> Progress:
     )
 
 
-def _write(transcripts: list[Transcript], file: Path, options: Options, alone: bool) -> None:
+def _write(transcripts: list[Transcript], file: Path, options: Options, single: bool) -> None:
     if options.output:
         place = Path(options.output, file.name + SUFFIXES[options.format])
         try:
@@ -142,7 +145,7 @@ def _write(transcripts: list[Transcript], file: Path, options: Options, alone: b
             place.write_text(write_transcript(transcripts, options.format, str(file)), encoding="utf-8")
         except OSError as error:
             raise UserError(f"{place}: can't be written ({error.strerror})") from None
-    elif options.format == "text" and not (alone and len(transcripts) == 1):
+    elif options.format == "text" and not (single and len(transcripts) == 1):
         for transcript in transcripts:
             channel = "" if transcript.channel is None else f"\t{transcript.channel}"
             print(f"{file}{channel}\t{transcript.text}", flush=True)

@@ -160,7 +160,7 @@ def test_silence_has_no_words(
     soundfile.write(path, np.zeros(32000, dtype=np.float32), 16000)
     transcript = recognizer.transcribe(path)
     assert (transcript.text, transcript.segments, transcript.low_confidence) == ("", [], True)
-    assert "silence.wav: nothing but silence" in caplog.text
+    assert "silence.wav: the recording is silent" in caplog.text
 
 
 def test_files_go_to_a_folder_channel_by_channel(
@@ -187,7 +187,7 @@ def test_files_go_to_a_folder_channel_by_channel(
     (calls / ".listing").touch()
     words = ["transcribe", str(trained), str(calls), "channels=separate", f"output={tmp_path / 'out'}"]
     assert main([*words, "format=json"]) == 0
-    assert "calls: 2 files are transcripts or hidden, passed over" in caplog.text
+    assert "calls: skipped 2 transcripts or hidden files" in caplog.text
     lines = [json.loads(line) for line in (tmp_path / "out" / "a.wav.json").read_text().splitlines()]
     assert [(line["channel"], line["text"]) for line in lines] == list(enumerate(texts, start=1))
     assert main([*words, "format=srt"]) == 0
