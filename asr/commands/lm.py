@@ -42,7 +42,9 @@ class TrainOptions:
     model: str = option(
         "", help="run folder or checkpoint of a recogniser: model its labels (e.g. phones) instead of words"
     )
-    heldout: str = option("", help="held-out texts, manifests or prepared folders (split dev), for perplexity")
+    heldout: str = option(
+        "", help="held-out texts, manifests or prepared folders (split dev), for perplexity"
+    )
 
 
 @dataclass
@@ -128,7 +130,7 @@ def score(options: ScoreOptions) -> TextScore:
 
 
 def _labels_of(model: str) -> tuple[Callable[[list[str]], list[str]], list[str] | None]:
-    """Return a function from words to a recogniser's labels, and the labels; without a model, the identity."""
+    """Return a function from words to a recogniser's labels, and the labels; without a model: list, None."""
     if not model:
         return list, None
     tokenizer = Recognizer.load(model).tokenizer

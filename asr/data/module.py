@@ -175,9 +175,7 @@ class SpeechData(TrainingData):
                 kept.append(cut)
         count = len(cuts) - len(kept)
         if count:
-            log.warning(
-                "%s: left out %d of %d utterances (listed in left_out.tsv)", split, count, len(cuts)
-            )
+            log.warning("%s: left out %d of %d utterances (listed in left_out.tsv)", split, count, len(cuts))
         if not kept:
             example = f" (e.g. {self.left_out[-1].utterance}: {self.left_out[-1].reason})" if count else ""
             raise UserError(f"split {split}: no utterance is usable{example}")

@@ -47,8 +47,8 @@ class DecodeOptions:
     beam: BeamConfig = field(default_factory=BeamConfig)
     tune: str = option(
         "",
-        help="split (e.g. dev) or manifest on which to tune beam.lm_weight, beam.word_score and beam.size first; "
-        "later runs reuse the weights; empty: don't tune",
+        help="split (e.g. dev) or manifest to tune beam.lm_weight, beam.word_score and beam.size on first; "
+        "the result is stored in the run folder; empty: use stored weights or defaults",
     )
     tune_utterances: int = option(
         300, help="maximum number of utterances to tune on, drawn at random; 0: all"

@@ -133,8 +133,9 @@ class TrainingTask(lightning.LightningModule):
         log.warning("batch skipped: the loss is not finite for %s", ", ".join(culprits) or "another rank")
         if self.nonfinite["successive"] > self.plan.nonfinite_patience:
             raise UserError(
-                f"the loss was not finite in {self.nonfinite['successive']} successive batches, most recently "
-                f"for {', '.join(culprits[:5])}: lower optimizer.learning_rate or check these utterances"
+                f"the loss was not finite in {self.nonfinite['successive']} successive batches, most "
+                f"recently for {', '.join(culprits[:5])}: lower optimizer.learning_rate or check these "
+                "utterances"
             )
 
     def configure_gradient_clipping(
