@@ -1,4 +1,4 @@
-"""Consoles are wide enough for whole tables where output goes to a file."""
+"""The width of the console, in a terminal and in files."""
 
 import io
 
@@ -19,21 +19,20 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
 
-def test_a_file_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rich would fold tables at 80 columns."""
+def test_files_are_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich would wrap tables at 80 columns."""
     monkeypatch.setattr("sys.stdout", io.StringIO())
     assert open_console().width == FILE_WIDTH
 
 
 @pytest.mark.parametrize(("columns", "width"), [("90", FILE_WIDTH), ("200", 200)])
-def test_columns_may_ask_for_more(monkeypatch: pytest.MonkeyPatch, columns: str, width: int) -> None:
-    """COLUMNS is a terminal's width, inherited from wherever the command was started."""
+def test_columns_can_only_widen_files(monkeypatch: pytest.MonkeyPatch, columns: str, width: int) -> None:
+    """COLUMNS is the width of the terminal that the command was started from."""
     monkeypatch.setattr("sys.stdout", io.StringIO())
     monkeypatch.setenv("COLUMNS", columns)
     assert open_console().width == width
 
 
 def test_a_terminal_keeps_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only files are widened."""
     monkeypatch.setattr("sys.stdout", _Terminal())
     assert open_console().width < FILE_WIDTH

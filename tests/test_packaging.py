@@ -1,4 +1,4 @@
-"""The wheel holds configuration and recipes, and is built even where nothing compiles."""
+"""The wheel contains configuration and recipes, and can be built without a compiler."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_a_wheel_without_a_compiler_holds_everything_but_the_kernels(tmp_path: Path) -> None:
+def test_a_wheel_built_without_a_compiler_contains_all_but_the_kernels(tmp_path: Path) -> None:
     source = tmp_path / "source"
     for name in ("asr", "attention_ext", "conf", "recipes"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))

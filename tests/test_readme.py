@@ -1,4 +1,4 @@
-"""What the README says is so."""
+"""The README matches the code: commands, examples, tables, files and dependencies."""
 
 import importlib
 import re
@@ -30,7 +30,7 @@ def asr_commands() -> list[str]:
 
 
 @pytest.mark.parametrize("line", asr_commands())
-def test_commands_have_the_options_that_are_shown(line: str) -> None:
+def test_the_options_of_commands_exist(line: str) -> None:
     _, name, *words = shlex.split(line.split(" #")[0])
     assert name in COMMANDS
     paths, options = config.split_words(words)
@@ -52,12 +52,12 @@ def test_python_examples_run() -> None:
         subprocess.run([sys.executable, "-c", example], check=True, timeout=300)
 
 
-def test_the_table_of_mechanisms_is_the_codes_own() -> None:
+def test_the_table_of_mechanisms_is_up_to_date() -> None:
     shown = README.split("<!-- mechanisms: asr.attention.mechanism_table() -->\n")[1]
     assert shown.split("<!-- /mechanisms -->")[0].strip() == mechanism_table().strip()
 
 
-def test_the_tree_names_files_that_exist() -> None:
+def test_the_files_in_the_tree_exist() -> None:
     tree = blocks(README, "")[0]
     named = re.findall(r"^  (\w+\.py|\w+/)", tree, flags=re.M)
     assert len(named) > 10
@@ -65,7 +65,7 @@ def test_the_tree_names_files_that_exist() -> None:
         assert (ROOT / "asr" / name).exists() or (ROOT / "recipes" / name).exists(), name
 
 
-def test_every_dependency_has_a_line() -> None:
+def test_every_dependency_is_listed() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     listed = re.search(r"^dependencies = \[(.*?)\]", project, flags=re.S | re.M)
     assert listed

@@ -96,7 +96,7 @@ def calls_for(attend: Attend, inputs: list[Tensor], grad: Tensor) -> dict[str, C
     def both() -> object:
         return torch.autograd.grad(attend(*inputs), inputs, grad)
 
-    return {"forward": forward, "both": both}
+    return {"forward": forward, "forward+backward": both}
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
@@ -137,7 +137,7 @@ def measure(length: int, device: str, dtype: torch.dtype, seconds: float) -> lis
     results = []
     for (name, part, launch), values in times.items():
         low, median, high = statistics.quantiles(values, n=4)
-        row: dict[str, object] = {"length": length, "attention": name, "part": part, "launch": launch}
+        row: dict[str, object] = {"length": length, "attention": name, "pass": part, "launch": launch}
         row |= {"median_ms": median, "quartiles_ms": [low, high], "rounds": len(values)}
         if device == "cuda" and launch == "eager":
             row["peak_bytes"] = peak_bytes(calls[name, part, launch])
@@ -171,11 +171,11 @@ def benchmark(out: Path, dry: bool) -> None:
 def table(results: list[dict[str, object]]) -> str:
     """Return times in ms and speed-ups over SDPA, one line per length, launch and pass."""
     median = {
-        (r["length"], r["attention"], r["part"], r["launch"]): float(str(r["median_ms"])) for r in results
+        (r["length"], r["attention"], r["pass"], r["launch"]): float(str(r["median_ms"])) for r in results
     }
     names = [str(r["attention"]) for r in results if r["attention"] != "full"]
     names = list(dict.fromkeys(names))
-    head = ["N", "launch", "part", "SDPA ms", *(f"{name} ms (speed-up over SDPA)" for name in names)]
+    head = ["N", "launch", "pass", "SDPA ms", *(f"{name} ms (speed-up over SDPA)" for name in names)]
     rows = [head]
     for length, _, part, launch in [key for key in median if key[1] == "full"]:
         full = median[length, "full", part, launch]
@@ -201,7 +201,9 @@ def report(out: Path) -> int:
     results = record.get("results", [])
     text = table(results) if results else "no benchmark results"
     both = {
-        (r["length"], r["attention"], r["launch"]): r["median_ms"] for r in results if r["part"] == "both"
+        (r["length"], r["attention"], r["launch"]): r["median_ms"]
+        for r in results
+        if r["pass"] == "forward+backward"
     }
     for length, aim in AIMS.items():
         full, ours = (both.get((length, name, "eager")) for name in ("full", f"i-clustered-{CLUSTERS}"))

@@ -125,7 +125,7 @@ def run(paths: list[Path], options: Options) -> None:
         print(f"aligned {len(aligned)} of {count} utterances: {folder}")
     if unknown:
         log.warning(
-            "unreliable times for %d words outside the model's vocabulary: %s%s",
+            "unreliable times for words outside the model's vocabulary (%d): %s%s",
             unknown.total(),
             ", ".join(sorted(unknown)[:10]),
             " …" if len(unknown) > 10 else "",

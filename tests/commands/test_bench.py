@@ -12,7 +12,8 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from asr.benchmark.mechanisms import Problem, can_measure_memory, mechanisms
+from asr.benchmark import mechanisms
+from asr.benchmark.mechanisms import Problem, can_measure_memory
 from asr.commands.bench import Options, run
 from asr.errors import UserError
 

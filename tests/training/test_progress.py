@@ -1,4 +1,4 @@
-"""Progress of training is shown on a terminal and elsewhere."""
+"""Progress of training, on a terminal and elsewhere."""
 
 import os
 import pty
@@ -23,7 +23,7 @@ def words(corpus: Path, folder: Path) -> list[str]:
 
 
 def test_a_terminal_shows_a_bar(tone_corpus: Path, tmp_path: Path) -> None:
-    """Lightning's bar was created, and stayed invisible."""
+    """Lightning's bar was created but stayed invisible."""
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "asr", "train", *words(tone_corpus, tmp_path)]
     environment = {**os.environ, "COLUMNS": "140", "TERM": "xterm"}
@@ -42,7 +42,7 @@ def test_a_terminal_shows_a_bar(tone_corpus: Path, tmp_path: Path) -> None:
     assert "frames/s" in text
 
 
-def test_without_a_terminal_each_validation_is_a_line(
+def test_without_a_terminal_each_validation_prints_a_line(
     tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", *words(tone_corpus, tmp_path)]) == 0
