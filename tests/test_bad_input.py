@@ -147,8 +147,16 @@ def test_weights_that_do_not_fit_are_rejected(
     assert "expected a character vocabulary, found phone" in line
     line = fails(capsys, train(corpus, tmp_path / "run", f"init_from={trained}", "model.layers=2"))
     assert "Missing key" in line
-    assert train(corpus_maker("other"), tmp_path / "resumed") == 0
-    line = fails(capsys, train(corpus, tmp_path / "resumed", "resume=auto", "trainer.max_steps=5"))
+
+
+def test_resuming_with_another_vocabulary_is_rejected(
+    corpus_maker: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = corpus_maker()
+    assert train(corpus, tmp_path / "run") == 0
+    with (corpus / "lexicon.txt").open("a") as file:
+        file.write("zoo Z UW\n")
+    line = fails(capsys, train(corpus, tmp_path / "run", "resume=auto", "trainer.max_steps=5"))
     assert "the vocabulary or lexicon of the checkpoint differs" in line
 
 

@@ -36,7 +36,7 @@ class Options:
 
     split: str = option("test", help="split to align, unless an audio file is given")
     data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
-    text: str = option("", help="transcript of the audio file; empty: the .txt file beside it")
+    text: str = option("", help="transcript of the audio file; empty: the .txt file next to it")
     attention: str = option("", help="attention mechanism; empty: the one used in training")
     backend: str = option("auto", help="auto | reference | native")
     mode: str = option("onepass", help=" | ".join(MODES))

@@ -89,7 +89,7 @@ def train(options: TrainOptions) -> NgramEstimate:
     if options.lexicon:
         vocabulary = read_words(options.lexicon)
     sentences = map(spell, read_sentences(sources, options.split))
-    model = estimate(_shown(sentences), options.order, vocabulary)
+    model = estimate(_with_progress(sentences), options.order, vocabulary)
     write_arpa(model, options.out)
     load_kenlm(options.out, [])  # raises if KenLM can't read the file
     table = Table("n-grams", "number", "D1", "D2", "D3+", title=options.out, title_justify="left")
@@ -149,7 +149,7 @@ def _print_score(name: str, result: TextScore) -> None:
         print(f"  unknown: {shown}" + (f" and {more} more" if more > 0 else ""))
 
 
-def _shown(sentences: Iterator[list[str]]) -> Iterator[Sequence[str]]:
+def _with_progress(sentences: Iterator[list[str]]) -> Iterator[Sequence[str]]:
     console = Console(stderr=True)
     yield from track(
         sentences, "reading text", console=console, transient=True, disable=not console.is_terminal

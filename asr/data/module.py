@@ -34,7 +34,7 @@ class DataConfig:
     train: list[str] = option(
         [], help="training manifests: folders written by `asr prepare` or *.cuts.jsonl.gz files"
     )
-    dev: str = option("", help="development manifest; empty: split `dev` beside the first training manifest")
+    dev: str = option("", help="development manifest; empty: split `dev` next to the first training manifest")
     frames_per_batch: int = option(
         20000, help="maximum number of feature frames per batch, padding included", unit="frames"
     )

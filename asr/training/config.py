@@ -22,7 +22,8 @@ class TokenizerConfig:
 
     kind: str = option("phone", help="phone | character | sentencepiece")
     lexicon: str = option(
-        "", help="kind=phone: lexicon file; empty: lexicon.txt beside each training manifest, merged"
+        "",
+        help="kind=phone: lexicon file; empty: the lexicon.txt files next to the training manifests, merged",
     )
     pieces: int = option(500, help="kind=sentencepiece: vocabulary size")
 

@@ -31,6 +31,12 @@ def completed(plan: TrainingPlan, task: lightning.LightningModule) -> float:
     return task.spent * plan.budget.seconds if plan.budget else float(task.global_step)
 
 
+def _error_label(task: TrainingTask) -> str:
+    """Return `dev PER` for `dev_per`, `dev error` for `dev_error`."""
+    split, _, rate = task.error_rate_name.partition("_")
+    return f"{split} {rate if rate == 'error' else rate.upper()}"
+
+
 class Bar(lightning.Callback):
     """Progress bar for the whole training, with loss, dev error rate and throughput.
 
@@ -65,10 +71,13 @@ class Bar(lightning.Callback):
     ) -> None:
         """Update the bar."""
         assert isinstance(task, TrainingTask)
-        shown = {"loss": "loss {:.3f}", task.error_rate_name: "", "frames_per_s": "{:.0f} frames/s"}
-        shown[task.error_rate_name] = task.error_rate_name.replace("_", " ").upper() + " {:.1%}"
-        known = trainer.callback_metrics
-        texts = [form.format(float(known[name])) for name, form in shown.items() if name in known]
+        formats = {
+            "loss": "loss {:.3f}",
+            task.error_rate_name: _error_label(task) + " {:.1%}",
+            "frames_per_s": "{:.0f} frames/s",
+        }
+        metrics = trainer.callback_metrics
+        texts = [text.format(float(metrics[name])) for name, text in formats.items() if name in metrics]
         self.progress.update(self.row, completed=completed(self.plan, task), metrics="  ".join(texts))
 
     @rank_zero_only
@@ -100,11 +109,10 @@ class Lines(lightning.Callback):
         step = f"{trainer.global_step}/{total:.0f}"
         if self.plan.budget:
             step = f"{trainer.global_step} ({100 * task.spent:.0f} % of the budget)"
-        name = task.error_rate_name
         print(
             f"step {step}  loss {float(metrics.get('loss', nan)):.3f}  "
             f"dev loss {float(metrics['dev_loss']):.3f}  "
-            f"{name.replace('_', ' ').upper()} {100 * float(metrics[name]):.1f} %  "
+            f"{_error_label(task)} {100 * float(metrics[task.error_rate_name]):.1f} %  "
             f"{float(metrics['frames_per_s']):.0f} frames/s  {left_s:.0f} s left",
             flush=True,
         )

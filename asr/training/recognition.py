@@ -130,7 +130,7 @@ def training_tokenizer(options: TrainConfig) -> Tokenizer:
 
 
 def training_lexicon(options: TrainConfig) -> Lexicon | None:
-    """Return the lexicon named in the options, or those beside the training manifests, merged.
+    """Return the lexicon named in the options, or those next to the training manifests, merged.
 
     Returns None unless the tokens are phones.
     """

@@ -37,21 +37,16 @@ FREE_ON_RESUME = {
     "resume",
     "data.prefetch",
     "data.workers",
-    *(
-        f"trainer.{name}"
-        for name in (
-            "accelerator",
-            "average_best",
-            "budget",
-            "checkpoint_every",
-            "early_stopping",
-            "keep_best",
-            "max_epochs",
-            "max_steps",
-            "stop_at",
-            "threads",
-        )
-    ),
+    "trainer.accelerator",
+    "trainer.average_best",
+    "trainer.budget",
+    "trainer.checkpoint_every",
+    "trainer.early_stopping",
+    "trainer.keep_best",
+    "trainer.max_epochs",
+    "trainer.max_steps",
+    "trainer.stop_at",
+    "trainer.threads",
 }
 
 
@@ -108,14 +103,15 @@ def _check(options: TrainConfig, folder: Path, last: Path) -> bool:
         )
     if options.trainer.precision == "fp16" and not torch.cuda.is_available():
         raise UserError("trainer.precision=fp16 needs a CUDA device: use bf16 or fp32")
-    if last.exists() and options.resume == "no":
+    if not last.exists():
+        return False
+    if options.resume == "no":
         raise UserError(
             f"{folder} already contains a run: continue it with resume=auto, or choose another folder "
             "with run=<folder>"
         )
-    if last.exists():
-        _check_resumed(options, folder / "config.yaml")
-    return last.exists()
+    _check_resumed(options, folder / "config.yaml")
+    return True
 
 
 def _check_resumed(options: TrainConfig, path: Path) -> None:

@@ -103,14 +103,14 @@ class TrainingTask(lightning.LightningModule):
             return loss if self._scaled else self._no_gradient()
         self.nonfinite["successive"] = 0
         self.finite_in_window = True
-        self.log("loss", loss.detach(), prog_bar=True)
+        self.log("loss", loss.detach())
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: StreamBatch, batch_idx: int) -> None:
         """Log the throughput."""
         seconds = time.perf_counter() - self.step_started
         self.log("data_epoch", float(batch.plan.epoch))
-        self.log("frames_per_s", self.frames(batch) / seconds, prog_bar=True)
+        self.log("frames_per_s", self.frames(batch) / seconds)
 
     @property
     def _data(self) -> TrainingData:
@@ -174,7 +174,7 @@ class TrainingTask(lightning.LightningModule):
         sums = torch.tensor(self.dev_sums, device=self.device, dtype=torch.float32)
         errors, wanted, loss, targets = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
         self.dev_error = errors / max(wanted, 1)
-        self.log(self.error_rate_name, self.dev_error, prog_bar=True, rank_zero_only=True)
+        self.log(self.error_rate_name, self.dev_error, rank_zero_only=True)
         self.log("dev_loss", loss / max(targets, 1), rank_zero_only=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -14,15 +14,15 @@ LINGER_S = 0.4  # maximum time that a subtitle stays after its last word
 Interval = tuple[float, float, str]  # start and end in seconds, label
 
 
-def write_transcript(transcripts: Sequence[Transcript], form: str, file: str) -> str:
+def write_transcript(transcripts: Sequence[Transcript], format_name: str, file: str) -> str:
     """Return the transcripts of an audio file as text in the given format.
 
     Args:
         transcripts: transcript of each channel.
-        form: one of FORMATS.
+        format_name: one of FORMATS.
         file: name of the audio file, for JSON.
     """
-    match form:
+    match format_name:
         case "json":
             entries = [{"file": file, **asdict(transcript)} for transcript in transcripts]
             return "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
