@@ -38,7 +38,7 @@ class Options:
     data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
     text: str = option("", help="transcript of the audio file; empty: the .txt file next to it")
     attention: str = option("", help="attention mechanism; empty: the one used in training")
-    backend: str = option("auto", help="auto | reference | native")
+    backend: str = option("auto", help="auto | reference (PyTorch) | native (compiled kernels)")
     mode: str = option("onepass", help=" | ".join(MODES))
     chunk_s: float = option(
         0.0,
@@ -48,7 +48,10 @@ class Options:
     overlap_s: float = option(
         -1.0, help="mode=chunked: overlap of successive chunks; −1: a fifth of chunk_s", unit="s"
     )
-    checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
+    checkpoint: str = option(
+        "auto",
+        help="auto (average, else best, else last) | average | best | last | name of a file in checkpoints/",
+    )
     output: str = option("", help="folder; empty: <run>/align/<split>, or the audio file's folder")
     device: str = option("cpu", help="cpu | cuda")
 

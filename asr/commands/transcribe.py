@@ -36,11 +36,14 @@ class Options(TranscriptionConfig):
     """Options of `asr transcribe`."""
 
     attention: str = option("", help="attention mechanism; empty: the one used in training")
-    backend: str = option("auto", help="auto | reference | native")
+    backend: str = option("auto", help="auto | reference (PyTorch) | native (compiled kernels)")
     normalise: str = option(
         "", help=f"feature normalisation: {' | '.join(NORMALISATIONS)}; empty: the one used in training"
     )
-    checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
+    checkpoint: str = option(
+        "auto",
+        help="auto (average, else best, else last) | average | best | last | name of a file in checkpoints/",
+    )
     device: str = option("cpu", help="cpu | cuda")
     format: str = option("text", help=" | ".join(FORMATS))
     output: str = option("", help="folder for one file per recording; empty: standard output")

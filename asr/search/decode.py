@@ -42,7 +42,7 @@ class DecodeOptions:
     split: str = option("test", help="split of the data")
     data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
     attention: str = option("", help="attention mechanism; empty: the one used in training")
-    backend: str = option("auto", help="auto | reference | native")
+    backend: str = option("auto", help="auto | reference (PyTorch) | native (compiled kernels)")
     decoder: str = option("greedy", help=" | ".join(DECODERS))
     beam: BeamConfig = field(default_factory=BeamConfig)
     tune: str = option(
@@ -53,7 +53,10 @@ class DecodeOptions:
     tune_utterances: int = option(
         300, help="maximum number of utterances to tune on, drawn at random; 0: all"
     )
-    checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
+    checkpoint: str = option(
+        "auto",
+        help="auto (average, else best, else last) | average | best | last | name of a file in checkpoints/",
+    )
     output: str = option("", help="folder; empty: <run>/decode/<split>/<attention>-<decoder>[-<lm>]")
     frames_per_batch: int = option(
         20000, help="maximum number of feature frames per batch, padding included", unit="frames"

@@ -20,7 +20,7 @@ PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 class TokenizerConfig:
     """Units of the CTC targets."""
 
-    kind: str = option("phone", help="phone | character | sentencepiece")
+    kind: str = option("phone", help="unit of the targets: phone | character | sentencepiece")
     lexicon: str = option(
         "",
         help="kind=phone: lexicon file; empty: the lexicon.txt files next to the training manifests, merged",
@@ -80,7 +80,7 @@ class TrainConfig:
 
     recipe: RecipeConfig = field(default_factory=RecipeConfig)
     attention: str = option("full", help="attention mechanism, e.g. i-clustered-100:topk=32")
-    backend: str = option("auto", help="auto | reference | native")
+    backend: str = option("auto", help="auto | reference (PyTorch) | native (compiled kernels)")
     run: str = option("", help="run folder; empty: exp/<recipe>/<attention>")
     seed: int = option(0, help="random seed for initialisation, batch order, dropout and augmentation")
     resume: str = option("no", help="no | auto: resume from the run's last checkpoint if there is one")
