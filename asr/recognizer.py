@@ -1,4 +1,4 @@
-"""The recogniser that users hold: an acoustic model, its tokenizer and a decoder."""
+"""The recogniser: an acoustic model with its tokenizer, to transcribe and decode."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,9 +23,9 @@ class Recognizer:
     """An acoustic model with its tokenizer.
 
     Args:
-        model: acoustic model; its head has an output for each symbol of the tokenizer.
-        tokenizer: vocabulary of the model.
-        file: checkpoint file, or folder of an exported model, that holds the weights.
+        model: acoustic model with one output per symbol of the tokenizer.
+        tokenizer: tokenizer of the model.
+        file: checkpoint file or folder of an exported model that the weights come from.
 
     Example:
         >>> recognizer = Recognizer.load("exp/demo/full")  # doctest: +SKIP
@@ -49,18 +49,19 @@ class Recognizer:
         attention: str = "",
         backend: str | None = None,
     ) -> "Recognizer":
-        """Load a recogniser from a run folder, a checkpoint file or a model that `asr export` wrote.
+        """Load a recogniser from a run folder, a checkpoint file or a model written by `asr export`.
 
         Args:
             path: e.g. `exp/demo/full` or `exp/demo/full/checkpoints/last.ckpt`.
-            checkpoint: in a run folder: `auto` (what training chose), `best`, `last` or a file's stem.
+            checkpoint: checkpoint in a run folder: `auto` (average, else best, else last), `best`, `last`
+                or the name of a file.
             device: `auto`, `cpu`, `cuda`, …
-            attention: attention mechanism; empty: the one of training.
-            backend: `auto`, `reference` or `native`; None: the one of training.
+            attention: attention mechanism; empty: the one used in training.
+            backend: `auto`, `reference` or `native`; None: the one used in training.
 
         Raises:
-            UserError: no such file, not a checkpoint, one that would run code when loaded, an exported
-                model that was truncated or changed, or a mechanism that doesn't fit the model.
+            UserError: the file is missing, isn't a checkpoint or would run code when loaded; an exported
+                model was truncated or changed; or the mechanism doesn't fit the model.
         """
         folder = portable_folder(Path(path))
         file = folder or find(Path(path), checkpoint)
@@ -80,16 +81,16 @@ class Recognizer:
         return self.file if self.file.is_dir() else self.file.parent.parent
 
     def set_attention(self, name: str, backend: str | None = None) -> None:
-        """Exchange the attention mechanism of every layer; see `AcousticModel.set_attention`."""
+        """Set the attention mechanism of every layer; see `AcousticModel.set_attention`."""
         self.model.set_attention(name, backend)
 
     def transcribe(self, path: str | Path, **options: Any) -> Transcript:
-        """Transcribe an audio file of any length, rate and container.
+        """Transcribe an audio file of any length, sample rate and container.
 
         Args:
-            path: a file that libsndfile or FFmpeg reads.
-            options: fields of `TranscriptionConfig`: `mode="chunked"`, `decoder="beam"`, …; weights that
-                `beam` leaves open are those that `asr decode … tune=dev` recorded in the run folder.
+            path: file that libsndfile or FFmpeg can read.
+            options: fields of `TranscriptionConfig`: `mode="chunked"`, `decoder="beam"`, … Weights not set
+                in `beam` default to those that `asr decode … tune=dev` stored in the run folder.
 
         Raises:
             UserError: the file can't be read, or is shorter than one frame.
@@ -97,19 +98,20 @@ class Recognizer:
         config = TranscriptionConfig(**options)
         if config.channels != "mix":
             raise UserError(
-                f"channels={config.channels!r}: transcribe_channels() returns a transcript for each"
+                f"channels={config.channels!r}: expected 'mix'; for one transcript per channel use "
+                "transcribe_channels()"
             )
         return self.transcribe_channels(path, config)[0]
 
     def transcribe_channels(
         self, path: str | Path, config: TranscriptionConfig, decoder: Decoder | None = None
     ) -> list[Transcript]:
-        """Transcribe the channels of an audio file, or their mean.
+        """Transcribe the channels of an audio file, or their average.
 
         Args:
-            path: a file that libsndfile or FFmpeg reads.
-            config: mode, channels, decoder.
-            decoder: decoder to use for many files; None: build one from `config`.
+            path: file that libsndfile or FFmpeg can read.
+            config: mode, channels and decoder.
+            decoder: decoder to reuse for several files; None: build one from `config`.
 
         Raises:
             UserError: the file can't be read, or is shorter than one frame.
@@ -152,13 +154,13 @@ class Recognizer:
         )
 
     def decoder(self, config: TranscriptionConfig) -> tuple[Decoder, str | None]:
-        """Build the decoder, with tuned weights where `config.beam` leaves them open.
+        """Build the decoder, with tuned weights where `config.beam` doesn't set them.
 
         Returns:
-            The decoder, and the source of its weights; None: options and defaults alone.
+            The decoder, and the file and entry of its tuned weights; None if there are none.
 
         Raises:
-            UserError: see `build_decoder`; a record of tuning that can't be read.
+            UserError: invalid decoder options, or tuned weights that can't be read.
         """
         beam, source = config.beam, None
         if self.run_folder is not None:
@@ -171,10 +173,10 @@ class Recognizer:
 
     @classmethod
     def from_state(cls, state: dict[str, Any], source: str) -> "Recognizer":
-        """Build a recogniser from `state()`, in evaluation mode; errors name `source`."""
+        """Build a recogniser in evaluation mode from `state()`; errors name `source`."""
         if "tokenizer" not in state:
             raise UserError(
-                f"{source}: expected the checkpoint of a recogniser, found a model without vocabulary"
+                f"{source}: expected the checkpoint of a recogniser, found a model without a vocabulary"
             )
         tokenizer = tokenizer_from_state(state["tokenizer"])
         return cls(AcousticModel.from_state(state, len(tokenizer), source), tokenizer)

@@ -1,4 +1,4 @@
-"""Shared fixtures: a corpus of tones, and a tiny model that learns it in seconds."""
+"""Shared fixtures: a tone corpus, and a tiny model that learns it in seconds."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,13 +20,13 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def tone_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A prepared folder with splits train, dev and test."""
+    """Prepared folder with splits train, dev and test."""
     return make_corpus(tmp_path_factory.mktemp("data") / "tones", {"train": 60, "dev": 8, "test": 8})
 
 
 @pytest.fixture
 def corpus_maker(tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that writes a small corpus, for tests that modify it."""
+    """Function that writes a small corpus, for tests that modify the corpus."""
 
     def make(name: str = "tones", train: int = 6, rate: int = 16000) -> Path:
         return make_corpus(tmp_path / name, {"train": train, "dev": 2, "test": 2}, rate)
@@ -36,7 +36,7 @@ def corpus_maker(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def trained(tone_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder with a recogniser trained on the tones."""
+    """Run folder of a recogniser trained on the tones."""
     folder = tmp_path_factory.mktemp("exp") / "tones"
     options = train_options(
         [

@@ -1,3 +1,5 @@
+"""Masks of valid positions."""
+
 import torch
 
 from asr.lengths import keep_mask, zero_padding

@@ -1,4 +1,4 @@
-"""A corpus of tones that a tiny model learns in seconds, and the options of that model."""
+"""A corpus of tones that a tiny model learns in seconds, and the options for training that model."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ TINY = [
 
 
 def tones(text: str, rate: int, random: np.random.Generator) -> NDArray[np.float32]:
-    """Return an utterance in which every phone is a tone of 60 to 100 ms."""
+    """Return the audio of an utterance in which every phone is a tone of 60 to 100 ms."""
     parts = []
     for word in text.split():
         for phone in LEXICON.first(word):
@@ -61,7 +61,7 @@ def make_cut(wav: Path, text: str, name: str, speaker: str = "s1") -> MonoCut:
 
 
 def make_corpus(folder: Path, sizes: dict[str, int], rate: int = 16000, seed: int = 0) -> Path:
-    """Write wav files, manifests and a lexicon; return the folder."""
+    """Write WAV files, manifests and a lexicon; return the folder."""
     random = np.random.default_rng(seed)
     words = list(LEXICON.pronunciations)
     (folder / "wav").mkdir(parents=True)

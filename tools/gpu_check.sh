@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Everything that only a machine with a CUDA GPU can tell about the kernels, in one call of at most 10 minutes.
+# Checks and times the kernels on a machine with a CUDA GPU, in at most 10 minutes.
 #
 #   bash tools/gpu_check.sh [--dry]
 #
-# Builds for the GPU at hand, runs the GPU tests, compute-sanitizer on a small case where installed, and times the
-# kernels against PyTorch's flash attention. Needs torch, nvcc, pytest and this repository; nothing is downloaded.
-# Leaves gpu_check.json, gpu_check.txt (the table) and the logs in $OUT, gpu_check/ if unset. PYTHON is python3.
-# --dry goes through the same steps on the CPU, with its kernels and short sequences.
+# Builds the kernels for this GPU, runs the GPU tests, runs compute-sanitizer (if installed) on a small case, and
+# times the kernels against PyTorch's flash attention. Needs torch, nvcc and pytest; downloads nothing.
+# Writes gpu_check.json, gpu_check.txt (the table) and logs to $OUT (default: gpu_check/). $PYTHON defaults to python3.
+# --dry runs the tests and the benchmark on the CPU, with the CPU kernels and short sequences.
 
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -16,7 +16,7 @@ mkdir -p "$OUT"
 DRY=()
 [[ "${1:-}" == --dry ]] && DRY=(--dry)
 
-# step <name> <seconds> <command …>: a step's failure is written down and the next one runs.
+# step <name> <timeout in seconds> <command …>: runs a step; a failure is recorded, and the next step runs.
 step() {
   local name=$1 seconds=$2 start=$SECONDS status
   shift 2
@@ -30,7 +30,7 @@ step() {
 rm -f "$OUT"/*.status "$OUT"/*.log "$OUT"/gpu_check.*
 if [[ ${#DRY[@]} -eq 0 ]]; then
   TORCH_CUDA_ARCH_LIST=$("$PYTHON" -c 'import torch; print("%d.%d" % torch.cuda.get_device_capability())' 2>/dev/null) ||
-    { echo "$PYTHON has no torch that finds a CUDA GPU; --dry runs these steps on the CPU"; exit 1; }
+    { echo "$PYTHON: torch is missing or finds no CUDA GPU; use --dry to run on the CPU"; exit 1; }
   export TORCH_CUDA_ARCH_LIST
   export FORCE_CUDA=1
   step build 200 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py build
@@ -38,7 +38,7 @@ if [[ ${#DRY[@]} -eq 0 ]]; then
 else
   TESTS=tests/attention_ext/test_grouping_kernels.py
 fi
-# Without tests/conftest.py: it needs the whole framework.
+# Without tests/conftest.py, which needs the whole framework.
 step tests 200 env PYTHONPATH=. "$PYTHON" -m pytest --confcutdir tests/attention_ext -p no:cacheprovider "$TESTS"
 if [[ ${#DRY[@]} -eq 0 ]] && command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do

@@ -1,4 +1,4 @@
-"""`asr align`: times of the words and labels of known transcripts."""
+"""`asr align`: forced alignment of known transcripts with their audio."""
 
 import json
 import logging
@@ -33,22 +33,40 @@ log = logging.getLogger(__name__)
 class Options:
     """Options of `asr align`."""
 
-    split: str = option("test", help="split of the data, if no audio file is named")
+    split: str = option("test", help="split to align, unless an audio file is given")
     data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
-    text: str = option("", help="transcript of the audio file; empty: the .txt file beside it")
+    text: str = option("", help="transcript of the audio file; empty: the .txt file next to it")
     attention: str = option("", help="attention mechanism; empty: the one used in training")
-    backend: str = option("auto", help="auto | reference | native")
+    backend: str = option("auto", help="auto | reference (PyTorch) | native (compiled kernels)")
     mode: str = option("onepass", help=" | ".join(MODES))
-    chunk_s: float = option(0.0, help="mode=chunked: length of a chunk; 0: see asr transcribe", unit="s")
-    overlap_s: float = option(-1.0, help="mode=chunked: overlap of chunks; −1: a fifth of a chunk", unit="s")
-    checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
+    chunk_s: float = option(
+        0.0,
+        help="mode=chunked: length of a chunk; 0: length of the longest training audio, at most 20 s",
+        unit="s",
+    )
+    overlap_s: float = option(
+        -1.0, help="mode=chunked: overlap of successive chunks; −1: a fifth of chunk_s", unit="s"
+    )
+    checkpoint: str = option(
+        "auto",
+        help="auto (average, else best, else last) | average | best | last | name of a file in checkpoints/",
+    )
     output: str = option("", help="folder; empty: <run>/align/<split>, or the audio file's folder")
     device: str = option("cpu", help="auto | cpu | cuda")
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """Transcript and samples (at the model's rate) of an utterance, and its place in the recording."""
+    """An utterance to align.
+
+    Attributes:
+        id: name of the utterance.
+        text: transcript.
+        samples: [samples] at the model's sample rate.
+        recording: name of the recording.
+        channel: channel number, from 1.
+        start_s: start in the recording in seconds.
+    """
 
     id: str
     text: str
@@ -59,7 +77,7 @@ class Utterance:
 
 
 def run(paths: list[Path], options: Options) -> None:
-    """Align the transcripts, write the times and list the utterances that could not be aligned."""
+    """Align the transcripts, write the times and report the utterances that could not be aligned."""
     if not 1 <= len(paths) <= 2:
         raise UserError("asr align takes a run folder or checkpoint, and at most one audio file")
     how = TranscriptionConfig(mode=options.mode, chunk_s=options.chunk_s, overlap_s=options.overlap_s)
@@ -80,7 +98,7 @@ def run(paths: list[Path], options: Options) -> None:
         count, folder, name = 1, Path(options.output or audio.parent), audio.stem
     else:
         if options.text:
-            raise UserError("text= is the transcript of an audio file: name that file too")
+            raise UserError(f"text={options.text!r}: expected an audio file to align it with, found none")
         cuts = list(load_cuts(manifest_path(options.data or training_folder(run_folder), options.split)))
         utterances = (_from_cut(cut, model.sample_rate) for cut in cuts)
         count, folder, name = len(cuts), Path(options.output or run_folder / "align" / options.split), ""
@@ -101,14 +119,15 @@ def run(paths: list[Path], options: Options) -> None:
             errors.append(f"{utterance.id}: out of memory: use mode=chunked or a linear attention mechanism")
             continue
         unknown.update(tokenizer.oov(utterance.text))
-        _write_textgrid(utterance, words, recognizer, folder / f"{name or _safe(utterance.id)}.TextGrid")
+        stem = name or utterance.id.replace("/", "_")
+        _write_textgrid(utterance, words, recognizer, folder / f"{stem}.TextGrid")
         aligned.append((utterance, words))
     if aligned:
         _write_tables(aligned, folder, name or options.split)
-        print(f"{len(aligned)} of {count} utterances aligned: {folder}")
+        print(f"aligned {len(aligned)} of {count} utterances: {folder}")
     if unknown:
         log.warning(
-            "words outside the model's vocabulary (%d) have uncertain times: %s%s",
+            "unreliable times for words outside the model's vocabulary (%d): %s%s",
             unknown.total(),
             ", ".join(sorted(unknown)[:10]),
             " …" if len(unknown) > 10 else "",
@@ -123,7 +142,7 @@ def _from_file(audio: Path, text: str, sample_rate: int) -> Utterance:
     if not text:
         beside = audio.with_suffix(".txt")
         if not beside.is_file():
-            raise UserError(f"{audio}: expected its transcript as text='…' or in {beside}, found neither")
+            raise UserError(f"{audio}: expected a transcript in text='…' or in {beside}, found neither")
         text = beside.read_text(encoding="utf-8")
     (samples,) = read_recording(audio, sample_rate)
     return Utterance(str(audio), " ".join(text.split()), samples, audio.stem)
@@ -135,15 +154,10 @@ def _from_cut(cut: MonoCut, sample_rate: int) -> Utterance:
     return Utterance(cut.id, text, samples, cut.recording_id, str(cut.channel + 1), cut.start)
 
 
-def _safe(name: str) -> str:
-    """Return a file name for an utterance."""
-    return name.replace("/", "_")
-
-
 def _write_textgrid(
     utterance: Utterance, words: list[AlignedWord], recognizer: Recognizer, path: Path
 ) -> None:
-    """Write a Praat file with tiers of words and labels; times are relative to the start of the utterance."""
+    """Write a TextGrid with tiers for words and labels; times are relative to the utterance."""
     tokens = [token for word in words for token in word.tokens]
     tiers = {
         "words": [(word.start_s, word.end_s, word.word) for word in words],
@@ -154,7 +168,7 @@ def _write_textgrid(
 
 
 def _write_tables(aligned: list[tuple[Utterance, list[AlignedWord]]], folder: Path, name: str) -> None:
-    """Write `<name>.words.ctm` and `<name>.tokens.ctm`, with times in the recording, and `<name>.jsonl`."""
+    """Write `<name>.words.ctm`, `<name>.tokens.ctm` (times in the recording) and `<name>.jsonl`."""
     write_ctm(
         folder / f"{name}.words.ctm",
         [_ctm(utterance, word.word, word) for utterance, words in aligned for word in words],
@@ -169,12 +183,12 @@ def _write_tables(aligned: list[tuple[Utterance, list[AlignedWord]]], folder: Pa
             file.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
 
-def _ctm(utterance: Utterance, label: str, said: AlignedWord | AlignedToken) -> CtmWord:
+def _ctm(utterance: Utterance, label: str, aligned: AlignedWord | AlignedToken) -> CtmWord:
     return CtmWord(
         utterance.recording,
         utterance.channel,
-        round(utterance.start_s + said.start_s, 3),
-        round(said.end_s - said.start_s, 3),
+        round(utterance.start_s + aligned.start_s, 3),
+        round(aligned.end_s - aligned.start_s, 3),
         label,
-        said.confidence,
+        aligned.confidence,
     )

@@ -1,4 +1,4 @@
-"""`asr decode`: decode a manifest with a trained recogniser."""
+"""`asr decode`: decode a split with a trained recogniser."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ Options = DecodeOptions
 
 
 def run(paths: list[Path], options: Options) -> None:
-    """Decode a split with one recogniser and print the folder of the hypotheses."""
+    """Decode a split and print the folder with the hypotheses."""
     if len(paths) != 1:
         raise UserError(f"asr decode takes one run folder or checkpoint, found {len(paths)}")
     check_options(options)

@@ -1,4 +1,4 @@
-"""`asr lm`: train n-gram language models, and compute the perplexity of text."""
+"""`asr lm`: train n-gram language models and compute perplexities."""
 
 import os
 from collections.abc import Callable
@@ -30,26 +30,28 @@ class TrainOptions:
 
     text: str = option("", help=TEXT_HELP)
     split: str = option("train", help="split of prepared folders")
-    order: int = option(3, help="length of the longest n-grams, 2 … 6", unit="words")
+    order: int = option(3, help="order of the model, 2 … 6")
     out: str = option("", help="ARPA file to write; gzipped if the name ends in .gz")
     lexicon: str = option(
         "",
-        help="lexicon or word list with the model's vocabulary; empty: all words of the text",
+        help="lexicon or word list that defines the vocabulary; empty: all words of the text",
     )
     model: str = option(
-        "", help="run folder or checkpoint: estimate n-grams of this recogniser's labels instead of words"
+        "", help="run folder or checkpoint of a recogniser: model its labels (e.g. phones) instead of words"
     )
-    heldout: str = option("", help="texts to report perplexity on; `folder/dev.cuts.jsonl.gz` for a split")
+    heldout: str = option(
+        "", help="held-out texts, manifests or prepared folders (split dev), for perplexity"
+    )
 
 
 @dataclass
 class ScoreOptions:
     """Options of `asr lm score`."""
 
-    lm: str = option("", help="language model, ARPA or KenLM binary")
+    lm: str = option("", help="language model: ARPA or KenLM binary file")
     text: str = option("", help=TEXT_HELP)
     split: str = option("test", help="split of prepared folders")
-    lexicon: str = option("", help="also report the words of this lexicon that the model lacks")
+    lexicon: str = option("", help="lexicon whose words to check against the model's vocabulary")
 
 
 SCHEMAS = {"train": TrainOptions, "score": ScoreOptions}
@@ -61,7 +63,7 @@ def options_schema(paths: list[str]) -> type:
 
 
 def main(paths: list[str], words: list[str]) -> None:
-    """Train a model or score a text."""
+    """Train a language model, or score a text."""
     if _action(paths) == "train":
         train(config.parse(TrainOptions, words))
     else:
@@ -69,7 +71,7 @@ def main(paths: list[str], words: list[str]) -> None:
 
 
 def train(options: TrainOptions) -> NgramEstimate:
-    """Estimate a model, write it and print a summary."""
+    """Estimate an n-gram model, write it and print a summary."""
     sources = _sources(options.text)
     if not options.out:
         raise UserError("asr lm train needs out=<file.arpa>, found none")
@@ -77,7 +79,8 @@ def train(options: TrainOptions) -> NgramEstimate:
         raise UserError(f"out={options.out}: expected a name that ends in .arpa or .arpa.gz")
     if options.model and options.lexicon:
         raise UserError(
-            "model= and lexicon= exclude each other: with model=, the vocabulary is the recogniser's labels"
+            f"lexicon={options.lexicon}: expected none with model=, because the recogniser's labels are the "
+            "vocabulary"
         )
     spell, vocabulary = _labels_of(options.model)
     if options.lexicon:
@@ -85,7 +88,7 @@ def train(options: TrainOptions) -> NgramEstimate:
     sentences = map(spell, read_sentences(sources, options.split))
     model = estimate(track(sentences, "reading text"), options.order, vocabulary)
     write_arpa(model, options.out)
-    load_kenlm(options.out, [])  # raises if the file can't be read back
+    load_kenlm(options.out, [])  # raises if KenLM can't read the file
     table = Table("n-grams", "number", "D1", "D2", "D3+", title=options.out, title_justify="left")
     for order, ngrams in enumerate(model.tables, start=1):
         table.add_row(str(order), f"{len(ngrams):,}", *(f"{value:.3f}" for value in ngrams.discounts))
@@ -106,7 +109,7 @@ def train(options: TrainOptions) -> NgramEstimate:
 
 
 def score(options: ScoreOptions) -> TextScore:
-    """Print perplexity and out-of-vocabulary words."""
+    """Print the perplexity and the out-of-vocabulary words of a text."""
     if not options.lm:
         raise UserError("asr lm score needs lm=<ARPA or KenLM file>, found none")
     sentences = list(read_sentences(_sources(options.text), options.split))
@@ -124,7 +127,7 @@ def score(options: ScoreOptions) -> TextScore:
 
 
 def _labels_of(model: str) -> tuple[Callable[[list[str]], list[str]], list[str] | None]:
-    """Return the mapping from words to a recogniser's labels, and the labels; without model the identity."""
+    """Return a function from words to a recogniser's labels, and the labels; without a model: list, None."""
     if not model:
         return list, None
     tokenizer = Recognizer.load(model).tokenizer

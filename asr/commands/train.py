@@ -10,12 +10,12 @@ Options = TrainConfig
 
 
 def options_schema(words: list[str]) -> TrainConfig:
-    """Return the options, those of the recipe that `recipe=` names included, for `--help`."""
+    """Return the options for `--help`, including those of the recipe chosen by `recipe=`."""
     return train_schema(chosen_recipe(words))
 
 
 def parse(words: list[str]) -> TrainConfig:
-    """Read options with Hydra's groups: recipe=, model=, optimizer=."""
+    """Parse options; `recipe=`, `model=` and `optimizer=` select Hydra groups."""
     return train_options(words)
 
 

@@ -27,17 +27,22 @@ log = logging.getLogger(__name__)
 class Options(TranscriptionConfig):
     """Options of `asr transcribe`."""
 
-    attention: str = option("", help="attention mechanism; empty: as trained")
-    backend: str = option("auto", help="auto | reference | native")
-    normalise: str = option("", help="replaces features.normalise, e.g. window; empty: as trained")
-    checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
+    attention: str = option("", help="attention mechanism; empty: the one used in training")
+    backend: str = option("auto", help="auto | reference (PyTorch) | native (compiled kernels)")
+    normalise: str = option(
+        "", help=f"feature normalisation: {' | '.join(NORMALISATIONS)}; empty: the one used in training"
+    )
+    checkpoint: str = option(
+        "auto",
+        help="auto (average, else best, else last) | average | best | last | name of a file in checkpoints/",
+    )
     device: str = option("cpu", help="auto | cpu | cuda")
     format: str = option("text", help=" | ".join(FORMATS))
     output: str = option("", help="folder for one file per recording; empty: standard output")
 
 
 def run(paths: list[Path], options: Options) -> None:
-    """Transcribe every file; report the files that failed at the end."""
+    """Transcribe all files; errors are reported at the end."""
     options.check()
     if options.format not in FORMATS:
         raise UserError(f"format={options.format!r}: expected one of {FORMATS}")
@@ -46,12 +51,12 @@ def run(paths: list[Path], options: Options) -> None:
         raise UserError("asr transcribe takes a run folder or checkpoint and at least one audio file")
     if len(files) > 1 and options.format not in ("text", "json") and not options.output:
         raise UserError(
-            f"format={options.format} with {len(files)} files: expected output=<folder>, found none"
+            f"format={options.format} with {len(files)} files: expected a folder to write to, output=<folder>"
         )
     recognizer = _load(Path(paths[0]), options)
     decoder, source = recognizer.decoder(options)
     if source:
-        print(f"weights of {source}", file=sys.stderr)
+        print(f"decoder weights from {source}", file=sys.stderr)
     errors = []
     # A long recording is one step: the spinner shows that work goes on.
     with progress(SpinnerColumn(), TextColumn("{task.fields[file]}")) as bars:
@@ -67,7 +72,7 @@ def run(paths: list[Path], options: Options) -> None:
                     raise
                 errors.append(f"{file}: out of memory: use mode=chunked or a linear attention mechanism")
             else:
-                _write(transcripts, file, options, alone=len(files) == 1)
+                _write(transcripts, file, options, single=len(files) == 1)
             bars.advance(task)
     if len(files) == 1 and errors:
         raise UserError(errors[0])
@@ -78,21 +83,22 @@ def run(paths: list[Path], options: Options) -> None:
 
 
 def _audio_files(paths: list[Path]) -> list[Path]:
-    """Return the given files, and all files below the given folders except transcripts and hidden files."""
+    """Return the files in `paths`, and all files in its folders except transcripts and hidden files."""
     files: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():
             files.append(path)
             continue
-        below = sorted(file for file in path.rglob("*") if file.is_file())
-        files += (audio := [file for file in below if not _is_skipped(file)])
-        if len(audio) < len(below):
-            log.warning("%s: skipped %d transcripts and hidden files", path, len(below) - len(audio))
+        found = sorted(file for file in path.rglob("*") if file.is_file())
+        audio = [
+            file
+            for file in found
+            if not file.name.startswith(".") and file.suffix not in (*SUFFIXES.values(), ".ctm", ".jsonl")
+        ]
+        if len(audio) < len(found):
+            log.warning("%s: skipped %d transcripts or hidden files", path, len(found) - len(audio))
+        files += audio
     return files
-
-
-def _is_skipped(file: Path) -> bool:
-    return file.name.startswith(".") or file.suffix in (*SUFFIXES.values(), ".ctm", ".jsonl")
 
 
 def _load(path: Path, options: Options) -> Recognizer:
@@ -107,20 +113,20 @@ def _load(path: Path, options: Options) -> Recognizer:
     kind = options.normalise or trained
     if kind not in NORMALISATIONS or (kind == "corpus" and trained != kind):
         raise UserError(
-            f"normalise={kind!r}: expected one of {NORMALISATIONS}; corpus needs a model trained with it"
+            f"normalise={kind!r}: expected one of {NORMALISATIONS}; corpus requires a model trained with it"
         )
     recognizer.model.normalisation.kind = kind
     return recognizer
 
 
-def _write(transcripts: list[Transcript], file: Path, options: Options, alone: bool) -> None:
+def _write(transcripts: list[Transcript], file: Path, options: Options, single: bool) -> None:
     if options.output:
         place = Path(options.output, file.name + SUFFIXES[options.format])
         try:
             write_text(write_transcript(transcripts, options.format, str(file)), place)
         except OSError as error:
             raise UserError(f"{place}: can't be written ({error.strerror})") from None
-    elif options.format == "text" and not (alone and len(transcripts) == 1):
+    elif options.format == "text" and not (single and len(transcripts) == 1):
         for transcript in transcripts:
             channel = "" if transcript.channel is None else f"\t{transcript.channel}"
             print(f"{file}{channel}\t{transcript.text}", flush=True)

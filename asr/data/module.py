@@ -1,4 +1,4 @@
-"""The data of a training run: manifests to batches, with everything that is left out listed."""
+"""The data of a training run: batches from manifests, and a list of the utterances left out."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -29,28 +29,38 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class DataConfig:
-    """Which utterances, and how they become batches."""
+    """Training and development data, and how to batch them."""
 
     train: list[str] = option(
-        [], help="training manifests: folders of `asr prepare` or *.cuts.jsonl.gz files"
+        [], help="training manifests: folders written by `asr prepare` or *.cuts.jsonl.gz files"
     )
-    dev: str = option("", help="development manifest; empty: split `dev` beside the first training manifest")
-    frames_per_batch: int = option(20000, help="feature frames in a batch, padding included", unit="frames")
-    length_jitter: float = option(0.1, help="relative jitter of lengths before batching")
-    workers: int = option(1, help="processes that load audio, per rank; 0: load in the training process")
-    prefetch: int = option(8, help="batches each worker loads ahead")
-    min_duration_s: float = option(0.1, help="shorter utterances are left out and listed", unit="s")
-    max_duration_s: float = option(40.0, help="longer utterances are left out and listed", unit="s")
+    dev: str = option("", help="development manifest; empty: split `dev` next to the first training manifest")
+    frames_per_batch: int = option(
+        20000, help="maximum number of feature frames per batch, padding included", unit="frames"
+    )
+    length_jitter: float = option(
+        0.1, help="random variation of lengths before sorting into batches, as a fraction"
+    )
+    workers: int = option(1, help="audio loading processes per rank; 0: load in the training process")
+    prefetch: int = option(8, help="number of batches each worker loads ahead")
+    min_duration_s: float = option(0.1, help="leave out shorter utterances, and list them", unit="s")
+    max_duration_s: float = option(40.0, help="leave out longer utterances, and list them", unit="s")
     concatenate_s: float = option(
-        0.0, help="join training utterances up to this length, with pauses; 0: train on them singly", unit="s"
+        0.0, help="join training utterances, with pauses, up to this length; 0: don't join", unit="s"
     )
-    resample: bool = option(True, help="resample audio of another rate with a notice; false: refuse it")
-    max_utterances: int = option(0, help="train on the first so many only; 0: all")
+    resample: bool = option(True, help="resample audio with another sample rate; false: stop with an error")
+    max_utterances: int = option(0, help="train on the first N utterances only; 0: all")
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """An utterance that a filter removed from training, and why."""
+    """An utterance left out of training or validation.
+
+    Attributes:
+        split: train or dev.
+        utterance: id of the utterance.
+        reason: why it was left out.
+    """
 
     split: str
     utterance: str
@@ -58,18 +68,18 @@ class LeftOut:
 
 
 def manifest_path(place: str, split: str) -> Path:
-    """Return the manifest of a split: `place` is a file, or a folder that `asr prepare` made."""
+    """Return the manifest of a split; `place` is a manifest or a folder written by `asr prepare`."""
     path = Path(place)
     return path if path.name.endswith(".jsonl.gz") else path / f"{split}.cuts.jsonl.gz"
 
 
 def split_beside(place: str, split: str) -> Path:
-    """Return the manifest of another split than training's: in the folder `place`, or beside the file."""
+    """Return the manifest of a split in the folder `place`, or in the folder of the manifest `place`."""
     return prepared_folder(place) / f"{split}.cuts.jsonl.gz"
 
 
 def prepared_folder(place: str) -> Path:
-    """Return the folder `place`, or the one that the file `place` lies in."""
+    """Return the folder `place`, or the folder of the manifest `place`."""
     path = Path(place)
     return path.parent if path.name.endswith(".jsonl.gz") else path
 
@@ -78,11 +88,11 @@ def training_folder(run_folder: Path) -> str:
     """Return the first prepared folder that a run was trained on.
 
     Raises:
-        UserError: the folder doesn't say how its run was trained.
+        UserError: the run folder has no config.yaml, e.g. because it holds an exported model.
     """
     config = run_folder / "config.yaml"
     if not config.is_file():
-        raise UserError(f"{config}: not there, so name the data: data=<prepared folder or manifest>")
+        raise UserError(f"{config}: no such file; name the data with data=<prepared folder or manifest>")
     return str(prepared_folder(OmegaConf.load(config).data.train[0]))
 
 
@@ -90,7 +100,7 @@ def load_training_cuts(config: DataConfig) -> CutSet:
     """Return the training cuts of all manifests.
 
     Raises:
-        UserError: no manifest named, none there, or an id in two of them.
+        UserError: no manifest is named, one is missing, or two contain the same utterance id.
     """
     if not config.train:
         raise UserError("data.train is empty: name a recipe (recipe=demo) or manifests (data.train=[path])")
@@ -108,7 +118,7 @@ class SpeechData(TrainingData):
 
     Args:
         config: manifests and batching.
-        tokenizer: vocabulary of the targets.
+        tokenizer: tokenizer for the targets.
         features: sample rate and frame shift of the model.
         encoder_frames: number of encoder frames for a duration in seconds.
         seed: random seed for the order of batches and for speed perturbation.
@@ -143,12 +153,12 @@ class SpeechData(TrainingData):
         self.concatenation = Concatenation(durations_s, config.concatenate_s, seed)
 
     def train_frames(self, epoch: int) -> NDArray[np.int64]:
-        """Return the feature frames of each training utterance of an epoch, at their slowest."""
+        """Return the feature frames of each training utterance of an epoch at the slowest speed."""
         return self._frames(self.concatenation.durations(epoch))
 
     @property
     def longest_s(self) -> float:
-        """The longest audio that training sees, in seconds, at most."""
+        """Maximum length of training audio in seconds."""
         return max(self.config.concatenate_s, float(self.concatenation.durations_s.max()))
 
     def _frames(self, durations_s: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -165,24 +175,20 @@ class SpeechData(TrainingData):
                 kept.append(cut)
         count = len(cuts) - len(kept)
         if count:
-            log.warning(
-                "%s: %d of %d utterances are left out (listed in left_out.tsv)", split, count, len(cuts)
-            )
+            log.warning("%s: left out %d of %d utterances (listed in left_out.tsv)", split, count, len(cuts))
         if not kept:
-            example = self.left_out[-1] if self.left_out else None
-            raise UserError(
-                f"split {split}: no utterance is usable" + (f", e.g. {example}" if example else "")
-            )
+            example = f" (e.g. {self.left_out[-1].utterance}: {self.left_out[-1].reason})" if count else ""
+            raise UserError(f"split {split}: no utterance is usable{example}")
         return kept
 
     def _misfit(self, cut: MonoCut, fastest: float) -> str:
         if not self.config.min_duration_s <= cut.duration <= self.config.max_duration_s:
             limits = f"{self.config.min_duration_s} … {self.config.max_duration_s} s"
-            return f"lasts {cut.duration:.2f} s, outside {limits}"
+            return f"duration {cut.duration:.2f} s is outside {limits}"
         needed = frames_needed(self.tokenizer.encode(cut.supervisions[0].text))
         frames = self.encoder_frames(cut.duration / fastest)
         if frames < needed:
-            return f"{frames} encoder frames cannot hold targets that need {needed}"
+            return f"the targets need {needed} encoder frames, found {frames}"
         return ""
 
     def stream(self, start: Cursor | None = None, *, ranks: int = 1, rank: int = 0) -> BatchStream:
@@ -199,7 +205,7 @@ class SpeechData(TrainingData):
         )
 
     def epoch_batches(self, epoch: int, ranks: int = 1) -> int:
-        """Return the number of batches of an epoch for one rank."""
+        """Return the number of batches in an epoch per rank."""
         return len(self.stream(ranks=ranks).epoch(epoch)) // ranks
 
     def first_batches(self, count: int) -> Iterator[Batch]:
@@ -209,11 +215,11 @@ class SpeechData(TrainingData):
             yield utterances[BatchPlan(tuple(indices.tolist()))]
 
     def padding_share(self) -> float:
-        """Return the share of padding in the first epoch's frames, 0 … 1."""
+        """Return the fraction of padding among the first epoch's frames, 0 … 1."""
         return padding_share(self.train_frames(0), self.stream().epoch(0))
 
     def worst_batch(self) -> Batch:
-        """Return the batch that needs most memory: as many of the longest utterances as the budget holds."""
+        """Return the batch that needs the most memory: as many of the longest utterances as fit."""
         frames = self.train_frames(0)
         longest = np.argsort(-frames, kind="stable")
         first = plan_by_length(frames, self.config.frames_per_batch, longest)[0]
@@ -237,14 +243,14 @@ class SpeechData(TrainingData):
         )
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Batches from the cursor on."""
+        """Return the training batches from the cursor on."""
         ranks, rank = self.rank()
         stream = self.stream(self.cursor, ranks=ranks, rank=rank)
         utterances = self._utterances(self.train_cuts, self.speed_factors, self.concatenation)
         return self._loader(utterances, stream)
 
     def val_dataloader(self) -> DataLoader[Batch]:
-        """Development batches, longest first; ranks take turns."""
+        """Return the development batches, longest first; ranks take turns."""
         frames = self._frames(np.array([cut.duration for cut in self.dev_cuts]))
         order = np.argsort(-frames, kind="stable")
         plans = plan_by_length(frames, self.config.frames_per_batch, order)
@@ -269,7 +275,7 @@ class SpeechData(TrainingData):
         )
 
     def advice(self, batch: Batch) -> str:
-        """Say how large a batch is and what to lower."""
+        """Return the size of a batch and the options to lower if it doesn't fit in memory."""
         longest_s = float(batch.audio_lengths.max()) / self.features.sample_rate
         return (
             f"{len(batch.ids)} utterances of up to {longest_s:.1f} s; lower data.frames_per_batch="
@@ -277,7 +283,7 @@ class SpeechData(TrainingData):
         )
 
     def describe(self) -> str:
-        """Say how many utterances and hours there are."""
+        """Return the number of utterances, their total duration and the fraction of padding."""
         hours = sum(cut.duration for cut in self.train_cuts) / 3600
         joined = f", joined up to {self.config.concatenate_s:g} s" if self.config.concatenate_s else ""
         padding = f"{100 * self.padding_share():.1f} % padding"
@@ -288,6 +294,6 @@ class SpeechData(TrainingData):
         return {place: file_digest(manifest_path(place, "train")) for place in self.config.train}
 
     def write_report(self, folder: Path) -> None:
-        """List the utterances that are left out, in an empty table where there are none."""
+        """Write left_out.tsv, with a header even if no utterance was left out."""
         rows = [f"{item.split}\t{item.utterance}\t{item.reason}\n" for item in self.left_out]
         write_text("split\tutterance\treason\n" + "".join(rows), folder / "left_out.tsv")

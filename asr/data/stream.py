@@ -1,4 +1,4 @@
-"""Training data as one stream of batches with a cursor that a checkpoint keeps."""
+"""Training data as one stream of batches with a cursor, which checkpoints store."""
 
 from abc import abstractmethod
 from dataclasses import asdict
@@ -12,26 +12,26 @@ from asr.data.sampler import BatchPlan, Cursor
 
 
 class StreamBatch(Protocol):
-    """What training asks of a batch, whatever it holds."""
+    """Interface of a training batch."""
 
     @property
     def ids(self) -> list[str]:
-        """Names of the items."""
+        """Names of the items, for messages."""
 
     @property
     def plan(self) -> BatchPlan:
-        """Where in the stream the batch stands."""
+        """Position of the batch in the stream."""
 
     def to(self, device: torch.device) -> "StreamBatch":
         """Return the batch on another device."""
 
 
 class TrainingData(lightning.LightningDataModule):
-    """A stream of training batches that goes on from a cursor, and development batches.
+    """A stream of training batches that starts at a cursor, and development batches.
 
     Attributes:
-        batches: length of training, in batches of one rank; set before training.
-        cursor: the next batch.
+        batches: total number of training batches per rank; set before training.
+        cursor: position of the next batch.
     """
 
     def __init__(self) -> None:
@@ -41,37 +41,37 @@ class TrainingData(lightning.LightningDataModule):
 
     @abstractmethod
     def epoch_batches(self, epoch: int, ranks: int = 1) -> int:
-        """Return the number of batches of an epoch for one rank."""
+        """Return the number of batches in an epoch per rank."""
 
     @abstractmethod
     def worst_batch(self) -> Any:
-        """Return the batch that needs most memory."""
+        """Return the batch that needs the most memory."""
 
     @abstractmethod
     def advice(self, batch: Any) -> str:
-        """Say what to lower where a batch doesn't fit in memory."""
+        """Return the size of a batch and the options to lower if it doesn't fit in memory."""
 
     @abstractmethod
     def describe(self) -> str:
-        """Say in a few words what there is to train on."""
+        """Return a short description of the data."""
 
     @abstractmethod
     def digests(self) -> dict[str, str]:
-        """Return a hash of each source of data."""
+        """Return a hash of each data source."""
 
     def rank(self) -> tuple[int, int]:
-        """Return the number of ranks and this one's; a single one outside training."""
+        """Return the number of ranks and the index of this rank; (1, 0) outside training."""
         return (self.trainer.world_size, self.trainer.global_rank) if self.trainer else (1, 0)
 
     def write_report(self, folder: Path) -> None:
-        """Write to the run folder what a user should know of the data."""
+        """Write a report on the data, if any, to the run folder."""
 
     def padding_share(self) -> float:
-        """Return the share of padding in the first epoch, 0 … 1."""
+        """Return the fraction of padding in the first epoch, 0 … 1."""
         return 0.0
 
     def consumed(self, batch: StreamBatch) -> None:
-        """Move the cursor behind a batch that has been trained on."""
+        """Advance the cursor past a batch."""
         self.cursor = Cursor(batch.plan.epoch, batch.plan.position + 1, self.cursor.batches + 1)
 
     def state_dict(self) -> dict[str, Any]:
@@ -79,5 +79,5 @@ class TrainingData(lightning.LightningDataModule):
         return asdict(self.cursor)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a saved cursor."""
+        """Restore a saved cursor."""
         self.cursor = Cursor(**state_dict)

@@ -10,7 +10,7 @@ BLANK = 0
 def ctc_loss(log_probs_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor) -> Tensor:
     """Return the unnormalised CTC loss of each utterance (Graves et al. 2006).
 
-    The loss is infinite where the target needs more frames than the utterance has (see `frames_needed`).
+    The loss is infinite if the target needs more frames than the utterance has (see `frames_needed`).
 
     Args:
         log_probs_BTV: [B, T, V] float32 log-probabilities.
@@ -33,7 +33,7 @@ def ctc_loss(log_probs_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_
 
 
 def frames_needed(tokens: list[int]) -> int:
-    """Return the smallest number of frames for `tokens`: one per token, and a blank between repeats.
+    """Return the minimum number of frames for `tokens`: one per token, and a blank between repeats.
 
     Example:
         >>> frames_needed([5, 5, 7])

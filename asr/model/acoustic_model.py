@@ -32,9 +32,9 @@ class AcousticModel(nn.Module):
     """Filter banks → normalisation → encoder → CTC head.
 
     Args:
-        config: sizes and the attention mechanism.
-        vocabulary: vocabulary size V, blank (index 0) included.
-        augment: augmentation in training mode.
+        config: features, encoder and attention mechanism.
+        vocabulary: vocabulary size V, including blank (index 0).
+        augment: augmentation in training mode; None: no augmentation.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class AcousticModel(nn.Module):
 
     @property
     def sample_rate(self) -> int:
-        """Sample rate of the audio that the model takes, in Hz."""
+        """Sample rate of the input in Hz."""
         return self.config.features.sample_rate
 
     @property
@@ -90,11 +90,11 @@ class AcousticModel(nn.Module):
         return int(self.encoder.subsampling.lengths(self.filter_banks.frames(samples)))
 
     def set_attention(self, name: str, backend: str | None = None) -> None:
-        """Exchange the attention mechanism of every layer; the weights stay.
+        """Set the attention mechanism of every layer; the weights don't change.
 
         Args:
-            name: any mechanism of the softmax family.
-            backend: `auto`, `reference` or `native`; None keeps the present one.
+            name: mechanism of the softmax family.
+            backend: `auto`, `reference` or `native`; None: don't change the backend.
 
         Raises:
             UserError: the mechanism has parameters of its own, or doesn't fit the layer.
@@ -105,7 +105,7 @@ class AcousticModel(nn.Module):
         self.config.attention, self.config.backend = name, backend
 
     def backend_on(self, device_type: str) -> str:
-        """Return the backend that attention runs on, on `cpu` or `cuda`."""
+        """Return the backend that attention uses on a device: `cpu` or `cuda`."""
         return self.attention_layers()[0].backend_on(device_type)
 
     def attention_layers(self) -> list[SelfAttentionLayer]:
@@ -118,7 +118,7 @@ class AcousticModel(nn.Module):
 
     @classmethod
     def from_state(cls, state: dict[str, Any], vocabulary: int, source: str) -> "AcousticModel":
-        """Build a model from `state()`, in evaluation mode.
+        """Build a model in evaluation mode from `state()`.
 
         Raises:
             UserError: the weights don't fit the configuration; the message names `source`.
@@ -134,7 +134,7 @@ class AcousticModel(nn.Module):
 
 @contextmanager
 def evaluating(model: AcousticModel) -> Iterator[None]:
-    """Run a block with the model in evaluation mode, and restore its mode."""
+    """Put the model in evaluation mode within a `with` block, and restore its mode afterwards."""
     training = model.training
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""Confidence of recognised labels, from the entropy of the posteriors."""
+"""Confidence of recognised labels, computed from the entropy of the posteriors."""
 
 import math
 from dataclasses import replace
@@ -8,15 +8,14 @@ from torch import Tensor
 
 from asr.search.path import TokenPath
 
-ALPHA = 1 / 3  # sensitivity of Tsallis' entropy to unlikely labels
+ALPHA = 1 / 3  # order of the Tsallis entropy; lower values give unlikely labels more weight
 
 
 def frame_confidences(log_probs_TV: Tensor) -> Tensor:
-    """Return the confidence of each frame: 1 for a certain label, 0 for a uniform distribution.
+    """Return the confidence of each frame: 1 for a one-hot distribution, 0 for a uniform one.
 
-    Tsallis' entropy with exponential normalisation, as NeMo computes it (Laptev and Ginsburg, *Fast
-    Entropy-Based Methods of Word-Level Confidence Estimation for End-To-End Automatic Speech Recognition*,
-    2022):
+    Tsallis entropy with exponential normalisation, as in NeMo (Laptev and Ginsburg, *Fast Entropy-Based
+    Methods of Word-Level Confidence Estimation for End-To-End Automatic Speech Recognition*, 2022):
 
         H = (Σ p^α − 1) / (1 − α)        (exp(−H) − exp(−H_max)) / (1 − exp(−H_max))
 
@@ -37,11 +36,11 @@ def frame_confidences(log_probs_TV: Tensor) -> Tensor:
 
 
 def add_confidences(path: TokenPath, log_probs_TV: Tensor) -> TokenPath:
-    """Return the path with the confidence of each label: the mean over its frames.
+    """Return the path with the confidence of each label, averaged over its frames.
 
     Args:
-        path: labels of one utterance with their first and last frames.
-        log_probs_TV: [T, V] log-probabilities of that utterance.
+        path: labels of an utterance with their first and end frames.
+        log_probs_TV: [T, V] log-probabilities of the utterance.
     """
     if not path.ids:
         return path

@@ -1,4 +1,4 @@
-"""Decoding of a split: an acoustic model and a manifest to hypotheses."""
+"""Decoding of a split: hypotheses for all utterances of a manifest."""
 
 import random
 import time
@@ -35,19 +35,25 @@ class DecodeOptions:
     split: str = option("test", help="split of the data")
     data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
     attention: str = option("", help="attention mechanism; empty: the one used in training")
-    backend: str = option("auto", help="auto | reference | native")
+    backend: str = option("auto", help="auto | reference (PyTorch) | native (compiled kernels)")
     decoder: str = option("greedy", help=" | ".join(DECODERS))
     beam: BeamConfig = field(default_factory=BeamConfig)
     tune: str = option(
         "",
-        help="first tune lm_weight, word_score and size on this split (dev) or manifest, and record them",
+        help="split (e.g. dev) or manifest to tune beam.lm_weight, beam.word_score and beam.size on first; "
+        "the result is stored in the run folder; empty: use stored weights or defaults",
     )
     tune_utterances: int = option(
         300, help="maximum number of utterances to tune on, drawn at random; 0: all"
     )
-    checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
+    checkpoint: str = option(
+        "auto",
+        help="auto (average, else best, else last) | average | best | last | name of a file in checkpoints/",
+    )
     output: str = option("", help="folder; empty: <run>/decode/<split>/<attention>-<decoder>[-<lm>]")
-    frames_per_batch: int = option(20000, help="number of feature frames per batch", unit="frames")
+    frames_per_batch: int = option(
+        20000, help="maximum number of feature frames per batch, padding included", unit="frames"
+    )
     device: str = option("auto", help="auto | cpu | cuda")
     workers: int = option(0, help="number of processes that load audio")
     jobs: int = option(1, help="number of search processes; 1: search in the main process")
@@ -55,7 +61,7 @@ class DecodeOptions:
 
 
 def check_options(options: DecodeOptions) -> None:
-    """Raise UserError where options don't fit each other."""
+    """Raise UserError if options conflict."""
     if options.jobs > 1 and options.decoder == "cuda":
         raise UserError(f"jobs={options.jobs}: expected 1 with decoder=cuda, which searches on the GPU")
     if options.tune and options.decoder not in WEIGHTED:
@@ -78,15 +84,18 @@ def decode_split(
 
     Args:
         model: acoustic model, on the device to decode on.
-        tokenizer: vocabulary of the model.
+        tokenizer: tokenizer of the model.
         options: split, decoder and batches.
         checkpoint: file that the model was loaded from.
         run_folder: run folder of the model.
-        weights_in: folder that keeps tuned weights; None: the run folder.
-        advance: called with the share of the utterances decoded, 0 … 1.
+        weights_in: folder for tuned weights; None: the run folder.
+        advance: called with the fraction of utterances decoded, 0 … 1.
 
     Returns:
         The folder with hyp.jsonl and decode.json (settings and decoding time).
+
+    Raises:
+        UserError: conflicting options, a missing manifest, or audio that can't be read.
     """
     check_options(options)
     weights_in = weights_in or run_folder
@@ -104,7 +113,7 @@ def decode_split(
             _tune(model, tokenizer, _tuning_manifest(data, options.tune), pool, weights_in, options)
         beam, source = tuned(weights_in, options.decoder, options.beam)
         if source:
-            print(f"weights from {source}")
+            print(f"decoder weights from {source}")
         if options.decoder in WEIGHTED:
             pool.reweight(beam.weights(options.decoder))
         started = time.perf_counter()
@@ -140,9 +149,9 @@ def decode_split(
     }
     write_json(about, folder / "decode.json")
     print(
-        f"{len(cuts)} utterances, {duration(audio_s)} of audio in {duration(seconds)} "
-        f"(RTF {seconds / audio_s:.4f}; encoder {encode_s / audio_s:.4f}, "
-        f"search {search_s / audio_s:.4f} on one core)"
+        f"decoded {len(cuts)} utterances, {duration(audio_s)} of audio, in {duration(seconds)} "
+        f"(real-time factor {seconds / audio_s:.4f}; encoder {encode_s / audio_s:.4f}, "
+        f"search on one core {search_s / audio_s:.4f})"
     )
     return folder
 
@@ -154,7 +163,7 @@ def _search(
     options: DecodeOptions,
     advance: Callable[[float], None],
 ) -> tuple[dict[str, Found], float]:
-    """Return the result of each utterance, and the time of the encoder in seconds."""
+    """Return the result of each utterance, and the encoder's time in seconds."""
     found: dict[str, Found] = {}
     encode_s = 0.0
     with progress() as bars:
@@ -185,7 +194,7 @@ def _emissions(model: AcousticModel, cuts: CutSet, options: DecodeOptions) -> It
 
 
 def _tuning_manifest(data: str, split: str) -> Path:
-    """Return the manifest to tune on: `split` itself if it is a manifest, or the split in the same folder."""
+    """Return the manifest to tune on; `split` is a manifest, or a split in the folder of `data`."""
     return Path(split) if split.endswith(".jsonl.gz") else split_beside(data, split)
 
 
@@ -197,7 +206,7 @@ def _tune(
     weights_in: Path,
     options: DecodeOptions,
 ) -> None:
-    """Tune the decoder's weights on a split and record them."""
+    """Tune the decoder's weights on a split and store them."""
     cuts = list(load_cuts(manifest))
     if len(cuts) > options.tune_utterances > 0:
         cuts = random.Random(0).sample(cuts, options.tune_utterances)
@@ -215,7 +224,7 @@ def _tune(
             texts = [text_of(result.path, tokenizer) or "" for result in found]
             errors, length = word_errors([references[result.id] for result in found], texts)
             trial = Trial(weights, errors, length, sum(result.cpu_s for result in found))
-            bars.update(row, advance=1, description=f"tuning on {options.tune}: {_shown(trial)}")
+            bars.update(row, advance=1, description=f"tuning on {options.tune}: {_describe(trial)}")
             return trial
 
         best, trials = tune(evaluate, options.beam.weights(options.decoder), with_lm=bool(options.beam.lm))
@@ -229,11 +238,11 @@ def _tune(
     path = record(weights_in, options.decoder, options.beam, best, trials, about)
     print(
         f"tuned on {len(cuts)} utterances of {options.tune} in {duration(time.perf_counter() - started)}, "
-        f"{len(trials)} trials: {_shown(trials[0])} → {_shown(best)}; {path}"
+        f"{len(trials)} trials: {_describe(trials[0])} → {_describe(best)}, stored in {path}"
     )
 
 
-def _shown(trial: Trial) -> str:
+def _describe(trial: Trial) -> str:
     weights = trial.weights
     return (
         f"WER {100 * trial.rate:.2f} % (lm_weight {weights.lm_weight:g}, word_score {weights.word_score:g}, "
@@ -262,7 +271,7 @@ def _hypothesis(tokenizer: Tokenizer, frame_s: float, path: TokenPath, cut: Any,
 
 
 def _word_times(tokenizer: Tokenizer, frame_s: float, path: TokenPath) -> list[dict[str, Any]] | None:
-    """Return each word with its times (s) and the mean confidence of its labels."""
+    """Return each word with its times in seconds and the mean confidence of its labels."""
     words = words_of(path, tokenizer)
     if words is None:
         return None

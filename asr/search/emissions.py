@@ -1,4 +1,4 @@
-"""Log-probabilities of a split, batch by batch: what every search over a split begins with."""
+"""Log-probabilities of a split, batch by batch, as input for a search."""
 
 import time
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Emissions:
         ids: [B] names of the utterances.
         log_probs_BTV: [B, T, V] log-probabilities on the model's device, blank at index 0.
         lengths_B: [B] valid frames.
-        encode_s: wall time of features and encoder.
+        encode_s: wall time of features and encoder in seconds.
     """
 
     ids: list[str]
@@ -35,14 +35,14 @@ class Emissions:
 def emissions(
     model: AcousticModel, cuts: CutSet, *, frames_per_batch: int, workers: int = 0, resample: bool = True
 ) -> Iterator[Emissions]:
-    """Yield the log-probabilities of all cuts, the longest first.
+    """Yield the log-probabilities of all cuts, longest first.
 
     Args:
         model: acoustic model.
         cuts: utterances with audio.
-        frames_per_batch: feature frames in a batch, padding included.
-        workers: processes that load audio.
-        resample: resample audio of another rate; false: refuse it.
+        frames_per_batch: maximum number of feature frames per batch, padding included.
+        workers: number of processes that load audio.
+        resample: resample audio with another sample rate; false: raise UserError.
     """
     features = model.config.features
     frames = np.array([max(1, round(cut.duration * 1000 / features.frame_shift_ms)) for cut in cuts])
@@ -59,5 +59,5 @@ def emissions(
         with torch.inference_mode(), evaluating(model):
             log_probs_BTV, lengths_B = model(batch.audio, batch.audio_lengths)
         if model.device.type == "cuda":
-            torch.cuda.synchronize()  # so that the encoder's time isn't counted as the search's
+            torch.cuda.synchronize()  # otherwise the encoder's time would count as search time
         yield Emissions(batch.ids, log_probs_BTV, lengths_B, time.perf_counter() - started)

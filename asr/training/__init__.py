@@ -1,1 +1,1 @@
-"""Training: options to data, model and trainer, and what a run leaves in its folder."""
+"""Training: options to data, model and trainer, and the files of a run folder."""

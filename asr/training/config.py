@@ -1,4 +1,4 @@
-"""Every option of a training run."""
+"""The options of a training run."""
 
 import importlib
 import importlib.util
@@ -18,56 +18,73 @@ PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 @dataclass
 class TokenizerConfig:
-    """The targets."""
+    """Units of the CTC targets."""
 
-    kind: str = option("phone", help="phone | character | sentencepiece")
-    lexicon: str = option("", help="lexicon file; empty: all lexicon.txt beside training manifests")
-    pieces: int = option(500, help="sentencepiece: vocabulary size")
+    kind: str = option("phone", help="unit of the targets: phone | character | sentencepiece")
+    lexicon: str = option(
+        "",
+        help="kind=phone: lexicon file; empty: the lexicon.txt files next to the training manifests, merged",
+    )
+    pieces: int = option(500, help="kind=sentencepiece: vocabulary size")
 
 
 @dataclass
 class TrainerConfig:
-    """Length, precision and bookkeeping of training."""
+    """Length of training, validation, checkpoints, precision and devices."""
 
-    max_steps: int = option(0, help="length of training; 0: by max_epochs", unit="optimiser steps")
-    max_epochs: int = option(100, help="length of training where max_steps is 0")
-    budget: str = option("", help="length of training by time, e.g. 10min; then max_epochs doesn't count")
-    budget_clock: str = option("wall", help="wall | cpu: CPU seconds, the fair clock on a shared machine")
-    validate_every: int = option(0, help="0: once an epoch", unit="optimiser steps")
-    checkpoint_every: int = option(200, help="distance of resume points", unit="optimiser steps")
-    keep_best: int = option(1, help="recognisers kept by dev error rate")
-    average_best: int = option(0, help="average so many of the kept ones at the end; 0: none")
-    stop_at: float = option(-1.0, help="stop when the dev error rate is no higher; −1: never")
-    early_stopping: int = option(0, help="validations without a better dev error rate; 0: never stop early")
+    max_steps: int = option(
+        0, help="maximum number of steps; 0: train for max_epochs", unit="optimiser steps"
+    )
+    max_epochs: int = option(100, help="number of epochs; ignored with max_steps or budget")
+    budget: str = option("", help="maximum training time, e.g. 90s, 10min, 1.5h; empty: no limit")
+    budget_clock: str = option(
+        "wall", help="clock of the budget: wall | cpu (CPU time, less affected by other load on the machine)"
+    )
+    validate_every: int = option(0, help="validation interval; 0: one epoch", unit="optimiser steps")
+    checkpoint_every: int = option(
+        200, help="interval between checkpoints to resume from", unit="optimiser steps"
+    )
+    keep_best: int = option(1, help="number of best checkpoints to keep, by dev error rate")
+    average_best: int = option(
+        0, help="number of best checkpoints to average after training, at most keep_best; 0: don't average"
+    )
+    stop_at: float = option(
+        -1.0, help="stop when the dev error rate falls below this, as a fraction; −1: never"
+    )
+    early_stopping: int = option(
+        0, help="stop after this many validations without a lower dev error rate; 0: never"
+    )
     precision: str = option("fp32", help=" | ".join(PRECISIONS))
-    accumulate: int = option(1, help="batches per optimiser step")
-    clip: float = option(1.0, help="greatest gradient norm; 0: not clipped")
-    nonfinite_patience: int = option(10, help="successive batches without a finite loss before stopping")
+    accumulate: int = option(1, help="gradient accumulation: batches per optimiser step")
+    clip: float = option(1.0, help="maximum gradient norm; 0: no clipping")
+    nonfinite_patience: int = option(
+        10, help="stop with an error after more than this many successive batches with a NaN or infinite loss"
+    )
     accelerator: str = option("auto", help="auto | cpu | cuda")
-    devices: int = option(1, help="devices of this machine; each is a rank")
-    nodes: int = option(1, help="machines")
-    strategy: str = option("auto", help="Lightning's strategy: auto | ddp | fsdp …")
-    threads: int = option(0, help="CPU threads of a rank; 0: PyTorch's default")
+    devices: int = option(1, help="number of devices per machine")
+    nodes: int = option(1, help="number of machines")
+    strategy: str = option("auto", help="Lightning strategy: auto | ddp | fsdp | …")
+    threads: int = option(0, help="CPU threads per process; 0: PyTorch's default")
 
 
 @dataclass
 class RecipeConfig:
-    """Which corpus or task."""
+    """The recipe: a corpus or a task."""
 
     name: str = option("custom", help="name of the recipe; the run folder is exp/<name>/<attention>")
 
 
 @dataclass
 class TrainConfig:
-    """Everything a training run depends on."""
+    """All options of a training run."""
 
     recipe: RecipeConfig = field(default_factory=RecipeConfig)
     attention: str = option("full", help="attention mechanism, e.g. i-clustered-100:topk=32")
-    backend: str = option("auto", help="auto | reference | native")
+    backend: str = option("auto", help="auto | reference (PyTorch) | native (compiled kernels)")
     run: str = option("", help="run folder; empty: exp/<recipe>/<attention>")
-    seed: int = option(0, help="of initialisation, order, dropout and augmentation")
-    resume: str = option("no", help="auto: go on from the run's last checkpoint if there is one | no")
-    init_from: str = option("", help="run folder or checkpoint whose weights are taken as the start")
+    seed: int = option(0, help="random seed for initialisation, batch order, dropout and augmentation")
+    resume: str = option("no", help="no | auto: resume from the run's last checkpoint if there is one")
+    init_from: str = option("", help="run folder or checkpoint to initialise the weights from")
     features: FeatureConfig = field(default_factory=FeatureConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -78,9 +95,9 @@ class TrainConfig:
 
 
 def recipe_task(name: str) -> ModuleType | None:
-    """Return the module of a recipe that brings its own task, `asr_recipes.<name>.task`; None without one.
+    """Return the module `asr_recipes.<name>.task` of a recipe with its own task; None if it has none.
 
-    The module has `Options`, a subclass of `RecipeConfig` with the recipe's own options, and
+    The module defines `Options`, a subclass of `RecipeConfig` with the recipe's own options, and
     `build(options: TrainConfig, resuming: bool)`, which returns a `TrainingTask` and its `TrainingData`.
     """
     package = f"asr_recipes.{name}"
@@ -90,13 +107,15 @@ def recipe_task(name: str) -> ModuleType | None:
 
 
 def train_schema(recipe: str = "") -> TrainConfig:
-    """Return the defaults of all options, those of a recipe's own task included."""
+    """Return the defaults of all options, including those of the recipe's own task."""
     task = recipe_task(recipe)
     return TrainConfig(recipe=task.Options()) if task else TrainConfig()
 
 
 def train_options(words: list[str]) -> TrainConfig:
-    """Build the options of a training run from `key=value` words, with Hydra's groups `recipe=`, `model=` …
+    """Build the options of a training run from `key=value` words.
+
+    `recipe=`, `model=` and `optimizer=` select Hydra groups.
 
     Raises:
         UserError: see `compose`.
@@ -109,7 +128,7 @@ def train_options(words: list[str]) -> TrainConfig:
 
 
 def chosen_recipe(words: list[str]) -> str:
-    """Return the recipe that `key=value` words choose; empty: none."""
+    """Return the recipe chosen by `key=value` words, or an empty string."""
     chosen = [word.partition("=")[2] for word in words if word.startswith("recipe=")]
     return chosen[-1] if chosen else ""
 

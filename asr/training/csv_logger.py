@@ -54,7 +54,7 @@ class MetricsFile(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Collect the metrics of a step and write them when the next one begins."""
+        """Collect the metrics of a step, and write them when the next step logs."""
         step = int(step or 0)
         if self.pending and self.pending["step"] != step:
             self._write()
@@ -62,7 +62,7 @@ class MetricsFile(Logger):
 
     @rank_zero_only
     def flush(self) -> None:
-        """Write the pending row. This isn't `save`, which Lightning calls before a row is complete."""
+        """Write the pending row. Not named `save`, which Lightning calls before a row is complete."""
         if self.pending:
             self._write()
 

@@ -1,4 +1,4 @@
-"""The optimiser and its learning rate."""
+"""The optimiser and its learning rate schedule."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,25 +17,28 @@ SCHEDULES = ("cosine", "plateau", "constant")
 
 @dataclass
 class OptimizerConfig:
-    """The optimiser and its learning rate."""
+    """Optimiser and learning rate schedule."""
 
     name: str = option("adamw", help="adamw | radam")
-    learning_rate: float = option(1e-3, help="peak rate")
-    betas: list[float] = option([0.9, 0.98], help="decay rates of the moments")
-    weight_decay: float = option(0.01, help="decoupled weight decay of matrices")
-    schedule: str = option("cosine", help=" | ".join(SCHEDULES))
-    warmup_steps: int = option(0, help="linear warm-up; not with schedule=plateau", unit="steps")
-    final_ratio: float = option(0.01, help="cosine: final rate / peak rate")
-    plateau_factor: float = option(0.5, help="plateau: factor by which the rate is reduced")
+    learning_rate: float = option(1e-3, help="peak learning rate")
+    betas: list[float] = option([0.9, 0.98], help="Adam's β1 and β2")
+    weight_decay: float = option(0.01, help="decoupled weight decay; biases and norms are not decayed")
+    schedule: str = option("cosine", help="learning rate schedule: " + " | ".join(SCHEDULES))
+    warmup_steps: int = option(0, help="linear warm-up; not with schedule=plateau", unit="optimiser steps")
+    final_ratio: float = option(0.01, help="schedule=cosine: final learning rate / peak learning rate")
+    plateau_factor: float = option(0.5, help="schedule=plateau: factor that reduces the learning rate")
     plateau_patience: int = option(
-        3, help="plateau: validations without a better dev loss before the rate is reduced"
+        3, help="schedule=plateau: reduce after more than this many validations without a lower dev loss"
     )
 
 
 def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: OptimizerConfig) -> Optimizer:
-    """Return AdamW, or RAdam with decoupled weight decay (as in the paper).
+    """Return AdamW, or RAdam with decoupled weight decay (Vyas et al. 2020, section 4).
 
-    Biases, norms and other vectors have no weight decay.
+    Biases, norms and other vectors are not decayed.
+
+    Raises:
+        UserError: unknown optimiser.
     """
     trained = [x for x in parameters.values() if x.requires_grad]
     groups = [
@@ -56,8 +59,8 @@ def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: Optimizer
 def rate_factor(step: int, steps: int, config: OptimizerConfig, spent: float | None = None) -> float:
     """Return the learning rate at `step` of `steps`, relative to the peak rate.
 
-    With a time budget, the schedule follows `spent`, the share of the budget used, 0 … 1, instead of the
-    steps, and ends with the budget.
+    With a time budget, the cosine follows `spent`, the fraction of the budget used so far (0 … 1), instead
+    of the steps.
     """
     if spent is not None:
         warm = min(1.0, (step + 1) / max(1, config.warmup_steps))
@@ -88,9 +91,9 @@ def configure(
     Args:
         parameters: parameters by name.
         config: optimiser, learning rate and schedule.
-        steps: optimiser steps of the whole training.
-        validate_every: batches between validations, after which `plateau` checks the dev loss.
-        spent: function that returns the share of the time budget used; None without a time budget.
+        steps: total number of optimiser steps.
+        validate_every: batches between validations; `plateau` checks the dev loss after each.
+        spent: function that returns the fraction of the time budget used; None: no time budget.
     """
     optimizer = build_optimizer(parameters, config)
     if config.schedule == "plateau":

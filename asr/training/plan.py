@@ -1,4 +1,4 @@
-"""The plan of a training: its length in steps or time, and how it is trained."""
+"""The training plan: length in steps or time, optimiser, validation and clipping."""
 
 import re
 from dataclasses import dataclass
@@ -8,34 +8,33 @@ from asr.errors import UserError
 from asr.training.config import TrainConfig
 from asr.training.optimizer import OptimizerConfig
 
-ENDLESS = 2**40  # steps of a training that ends by time
+ENDLESS = 2**40  # maximum number of steps if only a time budget ends training
 CLOCKS = ("wall", "cpu")
 SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True)
 class TimeBudget:
-    """Time that training steps may take, waiting for data included; validation and checkpoints are free.
+    """Maximum time for training steps and loading data; validation and checkpoints don't count.
 
     Attributes:
-        seconds: of it.
-        clock: `wall`, or `cpu`: seconds of all threads of the training process. The latter is the fair one
-            on a machine that others use as well.
+        seconds: length of the budget.
+        clock: `wall`, or `cpu` for the CPU time of all threads of the training process, which other load
+            on the machine affects less.
     """
 
     seconds: float
     clock: str = "wall"
 
     def __str__(self) -> str:
-        unit = "CPU seconds" if self.clock == "cpu" else "s"
-        return f"{self.seconds:g} {unit} of training"
+        return f"{self.seconds:g} s of {'CPU' if self.clock == 'cpu' else 'training'} time"
 
 
 def parse_budget(text: str, clock: str) -> TimeBudget | None:
-    """Read a time such as `90s`, `10min`, `1.5h`; None for an empty one.
+    """Parse a budget such as `90s`, `10min` or `1.5h`; return None if `text` is empty.
 
     Raises:
-        UserError: not a time, or an unknown clock.
+        UserError: invalid time or unknown clock.
 
     Example:
         >>> parse_budget("10min", "cpu")
@@ -53,16 +52,16 @@ def parse_budget(text: str, clock: str) -> TimeBudget | None:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How long and how a task is trained.
+    """How a task is trained.
 
     Attributes:
         optimizer: optimiser and schedule.
-        steps: optimiser steps of the whole training, at most.
+        steps: maximum number of optimiser steps.
         validate_every: batches between validations.
-        budget: time after which training ends; None: `steps` decides alone.
-        seed: of the random numbers in the steps.
-        clip: greatest gradient norm; 0: not clipped.
-        nonfinite_patience: successive batches without a finite loss before training stops.
+        budget: time budget; None: `steps` alone ends training.
+        seed: random seed for dropout and augmentation.
+        clip: maximum gradient norm; 0: no clipping.
+        nonfinite_patience: number of successive batches with a non-finite loss to tolerate.
     """
 
     optimizer: OptimizerConfig
@@ -75,16 +74,17 @@ class TrainingPlan:
 
     @property
     def length(self) -> str:
-        """Say how long training is."""
-        steps = [] if self.steps == ENDLESS else [f"{self.steps} steps"]
-        return ", at most ".join([*([str(self.budget)] if self.budget else []), *steps])
+        """Length of training, for display."""
+        if self.budget is None:
+            return f"{self.steps} steps"
+        return str(self.budget) + ("" if self.steps == ENDLESS else f", at most {self.steps} steps")
 
 
 def training_plan(options: TrainConfig, data: TrainingData) -> TrainingPlan:
-    """Count the steps of training and set the length of the stream.
+    """Return the training plan, and set the number of batches of `data`.
 
     Raises:
-        UserError: there would be no step.
+        UserError: the options leave no training step.
     """
     ranks = options.trainer.devices * options.trainer.nodes
     accumulate = options.trainer.accumulate
@@ -95,7 +95,7 @@ def training_plan(options: TrainConfig, data: TrainingData) -> TrainingPlan:
         steps = sum(data.epoch_batches(i, ranks) for i in epochs) // accumulate
     if steps == 0:
         raise UserError(
-            "training has no steps: see trainer.max_steps, trainer.max_epochs, trainer.accumulate"
+            "training would take no steps: check trainer.max_steps, trainer.max_epochs, trainer.accumulate"
         )
     data.batches = steps * accumulate
     validate_every = options.trainer.validate_every or max(1, data.epoch_batches(0, ranks) // accumulate)

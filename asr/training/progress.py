@@ -1,4 +1,4 @@
-"""Progress of training: a bar on a terminal, lines elsewhere."""
+"""Progress of training: a bar on a terminal, otherwise one line per validation."""
 
 import time
 from math import nan
@@ -15,22 +15,28 @@ from asr.training.task import TrainingTask
 
 
 def plan_total(plan: TrainingPlan) -> float:
-    """Return the length of training: seconds of its budget of time, or steps."""
+    """Return the length of training: seconds with a time budget, otherwise steps."""
     return plan.budget.seconds if plan.budget else float(plan.steps)
 
 
 def completed(plan: TrainingPlan, task: lightning.LightningModule) -> float:
-    """Return how much of `plan_total` is done."""
+    """Return the part of `plan_total` that is done."""
     assert isinstance(task, TrainingTask)
     return task.spent * plan.budget.seconds if plan.budget else float(task.global_step)
 
 
+def _error_label(task: TrainingTask) -> str:
+    """Return `dev PER` for `dev_per`, `dev error` for `dev_error`."""
+    split, _, rate = task.error_rate_name.partition("_")
+    return f"{split} {rate if rate == 'error' else rate.upper()}"
+
+
 class Bar(lightning.Callback):
-    """One progress bar over the whole training, with loss, dev error rate and throughput.
+    """Progress bar for the whole training, with loss, dev error rate and throughput.
 
     Args:
-        plan: how long training is; a budget of time is counted in seconds, otherwise steps are.
-        console: where to draw.
+        plan: training plan; the bar counts seconds with a time budget, otherwise steps.
+        console: console to draw on.
     """
 
     def __init__(self, plan: TrainingPlan, console: Console) -> None:
@@ -49,22 +55,25 @@ class Bar(lightning.Callback):
     def on_train_batch_end(
         self, trainer: lightning.Trainer, task: lightning.LightningModule, *_: Any
     ) -> None:
-        """Move the bar."""
+        """Update the bar."""
         assert isinstance(task, TrainingTask)
-        shown = {"loss": "loss {:.3f}", task.error_rate_name: "", "frames_per_s": "{:.0f} frames/s"}
-        shown[task.error_rate_name] = task.error_rate_name.replace("_", " ").upper() + " {:.1%}"
-        known = trainer.callback_metrics
-        texts = [form.format(float(known[name])) for name, form in shown.items() if name in known]
+        formats = {
+            "loss": "loss {:.3f}",
+            task.error_rate_name: _error_label(task) + " {:.1%}",
+            "frames_per_s": "{:.0f} frames/s",
+        }
+        metrics = trainer.callback_metrics
+        texts = [text.format(float(metrics[name])) for name, text in formats.items() if name in metrics]
         self.progress.update(self.row, completed=completed(self.plan, task), metrics="  ".join(texts))
 
     @rank_zero_only
     def teardown(self, trainer: lightning.Trainer, task: lightning.LightningModule, stage: str) -> None:
-        """Leave the bar as it is, also after an error."""
+        """Stop updating the bar, also after an error."""
         self.progress.stop()
 
 
 class Lines(lightning.Callback):
-    """Progress where there is no terminal: a line per validation."""
+    """Prints one line per validation."""
 
     def __init__(self, plan: TrainingPlan) -> None:
         self.plan = plan
@@ -78,19 +87,18 @@ class Lines(lightning.Callback):
 
     @rank_zero_only
     def on_validation_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
-        """Print step, losses, error rate and the time left."""
+        """Print step, losses, error rate, throughput and remaining time."""
         assert isinstance(task, TrainingTask)
         metrics = trainer.callback_metrics
         done, total = completed(self.plan, task), plan_total(self.plan)
         left_s = (time.monotonic() - self.started) / max(done - self.first, 1e-9) * (total - done)
-        where = f"{trainer.global_step}/{total:.0f}"
+        step = f"{trainer.global_step}/{total:.0f}"
         if self.plan.budget:
-            where = f"{trainer.global_step} ({100 * task.spent:.0f} % of the budget)"
-        name = task.error_rate_name
+            step = f"{trainer.global_step} ({100 * task.spent:.0f} % of the budget)"
         print(
-            f"step {where}  loss {float(metrics.get('loss', nan)):.3f}  "
+            f"step {step}  loss {float(metrics.get('loss', nan)):.3f}  "
             f"dev loss {float(metrics['dev_loss']):.3f}  "
-            f"{name.replace('_', ' ').upper()} {100 * float(metrics[name]):.1f} %  "
+            f"{_error_label(task)} {100 * float(metrics[task.error_rate_name]):.1f} %  "
             f"{float(metrics['frames_per_s']):.0f} frames/s  {left_s:.0f} s left",
             flush=True,
         )

@@ -1,4 +1,4 @@
-"""CTC training of an acoustic model: options and manifests to task and data."""
+"""CTC training of an acoustic model: builds task and data from options and manifests."""
 
 import functools
 import logging
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 
 
 class RecognitionTask(TrainingTask):
-    """CTC training of an acoustic model; validation is the error rate of greedy search.
+    """CTC training of an acoustic model, validated by the error rate of greedy search.
 
     Args:
         model: acoustic model.
-        tokenizer: vocabulary of the targets.
-        plan: length, optimiser, patience.
+        tokenizer: tokenizer for the targets.
+        plan: length of training, optimiser and clipping.
     """
 
     model: AcousticModel
@@ -49,7 +49,7 @@ class RecognitionTask(TrainingTask):
         return losses, batch.token_lengths.sum()
 
     def dev_counts(self, batch: Batch) -> tuple[float, float, float, float]:
-        """Count the errors of greedy search."""
+        """Return the errors of greedy search, the summed loss and the number of target tokens."""
         log_probs, frames = self.model(batch.audio, batch.audio_lengths)
         losses = ctc_loss(log_probs, frames, batch.tokens, batch.token_lengths)
         errors = 0
@@ -59,7 +59,7 @@ class RecognitionTask(TrainingTask):
         return errors, tokens, float(losses.sum()), tokens
 
     def frames(self, batch: Batch) -> int:
-        """Return the feature frames of a batch."""
+        """Return the number of feature frames of a batch."""
         return int(self.model.filter_banks.frames(batch.audio_lengths).sum())
 
     def model_state(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class RecognitionTask(TrainingTask):
         return Recognizer(self.model, self.tokenizer).state()
 
     def describe(self, device_type: str) -> dict[str, Any]:
-        """Return mechanism, the backend that it really uses, and hashes of vocabulary and lexicon."""
+        """Return the mechanism, the backend it runs on, and hashes of vocabulary and lexicon."""
         lexicon = self.tokenizer.lexicon
         return {
             "attention": self.model.config.attention,
@@ -77,16 +77,16 @@ class RecognitionTask(TrainingTask):
         }
 
     def check_resumable(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse a checkpoint with another vocabulary."""
+        """Raise UserError if the checkpoint has another vocabulary."""
         if checkpoint["model"].get("tokenizer") != self.tokenizer.state():
             raise UserError(
-                "resume: the checkpoint has another vocabulary or lexicon than this training "
+                "resume: the vocabulary or lexicon of the checkpoint differs from that of the data "
                 f"(digest {self.tokenizer.digest})"
             )
 
 
 def build_recognition(options: TrainConfig, resuming: bool) -> tuple[RecognitionTask, SpeechData]:
-    """Return task and data of a speech recipe."""
+    """Return the task and data of a speech recipe."""
     tokenizer = training_tokenizer(options)
     model = AcousticModel(
         AcousticModelConfig(options.attention, options.backend, options.features, options.model),
@@ -110,7 +110,10 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
 
 
 def training_tokenizer(options: TrainConfig) -> Tokenizer:
-    """Take the prepared vocabulary, or build it from lexicon or training texts; list what is outside it."""
+    """Return the prepared tokenizer, or build one from the lexicon or the training texts.
+
+    Tokens outside its vocabulary are logged.
+    """
     cuts = load_training_cuts(options.data)
     texts = [cut.supervisions[0].text or "" for cut in cuts]
     lexicon = training_lexicon(options)
@@ -127,7 +130,10 @@ def training_tokenizer(options: TrainConfig) -> Tokenizer:
 
 
 def training_lexicon(options: TrainConfig) -> Lexicon | None:
-    """Return the named lexicon, or all that lie beside the training manifests; None without phones."""
+    """Return the lexicon named in the options, or those next to the training manifests, merged.
+
+    Returns None unless the tokens are phones.
+    """
     if options.tokenizer.kind != "phone":
         return None
     beside = [manifest_path(place, "train").parent / "lexicon.txt" for place in options.data.train]
@@ -136,9 +142,9 @@ def training_lexicon(options: TrainConfig) -> Lexicon | None:
 
 
 def initialise(model: AcousticModel, tokenizer: Tokenizer, source: str) -> None:
-    """Take the weights of another run, trained with this mechanism or an exchangeable one.
+    """Initialise a model with the weights of another run, trained with this or an exchangeable mechanism.
 
-    Rows of the CTC head are matched by the names of their symbols.
+    The rows of the CTC head are matched by symbol.
 
     Raises:
         UserError: the models differ in size, or their vocabularies in kind.
@@ -146,8 +152,7 @@ def initialise(model: AcousticModel, tokenizer: Tokenizer, source: str) -> None:
     other = Recognizer.load(source)
     if other.tokenizer.unit != tokenizer.unit:
         raise UserError(
-            f"init_from={source}: the unit of its vocabulary is {other.tokenizer.unit}, expected "
-            f"{tokenizer.unit}"
+            f"init_from={source}: expected a {tokenizer.unit} vocabulary, found {other.tokenizer.unit}"
         )
     try:
         if other.model.config.attention != model.config.attention:
@@ -157,7 +162,12 @@ def initialise(model: AcousticModel, tokenizer: Tokenizer, source: str) -> None:
     row = {symbol: i for i, symbol in enumerate(other.tokenizer.symbols)}
     new = [symbol for symbol in tokenizer.symbols if symbol not in row]
     if new:
-        log.warning("init_from=%s: %d symbols are new to it: %s", source, len(new), ", ".join(new))
+        log.warning(
+            "init_from=%s: %d symbols missing there keep their random initialisation: %s",
+            source,
+            len(new),
+            ", ".join(new),
+        )
     weights = dict(other.model.state_dict())
     for name, own in model.head.named_parameters(prefix="head"):
         theirs, merged = weights[name], own.detach().clone()
@@ -172,7 +182,7 @@ def initialise(model: AcousticModel, tokenizer: Tokenizer, source: str) -> None:
 
 
 def corpus_statistics(model: AcousticModel, data: SpeechData) -> None:
-    """Take mean and variance of the frames of the first epoch, at most 2,000 batches."""
+    """Store mean and variance of the first epoch's frames (at most 2,000 batches) in the model."""
     statistics = CorpusStatistics(model.config.features.mel_bins)
     for batch in data.first_batches(2000):
         statistics.update(*model.filter_banks(batch.audio, batch.audio_lengths))

@@ -1,4 +1,4 @@
-"""A training run: options to data, task and Lightning trainer, and the files in the run folder."""
+"""A training run: builds data, task and Lightning trainer from the options, and writes the run folder."""
 
 import json
 import logging
@@ -21,8 +21,9 @@ from asr.environment import describe_environment
 from asr.errors import UserError
 from asr.files import write_json
 from asr.model import checkpoint
-from asr.training.callbacks import Cost, KeepBest, ResumePoint
+from asr.training.checkpoints import KeepBest, ResumePoint
 from asr.training.config import PRECISIONS, TrainConfig, recipe_task, train_options_from
+from asr.training.cost import Cost
 from asr.training.csv_logger import MetricsFile
 from asr.training.plan import ENDLESS, TrainingPlan
 from asr.training.progress import Bar, Lines
@@ -31,27 +32,22 @@ from asr.training.task import TrainingTask
 
 log = logging.getLogger(__name__)
 
-# Options that may differ when a run is resumed: they lengthen it, or say where and how it runs.
+# Options that may change when a run resumes: its length, and where and how it runs.
 FREE_ON_RESUME = {
     "run",
     "resume",
     "data.prefetch",
     "data.workers",
-    *(
-        f"trainer.{name}"
-        for name in (
-            "accelerator",
-            "average_best",
-            "budget",
-            "checkpoint_every",
-            "early_stopping",
-            "keep_best",
-            "max_epochs",
-            "max_steps",
-            "stop_at",
-            "threads",
-        )
-    ),
+    "trainer.accelerator",
+    "trainer.average_best",
+    "trainer.budget",
+    "trainer.checkpoint_every",
+    "trainer.early_stopping",
+    "trainer.keep_best",
+    "trainer.max_epochs",
+    "trainer.max_steps",
+    "trainer.stop_at",
+    "trainer.threads",
 }
 
 
@@ -59,14 +55,15 @@ def train(options: TrainConfig, watchers: Sequence[lightning.Callback] = ()) -> 
     """Train a model.
 
     Args:
-        options: all settings.
-        watchers: further Lightning callbacks.
+        options: options of the run.
+        watchers: additional Lightning callbacks.
 
     Returns:
         The run folder.
 
     Raises:
-        UserError: bad input, a run folder that holds a run although resume=no, or a run with other options.
+        UserError: invalid input, a run folder that is in use although resume=no, or a run to resume that
+            was started with other options.
     """
     folder = run_folder(options)
     last = folder / "checkpoints" / "last.ckpt"
@@ -78,7 +75,7 @@ def train(options: TrainConfig, watchers: Sequence[lightning.Callback] = ()) -> 
 
     task, data = build_task(options, resuming)
     if resuming and _finished(folder, task.plan):
-        print(f"{folder}: training is finished, nothing to do")
+        print(f"{folder}: training is already finished")
         return folder
     resumed_step = int(checkpoint.load(last)["global_step"]) if resuming else 0
     _describe_run(options, task, data, folder, resumed_step)
@@ -97,7 +94,7 @@ def run_folder(options: TrainConfig) -> Path:
 
 
 def _check(options: TrainConfig, folder: Path, last: Path) -> bool:
-    """Check options before anything is read; return whether to resume."""
+    """Check the options before loading data; return whether to resume."""
     options.augment.check()
     if options.resume not in ("auto", "no"):
         raise UserError(f"resume={options.resume!r}: expected auto or no")
@@ -107,33 +104,35 @@ def _check(options: TrainConfig, folder: Path, last: Path) -> bool:
         )
     if options.trainer.precision == "fp16" and not torch.cuda.is_available():
         raise UserError("trainer.precision=fp16 needs a CUDA device: use bf16 or fp32")
-    if last.exists() and options.resume == "no":
+    if not last.exists():
+        return False
+    if options.resume == "no":
         raise UserError(
-            f"{folder}: holds a run already: resume=auto continues it, run=<folder> starts another one"
+            f"{folder} already contains a run: continue it with resume=auto, or choose another folder "
+            "with run=<folder>"
         )
-    if last.exists():
-        _check_resumed(options, folder / "config.yaml")
-    return last.exists()
+    _check_resumed(options, folder / "config.yaml")
+    return True
 
 
 def _check_resumed(options: TrainConfig, path: Path) -> None:
-    """Refuse to resume a run with other options than it was started with."""
+    """Raise UserError if options differ from those that the run was started with."""
     try:
-        made = flat(config.to_dict(train_options_from(config.load_yaml(path), str(path))))
+        before = flat(config.to_dict(train_options_from(config.load_yaml(path), str(path))))
     except OSError:
-        raise UserError(f"{path}: expected the options of the run to resume, found none") from None
+        raise UserError(f"{path}: expected the options of the run to resume, found no file") from None
     now = flat(config.to_dict(options))
     changed = [
-        f"{key}={now.get(key)} (was {made.get(key)})"
-        for key in sorted(made.keys() | now.keys())
-        if made.get(key) != now.get(key) and key not in FREE_ON_RESUME
+        f"{key}={now.get(key)} (was {before.get(key)})"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key) and key not in FREE_ON_RESUME
     ]
     if changed:
-        raise UserError(f"{path.parent}: a run is resumed with its own options, found {', '.join(changed)}")
+        raise UserError(f"{path.parent}: these options can't change when a run resumes: {', '.join(changed)}")
 
 
 def build_task(options: TrainConfig, resuming: bool) -> tuple[TrainingTask, TrainingData]:
-    """Return task and data: those of a recipe that brings its own task, else CTC training on utterances."""
+    """Return task and data: the recipe's own if it defines a task, otherwise CTC training on utterances."""
     module = recipe_task(options.recipe.name)
     if module and isinstance(options.recipe, module.Options):
         return cast(tuple[TrainingTask, TrainingData], module.build(options, resuming))
@@ -150,20 +149,19 @@ def build_trainer(
 ) -> lightning.Trainer:
     """Return Lightning's trainer with our checkpoints, metrics and progress.
 
-    Lightning sees a single epoch: the data's epochs are one stream of batches. max_epochs is unlimited, so
-    that a finished training can be given more steps.
+    Lightning sees a single epoch, because batches form one stream over all epochs. Its max_epochs is
+    unlimited, so that a finished run can be extended.
     """
     checkpoints = folder / "checkpoints"
     columns = ["data_epoch", "loss", "learning_rate", "gradient_norm", "frames_per_s"]
     columns += ["train_s", "train_cpu_s", "dev_loss", task.error_rate_name]
     terminal = Console(stderr=True)
     progress = Bar(task.plan, terminal) if terminal.is_terminal else Lines(task.plan)
-    # Resume points come first, so that writing them is not counted as training time.
+    # Resume points come first, so that writing them doesn't count as training time.
     callbacks = [ResumePoint(checkpoints, options.trainer.checkpoint_every), cost]
     callbacks += [KeepBest(checkpoints, options.trainer.keep_best), progress, *watchers]
     if options.trainer.early_stopping or options.trainer.stop_at >= 0:
-        never = task.plan.steps
-        patience = options.trainer.early_stopping or never
+        patience = options.trainer.early_stopping or task.plan.steps  # without early stopping: unlimited
         threshold = options.trainer.stop_at if options.trainer.stop_at >= 0 else None
         callbacks.append(EarlyStopping(task.error_rate_name, patience=patience, stopping_threshold=threshold))
     return lightning.Trainer(
@@ -195,7 +193,7 @@ def build_trainer(
 
 
 def _finished(folder: Path, plan: TrainingPlan) -> bool:
-    """Return whether a run has completed this plan; it may have been started with a shorter one."""
+    """Return whether the finished training in `folder` covers this plan, which may be longer."""
     path = folder / "training.json"
     if not path.exists():
         return False
@@ -210,7 +208,7 @@ def _finished(folder: Path, plan: TrainingPlan) -> bool:
 def _describe_run(
     options: TrainConfig, task: TrainingTask, data: TrainingData, folder: Path, resumed_step: int
 ) -> None:
-    """Write the options and the environment of the run, and print what is about to happen."""
+    """Write the options and the environment of the run, and print a summary."""
     folder.mkdir(parents=True, exist_ok=True)
     config.save(options, folder / "config.yaml")
     device_type = "cuda" if torch.cuda.is_available() and options.trainer.accelerator != "cpu" else "cpu"
@@ -220,7 +218,7 @@ def _describe_run(
     resumed = f", resumed at step {resumed_step}" if resumed_step else ""
     print(
         f"{folder}: {options.attention}, {_parameters(task) / 1e6:.2f} M parameters, {data.describe()}, "
-        f"{data.epoch_batches(0)} batches an epoch, {task.plan.length}{resumed}",
+        f"{data.epoch_batches(0)} batches per epoch, {task.plan.length}{resumed}",
         flush=True,
     )
 
@@ -237,7 +235,7 @@ def _finish(
     data: TrainingData,
     cost: Cost,
 ) -> None:
-    """Average the best checkpoints if asked, and write what training cost to training.json."""
+    """Average the best checkpoints if requested, and write training.json."""
     checkpoints = folder / "checkpoints"
     best = sorted(checkpoints.glob("best-*.ckpt"))[: options.trainer.average_best]
     if len(best) > 1:
@@ -258,14 +256,14 @@ def _finish(
     }
     write_json(summary, folder / "training.json")
     print(
-        f"trained {trainer.global_step} steps in {cost.seconds:.0f} s, "
-        f"{summary['seconds_per_epoch']:.1f} s an epoch, {summary['frames_per_s']:.0f} frames/s, "
-        f"{100 * summary['data_wait_share']:.1f} % waiting for data: {folder}"
+        f"{folder}: trained {trainer.global_step} steps in {cost.seconds:.0f} s "
+        f"({summary['seconds_per_epoch']:.1f} s per epoch, {summary['frames_per_s']:.0f} frames/s, "
+        f"{100 * summary['data_wait_share']:.1f} % waiting for data)"
     )
 
 
 def _quiet_lightning() -> None:
-    """Silence Lightning's advertisements, and warnings about choices made here."""
+    """Suppress Lightning's hints, and its warnings about choices made here."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning.*")

@@ -1,4 +1,4 @@
-"""The LightningModule that all tasks share: steps, optimiser, metrics, batches without a finite loss."""
+"""The LightningModule that all tasks share: training steps, non-finite losses, optimiser and validation."""
 
 import logging
 import time
@@ -24,39 +24,42 @@ log = logging.getLogger(__name__)
 class TrainingTask(lightning.LightningModule):
     """Trains a model on a stream of batches.
 
-    All random numbers of a step (dropout, augmentation) are functions of (seed, batch, rank), so an
+    The random numbers of a step (dropout, augmentation) are functions of (seed, batch, rank), so an
     interrupted run resumes exactly.
 
-    A subclass defines the loss, what validation counts and the state in checkpoints.
+    A subclass defines the loss, the dev error rate and the state to store in checkpoints.
 
     Args:
         model: model to train.
-        plan: length, optimiser, patience.
+        plan: length of training, optimiser and clipping.
     """
 
-    error_rate_name = "dev_error"  # metric of validation; lower is better
+    error_rate_name = "dev_error"  # validation metric; lower is better
 
     def __init__(self, model: nn.Module, plan: TrainingPlan) -> None:
         super().__init__()
         if plan.optimizer.schedule not in SCHEDULES:
             raise UserError(f"optimizer.schedule={plan.optimizer.schedule!r}: expected one of {SCHEDULES}")
         if plan.optimizer.schedule == "plateau" and plan.optimizer.warmup_steps:
-            raise UserError("optimizer.warmup_steps and optimizer.schedule=plateau exclude each other")
+            raise UserError(
+                f"optimizer.warmup_steps={plan.optimizer.warmup_steps}: expected 0 with "
+                "optimizer.schedule=plateau"
+            )
         self.model = model
         self.plan = plan
         self.nonfinite = {"successive": 0, "total": 0}
         self.finite_in_window = False
         self.dev_sums = np.zeros(4)
-        self.dev_error = float("nan")  # in the last validation
-        self.spent = 0.0  # share of the plan's budget of time
+        self.dev_error = float("nan")  # error rate of the latest validation
+        self.spent = 0.0  # fraction of the time budget used
 
     @abstractmethod
     def losses(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """Return the loss of each item of a batch [B], summed over its targets, and the number of targets."""
+        """Return the loss of each item of a batch, [B], summed over targets, and the number of targets."""
 
     @abstractmethod
     def dev_counts(self, batch: Any) -> tuple[float, float, float, float]:
-        """Return errors, number of reference labels, summed loss and number of targets of a dev batch."""
+        """Return the errors, reference labels, summed loss and targets of a dev batch."""
 
     @abstractmethod
     def frames(self, batch: Any) -> int:
@@ -64,34 +67,34 @@ class TrainingTask(lightning.LightningModule):
 
     @abstractmethod
     def model_state(self) -> dict[str, Any]:
-        """Return the model as plain data and tensors, its parameters under `weights`."""
+        """Return the model as plain data and tensors, with its parameters under `weights`."""
 
     @abstractmethod
     def describe(self, device_type: str) -> dict[str, Any]:
-        """Return mechanism, backend used on the device, and hashes of what the model was built from."""
+        """Return entries for environment.json, e.g. mechanism, backend on the device, hashes of inputs."""
 
     @abstractmethod
     def check_resumable(self, checkpoint: dict[str, Any]) -> None:
-        """Raise UserError if a checkpoint belongs to another model."""
+        """Raise UserError if a checkpoint holds another model."""
 
     def on_train_start(self) -> None:
-        """Try the worst batch without a step, so that memory runs out at the start if at all."""
+        """Run the largest batch forward and backward, so that memory runs out now or never."""
         batch = self._data.worst_batch()
         try:
             losses, _ = self.losses(batch.to(self.device))
             losses.sum().backward()
         except torch.OutOfMemoryError as error:
-            raise UserError(f"out of memory on the worst batch: {self._data.advice(batch)}") from error
+            raise UserError(f"out of memory on the largest batch: {self._data.advice(batch)}") from error
         finally:
             self.zero_grad(set_to_none=True)
 
     def on_train_batch_start(self, batch: StreamBatch, batch_idx: int) -> None:
-        """Make the step's random numbers a function of (seed, batch, rank)."""
+        """Seed the step's random numbers with (seed, batch, rank)."""
         torch.manual_seed(derived_seed(self.plan.seed, self._data.cursor.batches, self.global_rank))
         self.step_started = time.perf_counter()
 
     def training_step(self, batch: StreamBatch, batch_idx: int) -> Tensor:
-        """Return the loss per target; a batch without a finite loss has no gradient."""
+        """Return the loss per target; skip the batch unless the loss is finite on every rank."""
         losses, targets = self.losses(batch)
         self._data.consumed(batch)
         loss = losses.sum() / targets.clamp(min=1)
@@ -100,14 +103,14 @@ class TrainingTask(lightning.LightningModule):
             return loss if self._scaled else self._no_gradient()
         self.nonfinite["successive"] = 0
         self.finite_in_window = True
-        self.log("loss", loss.detach(), prog_bar=True)
+        self.log("loss", loss.detach())
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: StreamBatch, batch_idx: int) -> None:
         """Log the throughput."""
         seconds = time.perf_counter() - self.step_started
         self.log("data_epoch", float(batch.plan.epoch))
-        self.log("frames_per_s", self.frames(batch) / seconds, prog_bar=True)
+        self.log("frames_per_s", self.frames(batch) / seconds)
 
     @property
     def _data(self) -> TrainingData:
@@ -115,11 +118,11 @@ class TrainingTask(lightning.LightningModule):
 
     @property
     def _scaled(self) -> bool:
-        """Whether a gradient scaler skips steps without finite gradients itself (fp16)."""
+        """Whether a gradient scaler (fp16) skips steps with non-finite gradients itself."""
         return getattr(self.trainer.precision_plugin, "scaler", None) is not None
 
     def _no_gradient(self) -> Tensor:
-        """Return a zero that reaches every parameter, as DDP expects of a loss."""
+        """Return a zero loss that depends on every parameter, as DDP requires."""
         parameters = [x for x in self.parameters() if x.requires_grad]
         return torch.stack([x.flatten()[0] * 0 for x in parameters]).sum()
 
@@ -127,24 +130,25 @@ class TrainingTask(lightning.LightningModule):
         self.nonfinite["total"] += 1
         self.nonfinite["successive"] += 1
         culprits = [i for i, finite in zip(batch.ids, losses.isfinite().tolist(), strict=True) if not finite]
-        log.warning("batch skipped, its loss is not finite: %s", ", ".join(culprits) or "on another rank")
+        log.warning("batch skipped: the loss is not finite for %s", ", ".join(culprits) or "another rank")
         if self.nonfinite["successive"] > self.plan.nonfinite_patience:
             raise UserError(
-                f"the loss was not finite in {self.nonfinite['successive']} successive batches, last in "
-                f"{', '.join(culprits[:5])}: lower optimizer.learning_rate or look at these utterances"
+                f"the loss was not finite in {self.nonfinite['successive']} successive batches, most "
+                f"recently for {', '.join(culprits[:5])}: lower optimizer.learning_rate or check these "
+                "utterances"
             )
 
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
-        """Clip, log the norm, and drop gradients that are not finite so that the step changes nothing."""
+        """Clip gradients, log their norm, and discard them if they aren't finite."""
         norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.plan.clip or float("inf"))
         self.log("gradient_norm", norm)
         self.log("learning_rate", optimizer.param_groups[0]["lr"])
         if not self._scaled and not (self.finite_in_window and bool(norm.isfinite())):
             if self.finite_in_window:
                 self.nonfinite["total"] += 1
-                log.warning("step %d skipped: the gradient's norm is %s", self.global_step, norm.item())
+                log.warning("step %d skipped: the gradient norm is %s", self.global_step, norm.item())
             optimizer.zero_grad(set_to_none=True)
         self.finite_in_window = False
 
@@ -158,11 +162,11 @@ class TrainingTask(lightning.LightningModule):
         )
 
     def on_validation_epoch_start(self) -> None:
-        """Start counting."""
+        """Reset the sums."""
         self.dev_sums[:] = 0
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Count errors and sum losses."""
+        """Accumulate errors and losses."""
         self.dev_sums += self.dev_counts(batch)
 
     def on_validation_epoch_end(self) -> None:
@@ -170,16 +174,16 @@ class TrainingTask(lightning.LightningModule):
         sums = torch.tensor(self.dev_sums, device=self.device, dtype=torch.float32)
         errors, wanted, loss, targets = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
         self.dev_error = errors / max(wanted, 1)
-        self.log(self.error_rate_name, self.dev_error, prog_bar=True, rank_zero_only=True)
+        self.log(self.error_rate_name, self.dev_error, rank_zero_only=True)
         self.log("dev_loss", loss / max(targets, 1), rank_zero_only=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what it takes to load the model without this class."""
+        """Add the model in a form that loads without this class, and the counters."""
         checkpoint |= {"format": FORMAT, "nonfinite": dict(self.nonfinite), "dev_error": self.dev_error}
         checkpoint |= {"model": self.model_state()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse a checkpoint of another model; go on counting skipped batches."""
+        """Check that the checkpoint fits, and restore the counters."""
         self.check_resumable(checkpoint)
         self.nonfinite = checkpoint["nonfinite"]
         self.dev_error = checkpoint["dev_error"]

@@ -1,1 +1,1 @@
-"""Recordings of any length to transcripts."""
+"""Transcription of recordings of any length."""

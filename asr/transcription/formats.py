@@ -1,4 +1,4 @@
-"""Transcripts as files: plain text, JSON, SubRip, WebVTT and Praat's TextGrid."""
+"""Output formats for transcripts: plain text, JSON, SubRip, WebVTT and Praat's TextGrid."""
 
 import json
 import textwrap
@@ -9,20 +9,20 @@ from asr.transcription.transcript import Segment, Transcript
 
 FORMATS = ("text", "json", "srt", "vtt", "textgrid")
 LINE_CHARACTERS = 42
-LINGER_S = 0.4  # a subtitle stays so long after its last word, if the next one allows it
+LINGER_S = 0.4  # maximum time that a subtitle stays after its last word
 
 Interval = tuple[float, float, str]  # start and end in seconds, label
 
 
-def write_transcript(transcripts: Sequence[Transcript], form: str, file: str) -> str:
-    """Return the transcripts of a file's channels in one format.
+def write_transcript(transcripts: Sequence[Transcript], format_name: str, file: str) -> str:
+    """Return the transcripts of an audio file as text in the given format.
 
     Args:
-        transcripts: one, or one for each channel.
-        form: one of FORMATS.
+        transcripts: transcript of each channel.
+        format_name: one of FORMATS.
         file: name of the audio file, for JSON.
     """
-    match form:
+    match format_name:
         case "json":
             entries = [{"file": file, **asdict(transcript)} for transcript in transcripts]
             return "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
@@ -43,7 +43,7 @@ def write_transcript(transcripts: Sequence[Transcript], form: str, file: str) ->
 
 
 def _cues(transcripts: Sequence[Transcript]) -> list[tuple[float, float, str]]:
-    """Return start, end and lines of each subtitle; several channels are told apart by a dash."""
+    """Return start, end and lines of each subtitle; with several channels, each starts with a dash."""
     cues = []
     for transcript in transcripts:
         following = [segment.start_s for segment in transcript.segments[1:]] + [transcript.duration_s]
@@ -89,7 +89,7 @@ def textgrid(tiers: dict[str, list[Interval]], duration_s: float) -> str:
     """Return interval tiers as a TextGrid (Praat manual, "TextGrid file formats", long text format).
 
     Args:
-        tiers: name to intervals, in order and without overlap; the gaps become intervals without label.
+        tiers: intervals of each tier by name, sorted and not overlapping; gaps become empty intervals.
         duration_s: end of every tier.
     """
     ends = [interval[1] for intervals in tiers.values() for interval in intervals]
@@ -111,7 +111,7 @@ def textgrid(tiers: dict[str, list[Interval]], duration_s: float) -> str:
 
 
 def _filled(intervals: Sequence[Interval], end_s: float) -> list[Interval]:
-    """Return intervals that touch each other from 0 to the end, which Praat wants."""
+    """Fill the gaps from 0 to the end with empty intervals, as Praat requires."""
     filled: list[Interval] = []
     reached = 0.0
     for start, end, label in intervals:

@@ -1,4 +1,4 @@
-"""The samples of a recording of any length to its transcript, in one pass or in overlapping chunks."""
+"""Transcription of a recording of any length, in one pass or in overlapping chunks."""
 
 import itertools
 import logging
@@ -21,40 +21,40 @@ from asr.transcription.transcript import Transcript, split_segments, timed_words
 log = logging.getLogger(__name__)
 
 MODES = ("onepass", "chunked")
-CHUNKS_AT_ONCE = 4
+CHUNKS_PER_BATCH = 4
 LONGEST_CHUNK_S = 20.0
-LONGER_THAN_TRAINING = 4.0  # factor from which on a warning is logged
+LONGER_THAN_TRAINING = 4.0  # ratio to the longest training audio above which a warning is logged
 LOW_CONFIDENCE = 0.5
 
-# Recordings are searched in stretches of this duration, cut in the longest pause within that range.
+# The search runs on stretches of 10 to 30 s, cut in the longest pause within this range.
 STRETCH_S = (10.0, 30.0)
-STRETCHES_AT_ONCE = 8
+STRETCHES_PER_BATCH = 8
 
 
 @dataclass
 class TranscriptionConfig:
-    """How recordings are transcribed."""
+    """Options of transcription."""
 
-    mode: str = option("onepass", help="onepass: the encoder sees the whole recording | chunked")
+    mode: str = option(
+        "onepass", help="onepass: encode the whole recording at once | chunked: in overlapping chunks"
+    )
     chunk_s: float = option(
         0.0,
-        help="mode=chunked: duration of a chunk; 0: that of the longest training audio, at most 20 s",
+        help="mode=chunked: length of a chunk; 0: length of the longest training audio, at most 20 s",
         unit="s",
     )
     overlap_s: float = option(
-        -1.0,
-        help="mode=chunked: overlap of neighbouring chunks, which join at its middle; −1: a fifth of a chunk",
-        unit="s",
+        -1.0, help="mode=chunked: overlap of successive chunks; −1: a fifth of chunk_s", unit="s"
     )
     channels: str = option("mix", help="mix: average the channels | separate: one transcript per channel")
     decoder: str = option("greedy", help="greedy | beam | prefix")
     beam: BeamConfig = field(default_factory=BeamConfig)
     min_confidence: float = option(
-        LOW_CONFIDENCE, help="mark recordings and segments below this confidence, 0 … 1"
+        LOW_CONFIDENCE, help="mark recordings and segments with a lower confidence, 0 … 1"
     )
 
     def check(self) -> None:
-        """Raise UserError where options don't fit each other."""
+        """Raise UserError if an option is invalid or conflicts with another."""
         if self.mode not in MODES:
             raise UserError(f"mode={self.mode!r}: expected one of {MODES}")
         if self.chunk_s < 0:
@@ -63,11 +63,12 @@ class TranscriptionConfig:
             raise UserError(f"overlap_s={self.overlap_s}: expected at most half of chunk_s={self.chunk_s}")
         if self.beam.nbest != 1:
             raise UserError(
-                f"beam.nbest={self.beam.nbest}: a transcript has one text; asr decode writes n-best lists"
+                f"beam.nbest={self.beam.nbest}: expected 1, because a transcript has one text; for n-best "
+                "lists use asr decode"
             )
 
     def sizes_s(self, longest_s: float) -> tuple[float, float]:
-        """Return chunk and overlap in seconds for a model trained on audio of up to `longest_s` seconds."""
+        """Return the chunk length and overlap in seconds, given the longest training audio (0: unknown)."""
         chunk_s = self.chunk_s or min(LONGEST_CHUNK_S, longest_s or LONGEST_CHUNK_S)
         return chunk_s, min(chunk_s / 5 if self.overlap_s < 0 else self.overlap_s, chunk_s / 2)
 
@@ -86,22 +87,22 @@ def transcribe_samples(
 
     Args:
         model: acoustic model.
-        tokenizer: vocabulary of the model.
-        samples: [samples] at the model's rate.
-        config: mode, chunks and the confidence limit.
-        decoder: search, built by `build_decoder`.
+        tokenizer: tokenizer of the model.
+        samples: [samples] at the model's sample rate.
+        config: mode, chunks and minimum confidence.
+        decoder: decoder, built by `build_decoder`.
         name: name of the file, for messages.
-        channel: number of the channel, if there are several.
+        channel: channel number, if there are several.
 
     Raises:
-        UserError: shorter than one frame.
+        UserError: the recording is shorter than one frame.
     """
     config.check()
     duration_s = len(samples) / model.sample_rate
     if model.encoder_frames(duration_s) == 0:
         raise UserError(f"{name}: {1000 * duration_s:.1f} ms is shorter than one frame")
     if is_silent(samples):
-        log.warning("%s: nothing but silence", name)
+        log.warning("%s: the recording is silent", name)
         return Transcript("", [], [], [], [], duration_s, low_confidence=True, channel=channel)
     log_probs_TV = emissions(model, samples, config, name)
     path = decode_stretches(decoder, log_probs_TV, model.frame_s)
@@ -110,7 +111,7 @@ def transcribe_samples(
     text = text_of(path, tokenizer)
     if path.confidence < config.min_confidence:
         log.warning(
-            "%s: low confidence (%.2f, limit %.2f): is it unlike the training data?",
+            "%s: low confidence (%.2f, below %.2f): the audio may be unlike the training data",
             name,
             path.confidence,
             config.min_confidence,
@@ -133,17 +134,17 @@ def transcribe_samples(
 def emissions(
     model: AcousticModel, samples: Samples, config: TranscriptionConfig, name: str = "recording"
 ) -> Tensor:
-    """Return the log-probabilities [T, V] of a recording, on the CPU.
+    """Return the log-probabilities of a recording, [T, V] on the CPU.
 
-    With mode=onepass every frame attends to the whole recording; features are computed in blocks, so with
-    linear mechanisms memory grows linearly. With mode=chunked every frame attends to its chunk, which is
-    normalised like an utterance; two overlapping chunks join in the middle of their overlap.
+    With mode=onepass, every frame attends to the whole recording; features are computed in blocks, so
+    memory grows linearly if the attention mechanism is linear. With mode=chunked, every frame attends to
+    its chunk, which is normalised like an utterance, and chunks are joined in the middle of their overlap.
     """
     audio = torch.from_numpy(samples)
     duration_s = len(audio) / model.sample_rate
     with evaluating(model):
         if config.mode == "onepass":
-            _warn_of_length(model.config.longest_s, duration_s, name)
+            _warn_if_long(model.config.longest_s, duration_s, name)
             log_probs, _ = model(
                 audio.unsqueeze(0).to(model.device), torch.tensor([len(audio)]).to(model.device)
             )
@@ -155,8 +156,8 @@ def emissions(
         )
         banks = model.filter_banks
         hop = banks.shift_samples * model.config.model.subsampling
-        for first in range(0, len(chunks), CHUNKS_AT_ONCE):
-            batch = chunks[first : first + CHUNKS_AT_ONCE]
+        for first in range(0, len(chunks), CHUNKS_PER_BATCH):
+            batch = chunks[first : first + CHUNKS_PER_BATCH]
             audios = [
                 audio[c.start * hop : c.end * hop + banks.window_samples - banks.shift_samples] for c in batch
             ]
@@ -169,14 +170,14 @@ def emissions(
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether a GPU or the machine ran out of memory."""
+    """Return whether the error means that the GPU or the machine ran out of memory."""
     kinds = (torch.OutOfMemoryError, MemoryError)
     return isinstance(error, kinds) or "can't allocate memory" in str(error)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk of encoder frames: start … end − 1 are computed, keep_start … keep_end − 1 are kept."""
+    """A chunk of encoder frames; of the frames [start, end), [keep_start, keep_end) are kept."""
 
     start: int
     end: int
@@ -185,7 +186,7 @@ class Chunk:
 
 
 def split_chunks(frames: int, size: int, overlap: int) -> list[Chunk]:
-    """Cover `frames` encoder frames with chunks of `size` frames that keep each frame once.
+    """Divide `frames` encoder frames into overlapping chunks of `size` frames that keep each frame once.
 
     Example:
         >>> [(c.start, c.end, c.keep_start, c.keep_end) for c in split_chunks(20, size=10, overlap=4)]
@@ -202,7 +203,7 @@ def split_chunks(frames: int, size: int, overlap: int) -> list[Chunk]:
 
 
 def split_stretches(log_probs_TV: Tensor, frame_s: float) -> list[int]:
-    """Return the frames where a search may restart: 0, the middles of long pauses, and T.
+    """Return the boundaries of the stretches to search: frame 0, the middles of long pauses, and T.
 
     A recording shorter than the longest stretch is not split.
     """
@@ -212,7 +213,7 @@ def split_stretches(log_probs_TV: Tensor, frame_s: float) -> list[int]:
     speech = log_probs_TV.argmax(dim=-1) != BLANK
     before = frame - torch.where(speech, frame, -T).cummax(dim=0).values
     after = torch.where(speech, frame, 2 * T).flip(0).cummin(dim=0).values.flip(0) - frame
-    depth = torch.minimum(before, after)  # distance to the nearest label, greatest in the middle of a pause
+    depth = torch.minimum(before, after)  # distance to the nearest label; maximal in the middle of a pause
     cuts = [0]
     while T - cuts[-1] > longest:
         first = cuts[-1] + shortest
@@ -221,22 +222,22 @@ def split_stretches(log_probs_TV: Tensor, frame_s: float) -> list[int]:
 
 
 def decode_stretches(decoder: Decoder, log_probs_TV: Tensor, frame_s: float) -> TokenPath:
-    """Search a recording in stretches, several at once, and return one path.
+    """Search a recording in stretches, several per batch, and return one path.
 
-    The memory of a search is bounded by the longest stretch.
+    The longest stretch bounds the memory of the search.
     """
     cuts = split_stretches(log_probs_TV, frame_s)
     stretches = [log_probs_TV[start:end] for start, end in itertools.pairwise(cuts)]
     found: list[TokenPath] = []
-    for first in range(0, len(stretches), STRETCHES_AT_ONCE):
-        batch = stretches[first : first + STRETCHES_AT_ONCE]
+    for first in range(0, len(stretches), STRETCHES_PER_BATCH):
+        batch = stretches[first : first + STRETCHES_PER_BATCH]
         lengths = torch.tensor([len(x) for x in batch])
         found += search(decoder, pad_sequence(batch, batch_first=True), lengths)
     return join_paths(found, cuts)
 
 
 def join_paths(paths: list[TokenPath], starts: list[int]) -> TokenPath:
-    """Join the paths of successive stretches that begin at the frames `starts`."""
+    """Join the paths of successive stretches, which start at the frames `starts`."""
     if len(paths) == 1:
         return paths[0]
     words: list[Word] = []
@@ -253,10 +254,10 @@ def join_paths(paths: list[TokenPath], starts: list[int]) -> TokenPath:
     )
 
 
-def _warn_of_length(longest_s: float, duration_s: float, name: str) -> None:
+def _warn_if_long(longest_s: float, duration_s: float, name: str) -> None:
     if longest_s and duration_s > LONGER_THAN_TRAINING * longest_s:
         log.warning(
-            "%s: lasts %.0f s, the longest training audio %.0f s: compare with mode=chunked, "
+            "%s: lasts %.0f s, but the longest training audio only %.0f s: try mode=chunked, "
             "or train with data.concatenate_s",
             name,
             duration_s,

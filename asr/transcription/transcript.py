@@ -1,4 +1,4 @@
-"""Transcripts: labels with times to words, and words to segments for subtitles."""
+"""Transcripts: words with times, grouped into segments for subtitles."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,14 +7,20 @@ from asr.search.decoder import words_of
 from asr.search.path import TokenPath, Word
 from asr.text.tokenizer import Tokenizer
 
-PAUSE_S = 0.7  # a pause of this length ends a segment
-SEGMENT_CHARACTERS = 84  # two lines of a subtitle
+PAUSE_S = 0.7  # shortest pause that ends a segment
+SEGMENT_CHARACTERS = 84  # two subtitle lines
 SEGMENT_S = 7.0
 
 
 @dataclass(frozen=True)
 class TimedWord:
-    """A word with its time in seconds and its mean confidence; a label where there are no words."""
+    """A word, or a label if the search returns no words, with its times and confidence.
+
+    Attributes:
+        word: the word or label.
+        start_s, end_s: start and end in seconds.
+        confidence: mean confidence of its labels, 0 … 1.
+    """
 
     word: str
     start_s: float
@@ -24,13 +30,13 @@ class TimedWord:
 
 @dataclass(frozen=True)
 class Segment:
-    """Words between two pauses, at most two subtitle lines.
+    """Words without a long pause in between, at most two subtitle lines and seven seconds.
 
     Attributes:
         text: words of the segment.
         start_s, end_s: start and end in seconds.
-        confidence: mean confidence of its words, 0 … 1.
-        low_confidence: whether that is below `min_confidence`.
+        confidence: mean confidence of the words, 0 … 1.
+        low_confidence: whether the confidence is below `min_confidence`.
         words: words with their times.
     """
 
@@ -47,16 +53,16 @@ class Transcript:
     """Transcript of a recording, or of one channel.
 
     Attributes:
-        text: recognised words; the labels where the search returns no words.
-        tokens: labels of the vocabulary.
+        text: recognised words, or labels if the search returns no words.
+        tokens: recognised labels.
         times_s: start of each label in seconds.
         confidence: confidence of each label, 0 … 1.
-        words: (word, start in seconds) where the search returns words.
-        duration_s: duration of the recording.
-        segments: the same words with start, end and confidence, split at pauses.
+        words: (word, start in seconds); None if the search returns no words.
+        duration_s: duration of the recording in seconds.
+        segments: words with start, end and confidence, split at pauses.
         mean_confidence: mean confidence of the labels, 0 … 1.
-        low_confidence: whether that is below `min_confidence`.
-        channel: number of the channel; None: the mean of all.
+        low_confidence: whether the mean confidence is below `min_confidence`.
+        channel: channel number, from 1; None: mono or the average of all channels.
     """
 
     text: str
@@ -72,12 +78,12 @@ class Transcript:
 
 
 def timed_words(path: TokenPath, tokenizer: Tokenizer, frame_s: float) -> list[TimedWord]:
-    """Return the words of a search result with their times; its labels where it has no words.
+    """Return the words of a search result with their times, or its labels if it has no words.
 
     Args:
         path: labels with frames and confidences.
-        tokenizer: vocabulary of the model.
-        frame_s: duration of an encoder frame.
+        tokenizer: tokenizer of the model.
+        frame_s: duration of an encoder frame in seconds.
     """
     words = words_of(path, tokenizer)
     if words is None:
@@ -97,11 +103,11 @@ def timed_words(path: TokenPath, tokenizer: Tokenizer, frame_s: float) -> list[T
 
 
 def split_segments(words: Sequence[TimedWord], min_confidence: float) -> list[Segment]:
-    """Split words where a subtitle would: at pauses, and before two lines or seven seconds are exceeded.
+    """Split words into segments at pauses, and before a segment exceeds two lines or seven seconds.
 
     Args:
         words: words in order.
-        min_confidence: confidence below which a segment is marked.
+        min_confidence: segments with a lower confidence are marked.
     """
     groups: list[list[TimedWord]] = []
     for word in words:

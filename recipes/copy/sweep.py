@@ -1,9 +1,9 @@
-"""Figure 5: accuracy on masked copy by sequence length and number of clusters or hash rounds.
+"""The grid of figure 5: accuracy on masked copy by sequence length and number of clusters or hash rounds.
 
     python -m asr_recipes.copy.sweep
     python -m asr_recipes.copy.sweep lengths=[31] attentions=[full,i-clustered-15] train=[trainer.threads=1]
 
-Cells are trained cheapest first. One that is finished is not trained again, an interrupted one goes on.
+Shorter sequences are trained first. Finished cells are skipped, interrupted ones resume.
 """
 
 import json
@@ -34,13 +34,13 @@ GRID = [
 
 @dataclass
 class Options:
-    """Which cells, and where they go."""
+    """Options of the sweep."""
 
-    lengths: list[int] = option([31, 63, 127, 255], help="L, symbols in each half")
-    attentions: list[str] = option(GRID, help="mechanisms")
-    folder: str = option("exp/copy", help="run folders are <folder>/<length>/<attention>")
-    seed: int = option(0, help="of initialisation and sequences")
-    train: list[str] = option([], help="further options of asr train")
+    lengths: list[int] = option([31, 63, 127, 255], help="L, the number of symbols in each half")
+    attentions: list[str] = option(GRID, help="attention mechanisms")
+    folder: str = option("exp/copy", help="folder for results; run folders are <folder>/<length>/<attention>")
+    seed: int = option(0, help="random seed for initialisation and sequences")
+    train: list[str] = option([], help="further options of asr train, e.g. [trainer.threads=1]")
 
 
 def cells(options: Options) -> Iterator[tuple[int, str]]:
@@ -56,7 +56,7 @@ def cell_folder(options: Options, length: int, attention: str) -> Path:
 
 
 def sweep(options: Options) -> None:
-    """Train every cell that isn't finished and print the grid after each."""
+    """Train the unfinished cells, write results.tsv after each, and print the grid."""
     for length, attention in cells(options):
         words = ["recipe=copy", f"recipe.length={length}", f"attention={attention}", f"seed={options.seed}"]
         words += [f"run={cell_folder(options, length, attention)}", "resume=auto", *options.train]
@@ -66,7 +66,7 @@ def sweep(options: Options) -> None:
 
 
 def results(options: Options) -> dict[tuple[int, str], tuple[float, int]]:
-    """Return accuracy (0 … 1) and steps of the finished cells."""
+    """Return the accuracy (0 … 1) and the number of steps of the finished cells."""
     found = {}
     for length, attention in cells(options):
         path = cell_folder(options, length, attention) / "training.json"
@@ -77,7 +77,7 @@ def results(options: Options) -> dict[tuple[int, str], tuple[float, int]]:
 
 
 def write_results(options: Options) -> None:
-    """Write results.tsv: one row for each finished cell."""
+    """Write results.tsv with one row per finished cell."""
     rows = ["length\tattention\taccuracy\tsteps"]
     for (length, attention), (accuracy, steps) in results(options).items():
         rows.append(f"{length}\t{attention}\t{accuracy:.4f}\t{steps}")
@@ -85,7 +85,7 @@ def write_results(options: Options) -> None:
 
 
 def grid(options: Options) -> Table:
-    """Return the heat map: accuracy in percent (steps taken), greener is better."""
+    """Return the grid: accuracy in percent and, in parentheses, steps."""
     table = Table("attention", title="Masked copy: accuracy in % (steps)", title_justify="left")
     for length in sorted(options.lengths):
         table.add_column(f"L={length}", justify="right", no_wrap=True)

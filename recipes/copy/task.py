@@ -1,8 +1,8 @@
 """The masked-copy task: how many clusters or hash rounds a sequence length needs.
 
-*Fast Transformers with Clustered Attention*, section C.2, figures 5 and 6. A sequence is 0w0w with w of L
-symbols. In the input, some symbols of each half are masked, never the same one in both, so that every
-masked symbol can be copied from the other half.
+*Fast Transformers with Clustered Attention*, section C.2, figures 5 and 6. A sequence is 0w0w, where w has L
+symbols. Some symbols of each half are masked, but no symbol in both halves, so every masked symbol can be
+copied from the other half.
 """
 
 from dataclasses import dataclass, replace
@@ -25,30 +25,32 @@ from asr.training.config import RecipeConfig, TrainConfig
 from asr.training.plan import training_plan
 from asr.training.task import TrainingTask
 
-SYMBOLS = 10  # w is made of 1 … 10
+SYMBOLS = 10  # w consists of 1 … 10
 SEPARATOR = 0
 MASK = SYMBOLS + 1
-MASKED_SHARE = 0.2  # of all tokens
+MASKED_SHARE = 0.2  # fraction of symbols that are masked
 BATCH = 32
+VALIDATE_EVERY = 250  # batches
 DEV_BATCHES = 10
+DEV_SEED = 2**20
 
 
 @dataclass
 class Options(RecipeConfig):
-    """Options of the recipe."""
+    """Options of masked copy."""
 
     name: str = option("copy", help="name of the recipe; the run folder is exp/<name>/<attention>")
-    length: int = option(31, help="symbols in each half of a sequence, L")
+    length: int = option(31, help="L, the number of symbols in each half of a sequence")
 
 
 @dataclass(frozen=True)
 class CopyBatch:
-    """Sequences with masked symbols.
+    """A batch of sequences with masked symbols.
 
     Attributes:
         inputs: [B, N] int64 with MASK at masked positions, N = 2 (L + 1).
-        targets: [B, N] int64, the whole sequences.
-        plan: where in the stream of batches this one stands.
+        targets: [B, N] int64, the sequences without masks.
+        plan: position in the stream of batches.
     """
 
     inputs: Tensor
@@ -57,7 +59,7 @@ class CopyBatch:
 
     @property
     def ids(self) -> list[str]:
-        """Sequences have no names but their number in the batch."""
+        """Names of the sequences, for messages."""
         return [f"sequence {i} of batch {self.plan.position}" for i in range(len(self.inputs))]
 
     def to(self, device: torch.device, non_blocking: bool = False) -> "CopyBatch":
@@ -66,16 +68,16 @@ class CopyBatch:
 
 
 def make_sequences(count: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw sequences.
+    """Draw random sequences.
 
     Args:
-        count: B.
-        length: L, symbols in each half.
-        generator: of the random numbers.
+        count: number of sequences B.
+        length: number of symbols in each half L.
+        generator: random number generator.
 
     Returns:
-        Inputs and targets, [B, 2 (L + 1)] each. A fifth of all symbols is masked, half of those in each
-        half of the sequence, at different symbols.
+        Inputs and targets, [B, 2 (L + 1)] each. A fifth of the symbols are masked, half of them in each
+        half of the sequence, and no symbol in both halves.
 
     Example:
         >>> inputs, targets = make_sequences(1, 5, torch.Generator().manual_seed(0))
@@ -94,7 +96,7 @@ def make_sequences(count: int, length: int, generator: torch.Generator) -> tuple
 
 
 class Sequences(Dataset[CopyBatch]):
-    """Batches of sequences, each a function of (seed, position)."""
+    """Batches of sequences, each determined by (seed, position)."""
 
     def __init__(self, length: int, seed: int) -> None:
         self.length = length
@@ -106,11 +108,11 @@ class Sequences(Dataset[CopyBatch]):
 
 
 class CopyData(TrainingData):
-    """Fresh sequences in every batch, and a fixed development set.
+    """Random training sequences and a fixed development set.
 
     Args:
-        length: L.
-        seed: of the training sequences.
+        length: number of symbols in each half L.
+        seed: random seed for the training sequences.
     """
 
     def __init__(self, length: int, seed: int) -> None:
@@ -119,35 +121,35 @@ class CopyData(TrainingData):
         self.seed = seed
 
     def epoch_batches(self, epoch: int, ranks: int = 1) -> int:
-        """Return 250: there are no epochs, this is the distance of validations."""
-        return 250
+        """Return the validation interval, because there are no epochs."""
+        return VALIDATE_EVERY
 
     def worst_batch(self) -> CopyBatch:
-        """Return any batch: all have one size."""
+        """Return a batch; all have the same size."""
         return Sequences(self.length, self.seed)[BatchPlan(())]
 
     def advice(self, batch: CopyBatch) -> str:
-        """Say what to lower."""
+        """Return the size of a batch and the option to lower if it doesn't fit in memory."""
         return f"{BATCH} sequences of {batch.inputs.shape[1]} positions; lower recipe.length"
 
     def describe(self) -> str:
-        """Say how long the sequences are."""
+        """Return the task and the length of its sequences."""
         return f"masked copy of {self.length} symbols"
 
     def digests(self) -> dict[str, str]:
-        """Return nothing: the sequences follow from length and seed."""
+        """Return no hashes, because length and seed determine the sequences."""
         return {}
 
     def train_dataloader(self) -> DataLoader[CopyBatch]:
-        """Batches from the cursor on; ranks take turns."""
+        """Return the training batches from the cursor on; ranks take turns."""
         ranks, rank = self.rank()
         plans = _Plans(self.batches, self.cursor.batches, ranks, rank)
         return DataLoader(Sequences(self.length, self.seed), batch_size=None, sampler=plans)
 
     def val_dataloader(self) -> DataLoader[CopyBatch]:
-        """The same sequences in every run."""
+        """Return the development batches, which are the same in every run."""
         plans = [BatchPlan((), 0, i) for i in range(DEV_BATCHES)]
-        return DataLoader(Sequences(self.length, seed=2**20), batch_size=None, sampler=plans)
+        return DataLoader(Sequences(self.length, DEV_SEED), batch_size=None, sampler=plans)
 
 
 class _Plans(torch.utils.data.Sampler[BatchPlan]):
@@ -162,18 +164,18 @@ class _Plans(torch.utils.data.Sampler[BatchPlan]):
 
 
 class CopyModel(nn.Module):
-    """The acoustic encoder on one-hot symbols, and a linear classifier of every position.
+    """The encoder of the acoustic model on one-hot symbols, with a linear classifier.
 
     Args:
-        config: sizes; no subsampling.
-        attention: the mechanism.
+        config: sizes of the encoder; subsampling must be 1.
+        attention: attention mechanism.
         backend: `auto`, `reference` or `native`.
     """
 
     def __init__(self, config: ModelConfig, attention: str, backend: str) -> None:
         super().__init__()
         if config.subsampling != 1:
-            raise UserError(f"model.subsampling={config.subsampling}: masked copy needs 1")
+            raise UserError(f"model.subsampling={config.subsampling}: expected 1 for masked copy")
         self.config = config
         self.attention = attention
         self.encoder = Encoder(config, MASK + 1, attention, backend)
@@ -191,7 +193,7 @@ class CopyModel(nn.Module):
 
 
 class CopyTask(TrainingTask):
-    """Cross-entropy at masked positions; validation is the share of wrong symbols there."""
+    """Trains with cross-entropy at masked positions, validated by the error rate at these positions."""
 
     model: CopyModel
     error_rate_name = "dev_error"
@@ -204,7 +206,7 @@ class CopyTask(TrainingTask):
         return losses.masked_fill(~masked, 0.0).sum(dim=1), masked.sum()
 
     def dev_counts(self, batch: CopyBatch) -> tuple[float, float, float, float]:
-        """Count wrong symbols at masked positions."""
+        """Return wrong symbols, masked positions, summed loss and masked positions."""
         masked = batch.inputs == MASK
         logits = self.model(batch.inputs)[masked]
         loss = nn.functional.cross_entropy(logits.float(), batch.targets[masked], reduction="sum")
@@ -212,7 +214,7 @@ class CopyTask(TrainingTask):
         return float(wrong), float(masked.sum()), float(loss), float(masked.sum())
 
     def frames(self, batch: CopyBatch) -> int:
-        """Return the positions of a batch."""
+        """Return the number of positions in a batch."""
         return batch.inputs.numel()
 
     def model_state(self) -> dict[str, Any]:
@@ -221,23 +223,23 @@ class CopyTask(TrainingTask):
         return state | {"weights": self.model.state_dict()}
 
     def describe(self, device_type: str) -> dict[str, Any]:
-        """Return mechanism and backend."""
+        """Return the mechanism and its backend."""
         layer = self.model.attention_layers()[0]
         return {"attention": self.model.attention, "backend": layer.backend_on(device_type)}
 
     def check_resumable(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse a checkpoint of another model."""
-        theirs = checkpoint["model"]
-        found = theirs.get("config"), theirs.get("attention")
+        """Raise UserError if the checkpoint has another model size or mechanism."""
+        state = checkpoint["model"]
+        found = state.get("config"), state.get("attention")
         if found != (to_dict(self.model.config), self.model.attention):
-            raise UserError("resume: the checkpoint has another model or mechanism")
+            raise UserError("resume: the checkpoint's model or mechanism differs from the options")
 
 
 def build(options: TrainConfig, resuming: bool) -> tuple[CopyTask, CopyData]:
     """Return the task and its data.
 
     Raises:
-        UserError: a length below 1, or weights to start from that don't fit the model.
+        UserError: recipe.length is below 1, or the weights of init_from don't fit the model.
     """
     assert isinstance(options.recipe, Options)
     if options.recipe.length < 1:
@@ -250,10 +252,10 @@ def build(options: TrainConfig, resuming: bool) -> tuple[CopyTask, CopyData]:
 
 
 def initialise(model: CopyModel, source: str) -> None:
-    """Take the weights of another run of this recipe, with this mechanism or an exchangeable one.
+    """Initialise a model with the weights of another run, trained with this or an exchangeable mechanism.
 
     Raises:
-        UserError: no such run, or weights that don't fit.
+        UserError: no such run, or weights that don't fit the model.
     """
     state = checkpoint.load(checkpoint.find(Path(source)))["model"]
     try:

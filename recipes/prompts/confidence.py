@@ -1,9 +1,9 @@
-"""Confidence of a recogniser of prompts on other languages, music and noise.
+"""Measure the confidence of a recogniser trained on prompts on other languages, music and noise.
 
     python -m asr_recipes.prompts.confidence model=exp/prompts/full
 
-The prompts of other languages and the music on hold are Debian packages of Asterisk, which apt-get downloads
-like the English prompts. Music is cut into pieces of ten seconds.
+Prompts in other languages and music on hold come from Debian packages of Asterisk, which apt-get downloads.
+Music is cut into pieces of ten seconds.
 """
 
 import logging
@@ -42,15 +42,15 @@ TEST = "test prompts"
 
 @dataclass
 class Options:
-    """What to compare."""
+    """Options of the measurement."""
 
     model: str = option("exp/prompts/full", help="run folder or checkpoint")
-    data: str = option("data/prompts", help="prepared folder; recordings of its test split are known speech")
-    packages: str = option("data/prompts/packages_unlike", help="folder that keeps the unpacked packages")
+    data: str = option("data/prompts", help="prepared folder whose test split is the in-domain speech")
+    packages: str = option("data/prompts/packages_unlike", help="folder for the unpacked packages")
     recordings: int = option(400, help="maximum number of recordings of each kind")
-    seed: int = option(0, help="random seed for the choice of recordings and for the noise")
-    min_confidence: float = option(LOW_CONFIDENCE, help="mark recordings below this confidence, 0 … 1")
-    output: str = option("", help="folder of confidence.json; empty: <model>")
+    seed: int = option(0, help="random seed for drawing recordings and noise")
+    min_confidence: float = option(LOW_CONFIDENCE, help="mark recordings with a lower confidence, 0 … 1")
+    output: str = option("", help="folder for confidence.json; empty: the folder of the model")
 
 
 def fetch(folder: Path) -> None:
@@ -73,7 +73,7 @@ def fetch(folder: Path) -> None:
 
 
 def kinds(options: Options, rate: int) -> Iterator[tuple[str, list[Samples]]]:
-    """Yield the name and the recordings of each kind, at the model's rate."""
+    """Yield the name and the recordings of each kind, at the sample rate `rate`."""
     random = np.random.default_rng(options.seed)
     cuts = load_cuts(manifest_path(options.data, "test"))
     recordings = {TEST: [load_cut(cut, rate) for cut in cuts]}
@@ -83,17 +83,16 @@ def kinds(options: Options, rate: int) -> Iterator[tuple[str, list[Samples]]]:
     for kind, found in recordings.items():
         chosen = sorted(random.permutation(len(found))[: options.recordings])
         yield kind, [found[i] for i in chosen if len(found[i]) >= SHORTEST_S * rate]
-    noises = [(_white, "white noise"), (_pink, "pink noise")]
-    for noise, kind in noises:
+    for noise, kind in [(_white, "white noise"), (_pink, "pink noise")]:
         yield kind, [noise(random, round(6 * rate)) for _ in range(20)]
 
 
 def _pieces(file: Path, rate: int, kind: str) -> list[Samples]:
-    """Return a prompt unless it is empty, too short or silent, and music in pieces."""
+    """Return a prompt, unless it is too short, silent or unreadable; return music in pieces."""
     try:
         samples = read_recording(file, rate)[0]
     except UserError:
-        return []  # one of the packages has an empty file
+        return []  # one of the packages contains an empty file
     if "music" not in kind:
         loud = np.abs(samples).max() > 0.01
         return [samples] if loud and len(samples) >= SHORTEST_S * rate else []
@@ -111,17 +110,17 @@ def _pink(random: np.random.Generator, samples: int) -> Samples:
     return (0.05 * sound / sound.std()).astype(np.float32)
 
 
-def separation(known: list[float], unlike: list[float]) -> float:
-    """Return how often a known recording has a higher confidence than an unlike one (area under the ROC)."""
-    known_K1, unlike_U = np.array(known)[:, None], np.array(unlike)
-    return float(((known_K1 > unlike_U) + 0.5 * (known_K1 == unlike_U)).mean())
+def separation(in_domain: list[float], other: list[float]) -> float:
+    """Return the area under the ROC curve: how often in-domain speech has the higher confidence, 0 … 1."""
+    ours, theirs = np.array(in_domain)[:, None], np.array(other)
+    return float(((ours > theirs) + 0.5 * (ours == theirs)).mean())
 
 
 def run(options: Options) -> None:
-    """Print and write the confidence of each kind."""
+    """Print the confidence of each kind of recording, and write confidence.json."""
     fetch(Path(options.packages))
     recognizer = Recognizer.load(options.model)
-    logging.getLogger("asr").setLevel(logging.ERROR)  # low confidence is counted below
+    logging.getLogger("asr").setLevel(logging.ERROR)  # no warning for each recording of low confidence
     config = TranscriptionConfig(min_confidence=options.min_confidence)
     decoder, _ = recognizer.decoder(config)
     found: dict[str, list[Transcript]] = {}
@@ -132,28 +131,25 @@ def run(options: Options) -> None:
             for x in waiting
         ]
     table = Table("kind", "recordings", "confidence: median", "5 … 95 %", "marked %", "separation")
-    known = [transcript.mean_confidence for transcript in found[TEST]]
+    in_domain = [transcript.mean_confidence for transcript in found[TEST]]
     rows = {}
     for kind, transcripts in found.items():
         values = [transcript.mean_confidence for transcript in transcripts]
         low, median, high = np.quantile(values, [0.05, 0.5, 0.95])
         marked = float(np.mean([transcript.low_confidence for transcript in transcripts]))
         rows[kind] = {"recordings": len(values), "median": median, "low": low, "high": high, "marked": marked}
-        rows[kind]["separation"] = separation(known, values)
+        rows[kind]["separation"] = separation(in_domain, values)
         shown = f"{rows[kind]['separation']:.3f}" if kind != TEST else ""
         table.add_row(
             kind, str(len(values)), f"{median:.2f}", f"{low:.2f} … {high:.2f}", f"{100 * marked:.1f}", shown
         )
+    model = Path(options.model)
+    folder = Path(options.output or (model if model.is_dir() else model.parent))
     write_json(
         {"model": options.model, "min_confidence": options.min_confidence, "kinds": rows},
-        _place(options) / "confidence.json",
+        folder / "confidence.json",
     )
     open_console().print(table, f"marked: confidence below {options.min_confidence:g}")
-
-
-def _place(options: Options) -> Path:
-    model = Path(options.model)
-    return Path(options.output) if options.output else model if model.is_dir() else model.parent
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Times of known transcripts, against the tones' true ones."""
+"""`asr align`: word boundaries against the pauses between the tones."""
 
 import itertools
 import json
@@ -25,7 +25,7 @@ def test_a_split_is_aligned(trained: Path, tone_corpus: Path, tmp_path: Path) ->
         quiet = [i / rate for i in range(0, len(audio) - 240, 240) if abs(audio[i : i + 240]).max() < 0.05]
         for before, after in itertools.pairwise(own):
             gap = [time for time in quiet if before.middle_s < time < after.middle_s]
-            assert gap, "the words lie on either side of the pause between them"
+            assert gap, "no pause between two successive words"
             assert before.start_s < gap[0]
             assert after.start_s > gap[0] - 0.03
         assert all(word.confidence > 0.5 for word in own)
@@ -38,7 +38,7 @@ def test_a_split_is_aligned(trained: Path, tone_corpus: Path, tmp_path: Path) ->
     assert [label for label in re.findall(r'text = "(.*)"', phones) if label] == labels
 
 
-def test_an_audio_file_is_aligned_with_its_text(
+def test_an_audio_file_is_aligned_with_its_transcript(
     trained: Path,
     tone_corpus: Path,
     tmp_path: Path,
@@ -49,14 +49,14 @@ def test_an_audio_file_is_aligned_with_its_text(
     audio = tmp_path / "x.wav"
     audio.write_bytes(Path(cut.recording.sources[0].source).read_bytes())
     assert main(["align", str(trained), str(audio)]) == 1
-    assert "x.wav: expected its transcript" in capsys.readouterr().err
+    assert "x.wav: expected a transcript" in capsys.readouterr().err
     audio.with_suffix(".txt").write_text(cut.supervisions[0].text + "\n")
     assert main(["align", str(trained), str(audio), "mode=chunked"]) == 0
     assert (tmp_path / "x.TextGrid").exists()
     assert len(read_ctm(tmp_path / "x.words.ctm")) == len(cut.supervisions[0].text.split())
     unknown = f"text={cut.supervisions[0].text} zebra"
     assert main(["align", str(trained), str(audio), unknown]) == 0
-    assert "words outside the model's vocabulary (1) have uncertain times: zebra" in caplog.text
+    assert "unreliable times for words outside the model's vocabulary (1): zebra" in caplog.text
     capsys.readouterr()
     assert main(["align", str(trained), str(audio), f"text={'cat ' * 300}"]) == 1
     printed = capsys.readouterr().err

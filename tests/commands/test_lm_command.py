@@ -1,4 +1,4 @@
-"""Language models from the command line, and decoding with them, on the corpus of tones."""
+"""`asr lm`, and decoding with its language models, on the tone corpus."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ def bigram(tone_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_training_reports_what_is_in_the_model(
+def test_training_reports_the_size_and_perplexity_of_the_model(
     tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "more.txt").write_text("a dog sat\n\na <NOISE> dog\n")
@@ -72,7 +72,7 @@ def test_scoring_reports_perplexity_and_unknown_words(
         (["lm", "score", "lm={bigram}", "text={here}/text.txt"], "differ in case from those of the text"),
     ],
 )
-def test_bad_input_is_told_in_one_line(
+def test_errors_are_one_line(
     words: list[str], reason: str, bigram: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text.txt").write_text("A CAT\nBE A CAT\n")
@@ -84,10 +84,10 @@ def test_bad_input_is_told_in_one_line(
     assert len(error.strip().splitlines()) == 1
 
 
-def test_decoding_tunes_and_remembers(
+def test_decoding_stores_and_reuses_tuned_weights(
     trained: Path, bigram: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = Path(shutil.copytree(trained, tmp_path / "run"))  # the weights that it remembers are its own
+    run = Path(shutil.copytree(trained, tmp_path / "run"))  # a copy, because tuned weights are stored there
     with_lm = [str(run), "decoder=beam", f"beam.lm={bigram}", "beam.size=20"]
     assert main(["decode", *with_lm, "tune=dev", "beam.nbest=3"]) == 0
     assert "tuned on 8 utterances of dev" in capsys.readouterr().out
@@ -108,12 +108,12 @@ def test_decoding_tunes_and_remembers(
     assert main(["decode", *with_lm]) == 0
     about = json.loads((folder / "decode.json").read_text())
     assert about["beam"]["lm_weight"] == found["lm_weight"]
-    assert about["beam"]["size"] == 20  # said on the command line
+    assert about["beam"]["size"] == 20  # from the command line
     assert "tuned.json" in about["weights_from"]
     assert about["search_cpu_s"] > 0
 
 
-def test_an_ngram_model_of_labels(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
+def test_decoding_with_an_ngram_model_of_phones(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
     phones = tmp_path / "phones.arpa"
     assert main(["lm", "train", f"text={tone_corpus}", f"out={phones}", f"model={trained}"]) == 0
     assert {"AA", "IY", "SPN"} < read_vocabulary(phones).words
@@ -123,6 +123,6 @@ def test_an_ngram_model_of_labels(trained: Path, tone_corpus: Path, tmp_path: Pa
     assert json.loads((output / "score.json").read_text())["wer"]["rate"] < 0.1
 
 
-def test_greedy_search_has_nothing_to_tune(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tuning_greedy_search_is_rejected(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["decode", str(trained), "tune=dev"]) == 1
     assert "decoder=greedy has no weights" in capsys.readouterr().err

@@ -85,7 +85,7 @@ def test_durations_outside_the_limits_are_left_out_and_listed(
     speech = data(tone_corpus, recognizer, max_duration_s=limit)
     left_out = [item for item in speech.left_out if item.split == "train"]
     assert len(left_out) == sum(duration > limit for duration in durations)
-    assert all(f"outside 0.1 … {limit} s" in item.reason for item in left_out)
+    assert all(f"is outside 0.1 … {limit} s" in item.reason for item in left_out)
     with pytest.raises(UserError, match="split train: no utterance is usable"):
         data(tone_corpus, recognizer, max_duration_s=0.2)
 

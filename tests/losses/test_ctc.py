@@ -1,15 +1,17 @@
-"""The initial state of the CTC head."""
+"""The CTC loss and the minimum number of frames."""
 
-import pytest
 import torch
 
-from asr.losses.ctc import BLANK
-from asr.model.head import INITIAL_BLANK_PROBABILITY, CTCHead
+from asr.losses.ctc import ctc_loss, frames_needed
 
 
-@pytest.mark.parametrize("vocabulary", [2, 41, 1000])
-def test_a_new_head_prefers_the_blank_and_no_label(vocabulary: int) -> None:
-    probs_V = CTCHead(8, vocabulary)(torch.zeros(1, 1, 8))[0, 0].exp()
-    assert probs_V[BLANK].item() == pytest.approx(INITIAL_BLANK_PROBABILITY, abs=1e-5)
-    others = torch.cat((probs_V[:BLANK], probs_V[BLANK + 1 :]))
-    torch.testing.assert_close(others, others[0].expand_as(others))
+def test_the_loss_is_finite_exactly_if_there_are_enough_frames() -> None:
+    for tokens in ([1], [1, 1], [1, 2, 2, 2, 3], []):
+        for frames in range(1, 9):
+            loss = ctc_loss(
+                torch.zeros(1, frames, 4).log_softmax(-1),
+                torch.tensor([frames]),
+                torch.tensor([tokens], dtype=torch.int64).view(1, -1),
+                torch.tensor([len(tokens)]),
+            )
+            assert bool(loss.isfinite()) == (frames >= frames_needed(tokens))

@@ -1,3 +1,5 @@
+"""Augmentation of audio and features."""
+
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ def test_masks_stay_within_their_sizes() -> None:
         assert int(hidden.all(dim=1).sum()) <= 4 * 12
 
 
-def test_both_kinds_of_mask_occur() -> None:
+def test_time_and_frequency_masks_occur() -> None:
     hidden = torch.stack([masked([200], 200, seed)[0] for seed in range(20)])
     assert hidden.all(dim=1).any()
     assert hidden.all(dim=2).any()
@@ -73,7 +75,7 @@ def test_the_default_changes_nothing() -> None:
 def test_training_rejects_invalid_options(
     word: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`speed_factors=[]` and `noise_snr_db=[5]` once ended training with a traceback."""
+    """`speed_factors=[]` and `noise_snr_db=[5]` ended training with a traceback."""
     assert main(["train", "recipe=demo", f"augment.{word}", f"run={tmp_path}"]) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith(f"asr: augment.{word.partition('=')[0]}=")

@@ -1,8 +1,11 @@
+"""The encoder: padding, subsampling, positions and presets."""
+
 import pytest
 import torch
 
 from asr.errors import UserError
 from asr.model.encoder import Encoder, ModelConfig, Subsampling, sinusoidal_positions
+from asr.training.config import train_options
 
 SMALL = {"layers": 2, "heads": 2, "head_dim": 8, "feedforward": 32, "dropout": 0.0}
 
@@ -55,8 +58,6 @@ def test_errors_name_the_option() -> None:
 
 @pytest.mark.parametrize(("preset", "millions"), [("tiny", 1.2), ("wsj", 4.1), ("switchboard", 5.5)])
 def test_presets_have_the_stated_number_of_parameters(preset: str, millions: float) -> None:
-    from asr.training.config import train_options
-
     options = train_options([f"model={preset}"])
     parameters = sum(x.numel() for x in Encoder(options.model, 80).parameters())
     assert parameters / 1e6 == pytest.approx(millions, rel=0.08)

@@ -1,3 +1,5 @@
+"""Exported models: the portable folder, ONNX and torch.export."""
+
 import json
 
 import numpy as np
@@ -48,11 +50,12 @@ def test_an_exported_model_equals_the_original_bit_for_bit(folder):
     assert sorted(path.name for path in folder.iterdir()) == sorted([WEIGHTS, CONFIG, TOKENIZER])
 
 
-def test_a_model_loads_from_one_of_its_files(folder):
-    assert Recognizer.load(folder / CONFIG).tokenizer.symbols == tiny().tokenizer.symbols
+def test_a_model_loads_from_any_of_its_files(folder):
+    for name in (CONFIG, WEIGHTS, TOKENIZER):
+        assert Recognizer.load(folder / name).tokenizer.symbols == tiny().tokenizer.symbols
 
 
-def test_a_sentencepiece_model_survives_json(tmp_path):
+def test_a_sentencepiece_model_is_restored_from_json(tmp_path):
     tokenizer = SentencePieceTokenizer.train(["go on and on", "an old man", "no gold on land"] * 5, pieces=12)
     state = tiny().state() | {"tokenizer": tokenizer.state()}
     write_portable(state, tmp_path)
@@ -88,7 +91,7 @@ def test_changed_settings_are_rejected(folder):
         Recognizer.load(folder)
 
 
-def test_wrong_calls_give_one_line(folder, tmp_path):
+def test_errors_name_the_argument_or_option(folder, tmp_path):
     with pytest.raises(UserError, match="asr export takes one"):
         export.run([], export.Options())
     with pytest.raises(UserError, match="format='pickle': expected one of"):
@@ -106,7 +109,7 @@ def test_wrong_calls_give_one_line(folder, tmp_path):
     "attention", ["full", pytest.param("i-clustered-8:topk=8,iterations=3", marks=pytest.mark.slow)]
 )
 def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
-    """One by one and in one batch: batch and time are dynamic, and padding has no influence."""
+    """In one batch and one by one: batch and time are dynamic, and padding has no effect."""
     pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
     runtime = pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")
     recognizer = tiny(attention)
@@ -121,14 +124,14 @@ def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
         features, lengths = model.filter_banks(audio, samples)
         expected, expected_frames = model(audio, samples)
 
-    def ran(features, lengths):
+    def run(features, lengths):
         return session.run(None, {"features": features.numpy(), "lengths": lengths.numpy()})
 
-    log_probs, frames = ran(features, lengths)
+    log_probs, frames = run(features, lengths)
     assert frames.tolist() == expected_frames.tolist()
     for i, (length, n) in enumerate(zip(lengths.tolist(), frames, strict=True)):
         assert np.abs(log_probs[i, :n] - expected[i, :n].numpy()).max() <= 1e-4
-        alone, _ = ran(features[i : i + 1, :length], lengths[i : i + 1])
+        alone, _ = run(features[i : i + 1, :length], lengths[i : i + 1])
         assert np.abs(alone[0] - expected[i, :n].numpy()).max() <= 1e-4
 
 
@@ -138,7 +141,7 @@ def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
     ["full", "shared-full", "clustered-8:iterations=3", "i-clustered-8:topk=8,iterations=3"],
 )
 def test_torch_export_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
-    """In one batch and one by one: one utterance and two frames run too."""
+    """In one batch and one by one, down to two frames."""
     recognizer = tiny(attention)
     model = recognizer.model
     write_portable(recognizer.state(), tmp_path / "model")
@@ -160,7 +163,7 @@ def test_torch_export_agrees_with_pytorch_on_ten_utterances(tmp_path, attention)
 
 
 @pytest.mark.parametrize("topk", [1, 4, 32])
-def test_the_form_without_sorting_equals_the_reference(topk):
+def test_improved_clustering_without_sorting_equals_the_reference(topk):
     """Covers empty, single and full sequences, more clusters than queries, and NaN as padding."""
     generator = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(4, 2, 23, 8, generator=generator) for _ in range(3))
@@ -178,7 +181,7 @@ def test_the_form_without_sorting_equals_the_reference(topk):
 
 @pytest.mark.parametrize("bits", [1, 31, 32, 63])
 def test_hashes_from_parts_equal_the_reference(bits):
-    """The int64 sums of onnxruntime 1.31 are in floating point, which made the last ten of 63 bits wrong."""
+    """The int64 sums of onnxruntime 1.31 use floating point, so the last ten of 63 bits were wrong."""
     generator = torch.Generator().manual_seed(4)
     x, planes = torch.randn(2, 3, 50, 8, generator=generator), torch.randn(bits, 8, generator=generator)
     assert torch.equal(hashing_graph.hash_sign(x, planes), hashing_reference.hash_sign(x, planes))

@@ -1,3 +1,5 @@
+"""Filter banks, against Kaldi's, and their normalisation."""
+
 import kaldi_native_fbank
 import numpy as np
 import pytest
@@ -114,6 +116,6 @@ def test_corpus_normalisation_uses_the_statistics_of_all_valid_frames() -> None:
     assert torch.allclose(normalisation.std, valid.std(0, unbiased=False), atol=1e-5)
 
 
-def test_an_unknown_normalisation_is_named() -> None:
+def test_an_unknown_normalisation_is_rejected() -> None:
     with pytest.raises(UserError, match=r"features\.normalise='speaker'"):
         FilterBanks(FeatureConfig(normalise="speaker"))

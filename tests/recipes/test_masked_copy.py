@@ -1,4 +1,4 @@
-"""The masked-copy task follows section C.2 of *Fast Transformers with Clustered Attention*."""
+"""The masked-copy task of *Fast Transformers with Clustered Attention*, section C.2."""
 
 import csv
 from pathlib import Path
@@ -21,7 +21,7 @@ SMALL += ["trainer.accelerator=cpu", "optimizer.learning_rate=3e-3"]
 
 
 @pytest.mark.parametrize("length", [1, 4, 31, 63])
-def test_sequences_are_0w0w_with_every_masked_symbol_in_the_other_half(length: int) -> None:
+def test_sequences_are_0w0w_and_masked_symbols_are_visible_in_the_other_half(length: int) -> None:
     inputs, targets = make_sequences(50, length, torch.Generator().manual_seed(0))
     assert inputs.shape == targets.shape == (50, 2 * (length + 1))
     first, second = targets[:, : length + 1], targets[:, length + 1 :]
@@ -46,7 +46,7 @@ def test_all_symbols_and_positions_occur() -> None:
     assert (masked[11:] - 2 / 9).abs().max() < 0.03
 
 
-def test_a_batch_is_a_function_of_seed_and_position() -> None:
+def test_seed_and_position_determine_a_batch() -> None:
     def batch(seed: int, position: int) -> torch.Tensor:
         return Sequences(31, seed)[BatchPlan((), 0, position)].inputs
 
@@ -56,7 +56,7 @@ def test_a_batch_is_a_function_of_seed_and_position() -> None:
     assert not torch.equal(batch(0, 3), batch(1, 3))
 
 
-def test_a_small_model_learns_and_stops_when_it_is_solved(tmp_path: Path) -> None:
+def test_a_small_model_learns_the_task_and_stops_at_the_threshold(tmp_path: Path) -> None:
     words = [*SMALL, "recipe.length=4", f"run={tmp_path}", "trainer.max_steps=1200", "trainer.stop_at=0.02"]
     train(train_options([*words, "trainer.validate_every=50"]))
     with (tmp_path / "metrics.csv").open() as file:
@@ -66,7 +66,7 @@ def test_a_small_model_learns_and_stops_when_it_is_solved(tmp_path: Path) -> Non
     assert len(rows) < 24
 
 
-def test_the_sweep_goes_through_its_grid_and_repeats_nothing(
+def test_the_sweep_trains_its_grid_and_skips_finished_cells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = Options(lengths=[4, 3], attentions=["full", "clustered-3"], folder=str(tmp_path))
@@ -81,8 +81,8 @@ def test_the_sweep_goes_through_its_grid_and_repeats_nothing(
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.ckpt")} == before
 
 
-def test_checkpoints_are_averaged_and_another_run_starts_from_them(tmp_path: Path) -> None:
-    """Averaging ended in a KeyError, and init_from was ignored."""
+def test_checkpoints_are_averaged_and_initialise_another_run(tmp_path: Path) -> None:
+    """Averaging raised a KeyError, and init_from was ignored."""
     words = [*SMALL, "recipe.length=4", "trainer.max_steps=4", "trainer.validate_every=2"]
     first = tmp_path / "first"
     train(train_options([*words, f"run={first}", "trainer.keep_best=2", "trainer.average_best=2"]))
@@ -98,13 +98,13 @@ def test_checkpoints_are_averaged_and_another_run_starts_from_them(tmp_path: Pat
         train(train_options([*words, "model.heads=1", f"run={tmp_path / 'third'}"]))
 
 
-def test_a_copy_model_is_no_recogniser(tmp_path: Path) -> None:
+def test_a_copy_model_does_not_load_as_a_recogniser(tmp_path: Path) -> None:
     train(train_options([*SMALL, "recipe.length=4", "trainer.max_steps=1", f"run={tmp_path}"]))
     with pytest.raises(UserError, match="expected the checkpoint of a recogniser"):
         Recognizer.load(tmp_path)
 
 
-def test_length_is_an_option_of_copy_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_length_is_an_option_of_copy_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "recipe=demo", "recipe.length=31"]) == 1
     assert "unknown option 'recipe.length'" in capsys.readouterr().err
     assert main(["train", "recipe=copy", "recipe.length=0"]) == 1

@@ -1,4 +1,4 @@
-"""Confidence of labels: entropy of the posteriors, between certain and uniform, blanks left out."""
+"""Confidence of labels from the entropy of the posteriors."""
 
 import math
 
@@ -11,7 +11,7 @@ from asr.search.greedy import greedy_search
 
 
 def by_definition(probabilities: list[float]) -> float:
-    """Laptev and Ginsburg 2022, with plain sums: Tsallis' entropy, exponentially normalised."""
+    """Exponentially normalised Tsallis entropy (Laptev and Ginsburg 2022), with plain sums."""
 
     def entropy(p: list[float]) -> float:
         return (1 - sum(x**ALPHA for x in p)) / (ALPHA - 1)
@@ -24,12 +24,12 @@ def by_definition(probabilities: list[float]) -> float:
 @pytest.mark.parametrize(
     "probabilities", [[0.7, 0.2, 0.1], [0.98, 0.01, 0.01], [0.5, 0.5, 0.0], [0.25, 0.25, 0.25, 0.25]]
 )
-def test_the_formula_is_that_of_the_paper(probabilities: list[float]) -> None:
+def test_the_confidence_follows_the_paper(probabilities: list[float]) -> None:
     found = frame_confidences(torch.tensor([probabilities], dtype=torch.float64).log())
     assert float(found) == pytest.approx(by_definition(probabilities), abs=1e-6)
 
 
-def test_certain_is_one_and_uniform_is_zero_in_any_vocabulary() -> None:
+def test_one_hot_gives_one_and_uniform_gives_zero_for_any_vocabulary() -> None:
     for V in (2, 40, 5000):
         certain = torch.full((1, V), -torch.inf).index_fill_(1, torch.tensor([1]), 0.0)
         uniform = torch.full((1, V), -math.log(V))
@@ -37,7 +37,7 @@ def test_certain_is_one_and_uniform_is_zero_in_any_vocabulary() -> None:
         assert float(frame_confidences(uniform)) == pytest.approx(0.0, abs=1e-5)
 
 
-def test_a_label_has_the_mean_of_its_frames_and_blanks_do_not_count() -> None:
+def test_the_confidence_of_a_label_is_the_mean_over_its_frames() -> None:
     probs = torch.tensor(
         [[0.4, 0.3, 0.3], [0.1, 0.8, 0.1], [0.2, 0.6, 0.2], [0.5, 0.25, 0.25], [0.0, 0.0, 1.0]]
     )
@@ -49,7 +49,7 @@ def test_a_label_has_the_mean_of_its_frames_and_blanks_do_not_count() -> None:
     assert path.confidence == pytest.approx((float(frames[1:3].mean()) + 1) / 2)
 
 
-def test_padding_changes_nothing_and_silence_has_no_confidence() -> None:
+def test_confidence_ignores_padding_and_is_zero_for_silence() -> None:
     probs = torch.tensor([[[0.1, 0.9], [0.9, 0.1]], [[0.9, 0.1], [0.9, 0.1]]])
     padded = torch.nn.functional.pad(probs.log(), (0, 0, 0, 3), value=float("nan"))
     spoken, silent = search(greedy_search, padded, torch.tensor([2, 2]))

@@ -1,4 +1,4 @@
-"""Training by a budget of time: it ends with the budget, the learning rate with it, interrupted or not."""
+"""Training with a time budget, interrupted or not."""
 
 import csv
 import itertools
@@ -13,23 +13,23 @@ from tone_corpora import TINY
 
 from asr.errors import UserError
 from asr.model.checkpoint import load
-from asr.training import callbacks
+from asr.training.checkpoints import ResumePoint
 from asr.training.config import train_options
 from asr.training.optimizer import OptimizerConfig, rate_factor
 from asr.training.plan import TimeBudget, parse_budget
 from asr.training.recognition import RecognitionTask
-from asr.training.run import train
+from asr.training.run import cost, train
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("10min", 600), ("1.5h", 5400), ("2d", 172800), ("0.5s", 0.5)]
 )
-def test_times_are_read(text: str, seconds: float) -> None:
+def test_valid_budgets(text: str, seconds: float) -> None:
     assert parse_budget(text, "wall") == TimeBudget(seconds, "wall")
 
 
 @pytest.mark.parametrize("text", ["10", "min", "0s", "-1s", "10 min", "1e3s"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_invalid_budgets_are_rejected(text: str) -> None:
     with pytest.raises(UserError, match=r"trainer\.budget="):
         parse_budget(text, "wall")
     with pytest.raises(UserError, match="budget_clock='sun'"):
@@ -37,7 +37,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 500))
-def test_the_rate_falls_with_what_is_spent_and_ends_at_its_last_value(a: float, b: float, step: int) -> None:
+def test_the_learning_rate_decays_with_the_budget(a: float, b: float, step: int) -> None:
     options = OptimizerConfig(warmup_steps=100, final_ratio=0.1)
     low, high = sorted((a, b))
     assert rate_factor(step, 1, options, low) >= rate_factor(step, 1, options, high)
@@ -46,7 +46,7 @@ def test_the_rate_falls_with_what_is_spent_and_ends_at_its_last_value(a: float, 
 
 
 class Clock:
-    """Stands for `time`: every look at a clock finds a second gone, so a step or a wait lasts one."""
+    """Replaces `time`: each reading is a second after the previous one, so a step or a wait takes 1 s."""
 
     def __init__(self) -> None:
         self.seconds = itertools.count()
@@ -58,7 +58,7 @@ class Clock:
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 def run(corpus: Path, folder: Path, *words: str) -> list[dict[str, str]]:
@@ -72,18 +72,18 @@ def run(corpus: Path, folder: Path, *words: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("clock", ["wall", "cpu"])
-def test_training_ends_with_its_budget_and_an_interrupted_one_like_it(
+def test_training_ends_with_its_budget_even_if_interrupted(
     clock: str, tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callbacks, "time", Clock())
+    monkeypatch.setattr(cost, "time", Clock())
     words = ["trainer.budget=2min", f"trainer.budget_clock={clock}", "trainer.validate_every=7"]
     rows = run(tone_corpus, tmp_path / "whole", *words)
     name = "train_s" if clock == "wall" else "train_cpu_s"
     times = [float(row[name]) for row in rows]
     assert times[-2] < 120 <= times[-1]
-    assert rows[-1]["dev_per"], "the last state has been validated"
+    assert rows[-1]["dev_per"], "the final state was not validated"
     rates = [float(row["learning_rate"]) for row in rows]
-    assert max(rates) > 10 * rates[-1], "the schedule ends with the budget"
+    assert max(rates) > 10 * rates[-1], "the schedule did not end with the budget"
     summary = json.loads((tmp_path / "whole" / "training.json").read_text())
     assert (summary["steps"], summary["budget_s"], summary["budget_clock"]) == (len(rows), 120.0, clock)
 
@@ -105,42 +105,42 @@ def test_training_ends_with_its_budget_and_an_interrupted_one_like_it(
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
-def test_a_spent_budget_is_finished_and_a_larger_one_goes_on(
+def test_a_finished_run_resumes_only_with_a_larger_budget(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(callbacks, "time", Clock())
+    monkeypatch.setattr(cost, "time", Clock())
     rows = run(tone_corpus, tmp_path, "trainer.budget=10s")
     assert run(tone_corpus, tmp_path, "trainer.budget=10s", "resume=auto") == rows
-    assert "training is finished" in capsys.readouterr().out
+    assert "training is already finished" in capsys.readouterr().out
     assert len(run(tone_corpus, tmp_path, "trainer.budget=20s", "resume=auto")) > len(rows)
 
 
-def test_more_steps_than_those_of_a_finished_training_are_taken(tone_corpus: Path, tmp_path: Path) -> None:
-    """Lightning held the one epoch for over, took no step, and there was no error rate to report."""
+def test_a_finished_run_can_be_extended(tone_corpus: Path, tmp_path: Path) -> None:
+    """Lightning considered its single epoch complete, took no step, and there was no error rate to report."""
     assert len(run(tone_corpus, tmp_path, "trainer.max_steps=6")) == 6
     assert len(run(tone_corpus, tmp_path, "trainer.max_steps=9", "resume=auto")) == 9
 
 
-def test_steps_end_it_as_well_where_they_are_given(
+def test_max_steps_limits_training_with_a_budget(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callbacks, "time", Clock())
+    monkeypatch.setattr(cost, "time", Clock())
     assert len(run(tone_corpus, tmp_path, "trainer.budget=1h", "trainer.max_steps=5")) == 5
 
 
-def test_checkpoints_are_written_before_the_clock_of_a_step_starts(
+def test_writing_checkpoints_does_not_count_as_training_time(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Resume points were written between the two readings of the clock, and counted as training."""
+    """Resume points were written between the two readings of the clock."""
     clock = Clock()
-    monkeypatch.setattr(callbacks, "time", clock)
-    original = callbacks.ResumePoint.on_train_batch_start
+    monkeypatch.setattr(cost, "time", clock)
+    original = ResumePoint.on_train_batch_start
 
-    def slow(self: callbacks.ResumePoint, *args: object) -> None:
+    def slow(self: ResumePoint, *args: object) -> None:
         for _ in range(100):
             clock.perf_counter()
         original(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(callbacks.ResumePoint, "on_train_batch_start", slow)
+    monkeypatch.setattr(ResumePoint, "on_train_batch_start", slow)
     rows = run(tone_corpus, tmp_path, "trainer.max_steps=5")
     assert float(rows[-1]["train_s"]) < 100

@@ -38,7 +38,7 @@ def test_a_terminal_shows_a_bar(tone_corpus: Path, tmp_path: Path) -> None:
     assert process.wait() == 0
     text = shown.decode()
     assert "30/30" in text
-    assert "DEV PER" in text
+    assert "dev PER" in text
     assert "frames/s" in text
 
 
@@ -48,4 +48,4 @@ def test_without_a_terminal_each_validation_prints_a_line(
     assert main(["train", *words(tone_corpus, tmp_path)]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
     assert [line.split()[1] for line in lines] == ["10/30", "20/30", "30/30"]
-    assert all("DEV PER" in line and "s left" in line for line in lines)
+    assert all("dev PER" in line and "s left" in line for line in lines)

@@ -1,4 +1,4 @@
-"""A run that is interrupted and resumed equals one that is not, to the last bit."""
+"""A run that is interrupted and resumed equals an uninterrupted one, bit for bit."""
 
 import csv
 import json
@@ -52,11 +52,11 @@ train(train_options(sys.argv[1:]))
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 def run(corpus: Path, folder: Path, *words: str) -> tuple[list[dict[str, str]], dict[str, torch.Tensor]]:
-    """Train and return the metrics that don't depend on the clock, and the final weights."""
+    """Train; return the metrics that don't depend on time, and the final weights."""
     options = train_options([*WORDS, f"data.train=[{corpus}]", f"run={folder}", *words])
     train(options)
     with (folder / "metrics.csv").open() as file:
@@ -82,7 +82,7 @@ def assert_equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-# Validation falls on 6, 12, 18; resume points on 5, 10, 15, 20; an epoch has 4 batches.
+# Validation after steps 6, 12, 18; resume points after 5, 10, 15, 20; an epoch has 4 batches.
 @pytest.mark.parametrize("kills", [[3], [5], [6], [7, 13], [12, 18, 23]])
 def test_interrupted_equals_uninterrupted(
     kills: list[int], tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -127,14 +127,14 @@ def test_interrupted_equals_uninterrupted_with(
     assert_equal(parts, whole)
 
 
-def test_a_finished_run_is_left_as_it_is(tone_corpus: Path, tmp_path: Path) -> None:
+def test_resuming_a_finished_run_changes_nothing(tone_corpus: Path, tmp_path: Path) -> None:
     rows, weights = run(tone_corpus, tmp_path / "run")
     again, same = run(tone_corpus, tmp_path / "run", "resume=auto")
     assert again == rows
     assert_equal(weights, same)
 
 
-def test_seeds_decide(tone_corpus: Path, tmp_path: Path) -> None:
+def test_the_seed_determines_the_run(tone_corpus: Path, tmp_path: Path) -> None:
     first, weights = run(tone_corpus, tmp_path / "a", "seed=1")
     again, same = run(tone_corpus, tmp_path / "b", "seed=1")
     other, _ = run(tone_corpus, tmp_path / "c", "seed=2")
@@ -143,10 +143,10 @@ def test_seeds_decide(tone_corpus: Path, tmp_path: Path) -> None:
     assert first != other
 
 
-def test_a_process_that_dies_after_the_last_step_leaves_everything(
+def test_a_run_killed_after_its_last_step_can_be_completed(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed between the last resume point and training.json, a run lost its last row and couldn't end."""
+    """A run killed between its last checkpoint and training.json lost a row of metrics and never finished."""
     whole_rows, whole = run(tone_corpus, tmp_path / "whole")
     words = [*WORDS, f"data.train=[{tone_corpus}]", f"run={tmp_path / 'parts'}"]
     # Not forked from this process: autograd refuses that once its threads run.
@@ -163,10 +163,10 @@ def test_a_process_that_dies_after_the_last_step_leaves_everything(
     assert rates[0] == rates[1] < 1
 
 
-def test_other_options_on_a_resume_are_refused_and_nothing_is_rewritten(
+def test_resuming_with_other_options_is_rejected_and_rewrites_nothing(
     tone_corpus: Path, tmp_path: Path
 ) -> None:
-    """A finished run's config.yaml was rewritten with the options of a resume that did not use them."""
+    """Resuming a finished run overwrote its config.yaml with options that it had not used."""
     folder = tmp_path / "run"
     run(tone_corpus, folder, "trainer.max_steps=6")
     before = {path: path.read_bytes() for path in folder.glob("*.*")}

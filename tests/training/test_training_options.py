@@ -1,9 +1,10 @@
-"""Every choice of training goes through: train a few steps, decode, score."""
+"""Training, decoding and scoring work with every kind of training option."""
 
 import json
 from pathlib import Path
 
 import pytest
+import torch
 from tone_corpora import TINY
 
 from asr.cli import main
@@ -40,7 +41,7 @@ def test_trains_decodes_and_scores(choice: str, tone_corpus: Path, tmp_path: Pat
     assert checkpoint.find(tmp_path).stem.startswith("average" if choice == "average" else "best")
 
 
-def test_corpus_statistics_travel_with_the_model(tone_corpus: Path, tmp_path: Path) -> None:
+def test_corpus_statistics_are_stored_with_the_model(tone_corpus: Path, tmp_path: Path) -> None:
     words = [*TINY, "features.normalise=corpus", f"data.train=[{tone_corpus}]", f"run={tmp_path}"]
     assert main(["train", *words, "trainer.max_steps=2"]) == 0
     weights = checkpoint.load(checkpoint.find(tmp_path))["model"]["weights"]
@@ -49,10 +50,8 @@ def test_corpus_statistics_travel_with_the_model(tone_corpus: Path, tmp_path: Pa
     assert (weights["normalisation.std"] != 1).all()
 
 
-def test_half_precision_on_the_cpu_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import torch
-
+def test_half_precision_on_the_cpu_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
-        pytest.skip("a CUDA device is there: fp16 is possible")
+        pytest.skip("fp16 works on this machine, which has a CUDA device")
     assert main(["train", "recipe=demo", "trainer.precision=fp16", f"run={tmp_path}"]) == 1
     assert "fp16 needs a CUDA device" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Words and segments of a transcript, and the files they become."""
+"""Words, segments and output formats of transcripts."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ def words(*spans: tuple[str, float, float]) -> list[TimedWord]:
     return [TimedWord(word, start, end, 0.9) for word, start, end in spans]
 
 
-def test_words_of_characters_have_the_times_of_their_letters() -> None:
+def test_times_of_words_made_of_characters() -> None:
     tokenizer = CharacterTokenizer.train(["go on"])
     ids = tokenizer.encode("go on")
     path = TokenPath(ids, [2, 4, 5, 9, 10], ends=[3, 5, 6, 10, 14], confidences=[0.5, 0.7, 0.1, 1.0, 1.0])
@@ -35,7 +35,7 @@ def test_words_of_characters_have_the_times_of_their_letters() -> None:
     assert (on.word, on.start_s, on.end_s, on.confidence) == ("on", 0.9, 1.4, 1.0)
 
 
-def test_words_of_a_search_and_phones_without_words() -> None:
+def test_times_of_words_from_the_search_or_else_of_phones() -> None:
     tokenizer = PhoneTokenizer(LEXICON)
     ids = tokenizer.encode("go on")
     path = TokenPath(
@@ -53,7 +53,7 @@ def test_words_of_a_search_and_phones_without_words() -> None:
     assert [w.word for w in timed_words(plain, tokenizer, 1.0)] == ["G", "OW", "AA", "N"]
 
 
-def test_segments_end_at_pauses_at_two_lines_and_at_seven_seconds() -> None:
+def test_segments_end_at_pauses_or_after_two_lines_or_seven_seconds() -> None:
     paused = split_segments(words(("a", 0, 0.5), ("b", 0.6, 1), ("c", 1.8, 2)), 0.5)
     assert [segment.text for segment in paused] == ["a b", "c"]
     assert [(segment.start_s, segment.end_s) for segment in paused] == [(0, 1), (1.8, 2)]
@@ -64,7 +64,7 @@ def test_segments_end_at_pauses_at_two_lines_and_at_seven_seconds() -> None:
     assert max(segment.end_s - segment.start_s for segment in slow) == pytest.approx(6.9)
 
 
-def test_segments_of_low_confidence_are_marked() -> None:
+def test_segments_with_low_confidence_are_marked() -> None:
     spans = [TimedWord("sure", 0, 1, 0.9), TimedWord("very", 1, 2, 0.8), TimedWord("unsure", 3, 3.5, 0.4)]
     first, second = split_segments(spans, min_confidence=0.5)
     assert (first.low_confidence, second.low_confidence) == (False, True)
@@ -83,7 +83,7 @@ def transcript() -> Transcript:
 
 def test_subrip(transcript: Transcript) -> None:
     cues = write_transcript([transcript], "srt", "x.wav").split("\n\n")
-    assert cues[0] == "1\n00:00:00,500 --> 00:00:01,500\na < b"  # it doesn't reach into the next one
+    assert cues[0] == "1\n00:00:00,500 --> 00:00:01,500\na < b"  # shortened to end when the next one starts
     number, clock, *lines = cues[1].strip().splitlines()
     assert (number, clock) == ("2", "00:00:01,500 --> 00:00:04,400")
     assert len(lines) == 2
@@ -96,7 +96,7 @@ def test_webvtt(transcript: Transcript) -> None:
     assert text.startswith("WEBVTT\n\n00:00:00.500 --> 00:00:01.500\na &lt; b\n\n00:00:01.500 --> ")
 
 
-def test_channels_are_told_apart_in_time_order(transcript: Transcript) -> None:
+def test_subtitles_of_several_channels_are_sorted_by_time_and_have_dashes(transcript: Transcript) -> None:
     other = Transcript(
         "c", [], [], [], None, 9.0, [Segment("c", 1.3, 1.4, 1.0, False, words(("c", 1.3, 1.4)))]
     )
@@ -104,14 +104,14 @@ def test_channels_are_told_apart_in_time_order(transcript: Transcript) -> None:
     assert [line for line in lines if line.startswith("- ")][:2] == ["- a < b", "- c"]
 
 
-def test_json_has_a_line_for_each_channel(transcript: Transcript) -> None:
+def test_json_has_one_line_per_channel(transcript: Transcript) -> None:
     lines = write_transcript([transcript, transcript], "json", "x.wav").splitlines()
     assert [json.loads(line)["file"] for line in lines] == ["x.wav"] * 2
     assert json.loads(lines[0])["segments"][0]["words"][0]["start_s"] == 0.5
 
 
 def read_textgrid(text: str) -> dict[str, list[tuple[float, float, str]]]:
-    """Read Praat's long text format as its manual describes it: names and spaces are decoration."""
+    """Read Praat's long text format as in its manual, where names and spaces have no meaning."""
     values = re.findall(r'"(?:[^"]|"")*"|<exists>|(?<![\w"])-?\d+(?:\.\d+)?(?![\w"\]])', text)
     values = [value[1:-1].replace('""', '"') if value[0] == '"' else value for value in values]
     assert values[:2] == ["ooTextFile", "TextGrid"]
@@ -129,7 +129,7 @@ def read_textgrid(text: str) -> dict[str, list[tuple[float, float, str]]]:
     return tiers
 
 
-def test_textgrid_intervals_touch_from_start_to_end(transcript: Transcript) -> None:
+def test_textgrid_intervals_have_no_gaps(transcript: Transcript) -> None:
     tiers = read_textgrid(write_transcript([transcript], "textgrid", "x.wav"))
     assert list(tiers) == ["segments", "words"]
     for intervals in tiers.values():
@@ -140,7 +140,7 @@ def test_textgrid_intervals_touch_from_start_to_end(transcript: Transcript) -> N
     assert [label for *_, label in tiers["words"]][:5] == ["", "a", "<", "b", ""]
 
 
-def test_textgrid_quotes_are_doubled_and_tiers_may_be_empty() -> None:
+def test_textgrid_doubles_quotes_and_accepts_empty_tiers() -> None:
     tiers = read_textgrid(textgrid({'the "words"': [(0.0, 1.0, 'say "go"')], "none": []}, 2.0))
     assert tiers == {'the "words"': [(0.0, 1.0, 'say "go"'), (1.0, 2.0, "")], "none": [(0.0, 2.0, "")]}
 

@@ -1,4 +1,4 @@
-"""Long recordings: chunks and stretches cover them, one pass is the model's own output, bad input is told."""
+"""Transcription of long recordings: chunks, stretches, one pass, channels and invalid options."""
 
 import itertools
 import json
@@ -33,7 +33,7 @@ def recognizer(trained: Path) -> Recognizer:
 
 @pytest.fixture(scope="module")
 def long_audio() -> np.ndarray:
-    """Utterances in a row, 40 s."""
+    """Concatenated utterances, 40 s."""
     random = np.random.default_rng(7)
     parts = []
     while sum(map(len, parts)) < 40 * 16000:
@@ -43,7 +43,7 @@ def long_audio() -> np.ndarray:
 
 @pytest.mark.parametrize("frames", [1, 5, 40, 99, 100, 101, 160, 161, 1234])
 @pytest.mark.parametrize("overlap", [0, 33, 50])
-def test_chunks_keep_every_frame_once_away_from_their_edges(frames: int, overlap: int) -> None:
+def test_chunks_keep_every_frame_once_and_away_from_their_edges(frames: int, overlap: int) -> None:
     chunks = split_chunks(frames, 100, overlap)
     kept = [i for chunk in chunks for i in range(chunk.keep_start, chunk.keep_end)]
     assert kept == list(range(frames))
@@ -54,7 +54,7 @@ def test_chunks_keep_every_frame_once_away_from_their_edges(frames: int, overlap
         assert chunk.end == frames or chunk.end - chunk.keep_end >= margin
 
 
-def test_one_pass_is_the_models_output_and_blocks_change_nothing(
+def test_one_pass_equals_the_models_output_and_does_not_depend_on_blocks(
     recognizer: Recognizer, long_audio: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     audio = torch.from_numpy(long_audio)
@@ -66,7 +66,7 @@ def test_one_pass_is_the_models_output_and_blocks_change_nothing(
     assert torch.allclose(found, expected[0], atol=1e-3)
 
 
-def test_one_chunk_is_one_pass_and_each_chunk_is_its_own_utterance(
+def test_a_single_chunk_equals_one_pass_and_each_chunk_is_encoded_alone(
     recognizer: Recognizer, long_audio: np.ndarray
 ) -> None:
     short = long_audio[: 8 * 16000]
@@ -103,7 +103,7 @@ def test_stretches_are_cut_in_pauses() -> None:
     assert decode_stretches(greedy_search, log_probs, 0.1) == whole
 
 
-def test_speech_without_a_pause_is_cut_nevertheless() -> None:
+def test_speech_without_pauses_is_cut_too() -> None:
     log_probs = torch.zeros(1000, 2)
     log_probs[:, 1] = 1.0
     lengths = [end - start for start, end in itertools.pairwise(split_stretches(log_probs, 0.1))]
@@ -111,14 +111,14 @@ def test_speech_without_a_pause_is_cut_nevertheless() -> None:
     assert max(lengths) <= 300
 
 
-def test_chunks_are_no_longer_than_what_training_saw() -> None:
+def test_chunks_are_at_most_as_long_as_the_training_audio() -> None:
     assert TranscriptionConfig().sizes_s(longest_s=5.0) == (5.0, 1.0)
     assert TranscriptionConfig().sizes_s(longest_s=40.0) == (20.0, 4.0)
     assert TranscriptionConfig().sizes_s(longest_s=0.0) == (20.0, 4.0)
     assert TranscriptionConfig(chunk_s=30, overlap_s=0).sizes_s(longest_s=5.0) == (30, 0)
 
 
-def test_options_that_do_not_fit_are_named(recognizer: Recognizer) -> None:
+def test_errors_name_the_option(recognizer: Recognizer) -> None:
     with pytest.raises(UserError, match="mode='chunk'"):
         recognizer.transcribe("x.wav", mode="chunk")
     with pytest.raises(UserError, match="overlap_s=3"):
@@ -127,7 +127,7 @@ def test_options_that_do_not_fit_are_named(recognizer: Recognizer) -> None:
         recognizer.transcribe("x.wav", channels="separate")
 
 
-def test_a_transcript_has_segments_between_its_pauses(
+def test_segments_contain_the_words_in_order(
     recognizer: Recognizer, long_audio: np.ndarray, tmp_path: Path
 ) -> None:
     path = tmp_path / "long.wav"
@@ -142,7 +142,7 @@ def test_a_transcript_has_segments_between_its_pauses(
         assert transcript.text.split()[1:10] == " ".join(TEXTS).split()[1:10]
 
 
-def test_a_length_unlike_training_is_told(
+def test_a_recording_much_longer_than_the_training_audio_logs_a_warning(
     recognizer: Recognizer, long_audio: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert 0.5 < recognizer.model.config.longest_s < 3
@@ -153,17 +153,17 @@ def test_a_length_unlike_training_is_told(
     assert "data.concatenate_s" in caplog.text
 
 
-def test_silence_has_no_words(
+def test_a_silent_recording_has_no_words(
     recognizer: Recognizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "silence.wav"
     soundfile.write(path, np.zeros(32000, dtype=np.float32), 16000)
     transcript = recognizer.transcribe(path)
     assert (transcript.text, transcript.segments, transcript.low_confidence) == ("", [], True)
-    assert "silence.wav: nothing but silence" in caplog.text
+    assert "silence.wav: the recording is silent" in caplog.text
 
 
-def test_files_go_to_a_folder_channel_by_channel(
+def test_channels_are_transcribed_separately_and_written_to_a_folder(
     trained: Path,
     tone_corpus: Path,
     tmp_path: Path,
@@ -171,7 +171,7 @@ def test_files_go_to_a_folder_channel_by_channel(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cuts = sorted(load_cuts(tone_corpus / "test.cuts.jsonl.gz"), key=lambda cut: cut.duration)
-    # Neighbours in length: to a tiny model a long pause at the end of one would be news.
+    # Similar lengths, because the tiny model has seen no long pause at the end of an utterance.
     pair = min(itertools.pairwise(cuts), key=lambda two: two[1].duration - two[0].duration)
     texts = [cut.supervisions[0].text for cut in pair]
     left, right = (soundfile.read(cut.recording.sources[0].source)[0] for cut in pair)
@@ -187,7 +187,7 @@ def test_files_go_to_a_folder_channel_by_channel(
     (calls / ".listing").touch()
     words = ["transcribe", str(trained), str(calls), "channels=separate", f"output={tmp_path / 'out'}"]
     assert main([*words, "format=json"]) == 0
-    assert "calls: skipped 2 transcripts and hidden files" in caplog.text
+    assert "calls: skipped 2 transcripts or hidden files" in caplog.text
     lines = [json.loads(line) for line in (tmp_path / "out" / "a.wav.json").read_text().splitlines()]
     assert [(line["channel"], line["text"]) for line in lines] == list(enumerate(texts, start=1))
     assert main([*words, "format=srt"]) == 0

@@ -1,0 +1,99 @@
+"""Callbacks that write checkpoints: the latest one to resume from, and the best by dev error rate."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import lightning
+from lightning.pytorch.utilities import rank_zero_only
+
+from asr.model.checkpoint import FORMAT, best_name, save
+from asr.training.csv_logger import MetricsFile
+from asr.training.task import TrainingTask
+
+log = logging.getLogger(__name__)
+
+
+class ResumePoint(lightning.Callback):
+    """Writes the state of training to `last.ckpt`.
+
+    The state is taken when a step starts: the previous step's validation, schedulers and counters are
+    complete by then.
+
+    Args:
+        folder: folder for checkpoints.
+        every: optimiser steps between checkpoints.
+    """
+
+    def __init__(self, folder: Path, every: int) -> None:
+        self.path = folder / "last.ckpt"
+        self.every = every
+        self.written = 0
+
+    def on_train_batch_start(
+        self, trainer: lightning.Trainer, task: lightning.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Write a checkpoint if one is due, but not in the middle of gradient accumulation."""
+        _correct_batch_counts(trainer)
+        steps = trainer.global_step
+        due = steps > self.written and steps % self.every == 0
+        if due and batch_idx % trainer.accumulate_grad_batches == 0:
+            self.written = steps
+            self._write(trainer)
+
+    def on_train_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
+        """Write the final state."""
+        self._write(trainer)
+
+    def _write(self, trainer: lightning.Trainer) -> None:
+        # Metrics first: a run that resumes from the checkpoint doesn't log the steps before it again.
+        for logger in trainer.loggers:
+            if isinstance(logger, MetricsFile):
+                logger.flush()
+        trainer.save_checkpoint(self.path)
+
+
+def _correct_batch_counts(trainer: lightning.Trainer) -> None:
+    """Set two of Lightning's counters to their values in an uninterrupted run.
+
+    After resuming, Lightning 2.6 counts the batch that was about to start twice, and validation and logs
+    would come one step early.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    loop.batch_progress.total.ready = loop.batch_progress.total.completed + 1
+    loop._batches_that_stepped = trainer.global_step
+
+
+class KeepBest(lightning.Callback):
+    """Keeps the checkpoints with the lowest dev error rates.
+
+    The folder itself is the record of what has been kept, so nothing is lost when a run resumes.
+
+    Args:
+        folder: folder for checkpoints.
+        count: number of checkpoints to keep.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        self.count = count
+
+    @rank_zero_only
+    def on_validation_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
+        """Save a checkpoint if it is among the best, then remove the one that it displaces."""
+        assert isinstance(task, TrainingTask)
+        if self.count == 0:
+            return
+        rate = float(trainer.callback_metrics[task.error_rate_name])
+        name = best_name(rate, trainer.global_step)
+        kept = sorted(path.stem for path in self.folder.glob("best-*.ckpt"))
+        if len(kept) >= self.count and name >= kept[self.count - 1]:
+            return
+        state = {"format": FORMAT, "step": trainer.global_step, "model": task.model_state()}
+        try:
+            save(state, self.folder / f"{name}.ckpt")
+        except (OSError, RuntimeError) as error:
+            log.error("%s could not be written (%s); the previous checkpoints are kept", name, error)
+            return
+        for stem in sorted({*kept, name})[self.count :]:
+            (self.folder / f"{stem}.ckpt").unlink()

@@ -1,0 +1,150 @@
+"""The cost of training: time, throughput and peak memory, and the time budget that ends it."""
+
+import resource
+import time
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.profilers import Profiler
+
+from asr.data.stream import StreamBatch
+from asr.training.plan import TimeBudget
+from asr.training.task import TrainingTask
+
+
+class DataWait(Profiler):
+    """Measures how long training waits for its next batch.
+
+    Attributes:
+        seconds: wall time of the waits since `Cost` last reset it.
+        cpu_s: CPU time that the training process spent during these waits.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+        self.cpu_s = 0.0
+        self.started: tuple[float, float] | None = None
+
+    def start(self, action_name: str) -> None:
+        """Start the clock when the next batch is requested."""
+        if action_name.endswith("train_dataloader_next"):
+            self.started = time.perf_counter(), time.process_time()
+
+    def stop(self, action_name: str) -> None:
+        """Stop the clock when the batch arrives."""
+        if action_name.endswith("train_dataloader_next") and self.started is not None:
+            self.seconds += time.perf_counter() - self.started[0]
+            self.cpu_s += time.process_time() - self.started[1]
+            self.started = None
+
+
+class Cost(lightning.Callback):
+    """Measures the cost of training across interruptions, and stops when the time budget is spent.
+
+    Validation and checkpoints don't count, nor do steps that are repeated after an interruption.
+
+    Args:
+        budget: time budget; None: no limit.
+    """
+
+    def __init__(self, budget: TimeBudget | None = None) -> None:
+        self.budget = budget
+        self.data_wait = DataWait()
+        self.batches = 0
+        self.frames = 0
+        self.step_s = 0.0
+        self.step_cpu_s = 0.0
+        self.wait_s = 0.0
+        self.wait_cpu_s = 0.0
+        self.peak_before_resume_mib = 0.0
+        self.started = (0.0, 0.0)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of training steps and of waiting for data."""
+        return self.step_s + self.wait_s
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of all threads of this process in the same period."""
+        return self.step_cpu_s + self.wait_cpu_s
+
+    @property
+    def peak_mib(self) -> float:
+        """Peak resident memory of the training process."""
+        return max(self.peak_before_resume_mib, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+    def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
+        """Set the position in the schedule when a run resumes."""
+        self._update_spent(trainer, task)
+
+    def _update_spent(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> bool:
+        """Set `task.spent`, the same on all ranks, and return whether the whole budget is spent."""
+        if self.budget is None:
+            return False
+        assert isinstance(task, TrainingTask)
+        spent = (self.cpu_s if self.budget.clock == "cpu" else self.seconds) / self.budget.seconds
+        task.spent = min(1.0, trainer.strategy.broadcast(spent))
+        return task.spent >= 1.0
+
+    def on_train_batch_start(
+        self, trainer: lightning.Trainer, task: lightning.LightningModule, batch: StreamBatch, batch_idx: int
+    ) -> None:
+        """Start the clock of a step."""
+        self.started = time.perf_counter(), time.process_time()
+
+    def on_train_batch_end(
+        self,
+        trainer: lightning.Trainer,
+        task: lightning.LightningModule,
+        outputs: Any,
+        batch: StreamBatch,
+        batch_idx: int,
+    ) -> None:
+        """Stop the clock, log the training time and end training when the budget is spent."""
+        assert isinstance(task, TrainingTask)
+        self.step_s += time.perf_counter() - self.started[0]
+        self.step_cpu_s += time.process_time() - self.started[1]
+        # The wait for a batch counts with its step, because a checkpoint between the two must not include it.
+        self.wait_s += self.data_wait.seconds
+        self.wait_cpu_s += self.data_wait.cpu_s
+        self.data_wait.seconds = self.data_wait.cpu_s = 0.0
+        self.batches += 1
+        self.frames += task.frames(batch)
+        task.log("train_s", self.seconds)
+        task.log("train_cpu_s", self.cpu_s)
+        if self._update_spent(trainer, task) and (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            trainer.should_stop = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the totals for a checkpoint."""
+        return {
+            "batches": self.batches,
+            "frames": self.frames,
+            "step_s": self.step_s,
+            "step_cpu_s": self.step_cpu_s,
+            "wait_s": self.wait_s,
+            "wait_cpu_s": self.wait_cpu_s,
+            "peak_before_resume_mib": self.peak_mib,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the totals from a checkpoint."""
+        for name, value in state_dict.items():
+            setattr(self, name, value)
+
+    def summary(self) -> dict[str, Any]:
+        """Return time, throughput, the fraction of time spent waiting for data, and peak memory."""
+        gpu_bytes = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+        return {
+            "frames": self.frames,
+            "train_s": self.seconds,
+            "train_cpu_s": self.cpu_s,
+            "frames_per_s": self.frames / max(self.seconds, 1e-9),
+            "data_wait_share": self.wait_s / max(self.seconds, 1e-9),
+            "peak_memory_mib": self.peak_mib,
+            "peak_worker_memory_mib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
+            "peak_gpu_memory_mib": None if gpu_bytes is None else gpu_bytes / 2**20,
+        }

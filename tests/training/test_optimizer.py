@@ -1,0 +1,27 @@
+"""The optimiser and its learning rate schedule."""
+
+import itertools
+
+import pytest
+import torch
+
+from asr.errors import UserError
+from asr.training.optimizer import OptimizerConfig, build_optimizer, rate_factor
+
+
+def test_vectors_are_not_decayed() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4))
+    optimizer = build_optimizer(dict(model.named_parameters()), OptimizerConfig(weight_decay=0.1))
+    decayed = [x.shape for group in optimizer.param_groups if group["weight_decay"] for x in group["params"]]
+    assert decayed == [torch.Size([4, 3])]
+    with pytest.raises(UserError, match=r"optimizer\.name='sgd'"):
+        build_optimizer({}, OptimizerConfig(name="sgd"))
+
+
+def test_the_learning_rate_warms_up_and_decays_to_its_final_ratio() -> None:
+    schedule = OptimizerConfig(warmup_steps=10, final_ratio=0.1)
+    rates = [rate_factor(step, 100, schedule) for step in range(101)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == rates[10] == pytest.approx(1.0)
+    assert rates[100] == pytest.approx(0.1)
+    assert all(a > b for a, b in itertools.pairwise(rates[10:]))

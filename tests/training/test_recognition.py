@@ -1,0 +1,53 @@
+"""Vocabulary and initial weights of a recogniser in training."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr import Recognizer
+from asr.data.manifest import load_cuts, save_cuts
+from asr.model.acoustic_model import AcousticModel
+from asr.training.config import train_options
+from asr.training.recognition import initialise, training_tokenizer
+
+
+def test_init_from_matches_the_rows_of_the_head_by_symbol(
+    trained: Path, corpus_maker: Callable[..., Path]
+) -> None:
+    """A model could not be initialised from one whose lexicon had a phone more or less."""
+    corpus = corpus_maker()
+    (corpus / "lexicon.txt").write_text((corpus / "lexicon.txt").read_text() + "ah AH\nzoo Z UW\n")
+    old = Recognizer.load(trained)
+    tokenizer = training_tokenizer(train_options([f"data.train=[{corpus}]"]))
+    new = AcousticModel(old.model.config, len(tokenizer))
+    fresh = new.head.projection.weight.detach().clone()
+    initialise(new, tokenizer, str(trained))
+    for i, symbol in enumerate(tokenizer.symbols):
+        known = symbol in old.tokenizer.symbols
+        expected = (
+            old.model.head.projection.weight[old.tokenizer.symbols.index(symbol)] if known else fresh[i]
+        )
+        assert torch.equal(new.head.projection.weight[i], expected)
+    assert {"Z", "UW", "AH"} == set(tokenizer.symbols) - set(old.tokenizer.symbols)
+
+
+def test_joint_training_merges_the_lexicons_of_all_corpora(
+    tone_corpus: Path, corpus_maker: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the first folder's lexicon was read, and words of the second became SPN."""
+    other = corpus_maker()
+    cuts = [cut.with_id(f"other-{cut.id}") for cut in load_cuts(other / "train.cuts.jsonl.gz")]
+    save_cuts(cuts, other / "train.cuts.jsonl.gz")
+    lexicon = other / "lexicon.txt"
+    lines = lexicon.read_text().splitlines()
+    lexicon.write_text(
+        "\n".join([*(line for line in lines if not line.startswith("cat")), "zoo Z UW"]) + "\n"
+    )
+    words = [f"data.train=[{other},{tone_corpus}]"]
+    tokenizer = training_tokenizer(train_options(words))
+    assert tokenizer.oov("cat zoo be") == []
+    assert "outside the vocabulary" not in caplog.text
+    words.append(f"tokenizer.lexicon={lexicon}")
+    assert training_tokenizer(train_options(words)).oov("cat zoo be") == ["cat"]
