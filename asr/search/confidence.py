@@ -1,6 +1,5 @@
 """Confidence of recognised labels, computed from the entropy of the posteriors."""
 
-import math
 from dataclasses import replace
 
 import torch
@@ -14,10 +13,10 @@ ALPHA = 1 / 3  # order of the Tsallis entropy; lower values give unlikely labels
 def frame_confidences(log_probs_TV: Tensor) -> Tensor:
     """Return the confidence of each frame: 1 for a one-hot distribution, 0 for a uniform one.
 
-    Tsallis entropy with exponential normalisation, as in NeMo (Laptev and Ginsburg, *Fast Entropy-Based
-    Methods of Word-Level Confidence Estimation for End-To-End Automatic Speech Recognition*, 2022):
+    Linearly normalised Tsallis entropy, as in NeMo (Laptev and Ginsburg, *Fast Entropy-Based Methods of
+    Word-Level Confidence Estimation for End-To-End Automatic Speech Recognition*, 2022):
 
-        H = (Σ p^α − 1) / (1 − α)        (exp(−H) − exp(−H_max)) / (1 − exp(−H_max))
+        1 − H / H_max,  H = (Σ p^α − 1) / (1 − α),  H_max = (V^(1−α) − 1) / (1 − α)
 
     Args:
         log_probs_TV: [T, V] log-probabilities.
@@ -29,10 +28,8 @@ def frame_confidences(log_probs_TV: Tensor) -> Tensor:
         >>> frame_confidences(torch.tensor([[1.0, 0.0], [0.5, 0.5]]).log()).tolist()
         [1.0, 0.0]
     """
-    V = log_probs_TV.shape[-1]
-    entropy_T = ((ALPHA * log_probs_TV.float()).exp().sum(dim=-1) - 1) / (1 - ALPHA)
-    lowest = math.exp(-(V ** (1 - ALPHA) - 1) / (1 - ALPHA))
-    return (((-entropy_T).exp() - lowest) / (1 - lowest)).clamp(0.0, 1.0)
+    powers_T = (ALPHA * log_probs_TV.float()).exp().sum(dim=-1)
+    return (1 - (powers_T - 1) / (log_probs_TV.shape[-1] ** (1 - ALPHA) - 1)).clamp(0.0, 1.0)
 
 
 def add_confidences(path: TokenPath, log_probs_TV: Tensor) -> TokenPath:

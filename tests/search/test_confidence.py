@@ -17,8 +17,7 @@ def by_definition(probabilities: list[float]) -> float:
         return (1 - sum(x**ALPHA for x in p)) / (ALPHA - 1)
 
     V = len(probabilities)
-    lowest = math.exp(-entropy([1 / V] * V))
-    return (math.exp(-entropy(probabilities)) - lowest) / (1 - lowest)
+    return 1 - entropy(probabilities) / entropy([1 / V] * V)
 
 
 @pytest.mark.parametrize(
