@@ -24,7 +24,7 @@ MODES = ("onepass", "chunked")
 CHUNKS_PER_BATCH = 4
 LONGEST_CHUNK_S = 20.0
 LONGER_THAN_TRAINING = 4.0  # ratio to the longest training audio above which a warning is logged
-LOW_CONFIDENCE = 0.5
+LOW_CONFIDENCE = 0.8
 
 # The search runs on stretches of 10 to 30 s, cut in the longest pause within this range.
 STRETCH_S = (10.0, 30.0)
