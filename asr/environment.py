@@ -1,4 +1,4 @@
-"""Description of the environment of a result: commit, versions, hardware."""
+"""The environment that a result was produced in: commit, versions, hardware; choice of the device."""
 
 import os
 import platform
@@ -40,13 +40,13 @@ def describe_environment() -> dict[str, Any]:
 
 
 def pick_device(name: str) -> str:
-    """Return the device to compute on: `auto` is CUDA where there is a CUDA device and the CPU elsewhere.
+    """Return the name of the device to compute on.
 
     Args:
-        name: auto | cpu | cuda | cuda:<number>, or any other device of PyTorch.
+        name: cpu | cuda | cuda:<number>, any other PyTorch device, or auto: CUDA if available, else the CPU.
 
     Raises:
-        UserError: the name is unknown, or there is no such CUDA device.
+        UserError: an unknown name, or a CUDA device that doesn't exist.
     """
     import torch
 
@@ -62,7 +62,7 @@ def pick_device(name: str) -> str:
 
 
 def git_commit() -> str | None:
-    """Return the commit of the checkout that this package runs from, `+` appended if files are modified."""
+    """Return the commit that this package runs from, with `+` if files are modified; None outside a clone."""
     root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return None

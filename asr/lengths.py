@@ -1,4 +1,4 @@
-"""Masks from lengths; all masks are built here. True means keep."""
+"""Padding masks from lengths. True means keep."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ def keep_mask(lengths: Tensor, size: int) -> Tensor:
     """Return the mask of valid positions.
 
     Args:
-        lengths: [B] integers in 0 … size, the number of valid positions (right padding).
+        lengths: [B] integers, number of valid positions, 0 … size; padding is on the right.
         size: number of positions, T.
 
     Returns:
@@ -23,11 +23,11 @@ def keep_mask(lengths: Tensor, size: int) -> Tensor:
 
 
 def zero_padding(x: Tensor, lengths: Tensor) -> Tensor:
-    """Set padded positions to zero, even where they contain NaN.
+    """Set padded positions to zero, even if they contain NaN.
 
     Args:
         x: [B, T, …].
-        lengths: [B] valid positions.
+        lengths: [B] number of valid positions.
 
     Returns:
         [B, T, …] with zeros at padded positions.

@@ -1,4 +1,4 @@
-"""Apply a function to many items in parallel: results in order, progress bar, journal for resuming."""
+"""Apply a function to many items in parallel: results in order, progress bar, journal to resume from."""
 
 import json
 import multiprocessing
@@ -19,7 +19,7 @@ from asr.console import progress
 from asr.errors import UserError
 from asr.files import atomic_text
 
-# Starting a process takes seconds: fewer items than this are processed in this process.
+# Starting processes takes seconds, so fewer items than this are handled in the current process.
 WORTH_A_POOL = 200
 
 
@@ -38,10 +38,10 @@ def attempts(
     """Yield the result of each item in order, or `Failed` if the function raised a `UserError`.
 
     Args:
-        function: function of one item; processes need a module-level function, threads take any.
+        function: function of one item, defined at module level unless `threads` is set.
         items: arguments, one per call.
         workers: number of processes or threads.
-        threads: use threads, for functions that wait for a subprocess or the network.
+        threads: whether to use threads, for functions that wait for a subprocess or the network.
 
     Raises:
         UserError: a worker process was killed, usually because memory ran out.
@@ -73,18 +73,18 @@ def attempts(
 
 @contextmanager
 def progress_bar(label: str, total: int, console: Console, *, done: int = 0) -> Iterator[Callable[[], None]]:
-    """Show a progress bar, starting at `done`, while the block runs; yield a function that advances it."""
+    """Show a progress bar that starts at `done`; yield a function that advances it by one."""
     with progress(console=console, transient=False) as bars:
         task = bars.add_task(label, total=total, completed=done)
         yield lambda: bars.advance(task)
 
 
 class Journal:
-    """Results by key in a file of JSON lines, so that an interrupted run can resume.
+    """Results by key in a JSON Lines file, so that an interrupted run can resume.
 
     Args:
-        path: the file; its results are ignored if they have another `version`, as is a truncated last line.
-        version: identifies the function and everything else the results depend on besides their keys.
+        path: file; a truncated last line is ignored, as is the whole file if its version differs.
+        version: identifies the function and everything else, except the keys, that determines the results.
 
     Attributes:
         stored: results read from the file, by key.
@@ -120,7 +120,7 @@ class Journal:
         return json.loads(line)[1]
 
     def _open(self) -> None:
-        # Rewritten rather than appended to, because the last line may be truncated.
+        # Rewrite the file instead of appending, because its last line may be truncated.
         with atomic_text(self.path) as file:
             file.write(json.dumps(self.version) + "\n")
             file.writelines(json.dumps([k, r], ensure_ascii=False) + "\n" for k, r in self.stored.items())
@@ -151,7 +151,7 @@ def _begin_process() -> None:
 
 
 def _end_with_parent() -> None:
-    # A parent that was killed can't stop its workers, which would wait for work indefinitely.
+    # If the parent is killed, it can't stop its workers, and they would wait for work forever.
     if parent := multiprocessing.parent_process():
         parent.join()
         os._exit(1)

@@ -1,4 +1,4 @@
-"""README and docs: commands run, options and paths exist, the table is the code's own."""
+"""README and docs: commands run, options and paths exist, tables match the code."""
 
 import importlib
 import os
@@ -20,7 +20,7 @@ README = (ROOT / "README.md").read_text()
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 MARKDOWN = [*DOCS, *sorted((ROOT / "recipes").rglob("*.md"))]
 
-# What keeps a documented command within seconds: appended to its words.
+# Options appended to the documented commands so that they take only seconds.
 SMALL = {
     "prepare demo": "train_minutes=0.3 dev_minutes=0.1 test_minutes=0.1 test_voices_minutes=0.05 voices=2 "
     "unseen_voices=1 random_words=50 workers=1",
@@ -33,7 +33,7 @@ SMALL = {
     "score": "samples=10",
     "lm": "order=2",
 }
-# Commands that this test only parses, by a word in them, with the reason.
+# Words of commands that are parsed but not run, with what they need.
 NEEDS = {
     "wsj": "a licensed corpus",
     "switchboard": "a licensed corpus",
@@ -73,7 +73,7 @@ def test_commands_have_the_options_shown(line: str) -> None:
 def test_the_commands_of_readme_and_docs_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """In the order of the documents, in one folder, as a reader would type them."""
+    """Run them in one folder, in the order in which a reader would type them."""
     pytest.importorskip("espeakng_loader", reason="needs the extra clustered-asr[demo]")
     monkeypatch.chdir(tmp_path)
     asr("prepare demo", f"asr prepare demo {SMALL['prepare demo']}")
@@ -97,7 +97,7 @@ def asr(shown: str, line: str) -> None:
 
 
 def recordings(folder: Path) -> None:
-    """Lay out the recordings that the documents name."""
+    """Create the recordings that the documents name."""
     wavs = sorted((folder / "data" / "demo").rglob("*.wav"))
     (folder / "recordings").mkdir()
     for i, wav in enumerate(wavs[:30]):
@@ -109,7 +109,7 @@ def recordings(folder: Path) -> None:
     )
     (folder / "transcripts.tsv").write_text(table)
     for name in ("recording.wav", "another.flac", "hour.wav", "talk.mp4"):
-        shutil.copy(wavs[0], folder / name)  # containers are recognised by their content
+        shutil.copy(wavs[0], folder / name)  # the content determines the format
 
 
 def test_python_examples_run() -> None:
@@ -123,7 +123,7 @@ def test_python_examples_run() -> None:
         subprocess.run([sys.executable, "-c", example], check=True, timeout=300, env=environment)
 
 
-def test_the_table_of_mechanisms_is_the_codes_own() -> None:
+def test_the_table_of_mechanisms_matches_the_code() -> None:
     shown = README.split("<!-- mechanisms: asr.attention.mechanism_table() -->\n")[1]
     assert shown.split("<!-- /mechanisms -->")[0].strip() == mechanism_table().strip()
 
@@ -145,7 +145,7 @@ def test_links_and_paths_exist(path: Path) -> None:
         assert (ROOT / named).exists(), named
 
 
-def test_the_tree_shows_the_folders_there_are() -> None:
+def test_the_tree_lists_all_folders() -> None:
     (tree,) = [block for block in blocks(README, "") if "attention_ext/" in block]
     inside = tree.partition("\nasr/\n")[2].partition("\nattention_ext/")[0]
     shown = {name for line in inside.splitlines() for name in re.findall(r"\b(\w+)/", line[:18])}
@@ -153,7 +153,7 @@ def test_the_tree_shows_the_folders_there_are() -> None:
     assert shown == packages
 
 
-def test_every_dependency_has_a_line() -> None:
+def test_every_dependency_is_listed() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     design = (ROOT / "docs" / "design.md").read_text().split("## Dependencies")[1]
     listed = re.search(r"^dependencies = \[(.*?)\]", project, flags=re.S | re.M)

@@ -1,4 +1,4 @@
-"""The import graph: layers in one direction, no circles, and nothing imports a command."""
+"""The import graph: layers import downwards only, without cycles, and nothing imports a command."""
 
 import ast
 from graphlib import CycleError, TopologicalSorter
@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Bottom to top; docs/design.md lists them. Packages of one layer may import each other, without circles.
+# Bottom to top, as in docs/design.md. Packages of one layer may import each other, without cycles.
 LAYERS = [
     {"files", "errors", "config", "console", "environment", "lengths", "parallel", "seeds"},
     {"text"},
@@ -21,7 +21,7 @@ LAYERS = [
 
 
 def modules(package: str) -> dict[str, Path]:
-    """Return dotted names and files of the modules of a package."""
+    """Return the files of a package's modules by dotted name."""
     files = (ROOT / package).rglob("*.py")
     return {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -30,7 +30,7 @@ def modules(package: str) -> dict[str, Path]:
 
 
 def imports(known: dict[str, Path]) -> dict[str, set[str]]:
-    """Return the imports among modules, those inside functions and for type checkers included."""
+    """Return the imports among modules, including those inside functions and for type checkers."""
     graph: dict[str, set[str]] = {name: set() for name in known}
     for name, path in known.items():
         for node in ast.walk(ast.parse(path.read_text())):
@@ -40,7 +40,6 @@ def imports(known: dict[str, Path]) -> dict[str, set[str]]:
                 for alias in node.names:
                     target = f"{node.module}.{alias.name}"
                     graph[name] |= {target if target in known else node.module} & known.keys()
-    # `asr` itself loads the recogniser on first use; nothing below it imports `asr`.
     return {name: targets - {name} for name, targets in graph.items()}
 
 
@@ -50,7 +49,7 @@ def layer(module: str) -> int | None:
     return found[0] if found else None
 
 
-def test_there_is_no_circle() -> None:
+def test_there_is_no_cycle() -> None:
     for package in ("asr", "attention_ext", "recipes"):
         try:
             TopologicalSorter(imports(modules(package))).prepare()
@@ -58,7 +57,7 @@ def test_there_is_no_circle() -> None:
             raise AssertionError(f"{package}: {' → '.join(error.args[1])}") from None
 
 
-def test_every_module_of_asr_has_a_layer() -> None:
+def test_every_module_belongs_to_a_layer() -> None:
     assert [name for name in modules("asr") if name != "asr" and layer(name) is None] == []
 
 
@@ -72,7 +71,7 @@ def test_imports_point_down() -> None:
     assert upward == []
 
 
-def test_no_library_imports_a_command_and_kernels_import_nothing() -> None:
+def test_packages_import_in_one_direction() -> None:
     graph = imports(modules("asr") | modules("attention_ext") | modules("recipes"))
     for name, targets in graph.items():
         if not name.startswith(("asr.commands", "asr.cli")):
@@ -83,5 +82,5 @@ def test_no_library_imports_a_command_and_kernels_import_nothing() -> None:
             assert not {x for x in targets if x.startswith("recipes")}, name
 
 
-def test_few_files_lie_beside_the_packages() -> None:
+def test_few_modules_lie_beside_the_packages() -> None:
     assert len(list((ROOT / "asr").glob("*.py"))) <= 12

@@ -1,4 +1,4 @@
-"""Results in words: numbers as tables, charts and findings print them, and the tables on the terminal."""
+"""Formatting of results for tables, charts and findings, and the tables printed on the terminal."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ DASH = "–"
 
 
 def percent(estimate: Estimate | None, digits: int = 2) -> str:
-    """Return a rate in percent with its interval: `8.10 (7.52–8.71)`."""
+    """Format a rate in percent with its interval: `8.10 (7.52–8.71)`."""
     if estimate is None:
         return DASH
     shown = f"{100 * estimate.value:.{digits}f}"
@@ -26,7 +26,7 @@ def percent(estimate: Estimate | None, digits: int = 2) -> str:
 
 
 def duration_range(estimate: Estimate) -> str:
-    """Return the lowest and the highest of several times; empty if they do not differ.
+    """Format the range of several times; return an empty string if lowest and highest look the same.
 
     Example:
         >>> duration_range(spread([4.1, 4.0, 4.2], "repeats"))
@@ -43,14 +43,14 @@ def duration_range(estimate: Estimate) -> str:
 
 
 def mebibytes(value: float | None) -> str:
-    """Return a size given in MiB."""
+    """Format a size in MiB."""
     if value is None:
         return DASH
     return f"{value / 1024:.2f} GiB" if value >= 1024 else f"{value:.0f} MiB"
 
 
 def count(value: float | None) -> str:
-    """Return an abbreviated number: `850`, `12.3 k`, `4.21 M`.
+    """Format a count with a metric prefix.
 
     Example:
         >>> count(850), count(12_345), count(4_210_000)
@@ -65,12 +65,12 @@ def count(value: float | None) -> str:
 
 
 def clock_words(clock: str) -> str:
-    """Return what the `cpu` or `wall` clock measures."""
+    """Return the quantity that a clock, `cpu` or `wall`, measures."""
     return "CPU time" if clock == "cpu" else "wall-clock time"
 
 
 def metric_words(metric: str) -> str:
-    """Return the name of an error rate.
+    """Return the display name of an error rate.
 
     Example:
         >>> metric_words("per"), metric_words("dev_error"), metric_words("official-swbd")
@@ -82,7 +82,7 @@ def metric_words(metric: str) -> str:
 
 
 def mechanism_words(attention: str) -> str:
-    """Return the options of a mechanism.
+    """Return the options of a mechanism as text.
 
     Example:
         >>> mechanism_words("i-clustered-25"), mechanism_words("full")
@@ -90,13 +90,13 @@ def mechanism_words(attention: str) -> str:
     """
     try:
         arguments = parse_name(attention).arguments
-    except UserError:  # a name from a later version or another program
+    except UserError:  # results may come from a version with other mechanisms
         return DASH
     return ", ".join(f"{name} {value}" for name, value in arguments.items()) or DASH
 
 
 def hardware_words(environment: dict[str, Any]) -> str:
-    """Return processor, cores, threads and GPUs."""
+    """Return processor, cores, threads and GPUs of an `environment.json` as text."""
     parts = [str(environment.get("processor") or environment.get("machine") or "unknown")]
     cores, threads = environment.get("cores"), environment.get("threads")
     if cores:
@@ -109,7 +109,7 @@ def hardware_words(environment: dict[str, Any]) -> str:
 
 
 def conditions_words(split: str, conditions: Conditions) -> str:
-    """Return a sentence on the load of the machine while the forward passes over a split were timed."""
+    """Describe in one sentence how busy the machine was while forward passes over a split were timed."""
     threads = f"{conditions.threads} thread" + ("s" if conditions.threads != 1 else "")
     share = conditions.cpu_share()
     facts = []
@@ -127,7 +127,7 @@ def conditions_words(split: str, conditions: Conditions) -> str:
 
 
 def print_results(results: Results, console: Console) -> None:
-    """Print a table of candidates, a matrix for each split, busy timing conditions, and failures."""
+    """Print the table of candidates, a matrix per split, warnings about a busy machine, and failures."""
     console.print(candidate_table(results))
     for split in results.splits():
         if len(results.attentions()) > 1:
@@ -145,7 +145,7 @@ def print_results(results: Results, console: Console) -> None:
 
 
 def candidate_table(results: Results) -> Table:
-    """Return error rates, training costs and forward times of all candidates."""
+    """Return a table of error rates, training costs and forward times of all candidates."""
     title = f"{results.recipe}: {results.protocol['budget']}"
     table = Table("candidate", title=title, title_justify="left")
     splits, clock = results.splits(), results.clock
@@ -196,7 +196,7 @@ def _forward_times(results: Results, split: str) -> dict[str, Estimate]:
 
 
 def _number(estimate: Estimate | None) -> str:
-    """Return a value with its range: `4.10 (4.00–4.20)`."""
+    """Format a value with its range: `4.10 (4.00–4.20)`."""
     if estimate is None:
         return DASH
     value, low, high = (
@@ -207,7 +207,7 @@ def _number(estimate: Estimate | None) -> str:
 
 
 def matrix(results: Results, split: str) -> Table:
-    """Return the error rate of every model (row) with every mechanism (column), as in the paper's table 1."""
+    """Return a table of error rates: models in rows, mechanisms in evaluation in columns (paper, table 1)."""
     metric = next(iter(results.metrics(split)), "per")
     title = f"{metric_words(metric)} % on {split}: trained with (rows), evaluated with (columns)"
     table = Table("", title=title, title_justify="left")
