@@ -5,28 +5,23 @@ medians and quartiles over the rounds.
 """
 
 import gc
-import json
 import multiprocessing
 import re
-import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from asr.attention import build_mechanism
-from asr.benchmark.peers import build_peer
-from asr.files import write_text
+from asr.benchmark.peers import Attend, build_peer
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PASSES = ("forward", "forward+backward")
-
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-Memory = dict[str, dict[str, dict[int, int]]]  # bytes by pass, name and length
 
 
 @dataclass(frozen=True)
@@ -92,7 +87,7 @@ def build(name: str, problem: Problem) -> Attend:
     mechanism_name, _, backend = name.partition("@")
     mechanism = build_mechanism(mechanism_name, backend=backend or "auto").eval().to(problem.device)
     if not mechanism.needs_shared_keys:
-        return lambda q, k, v: mechanism(q, k, v)
+        return mechanism
     root = problem.head_dim**0.5
     return lambda q, k, v: mechanism(q, torch.nn.functional.normalize(q, dim=-1) * root, v)
 
@@ -135,11 +130,10 @@ def measure(
     gc.disable()  # as timeit does; each round begins with a collection instead
     try:
         attends = {name: build(name, problem) for name in names}
-        threads_of = {name: split_threads(name)[1] or threads for name in names}
         return [
             timing
             for name in passes
-            for timing in _measure_pass(attends, threads_of, problem, name, baseline, clock, rounds, seconds)
+            for timing in _measure_pass(attends, problem, name, baseline, clock, threads, rounds, seconds)
         ]
     finally:
         torch.set_num_threads(before)
@@ -149,11 +143,11 @@ def measure(
 
 def _measure_pass(
     attends: dict[str, Attend],
-    threads_of: dict[str, int],
     problem: Problem,
     passes: str,
     baseline: str,
     clock: str,
+    threads: int,
     rounds: int,
     seconds: float,
 ) -> list[Timing]:
@@ -164,28 +158,28 @@ def _measure_pass(
         gc.collect()
         for name, attend in attends.items():
             once = partial(run_once, attend, q, k, v, grad, passes)
-            if torch.get_num_threads() != threads_of[name]:
-                torch.set_num_threads(threads_of[name])
+            wanted = split_threads(name)[1] or threads
+            if torch.get_num_threads() != wanted:
+                torch.set_num_threads(wanted)
                 once()  # wakes the threads, which would slow the timed call
             taken = _time(once, clock, problem.device)
             if index:
                 times[name].append(taken)
         if index >= 3 and time.perf_counter() - start > seconds:
             break
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    elements = problem.batch * problem.length
+    quartiles = {name: np.quantile(values, (0.25, 0.5, 0.75)).tolist() for name, values in times.items()}
     return [
         Timing(
             name,
             problem.length,
             passes,
             clock,
-            medians[name],
-            _quartiles(values),
-            1e6 * medians[name] / elements,
-            medians[baseline] / medians[name] if baseline in medians else None,
+            median,
+            (low, high),
+            1e6 * median / (problem.batch * problem.length),
+            quartiles[baseline][1] / median if baseline in quartiles else None,
         )
-        for name, values in times.items()
+        for name, (low, median, high) in quartiles.items()
     ]
 
 
@@ -214,8 +208,7 @@ def peak_memory_bytes(name: str, problem: Problem, passes: str = "forward+backwa
         held = torch.cuda.memory_allocated()
         run_once(build(name, problem), *problem.tensors(), passes)
         return torch.cuda.max_memory_allocated() - held
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_peak_resident_bytes, (name, problem, passes))
 
 
@@ -238,12 +231,6 @@ def _status_bytes(key: str) -> int:
     return 1024 * int(found[1])
 
 
-def write_json(path: Path, timings: list[Timing], memory: Memory, about: dict) -> None:
-    """Write `timings`, `memory_bytes` by pass, name and length, and the entries of `about` as JSON."""
-    record = {**about, "timings": [asdict(timing) for timing in timings], "memory_bytes": memory}
-    write_text(json.dumps(record, indent=1) + "\n", path)
-
-
 def _time(run: Callable[[], None], clock: str, device: str) -> float:
     read = time.process_time if clock == "cpu" else time.perf_counter
     if device != "cpu":
@@ -253,10 +240,3 @@ def _time(run: Callable[[], None], clock: str, device: str) -> float:
     if device != "cpu":
         torch.cuda.synchronize()
     return read() - start
-
-
-def _quartiles(values: list[float]) -> tuple[float, float]:
-    if len(values) < 2:
-        return values[0], values[0]
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, high

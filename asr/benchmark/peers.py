@@ -8,12 +8,11 @@ from torch import Tensor
 
 from asr.errors import UserError
 
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 CHUNK = 32  # positions in a chunk of LSH attention, the default of `lsh` as well
 
 
-def build_peer(
-    name: str, *, length: int, batch: int, device: str
-) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def build_peer(name: str, *, length: int, batch: int, device: str) -> Attend:
     """Return the attention function of another library.
 
     Args:
@@ -36,21 +35,17 @@ def build_peer(
     return _build_clustered(name, kind, number, length, batch, device)
 
 
-def _build_clustered(
-    name: str, kind: str, clusters: int, length: int, batch: int, device: str
-) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def _build_clustered(name: str, kind: str, clusters: int, length: int, batch: int, device: str) -> Attend:
     try:
         from fast_transformers.attention import ClusteredAttention, ImprovedClusteredAttention
         from fast_transformers.masking import FullMask, LengthMask
     except ImportError as error:
         raise UserError(f"peer:{name} needs pytorch-fast-transformers: {error}") from None
     options = {"clusters": clusters, "iterations": 10, "bits": 63, "attention_dropout": 0.0}
-    module = (
-        ClusteredAttention(**options)
-        if kind == "clustered"
-        else ImprovedClusteredAttention(**options, topk=32)
-    )
-    module = module.eval().to(device)
+    if kind == "clustered":
+        module = ClusteredAttention(**options).eval().to(device)
+    else:
+        module = ImprovedClusteredAttention(**options, topk=32).eval().to(device)
     full = FullMask(length, device=device)
     lengths = LengthMask(torch.full((batch,), length), device=device)
 
@@ -62,9 +57,7 @@ def _build_clustered(
     return attend
 
 
-def _build_lsh(
-    name: str, rounds: int, length: int, device: str
-) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def _build_lsh(name: str, rounds: int, length: int, device: str) -> Attend:
     try:
         from reformer_pytorch import LSHAttention
     except ImportError as error:
@@ -73,7 +66,4 @@ def _build_lsh(
         raise UserError(f"peer:{name}: length {length} is not a multiple of {2 * CHUNK}")
     module = LSHAttention(bucket_size=CHUNK, n_hashes=rounds, dropout=0.0).eval().to(device)
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return module(q.flatten(0, 1), v.flatten(0, 1))[0].view_as(v)
-
-    return attend
+    return lambda q, k, v: module(q.flatten(0, 1), v.flatten(0, 1))[0].view_as(v)

@@ -11,19 +11,18 @@ from asr.attention import parse_name
 from asr.benchmark.mechanisms import (
     DTYPES,
     PASSES,
-    Memory,
     Problem,
     Timing,
     can_measure_memory,
     measure,
     peak_memory_bytes,
     split_threads,
-    write_json,
 )
 from asr.config import option
 from asr.console import open_console, progress
 from asr.environment import describe_environment, pick_device
 from asr.errors import UserError
+from asr.files import write_json
 from asr.report import bench_chart
 from asr.report.figure import export
 
@@ -69,7 +68,7 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
     console = console or open_console()
     clock = options.clock if options.device == "cpu" else "wall"
     timings: list[Timing] = []
-    memory: Memory = {}
+    memory: dict[str, dict[str, dict[int, int]]] = {}  # bytes by pass, name and length
     if options.memory and can_measure_memory(options.device):
         memory = {passes: {name: {} for name in options.attentions} for passes in PASSES}
     with progress(counts=False) as bars:
@@ -104,7 +103,13 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
     for passes, sizes in memory.items():
         console.print(_memory_table(sizes, passes))
     out = Path(options.out)
-    write_json(out, timings, memory, {"options": asdict(options), "environment": describe_environment()})
+    record = {
+        "options": asdict(options),
+        "environment": describe_environment(),
+        "timings": [asdict(timing) for timing in timings],
+        "memory_bytes": memory,
+    }
+    write_json(record, out)
     plots = export(replace(bench_chart.figure(out), key=out.stem), out.parent)
     console.print(f"written: {out}, {', '.join(map(str, plots))}")
     return timings

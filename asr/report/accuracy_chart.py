@@ -204,7 +204,7 @@ def _interval_words(of_split: dict[str, list[dict[str, Any]]]) -> str:
 
 def _series(rows: list[dict[str, Any]]) -> list[Series]:
     families = theme.in_family_order(list({row["family"]: None for row in rows if row["own"]}))
-    entries = [Series(name, name, name) for name in families]
+    entries = [Series(name, name) for name in families]
     if any(not row["own"] for row in rows):
-        entries.append(Series(EXCHANGED, EXCHANGED, "other", hollow=True, shown=False))
+        entries.append(Series(EXCHANGED, "other", hollow=True, shown=False))
     return entries

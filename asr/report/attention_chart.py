@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageColor
 from torch import Tensor
 
 from asr.compare.candidates import can_run, is_exchangeable
@@ -21,7 +21,7 @@ from asr.errors import UserError
 from asr.recognizer import Recognizer
 from asr.report import theme
 from asr.report.attention_maps import AttentionMaps, approximation_errors, attention_maps
-from asr.report.figure import LINE_LEGEND, Figure, Panel, Provenance, lines_of, spec_of
+from asr.report.figure import Figure, Panel, Provenance, Series, line_channels, lines_of, spec_of
 from asr.report.findings import main_split
 
 SIZE = 340  # side of a map, pixels
@@ -55,7 +55,8 @@ def figures(
     cuts = sorted(load_cuts(results.data[split].manifest), key=lambda cut: (cut.duration, cut.id))
     rate = recognizer.model.sample_rate
     cut = _choose(cuts, utterance, split)
-    pictured = ["full", *(first_of(kind, names) for kind in ("clustered", "i-clustered"))]
+    first = {theme.family(name): name for name in reversed(names)}
+    pictured = ["full", first["clustered"], first["i-clustered"]]
     text = cut.supervisions[0].text or ""
     maps = attention_maps(recognizer, torch.from_numpy(load_cut(cut, rate)), text, pictured, layer, head)
     model = f"{candidate.label}, seed {training.seed}"
@@ -76,6 +77,7 @@ def figures(
     rows = approximation_errors(
         recognizer.model, [torch.from_numpy(load_cut(x, rate)) for x in chosen], names
     )
+    lines = lines_of(dict(zip(names, names, strict=True)))
     yield Figure(
         key="figure-8-error",
         label="Figure 8b",
@@ -84,8 +86,8 @@ def figures(
             f"L1 distance (0 to 2) between a query's weights and those of full attention, on the queries and "
             f"keys of {model}; mean over queries, heads and {len(chosen)} utterances of {split}."
         ),
-        panels=[_error_panel(rows, names)],
-        series=lines_of([(name, theme.family(name)) for name in names]),
+        panels=[Panel("", _error_spec(rows, lines))],
+        series=lines,
         log=("y",),
         provenance=source,
     )
@@ -126,11 +128,6 @@ def mechanisms(results: Results, candidate: Candidate) -> list[str]:
     return theme.in_family_order(found)
 
 
-def first_of(kind: str, names: list[str]) -> str:
-    """Return the first mechanism of a family."""
-    return next(name for name in names if theme.family(name) == kind)
-
-
 def _choose(cuts: list[Any], utterance: str, split: str) -> Any:
     if utterance:
         found = [cut for cut in cuts if cut.id == utterance]
@@ -155,9 +152,9 @@ def picture(values: Tensor, scale: float) -> str:
     pooled = torch.nn.functional.adaptive_max_pool2d(values[None].float(), (rows, columns))[0]
     levels = (255 * (pooled / scale).clamp(0, 1)).round().to(torch.uint8).numpy()
     image = Image.fromarray(levels, mode="L").convert("P")
-    anchors = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in theme.SEQUENCE]
+    anchors = np.array([ImageColor.getrgb(colour) for colour in theme.SEQUENCE])
     steps = np.linspace(0, 255, len(anchors))
-    palette = np.stack([np.interp(np.arange(256), steps, np.array(anchors)[:, i]) for i in range(3)], axis=1)
+    palette = np.stack([np.interp(np.arange(256), steps, levels) for levels in anchors.T], axis=1)
     image.putpalette(palette.round().astype(np.uint8).flatten().tolist())
     buffer = io.BytesIO()
     image.save(buffer, "PNG", optimize=True)
@@ -172,14 +169,9 @@ def _map_spec(maps: AttentionMaps, name: str) -> dict[str, Any]:
     low, high = maps.spectrogram_TF.flatten().quantile(torch.tensor([0.02, 0.995])).tolist()
     spectrum_FT = (maps.spectrogram_TF - low).T.flip(0)  # low frequencies next to the map
     span = (high - low) or 1.0
+    relative_NN = maps.weights_NN[name].clamp(min=0) / max(scale, 1e-9)
     images = [
-        (
-            picture((maps.weights_NN[name].clamp(min=0) / max(scale, 1e-9)) ** GAMMA, 1.0),
-            0,
-            frames,
-            0,
-            frames,
-        ),
+        (picture(relative_NN**GAMMA, 1.0), 0, frames, 0, frames),
         (picture(spectrum_FT, span), 0, frames, edge, near),
         (picture(spectrum_FT.T, span), edge, near, 0, frames),
     ]
@@ -204,7 +196,7 @@ def _label_layers(
     maps: AttentionMaps, frames: int, middle: float, across: alt.Scale, downward: alt.Scale
 ) -> Iterator[alt.Chart]:
     """Yield the labels above and on the left, without those that would cover their predecessor."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for label, span in maps.labels:
         start, end = span.start_frame * maps.frame_s, span.end_frame * maps.frame_s
         rows.append(
@@ -221,8 +213,8 @@ def _label_layers(
     for x, y, width in (("at", "edge", 5.4), ("edge", "at", 0.0)):
         kept, free = [], -1e9
         for row in rows:
-            half = max(4.0, width * len(str(row["label"])) / 2)
-            if (at := pixel * float(str(row["at"]))) - half >= free:
+            half = max(4.0, width * len(row["label"]) / 2)
+            if (at := pixel * row["at"]) - half >= free:
                 kept.append(row)
                 free = at + half
         yield (
@@ -237,19 +229,12 @@ def _label_layers(
         )
 
 
-def _error_panel(rows: list[dict[str, float | int | str]], names: list[str]) -> Panel:
-    lines = lines_of([(name, theme.family(name)) for name in names])
+def _error_spec(rows: list[dict[str, float | int | str]], lines: list[Series]) -> dict[str, Any]:
+    color, dashes = line_channels(lines)
     base = alt.Chart(alt.Data(values=[{**row, "series": row["mechanism"]} for row in rows])).encode(
         x=alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0)),
         y=alt.Y("error:Q", title="L1 distance to full", scale=alt.Scale(zero=False)),
-        color=alt.Color(
-            "series:N",
-            scale=alt.Scale(domain=names, range=[theme.token(line.family) for line in lines]),
-            legend=LINE_LEGEND,
-        ),
-    )
-    dashes = alt.StrokeDash(
-        "series:N", scale=alt.Scale(domain=names, range=[theme.DASHES[line.dash or 0] for line in lines])
+        color=color,
     )
     tooltip = [
         alt.Tooltip("mechanism:N"),
@@ -257,4 +242,4 @@ def _error_panel(rows: list[dict[str, float | int | str]], names: list[str]) -> 
         alt.Tooltip("error:Q", title="L1 distance to full", format=".4f"),
     ]
     points = base.mark_point(size=50, filled=True, opacity=1).encode(tooltip=tooltip)
-    return Panel("", spec_of(alt.layer(base.mark_line(strokeWidth=1.8).encode(strokeDash=dashes), points)))
+    return spec_of(alt.layer(base.mark_line(strokeWidth=1.8).encode(strokeDash=dashes), points))

@@ -9,7 +9,7 @@ import altair as alt
 from asr.errors import UserError
 from asr.report import theme
 from asr.report.axes import log_axis, log_ticks
-from asr.report.figure import LINE_LEGEND, Figure, Panel, Series, lines_of, spec_of
+from asr.report.figure import Figure, Panel, Series, line_channels, lines_of, spec_of
 from asr.report.provenance import of_environment
 
 PASSES = {"forward": "forward", "forward+backward": "forward and backward"}
@@ -33,7 +33,7 @@ def figure(path: Path) -> Figure:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: expected results of asr bench, found {error!r}") from None
     names = theme.in_family_order(list({row["series"]: None for row in timings}))
-    lines = lines_of([(name, theme.family(name)) for name in names])
+    lines = lines_of(dict(zip(names, names, strict=True)))
     panels = [
         Panel("", _spec(chosen, lines, f"{PASSES[passes]}, {unit} per position"))
         for rows, unit in ((timings, "µs"), (memory, "KiB"))
@@ -95,22 +95,15 @@ def memory_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _spec(rows: list[dict[str, Any]], lines: list[Series], title: str) -> dict[str, Any]:
-    names = [line.key for line in lines]
+    color, dashes = line_channels(lines)
     log = alt.Scale(type="log", nice=False, padding=12)
     lengths = sorted({row["length"] for row in rows})
     values = [row[name] for row in rows for name in ("value", "low", "high") if row[name] is not None]
     base = alt.Chart(alt.Data(values=rows)).encode(
         x=alt.X("length:Q", title="sequence length N", scale=log, axis=log_axis(lengths, ",d")),
-        color=alt.Color(
-            "series:N",
-            scale=alt.Scale(domain=names, range=[theme.token(line.family) for line in lines]),
-            legend=LINE_LEGEND,
-        ),
+        color=color,
     )
     y = alt.Y("value:Q", title=title, scale=log, axis=log_axis(log_ticks(values)))
-    dashes = alt.StrokeDash(
-        "series:N", scale=alt.Scale(domain=names, range=[theme.DASHES[line.dash or 0] for line in lines])
-    )
     tooltip = [
         alt.Tooltip("series:N", title="mechanism"),
         alt.Tooltip("length:Q"),

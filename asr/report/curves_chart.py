@@ -5,8 +5,7 @@ from typing import Any
 import altair as alt
 
 from asr.compare.results import Results
-from asr.report import theme
-from asr.report.figure import HOVER, LINE_LEGEND, Figure, Panel, Provenance, Series, lines_of, spec_of
+from asr.report.figure import HOVER, Figure, Panel, Provenance, Series, line_channels, lines_of, spec_of
 from asr.report.words import clock_words, metric_words
 
 HEIGHT = 240
@@ -21,8 +20,8 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
     names = [x.dev_error_name for x in results.trainings if x.dev_error_name]
     error = f"{metric_words(names[0] if names else 'error')} (%)"
     trained = {row["series"] for row in rows}
-    candidates = [(x.label, theme.family(x.attention)) for x in results.candidates]
-    lines = [line for line in lines_of(candidates) if line.key in trained]
+    lines = lines_of({x.label: x.attention for x in results.candidates})
+    lines = [line for line in lines if line.key in trained]
     times = f"training time, {clock_words(clock)} (s)"
     axes = {"epoch": "epochs", "time_s": times if any(row["time_s"] is not None for row in rows) else ""}
     measures = {"loss": "training loss", "dev_loss": "dev loss", "dev_error": f"dev {error}"}
@@ -70,7 +69,7 @@ def curve_rows(results: Results, clock: str) -> list[dict[str, Any]]:
 def _spec(
     rows: list[dict[str, Any]], lines: list[Series], x: str, x_title: str, y: str, y_title: str
 ) -> dict[str, Any]:
-    labels = [line.key for line in lines]
+    color, dashes = line_channels(lines)
     several = len({(row["series"], row["seed"]) for row in rows}) > len(lines)
     tooltip = [
         alt.Tooltip("series:N", title="model"),
@@ -82,15 +81,8 @@ def _spec(
     base = alt.Chart(alt.Data(values=rows)).encode(
         x=alt.X(f"{x}:Q", title=x_title, scale=alt.Scale(zero=False, nice=False)),
         y=alt.Y(f"{y}:Q", title=y_title, scale=alt.Scale(zero=False)),
-        color=alt.Color(
-            "series:N",
-            scale=alt.Scale(domain=labels, range=[theme.token(line.family) for line in lines]),
-            legend=LINE_LEGEND,
-        ),
+        color=color,
         detail="seed:N",
-    )
-    dashes = alt.StrokeDash(
-        "series:N", scale=alt.Scale(domain=labels, range=[theme.DASHES[line.dash or 0] for line in lines])
     )
     drawn = base.mark_line(strokeWidth=1.8, opacity=0.6 if several else 0.85).encode(strokeDash=dashes)
     dots = base.mark_circle(size=9, opacity=0.7)

@@ -159,12 +159,10 @@ def _audio(results: Results, systems: list[dict[str, Any]], count: int) -> dict[
         for system in systems
         if system["own"] and rank < len(system["utterances"])
     }
+    cuts = {split: _cuts(results, split) for split in dict.fromkeys(split for split, _ in wanted)}
     players: dict[str, str] = {}
     used = 0
-    cuts: dict[str, dict[str, Any]] = {}
     for split, ident in wanted:
-        if split not in cuts:
-            cuts[split] = _cuts(results, split)
         if ident not in cuts[split]:
             continue
         try:

@@ -18,9 +18,6 @@ from asr.report import theme
 STATIC_WIDTH, STATIC_HEIGHT = 420, 280  # one of several panels, pixels
 ALONE_WIDTH = 600  # a single panel
 HOVER = "hover"  # name of an invisible layer with tooltips
-LINE_LEGEND = alt.Legend(
-    title=None, orient="right", symbolType="stroke", symbolSize=300, symbolStrokeWidth=2, symbolOpacity=1
-)
 
 
 @dataclass(frozen=True)
@@ -28,8 +25,7 @@ class Series:
     """A legend entry, which switches a series on and off.
 
     Attributes:
-        key: value of the field `series` in the panels' data.
-        label: displayed name.
+        key: displayed name, and value of the field `series` in the panels' data.
         family: mechanism family, for the colour.
         dash: index into `theme.DASHES` for a line; None for a point.
         hollow: whether the point is hollow.
@@ -37,7 +33,6 @@ class Series:
     """
 
     key: str
-    label: str
     family: str
     dash: int | None = None
     hollow: bool = False
@@ -111,14 +106,27 @@ class Figure:
     columns: int = 2
 
 
-def lines_of(entries: list[tuple[str, str]]) -> list[Series]:
-    """Return a line for every (name, family); lines of one family share a colour and differ in dashes."""
+def lines_of(mechanisms: dict[str, str]) -> list[Series]:
+    """Return a line for every {key: mechanism}; lines of one family share a colour and differ in dashes."""
     seen: Counter[str] = Counter()
     lines = []
-    for name, family in entries:
-        lines.append(Series(name, name, family, dash=seen[family] % len(theme.DASHES)))
+    for key, mechanism in mechanisms.items():
+        family = theme.family(mechanism)
+        lines.append(Series(key, family, dash=seen[family] % len(theme.DASHES)))
         seen[family] += 1
     return lines
+
+
+def line_channels(lines: list[Series]) -> tuple[alt.Color, alt.StrokeDash]:
+    """Return colours and dashes of lines, with a legend for the static export."""
+    keys = [line.key for line in lines]
+    colours = alt.Scale(domain=keys, range=[theme.token(line.family) for line in lines])
+    dashes = alt.Scale(domain=keys, range=[theme.DASHES[line.dash or 0] for line in lines])
+    legend = alt.Legend(
+        title=None, orient="right", symbolType="stroke", symbolSize=300, symbolStrokeWidth=2, symbolOpacity=1
+    )
+    color = alt.Color("series:N", scale=colours, legend=legend)
+    return color, alt.StrokeDash("series:N", scale=dashes, legend=legend)
 
 
 def spec_of(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> dict[str, Any]:
@@ -135,11 +143,12 @@ def interactive_spec(panel: Panel) -> dict[str, Any]:
 
     The page sets the signal `hidden` to the list of hidden series.
     """
+    spec = theme.coloured(_without_legends(panel.spec), theme.css_references())
     shown = {"filter": "indexof(hidden, datum.series) < 0"}
-    spec = theme.coloured(_filtered(_without_legends(panel.spec), shown), theme.css_references())
     return {
         "$schema": f"https://vega.github.io/schema/vega-lite/v{theme.VEGA_LITE.split('.')[0]}.json",
         **spec,
+        "transform": [shown, *spec.get("transform", [])],
         "params": [*spec.get("params", []), {"name": "hidden", "value": []}],
         "width": panel.width or "container",
         "height": panel.height,
@@ -151,26 +160,28 @@ def static_spec(figure: Figure) -> dict[str, Any]:
     """Return all panels of a figure as one chart on a white background, with Vega's own legend."""
     width = ALONE_WIDTH if len(figure.panels) == 1 else STATIC_WIDTH
     hidden = [series.key for series in figure.series if not series.shown]
-    panels = [
-        {
-            **_filtered(_visible(panel.spec), {"filter": {"not": {"field": "series", "oneOf": hidden}}}),
-            "width": panel.width or width,
-            "height": panel.height,
-            **({"title": panel.title} if panel.title else {}),
-        }
-        for panel in figure.panels
-    ]
-    body = panels[0] if len(panels) == 1 else _side_by_side(panels, figure.columns)
-    spec = {**body, "config": {**theme.vega_config(), "background": "#ffffff"}, "padding": 8}
-    coloured: dict[str, Any] = theme.coloured(spec, theme.colours(dark=False))
+    shown = {"filter": {"not": {"field": "series", "oneOf": hidden}}}
+    params = {}
+    panels = []
+    for panel in figure.panels:
+        spec = {**panel.spec, "width": panel.width or width, "height": panel.height}
+        spec["transform"] = [shown, *spec.get("transform", [])]
+        if panel.title:
+            spec["title"] = panel.title
+        if "layer" in spec:
+            spec["layer"] = [layer for layer in spec["layer"] if layer.get("name") != HOVER]
+        # Vega-Lite requires params at the top level.
+        params |= {param["name"]: param for param in spec.pop("params", [])}
+        panels.append(spec)
+    joined = {
+        "concat": panels,
+        "columns": figure.columns,
+        "params": list(params.values()),
+        "config": {**theme.vega_config(), "background": "#ffffff"},
+        "padding": 8,
+    }
+    coloured: dict[str, Any] = theme.coloured(joined, theme.colours(dark=False))
     return coloured
-
-
-def _side_by_side(panels: list[dict[str, Any]], columns: int) -> dict[str, Any]:
-    """Join panels; their params move to the top level, where Vega-Lite requires them."""
-    params = {param["name"]: param for panel in panels for param in panel.get("params", [])}
-    parts = [{key: value for key, value in panel.items() if key != "params"} for panel in panels]
-    return {"concat": parts, "columns": columns, "params": list(params.values())}
 
 
 def export(figure: Figure, folder: Path) -> list[Path]:
@@ -181,7 +192,8 @@ def export(figure: Figure, folder: Path) -> list[Path]:
     spec = json.dumps(static_spec(figure))
     png, pdf = folder / f"{figure.key}.png", folder / f"{figure.key}.pdf"
     drawn = Image.open(io.BytesIO(vl_convert.vegalite_to_png(spec, vl_version=theme.VEGA_LITE, scale=2)))
-    text = caption_text(figure)
+    source = figure.provenance
+    text = f"{figure.label}. {figure.title}. {figure.caption}\n{source.line()}\n{source.command}\n"
     about = PngInfo()
     about.add_itxt("Description", text)
     reduced = drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE)
@@ -193,36 +205,11 @@ def export(figure: Figure, folder: Path) -> list[Path]:
     return [png, pdf, caption]
 
 
-def caption_text(figure: Figure) -> str:
-    """Return title, caption and provenance of a figure."""
-    source = figure.provenance
-    return f"{figure.label}. {figure.title}. {figure.caption}\n{source.line()}\n{source.command}\n"
-
-
-def _visible(spec: dict[str, Any]) -> dict[str, Any]:
-    if "layer" not in spec:
-        return spec
-    return {**spec, "layer": [layer for layer in spec["layer"] if layer.get("name") != HOVER]}
-
-
 def _without_legends(spec: Any) -> Any:
-    if isinstance(spec, list):
-        return [_without_legends(item) for item in spec]
-    if not isinstance(spec, dict):
-        return spec
-    kept = {key: value if key == "data" else _without_legends(value) for key, value in spec.items()}
-    for channel in ("color", "stroke", "fill", "shape", "strokeDash"):
-        encoding = kept.get("encoding", {})
-        if channel in encoding and "field" in encoding[channel]:
-            encoding[channel] = {**encoding[channel], "legend": None}
-    return kept
-
-
-def _filtered(spec: dict[str, Any], condition: dict[str, Any]) -> dict[str, Any]:
-    """Add a filter to all data of a specification."""
-    kept = dict(spec)
-    if "layer" in kept:
-        kept["layer"] = [_filtered(layer, condition) for layer in kept["layer"]]
-    if "data" in kept:
-        kept["transform"] = [condition, *kept.get("transform", [])]
-    return kept
+    match spec:
+        case list():
+            return [_without_legends(item) for item in spec]
+        case dict():
+            spec = {key: value if key == "data" else _without_legends(value) for key, value in spec.items()}
+            return spec | {"legend": None} if "legend" in spec else spec
+    return spec

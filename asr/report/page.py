@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,26 +19,17 @@ from asr.compare.results import Results
 from asr.config import option
 from asr.errors import UserError
 from asr.files import write_text
-from asr.report import (
-    accuracy_chart,
-    attention_chart,
-    bench_chart,
-    copy_chart,
-    curves_chart,
-    theme,
-)
+from asr.report import accuracy_chart, attention_chart, bench_chart, copy_chart, curves_chart, theme
 from asr.report.error_browser import browse
 from asr.report.exchange_table import exchange_table
 from asr.report.figure import Figure, Provenance, export, interactive_spec
 from asr.report.findings import findings
-from asr.report.protocol import protocol_line, readable_time, settings
+from asr.report.protocol import protocol_line, settings
 from asr.report.provenance import of_results
 from asr.report.tables import Table, cost_table, search_table
 from asr.report.words import conditions_words
 
 log = logging.getLogger(__name__)
-
-NAME = "report.html"
 
 
 @dataclass
@@ -69,11 +61,14 @@ def write_report(results: Results, folder: Path, options: ReportOptions | None =
         Path of the page.
 
     Raises:
-        UserError: a benchmark, sweep or utterance named in the options cannot be used.
+        UserError: a metric, benchmark, sweep or utterance named in the options cannot be used.
     """
     options = options or ReportOptions()
     if options.metric:
-        results = _headed_by(results, options.metric)
+        if options.metric not in results.metrics():
+            found = ", ".join(results.metrics()) or "none"
+            raise UserError(f"metric={options.metric}: expected a measured error rate: {found}")
+        results = replace(results, protocol=results.protocol | {"metric": options.metric})
     source = of_results(results)
     body = list(_body(results, folder, options, source))
     figures = [item for item in body if isinstance(item, Figure)]
@@ -81,22 +76,10 @@ def write_report(results: Results, folder: Path, options: ReportOptions | None =
         written = {path for figure in figures for path in export(figure, folder / "figures")}
         for stale in set((folder / "figures").glob("figure-*.*")) - written:
             stale.unlink()
-    path = folder / NAME
+    path = folder / "report.html"
     html = _render(results, body, browse(results, folder, options.audio), source, options.static)
     write_text(html, path)
     return path
-
-
-def _headed_by(results: Results, metric: str) -> Results:
-    """Return the results with another main error rate.
-
-    Raises:
-        UserError: it was not measured.
-    """
-    if metric not in results.metrics():
-        found = ", ".join(results.metrics()) or "none"
-        raise UserError(f"metric={metric}: expected a measured error rate: {found}")
-    return replace(results, protocol=results.protocol | {"metric": metric})
 
 
 def _body(
@@ -175,15 +158,13 @@ def _render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    heading = f"{results.recipe}: attention mechanisms compared"
     return environment.get_template("report.html.jinja").render(
         policy=_policy([library, script]),
         style=_style((files / "style.css").read_text(encoding="utf-8")),
         library=library,
         script=script,
-        title=heading,
-        heading=heading,
-        created=readable_time(results.created),
+        heading=f"{results.recipe}: attention mechanisms compared",
+        created=f"{datetime.fromisoformat(results.created):%Y-%m-%d %H:%M} UTC",
         sections=_sections(body, results, errors),
         findings=findings(results),
         protocol_line=protocol_line(results),
@@ -195,11 +176,7 @@ def _render(
         conditions=[(conditions_words(split, x), x.busy()) for split, x in results.conditions.items()],
         settings=list(settings(results.protocol)),
         environment=list(settings(results.environment)),
-        commands=[
-            command
-            for command in [x.command for x in results.trainings] + [x.command for x in results.evaluations]
-            if command
-        ],
+        commands=[x.command for x in (*results.trainings, *results.evaluations) if x.command],
         source=source,
         static=static,
         colour=lambda name: f"var(--{theme.token(name)[1:]})",

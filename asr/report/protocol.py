@@ -1,28 +1,28 @@
 """The protocol of a comparison in words."""
 
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from asr.compare.results import Results
+from asr.report.words import clock_words, counted
 
 
 def protocol_line(results: Results) -> str:
     """Return a summary of the protocol: models, budget, data, search and clock."""
     trainings = len([x for x in results.trainings if x.status == "done"])
-    parts = [f"{_counted(len(results.candidates), 'candidate')}, {_counted(trainings, 'training')}"]
+    parts = [f"{counted(len(results.candidates), 'candidate')}, {counted(trainings, 'training')}"]
     if budget := results.protocol.get("budget"):
         parts.append(f"budget per model: {budget}")
     if train := results.data.get("train"):
         parts.append(f"{train.hours:.2f} h of training data")
     parts += [
-        f"{name}: {_counted(results.data[name].utterances, 'utterance')}"
+        f"{name}: {counted(results.data[name].utterances, 'utterance')}"
         for name in results.splits()
         if name in results.data
     ]
     parts.append(search_words(results.protocol))
-    parts.append(f"times are {'CPU' if results.clock == 'cpu' else 'wall-clock'} times")
+    parts.append(f"times are {clock_words(results.clock)}s")
     return " · ".join(parts)
 
 
@@ -33,18 +33,6 @@ def search_words(protocol: dict[str, Any]) -> str:
         return "greedy search"
     words = f"{decoder} search of size {beam['size']}" if beam.get("size") else f"{decoder} search"
     return f"{words}, language model {Path(beam['lm']).name}" if beam.get("lm") else words
-
-
-def _counted(number: int, name: str) -> str:
-    return f"{number} {name}" + ("s" if number != 1 else "")
-
-
-def readable_time(created: str) -> str:
-    """Return an ISO 8601 time in UTC in readable form, any other text unchanged."""
-    try:
-        return datetime.fromisoformat(created).strftime("%Y-%m-%d %H:%M UTC")
-    except ValueError:
-        return created
 
 
 def settings(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

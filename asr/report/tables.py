@@ -1,6 +1,6 @@
 """Tables of the report: what each model reaches and costs, and the tuned search weights."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from asr.compare.estimates import Estimate, fastest, spread
@@ -69,6 +69,12 @@ def cost_table(results: Results) -> Table | None:
         for row, cell in zip(cells, found, strict=True):
             row.append(cell)
 
+    trainings = {label: results.trainings_of(label) for label in labels}
+
+    def add_sizes(column: Column, name: str, form: Callable[[float], str]) -> None:
+        sizes = [spread([getattr(x, name) for x in found], "seeds") for found in trainings.values()]
+        add(column, [Cell(form(x.value), sort=x.value) if x else Cell(DASH) for x in sizes])
+
     for split in splits:
         metrics = results.metrics(split)
         for metric in metrics:
@@ -83,7 +89,6 @@ def cost_table(results: Results) -> Table | None:
                     for label, rate in rates.items()
                 ],
             )
-    trainings = {label: results.trainings_of(label) for label in labels}
     add(
         Column("seeds", "finished trainings"),
         [
@@ -96,11 +101,7 @@ def cost_table(results: Results) -> Table | None:
     best = {label: spread([x.best_s(clock) for x in found], "seeds") for label, found in trainings.items()}
     add(Column("s / epoch", f"{what} time of training per pass over the data"), time_cells(epoch))
     add(Column("to convergence", f"{what} training time to the best dev error rate"), time_cells(best))
-    epochs = [spread([x.epochs for x in found], "seeds") for found in trainings.values()]
-    add(
-        Column("epochs", "passes over the training data"),
-        [Cell(f"{x.value:.1f}", sort=x.value) if x else Cell(DASH) for x in epochs],
-    )
+    add_sizes(Column("epochs", "passes over the training data"), "epochs", "{:.1f}".format)
     for split in splits:
         times = {label: results.forward_time(label, split) for label in labels}
         audio = {
@@ -115,13 +116,9 @@ def cost_table(results: Results) -> Table | None:
                 for cell, time, seconds in zip(time_cells(times), times.values(), audio.values(), strict=True)
             ],
         )
-    for column, name, form in (
-        (Column("peak memory", "training process"), "peak_memory_mib", mebibytes),
-        (Column("peak GPU memory", "PyTorch's allocator"), "peak_gpu_memory_mib", mebibytes),
-        (Column("parameters"), "parameters", count),
-    ):
-        sizes = [spread([getattr(x, name) for x in found], "seeds") for found in trainings.values()]
-        add(column, [Cell(form(x.value), sort=x.value) if x else Cell(DASH) for x in sizes])
+    add_sizes(Column("peak memory", "training process"), "peak_memory_mib", mebibytes)
+    add_sizes(Column("peak GPU memory", "PyTorch's allocator"), "peak_gpu_memory_mib", mebibytes)
+    add_sizes(Column("parameters"), "parameters", count)
     backends = [
         ", ".join(dict.fromkeys(x.backend for x in found if x.backend)) for found in trainings.values()
     ]
@@ -213,11 +210,9 @@ def tone(rate: float, rates: Sequence[float]) -> float:
 
 def model_cell(candidate: Candidate) -> Cell:
     """Return the head of a model's row."""
-    label, source = candidate.label, candidate.finetuned_from
+    label, attention, source = candidate.label, candidate.attention, candidate.finetuned_from
     detail = f"finetuned from {source}" if source else ""
-    return Cell(
-        label, sort=label, family=theme.family(candidate.attention), note=candidate.attention, detail=detail
-    )
+    return Cell(label, sort=label, family=theme.family(attention), note=attention, detail=detail)
 
 
 def rate_cell(estimate: Estimate, strength: float, own: bool = False) -> Cell:
@@ -229,5 +224,5 @@ def rate_cell(estimate: Estimate, strength: float, own: bool = False) -> Cell:
 
 
 def _gap_cell(results: Results, label: str) -> Cell:
-    failed = any(failure.candidate == label for failure in results.failures)
-    return Cell(DASH, note=(reason := "failed" if failed else "not finished"), detail=reason)
+    reason = "failed" if any(x.candidate == label for x in results.failures) else "not finished"
+    return Cell(DASH, note=reason, detail=reason)

@@ -15,14 +15,14 @@ from asr.errors import UserError
 DASH = "–"
 
 
-def percent(estimate: Estimate | None, digits: int = 2) -> str:
-    """Format a rate in percent with its interval: `8.10 (7.52–8.71)`."""
+def percent(estimate: Estimate | None) -> str:
+    """Return a rate in percent with its interval: `8.10 (7.52–8.71)`."""
     if estimate is None:
         return DASH
-    shown = f"{100 * estimate.value:.{digits}f}"
+    shown = f"{100 * estimate.value:.2f}"
     if estimate.low is None or estimate.high is None:
         return shown
-    return f"{shown} ({100 * max(estimate.low, 0.0):.{digits}f}–{100 * estimate.high:.{digits}f})"
+    return f"{shown} ({100 * max(estimate.low, 0.0):.2f}–{100 * estimate.high:.2f})"
 
 
 def duration_range(estimate: Estimate) -> str:
@@ -42,26 +42,27 @@ def duration_range(estimate: Estimate) -> str:
     return f"{number if same_unit else low}–{high}"
 
 
-def mebibytes(value: float | None) -> str:
-    """Format a size in MiB."""
-    if value is None:
-        return DASH
+def mebibytes(value: float) -> str:
+    """Return a size given in MiB."""
     return f"{value / 1024:.2f} GiB" if value >= 1024 else f"{value:.0f} MiB"
 
 
-def count(value: float | None) -> str:
-    """Format a count with a metric prefix.
+def count(value: float) -> str:
+    """Return an abbreviated number: `850`, `12.3 k`, `4.21 M`.
 
     Example:
         >>> count(850), count(12_345), count(4_210_000)
         ('850', '12.3 k', '4.21 M')
     """
-    if value is None:
-        return DASH
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if value >= size:
-            return f"{value / (1e3 if letter == 'k' else size):.3g} {letter}"
+    for least, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if value >= least:
+            return f"{value / unit:.3g} {letter}"
     return f"{value:.0f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 thread`, `2 threads`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def clock_words(clock: str) -> str:
@@ -98,26 +99,25 @@ def mechanism_words(attention: str) -> str:
 def hardware_words(environment: dict[str, Any]) -> str:
     """Return processor, cores, threads and GPUs of an `environment.json` as text."""
     parts = [str(environment.get("processor") or environment.get("machine") or "unknown")]
-    cores, threads = environment.get("cores"), environment.get("threads")
-    if cores:
-        parts.append(f"{cores} cores" if cores != 1 else "1 core")
-    if threads:
-        parts.append(f"{threads} threads" if threads != 1 else "1 thread")
+    parts += [counted(number, noun) for noun in ("core", "thread") if (number := environment.get(f"{noun}s"))]
     gpus = environment.get("gpus") or []
     parts += [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
     return ", ".join(parts)
 
 
 def conditions_words(split: str, conditions: Conditions) -> str:
-    """Describe in one sentence how busy the machine was while forward passes over a split were timed."""
-    threads = f"{conditions.threads} thread" + ("s" if conditions.threads != 1 else "")
+    """Return a sentence on the load of the machine while the forward passes over a split were timed."""
     share = conditions.cpu_share()
     facts = []
     if share is not None:
         facts.append(f"the timing process was on a CPU for {100 * min(share, 1.0):.0f} % of the time")
     if conditions.other_cpus is not None:
         facts.append(f"other processes kept {conditions.other_cpus:.1f} CPUs busy")
-    how = f"with {threads}" if conditions.device == "cpu" else f"on {conditions.device}"
+    how = (
+        f"with {counted(conditions.threads, 'thread')}"
+        if conditions.device == "cpu"
+        else f"on {conditions.device}"
+    )
     timed = f"Forward passes over {split} were timed {how}"
     if not facts:
         return f"{timed}; the load on the machine is unknown."
@@ -136,12 +136,8 @@ def print_results(results: Results, console: Console) -> None:
         if conditions.busy():
             console.print(conditions_words(split, conditions), style="yellow", markup=False, soft_wrap=True)
     for failure in results.failures:
-        console.print(
-            f"FAILED {failure.cell}: {failure.error} (log: {failure.log})",
-            style="red",
-            markup=False,
-            soft_wrap=True,
-        )
+        text = f"FAILED {failure.cell}: {failure.error} (log: {failure.log})"
+        console.print(text, style="red", markup=False, soft_wrap=True)
 
 
 def candidate_table(results: Results) -> Table:
@@ -160,7 +156,10 @@ def candidate_table(results: Results) -> Table:
     for heading in (f"{unit} per epoch", f"{unit} to best", "peak MiB", "steps", "seeds"):
         table.add_column(heading, justify="right")
     fronts = {split: results.front(split) for split in splits}
-    times = {split: _forward_times(results, split) for split in splits}
+    times = {
+        split: {x.label: time for x in results.candidates if (time := results.forward_time(x.label, split))}
+        for split in splits
+    }
     level = {split: fastest(times[split]) if times[split] else [] for split in splits}
     for candidate in results.candidates:
         label = candidate.label
@@ -188,11 +187,6 @@ def candidate_table(results: Results) -> Table:
         "ranges overlap"
     )
     return table
-
-
-def _forward_times(results: Results, split: str) -> dict[str, Estimate]:
-    found = {x.label: results.forward_time(x.label, split) for x in results.candidates}
-    return {label: time for label, time in found.items() if time}
 
 
 def _number(estimate: Estimate | None) -> str:
