@@ -1,7 +1,8 @@
 """Lexicon-constrained CTC beam search with an optional word n-gram model (flashlight)."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,9 @@ class BeamSearch:
         frames: list[int] = []
         ends: list[int] = []
         found: list[Word] = []
-        for label, begin, end in _runs(labels):
+        end = 0
+        for label, run in groupby(labels):
+            begin, end = end, end + len(list(run))
             if label != BLANK:
                 ids.append(label)
                 frames.append(begin)
@@ -221,12 +224,3 @@ def _load_lm(lm: str | Path | None, words: list[str]) -> Any:
             f"decoder=beam needs flashlight-text ({error}): pip install 'flashlight-text>=0.0.7'"
         ) from error
     return ZeroLM()
-
-
-def _runs(labels: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield (label, begin, end) for every run of equal labels."""
-    begin = 0
-    for position in range(1, len(labels) + 1):
-        if position == len(labels) or labels[position] != labels[begin]:
-            yield labels[begin], begin, position
-            begin = position

@@ -11,13 +11,11 @@ from torch import Tensor
 from asr.errors import UserError
 from asr.losses.ctc import BLANK, frames_needed
 from asr.search.viterbi import best_path
-from asr.text.tokenizer import WORD_GAP, Tokenizer
+from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer
 
 # torchaudio's search stores a byte per frame and state. Above this size `best_path` is used instead, which
 # takes twice the time but hardly any memory.
 LARGEST_TABLE = 2**28
-
-PIECE_START = "▁"  # sentencepiece's prefix for the first piece of a word
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ SPOKEN_NOISE = "SPN"  # phone for a word outside the lexicon
 NON_SPEECH_NOISE = "NSN"  # phone for <NOISE>
 UNKNOWN = "<unk>"
 WORD_GAP = "|"  # space between words in a character vocabulary
+PIECE_START = "▁"  # sentencepiece's prefix for the first piece of a word
 Unit = Literal["phone", "character", "piece"]
 
 KINDS = ["phone", "character", "sentencepiece"]
