@@ -199,16 +199,15 @@ def _spellings(
         spellings, source = lexicon_spellings(tokenizer), "the lexicon"
     elif words is not None:
         spellings, source = word_spellings(tokenizer, words, "beam.lexicon"), "beam.lexicon"
-    elif vocabulary is not None and vocabulary.words is not None:
-        known = sorted(word for word in vocabulary.words if not is_special(word))
+    elif vocabulary is not None:
+        known = sorted(word for word in vocabulary if not is_special(word))
         spellings, source = word_spellings(tokenizer, known, str(lm)), "the language model"
     else:
         raise UserError(
             f"decoder=beam: a model of {tokenizer.unit}s needs words to search for: set beam.lm or "
             "beam.lexicon (a word list), or use decoder=prefix"
         )
-    if vocabulary is not None:
-        assert lm is not None
+    if lm is not None:
         check_casing(lm, vocabulary, spellings, source)
         warn_unknown(lm, vocabulary, spellings, source)
     return spellings
