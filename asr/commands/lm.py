@@ -12,7 +12,7 @@ from asr.config import option
 from asr.console import open_console, track
 from asr.errors import UserError, did_you_mean
 from asr.lm.arpa import read_vocabulary, write_arpa
-from asr.lm.kneser_ney import NgramEstimate, estimate
+from asr.lm.kneser_ney import estimate
 from asr.lm.ngram import check_casing, is_special, load_kenlm, warn_unknown
 from asr.lm.perplexity import TextScore, score_text
 from asr.lm.text import read_sentences
@@ -70,7 +70,7 @@ def main(paths: list[str], words: list[str]) -> None:
         score(config.parse(ScoreOptions, words))
 
 
-def train(options: TrainOptions) -> NgramEstimate:
+def train(options: TrainOptions) -> None:
     """Estimate an n-gram model, write it and print a summary."""
     sources = _sources(options.text)
     if not options.out:
@@ -82,9 +82,15 @@ def train(options: TrainOptions) -> NgramEstimate:
             f"lexicon={options.lexicon}: expected none with model=, because the recogniser's labels are the "
             "vocabulary"
         )
-    spell, vocabulary = _labels_of(options.model)
-    if options.lexicon:
-        vocabulary = read_words(options.lexicon)
+    spell: Callable[[list[str]], list[str]] = list
+    vocabulary = read_words(options.lexicon) if options.lexicon else None
+    if options.model:
+        tokenizer = Recognizer.load(options.model).tokenizer
+        vocabulary = tokenizer.symbols[1:]
+
+        def spell(words: list[str]) -> list[str]:
+            return tokenizer.tokens(tokenizer.encode(" ".join(words)))
+
     sentences = map(spell, read_sentences(sources, options.split))
     model = estimate(track(sentences, "reading text"), options.order, vocabulary)
     write_arpa(model, options.out)
@@ -105,10 +111,9 @@ def train(options: TrainOptions) -> NgramEstimate:
     if options.heldout:
         heldout = map(spell, read_sentences(_sources(options.heldout), "dev"))
         _print_score(options.heldout, score_text(options.out, heldout))
-    return model
 
 
-def score(options: ScoreOptions) -> TextScore:
+def score(options: ScoreOptions) -> None:
     """Print the perplexity and the out-of-vocabulary words of a text."""
     if not options.lm:
         raise UserError("asr lm score needs lm=<ARPA or KenLM file>, found none")
@@ -120,18 +125,9 @@ def score(options: ScoreOptions) -> TextScore:
         check_casing(options.lm, vocabulary, words, "the lexicon")
         warn_unknown(options.lm, vocabulary, words, "the lexicon")
     result = score_text(options.lm, sentences)
-    known = sum(not is_special(word) for word in vocabulary.words or ())
+    known = sum(not is_special(word) for word in vocabulary or ())
     print(f"{options.lm}: {os.path.getsize(options.lm):,} bytes, {known:,} words")
     _print_score(options.text, result)
-    return result
-
-
-def _labels_of(model: str) -> tuple[Callable[[list[str]], list[str]], list[str] | None]:
-    """Return a function from words to a recogniser's labels, and the labels; without a model: list, None."""
-    if not model:
-        return list, None
-    tokenizer = Recognizer.load(model).tokenizer
-    return lambda words: tokenizer.tokens(tokenizer.encode(" ".join(words))), tokenizer.symbols[1:]
 
 
 def _print_score(name: str, result: TextScore) -> None:

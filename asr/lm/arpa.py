@@ -4,9 +4,8 @@ import gzip
 import math
 import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from asr.errors import UserError
 from asr.files import atomic_binary
@@ -14,14 +13,6 @@ from asr.lm.kneser_ney import BEGIN, NgramEstimate
 
 KENLM_MAGIC = b"mmap lm http://kheafield.com/code"
 NEVER = -99.0  # log10 probability of <s>, which is never predicted
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """The words and order of a language model file."""
-
-    words: frozenset[str] | None  # None: binary file built without its words
-    order: int | None  # None: not known for binary files
 
 
 def write_arpa(model: NgramEstimate, path: str | Path) -> None:
@@ -39,13 +30,13 @@ def _arpa_lines(model: NgramEstimate) -> Iterator[str]:
         columns = zip(model.ngrams(order), table.probability.tolist(), table.backoff.tolist(), strict=True)
         for words, probability, backoff in columns:
             log_probability = NEVER if words == (BEGIN,) else math.log10(probability)
-            tail = f"\t{math.log10(backoff):.7g}" if order < model.order else ""
+            tail = f"\t{math.log10(backoff):.7g}" if order < len(model.tables) else ""
             yield f"{log_probability:.7g}\t{' '.join(words)}{tail}\n"
     yield "\n\\end\\\n"
 
 
-def read_vocabulary(path: str | Path) -> Vocabulary:
-    """Read the words of an ARPA file (gzipped or not) or of a KenLM binary.
+def read_vocabulary(path: str | Path) -> frozenset[str] | None:
+    """Read the words of an ARPA file (gzipped or not) or of a KenLM binary; None for a binary without words.
 
     Raises:
         UserError: the file is missing, truncated or in another format.
@@ -56,17 +47,17 @@ def read_vocabulary(path: str | Path) -> Vocabulary:
     with open(path, "rb") as file:
         start = file.read(len(KENLM_MAGIC))
     if start == KENLM_MAGIC:
-        return Vocabulary(_binary_words(path), None)
+        return _binary_words(path)
     try:
-        with _open(path, zipped=start[:2] == b"\x1f\x8b") as text:
-            return _arpa_vocabulary(text, path)
+        with (gzip.open if start[:2] == b"\x1f\x8b" else open)(path, "rt", encoding="utf-8") as text:
+            return _arpa_words(cast(IO[str], text), path)
     except (EOFError, gzip.BadGzipFile) as error:
         raise UserError(f"{path}: the language model is truncated or damaged ({error})") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: expected an ARPA or KenLM file, found no UTF-8 text ({error})") from None
 
 
-def _arpa_vocabulary(file: IO[str], path: Path) -> Vocabulary:
+def _arpa_words(file: IO[str], path: Path) -> frozenset[str]:
     """Read the header and the unigrams, and count the lines of the other sections."""
     expected: list[int] = []
     found: list[int] = []
@@ -106,7 +97,7 @@ def _arpa_vocabulary(file: IO[str], path: Path) -> Vocabulary:
             f"{path}: the language model is truncated: expected {_counts(expected)} n-grams and \\end\\, "
             f"found {_counts(found)}{'' if section == -1 else ' and no end'}"
         )
-    return Vocabulary(frozenset(words), len(expected))
+    return frozenset(words)
 
 
 def _counts(counts: list[int]) -> str:
@@ -123,9 +114,3 @@ def _binary_words(path: Path) -> frozenset[str] | None:
             return frozenset(content[begin:-1].decode().split("\0"))
         except UnicodeDecodeError:
             return None
-
-
-def _open(path: Path, zipped: bool) -> IO[str]:
-    if zipped:
-        return gzip.open(path, "rt", encoding="utf-8")
-    return open(path, encoding="utf-8")

@@ -61,11 +61,6 @@ class NgramEstimate:
     tokens: int  # words in the text, without sentence boundaries
     unknown: int  # words in the text that are outside the given vocabulary
 
-    @property
-    def order(self) -> int:
-        """Length of the longest n-grams."""
-        return len(self.tables)
-
     def ngrams(self, order: int) -> list[tuple[str, ...]]:
         """Return all n-grams of an order as words, in the order of the table's rows."""
         rows: list[tuple[str, ...]] = [(word,) for word in self.vocabulary]
@@ -133,7 +128,7 @@ def _index(
             number = index.setdefault(word, len(index)) if given is None else index.get(word, 0)
             unknown += number == 0
             ids.append(number)
-        if min(ids) <= 2 and any(number in (1, 2) for number in ids):
+        if 1 in ids or 2 in ids:
             raise UserError(f"the text has {BEGIN} or {END} as a word: {' '.join(sentence)[:80]!r}")
         words += [1, *ids, 2]
         offsets += range(len(ids) + 2)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.errors import UserError
-from asr.lm.arpa import Vocabulary, read_vocabulary
+from asr.lm.arpa import read_vocabulary
 from asr.lm.kneser_ney import SPECIAL
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from flashlight.lib.text.decoder.kenlm import KenLM
 
 log = logging.getLogger(__name__)
-
-ENOUGH = 0.5  # the casing is checked if the model has a smaller share of the words
 
 
 class NgramModel:
@@ -34,10 +32,8 @@ class NgramModel:
 
     def __init__(self, path: str | Path, words: Sequence[str]) -> None:
         """Load the file; raise `UserError` if it is missing, truncated or neither ARPA nor KenLM."""
-        vocabulary = read_vocabulary(path)
-        self.words = list(words)
-        self.vocabulary = vocabulary.words
-        self._lm = load_kenlm(path, self.words)
+        self.vocabulary = read_vocabulary(path)
+        self._lm = load_kenlm(path, words)
 
     def start(self) -> "LMState":
         """Return the state at the start of a sentence."""
@@ -75,24 +71,26 @@ def load_kenlm(path: str | Path, words: Sequence[str]) -> "KenLM":
         ) from error
 
 
-def check_casing(path: str | Path, vocabulary: Vocabulary, words: Collection[str], source: str) -> None:
+def check_casing(
+    path: str | Path, vocabulary: frozenset[str] | None, words: Collection[str], source: str
+) -> None:
     """Raise `UserError` if the words of a language model differ in case from those that it will score.
 
     Args:
         path: file of the language model, for the message.
-        vocabulary: vocabulary of the language model.
+        vocabulary: words of the language model; None: not known.
         words: words to be scored.
         source: origin of `words` for the message, e.g. `the lexicon`.
     """
-    if vocabulary.words is None or not words:
+    if vocabulary is None or not words:
         return
-    known = sum(word in vocabulary.words for word in words)
-    if known >= ENOUGH * len(words):
+    known = sum(word in vocabulary for word in words)
+    if known >= len(words) / 2:
         return
-    spelled = {word.casefold(): word for word in sorted(vocabulary.words)}
+    spelled = {word.casefold(): word for word in sorted(vocabulary)}
     alike = sorted(word for word in words if word.casefold() in spelled)
-    if len(alike) > max(2 * known, ENOUGH * len(words)):
-        own = next(word for word in alike if word not in vocabulary.words)
+    if len(alike) > max(2 * known, len(words) / 2):
+        own = next(word for word in alike if word not in vocabulary)
         raise UserError(
             f"{path}: its words differ in case from those of {source} "
             f"({spelled[own.casefold()]!r} for {own!r}): it has {known} of {len(words)}, "
@@ -100,11 +98,13 @@ def check_casing(path: str | Path, vocabulary: Vocabulary, words: Collection[str
         )
 
 
-def warn_unknown(path: str | Path, vocabulary: Vocabulary, words: Collection[str], source: str) -> None:
+def warn_unknown(
+    path: str | Path, vocabulary: frozenset[str] | None, words: Collection[str], source: str
+) -> None:
     """Log the number of `words` that the language model lacks, and some of them."""
-    if vocabulary.words is None:
+    if vocabulary is None:
         return
-    if missing := sorted(word for word in words if word not in vocabulary.words):
+    if missing := sorted(word for word in words if word not in vocabulary):
         log.warning(
             "%s: %d of %d words of %s are not in the model and get the probability of <unk>: %s%s",
             path,

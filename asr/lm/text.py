@@ -3,6 +3,7 @@
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, cast
 
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
@@ -36,10 +37,8 @@ def read_sentences(sources: list[str], split: str) -> Iterator[list[str]]:
 
 def _lines(path: Path) -> Iterator[str]:
     try:
-        with (
-            gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8")
-        ) as file:
-            yield from file
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+            yield from cast(IO[str], file)
     except FileNotFoundError:
         raise UserError(f"{path}: expected a text, a manifest or a prepared folder, found none") from None
     except (EOFError, OSError) as error:

@@ -49,22 +49,13 @@ def align(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Edit]:
         cost = np.minimum.accumulate(cost - inserted) + inserted
         pairs.append(np.packbits(pair == cost[1:]))
         insertions.append(np.packbits(cost[:-1] + INDEL == cost[1:]))
-    return _trace(reference, hypothesis, pairs, insertions)
-
-
-def _trace(
-    reference: Sequence[str],
-    hypothesis: Sequence[str],
-    pairs: list[np.ndarray],
-    insertions: list[np.ndarray],
-) -> list[Edit]:
     edits: list[Edit] = []
     r, h = len(reference), len(hypothesis)
     while r or h:
         if r and h and _bit(pairs[r - 1], h - 1):
             r, h = r - 1, h - 1
-            spoken, heard = reference[r], hypothesis[h]
-            edits.append(Edit("=" if spoken == heard else "S", spoken, heard))
+            same = reference[r] == hypothesis[h]
+            edits.append(Edit("=" if same else "S", reference[r], hypothesis[h]))
         elif h and (not r or _bit(insertions[r - 1], h - 1)):
             h -= 1
             edits.append(Edit("I", None, hypothesis[h]))

@@ -8,9 +8,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from asr.scoring.alignment import render
-from asr.scoring.error_rates import ErrorCounts
-from asr.scoring.score import METRICS, TOKEN_OF, Metric, Score, UtteranceScore, by_length, confusions
-from asr.scoring.significance import Comparison, PairedScores
+from asr.scoring.error_rates import ErrorCounts, ErrorRate
+from asr.scoring.score import HEADLINES, TOKEN_OF, Metric, Score, by_length, confusions
+from asr.scoring.significance import PairedScores
 
 
 def counts_line(counts: ErrorCounts) -> str:
@@ -25,9 +25,11 @@ def _percent(counts: ErrorCounts) -> str:
     return f"{100 * counts.rate:.2f}" if counts.length else "–"
 
 
-def shown_metrics(entry: UtteranceScore) -> list[Metric]:
-    """Return the metrics whose alignments are shown: all but CER, which follows from the words."""
-    return [metric for metric in entry.alignments if metric != "cer"]
+def rate_cells(rate: ErrorRate) -> list[str]:
+    """Return cells for rate and 95 % interval in %, substitutions, deletions and insertions."""
+    counts, (low, high) = rate.counts, rate.interval
+    errors = (counts.substitutions, counts.deletions, counts.insertions)
+    return [f"{100 * rate.rate:.2f}", f"{100 * low:.2f} … {100 * high:.2f}", *map(str, errors)]
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
@@ -40,12 +42,11 @@ def short_names(folders: Sequence[Path]) -> list[str]:
     return ["/".join(part) for part in parts]
 
 
-def print_comparison(console: Console, folders: Sequence[Path], scores: Sequence[Score]) -> None:
+def print_comparison(console: Console, names: Sequence[str], scores: Sequence[Score]) -> None:
     """Print one row per system: its rates with 95 % intervals, and its real-time factor.
 
     Names that are too long for the table are numbered and printed above it.
     """
-    names = short_names(folders)
     table = _comparison_table(names, scores)
     if console.measure(table, options=console.options.update(width=10_000)).maximum > console.width:
         numbers = [str(number) for number in range(1, len(names) + 1)]
@@ -56,45 +57,43 @@ def print_comparison(console: Console, folders: Sequence[Path], scores: Sequence
 
 
 def _comparison_table(names: Sequence[str], scores: Sequence[Score]) -> Table:
-    metrics = [metric for metric in METRICS if metric != "cer" and any(metric in x.rates for x in scores)]
+    metrics = [metric for metric in HEADLINES if any(metric in x.rates for x in scores)]
     table = Table(title="Error rates in %, with 95 % intervals", title_justify="left")
     table.add_column("system", no_wrap=True)
     for metric in metrics:
         table.add_column(metric.upper(), justify="right", no_wrap=True)
     table.add_column("RTF", justify="right", no_wrap=True)
     for name, result in zip(names, scores, strict=True):
-        cells = [_rate_and_interval(result, metric) for metric in metrics]
-        factor = f"{result.decode_s / result.audio_s:.3f}" if result.decode_s and result.audio_s else "–"
-        table.add_row(escape(name), *cells, factor)
+        cells = []
+        for metric in metrics:
+            rate, interval, *_ = rate_cells(result.rates[metric]) if metric in result.rates else ("–", "")
+            cells.append(f"{rate} ({interval})" if interval else rate)
+        factor = result.real_time_factor
+        table.add_row(escape(name), *cells, "–" if factor is None else f"{factor:.3f}")
     return table
-
-
-def _rate_and_interval(result: Score, metric: Metric) -> str:
-    if metric not in result.rates:
-        return "–"
-    rate = result.rates[metric]
-    low, high = rate.interval
-    return f"{100 * rate.rate:.2f} ({100 * low:.2f} … {100 * high:.2f})"
 
 
 def print_score(console: Console, folder: Path, result: Score, worst: int, most_frequent: int = 0) -> None:
     """Print one system's rates overall, by speaker and by length, frequent errors and worst utterances."""
     console.print(_rate_table(folder, result))
     speed = ""
-    if result.decode_s is not None and result.audio_s > 0:
-        factor = result.decode_s / result.audio_s
-        speed = f", decoded in {result.decode_s:.1f} s (real-time factor {factor:.3f})"
+    if result.real_time_factor is not None:
+        speed = f", decoded in {result.decode_s:.1f} s (real-time factor {result.real_time_factor:.3f})"
     audio = f", {result.audio_s:.1f} s of audio" if result.audio_s else ""
     console.print(f"{len(result.utterances)} utterances{audio}{speed}", highlight=False)
     console.print(_speaker_table(result))
-    for metric in _headlines(result):
+    headlines = [metric for metric in HEADLINES if metric in result.rates]
+    for metric in headlines:
         console.print(_length_table(result, metric))
-        if most_frequent > 0:
-            _print_confusions(console, result, metric, most_frequent)
+        pairs = confusions(result.utterances, metric)[: max(most_frequent, 0)]
+        if pairs:
+            shown = ", ".join(f"{pair.reference} → {pair.hypothesis} {pair.times}×" for pair in pairs)
+            line = f"most frequent errors ({TOKEN_OF[metric]}s): {shown}"
+            console.print(line, markup=False, highlight=False)
     if worst > 0:
         console.print("[bold]Worst utterances[/]")
     for entry in result.utterances[: max(worst, 0)]:
-        for metric in shown_metrics(entry):
+        for metric in headlines:
             counts = counts_line(entry.counts[metric])
             console.print(f"[bold]{escape(entry.id)}[/]  {metric.upper()}  {counts}", highlight=False)
             console.print(render(entry.alignments[metric], console.width), soft_wrap=True, highlight=False)
@@ -106,20 +105,8 @@ def _rate_table(folder: Path, result: Score) -> Table:
     table = Table(title=escape(str(folder)), title_justify="left", caption=caption, caption_justify="left")
     for name in ("", "rate %", "95 % interval", "sub", "del", "ins", "of"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for metric in METRICS:
-        if metric not in result.rates:
-            continue
-        rate = result.rates[metric]
-        low, high = rate.interval
-        table.add_row(
-            metric.upper(),
-            f"{100 * rate.rate:.2f}",
-            f"{100 * low:.2f} … {100 * high:.2f}",
-            str(rate.counts.substitutions),
-            str(rate.counts.deletions),
-            str(rate.counts.insertions),
-            f"{rate.counts.length} {TOKEN_OF[metric]}s",
-        )
+    for metric, rate in result.rates.items():
+        table.add_row(metric.upper(), *rate_cells(rate), f"{rate.counts.length} {TOKEN_OF[metric]}s")
     return table
 
 
@@ -133,10 +120,6 @@ def _speaker_table(result: Score) -> Table:
     return table
 
 
-def _headlines(result: Score) -> list[Metric]:
-    return [metric for metric in result.rates if metric != "cer"]
-
-
 def _length_table(result: Score, metric: Metric) -> Table:
     table = Table(title=f"{metric.upper()} by reference length", title_justify="left")
     for name in (f"{TOKEN_OF[metric]}s", "utterances", f"{metric.upper()} %"):
@@ -145,13 +128,6 @@ def _length_table(result: Score, metric: Metric) -> Table:
         span = str(group.shortest) if group.shortest == group.longest else f"{group.shortest}–{group.longest}"
         table.add_row(span, str(group.utterances), _percent(group.counts))
     return table
-
-
-def _print_confusions(console: Console, result: Score, metric: Metric, most: int) -> None:
-    pairs = confusions([utterance.alignments[metric] for utterance in result.utterances])[:most]
-    if pairs:
-        shown = ", ".join(f"{pair.reference} → {pair.hypothesis} {pair.times}×" for pair in pairs)
-        console.print(f"most frequent errors ({TOKEN_OF[metric]}s): {shown}", markup=False, highlight=False)
 
 
 def print_pairs(console: Console, pairs: Sequence[PairedScores]) -> None:
@@ -163,22 +139,20 @@ def print_pairs(console: Console, pairs: Sequence[PairedScores]) -> None:
             continue
         console.print(title, style="bold", markup=False, highlight=False)
         for metric, test in pair.tests.items():
-            for line in _test_lines(metric, test):
-                console.print(line, markup=False, highlight=False)
-
-
-def _test_lines(metric: Metric, test: Comparison) -> tuple[str, str]:
-    # The tests take the first system minus the second; shown is the change from the first to the second.
-    bootstrap, pairs = test.bootstrap, test.matched_pairs
-    low, high = (0.0 - 100 * x for x in reversed(bootstrap.interval))
-    verdict = "no significant difference at 5 %"
-    if test.significant:
-        verdict = "significantly " + ("better" if pairs.mean > 0 else "worse")
-    return (
-        f"  {metric.upper()} {0.0 - 100 * bootstrap.difference:+.2f} points "
-        f"(95 % bootstrap interval {low:+.2f} … {high:+.2f}, {_p(bootstrap.p)})",
-        f"  matched pairs: {_p(pairs.p)}, z = {pairs.z:.3f} over {pairs.segments} segments: {verdict}",
-    )
+            # The tests take first minus second; shown is the change from the first to the second system.
+            bootstrap, matched = test.bootstrap, test.matched_pairs
+            low, high = (0.0 - 100 * x for x in reversed(bootstrap.interval))
+            verdict = "no significant difference at 5 %"
+            if test.significant:
+                verdict = "significantly " + ("better" if matched.mean > 0 else "worse")
+            console.print(
+                f"  {metric.upper()} {0.0 - 100 * bootstrap.difference:+.2f} points "
+                f"(95 % bootstrap interval {low:+.2f} … {high:+.2f}, {_p(bootstrap.p)})\n"
+                f"  matched pairs: {_p(matched.p)}, z = {matched.z:.3f} over {matched.segments} segments: "
+                f"{verdict}",
+                markup=False,
+                highlight=False,
+            )
 
 
 def _p(value: float) -> str:

@@ -71,9 +71,9 @@ def error_rate(utterances: Sequence[ErrorCounts], *, samples: int = 1000, seed: 
 
 
 def bootstrap_interval(
-    errors: np.ndarray, lengths: np.ndarray, *, samples: int = 1000, seed: int = 0, level: float = 0.95
+    errors: np.ndarray, lengths: np.ndarray, *, samples: int = 1000, seed: int = 0
 ) -> Interval:
-    """Return the percentile bootstrap interval of the pooled error rate.
+    """Return the 95 % percentile bootstrap interval of the pooled error rate.
 
     Utterances, not words, are resampled, because errors within an utterance are correlated (Bisani and Ney,
     *Bootstrap estimates for confidence intervals in ASR performance evaluation*, 2004). Utterances of one
@@ -85,14 +85,12 @@ def bootstrap_interval(
         lengths: [U] reference tokens per utterance; the sum must be positive.
         samples: number of resampled corpora.
         seed: random seed for the resampling.
-        level: coverage of the interval, 0 … 1.
 
     Raises:
         ValueError: there is no reference token.
     """
-    tail = (1 - level) / 2
     rates = resampled_rates(errors, lengths, samples=samples, seed=seed)
-    low, high = np.quantile(rates, [tail, 1 - tail])
+    low, high = np.quantile(rates, [0.025, 0.975])
     return float(low), float(high)
 
 

@@ -15,8 +15,6 @@ from asr.text.files import read_lines
 Side = Literal["reference", "hypothesis"]
 # What `INPUT_DEPENDENT_APPLICATION` is matched against: the format and the role of the text.
 NAMES: dict[Side, tuple[str, str]] = {"reference": ("stm", "ref"), "hypothesis": ("ctm", "hyp")}
-TRUE = ("t", "true", "yes")
-NEVER = re.compile(r"(?!)")
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,9 @@ class Glm:
         Raises:
             ValueError: parentheses are unbalanced or nested.
         """
-        spaced = re.sub(r"\)", " )", re.sub(r"\(", "( ", text.upper()))
-        if _unpaired(spaced):
+        if not re.fullmatch(r"[^()]*(\([^()]*\)[^()]*)*", text):
             raise ValueError(f"expected (optional) words in balanced parentheses, found {text!r}")
+        spaced = text.upper().replace("(", "( ").replace(")", " )")
         mapped = self.apply(f" {' '.join(spaced.split())} ")
         mapped = re.sub(r"([^( ])-(?=[^) ])", r"\1 ", mapped)
         mapped = _each_optional(mapped)
@@ -62,8 +60,8 @@ class Glm:
         mapped: list[str] = []
         position = 0
         while position < len(source):
-            rules, fitting = self._by_first_character.get(source[position], ([], NEVER))
-            match = fitting.match(source, position)
+            rules, fitting = self._by_first_character.get(source[position], ([], None))
+            match = fitting and fitting.match(source, position)
             if match:
                 mapped.append(rules[match.lastindex - 1].output)  # type: ignore[operator]
                 position = match.end()
@@ -134,20 +132,15 @@ def parse_rule(line: str, where: str) -> Rule:
     slash = after.rfind("/")
     # As in rfilter1, the last slash starts the context unless it is inside brackets: an output with
     # alternatives needs a context after it.
-    if slash >= 0 and not _within_brackets(after[slash:]):
+    if slash >= 0 and after.find("]", slash) >= after.find("[", slash):
         after, context = after[:slash], after[slash + 1 :]
     left, slot, right = context.partition("_")
     return Rule(
         _unbracketed(before),
         _unbracketed(after),
         _unbracketed(left) if slot else "",
-        _unbracketed(right.lstrip("_")) if slot else "",
+        _unbracketed(right.lstrip("_")),
     )
-
-
-def _within_brackets(rest: str) -> bool:
-    closing, opening = rest.find("]"), rest.find("[")
-    return closing < opening
 
 
 def _unbracketed(text: str) -> str:
@@ -165,16 +158,7 @@ def _read_switch(line: str, switches: dict[str, bool], where: str) -> None:
         raise UserError(f"{where}: expected rules in the format NIST1, found {content!r}")
     for name in switches:
         if name in line.lower():
-            switches[name] = content in TRUE
-
-
-def _unpaired(spaced: str) -> bool:
-    depth = 0
-    for character in spaced:
-        depth += (character == "(") - (character == ")")
-        if depth not in (0, 1):
-            return True
-    return depth != 0
+            switches[name] = content in ("t", "true", "yes")
 
 
 def _each_optional(text: str) -> str:

@@ -126,15 +126,11 @@ def _score(segment: StmSegment, entries: list[CtmEntry], rules: Glm) -> SegmentS
         reference = network_of(rules.filter(segment.text))
     except ValueError as error:
         raise UserError(f"segment {segment.name}: {error}") from None
-    edits = align_networks(reference, _network(entries))
-    return SegmentScore(segment, edits, ErrorCounts.of(edits))
-
-
-def _network(entries: list[CtmEntry]) -> Network:
-    network = Network()
+    hypothesis = Network()
     for entry in entries:
         if isinstance(entry, CtmWord):
-            network.add_tokens([entry.word])
+            hypothesis.add_tokens([entry.word])
         else:
-            network.add_choices([[word.word for word in choice] or ["@"] for choice in entry.choices])
-    return network
+            hypothesis.add_choices([[word.word for word in choice] or ["@"] for choice in entry.choices])
+    edits = align_networks(reference, hypothesis)
+    return SegmentScore(segment, edits, ErrorCounts.of(edits))

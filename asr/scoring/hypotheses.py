@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from asr.errors import UserError
-from asr.text.files import write_lines
+from asr.text.files import read_lines, write_lines
 from asr.text.tokenizer import Unit
 
 
@@ -55,18 +55,11 @@ def read_hypotheses(path: str | Path) -> list[Hypothesis]:
     Raises:
         UserError: the file is missing, a line is not a hypothesis (named as file:line), or an id is repeated.
     """
-    path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise UserError(f"{path}: expected a file of hypotheses, found none") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: expected a file of hypotheses, found {error}") from None
+    if not Path(path).is_file():
+        raise UserError(f"{path}: expected a file of hypotheses, found none")
     hypotheses = []
     line_of_id: dict[str, int] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    for number, line in read_lines(path):
         try:
             hypothesis = _parse(line)
         except (ValueError, TypeError) as error:
@@ -80,6 +73,25 @@ def read_hypotheses(path: str | Path) -> list[Hypothesis]:
     return hypotheses
 
 
+def _list_of(kind: Any, value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
+
+
+EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "id": (lambda x: isinstance(x, str), "a string"),
+    "speaker": (lambda x: isinstance(x, str), "a string"),
+    "reference": (lambda x: isinstance(x, str | None), "a string or null"),
+    "text": (lambda x: isinstance(x, str | None), "a string or null"),
+    "reference_tokens": (lambda x: x is None or _list_of(str, x), "a list of strings"),
+    "tokens": (lambda x: _list_of(str, x), "a list of strings"),
+    "words": (lambda x: x is None or _list_of(dict, x), "a list of objects"),
+    "nbest": (lambda x: x is None or _list_of(dict, x), "a list of objects"),
+    "times_s": (lambda x: _list_of(int | float, x), "a list of seconds"),
+    "duration_s": (lambda x: isinstance(x, int | float) and 0 <= x < float("inf"), "seconds"),
+    "unit": (lambda x: x in get_args(Unit), f"one of {', '.join(get_args(Unit))}"),
+}
+
+
 def _parse(line: str) -> Hypothesis:
     data = json.loads(line)
     if not isinstance(data, dict):
@@ -89,30 +101,9 @@ def _parse(line: str) -> Hypothesis:
         raise ValueError(f"no {', '.join(missing)}")
     if unknown := sorted(data.keys() - names):
         raise ValueError(f"unknown {', '.join(unknown)}")
-    for name in ("id", "speaker"):
-        if not isinstance(data[name], str):
-            raise ValueError(f"{name}={data[name]!r} instead of a string")
-    for name in ("reference", "text"):
-        if not isinstance(data[name], str | None):
-            raise ValueError(f"{name}={data[name]!r} instead of a string or null")
-    for name in ("reference_tokens", "tokens"):
-        optional = name == "reference_tokens" and data[name] is None
-        if not optional and not _all_of(data[name], str):
-            raise ValueError(f"{name}={data[name]!r} instead of a list of strings")
-    for name in ("words", "nbest"):
-        if data.get(name) is not None and not _all_of(data[name], dict):
-            raise ValueError(f"{name}={data[name]!r} instead of a list of objects")
-    if not _all_of(data["times_s"], int | float):
-        raise ValueError(f"times_s={data['times_s']!r} instead of a list of seconds")
+    for name, (fits, expected) in EXPECTED.items():
+        if not fits(data.get(name)):
+            raise ValueError(f"{name}={data[name]!r} instead of {expected}")
     if len(data["times_s"]) != len(data["tokens"]):
         raise ValueError(f"{len(data['times_s'])} times for {len(data['tokens'])} tokens")
-    duration_s = data["duration_s"]
-    if not isinstance(duration_s, int | float) or not 0 <= duration_s < float("inf"):
-        raise ValueError(f"duration_s={duration_s!r} instead of seconds")
-    if data["unit"] not in get_args(Unit):
-        raise ValueError(f"unit={data['unit']!r} instead of one of {', '.join(get_args(Unit))}")
     return Hypothesis(**data)
-
-
-def _all_of(value: object, kind: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, kind) for item in value)  # type: ignore[arg-type]

@@ -13,8 +13,6 @@ import numpy as np
 
 from asr.scoring.alignment import Edit
 
-NULL = "@"  # "no word" in an alternation
-
 
 @dataclass(frozen=True)
 class NetworkWord:
@@ -35,8 +33,8 @@ class NetworkWord:
 
     @property
     def null(self) -> bool:
-        """Whether this is `@`, the empty word."""
-        return self.text == NULL and not self.optional
+        """Whether this is `@`, no word in an alternation."""
+        return self.text == "@" and not self.optional
 
     @property
     def fragment(self) -> bool:
@@ -63,12 +61,6 @@ class Network:
     before: list[list[int]] = field(default_factory=lambda: [[]])
     last: list[int] = field(default_factory=lambda: [0])
 
-    def add_word(self, word: NetworkWord) -> None:
-        """Append a word."""
-        self.words.append(word)
-        self.before.append(self.last)
-        self.last = [len(self.words) - 1]
-
     def add_choices(self, choices: Iterable[Sequence[str]]) -> None:
         """Append alternatives, each a sequence of tokens as in `add_tokens`."""
         start, ends = self.last, []
@@ -83,7 +75,9 @@ class Network:
         position = 0
         while position < len(tokens):
             if tokens[position] != "{":
-                self.add_word(NetworkWord.parse(tokens[position]))
+                self.words.append(NetworkWord.parse(tokens[position]))
+                self.before.append(self.last)
+                self.last = [len(self.words) - 1]
                 position += 1
                 continue
             choices, position = _split_choices(tokens, position)
@@ -152,14 +146,8 @@ def align_networks(reference: Network, hypothesis: Network) -> list[Edit]:
                     best, back[r][h] = deleted, (before, h)
             cost[r][h] = best
     ends = [(r, h) for r in reference.last for h in hypothesis.last]
-    return _trace(reference, hypothesis, back, min(ends, key=lambda end: cost[end[0]][end[1]]))
-
-
-def _trace(
-    reference: Network, hypothesis: Network, back: list[list[tuple[int, int]]], end: tuple[int, int]
-) -> list[Edit]:
+    r, h = min(ends, key=lambda end: cost[end[0]][end[1]])
     edits: list[Edit] = []
-    r, h = end
     while r or h:
         r_before, h_before = back[r][h]
         spoken = reference.words[r] if r_before != r else None

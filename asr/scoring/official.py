@@ -14,9 +14,10 @@ from rich.table import Table
 
 from asr.errors import UserError
 from asr.scoring.ctm import CtmWord, write_ctm
+from asr.scoring.display import rate_cells
 from asr.scoring.error_rates import ErrorRate, error_rate
-from asr.scoring.glm import Glm, read_glm
-from asr.scoring.hub5 import SegmentScore, score_segments
+from asr.scoring.glm import read_glm
+from asr.scoring.hub5 import NO_RULES, score_segments
 from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.sclite import ScliteResult, find_hubscr, run_hubscr
 from asr.scoring.stm import Stm, StmSegment, by_channel, read_stm, write_stm
@@ -104,8 +105,8 @@ def official_score(
     scores = score_segments(
         stm,
         words,
-        read_glm(rules, "reference") if mapped else Glm([]),
-        read_glm(rules, "hypothesis") if mapped else Glm([]),
+        read_glm(rules, "reference") if mapped else NO_RULES,
+        read_glm(rules, "hypothesis") if mapped else NO_RULES,
         progress=True,
     )
     hubscr = find_hubscr() if nist and mapped else None
@@ -113,10 +114,12 @@ def official_score(
     for name, prefixes in subsets(stm).items():
         own = [score for score in scores if score.segment.file.startswith(prefixes)]
         files = Path(folder, FOLDER, f"{name}.stm"), Path(folder, FOLDER, f"{name}.ctm")
-        write_stm(files[0], _in_order(stm.restricted(prefixes)))
+        part = by_channel(stm.restricted(prefixes).segments)
+        write_stm(files[0], Stm([x for group in part.values() for x in group], stm.comments))
         write_ctm(files[1], (word for word in words if word.file.startswith(prefixes)))
         sclite = run_hubscr(hubscr, *files, rules) if hubscr else None
-        result[name] = SubsetScore(len(own), _rate(own, samples, seed), sclite)
+        rate = error_rate([score.counts for score in own], samples=samples, seed=seed)
+        result[name] = SubsetScore(len(own), rate, sclite)
     return result
 
 
@@ -190,28 +193,13 @@ def print_official(console: Console, folder: Path, scores: dict[str, SubsetScore
     for name in ("subset", "WER %", "95 % interval", "sub", "del", "ins", "words", "segments", "sclite"):
         table.add_column(name, justify="left" if name in ("subset", "sclite") else "right", no_wrap=True)
     for name, score in scores.items():
-        counts, (low, high) = score.rate.counts, score.rate.interval
         verdict = "–"
         if score.sclite:
             verdict = "same" if score.agrees else f"{100 * score.sclite.counts.rate:.2f}"
-        table.add_row(
-            name,
-            f"{100 * counts.rate:.2f}",
-            f"{100 * low:.2f} … {100 * high:.2f}",
-            *map(str, (counts.substitutions, counts.deletions, counts.insertions, counts.length)),
-            str(score.segments),
-            verdict,
-        )
+        cells = [*rate_cells(score.rate), score.rate.counts.length, score.segments, verdict]
+        table.add_row(name, *map(str, cells))
     console.print(table)
     console.print(f"STM and CTM files: {escape(str(folder / FOLDER))}", soft_wrap=True)
-
-
-def _rate(scores: list[SegmentScore], samples: int, seed: int) -> ErrorRate:
-    return error_rate([score.counts for score in scores], samples=samples, seed=seed)
-
-
-def _in_order(stm: Stm) -> Stm:
-    return Stm([x for group in by_channel(stm.segments).values() for x in group], stm.comments)
 
 
 def _segment_of(place: Place, segments: list[StmSegment]) -> StmSegment | None:

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -12,21 +13,16 @@ from asr.console import open_console
 from asr.errors import UserError
 from asr.files import write_text
 from asr.scoring.alignment import render
-from asr.scoring.display import (
-    counts_line,
-    print_comparison,
-    print_pairs,
-    print_score,
-    short_names,
-    shown_metrics,
-)
+from asr.scoring.display import counts_line, print_comparison, print_pairs, print_score, short_names
+from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import Hypothesis, read_hypotheses
 from asr.scoring.official import official_score, print_official, reference_of
 from asr.scoring.plain_files import are_plain, score_files, write_ctm_and_stm
-from asr.scoring.score import Score, UtteranceScore, WordFilter, by_length, confusions, score
+from asr.scoring.score import HEADLINES, Score, UtteranceScore, WordFilter, by_length, confusions, score
 from asr.scoring.significance import compare_systems
 from asr.scoring.trn import write_trn
 from asr.scoring.word_filter import WordFilterRules
+from asr.text.files import write_lines
 
 HYPOTHESES = "hyp.jsonl"
 FILES = ("alignments.txt", "speakers.tsv", "lengths.tsv", "confusions.tsv")
@@ -80,21 +76,29 @@ def score_paths(
     if options.samples < 1:
         raise UserError(f"samples={options.samples}: expected at least 1")
     console = console or open_console()
-    if are_plain([Path(path) for path in paths]):
-        return [_score_plain([Path(path) for path in paths], options, filter_words, console)]
-    scores: list[Score] = []
-    folders: list[Path] = []
-    for path in map(Path, paths):
-        folder = path.parent if path.name == HYPOTHESES else path
+    files = [Path(path) for path in paths]
+    if are_plain(files):
+        result = score_files(
+            files,
+            glm=options.glm,
+            ignore_case=options.ignore_case,
+            filter_words=filter_words,
+            samples=options.samples,
+            seed=options.seed,
+        )
+        print_score(console, files[0], result, options.worst if options.details else 0, options.confusions)
+        return [result]
+    folders = [path.parent if path.name == HYPOTHESES else path for path in files]
+    scores = []
+    for folder in folders:
         result = _score_folder(folder, options, filter_words, console)
         scores.append(result)
-        folders.append(folder)
         if options.details:
             print_score(console, folder, result, options.worst, options.confusions)
             console.print(f"score.json, {', '.join(FILES)}: {folder}", soft_wrap=True, markup=False)
     if len(scores) > 1 or not options.details:
-        print_comparison(console, folders, scores)
         names = short_names(folders)
+        print_comparison(console, names, scores)
         pairs = compare_systems(names, scores, samples=options.samples, seed=options.seed)
         print_pairs(console, pairs)
         if options.save:
@@ -103,29 +107,14 @@ def score_paths(
     return scores
 
 
-def _score_plain(
-    paths: list[Path], options: ScoreOptions, filter_words: WordFilter | None, console: Console
-) -> Score:
-    result = score_files(
-        paths,
-        glm=options.glm,
-        ignore_case=options.ignore_case,
-        filter_words=filter_words,
-        samples=options.samples,
-        seed=options.seed,
-    )
-    print_score(console, paths[0], result, options.worst if options.details else 0, options.confusions)
-    return result
-
-
 def _score_folder(
     folder: Path, options: ScoreOptions, filter_words: WordFilter | None, console: Console
 ) -> Score:
     path = folder / HYPOTHESES
     hypotheses = read_hypotheses(path)
-    decode_s, lexicon, rules = _read_decode_record(folder / "decode.json")
-    if filter_words is None and options.word_filter:
-        filter_words = rules
+    record = _read_decode_record(folder / "decode.json")
+    if filter_words is None and options.word_filter and (rules := record.get("word_filter")):
+        filter_words = WordFilterRules.from_dict(rules, str(folder / "decode.json"))
     try:
         result = score(
             hypotheses,
@@ -133,15 +122,13 @@ def _score_folder(
             ignore_case=options.ignore_case,
             samples=options.samples,
             seed=options.seed,
-            decode_s=decode_s,
-            lexicon=lexicon,
         )
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+    result = replace(result, decode_s=record.get("decode_s"), lexicon=record.get("lexicon"))
     write_text("\n".join(_alignment_text(entry) for entry in result.utterances), folder / "alignments.txt")
-    write_text(_speaker_lines(result), folder / "speakers.tsv")
-    write_text(_length_lines(result), folder / "lengths.tsv")
-    write_text(_confusion_lines(result), folder / "confusions.tsv")
+    for name, rows in _tables(result).items():
+        write_lines(folder / name, ("\t".join(map(str, row)) for row in rows))
     if options.trn:
         write_trn(folder, hypotheses)
     if options.ctm:
@@ -149,19 +136,18 @@ def _score_folder(
     # Written last: if score.json exists, the other files are complete.
     summary = result.as_dict()
     if isinstance(filter_words, WordFilterRules):
-        summary["word_filter"] = filter_words.as_dict()
-    if official := _official(folder, hypotheses, options, console):
+        summary["word_filter"] = asdict(filter_words)
+    if official := _official(folder, hypotheses, record.get("manifest") or "", options, console):
         summary["official"] = official
     write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", folder / "score.json")
     return result
 
 
 def _official(
-    folder: Path, hypotheses: list[Hypothesis], options: ScoreOptions, console: Console
+    folder: Path, hypotheses: list[Hypothesis], decoded: str, options: ScoreOptions, console: Console
 ) -> dict[str, object]:
-    """Return the official scores by subset, if the test set has a reference in NIST's formats."""
-    record = folder / "decode.json"
-    manifest = Path(json.loads(record.read_text()).get("manifest") or "") if record.exists() else Path()
+    """Return the official scores by subset, if the manifest has a reference in NIST's formats beside it."""
+    manifest = Path(decoded)
     if not manifest.is_file() or reference_of(manifest) is None:
         return {}
     if hypotheses[0].text is None:
@@ -174,9 +160,10 @@ def _official(
     return {name: subset.as_dict() for name, subset in scores.items()}
 
 
-def _read_decode_record(path: Path) -> tuple[float | None, str | None, WordFilterRules | None]:
+def _read_decode_record(path: Path) -> dict[str, Any]:
+    """Return the contents of decode.json; empty if there is no file."""
     if not path.exists():
-        return None, None, None
+        return {}
     try:
         record = json.loads(path.read_text())
         decode_s, lexicon = record["decode_s"], record.get("lexicon")
@@ -184,44 +171,35 @@ def _read_decode_record(path: Path) -> tuple[float | None, str | None, WordFilte
             raise TypeError(f"decode_s={decode_s!r}, lexicon={lexicon!r}")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path}: expected decode_s (seconds) and lexicon (digest), found {error}") from error
-    rules = record.get("word_filter")
-    return decode_s, lexicon, WordFilterRules.from_dict(rules, str(path)) if rules else None
+    return dict(record)
 
 
 def _alignment_text(entry: UtteranceScore) -> str:
     lines = [f"{entry.id}  speaker {entry.speaker}"]
-    for metric in shown_metrics(entry):
-        lines.append(f"{metric.upper()}  {counts_line(entry.counts[metric])}")
-        lines.append(render(entry.alignments[metric]).plain)
+    for metric in HEADLINES:
+        if metric in entry.counts:
+            lines.append(f"{metric.upper()}  {counts_line(entry.counts[metric])}")
+            lines.append(render(entry.alignments[metric]).plain)
     return "\n".join(lines) + "\n"
 
 
-def _speaker_lines(result: Score) -> str:
-    header = ["speaker", "utterances", *(f"{metric}_{name}" for metric in result.rates for name in FIELDS)]
-    rows = [header]
+def _tables(result: Score) -> dict[str, list[list[Any]]]:
+    """Return the rows of each table by file name, column names first."""
+    names = [f"{metric}_{name}" for metric in result.rates for name in FIELDS]
+    speakers: list[list[Any]] = [["speaker", "utterances", *names]]
     for speaker in result.speakers:
-        values = [str(getattr(speaker.counts[metric], name)) for metric in result.rates for name in FIELDS]
-        rows.append([speaker.speaker, str(speaker.utterances), *values])
-    return _tsv(rows)
-
-
-def _length_lines(result: Score) -> str:
-    rows = [["metric", "shortest", "longest", "utterances", *FIELDS]]
+        values = [value for metric in result.rates for value in _values(speaker.counts[metric])]
+        speakers.append([speaker.speaker, speaker.utterances, *values])
+    lengths: list[list[Any]] = [["metric", "shortest", "longest", "utterances", *FIELDS]]
+    errors: list[list[Any]] = [["metric", "times", "reference", "hypothesis"]]
     for metric in result.rates:
         for group in by_length(result.utterances, metric):
-            values = [group.shortest, group.longest, group.utterances]
-            values += [getattr(group.counts, name) for name in FIELDS]
-            rows.append([metric, *map(str, values)])
-    return _tsv(rows)
+            span = (group.shortest, group.longest)
+            lengths.append([metric, *span, group.utterances, *_values(group.counts)])
+        for pair in confusions(result.utterances, metric):
+            errors.append([metric, pair.times, pair.reference, pair.hypothesis])
+    return {"speakers.tsv": speakers, "lengths.tsv": lengths, "confusions.tsv": errors}
 
 
-def _confusion_lines(result: Score) -> str:
-    rows = [["metric", "times", "reference", "hypothesis"]]
-    for metric in result.rates:
-        for pair in confusions([utterance.alignments[metric] for utterance in result.utterances]):
-            rows.append([metric, str(pair.times), pair.reference, pair.hypothesis])
-    return _tsv(rows)
-
-
-def _tsv(rows: list[list[str]]) -> str:
-    return "".join("\t".join(row) + "\n" for row in rows)
+def _values(counts: ErrorCounts) -> list[Any]:
+    return [getattr(counts, name) for name in FIELDS]

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -14,6 +14,7 @@ from asr.scoring.hypotheses import Hypothesis
 
 Metric = Literal["per", "wer", "cer"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
+HEADLINES: tuple[Metric, ...] = ("per", "wer")  # shown in tables; CER follows from the words
 TOKEN_OF: dict[Metric, str] = {"per": "phone", "wer": "word", "cer": "character"}
 NOT_SCORED = frozenset({"NSN", "SPN"})  # noise, and words without pronunciation
 NOTHING = "∅"  # stands in for the missing side of a deletion or insertion
@@ -66,9 +67,14 @@ class Score:
     rates: dict[Metric, ErrorRate]
     speakers: list[SpeakerScore]  # sorted by name
     utterances: list[UtteranceScore]  # worst first, by the first metric of `rates`
-    audio_s: float
+    audio_s: float = 0.0
     decode_s: float | None = None
     lexicon: str | None = None  # digest; PERs are comparable only with the same lexicon
+
+    @property
+    def real_time_factor(self) -> float | None:
+        """Decoding time over audio time, if both are known."""
+        return self.decode_s / self.audio_s if self.decode_s and self.audio_s else None
 
     def as_dict(self) -> dict[str, object]:
         """Return the contents of `score.json`."""
@@ -86,8 +92,6 @@ def score(
     ignore_case: bool = True,
     samples: int = 1000,
     seed: int = 0,
-    decode_s: float | None = None,
-    lexicon: str | None = None,
 ) -> Score:
     """Score hypotheses against their references.
 
@@ -101,8 +105,6 @@ def score(
         ignore_case: compare words and characters case-insensitively, as sclite does.
         samples: number of bootstrap samples for the 95 % intervals.
         seed: random seed for the bootstrap.
-        decode_s: decoding time in seconds.
-        lexicon: digest of the lexicon.
 
     Raises:
         UserError: there are no hypotheses, an utterance is repeated, an utterance lacks the reference or the
@@ -117,25 +119,11 @@ def score(
         alignments = {metric: align(*pairs[metric][position]) for metric in pairs}
         counts = {metric: ErrorCounts.of(edits) for metric, edits in alignments.items()}
         utterances.append(UtteranceScore(hypothesis.id, hypothesis.speaker, alignments, counts))
-    return pooled(
-        utterances,
-        samples=samples,
-        seed=seed,
-        audio_s=sum(hypothesis.duration_s for hypothesis in hypotheses),
-        decode_s=decode_s,
-        lexicon=lexicon,
-    )
+    audio_s = sum(hypothesis.duration_s for hypothesis in hypotheses)
+    return replace(pooled(utterances, samples=samples, seed=seed), audio_s=audio_s)
 
 
-def pooled(
-    utterances: Sequence[UtteranceScore],
-    *,
-    samples: int = 1000,
-    seed: int = 0,
-    audio_s: float = 0.0,
-    decode_s: float | None = None,
-    lexicon: str | None = None,
-) -> Score:
+def pooled(utterances: Sequence[UtteranceScore], *, samples: int = 1000, seed: int = 0) -> Score:
     """Return the error rates of a corpus of aligned utterances; arguments as in `score`.
 
     Raises:
@@ -153,12 +141,7 @@ def pooled(
         for metric in metrics
     }
     return Score(
-        rates=rates,
-        speakers=_by_speaker(utterances),
-        utterances=sorted(utterances, key=lambda utterance: badness(utterance, metrics[0])),
-        audio_s=audio_s,
-        decode_s=decode_s,
-        lexicon=lexicon,
+        rates, _by_speaker(utterances), sorted(utterances, key=lambda entry: badness(entry, metrics[0]))
     )
 
 
@@ -175,33 +158,28 @@ def _check_ids_and_units(hypotheses: Sequence[Hypothesis]) -> None:
             )
 
 
-Pair = tuple[list[str], list[str]]
-
-
 def _pairs(
     hypotheses: Sequence[Hypothesis], filter_words: WordFilter, ignore_case: bool
-) -> dict[Metric, list[Pair]]:
+) -> dict[Metric, list[tuple[list[str], list[str]]]]:
     """Return the reference and hypothesis of every utterance, for each metric that applies."""
     for hypothesis in hypotheses:
         if hypothesis.reference is None and hypothesis.reference_tokens is None:
             raise UserError(f"utterance {hypothesis.id!r}: expected a reference to score against, found none")
 
-    def words(text: str) -> list[str]:
-        return filter_words(text.split())
+    def words(text: str | None) -> list[str]:
+        return filter_words((text or "").split())
 
     def folded(tokens: Iterable[str]) -> list[str]:
         return [token.casefold() for token in tokens] if ignore_case else list(tokens)
 
-    pairs: dict[Metric, list[Pair]] = {}
+    pairs: dict[Metric, list[tuple[list[str], list[str]]]] = {}
     if hypotheses[0].unit == "phone" and _all_have("reference_tokens", hypotheses):
         pairs["per"] = [
             (_scored_phones(hypothesis.reference_tokens or []), _scored_phones(hypothesis.tokens))
             for hypothesis in hypotheses
         ]
     if _all_have("reference", hypotheses) and _all_have("text", hypotheses):
-        texts = [
-            (words(hypothesis.reference or ""), words(hypothesis.text or "")) for hypothesis in hypotheses
-        ]
+        texts = [(words(hypothesis.reference), words(hypothesis.text)) for hypothesis in hypotheses]
         pairs["wer"] = [(folded(reference), folded(heard)) for reference, heard in texts]
         pairs["cer"] = [(folded(" ".join(reference)), folded(" ".join(heard))) for reference, heard in texts]
     if not pairs:
@@ -233,17 +211,11 @@ def _by_speaker(utterances: Sequence[UtteranceScore]) -> list[SpeakerScore]:
     of_speaker: dict[str, list[UtteranceScore]] = defaultdict(list)
     for utterance in utterances:
         of_speaker[utterance.speaker].append(utterance)
-    return [
-        SpeakerScore(
-            speaker,
-            len(own),
-            {
-                metric: sum((utterance.counts[metric] for utterance in own), ErrorCounts())
-                for metric in own[0].counts
-            },
-        )
-        for speaker, own in sorted(of_speaker.items())
-    ]
+    scores = []
+    for speaker, own in sorted(of_speaker.items()):
+        counts = {metric: sum((x.counts[metric] for x in own), ErrorCounts()) for metric in own[0].counts}
+        scores.append(SpeakerScore(speaker, len(own), counts))
+    return scores
 
 
 def badness(utterance: UtteranceScore, metric: Metric) -> tuple[float, int, str]:
@@ -268,12 +240,12 @@ def by_length(utterances: Sequence[UtteranceScore], metric: Metric, groups: int 
     return result
 
 
-def confusions(alignments: Sequence[Sequence[Edit]]) -> list[Confusion]:
+def confusions(utterances: Iterable[UtteranceScore], metric: Metric) -> list[Confusion]:
     """Count the pairs of tokens that differ, most frequent first, then alphabetically."""
     counter = Counter(
         (edit.reference or NOTHING, edit.hypothesis or NOTHING)
-        for edits in alignments
-        for edit in edits
+        for utterance in utterances
+        for edit in utterance.alignments[metric]
         if edit.operation != "="
     )
     ordered = sorted(counter.items(), key=lambda item: (-item[1], item[0]))

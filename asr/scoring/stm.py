@@ -8,8 +8,6 @@ from pathlib import Path
 from asr.errors import UserError
 from asr.text.files import read_lines, write_lines
 
-IGNORED = "IGNORE_TIME_SEGMENT_IN_SCORING"
-
 
 @dataclass(frozen=True)
 class StmSegment:
@@ -29,7 +27,7 @@ class StmSegment:
     @property
     def ignored(self) -> bool:
         """Whether scoring skips this segment and all words recognised in it."""
-        return IGNORED in self.text.upper()
+        return "IGNORE_TIME_SEGMENT_IN_SCORING" in self.text.upper()
 
     @property
     def name(self) -> str:
@@ -68,14 +66,11 @@ def read_stm(path: str | Path) -> Stm:
 
 def write_stm(path: str | Path, stm: Stm) -> None:
     """Write the comments, then the segments in the given order."""
-    write_lines(path, [*stm.comments, *map(format_segment, stm.segments)])
-
-
-def format_segment(segment: StmSegment) -> str:
-    """Return the segment as a line."""
-    fields = [segment.file, segment.channel, segment.speaker]
-    fields += [f"{segment.start_s:.2f}", f"{segment.end_s:.2f}", segment.label, segment.text]
-    return " ".join(field for field in fields if field)
+    lines = list(stm.comments)
+    for x in stm.segments:
+        fields = [x.file, x.channel, x.speaker, f"{x.start_s:.2f}", f"{x.end_s:.2f}", x.label, x.text]
+        lines.append(" ".join(field for field in fields if field))
+    write_lines(path, lines)
 
 
 def by_channel(segments: Iterable[StmSegment]) -> dict[tuple[str, str], list[StmSegment]]:

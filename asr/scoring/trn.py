@@ -54,17 +54,10 @@ def write_trn(folder: str | Path, hypotheses: Iterable[Hypothesis]) -> tuple[Pat
     return reference_path, hypothesis_path
 
 
-def speaker_of(ident: str) -> str:
-    """Return the speaker part of an id as in `sclite -i wsj`: everything before the first hyphen.
-
-    >>> speaker_of("4k0-4k0c0301"), speaker_of("utterance7")
-    ('4k0', 'utterance7')
-    """
-    return ident.partition("-")[0]
-
-
 def pair_trn(hypothesis: str | Path, reference: str | Path) -> list[Hypothesis]:
     """Read a hypothesis and a reference file and return the utterances in the reference's order.
+
+    As in `sclite -i wsj`, the speaker is the part of the id before the first hyphen.
 
     Raises:
         UserError: as in `read_trn`, or an id is in one file only (all such ids are listed).
@@ -72,7 +65,7 @@ def pair_trn(hypothesis: str | Path, reference: str | Path) -> list[Hypothesis]:
     heard, spoken = read_trn(hypothesis), read_trn(reference)
     check_same_ids(heard, spoken, str(hypothesis), str(reference))
     return [
-        Hypothesis(ident, speaker_of(ident), 0.0, text, None, [], [], heard[ident], "piece")
+        Hypothesis(ident, ident.partition("-")[0], 0.0, text, None, [], [], heard[ident], "piece")
         for ident, text in spoken.items()
     ]
 

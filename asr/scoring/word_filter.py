@@ -36,12 +36,17 @@ class WordFilterRules:
 
     def __call__(self, words: list[str]) -> list[str]:
         """Return the words to score; a word that becomes empty is left out."""
-        dropped = set(self.drop)
-        return [kept for word in words if word not in dropped and (kept := self._repaired(word))]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data for `from_dict`."""
-        return dataclasses.asdict(self)
+        kept = []
+        for word in words:
+            if word in self.drop:
+                continue
+            for text in self.delete:
+                word = word.replace(text, "")
+            for wrong, right in self.replace.items():
+                word = word.replace(wrong, right)
+            if word:
+                kept.append(word)
+        return kept
 
     @classmethod
     def from_dict(cls, values: Any, source: str) -> "WordFilterRules":
@@ -65,14 +70,7 @@ class WordFilterRules:
 
     def save(self, path: Path) -> None:
         """Write the rules as JSON."""
-        write_text(json.dumps(self.as_dict(), indent=1) + "\n", path)
-
-    def _repaired(self, word: str) -> str:
-        for text in self.delete:
-            word = word.replace(text, "")
-        for wrong, right in self.replace.items():
-            word = word.replace(wrong, right)
-        return word
+        write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n", path)
 
 
 def rules_beside(manifest: Path) -> WordFilterRules | None:

@@ -1,7 +1,8 @@
 """Lexicon-constrained CTC beam search with an optional word n-gram model (flashlight)."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,9 @@ class BeamSearch:
         frames: list[int] = []
         ends: list[int] = []
         found: list[Word] = []
-        for label, begin, end in _runs(labels):
+        end = 0
+        for label, run in groupby(labels):
+            begin, end = end, end + len(list(run))
             if label != BLANK:
                 ids.append(label)
                 frames.append(begin)
@@ -196,16 +199,15 @@ def _spellings(
         spellings, source = lexicon_spellings(tokenizer), "the lexicon"
     elif words is not None:
         spellings, source = word_spellings(tokenizer, words, "beam.lexicon"), "beam.lexicon"
-    elif vocabulary is not None and vocabulary.words is not None:
-        known = sorted(word for word in vocabulary.words if not is_special(word))
+    elif vocabulary is not None:
+        known = sorted(word for word in vocabulary if not is_special(word))
         spellings, source = word_spellings(tokenizer, known, str(lm)), "the language model"
     else:
         raise UserError(
             f"decoder=beam: a model of {tokenizer.unit}s needs words to search for: set beam.lm or "
             "beam.lexicon (a word list), or use decoder=prefix"
         )
-    if vocabulary is not None:
-        assert lm is not None
+    if lm is not None:
         check_casing(lm, vocabulary, spellings, source)
         warn_unknown(lm, vocabulary, spellings, source)
     return spellings
@@ -221,12 +223,3 @@ def _load_lm(lm: str | Path | None, words: list[str]) -> Any:
             f"decoder=beam needs flashlight-text ({error}): pip install 'flashlight-text>=0.0.7'"
         ) from error
     return ZeroLM()
-
-
-def _runs(labels: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield (label, begin, end) for every run of equal labels."""
-    begin = 0
-    for position in range(1, len(labels) + 1):
-        if position == len(labels) or labels[position] != labels[begin]:
-            yield labels[begin], begin, position
-            begin = position

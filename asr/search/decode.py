@@ -110,7 +110,9 @@ def decode_split(
     with SearchPool(options.decoder, tokenizer, options.beam, options.jobs) as pool:
         prepare_s = time.perf_counter() - started
         if options.tune:
-            _tune(model, tokenizer, _tuning_manifest(data, options.tune), pool, weights_in, options)
+            split = options.tune
+            dev = Path(split) if split.endswith(".jsonl.gz") else split_beside(data, split)
+            _tune(model, tokenizer, dev, pool, weights_in, options)
         beam, source = tuned(weights_in, options.decoder, options.beam)
         if source:
             print(f"decoder weights from {source}")
@@ -138,7 +140,7 @@ def decode_split(
         "jobs": options.jobs,
         "commit": git_commit(),
         "lexicon": lexicon.digest if lexicon else None,
-        "word_filter": rules.as_dict() if rules else None,
+        "word_filter": asdict(rules) if rules else None,
         "audio_s": audio_s,
         "decode_s": seconds,
         "real_time_factor": seconds / audio_s,
@@ -191,11 +193,6 @@ def _emissions(model: AcousticModel, cuts: CutSet, options: DecodeOptions) -> It
         workers=options.workers,
         resample=options.resample,
     )
-
-
-def _tuning_manifest(data: str, split: str) -> Path:
-    """Return the manifest to tune on; `split` is a manifest, or a split in the folder of `data`."""
-    return Path(split) if split.endswith(".jsonl.gz") else split_beside(data, split)
 
 
 def _tune(

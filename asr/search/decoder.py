@@ -1,7 +1,7 @@
 """Decoders by name, and their options."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from torch import Tensor
 
@@ -10,19 +10,17 @@ from asr.errors import UserError, did_you_mean
 from asr.search.beam import BeamSearch
 from asr.search.confidence import add_confidences
 from asr.search.cuda_beam import CudaSearch
-from asr.search.fusion import PIECE_START, build_fusion
+from asr.search.fusion import build_fusion
 from asr.search.greedy import greedy_search
 from asr.search.path import TokenPath, Word
 from asr.search.prefix import PrefixSearch
 from asr.search.words import WordSearch
 from asr.text.lexicon import read_words
-from asr.text.tokenizer import WORD_GAP, Tokenizer
+from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer
 
 DECODERS = ["greedy", "beam", "prefix", "cuda"]
 WEIGHTED = ("beam", "prefix")  # decoders with tunable weights
 SIZES = {"greedy": 1, "beam": 300, "prefix": 50, "cuda": 10}
-LM_WEIGHT = 2.0
-WORD_SCORE = -1.0
 
 Decoder = Callable[[Tensor, Tensor], list[TokenPath]]
 
@@ -56,22 +54,17 @@ class BeamConfig:
     )
     nbest: int = option(1, help="number of hypotheses to write per utterance")
 
-    def complete(self, decoder: str) -> "BeamConfig":
-        """Return the options with a decoder's defaults in place of None."""
-        return replace(
-            self,
-            size=SIZES.get(decoder, 1) if self.size is None else self.size,
-            lm_weight=LM_WEIGHT if self.lm_weight is None else self.lm_weight,
-            word_score=WORD_SCORE if self.word_score is None else self.word_score,
-        )
-
     def weights(self, decoder: str) -> Weights:
         """Return the tunable options, with a decoder's defaults in place of None."""
-        complete = self.complete(decoder)
-        assert complete.size is not None
-        assert complete.lm_weight is not None
-        assert complete.word_score is not None
-        return Weights(complete.lm_weight, complete.word_score, complete.size)
+        return Weights(
+            lm_weight=2.0 if self.lm_weight is None else self.lm_weight,
+            word_score=-1.0 if self.word_score is None else self.word_score,
+            size=SIZES.get(decoder, 1) if self.size is None else self.size,
+        )
+
+    def complete(self, decoder: str) -> "BeamConfig":
+        """Return the options with a decoder's defaults in place of None."""
+        return replace(self, **asdict(self.weights(decoder)))
 
 
 def search(decoder: Decoder, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:

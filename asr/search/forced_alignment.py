@@ -11,13 +11,11 @@ from torch import Tensor
 from asr.errors import UserError
 from asr.losses.ctc import BLANK, frames_needed
 from asr.search.viterbi import best_path
-from asr.text.tokenizer import WORD_GAP, Tokenizer
+from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer
 
 # torchaudio's search stores a byte per frame and state. Above this size `best_path` is used instead, which
 # takes twice the time but hardly any memory.
 LARGEST_TABLE = 2**28
-
-PIECE_START = "▁"  # sentencepiece's prefix for the first piece of a word
 
 
 @dataclass(frozen=True)
@@ -50,9 +48,7 @@ class AlignedWord:
     tokens: list[AlignedToken]
 
 
-def force_align(
-    log_probs_TV: Tensor, ids: Sequence[int], blank: int = BLANK, utterance: str = "utterance"
-) -> list[TokenSpan]:
+def force_align(log_probs_TV: Tensor, ids: Sequence[int], utterance: str = "utterance") -> list[TokenSpan]:
     """Return the frames of each label of a known transcript, by Viterbi alignment.
 
     The CTC paths are those of Graves et al. 2006. The search is `torchaudio.functional.forced_align`, or
@@ -61,7 +57,6 @@ def force_align(
     Args:
         log_probs_TV: [T, V] log-probabilities of one utterance, without padded frames.
         ids: U labels, without blanks.
-        blank: index of the blank.
         utterance: name of the utterance or file, for errors.
 
     Returns:
@@ -84,16 +79,16 @@ def force_align(
     # Every build of torchaudio can align on the CPU, and the cost is small compared with the encoder's.
     log_probs_TV = log_probs_TV.detach().float().cpu().contiguous()
     if T * (2 * len(ids) + 1) > LARGEST_TABLE:
-        path_T, log_prob = best_path(log_probs_TV, ids, blank)
+        path_T, log_prob = best_path(log_probs_TV, ids)
     else:
         path_1T, log_probs_1T = torchaudio.functional.forced_align(
-            log_probs_TV.unsqueeze(0), torch.tensor([list(ids)]), blank=blank
+            log_probs_TV.unsqueeze(0), torch.tensor([list(ids)]), blank=BLANK
         )
         path_T, log_prob = path_1T[0].long(), float(log_probs_1T.sum())
     if not math.isfinite(log_prob):
         raise UserError(f"{utterance}: no path has a probability above zero for its transcript")
     probs_T = log_probs_TV.gather(1, path_T.unsqueeze(1)).squeeze(1).exp()
-    spans = torchaudio.functional.merge_tokens(path_T, probs_T, blank=blank)
+    spans = torchaudio.functional.merge_tokens(path_T, probs_T, blank=BLANK)
     return [TokenSpan(span.start, span.end, min(1.0, float(span.score))) for span in spans]
 
 

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
-from asr.lm.arpa import Vocabulary, read_vocabulary
+from asr.lm.arpa import read_vocabulary
 from asr.lm.kneser_ney import UNKNOWN as UNKNOWN_WORD
 from asr.lm.ngram import NgramModel, check_casing, is_special
-from asr.text.tokenizer import UNKNOWN, WORD_GAP, Tokenizer
-
-PIECE_START = "▁"  # sentencepiece's prefix for the first piece of a word
+from asr.text.tokenizer import PIECE_START, UNKNOWN, WORD_GAP, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -75,15 +73,20 @@ class WordModel(NoModel):
     """
 
     def __init__(
-        self, path: str | Path, tokenizer: Tokenizer, vocabulary: Vocabulary, weight: float, word_score: float
+        self,
+        path: str | Path,
+        tokenizer: Tokenizer,
+        vocabulary: frozenset[str] | None,
+        weight: float,
+        word_score: float,
     ) -> None:
-        if vocabulary.words is None:
+        if vocabulary is None:
             raise UserError(f"{path}: decoder=prefix needs the model's words, found none: use the ARPA file")
-        words = sorted(vocabulary.words | {UNKNOWN_WORD})
+        words = sorted(vocabulary | {UNKNOWN_WORD})
         self._index = {word: number for number, word in enumerate(words)}
         self._model = NgramModel(path, words)
         self._symbols = tokenizer.symbols
-        self._pieces = tokenizer.unit == "piece"
+        self._boundary = PIECE_START if tokenizer.unit == "piece" else WORD_GAP  # starts or separates words
         self.weight = weight
         self.word_score = word_score
 
@@ -94,15 +97,10 @@ class WordModel(NoModel):
     def extend(self, context: Context, label: int) -> tuple[Context, float]:
         """See `NoModel`."""
         symbol = self._symbols[label]
-        if self._pieces:
-            if not symbol.startswith(PIECE_START):
-                return Context(context.state, context.word + symbol), 0.0
-            state, score = self._complete(context)
-            return Context(state, symbol.removeprefix(PIECE_START)), score
-        if symbol != WORD_GAP:
+        if not symbol.startswith(self._boundary):
             return Context(context.state, context.word + symbol), 0.0
         state, score = self._complete(context)
-        return Context(state), score
+        return Context(state, symbol.removeprefix(self._boundary)), score
 
     def finish(self, context: Context) -> float:
         """See `NoModel`."""
@@ -134,9 +132,8 @@ def build_fusion(lm: str, tokenizer: Tokenizer, weight: float, word_score: float
         return NoModel()
     vocabulary = read_vocabulary(lm)
     symbols = [symbol for symbol in tokenizer.symbols[1:] if symbol != UNKNOWN]
-    known = {word for word in vocabulary.words or () if not is_special(word)}
-    of_tokens = vocabulary.words is None or len(known & set(symbols)) >= len(known) / 2
-    if of_tokens:
+    known = {word for word in vocabulary or () if not is_special(word)}
+    if vocabulary is None or len(known & set(symbols)) >= len(known) / 2:
         return TokenModel(lm, tokenizer, weight)
     if tokenizer.unit == "phone":
         raise UserError(
@@ -144,9 +141,5 @@ def build_fusion(lm: str, tokenizer: Tokenizer, weight: float, word_score: float
             "word model, which needs decoder=beam"
         )
     written = {character for symbol in symbols for character in symbol if character.isalpha()}
-    check_casing(lm, _letters(known), written, "the model's texts")
+    check_casing(lm, frozenset("".join(known)), written, "the model's texts")
     return WordModel(lm, tokenizer, vocabulary, weight, word_score)
-
-
-def _letters(words: set[str]) -> Vocabulary:
-    return Vocabulary(frozenset("".join(words)), None)

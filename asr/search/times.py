@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor
-from torchaudio.functional import forced_align
+from torchaudio.functional import forced_align, merge_tokens
 
 from asr.losses.ctc import BLANK
 from asr.search.path import TokenPath
@@ -19,15 +19,7 @@ def align_labels(log_probs_TV: Tensor, ids: list[int], score: float | None = Non
     """
     if not ids:
         return TokenPath([], [], [], score=score)
-    alignment, _ = forced_align(log_probs_TV[None], torch.tensor([ids]), blank=BLANK)
-    frames: list[int] = []
-    ends: list[int] = []
-    previous = BLANK
-    for frame, label in enumerate(alignment[0].tolist()):
-        if label != BLANK and label != previous:
-            frames.append(frame)
-            ends.append(frame + 1)
-        elif label != BLANK:
-            ends[-1] = frame + 1
-        previous = label
+    alignment_1T, scores_1T = forced_align(log_probs_TV[None], torch.tensor([ids]), blank=BLANK)
+    spans = merge_tokens(alignment_1T[0], scores_1T[0], blank=BLANK)
+    frames, ends = [span.start for span in spans], [span.end for span in spans]
     return TokenPath(ids, frames, ends, score=score)

@@ -1,9 +1,8 @@
 """Tuning of a decoder's weights on a development split, recorded for later decoding."""
 
-import dataclasses
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from asr.search.decoder import WEIGHTED, BeamConfig, Weights
 FILE = "tuned.json"
 STEPS = (1.0, 0.5, 0.25)  # step sizes for the language model weight and the word score
 SMALLER = (3, 10)  # divisors of the beam size, tried at the end
-NO_MODEL = "none"
 
 
 @dataclass(frozen=True)
@@ -35,12 +33,7 @@ class Trial:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a row of the record."""
-        return {
-            **dataclasses.asdict(self.weights),
-            "wer": self.rate,
-            "errors": self.errors,
-            "cpu_s": self.cpu_s,
-        }
+        return {**asdict(self.weights), "wer": self.rate, "errors": self.errors, "cpu_s": self.cpu_s}
 
 
 def tune(evaluate: Callable[[Weights], Trial], start: Weights, with_lm: bool) -> tuple[Trial, list[Trial]]:
@@ -131,7 +124,7 @@ def _key(decoder: str, beam: BeamConfig) -> str:
     """Return the key of a record: the decoder and the hash of the language model."""
     if beam.lm and not Path(beam.lm).is_file():
         raise UserError(f"{beam.lm}: expected an ARPA or KenLM file, found none")
-    return f"{decoder} lm={file_digest(Path(beam.lm)) if beam.lm else NO_MODEL}"
+    return f"{decoder} lm={file_digest(Path(beam.lm)) if beam.lm else 'none'}"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from asr.losses.ctc import BLANK
 BLOCK_FRAMES = 1024
 
 
-def best_path(log_probs_TV: Tensor, ids: Sequence[int], blank: int = BLANK) -> tuple[Tensor, float]:
+def best_path(log_probs_TV: Tensor, ids: Sequence[int]) -> tuple[Tensor, float]:
     """Return the Viterbi path of a label sequence.
 
     The states are those of Graves et al. 2006, section 4.1: blank, label 1, blank, …, label U, blank. Time is
@@ -24,7 +24,6 @@ def best_path(log_probs_TV: Tensor, ids: Sequence[int], blank: int = BLANK) -> t
     Args:
         log_probs_TV: [T, V] log-probabilities on the CPU, T ≥ `frames_needed(ids)`.
         ids: U labels without blanks; at least one.
-        blank: index of the blank.
 
     Returns:
         [T] label of each frame, including blanks, and the log-probability of the path; −∞ if the labels have
@@ -37,7 +36,7 @@ def best_path(log_probs_TV: Tensor, ids: Sequence[int], blank: int = BLANK) -> t
         ([1, 1, 0, 1], -1.196)
     """
     T, S = len(log_probs_TV), 2 * len(ids) + 1
-    label_S = torch.full((S,), blank)
+    label_S = torch.full((S,), BLANK)
     label_S[1::2] = torch.tensor(ids)
     # Transitions from a label to the next without a blank, allowed if the two differ.
     skip_S = torch.full((S,), -torch.inf, dtype=torch.double)

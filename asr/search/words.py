@@ -86,14 +86,6 @@ class WordSearch:
         """
         kept = [position for position, phone in enumerate(phones) if phone in self._phone_ids]
         ids = [self._phone_ids[phones[position]] for position in kept]
-        return [Word(word, kept[start], kept[end - 1] + 1) for word, start, end in self._segment(ids)]
-
-    def cost(self, phones: Sequence[str]) -> float:
-        """Return the least cost, in edits."""
-        ids = [self._phone_ids[phone] for phone in phones if phone in self._phone_ids]
-        return (self._boundaries(ids)[-1][0] >> POSITION_BITS) / 1000
-
-    def _segment(self, ids: Sequence[int]) -> list[tuple[str, int, int]]:
         boundaries = self._boundaries(ids)
         words = []
         position = len(ids)
@@ -102,7 +94,7 @@ class WordSearch:
             if end < 0:  # a phone outside every word
                 position -= 1
                 continue
-            words.append((self._words[end], start, position))
+            words.append(Word(self._words[end], kept[start], kept[position - 1] + 1))
             position = start
         return words[::-1]
 

@@ -22,6 +22,7 @@ SPOKEN_NOISE = "SPN"  # phone for a word outside the lexicon
 NON_SPEECH_NOISE = "NSN"  # phone for <NOISE>
 UNKNOWN = "<unk>"
 WORD_GAP = "|"  # space between words in a character vocabulary
+PIECE_START = "▁"  # sentencepiece's prefix for the first piece of a word
 Unit = Literal["phone", "character", "piece"]
 
 KINDS = ["phone", "character", "sentencepiece"]
@@ -118,7 +119,8 @@ class CharacterTokenizer(Tokenizer):
 
     def __init__(self, characters: list[str]):
         self.symbols = [BLANK, UNKNOWN, WORD_GAP, *characters]
-        self._index = {symbol: index for index, symbol in enumerate(self.symbols)}
+        # A literal "|" in a transcript is an unknown character, not a word gap.
+        self._index = {" ": 2, **{character: index for index, character in enumerate(characters, start=3)}}
 
     @classmethod
     def train(cls, texts: Iterable[str]) -> "CharacterTokenizer":
@@ -127,17 +129,11 @@ class CharacterTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         """See `Tokenizer`."""
-        unknown = self._index[UNKNOWN]
-        return [
-            self._index[WORD_GAP] if character == " " else self._known(character, unknown)
-            for character in _speech(text)
-        ]
+        return [self._index.get(character, 1) for character in _speech(text)]
 
     def oov(self, text: str) -> list[str]:
         """Return the characters that `encode` maps to `<unk>`."""
-        return [
-            character for character in _speech(text) if character != " " and self._known(character, 0) == 0
-        ]
+        return [character for character in _speech(text) if character not in self._index]
 
     def text(self, ids: Sequence[int]) -> str:
         """Return the text, with `⁇` for unknown characters."""
@@ -148,10 +144,6 @@ class CharacterTokenizer(Tokenizer):
     def state(self) -> dict[str, Any]:
         """See `Tokenizer`."""
         return {"kind": "character", "characters": self.symbols[3:]}
-
-    def _known(self, character: str, otherwise: int) -> int:
-        # A literal "|" in a transcript is an unknown character, not a word gap.
-        return otherwise if character == WORD_GAP else self._index.get(character, otherwise)
 
 
 class SentencePieceTokenizer(Tokenizer):

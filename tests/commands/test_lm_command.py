@@ -30,7 +30,7 @@ def test_training_reports_the_size_and_perplexity_of_the_model(
     assert "62 sentences" in printed
     assert "8 distinct" in printed
     assert "perplexity" in printed
-    assert read_vocabulary(tmp_path / "tri.arpa.gz").words == {
+    assert read_vocabulary(tmp_path / "tri.arpa.gz") == {
         *("<unk>", "<s>", "</s>"),
         *("a", "be", "cat", "sea", "tea", "back", "dog", "sat"),
     }
@@ -42,7 +42,7 @@ def test_a_lexicon_closes_the_vocabulary(tone_corpus: Path, tmp_path: Path) -> N
     assert (
         main(["lm", "train", f"text={tone_corpus}", f"out={out}", f"lexicon={tmp_path / 'words.txt'}"]) == 0
     )
-    assert read_vocabulary(out).words == {"<unk>", "<s>", "</s>", "a", "be", "gnu"}
+    assert read_vocabulary(out) == {"<unk>", "<s>", "</s>", "a", "be", "gnu"}
 
 
 def test_scoring_reports_perplexity_and_unknown_words(
@@ -116,7 +116,7 @@ def test_decoding_stores_and_reuses_tuned_weights(
 def test_decoding_with_an_ngram_model_of_phones(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
     phones = tmp_path / "phones.arpa"
     assert main(["lm", "train", f"text={tone_corpus}", f"out={phones}", f"model={trained}"]) == 0
-    assert {"AA", "IY", "SPN"} < read_vocabulary(phones).words
+    assert {"AA", "IY", "SPN"} < read_vocabulary(phones)
     output = tmp_path / "out"
     assert main(["decode", str(trained), "decoder=prefix", f"beam.lm={phones}", f"output={output}"]) == 0
     assert main(["score", str(output)]) == 0

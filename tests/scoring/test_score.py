@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from asr.errors import UserError
@@ -24,14 +26,11 @@ def hypothesis(
 
 
 def test_rates_of_phones_words_and_characters():
-    result = score(
-        [
-            hypothesis("u1", "go on", "go in", phones="G OW AA N", heard="G OW IH N"),
-            hypothesis("u2", "go", "go", phones="G OW", heard="G OW", speaker="s2"),
-        ],
-        decode_s=0.5,
-        lexicon="abc",
-    )
+    hypotheses = [
+        hypothesis("u1", "go on", "go in", phones="G OW AA N", heard="G OW IH N"),
+        hypothesis("u2", "go", "go", phones="G OW", heard="G OW", speaker="s2"),
+    ]
+    result = replace(score(hypotheses), decode_s=0.5, lexicon="abc")
     assert result.rates["per"].counts == ErrorCounts(1, 0, 0, 6)
     assert result.rates["wer"].counts == ErrorCounts(1, 0, 0, 3)
     assert result.rates["cer"].counts == ErrorCounts(1, 0, 0, 7)

@@ -97,7 +97,8 @@ def test_length_groups_contain_every_utterance_once():
 
 
 def test_confusions_are_counted():
-    pairs = confusions([align(["a", "b"], ["a", "x"]), align(["b"], ["x"]), align([], ["y"])])
+    utterances = [scored("1", "a b", "a x"), scored("2", "b", "x"), scored("3", "", "y")]
+    pairs = confusions(utterances, "wer")
     assert [(pair.reference, pair.hypothesis, pair.times) for pair in pairs] == [("b", "x", 2), ("∅", "y", 1)]
 
 

@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -57,10 +58,10 @@ def test_asr_score_applies_the_rules_in_decode_json(tmp_path: Path) -> None:
         unit="character",
     )
     write_hypotheses(tmp_path / "hyp.jsonl", [hypothesis])
-    (tmp_path / "decode.json").write_text(json.dumps({"decode_s": 1.0, "word_filter": RULES.as_dict()}))
+    (tmp_path / "decode.json").write_text(json.dumps({"decode_s": 1.0, "word_filter": asdict(RULES)}))
     [filtered] = command.score_paths([tmp_path], command.ScoreOptions(details=False))
     assert (filtered.rates["wer"].rate, filtered.rates["wer"].counts.length) == (0.0, 3)
-    assert json.loads((tmp_path / "score.json").read_text())["word_filter"] == RULES.as_dict()
+    assert json.loads((tmp_path / "score.json").read_text())["word_filter"] == asdict(RULES)
     [as_written] = command.score_paths([tmp_path], command.ScoreOptions(details=False, word_filter=False))
     assert (as_written.rates["wer"].rate, as_written.rates["wer"].counts.length) == (1.0, 4)
     assert "word_filter" not in json.loads((tmp_path / "score.json").read_text())

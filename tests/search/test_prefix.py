@@ -104,7 +104,7 @@ def lms(tmp_path):
 
 def log10_of(path):
     """Return a function from a sentence to its log10 probability."""
-    names = sorted(read_vocabulary(path).words)
+    names = sorted(read_vocabulary(path))
     model = NgramModel(path, names)
 
     def score(words):
