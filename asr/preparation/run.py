@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -154,6 +154,14 @@ class Preparation:
     def problem(self, message: str) -> None:
         """Record bad input; the message names file or utterance, the expectation and the finding."""
         self.problems.append(" ".join(message.split()))
+
+    @contextlib.contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Record a `UserError` raised in the block as a problem."""
+        try:
+            yield
+        except UserError as error:
+            self.problem(str(error))
 
     def expect(self, what: str, expected: int, found: int) -> None:
         """Record a problem unless a count equals the official one of the corpus."""
