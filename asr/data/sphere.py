@@ -128,13 +128,11 @@ def read_sphere(path: str | Path, start: int = 0, samples: int | None = None) ->
 class SphereBackend(AudioBackend):
     """Audio backend of lhotse for `.wv1`, `.wv2` and `.sph` files."""
 
-    def handles_special_case(self, path_or_fd: Any) -> bool:
+    def is_applicable(self, path_or_fd: Any) -> bool:
         """Return whether the file name has a suffix of SPHERE."""
         return isinstance(path_or_fd, str | Path) and str(path_or_fd).lower().endswith(SUFFIXES)
 
-    def is_applicable(self, path_or_fd: Any) -> bool:
-        """Return whether the file name has a suffix of SPHERE."""
-        return self.handles_special_case(path_or_fd)
+    handles_special_case = is_applicable
 
     def read_audio(
         self,

@@ -1,6 +1,7 @@
 """Recipe `wsj`: convert WSJ0 and WSJ1 (discs or merged) to manifests, lexicon and language models."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,12 +140,8 @@ def _language_models(
 
 def _sentences(texts: list[Path], preparation: Preparation) -> Iterator[str]:
     for path in texts:
-        try:
+        with preparation.reporting() if preparation.allow_partial else nullcontext():
             yield from sentences(path)
-        except UserError as error:
-            if not preparation.allow_partial:
-                raise
-            preparation.problem(str(error))
 
 
 def _words_note(selection: Selection, guessed: list[str], unknown: list[str]) -> str:
