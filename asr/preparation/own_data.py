@@ -1,6 +1,6 @@
 """Preparation of your own data: from rows of audio, text and speaker to splits, lexicon and manifests."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,7 +99,7 @@ def prepare_rows(
     )
 
 
-def _recordings(rows: list[Row], facts: dict[str, Sequence[int]]) -> dict[str, Recording]:
+def _recordings(rows: list[Row], facts: Mapping[str, Sequence[int]]) -> dict[str, Recording]:
     """Recordings by path; the id comes from the data, or is the file name with as many folders as needed."""
     given = {row.audio: row.recording for row in rows}
     unnamed = [path for path, name in given.items() if not name]

@@ -63,7 +63,10 @@ def prepare(options: Options, folder: Path) -> None:
         preparation.problem(message)
     preparation.check()
     selection = select(distribution, preparation)
-    facts = _audio_facts(preparation, selection, options.verify)
+    audio = sorted(selection.audio.items())
+    read_facts = audio_facts_of_samples if options.verify else audio_facts_of_header
+    found = preparation.map(read_facts, [path for _, path in audio], "reading audio", key=file_state)
+    facts = {name: header for (name, _), header in zip(audio, found, strict=True) if header is not None}
     preparation.check()
     lexicon, guessed, unknown = build_lexicon(
         (word for text in selection.texts.values() for word in text.split()),
@@ -103,14 +106,6 @@ def audio_facts_of_samples(path: str) -> list[int]:
     facts = audio_facts_of_header(path)
     read_sphere(path)
     return facts
-
-
-def _audio_facts(preparation: Preparation, selection: Selection, verify: bool) -> dict[str, list[int]]:
-    """Return [samples, sample rate] by utterance; unreadable files become problems."""
-    audio = sorted(selection.audio.items())
-    function = audio_facts_of_samples if verify else audio_facts_of_header
-    facts = preparation.map(function, [path for _, path in audio], "reading audio", key=file_state)
-    return {name: found for (name, _), found in zip(audio, facts, strict=True) if found is not None}
 
 
 def _cuts(names: Iterable[str], selection: Selection, facts: dict[str, list[int]]) -> Iterator[MonoCut]:
