@@ -58,7 +58,8 @@ def attempts(
         methods = multiprocessing.get_all_start_methods()
         context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:  # import the function's module once for all workers
-            context.set_forkserver_preload([_module(function)])
+            module = getattr(function, "func", function).__module__  # of a partial: its function's
+            context.set_forkserver_preload([module])
         pool = ProcessPoolExecutor(workers, context, initializer=_begin_process)
         chunk = max(1, min(256, len(items) // (workers * 8)))
     try:
@@ -112,29 +113,21 @@ class Journal:
 
     def add(self, key: str, result: Any) -> Any:
         """Store a result (JSON data) and return it as it will be read back: tuples become lists."""
-        line = json.dumps([key, result], ensure_ascii=False)
         if self._file is None:
-            self._open()
-        assert self._file is not None
+            # Rewrite the file instead of appending, because its last line may be truncated.
+            with atomic_text(self.path) as file:
+                file.write(json.dumps(self.version) + "\n")
+                file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in self.stored.items())
+            self._file = open(self.path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
+        line = json.dumps([key, result], ensure_ascii=False)
         self._file.write(line + "\n")
         return json.loads(line)[1]
-
-    def _open(self) -> None:
-        # Rewrite the file instead of appending, because its last line may be truncated.
-        with atomic_text(self.path) as file:
-            file.write(json.dumps(self.version) + "\n")
-            file.writelines(json.dumps([k, r], ensure_ascii=False) + "\n" for k, r in self.stored.items())
-        self._file = open(self.path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _module(function: Callable[..., Any]) -> str:
-    return function.func.__module__ if isinstance(function, partial) else function.__module__
 
 
 def _attempt(function: Callable[[Any], Any], item: Any) -> Any:

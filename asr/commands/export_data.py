@@ -30,32 +30,19 @@ def run(paths: list[str], options: Options) -> None:
         raise UserError(f"to={options.to}: expected a format{did_you_mean(options.to, list(FORMATS))}")
     if not options.out:
         raise UserError("out= is needed: the output folder")
-    manifests = find_manifests(paths)
-    for split, path in manifests.items():
-        cuts = load_cuts(path)
-        print(f"{len(cuts)} utterances: {FORMATS[options.to](cuts, Path(options.out), split)}")
-
-
-def find_manifests(paths: list[str]) -> dict[str, Path]:
-    """Return the manifests by split.
-
-    Raises:
-        UserError: there is no manifest, or more than one for a split.
-    """
-    files = []
+    manifests: dict[str, Path] = {}
     for path in map(Path, paths):
         found = sorted(path.glob("*" + SUFFIX)) if path.is_dir() else [path]
         if not found:
             raise UserError(
                 f"{path}: expected manifests (*{SUFFIX}), found none (create them with asr prepare)"
             )
-        files += found
-    if not files:
+        for file in found:
+            other = manifests.setdefault(split := file.name.removesuffix(SUFFIX), file)
+            if other is not file:
+                raise UserError(f"{file}: expected each split once, found {split} also in {other}")
+    if not manifests:
         raise UserError("asr export-data takes prepared folders or manifests, found none")
-    manifests: dict[str, Path] = {}
-    for file in files:
-        split = file.name.removesuffix(SUFFIX)
-        if split in manifests:
-            raise UserError(f"{file}: expected each split once, found {split} also in {manifests[split]}")
-        manifests[split] = file
-    return manifests
+    for split, path in manifests.items():
+        cuts = load_cuts(path)
+        print(f"{len(cuts)} utterances: {FORMATS[options.to](cuts, Path(options.out), split)}")

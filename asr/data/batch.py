@@ -94,9 +94,7 @@ class Utterances(Dataset[Batch]):
         groups = self.concatenation.groups(plan.epoch) if self.concatenation else None
         chosen = [groups[i] if groups else (i,) for i in plan.utterances]
         audio = [torch.from_numpy(self._samples(plan.epoch, group)) for group in chosen]
-        texts = [" ".join(self._text(i) for i in group) for group in chosen]
-        encode = self.tokenizer.encode if self.tokenizer else lambda text: []
-        tokens = [torch.tensor(encode(text), dtype=torch.int64) for text in texts]
+        tokens = [torch.tensor(self._targets(group), dtype=torch.int64) for group in chosen]
         return Batch(
             ids=["+".join(self.cuts[i].id for i in group) for group in chosen],
             audio=pad_sequence(audio, batch_first=True),
@@ -113,9 +111,10 @@ class Utterances(Dataset[Batch]):
         ]
         return join(parts, self.sample_rate, seed=self.seed, epoch=epoch, group=group)
 
-    def _text(self, utterance: int) -> str:
-        supervisions = self.cuts[utterance].supervisions
-        return supervisions[0].text or "" if supervisions else ""
+    def _targets(self, group: Group) -> list[int]:
+        if self.tokenizer is None:
+            return []
+        return self.tokenizer.encode(" ".join(self.cuts[i].supervisions[0].text or "" for i in group))
 
     def _speed(self, epoch: int, utterance: int) -> float:
         if len(self.speed_factors) == 1:

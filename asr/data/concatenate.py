@@ -66,11 +66,12 @@ class Concatenation:
 
     def durations(self, epoch: int) -> NDArray[np.float64]:
         """Return the duration of each group of an epoch in seconds, with pauses of maximum length."""
-        return np.array([self.duration_s(group) for group in self.groups(epoch)])
-
-    def duration_s(self, group: Group) -> float:
-        """Return the duration of a group in seconds, with pauses of maximum length."""
-        return float(self.durations_s[list(group)].sum()) + PAUSE_S[1] * (len(group) - 1)
+        return np.array(
+            [
+                self.durations_s[list(group)].sum() + PAUSE_S[1] * (len(group) - 1)
+                for group in self.groups(epoch)
+            ]
+        )
 
 
 def join(

@@ -55,7 +55,12 @@ def write_kaldi(cuts: CutSet, folder: Path, split: str) -> Path:
         SupervisionSet.from_segments(supervisions),
         directory,
     )
-    _write_spk2utt(directory)
+    utterances = defaultdict(list)
+    for line in (directory / "utt2spk").read_text(encoding="utf-8").splitlines():
+        utterance, speaker = line.split()
+        utterances[speaker].append(utterance)
+    lines = [f"{speaker} {' '.join(names)}\n" for speaker, names in sorted(utterances.items())]
+    write_text("".join(lines), directory / "spk2utt")
     return directory
 
 
@@ -96,12 +101,3 @@ FORMATS: dict[str, Callable[[CutSet, Path, str], Path]] = {
     "nemo": write_nemo,
     "lhotse": write_lhotse,
 }
-
-
-def _write_spk2utt(directory: Path) -> None:
-    utterances = defaultdict(list)
-    for line in (directory / "utt2spk").read_text(encoding="utf-8").splitlines():
-        utterance, speaker = line.split()
-        utterances[speaker].append(utterance)
-    lines = [f"{speaker} {' '.join(utterances[speaker])}\n" for speaker in sorted(utterances)]
-    write_text("".join(lines), directory / "spk2utt")

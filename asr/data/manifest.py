@@ -5,6 +5,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def load_cuts(path: str | Path, require_text: bool = True) -> CutSet:
             described = entry.pop("recording", None)
             cut = MonoCut.from_dict(entry)
             if described != last[0]:
-                absolute = _with_sources(described, folder, _absolute) if described else None
+                absolute = _with_sources(described, partial(os.path.join, folder)) if described else None
                 last = described, Recording.from_dict(absolute) if absolute else None
             cut.recording = last[1]
         except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
@@ -76,9 +77,32 @@ def check_cut(cut: MonoCut, where: str, known_files: set[str], require_text: boo
 
     Files in `known_files` are assumed to exist; files found on disk are added to it.
     """
-    _check_times(cut, where)
-    _check_audio(cut, known_files, where)
-    _check_supervision(cut, require_text, where)
+    # `not x >= 0` instead of `x < 0`, so that NaN fails the check.
+    if not cut.start >= 0:
+        raise UserError(f"{where}: expected a start of 0 s or later, found {cut.start} s")
+    if not cut.duration > 0:
+        raise UserError(f"{where}: expected a duration above 0 s, found {cut.duration} s")
+    if cut.recording is None:
+        raise UserError(f"{where}: expected a recording, found none")
+    if not cut.start + cut.duration <= cut.recording.duration + TOLERANCE_S:
+        raise UserError(
+            f"{where}: expected the cut to lie within its recording of {cut.recording.duration} s, "
+            f"found {cut.start} s + {cut.duration} s"
+        )
+    for source in cut.recording.sources:
+        if source.type != "file" or source.source in known_files:
+            continue
+        try:
+            size = os.stat(source.source).st_size
+        except OSError:
+            raise UserError(f"{where}: expected an audio file, found nothing at {source.source}") from None
+        if size == 0:
+            raise UserError(f"{where}: expected audio, found an empty file: {source.source}")
+        known_files.add(source.source)
+    if len(cut.supervisions) != 1:
+        raise UserError(f"{where}: expected exactly one supervision, found {len(cut.supervisions)}")
+    if require_text and not (cut.supervisions[0].text or "").strip():
+        raise UserError(f"{where}: expected a transcript, found none")
 
 
 def _recording_entry(recording: Recording | None, folder: Path) -> dict[str, Any]:
@@ -95,7 +119,13 @@ def _recording_entry(recording: Recording | None, folder: Path) -> dict[str, Any
         entry["sources"] = [
             {"type": s.type, "channels": s.channels, "source": s.source} for s in recording.sources
         ]
-    return {"recording": _with_sources(entry, folder, _relative)}
+    base = folder.absolute()
+
+    def relative(source: str) -> str:
+        path = Path(source).absolute()
+        return str(path.relative_to(base) if path.is_relative_to(base) else path)
+
+    return {"recording": _with_sources(entry, relative)}
 
 
 def _cut_entry(cut: MonoCut) -> dict[str, Any]:
@@ -142,57 +172,10 @@ def _parse(line: str, where: str) -> dict[str, Any]:
     return entry
 
 
-def _check_times(cut: MonoCut, where: str) -> None:
-    # `not x >= 0` instead of `x < 0`, so that NaN fails the check.
-    if not cut.start >= 0:
-        raise UserError(f"{where}: expected a start of 0 s or later, found {cut.start} s")
-    if not cut.duration > 0:
-        raise UserError(f"{where}: expected a duration above 0 s, found {cut.duration} s")
-    if cut.recording is None:
-        raise UserError(f"{where}: expected a recording, found none")
-    if not cut.start + cut.duration <= cut.recording.duration + TOLERANCE_S:
-        raise UserError(
-            f"{where}: expected the cut to lie within its recording of {cut.recording.duration} s, "
-            f"found {cut.start} s + {cut.duration} s"
-        )
-
-
-def _check_audio(cut: MonoCut, known: set[str], where: str) -> None:
-    for source in cut.recording.sources:
-        if source.type != "file" or source.source in known:
-            continue
-        try:
-            size = os.stat(source.source).st_size
-        except OSError:
-            raise UserError(f"{where}: expected an audio file, found nothing at {source.source}") from None
-        if size == 0:
-            raise UserError(f"{where}: expected audio, found an empty file: {source.source}")
-        known.add(source.source)
-
-
-def _check_supervision(cut: MonoCut, require_text: bool, where: str) -> None:
-    if len(cut.supervisions) != 1:
-        raise UserError(f"{where}: expected exactly one supervision, found {len(cut.supervisions)}")
-    if require_text and not (cut.supervisions[0].text or "").strip():
-        raise UserError(f"{where}: expected a transcript, found none")
-
-
-def _with_sources(
-    recording: dict[str, Any], folder: Path, change: Callable[[str, Path], str]
-) -> dict[str, Any]:
-    """Return the recording's dictionary with `change(source, folder)` applied to its audio files."""
+def _with_sources(recording: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """Return the recording's dictionary with `change` applied to its audio files."""
     sources = [
-        {**source, "source": change(source["source"], folder)} if source["type"] == "file" else source
+        {**source, "source": change(source["source"])} if source["type"] == "file" else source
         for source in recording["sources"]
     ]
     return {**recording, "sources": sources}
-
-
-def _relative(source: str, folder: Path) -> str:
-    path = Path(source).absolute()
-    base = folder.absolute()
-    return str(path.relative_to(base)) if path.is_relative_to(base) else str(path)
-
-
-def _absolute(source: str, folder: Path) -> str:
-    return os.path.join(folder, source)

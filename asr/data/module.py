@@ -52,21 +52,6 @@ class DataConfig:
     max_utterances: int = option(0, help="train on the first N utterances only; 0: all")
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """An utterance left out of training or validation.
-
-    Attributes:
-        split: train or dev.
-        utterance: id of the utterance.
-        reason: why it was left out.
-    """
-
-    split: str
-    utterance: str
-    reason: str
-
-
 def manifest_path(place: str, split: str) -> Path:
     """Return the manifest of a split; `place` is a manifest or a folder written by `asr prepare`."""
     path = Path(place)
@@ -125,7 +110,7 @@ class SpeechData(TrainingData):
         speed_factors: factors of speed perturbation.
 
     Attributes:
-        left_out: utterances excluded from training and validation.
+        left_out: (split, utterance id, reason) of each utterance excluded from training or validation.
     """
 
     def __init__(
@@ -145,7 +130,7 @@ class SpeechData(TrainingData):
         self.encoder_frames = encoder_frames
         self.seed = seed
         self.speed_factors = speed_factors
-        self.left_out: list[LeftOut] = []
+        self.left_out: list[tuple[str, str, str]] = []
         dev = manifest_path(config.dev, "dev") if config.dev else split_beside(config.train[0], "dev")
         self.train_cuts = self._fitting(load_training_cuts(config), "train", max(speed_factors))
         self.dev_cuts = self._fitting(load_cuts(dev), "dev", 1.0)
@@ -168,16 +153,15 @@ class SpeechData(TrainingData):
     def _fitting(self, cuts: CutSet, split: str, fastest: float) -> list[MonoCut]:
         kept = []
         for cut in cuts:
-            reason = self._misfit(cut, fastest)
-            if reason:
-                self.left_out.append(LeftOut(split, cut.id, reason))
+            if reason := self._misfit(cut, fastest):
+                self.left_out.append((split, cut.id, reason))
             else:
                 kept.append(cut)
         count = len(cuts) - len(kept)
         if count:
             log.warning("%s: left out %d of %d utterances (listed in left_out.tsv)", split, count, len(cuts))
         if not kept:
-            example = f" (e.g. {self.left_out[-1].utterance}: {self.left_out[-1].reason})" if count else ""
+            example = f" (e.g. {': '.join(self.left_out[-1][1:])})" if count else ""
             raise UserError(f"split {split}: no utterance is usable{example}")
         return kept
 
@@ -295,5 +279,5 @@ class SpeechData(TrainingData):
 
     def write_report(self, folder: Path) -> None:
         """Write left_out.tsv, with a header even if no utterance was left out."""
-        rows = [f"{item.split}\t{item.utterance}\t{item.reason}\n" for item in self.left_out]
+        rows = ["\t".join(item) + "\n" for item in self.left_out]
         write_text("split\tutterance\treason\n" + "".join(rows), folder / "left_out.tsv")

@@ -3,7 +3,6 @@
 import logging
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -29,14 +28,6 @@ LARGEST_RATIO = 1000  # limit for numerator and denominator of a ratio of rates;
 Samples = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Source:
-    """An open audio file: its rate in Hz and its samples in blocks [samples, channels]."""
-
-    rate: int
-    blocks: Iterator[Samples]
-
-
 def read_recording(path: Path, sample_rate: int, channels: str = "mix") -> list[Samples]:
     """Return the channels of an audio file that libsndfile or FFmpeg can read.
 
@@ -56,12 +47,12 @@ def read_recording(path: Path, sample_rate: int, channels: str = "mix") -> list[
     """
     if channels not in CHANNELS:
         raise UserError(f"channels={channels!r}: expected one of {CHANNELS}")
-    source = _open(path)
+    rate, blocks = _open(path)
     clipped = total = 0
 
     def checked_blocks() -> Iterator[Samples]:
         nonlocal clipped, total
-        for block in _readable_blocks(source, path):
+        for block in _readable(blocks, rate, path):
             if not total and block.shape[1] > 1 and channels == "mix":
                 log.warning("%s: %d channels are averaged to one", path, block.shape[1])
             clipped += int((np.abs(block) >= CLIPPED_LEVEL).any(axis=1).sum())
@@ -69,9 +60,9 @@ def read_recording(path: Path, sample_rate: int, channels: str = "mix") -> list[
             samples = block.mean(axis=1, keepdims=True) if channels == "mix" else block
             yield np.ascontiguousarray(samples.T)
 
-    if source.rate != sample_rate:
-        notice_resampling(source.rate, sample_rate)
-    parts = list(resampled(checked_blocks(), source.rate, sample_rate))
+    if rate != sample_rate:
+        notice_resampling(rate, sample_rate)
+    parts = list(resampled(checked_blocks(), rate, sample_rate))
     if not total:
         raise UserError(f"{path}: no samples")
     if clipped > CLIPPED_SHARE * total:
@@ -122,20 +113,20 @@ def resampled(blocks: Iterator[Samples], rate: int, sample_rate: int) -> Iterato
         yield convert(torch.from_numpy(held), step_in, step_out).numpy()[:, before * step_out :]
 
 
-def _open(path: Path) -> Source:
+def _open(path: Path) -> tuple[int, Iterator[Samples]]:
+    """Return the sample rate in Hz and the samples in blocks [samples, channels]."""
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     if path.stat().st_size == 0:
         raise UserError(f"{path}: empty file")
     if is_sphere(path):
-        rate = read_header(path).sample_rate
-        return Source(rate, iter([np.ascontiguousarray(read_sphere(path).T)]))
+        return read_header(path).sample_rate, iter([np.ascontiguousarray(read_sphere(path).T)])
     try:
         file = soundfile.SoundFile(path)
     except (soundfile.LibsndfileError, TypeError):  # TypeError: soundfile wants a format for names in .raw
         return _open_with_ffmpeg(path)
     _warn_if_truncated(path)
-    return Source(file.samplerate, file.blocks(BLOCK_S * file.samplerate, dtype="float32", always_2d=True))
+    return file.samplerate, file.blocks(BLOCK_S * file.samplerate, dtype="float32", always_2d=True)
 
 
 def _warn_if_truncated(path: Path) -> None:
@@ -150,7 +141,7 @@ def _warn_if_truncated(path: Path) -> None:
         log.warning("%s: truncated: found %d of %d bytes", path, size, promised)
 
 
-def _open_with_ffmpeg(path: Path) -> Source:
+def _open_with_ffmpeg(path: Path) -> tuple[int, Iterator[Samples]]:
     import av
 
     try:
@@ -173,16 +164,16 @@ def _open_with_ffmpeg(path: Path) -> Source:
         if collected:
             yield np.concatenate(collected, axis=1).T
 
-    return Source(stream.rate, blocks())
+    return stream.rate, blocks()
 
 
-def _readable_blocks(source: Source, path: Path) -> Iterator[Samples]:
+def _readable(blocks: Iterator[Samples], rate: int, path: Path) -> Iterator[Samples]:
     """Yield blocks up to the first that can't be decoded, and warn about its position."""
     import av
 
     samples = 0
     try:
-        for block in source.blocks:
+        for block in blocks:
             samples += len(block)
             if len(block):
                 yield block
@@ -190,4 +181,4 @@ def _readable_blocks(source: Source, path: Path) -> Iterator[Samples]:
         reason = " ".join(str(error).split())
         if not samples:
             raise UserError(f"{path}: not a readable audio file ({reason})") from error
-        log.warning("%s: damaged after %.1f s (%s): the rest is skipped", path, samples / source.rate, reason)
+        log.warning("%s: damaged after %.1f s (%s): the rest is skipped", path, samples / rate, reason)

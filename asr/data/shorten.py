@@ -109,7 +109,7 @@ def _block(bits: "_Bits", command: int, size: int, past: Block, offset: int, ver
         return np.zeros(size, dtype=np.int64)
     energy = bits.unsigned(ENERGY)
     if command == LINEAR_PREDICTION:
-        coefficients = [bits.signed(COEFFICIENT) for _ in range(bits.unsigned(ORDER))]
+        coefficients = [int(bits.block(1, COEFFICIENT)[0]) for _ in range(bits.unsigned(ORDER))]
         if len(coefficients) > len(past):
             raise ValueError(f"expected at most {len(past)} coefficients, found {len(coefficients)}")
         residual = bits.block(size, energy).tolist()
@@ -214,10 +214,6 @@ class _Bits:
     def unsigned(self, low: int) -> int:
         """Return a number: its high part as a count of zeros, a one, then `low` bits."""
         return int(self._codes(1, low)[0])
-
-    def signed(self, low: int) -> int:
-        """Return a signed number; one additional low bit holds the sign."""
-        return int(self.block(1, low)[0])
 
     def number(self) -> int:
         """Return a number preceded by its number of low bits."""

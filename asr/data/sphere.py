@@ -128,13 +128,11 @@ def read_sphere(path: str | Path, start: int = 0, samples: int | None = None) ->
 class SphereBackend(AudioBackend):
     """Audio backend of lhotse for `.wv1`, `.wv2` and `.sph` files."""
 
-    def handles_special_case(self, path_or_fd: Any) -> bool:
+    def is_applicable(self, path_or_fd: Any) -> bool:
         """Return whether the file name has a suffix of SPHERE."""
         return isinstance(path_or_fd, str | Path) and str(path_or_fd).lower().endswith(SUFFIXES)
 
-    def is_applicable(self, path_or_fd: Any) -> bool:
-        """Return whether the file name has a suffix of SPHERE."""
-        return self.handles_special_case(path_or_fd)
+    handles_special_case = is_applicable
 
     def read_audio(
         self,
@@ -174,23 +172,15 @@ def _parse(raw: bytes, path: str | Path) -> SphereHeader:
         if not kind.startswith(("-i", "-r", "-s")):
             raise UserError(f"{path}: expected `name -i value` in the SPHERE header, found {line[:40]!r}")
         fields[name] = value.strip()
+    counts = []
+    for name in ["sample_count", "sample_rate", "channel_count", "sample_n_bytes"]:
+        value = fields.get(name, "nothing")
+        if not value.isdigit() or int(value) == 0:
+            raise UserError(f"{path}: expected {name} in the SPHERE header to be at least 1, found {value}")
+        counts.append(int(value))
     coding, _, compression = fields.get("sample_coding", "pcm").partition(",")
-    return SphereHeader(
-        length=len(raw),
-        samples=_positive(fields, "sample_count", path),
-        sample_rate=_positive(fields, "sample_rate", path),
-        channels=_positive(fields, "channel_count", path),
-        sample_bytes=_positive(fields, "sample_n_bytes", path),
-        coding=coding,
-        compression=compression,
-    )
-
-
-def _positive(fields: dict[str, str], name: str, path: str | Path) -> int:
-    value = fields.get(name, "nothing")
-    if not value.isdigit() or int(value) == 0:
-        raise UserError(f"{path}: expected {name} in the SPHERE header to be at least 1, found {value}")
-    return int(value)
+    samples, sample_rate, channels, sample_bytes = counts
+    return SphereHeader(len(raw), samples, sample_rate, channels, sample_bytes, coding, compression)
 
 
 def _read_with_libsndfile(path: str | Path, start: int, samples: int) -> NDArray[np.float32]:

@@ -10,8 +10,6 @@ from lhotse.utils import resumable_download, safe_extract
 
 from asr.errors import UserError
 
-BLOCK = 1 << 20
-
 
 def download(url: str, path: Path, checksum: str) -> None:
     """Download a file unless it is already there; resume an interrupted download.
@@ -43,7 +41,7 @@ def digest(path: Path, digits: int) -> str:
     """Return the MD5 (`digits` = 32) or SHA-256 (64) of a file, in hex."""
     hasher = hashlib.md5(usedforsecurity=False) if digits == 32 else hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(BLOCK):
+        while block := file.read(1 << 20):
             hasher.update(block)
     return hasher.hexdigest()
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,9 @@ def fingerprint(recipe: str, options: Any, sources: Iterable[Path]) -> str:
 
 def program_digest(options: type) -> str:
     """Return the hash of the files of this package and of the package that defines `options`."""
-    module = sys.modules.get(options.__module__)
-    folders = {Path(__file__).parent}
-    if module is not None and getattr(module, "__file__", None):
-        folders.add(Path(str(module.__file__)).parent)
+    file = getattr(sys.modules.get(options.__module__), "__file__", None) or __file__
     digest = hashlib.sha256()
-    for folder in sorted(folders):
+    for folder in sorted({Path(__file__).parent, Path(file).parent}):
         for path in sorted([*folder.glob("*.py"), *folder.glob("*.txt")]):
             digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
@@ -49,10 +46,16 @@ def program_digest(options: type) -> str:
 
 def source_digest(source: Path) -> str:
     """Return the hash of a file's size and modification time; for a folder, of all its files and paths."""
-    digest = hashlib.sha256()
-    for line in sorted(_listing(source)):
-        digest.update(line.encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
+    if source.is_file():
+        state = source.stat()
+        lines = [f"{state.st_size} {state.st_mtime_ns}\n"]
+    else:
+        lines = [
+            file_state(os.path.join(folder, name)) + "\n"
+            for folder, _, names in os.walk(source, followlinks=True)
+            for name in names
+        ]
+    return hashlib.sha256("".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def file_state(path: str | Path) -> str:
@@ -65,16 +68,6 @@ def file_state(path: str | Path) -> str:
     except OSError:
         return str(path)
     return f"{path} {state.st_size} {state.st_mtime_ns}"
-
-
-def _listing(source: Path) -> Iterator[str]:
-    if source.is_file():
-        state = source.stat()
-        yield f"{state.st_size} {state.st_mtime_ns}\n"
-        return
-    for folder, _, names in os.walk(source, followlinks=True):
-        for name in names:
-            yield file_state(os.path.join(folder, name)) + "\n"
 
 
 def write_record(folder: Path, digest: str, outputs: list[str], problems: int) -> None:

@@ -36,10 +36,10 @@ class Drafts:
         self._drafts[name] = final.with_name(final.name + ".new")
         return self._drafts[name]
 
-    def discard(self, name: str | None = None) -> None:
-        """Remove one draft, or all of them."""
-        for draft in list(self._drafts) if name is None else [name]:
-            self._drafts.pop(draft).unlink(missing_ok=True)
+    def discard(self, *names: str) -> None:
+        """Remove the named drafts, or all of them."""
+        for name in names or list(self._drafts):
+            self._drafts.pop(name).unlink(missing_ok=True)
 
     def put_in_place(self, instead_of: Iterable[str]) -> list[str]:
         """Remove the files `instead_of`, give all drafts their final names and return these, sorted."""
@@ -107,13 +107,6 @@ def _checked(
         yield cut
 
 
-def draft_texts(drafts: Drafts, texts: Mapping[str, Iterable[str]]) -> None:
-    """Draft lm/<name>.txt, one sentence per line."""
-    for name, sentences in texts.items():
-        with open(drafts.path(f"lm/{name}.txt"), "w", encoding="utf-8") as file:
-            file.writelines(sentence + "\n" for sentence in sentences)
-
-
 def draft_lists(
     drafts: Drafts, summaries: list[SplitSummary], excluded: list[tuple[str, str, str]], problems: list[str]
 ) -> None:
@@ -158,15 +151,13 @@ def draft_tokenizers(
     summaries = []
     for name in names:
         kind, pieces = parse_name(name)
-        if kind == "phone" and lexicon is None:
-            summaries.append(TokenizerSummary(name, reason="there is no lexicon"))
-            continue
-        if kind != "phone" and not texts:
-            summaries.append(TokenizerSummary(name, reason="there are no training transcripts"))
-            continue
-        if kind != "phone":
-            say(f"training the tokenizer {name} on {len(texts):,} transcripts")
         try:
+            if kind == "phone" and lexicon is None:
+                raise UserError("there is no lexicon")
+            if kind != "phone" and not texts:
+                raise UserError("there are no training transcripts")
+            if kind != "phone":
+                say(f"training the tokenizer {name} on {len(texts):,} transcripts")
             tokenizer = build_tokenizer(kind, texts, lexicon, pieces)
         except UserError as error:
             summaries.append(TokenizerSummary(name, reason=str(error)))

@@ -1,6 +1,6 @@
 """Preparation of your own data: from rows of audio, text and speaker to splits, lexicon and manifests."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,17 +9,10 @@ from lhotse import MonoCut, Recording
 from asr.config import option
 from asr.data.manifest import TOLERANCE_S
 from asr.errors import UserError, did_you_mean
-from asr.preparation.cuts import recording, utterance_cut
+from asr.preparation.cuts import audio_facts, recording, utterance_cut
+from asr.preparation.fingerprint import file_state
 from asr.preparation.lexicon import word_lexicon
-from asr.preparation.rows import (
-    ROUNDING_S,
-    TEXT_RULES,
-    Row,
-    audio_facts_by_path,
-    check_rule,
-    fitted_row,
-    normalised_rows,
-)
+from asr.preparation.rows import ROUNDING_S, TEXT_RULES, Row, fitted, normalised_rows
 from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
 from asr.preparation.splits import HOLD_OUT, split_rows
 
@@ -42,40 +35,47 @@ class OwnDataOptions(PreparationOptions):
     tokenizers: list[str] = option(["character", "phone"], help=TOKENIZERS_HELP)
 
 
-def check_options(options: OwnDataOptions) -> None:
-    """Raise a `UserError` for an option that is unknown or out of range."""
-    check_rule(options.text)
+def prepare_rows(
+    recipe: str,
+    options: OwnDataOptions,
+    folder: Path,
+    sources: Sequence[str | Path],
+    read: Callable[[Preparation], Iterable[Row]],
+) -> None:
+    """Check rows and their audio, normalise and split them, and write the output of `Preparation.finish`.
+
+    Args:
+        recipe: recipe name.
+        options: the recipe's options.
+        folder: output folder.
+        sources: files and folders of the data, as for `Preparation.finish`.
+        read: function that returns all utterances; not called if the folder is up to date.
+
+    Raises:
+        UserError: an option is unknown or out of range, there are no usable rows, or some are broken and
+            `allow_partial` is not set.
+    """
+    if options.text not in TEXT_RULES:
+        raise UserError(f"text={options.text}: unknown rule{did_you_mean(options.text, list(TEXT_RULES))}")
     if options.hold_out not in HOLD_OUT:
         raise UserError(f"hold_out={options.hold_out}: unknown{did_you_mean(options.hold_out, HOLD_OUT)}")
     for name in ["dev_share", "test_share"]:
         if not 0 <= getattr(options, name) < 0.5:
             raise UserError(f"{name}={getattr(options, name)}: expected 0 or more, below 0.5")
-
-
-def finish_rows(
-    rows: Sequence[Row],
-    preparation: Preparation,
-    options: OwnDataOptions,
-    sources: Sequence[str | Path],
-    notes: Mapping[str, str] | None = None,
-) -> None:
-    """Check rows and their audio, normalise and split them, and write the output of `Preparation.finish`.
-
-    Args:
-        rows: all utterances of the data.
-        preparation: the recipe's preparation.
-        options: the recipe's options.
-        sources: files and folders of the data, as for `Preparation.finish`.
-        notes: additional sections of the data card by heading.
-
-    Raises:
-        UserError: there are no usable rows, or some are broken and `allow_partial` is not set.
-    """
-    spoken = list(normalised_rows(rows, preparation, options.text))
+    preparation = Preparation(recipe, folder, options)
+    if preparation.is_done(sources):
+        return
+    spoken = list(normalised_rows(list(read(preparation)), preparation, options.text))
     preparation.check()
-    facts = audio_facts_by_path(spoken, preparation)
+    paths = sorted({row.audio for row in spoken})
+    found = preparation.map(audio_facts, paths, "reading audio headers", key=file_state)
+    facts = {path: header for path, header in zip(paths, found, strict=True) if header is not None}
     preparation.check()
-    placed = [fitted for row in spoken if (fitted := fitted_row(row, facts, preparation)) is not None]
+    placed = []
+    for row in spoken:
+        if row.audio in facts:
+            with preparation.reporting():
+                placed.append(fitted(row, facts[row.audio]))
     if not placed:
         preparation.check()
         raise UserError(f"{', '.join(map(str, sources))}: expected utterances, found no usable ones")
@@ -85,22 +85,21 @@ def finish_rows(
     lexicon = word_lexicon(words, options.lexicon, preparation) if english or options.lexicon else None
     recordings = _recordings(placed, facts)
     changes = f"{TEXT_RULES[options.text]} (`text={options.text}`)"
-    own_notes = {"Splits": how, "Text": f"Unicode composed (NFC), one space between words, {changes}."}
+    notes = {"Splits": how, "Text": f"Unicode composed (NFC), one space between words, {changes}."}
     ends = {row.name: row.start_s + row.duration_s for row in spoken if row.duration_s is not None}
-    lengths = {path: samples / rate for path, (samples, rate, _) in facts.items()}
-    shortened = sum(ends.get(row.name, 0.0) > lengths[row.audio] + TOLERANCE_S for row in placed)
+    shortened = sum(ends.get(row.name, 0.0) > recordings[row.audio].duration + TOLERANCE_S for row in placed)
     if shortened:
-        own_notes["Segments"] = f"{shortened:,} ended up to {ROUNDING_S} s after their recording; shortened."
+        notes["Segments"] = f"{shortened:,} ended up to {ROUNDING_S} s after their recording; shortened."
     preparation.finish(
         {split: _cuts(members, recordings, options.language) for split, members in splits.items()},
         lexicon=lexicon,
         texts={"train": (row.text for row in splits["train"])},
         sources=sources,
-        notes={**own_notes, **(notes or {})},
+        notes=notes,
     )
 
 
-def _recordings(rows: list[Row], facts: dict[str, Sequence[int]]) -> dict[str, Recording]:
+def _recordings(rows: list[Row], facts: Mapping[str, Sequence[int]]) -> dict[str, Recording]:
     """Recordings by path; the id comes from the data, or is the file name with as many folders as needed."""
     given = {row.audio: row.recording for row in rows}
     unnamed = [path for path, name in given.items() if not name]

@@ -2,12 +2,10 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from asr.errors import UserError, did_you_mean
-from asr.preparation.cuts import audio_facts
-from asr.preparation.fingerprint import file_state
+from asr.errors import UserError
 from asr.preparation.run import Preparation
 
 # Segment times are often rounded: a segment may end this much after its recording and is then shortened.
@@ -51,12 +49,6 @@ class Row:
     recording: str = ""
 
 
-def check_rule(rule: str) -> None:
-    """Raise a `UserError` if the text rule is unknown."""
-    if rule not in TEXT_RULES:
-        raise UserError(f"text={rule}: unknown rule{did_you_mean(rule, list(TEXT_RULES))}")
-
-
 def normalise(text: str, rule: str) -> str:
     """Return a transcript in Unicode's composed form (NFC), with one space between words.
 
@@ -80,63 +72,51 @@ def _lower(word: str) -> str:
     return word if re.fullmatch(r"<\w+>", word) else word.lower()
 
 
-def normalised_rows(rows: Sequence[Row], preparation: Preparation, rule: str) -> Iterator[Row]:
+def normalised_rows(rows: Iterable[Row], preparation: Preparation, rule: str) -> Iterator[Row]:
     """Yield the rows with normalised text and a speaker; duplicate ids and empty transcripts are problems."""
     first: dict[str, str] = {}
     for row in rows:
-        if row.name in first:
-            preparation.problem(
-                f"{row.where}: expected ids to be distinct, found {row.name} again (first: {first[row.name]})"
-            )
-            continue
-        first[row.name] = row.where
-        if not row.text.strip():
-            preparation.problem(f"{row.where}: expected a transcript of {row.name}, found none")
-            continue
-        text = normalise(row.text, rule)
-        if not text:
-            preparation.drop(row.name, f"no words left by text={rule}", row.text)
-            continue
-        yield replace(row, text=text, speaker=row.speaker or row.name)
+        with preparation.reporting():
+            if row.name in first:
+                raise UserError(
+                    f"{row.where}: expected ids to be distinct, found {row.name} again "
+                    f"(first: {first[row.name]})"
+                )
+            first[row.name] = row.where
+            if not row.text.strip():
+                raise UserError(f"{row.where}: expected a transcript of {row.name}, found none")
+            if text := normalise(row.text, rule):
+                yield replace(row, text=text, speaker=row.speaker or row.name)
+            else:
+                preparation.drop(row.name, f"no words left by text={rule}", row.text)
 
 
-def audio_facts_by_path(rows: Sequence[Row], preparation: Preparation) -> dict[str, Sequence[int]]:
-    """Return (samples, sample rate, channels) by path; unreadable files are problems and left out."""
-    paths = sorted({row.audio for row in rows})
-    found = preparation.map(audio_facts, paths, "reading audio headers", key=file_state)
-    return {path: facts for path, facts in zip(paths, found, strict=True) if facts is not None}
-
-
-def fitted_row(row: Row, facts: dict[str, Sequence[int]], preparation: Preparation) -> Row | None:
-    """Return the row with a channel and a duration that lie within its file; else record a problem.
+def fitted(row: Row, facts: Sequence[int]) -> Row:
+    """Return the row with a channel and a duration that lie within its file.
 
     Args:
         row: the row.
-        facts: (samples, sample rate, channels) by path; a row whose file is absent is left out.
-        preparation: receives the problems.
+        facts: samples, sample rate and channels of its file.
+
+    Raises:
+        UserError: the segment lies outside the file, or the channel is missing or unknown.
     """
-    if row.audio not in facts:
-        return None
-    samples, rate, channels = facts[row.audio]
+    samples, rate, channels = facts
     length_s = samples / rate
     if row.channel is None and channels > 1:
-        preparation.problem(
+        raise UserError(
             f"{row.where}: {row.audio} has {channels} channels: expected one, or a channel for {row.name}"
         )
-        return None
     if row.channel is not None and not 0 <= row.channel < channels:
-        preparation.problem(
+        raise UserError(
             f"{row.where}: expected a channel from 0 to {channels - 1} of {row.audio}, found {row.channel}"
         )
-        return None
     end_s = length_s if row.duration_s is None else row.start_s + row.duration_s
     if not 0 <= row.start_s < end_s or end_s > length_s + ROUNDING_S:
-        preparation.problem(
+        raise UserError(
             f"{row.where}: expected {row.name} to lie within the {length_s:.3f} s of {row.audio}, "
             f"found {row.start_s:.3f} s to {end_s:.3f} s"
         )
-        return None
     whole = row.start_s == 0 and end_s >= length_s
-    end_s = min(end_s, length_s)
-    duration_s = length_s if whole else round(end_s - row.start_s, 9)
+    duration_s = length_s if whole else round(min(end_s, length_s) - row.start_s, 9)
     return replace(row, duration_s=duration_s, channel=row.channel or 0)

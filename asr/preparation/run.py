@@ -2,10 +2,10 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lhotse import MonoCut
 from rich.console import Console
@@ -28,7 +28,6 @@ from asr.preparation.outputs import (
     Drafts,
     draft_lists,
     draft_manifests,
-    draft_texts,
     draft_tokenizers,
     write_problems,
 )
@@ -127,7 +126,11 @@ class Preparation:
             threads: use threads, for functions that wait for a subprocess or the network.
         """
         keys = [key(item) for item in items] if key else []
-        journal = self._journal(function, label) if key else None
+        journal = None
+        if key:
+            program = program_digest(type(self.options))
+            version = f"{function.__module__}.{function.__qualname__} {label} {program}"
+            journal = Journal(self.folder / JOURNALS / f"{label.replace('/', '-')}.jsonl", version)
         stored = journal.stored if journal else {}
         results: list[Result | None] = [stored.get(name) for name in keys] if keys else [None] * len(items)
         missing = [i for i in range(len(items)) if not keys or keys[i] not in stored]
@@ -154,6 +157,14 @@ class Preparation:
     def problem(self, message: str) -> None:
         """Record bad input; the message names file or utterance, the expectation and the finding."""
         self.problems.append(" ".join(message.split()))
+
+    @contextlib.contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Record a `UserError` raised in the block as a problem."""
+        try:
+            yield
+        except UserError as error:
+            self.problem(str(error))
 
     def expect(self, what: str, expected: int, found: int) -> None:
         """Record a problem unless a count equals the official one of the corpus."""
@@ -215,7 +226,9 @@ class Preparation:
             summaries, transcripts = draft_manifests(drafts, splits, lexicon, train, self.problem)
             self.check()
             tokenizers = draft_tokenizers(drafts, self.options.tokenizers, transcripts, lexicon, self.say)
-            draft_texts(drafts, texts or {})
+            for name, sentences in (texts or {}).items():
+                with open(drafts.path(f"lm/{name}.txt"), "w", encoding="utf-8") as file:
+                    file.writelines(sentence + "\n" for sentence in sentences)
             for name, write in (files or {}).items():
                 write(drafts.path(name))
             draft_lists(drafts, summaries, self.excluded, self.problems)
@@ -255,8 +268,3 @@ class Preparation:
         if self._fingerprint is None or self._fingerprint[0] != paths:
             self._fingerprint = paths, fingerprint(self.recipe, self.options, paths)
         return self._fingerprint[1]
-
-    def _journal(self, function: Callable[..., Any], label: str) -> Journal:
-        name = f"{function.__module__}.{function.__qualname__}"
-        version = f"{name} {label} {program_digest(type(self.options))}"
-        return Journal(self.folder / JOURNALS / f"{label.replace('/', '-')}.jsonl", version)

@@ -33,7 +33,7 @@ class SplitSummary:
         supervision = cut.supervisions[0]
         self.utterances += 1
         self.duration_s += cut.duration
-        words = (supervision.text or "").split()
+        words = supervision.text.split()
         self.words += len(words)
         if supervision.speaker is not None:
             self.speakers.add(supervision.speaker)

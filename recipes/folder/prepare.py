@@ -10,7 +10,7 @@ from pathlib import Path
 from asr.config import option
 from asr.errors import UserError
 from asr.preparation import Preparation, read_text
-from asr.preparation.own_data import OwnDataOptions, check_options, finish_rows
+from asr.preparation.own_data import OwnDataOptions, prepare_rows
 from asr.preparation.rows import Row
 from asr.preparation.splits import SPLIT_NAMES
 
@@ -50,21 +50,20 @@ def prepare(options: Options, folder: Path) -> None:
     Raises:
         UserError: the folder or table is missing or malformed, or parts are broken without `allow_partial`.
     """
-    check_options(options)
     root = _root(options)
     transcripts = Path(options.transcripts) if options.transcripts else root
-    sources = list(dict.fromkeys([root, transcripts]))
-    preparation = Preparation("folder", folder, options)
-    if preparation.is_done(sources):
-        return
-    files = AudioFiles(root)
-    if tables := _tables(transcripts):
-        rows = list(_rows_of_tables(tables, files, options, preparation))
-    else:
-        rows = list(_rows_of_texts(transcripts, files, preparation))
-    rows = [_with_speaker(row, files, options, preparation) for row in _with_splits(rows, files)]
-    _check_unlisted(rows, files, options, preparation)
-    finish_rows(rows, preparation, options, sources)
+
+    def read(preparation: Preparation) -> list[Row]:
+        files = AudioFiles(root)
+        if tables := _tables(transcripts):
+            rows = list(_rows_of_tables(tables, files, options, preparation))
+        else:
+            rows = list(_rows_of_texts(transcripts, files, preparation))
+        rows = [_with_speaker(row, files, options, preparation) for row in _with_splits(rows, files)]
+        _check_unlisted(rows, files, options, preparation)
+        return rows
+
+    prepare_rows("folder", options, folder, list(dict.fromkeys([root, transcripts])), read)
 
 
 class AudioFiles:
@@ -146,16 +145,12 @@ def _rows_of_tables(
 ) -> Iterator[Row]:
     columns = parse_columns(options.columns)
     for split, path in tables:
-        try:
+        entries: list[Entry] = []
+        with preparation.reporting():
             entries = read_table(path, columns)
-        except UserError as error:
-            preparation.problem(str(error))
-            continue
         for entry in entries:
-            try:
+            with preparation.reporting():
                 yield _row(entry, split, files)
-            except UserError as error:
-                preparation.problem(str(error))
 
 
 def _row(entry: Entry, split: str, files: AudioFiles) -> Row:
@@ -190,10 +185,8 @@ def _rows_of_texts(transcripts: Path, files: AudioFiles, preparation: Preparatio
         if not path.is_file():
             continue
         used.add(path)
-        try:
+        with preparation.reporting():
             yield Row(_identifier(inside), audio, " ".join(read_text(path).split()), str(path))
-        except UserError as error:
-            preparation.problem(str(error))
     for path in sorted(transcripts.rglob("*.txt")):
         if path not in used:
             preparation.problem(

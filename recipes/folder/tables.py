@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ NAMES = {
     "duration": ["duration", "duration_s"],
     "channel": ["channel"],
 }
-NUMBERS = ["start", "end", "duration", "channel"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Entry:
     """
 
     where: str
-    fields: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, str]
 
     def number(self, name: str) -> float | None:
         """Return a numeric field; None if it is missing or empty."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from asr.config import option
 from asr.errors import UserError
 from asr.preparation import Preparation, read_lines
-from asr.preparation.own_data import OwnDataOptions, check_options, finish_rows
+from asr.preparation.own_data import OwnDataOptions, prepare_rows
 from asr.preparation.rows import Row
 
 READ = ("wav.scp", "segments", "text", "utt2spk")
@@ -28,18 +28,14 @@ def prepare(options: Options, folder: Path) -> None:
     Raises:
         UserError: `source` is no data directory, or a file is broken without `allow_partial`.
     """
-    check_options(options)
     directories = data_directories(options.source)
+
+    def read(preparation: Preparation) -> Iterator[Row]:
+        for split, path in directories.items():
+            yield from read_directory(path, split, Path(options.root), preparation)
+
     sources = [path / name for path in directories.values() for name in READ if (path / name).exists()]
-    preparation = Preparation("kaldi", folder, options)
-    if preparation.is_done(sources):
-        return
-    rows = [
-        row
-        for split, path in directories.items()
-        for row in read_directory(path, split, Path(options.root), preparation)
-    ]
-    finish_rows(rows, preparation, options, sources)
+    prepare_rows("kaldi", options, folder, sources, read)
 
 
 def data_directories(source: str) -> dict[str, Path]:
@@ -70,46 +66,47 @@ def read_directory(path: Path, split: str, root: Path, preparation: Preparation)
         root: base of relative audio paths.
         preparation: collector of the problems.
     """
-    tables: dict[str, Table] = {}
+    tables: dict[str, Table] = {name: {} for name in READ}
     for name in READ:
-        try:
-            tables[name] = read_mapping(path / name, required=name in ("wav.scp", "text"))
-        except UserError as error:
-            preparation.problem(str(error))
-            tables[name] = {}
-    audio = _audio(tables["wav.scp"], path, root, preparation)
-    segments = tables["segments"] or {name: (line, name) for name, (line, _) in tables["wav.scp"].items()}
-    file = path / ("segments" if tables["segments"] else "wav.scp")
+        if name in ("wav.scp", "text") or (path / name).exists():
+            with preparation.reporting():
+                tables[name] = read_mapping(path / name)
+    recordings, listed, texts, speakers = (tables[name] for name in READ)
+    audio = {}
+    for name, (line, source) in recordings.items():
+        with preparation.reporting():
+            audio[name] = str(root / _audio_file(f"{path / 'wav.scp'}:{line}", name, source))
+    segments = listed or {name: (line, f"{name} 0 -1") for name, (line, _) in recordings.items()}
+    file = path / ("segments" if listed else "wav.scp")
     for name, (line, fields) in segments.items():
         where = f"{file}:{line}"
-        if name not in tables["text"]:
-            preparation.problem(f"{where}: expected the transcript of {name} in {path / 'text'}, found none")
-            continue
-        try:
-            recording, start_s, duration_s = _segment(where, name, fields, bool(tables["segments"]))
-        except UserError as error:
-            preparation.problem(str(error))
-            continue
-        if recording not in tables["wav.scp"]:
-            preparation.problem(
-                f"{where}: expected the recording {recording} in {path / 'wav.scp'}, found none"
-            )
-        if recording not in audio:
-            continue
-        text_line, text = tables["text"][name]
-        speaker = tables["utt2spk"].get(name, (0, ""))[1]
-        yield Row(
-            name,
-            audio[recording],
-            text,
-            f"{path / 'text'}:{text_line}",
-            speaker=speaker,
-            split=split,
-            start_s=start_s,
-            duration_s=duration_s,
-            recording=recording,
-        )
-    for name, (line, _) in tables["text"].items():
+        with preparation.reporting():
+            if name not in texts:
+                raise UserError(f"{where}: expected the transcript of {name} in {path / 'text'}, found none")
+            try:
+                recording, start, end = fields.split()
+                start_s, end_s = float(start), float(end)
+            except ValueError:
+                raise UserError(
+                    f"{where}: expected `utterance recording start end`, found {fields!r}"
+                ) from None
+            if recording not in recordings:
+                raise UserError(
+                    f"{where}: expected the recording {recording} in {path / 'wav.scp'}, found none"
+                )
+            if recording in audio:
+                yield Row(
+                    name,
+                    audio[recording],
+                    texts[name][1],
+                    f"{path / 'text'}:{texts[name][0]}",
+                    speaker=speakers.get(name, (0, ""))[1],
+                    split=split,
+                    start_s=start_s,
+                    duration_s=None if end_s == -1 else end_s - start_s,  # -1: the end of the recording
+                    recording=recording,
+                )
+    for name, (line, _) in texts.items():
         if segments and name not in segments:
             preparation.problem(f"{path / 'text'}:{line}: expected {name} in {file}, found none")
 
@@ -118,14 +115,12 @@ def read_directory(path: Path, split: str, root: Path, preparation: Preparation)
 Table = dict[str, tuple[int, str]]
 
 
-def read_mapping(path: Path, required: bool) -> Table:
+def read_mapping(path: Path) -> Table:
     """Return a file of `key value` lines as {key: (line number, value)}.
 
     Raises:
-        UserError: a key is repeated, the file isn't UTF-8, or a required file is missing.
+        UserError: a key is repeated, or the file is missing or isn't UTF-8.
     """
-    if not required and not path.exists():
-        return {}
     table: Table = {}
     for number, line in read_lines(path):
         key, *rest = line.split(maxsplit=1)
@@ -135,35 +130,18 @@ def read_mapping(path: Path, required: bool) -> Table:
     return table
 
 
-def _audio(table: Table, path: Path, root: Path, preparation: Preparation) -> dict[str, str]:
-    """Return audio files by recording; pipes and archives become problems, as training can't read them."""
-    audio = {}
-    for name, (line, source) in table.items():
-        where = f"{path / 'wav.scp'}:{line}"
-        if source.endswith("|"):
-            preparation.problem(
-                f"{where}: expected the audio file of {name}, found the pipe `{source[:60]}`: pipes are not "
-                "run; write the audio to files first (wav-copy scp:wav.scp …, or sph2pipe) and list those"
-            )
-        elif re.search(r":\d+$", source):
-            preparation.problem(
-                f"{where}: expected the audio file of {name}, found the archive offset {source}: write the "
-                "audio to files first (wav-copy scp:wav.scp …)"
-            )
-        elif not source:
-            preparation.problem(f"{where}: expected the audio file of {name}, found none")
-        else:
-            audio[name] = str(root / source)
-    return audio
-
-
-def _segment(where: str, name: str, fields: str, segmented: bool) -> tuple[str, float, float | None]:
-    """Return recording, start and duration; an end of −1 is the end of the recording."""
-    if not segmented:
-        return name, 0.0, None
-    try:
-        recording, start, end = fields.split()
-        start_s, end_s = float(start), float(end)
-    except ValueError:
-        raise UserError(f"{where}: expected `utterance recording start end`, found {fields!r}") from None
-    return recording, start_s, None if end_s == -1 else end_s - start_s
+def _audio_file(where: str, name: str, source: str) -> str:
+    """Return the value of wav.scp unless it is a pipe or an archive, which training can't read."""
+    expected = f"{where}: expected the audio file of {name}, found"
+    if source.endswith("|"):
+        raise UserError(
+            f"{expected} the pipe `{source[:60]}`: pipes are not run; write the audio to files first "
+            "(wav-copy scp:wav.scp …, or sph2pipe) and list those"
+        )
+    if re.search(r":\d+$", source):
+        raise UserError(
+            f"{expected} the archive offset {source}: write the audio to files first (wav-copy scp:wav.scp …)"
+        )
+    if not source:
+        raise UserError(f"{expected} none")
+    return source

@@ -1,7 +1,7 @@
 """Recipe `lhotse`: convert lhotse cuts, or recordings and supervisions, to checked manifests."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from lhotse import CutSet, MonoCut, RecordingSet, SupervisionSet, load_manifest
 from asr.config import option
 from asr.errors import UserError
 from asr.preparation import Preparation
-from asr.preparation.own_data import OwnDataOptions, check_options, finish_rows
+from asr.preparation.own_data import OwnDataOptions, prepare_rows
 from asr.preparation.rows import Row
 
 SUFFIX = re.compile(r"\.(?:jsonl|json|yaml)(?:\.gz)?$")
@@ -36,14 +36,14 @@ def prepare(options: Options, folder: Path) -> None:
     Raises:
         UserError: `source` holds no manifests, or entries are broken without `allow_partial`.
     """
-    check_options(options)
     manifests = find_manifests(options.source)
+
+    def read(preparation: Preparation) -> Iterator[Row]:
+        for split, paths in manifests.items():
+            yield from read_cuts(paths, split, preparation)
+
     sources = [path for paths in manifests.values() for path in paths]
-    preparation = Preparation("lhotse", folder, options)
-    if preparation.is_done(sources):
-        return
-    rows = [row for split, paths in manifests.items() for row in read_cuts(paths, split, preparation)]
-    finish_rows(rows, preparation, options, sources)
+    prepare_rows("lhotse", options, folder, sources, read)
 
 
 def find_manifests(source: str) -> dict[str, list[Path]]:
@@ -79,57 +79,54 @@ def find_manifests(source: str) -> dict[str, list[Path]]:
 
 def read_cuts(paths: list[Path], split: str, preparation: Preparation) -> Iterator[Row]:
     """Yield the utterances of a split; unusable cuts become problems of `preparation`."""
-    where = str(paths[0])
+    cuts: Iterable[Any] = []
+    with preparation.reporting():
+        cuts = _load(paths)
+    for cut in cuts:
+        named = f"{paths[0]}: cut {cut.id!r}"
+        with preparation.reporting():
+            if not isinstance(cut, MonoCut) or cut.recording is None:
+                raise UserError(f"{named}: expected a MonoCut with a recording, found {type(cut).__name__}")
+            source = cut.recording.sources[0]
+            if source.type != "file" or cut.recording.transforms:
+                raise UserError(
+                    f"{named}: expected unmodified audio in a file, found a {source.type}"
+                    + (" with transforms" if cut.recording.transforms else "")
+                )
+            if not cut.supervisions:
+                raise UserError(f"{named}: expected a supervision, found none")
+            alone = len(cut.supervisions) == 1
+            for supervision in cut.supervisions:
+                yield Row(
+                    cut.id if alone and len(paths) == 1 else supervision.id,
+                    _path(source.source, paths[0]),
+                    supervision.text or "",
+                    named,
+                    speaker=supervision.speaker or "",
+                    split=split,
+                    start_s=cut.start if alone else cut.start + supervision.start,
+                    duration_s=cut.duration if alone else supervision.duration,
+                    channel=int(cut.channel),
+                    recording=cut.recording.id,
+                )
+
+
+def _load(paths: list[Path]) -> CutSet:
     try:
         loaded: list[Any] = [load_manifest(path) for path in paths]
-        cuts = loaded[0] if isinstance(loaded[0], CutSet) else _cuts_of(loaded, paths)
-    except UserError as error:
-        preparation.problem(str(error))
-        return
+        if isinstance(loaded[0], CutSet):
+            return loaded[0]
+        if [type(manifest) for manifest in loaded] != [RecordingSet, SupervisionSet]:
+            raise UserError(f"{paths[0]}: expected cuts, found {type(loaded[0]).__name__}")
+        cuts = CutSet.from_manifests(recordings=loaded[0], supervisions=loaded[1])
+        return cuts.trim_to_supervisions(keep_overlapping=False)
+    except UserError:
+        raise
     except Exception as error:  # lhotse passes on any exception of its parsers
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        preparation.problem(f"{where}: expected a lhotse manifest, found one that can't be read ({reason})")
-        return
-    for cut in cuts:
-        named = f"{where}: cut {cut.id!r}"
-        if not isinstance(cut, MonoCut) or cut.recording is None:
-            preparation.problem(f"{named}: expected a MonoCut with a recording, found {type(cut).__name__}")
-            continue
-        source = cut.recording.sources[0]
-        if source.type != "file" or cut.recording.transforms:
-            preparation.problem(
-                f"{named}: expected unmodified audio in a file, found a {source.type}"
-                + (" with transforms" if cut.recording.transforms else "")
-            )
-            continue
-        if not cut.supervisions:
-            preparation.problem(f"{named}: expected a supervision, found none")
-        for supervision in cut.supervisions:
-            alone = len(cut.supervisions) == 1
-            start_s = cut.start if alone else cut.start + supervision.start
-            yield Row(
-                cut.id if alone and len(paths) == 1 else supervision.id,
-                _path(source.source, paths[0]),
-                supervision.text or "",
-                named,
-                speaker=supervision.speaker or "",
-                split=split,
-                start_s=start_s,
-                duration_s=cut.duration if alone else supervision.duration,
-                channel=int(cut.channel),
-                recording=cut.recording.id,
-            )
-
-
-def _cuts_of(loaded: list[Any], paths: list[Path]) -> CutSet:
-    if (
-        len(loaded) != 2
-        or not isinstance(loaded[0], RecordingSet)
-        or not isinstance(loaded[1], SupervisionSet)
-    ):
-        raise UserError(f"{paths[0]}: expected cuts, found {type(loaded[0]).__name__}")
-    cuts = CutSet.from_manifests(recordings=loaded[0], supervisions=loaded[1])
-    return cuts.trim_to_supervisions(keep_overlapping=False)
+        raise UserError(
+            f"{paths[0]}: expected a lhotse manifest, found one that can't be read ({reason})"
+        ) from None
 
 
 def _path(written: str, manifest: Path) -> str:

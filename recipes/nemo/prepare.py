@@ -4,12 +4,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from asr.config import option
 from asr.errors import UserError
 from asr.preparation import Preparation, read_lines
-from asr.preparation.own_data import OwnDataOptions, check_options, finish_rows
+from asr.preparation.own_data import OwnDataOptions, prepare_rows
 from asr.preparation.rows import Row
 from asr.preparation.splits import SPLIT_NAMES
 
@@ -33,14 +32,13 @@ def prepare(options: Options, folder: Path) -> None:
     Raises:
         UserError: `source` holds no manifests, or lines are broken without `allow_partial`.
     """
-    check_options(options)
     manifests = find_manifests(options.source)
-    preparation = Preparation("nemo", folder, options)
-    sources = [path for _, path in manifests]
-    if preparation.is_done(sources):
-        return
-    rows = [row for split, path in manifests for row in read_manifest(path, split, preparation)]
-    finish_rows(rows, preparation, options, sources)
+
+    def read(preparation: Preparation) -> Iterator[Row]:
+        for split, path in manifests:
+            yield from read_manifest(path, split, preparation)
+
+    prepare_rows("nemo", options, folder, [path for _, path in manifests], read)
 
 
 def find_manifests(source: str) -> list[tuple[str, Path]]:
@@ -74,20 +72,15 @@ def read_manifest(path: Path, split: str, preparation: Preparation) -> Iterator[
     Audio paths are relative to the manifest, as in NeMo. The utterance id is `id` or `utt_id`, else the audio
     file's name, followed by the offset if there is one.
     """
-    try:
+    lines: list[tuple[int, str]] = []
+    with preparation.reporting():
         lines = read_lines(path)
-    except UserError as error:
-        preparation.problem(str(error))
-        return
     for number, line in lines:
-        where = f"{path}:{number}"
-        try:
-            yield _row(where, _entry(where, line), path.parent, split)
-        except UserError as error:
-            preparation.problem(str(error))
+        with preparation.reporting():
+            yield _row(f"{path}:{number}", line, path.parent, split)
 
 
-def _entry(where: str, line: str) -> dict[str, Any]:
+def _row(where: str, line: str, folder: Path, split: str) -> Row:
     try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
@@ -95,10 +88,6 @@ def _entry(where: str, line: str) -> dict[str, Any]:
         raise UserError(f"{where}: expected a JSON object, found {line[:40]!r} ({error.msg}){hint}") from None
     if not isinstance(entry, dict) or "audio_filepath" not in entry:
         raise UserError(f"{where}: expected an object with audio_filepath, found {line[:60]!r}")
-    return entry
-
-
-def _row(where: str, entry: dict[str, Any], folder: Path, split: str) -> Row:
     if "text" not in entry and "text_filepath" in entry:
         raise UserError(f"{where}: expected the transcript as text, found text_filepath")
     audio = str(folder / str(entry["audio_filepath"]))
@@ -110,9 +99,9 @@ def _row(where: str, entry: dict[str, Any], folder: Path, split: str) -> Row:
         raise UserError(
             f"{where}: expected numbers as offset and duration, found {offset!r}, {entry['duration']!r}"
         ) from None
-    name = entry.get("id") or entry.get("utt_id") or Path(audio).stem
-    if offset is not None and not (entry.get("id") or entry.get("utt_id")):
-        name = f"{name}-{round(1000 * start_s):08d}"
+    name = entry.get("id") or entry.get("utt_id")
+    if not name:
+        name = Path(audio).stem + (f"-{round(1000 * start_s):08d}" if offset is not None else "")
     return Row(
         str(name).replace(" ", "_"),
         audio,

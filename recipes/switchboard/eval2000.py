@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asr.preparation import read_lines
-from asr.scoring.glm import Glm, read_glm
+from asr.scoring.glm import read_glm
 from asr.scoring.network import network_of
-from asr.scoring.stm import Stm, StmSegment, plain_words, read_stm
+from asr.scoring.stm import Stm, plain_words, read_stm
 
 CONVERSATIONS = 40
 UTTERANCES = {"eval2000": 4459, "eval2000_swbd": 1831, "eval2000_callhm": 2628}
@@ -67,8 +67,11 @@ def read_test_set(pem: Path, stm: Path, glm: Path) -> TestSet:
             problems.append(
                 f"{stm}: segment {segment.name}: expected it in {pem.name} too, found it only here"
             )
-        elif problem := _markup_problem(segment, rules):
-            problems.append(f"{stm}: segment {segment.name}: {problem}")
+        else:
+            try:
+                network_of(rules.filter(segment.text))
+            except ValueError as error:
+                problems.append(f"{stm}: segment {segment.name}: {error}")
     wide = widened(spans)
     for name, span in wide.items():
         if name not in by_name:
@@ -151,11 +154,3 @@ def _room(end_s: float | None, start_s: float | None, margin_s: float) -> float:
     if end_s is None or start_s is None:
         return margin_s
     return max(0.0, min(margin_s, (start_s - end_s) / 2))
-
-
-def _markup_problem(segment: StmSegment, rules: Glm) -> str | None:
-    try:
-        network_of(rules.filter(segment.text))
-    except ValueError as error:
-        return str(error)
-    return None

@@ -14,9 +14,6 @@ DICTIONARY = "sw-ms98-dict.text"
 DISC = re.compile(r"(swb1|swbd1|sw1)?[_-]?d(isc)?[_-]?\d+", re.IGNORECASE)
 PEM, STM, GLM = "hub5e_00.pem", "hub5e00.english.000405.stm", "en20000405_hub5.glm"
 LDC = "LDC97S62"
-TRANSCRIPTS_HINT = (
-    "the MS98 transcripts are free: https://www.openslr.org/5 (or the link on the corpus' page at the LDC)"
-)
 
 
 @dataclass
@@ -53,9 +50,8 @@ def find_corpus(corpus: str, transcripts: str = "") -> Corpus:
         UserError: a folder is missing, is a single disc, or has no audio or no transcripts.
     """
     root = _folder("corpus", corpus)
-    roots = [root, *([_folder("transcripts", transcripts)] if transcripts else [])]
     found = Corpus()
-    for path in (path for folder in roots for path in _files(folder)):
+    for path in _files(root, *([_folder("transcripts", transcripts)] if transcripts else [])):
         name = os.path.basename(path).lower()
         if name.endswith(".sph"):
             first = found.audio.setdefault(conversation_of(name), path)
@@ -76,7 +72,8 @@ def find_corpus(corpus: str, transcripts: str = "") -> Corpus:
     if not found.transcripts:
         raise UserError(
             f"corpus={root}: expected transcripts such as sw2001A-ms98-a-trans.text in it, found none; "
-            f"name their folder with transcripts=… ({TRANSCRIPTS_HINT})"
+            "name their folder with transcripts=… (the MS98 transcripts are free: https://www.openslr.org/5 "
+            "(or the link on the corpus' page at the LDC))"
         )
     return found
 
@@ -92,7 +89,7 @@ def find_eval2000(speech: str, transcripts: str = "") -> Eval2000:
         roots.append(_folder("eval2000_transcripts", transcripts))
     audio: dict[str, str] = {}
     named: dict[str, Path] = {}
-    for path in (path for folder in roots for path in _files(folder)):
+    for path in _files(*roots):
         name = os.path.basename(path).lower()
         if re.fullmatch(r"(sw|en)_\d+\.sph", name):
             audio.setdefault(name.removesuffix(".sph"), path)
@@ -124,10 +121,11 @@ def _folder(option: str, value: str) -> Path:
     return path.absolute()
 
 
-def _files(folder: Path) -> Iterator[str]:
-    for place, folders, names in os.walk(folder, followlinks=True):
-        folders.sort()
-        yield from (os.path.join(place, name) for name in sorted(names))
+def _files(*roots: Path) -> Iterator[str]:
+    for root in roots:
+        for place, folders, names in os.walk(root, followlinks=True):
+            folders.sort()
+            yield from (os.path.join(place, name) for name in sorted(names))
 
 
 def _refuse_disc(root: Path, found: Corpus) -> None:

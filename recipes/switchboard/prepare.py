@@ -32,7 +32,7 @@ from .layout import DICTIONARY, Corpus, Eval2000, conversation_of, find_corpus, 
 from .pronunciations import public_lexicon, read_dictionary
 from .splits import DEVELOPMENT, SEGMENTS, divide
 from .transcripts import Segment, read_transcript
-from .words import NOISES, is_noise
+from .words import NOISES
 
 SAMPLE_RATE = 8000
 CHANNEL = {"A": 0, "B": 1}
@@ -109,7 +109,7 @@ def prepare(options: Options, folder: Path) -> None:
 def _sentences(segments: list[Segment]) -> Iterator[str]:
     """Yield the words of each utterance that has words other than noises."""
     for segment in segments:
-        if words := [word for word in segment.text.split() if not is_noise(word)]:
+        if words := [word for word in segment.text.split() if word not in NOISES]:
             yield " ".join(words)
 
 

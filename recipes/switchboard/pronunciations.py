@@ -9,7 +9,7 @@ from asr.text.cmudict import cmudict_entries, cmudict_lexicon, without_stress
 from asr.text.lexicon import Lexicon, Phones
 from asr.text.tokenizer import NON_SPEECH_NOISE, SPOKEN_NOISE
 
-from .words import is_noise, map_word
+from .words import map_word
 
 NOISES: dict[str, list[Phones]] = {
     "[noise]": [(NON_SPEECH_NOISE,)],
@@ -42,7 +42,7 @@ def read_dictionary(path: Path) -> tuple[Lexicon, int]:
             word = map_word(written)
         except ValueError:
             word = None
-        if word is None or is_noise(word) or not phones:
+        if word is None or word in NOISES or not phones:
             left_out += 1
             continue
         known = pronunciations.setdefault(word, [])

@@ -47,8 +47,3 @@ def map_word(word: str) -> str | None:
         if not mapped.strip("-") or not MARKUP.isdisjoint(mapped):
             raise ValueError(f"expected a word, a noise or known markup, found {word!r}")
     return mapped
-
-
-def is_noise(word: str) -> bool:
-    """Return whether a mapped word is a noise."""
-    return word in NOISES

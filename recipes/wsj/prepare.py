@@ -1,6 +1,7 @@
 """Recipe `wsj`: convert WSJ0 and WSJ1 (discs or merged) to manifests, lexicon and language models."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +63,10 @@ def prepare(options: Options, folder: Path) -> None:
         preparation.problem(message)
     preparation.check()
     selection = select(distribution, preparation)
-    facts = _audio_facts(preparation, selection, options.verify)
+    audio = sorted(selection.audio.items())
+    read_facts = audio_facts_of_samples if options.verify else audio_facts_of_header
+    found = preparation.map(read_facts, [path for _, path in audio], "reading audio", key=file_state)
+    facts = {name: header for (name, _), header in zip(audio, found, strict=True) if header is not None}
     preparation.check()
     lexicon, guessed, unknown = build_lexicon(
         (word for text in selection.texts.values() for word in text.split()),
@@ -104,14 +108,6 @@ def audio_facts_of_samples(path: str) -> list[int]:
     return facts
 
 
-def _audio_facts(preparation: Preparation, selection: Selection, verify: bool) -> dict[str, list[int]]:
-    """Return [samples, sample rate] by utterance; unreadable files become problems."""
-    audio = sorted(selection.audio.items())
-    function = audio_facts_of_samples if verify else audio_facts_of_header
-    facts = preparation.map(function, [path for _, path in audio], "reading audio", key=file_state)
-    return {name: found for (name, _), found in zip(audio, facts, strict=True) if found is not None}
-
-
 def _cuts(names: Iterable[str], selection: Selection, facts: dict[str, list[int]]) -> Iterator[MonoCut]:
     for name in names:
         if name in selection.texts and name in facts:
@@ -139,12 +135,8 @@ def _language_models(
 
 def _sentences(texts: list[Path], preparation: Preparation) -> Iterator[str]:
     for path in texts:
-        try:
+        with preparation.reporting() if preparation.allow_partial else nullcontext():
             yield from sentences(path)
-        except UserError as error:
-            if not preparation.allow_partial:
-                raise
-            preparation.problem(str(error))
 
 
 def _words_note(selection: Selection, guessed: list[str], unknown: list[str]) -> str:

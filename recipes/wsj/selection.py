@@ -8,8 +8,8 @@ from asr.preparation import Preparation, read_lines
 
 from .layout import Distribution
 from .scoring import SCORING
-from .splits import LEFT_OUT_REASON, SPLITS, Entry, Index, Split, parse_index
-from .transcripts import Transcript, normalise, parse_dot_file
+from .splits import LEFT_OUT_REASON, SPLITS, Entry, Index, Split, parse_entry
+from .transcripts import Transcript, normalise, parse_dot_line
 
 
 @dataclass
@@ -56,23 +56,25 @@ def _entries(
         disc = f"{index.disc}/" if distribution.discs else ""
         preparation.problem(f"{distribution.root}: expected the index {disc}{index.path}, found none")
         return None
-    try:
+    lines = None
+    with preparation.reporting():
         lines = read_lines(path)
-    except UserError as error:
-        preparation.problem(str(error))
+    if lines is None:
         return None
     found, on_missing_disc = [], Counter[str]()
-    for entry in parse_index(lines, index, path):
-        if isinstance(entry, UserError):
-            preparation.problem(str(entry))
-        elif entry.left_out:
-            preparation.drop(entry.utterance, LEFT_OUT_REASON)
-        elif audio := distribution.find(entry.disc, entry.path):
-            found.append((entry, audio))
-        elif distribution.discs and entry.disc not in distribution.discs:
-            on_missing_disc[entry.disc] += 1
-        else:
-            preparation.problem(f"{entry.line}: expected the audio {entry.path}, found none")
+    for number, line in lines:
+        if line.lstrip().startswith(";"):
+            continue
+        with preparation.reporting():
+            entry = parse_entry(line, index, f"{path}:{number}")
+            if entry.left_out:
+                preparation.drop(entry.utterance, LEFT_OUT_REASON)
+            elif audio := distribution.find(entry.disc, entry.path):
+                found.append((entry, audio))
+            elif distribution.discs and entry.disc not in distribution.discs:
+                on_missing_disc[entry.disc] += 1
+            else:
+                raise UserError(f"{entry.line}: expected the audio {entry.path}, found none")
     for disc, count in sorted(on_missing_disc.items()):
         preparation.problem(f"{path}: disc {disc} is missing: {count} entries are on it")
     return found
@@ -111,24 +113,23 @@ def _texts(distribution: Distribution, selection: Selection, preparation: Prepar
             preparation.problem(f"{transcript.line}: expected the audio of {name}, found none")
     texts = {}
     for name in sorted(selection.audio):
-        if name not in transcripts:
-            preparation.problem(
-                f"{selection.audio[name]}: expected the transcript of {name} in {_session(name)}, found none"
-            )
-            continue
-        transcript = transcripts[name]
-        if not transcript.written:
-            preparation.problem(f"{transcript.line}: expected the transcript of {name}, found an empty one")
-        else:
+        with preparation.reporting():
+            if name not in transcripts:
+                raise UserError(
+                    f"{selection.audio[name]}: expected the transcript of {name} in {_session(name)}, "
+                    "found none"
+                )
+            written, line = transcripts[name].written, transcripts[name].line
+            if not written:
+                raise UserError(f"{line}: expected the transcript of {name}, found an empty one")
             try:
-                text = normalise(transcript.written)
+                text = normalise(written)
             except UserError as error:
-                preparation.problem(f"{transcript.line}: utterance {name}: {error}")
-                continue
+                raise UserError(f"{line}: utterance {name}: {error}") from None
             if text:
                 texts[name] = text
             else:
-                preparation.drop(name, "no word in the transcript", transcript.written)
+                preparation.drop(name, "no word in the transcript", written)
     return texts
 
 
@@ -146,18 +147,15 @@ def _transcripts(
         files[name.rpartition("/")[2]].append(path)
     transcripts: dict[str, Transcript] = {}
     for path in sorted(path for session in sessions for path in files[session]):
-        try:
+        lines: list[tuple[int, str]] = []
+        with preparation.reporting():
             lines = read_lines(path)
-        except UserError as error:
-            preparation.problem(str(error))
-            continue
-        for transcript in parse_dot_file(lines, path):
-            if isinstance(transcript, UserError):
-                preparation.problem(str(transcript))
-                continue
-            # Some copies contain a file twice, which is harmless if the contents agree.
-            name = transcript.utterance
-            other = transcripts.setdefault(name, transcript)
-            if other.written != transcript.written:
-                preparation.problem(f"{transcript.line}: {name} has a different transcript in {other.line}")
+        for number, line in lines:
+            with preparation.reporting():
+                transcript = parse_dot_line(line, f"{path}:{number}")
+                # Some copies contain a file twice, which is harmless if the contents agree.
+                name = transcript.utterance
+                other = transcripts.setdefault(name, transcript)
+                if other.written != transcript.written:
+                    raise UserError(f"{transcript.line}: {name} has a different transcript in {other.line}")
     return transcripts

@@ -1,7 +1,6 @@
 """The splits of WSJ: their indices and official counts."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from asr.errors import UserError
@@ -84,25 +83,20 @@ class Entry:
         return self.path.startswith(LEFT_OUT[1]) and self.disc == LEFT_OUT[0]
 
 
-def parse_index(lines: list[tuple[int, str]], index: Index, source: str) -> Iterator[Entry | UserError]:
-    """Yield the entries of an index, and an error for each malformed line.
+def parse_entry(line: str, index: Index, where: str) -> Entry:
+    """Parse a line of an index.
 
     Args:
-        lines: (line number, text) pairs.
+        line: text of the line.
         index: the index.
-        source: file name for messages.
+        where: file and line for messages.
+
+    Raises:
+        UserError: the line is malformed.
     """
-    moved = dict(index.moved)
-    for number, line in lines:
-        if line.lstrip().startswith(";"):
-            continue
-        where = f"{source}:{number}"
-        match = _ENTRY.fullmatch(line.strip())
-        disc = disc_name(match[1]) if match else None
-        if match is None or disc is None:
-            yield UserError(f"{where}: expected `11_13_1:wsj0/…/01ic0201.wv1`, found {line.strip()[:60]!r}")
-            continue
-        path = match[2].lower().lstrip("/")
-        if not path.endswith(".wv1"):
-            path += ".wv1"
-        yield Entry(moved.get(disc, disc), path, where)
+    match = _ENTRY.fullmatch(line.strip())
+    disc = disc_name(match[1]) if match else None
+    if match is None or disc is None:
+        raise UserError(f"{where}: expected `11_13_1:wsj0/…/01ic0201.wv1`, found {line.strip()[:60]!r}")
+    path = match[2].lower().lstrip("/").removesuffix(".wv1") + ".wv1"
+    return Entry(dict(index.moved).get(disc, disc), path, where)

@@ -1,7 +1,6 @@
 """Parse WSJ transcripts (`.dot` files) and normalise them by the customary rules."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from asr.errors import UserError
@@ -30,21 +29,15 @@ class Transcript:
     line: str
 
 
-def parse_dot_file(lines: list[tuple[int, str]], source: str) -> Iterator[Transcript | UserError]:
-    """Yield the transcripts `TEXT (utterance-id)` of a file, and an error for each malformed line.
+def parse_dot_line(line: str, where: str) -> Transcript:
+    """Parse a line `TEXT (utterance-id)`; `where` is its file and line.
 
-    Args:
-        lines: (line number, text) pairs.
-        source: file name for messages.
+    Raises:
+        UserError: the line is malformed.
     """
-    for number, line in lines:
-        match = _LINE.fullmatch(line)
-        if match:
-            yield Transcript(match[2].lower(), match[1].strip(), f"{source}:{number}")
-        else:
-            yield UserError(
-                f"{source}:{number}: expected `TEXT (utterance-id)`, found {line.strip()[-40:]!r}"
-            )
+    if match := _LINE.fullmatch(line):
+        return Transcript(match[2].lower(), match[1].strip(), where)
+    raise UserError(f"{where}: expected `TEXT (utterance-id)`, found {line.strip()[-40:]!r}")
 
 
 def normalise(written: str) -> str:

@@ -83,9 +83,9 @@ def test_durations_outside_the_limits_are_left_out_and_listed(
     durations = sorted(cut.duration for cut in data(tone_corpus, recognizer).train_cuts)
     limit = float(np.median(durations))
     speech = data(tone_corpus, recognizer, max_duration_s=limit)
-    left_out = [item for item in speech.left_out if item.split == "train"]
+    left_out = [item for item in speech.left_out if item[0] == "train"]
     assert len(left_out) == sum(duration > limit for duration in durations)
-    assert all(f"is outside 0.1 … {limit} s" in item.reason for item in left_out)
+    assert all(f"is outside 0.1 … {limit} s" in item[2] for item in left_out)
     with pytest.raises(UserError, match="split train: no utterance is usable"):
         data(tone_corpus, recognizer, max_duration_s=0.2)
 

