@@ -1,7 +1,6 @@
 """`asr advise`: recommend an attention mechanism for your data and machine."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,8 @@ from rich.table import Table
 from asr import config
 from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import MECHANISMS, parse_name
-from asr.compare.advice import Expected, expect, positions, reason, recommend, usual_mechanisms
+from asr.compare.advice import AdviceConfig, Expected, expect, positions, reason, recommend, usual_mechanisms
 from asr.compare.options import joined
-from asr.config import option
 from asr.console import duration, open_console, progress
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import load_cuts
@@ -23,31 +21,7 @@ from asr.errors import UserError
 from asr.training.config import TrainConfig, chosen_recipe, train_options, train_schema
 
 POSITIONAL = "<manifest or prepared folder> [options of asr train, for model and frame budget]"
-QUANTILES = (0.5, 0.95, 1.0)
-
-
-@dataclass
-class Options:
-    """What to measure, and how."""
-
-    attentions: list[str] = option(
-        [],
-        help="mechanisms of the softmax family; empty: full, lsh-1, lsh-4, clustered and i-clustered, the "
-        "last two with 100 clusters, or 25 for short utterances",
-    )
-    longest: int = option(
-        4096,
-        help="longest sequence to measure; beyond it times are extrapolated, quadratically or linearly",
-        unit="encoder positions",
-    )
-    device: str = option("auto", help="auto | cpu (timed in CPU seconds) | cuda")
-    threads: int = option(1, help="CPU threads")
-    rounds: int = option(9, help="maximum number of rounds, after one to warm up")
-    seconds: float = option(3.0, help="time limit for the rounds of one length; three always run", unit="s")
-    memory: bool = option(
-        True,
-        help="measure memory at the 95th percentile of lengths, at most `longest`; one process each",
-    )
+Options = AdviceConfig
 
 
 def parse(words: list[str]) -> tuple[Options, TrainConfig]:
@@ -81,33 +55,23 @@ def run(paths: list[Path], asked: tuple[Options, TrainConfig]) -> None:
     )
     frames = np.maximum(1, np.round(durations_s * 1000 / training.features.frame_shift_ms)).astype(np.int64)
     lengths = positions(frames, training.model.subsampling)
-    quantiles = {q: round(float(np.quantile(lengths, q))) for q in QUANTILES}
+    quantiles = {q: round(float(np.quantile(lengths, q))) for q in (0.5, 0.95, 1.0)}
     at = sorted(set(quantiles.values()))
-    names = options.attentions or usual_mechanisms(quantiles[0.95])
+    options.attentions = options.attentions or usual_mechanisms(quantiles[0.95])
     console = open_console()
     console.print(_lengths(len(cuts), frames, training), highlight=False)
     for line in _warnings(durations_s, frames, training):
         console.print(line, style="yellow", highlight=False)
     with progress() as bars:
-        steps = len({min(n, options.longest) for n in at}) + (len(names) if options.memory else 0)
+        steps = len({min(n, options.longest) for n in at}) + (
+            len(options.attentions) if options.memory else 0
+        )
         task = bars.add_task("measuring", total=steps)
 
         def advance(what: str) -> None:
             bars.update(task, description=f"measuring {what}", advance=1)
 
-        expected = expect(
-            names,
-            lengths,
-            at,
-            training,
-            longest=options.longest,
-            device=options.device,
-            threads=options.threads,
-            rounds=options.rounds,
-            seconds=options.seconds,
-            memory_at=quantiles[0.95] if options.memory else 0,
-            advance=advance,
-        )
+        expected = expect(options, training, lengths, at, quantiles[0.95], advance)
     console.print(_table(expected, at, quantiles[0.95], options, training))
     taken = recommend(expected)
     frames_95 = round(float(np.quantile(frames, 0.95)))
@@ -118,11 +82,11 @@ def run(paths: list[Path], asked: tuple[Options, TrainConfig]) -> None:
 
 def _lengths(utterances: int, frames: NDArray[np.int64], training: TrainConfig) -> str:
     """Return the distribution of the utterance lengths in words."""
-    shown = (0.05, 0.5, 0.95, 1.0)
-    names = ("5 %", "median", "95 %", "longest")
-    found = [round(float(np.quantile(frames, q))) for q in shown]
     factor = training.model.subsampling
-    parts = [f"{name} {n:,} ({-(-n // factor):,})" for name, n in zip(names, found, strict=True)]
+    parts = []
+    for name, q in (("5 %", 0.05), ("median", 0.5), ("95 %", 0.95), ("longest", 1.0)):
+        n = round(float(np.quantile(frames, q)))
+        parts.append(f"{name} {n:,} ({-(-n // factor):,})")
     seconds = float(frames.sum()) * training.features.frame_shift_ms / 1000
     joined = ""
     if training.data.concatenate_s:
@@ -157,7 +121,10 @@ def _table(
         f"{model.heads} heads of {model.head_dim}; {options.device}, {options.threads} thread"
         + ("s" if options.threads > 1 else "")
     )
-    table = Table(title=title, title_justify="left", caption_justify="left")
+    caption = "forward and backward pass of the encoder, without loading, features, CTC loss and optimiser"
+    if at[-1] > options.longest:
+        caption += f"\n≈ extrapolated from {options.longest:,} positions, quadratically for full attention"
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
     table.add_column("attention", no_wrap=True)
     for length in at:
         about = "≈ " if length > options.longest else ""
@@ -170,11 +137,4 @@ def _table(
         steps = [duration(entry.step_s[length]) for length in at]
         memory = [] if entry.memory_mib is None else [f"{entry.memory_mib:.0f}"]
         table.add_row(entry.name, *steps, duration(entry.epoch_s), *memory)
-    table.caption = (
-        "forward and backward pass of the encoder, without loading, features, CTC loss and optimiser"
-    )
-    if at[-1] > options.longest:
-        table.caption += (
-            f"\n≈ extrapolated from {options.longest:,} positions, quadratically for full attention"
-        )
     return table

@@ -32,7 +32,7 @@ def run(paths: list[Path], request: Request) -> None:
     if request.options.dry_run:
         print_plan(plan, console)
         return
-    results = run_plan(plan, ["asr", "compare", *request.command], console)
+    results = run_plan(plan, console)
     print_results(results, console)
     console.print(f"repeat or resume with: {shlex.join(results.command)}", markup=False, soft_wrap=True)
     for name in ("results.json", "results.csv"):

@@ -53,20 +53,15 @@ def run(paths: Sequence[str | Path], options: Options) -> list[Path]:
         if options.format == "safetensors":
             files = write_portable(recognizer.state(), out)
         else:
-            files = [_write_graph(recognizer, out, options.format)]
+            if out.is_dir() or not out.suffix:
+                out = out / f"model{suffix}"
+            if out.suffix != suffix:
+                raise UserError(f"out={out}: expected a file that ends in {suffix}")
+            if options.format == "onnx":
+                write_onnx(recognizer.model, recognizer.tokenizer.symbols, out)
+            else:
+                write_program(recognizer.model, out)
+            files = [out]
     for file in files:
         print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")
     return files
-
-
-def _write_graph(recognizer: Recognizer, out: Path, kind: str) -> Path:
-    suffix = FORMATS[kind]
-    if out.is_dir() or not out.suffix:
-        out = out / f"model{suffix}"
-    if out.suffix != suffix:
-        raise UserError(f"out={out}: expected a file that ends in {suffix}")
-    if kind == "onnx":
-        write_onnx(recognizer.model, recognizer.tokenizer.symbols, out)
-    else:
-        write_program(recognizer.model, out)
-    return out

@@ -90,11 +90,8 @@ def _audio_files(paths: list[Path]) -> list[Path]:
             files.append(path)
             continue
         found = sorted(file for file in path.rglob("*") if file.is_file())
-        audio = [
-            file
-            for file in found
-            if not file.name.startswith(".") and file.suffix not in (*SUFFIXES.values(), ".ctm", ".jsonl")
-        ]
+        others = (*SUFFIXES.values(), ".ctm", ".jsonl")
+        audio = [x for x in found if not x.name.startswith(".") and x.suffix not in others]
         if len(audio) < len(found):
             log.warning("%s: skipped %d transcripts or hidden files", path, len(found) - len(audio))
         files += audio

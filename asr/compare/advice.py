@@ -13,16 +13,39 @@ from torch import Tensor, nn
 from asr.attention import MECHANISMS, parse_name
 from asr.attention.multihead import SelfAttention
 from asr.benchmark.mechanisms import PASSES, Problem, measure, peak_memory_bytes
+from asr.config import option
 from asr.model.encoder import Encoder
 from asr.training.config import TrainConfig
 
 WORTH = 0.9  # a coarser approximation must take less than this share of a closer one's time
 EXACT = "full"
 QUADRATIC = "N²"  # the table's entry for mechanisms with quadratic time; all others are linear
-MANY_CLUSTERS, FEW_CLUSTERS = 100, 25
-LONG = 400  # positions above which 100 clusters pay off
 # From closest to full attention to coarsest: tables 1 and 4 of *Fast Transformers with Clustered Attention*.
 NEARNESS = ("full", "shared-full", "oracle-top", "i-clustered", "lsh", "clustered")
+
+
+@dataclass
+class AdviceConfig:
+    """What to measure, and how."""
+
+    attentions: list[str] = option(
+        [],
+        help="mechanisms of the softmax family; empty: full, lsh-1, lsh-4, clustered and i-clustered, the "
+        "last two with 100 clusters, or 25 for short utterances",
+    )
+    longest: int = option(
+        4096,
+        help="longest sequence to measure; beyond it times are extrapolated, quadratically or linearly",
+        unit="encoder positions",
+    )
+    device: str = option("auto", help="auto | cpu (timed in CPU seconds) | cuda")
+    threads: int = option(1, help="CPU threads")
+    rounds: int = option(9, help="maximum number of rounds, after one to warm up")
+    seconds: float = option(3.0, help="time limit for the rounds of one length; three always run", unit="s")
+    memory: bool = option(
+        True,
+        help="measure memory at the 95th percentile of lengths, at most `longest`; one process each",
+    )
 
 
 @dataclass(frozen=True)
@@ -47,7 +70,7 @@ class Expected:
 
 def usual_mechanisms(positions_95: int) -> list[str]:
     """Return the mechanisms worth measuring, given the 95th percentile of lengths in encoder positions."""
-    clusters = MANY_CLUSTERS if positions_95 > LONG else FEW_CLUSTERS
+    clusters = 100 if positions_95 > 400 else 25
     return ["full", "lsh-1", "lsh-4", f"clustered-{clusters}", f"i-clustered-{clusters}"]
 
 
@@ -57,35 +80,25 @@ def positions(frames: NDArray[np.int64], subsampling: int) -> NDArray[np.int64]:
 
 
 def expect(
-    names: Sequence[str],
+    options: AdviceConfig,
+    training: TrainConfig,
     lengths: NDArray[np.int64],
     at: Sequence[int],
-    training: TrainConfig,
-    *,
-    longest: int,
-    device: str,
-    threads: int,
-    rounds: int,
-    seconds: float,
     memory_at: int,
     advance: Callable[[str], None],
 ) -> list[Expected]:
     """Measure mechanisms at several lengths and extrapolate to an epoch.
 
     Args:
-        names: mechanisms of the softmax family.
+        options: mechanisms and how to measure them. Beyond `longest` the cost per position is constant,
+            except that of attention in mechanisms with quadratic time, which grows with the length.
+        training: model sizes and frame budget.
         lengths: [utterances] encoder positions of each utterance.
         at: lengths to report, ascending, each in a batch that fills the frame budget.
-        training: model sizes and frame budget.
-        longest: longest length to measure. Beyond it the cost per position is constant, except that of
-            attention in mechanisms with quadratic time, which grows with the length.
-        device: `cpu`, timed in CPU seconds, or `cuda`, timed by the wall clock.
-        threads: CPU threads.
-        rounds, seconds: see `asr.benchmark.measure`.
-        memory_at: length for the memory measurement, at most `longest`; 0: none.
+        memory_at: length at which to measure memory, if at all.
         advance: called with a description of the next measurement.
     """
-    model = training.model
+    names, longest, device = options.attentions, options.longest, options.device
     clock = "cpu" if device == "cpu" else "wall"
     mixing: dict[str, list[float]] = {name: [] for name in names}  # seconds per position, all layers
     rest: list[float] = []  # seconds per position
@@ -94,11 +107,12 @@ def expect(
         advance(f"{length} positions")
         problem = _problem(length, training, device)
         size = length * problem.batch
-        for found in measure(list(names), problem, EXACT, clock, threads, rounds, seconds, PASSES[-1:]):
-            mixing[found.name].append(model.layers * found.median_s / size)
-        rest.append(rest_of_step_s(problem, training, clock, threads) / size)
+        limits = options.threads, options.rounds, options.seconds
+        for found in measure(names, problem, EXACT, clock, *limits, PASSES[-1:]):
+            mixing[found.name].append(training.model.layers * found.median_s / size)
+        rest.append(rest_of_step_s(problem, training, clock, options.threads) / size)
     memory: dict[str, float] = {}
-    for name in names if memory_at else ():
+    for name in names if options.memory else ():
         advance(f"memory of {name}")
         problem = _problem(min(memory_at, longest), training, device)
         memory[name] = peak_memory_bytes(name, problem) / 2**20
@@ -109,11 +123,11 @@ def expect(
         return np.asarray(np.interp(n, measured, mixing[name]) * growth)
 
     expected = []
+    shown = np.array(at)
+    sizes = [n * _problem(n, training, device).batch for n in at]
     for name in names:
         epoch_s = float(((attention(name, lengths) + np.interp(lengths, measured, rest)) * lengths).sum())
-        shown = np.array(at)
         step = attention(name, shown) + np.interp(shown, measured, rest)
-        sizes = [n * _problem(n, training, device).batch for n in at]
         step_s = {n: float(cost * size) for n, cost, size in zip(at, step, sizes, strict=True)}
         share = float(attention(name, shown)[-1] / step[-1])
         expected.append(Expected(name, step_s, share, epoch_s, memory.get(name)))
@@ -167,11 +181,7 @@ def recommend(expected: Sequence[Expected]) -> Expected:
 
     A coarser approximation replaces a closer one if it saves more than a tenth of an epoch.
     """
-
-    def nearness(entry: Expected) -> tuple[int, float]:
-        return NEARNESS.index(parse_name(entry.name).mechanism), entry.epoch_s
-
-    ordered = sorted(expected, key=nearness)
+    ordered = sorted(expected, key=lambda x: (NEARNESS.index(parse_name(x.name).mechanism), x.epoch_s))
     taken = ordered[0]
     for entry in ordered[1:]:
         if entry.epoch_s < WORTH * taken.epoch_s:

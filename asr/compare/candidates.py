@@ -1,7 +1,6 @@
 """Candidates of a comparison: what sets each one's training apart, and which mechanisms it can run with."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -18,23 +17,12 @@ OWN_KEYS = ("attention", "label", "seeds", "init_from")
 NOT_PROTOCOL = ("attention", "run", "seed", "resume", "init_from")
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A candidate with the full options of its training.
-
-    Attributes:
-        candidate: its entry in the results.
-        training: training options, without seed and run folder.
-        parent: label of the candidate it is finetuned from; None if it starts from a run or from scratch.
-    """
-
-    candidate: Candidate
-    training: TrainConfig
-    parent: str | None
-
-
-def plan_candidates(request: Request) -> list[Planned]:
+def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainConfig]]:
     """Return the candidates in the order of the command line, but finetuned ones after their parents.
+
+    Returns:
+        The candidates, and by label their training options without seed and run folder. `init_from` is empty
+        if the initial model is another candidate.
 
     Raises:
         UserError: an unknown key or mechanism, a duplicate label, or circular finetuning.
@@ -42,12 +30,28 @@ def plan_candidates(request: Request) -> list[Planned]:
     protocol = flat(to_dict(train_options(request.words)))
     asked = [{"attention": name} for name in request.options.attentions]
     asked += [_keys(entry) for entry in request.options.candidates]
-    planned = [_plan(entry, protocol, request) for entry in asked]
-    labels = [entry.candidate.label for entry in planned]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise UserError(f"candidate {label!r} appears twice: give one of the two another label")
-    return _parents_first([_with_parent(entry, labels) for entry in planned])
+    waiting: list[Candidate] = []
+    trainings: dict[str, TrainConfig] = {}
+    for entry in asked:
+        candidate, training = _plan(entry, protocol, request)
+        if candidate.label in trainings:
+            raise UserError(f"candidate {candidate.label!r} appears twice: give one of the two another label")
+        waiting.append(candidate)
+        trainings[candidate.label] = training
+    for candidate in waiting:
+        if candidate.finetuned_from in trainings:
+            trainings[candidate.label].init_from = ""
+    ordered: list[Candidate] = []
+    while waiting:
+        labels = [candidate.label for candidate in waiting]
+        ready = [candidate for candidate in waiting if candidate.finetuned_from not in labels]
+        if not ready:
+            raise UserError(
+                f"candidates {', '.join(labels)}: init_from is circular, each starts from another one"
+            )
+        ordered += ready
+        waiting = [candidate for candidate in waiting if candidate not in ready]
+    return ordered, trainings
 
 
 def is_exchangeable(attention: str) -> bool:
@@ -98,7 +102,9 @@ def _keys(entry: Any) -> dict[str, Any]:
     return entry
 
 
-def _plan(entry: dict[str, Any], protocol: Mapping[str, Any], request: Request) -> Planned:
+def _plan(
+    entry: dict[str, Any], protocol: Mapping[str, Any], request: Request
+) -> tuple[Candidate, TrainConfig]:
     spec = parse_name(str(entry["attention"]))
     changes = [f"{key}={_word(value)}" for key, value in entry.items() if key not in OWN_KEYS]
     training = train_options([*request.words, *changes, f"attention={spec.name}"])
@@ -106,8 +112,7 @@ def _plan(entry: dict[str, Any], protocol: Mapping[str, Any], request: Request) 
     overrides = {
         key: value for key, value in resolved.items() if value != protocol[key] and key not in NOT_PROTOCOL
     }
-    source = str(entry.get("init_from", "")) or None
-    training.init_from = source or ""
+    training.init_from = str(entry.get("init_from", ""))
     schema_size = MECHANISMS[spec.mechanism].schema.size
     size = spec.arguments[schema_size.name] if schema_size else None
     candidate = Candidate(
@@ -118,17 +123,10 @@ def _plan(entry: dict[str, Any], protocol: Mapping[str, Any], request: Request) 
         layers=training.model.layers,
         subsampling=training.model.subsampling,
         overrides=overrides,
-        finetuned_from=source,
+        finetuned_from=training.init_from or None,
         seeds=list(entry.get("seeds") or request.options.seeds),
     )
-    return Planned(candidate, training, None)
-
-
-def _with_parent(planned: Planned, labels: list[str]) -> Planned:
-    source = planned.candidate.finetuned_from
-    if source not in labels:
-        return planned
-    return replace(planned, training=replace(planned.training, init_from=""), parent=source)
+    return candidate, training
 
 
 def _label(entry: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
@@ -148,17 +146,3 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value).replace(" ", "") if isinstance(value, list) else str(value)
-
-
-def _parents_first(planned: list[Planned]) -> list[Planned]:
-    ordered: list[Planned] = []
-    waiting = list(planned)
-    while waiting:
-        done = {x.candidate.label for x in ordered}
-        ready = [x for x in waiting if x.parent is None or x.parent in done]
-        if not ready:
-            names = ", ".join(x.candidate.label for x in waiting)
-            raise UserError(f"candidates {names}: init_from is circular, each starts from another one")
-        ordered += ready
-        waiting = [x for x in waiting if x not in ready]
-    return ordered

@@ -6,7 +6,6 @@ again.
 
 import hashlib
 import json
-import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -64,9 +63,9 @@ class State:
 
 
 def write_cell(folder: Path, cell: Cell) -> None:
-    """Write cell.json for the worker."""
-    (folder / cell.name).mkdir(parents=True, exist_ok=True)
+    """Write cell.json for the worker, and remove the state of an earlier attempt."""
     write_json(asdict(cell), folder / cell.name / "cell.json")
+    (folder / cell.name / "state.json").unlink(missing_ok=True)
 
 
 def read_cell(folder: Path, name: str) -> Cell:
@@ -86,15 +85,15 @@ def read_state(folder: Path, name: str) -> State:
     return State(**json.loads(path.read_text())) if path.exists() else State()
 
 
+def current_state(folder: Path, cell: Cell) -> State:
+    """Return the state of the cell with exactly these settings; `missing` if it has other ones on disk."""
+    state = read_state(folder, cell.name)
+    return state if state.key == cell.key else State()
+
+
 def is_done(folder: Path, cell: Cell) -> bool:
     """Return whether the cell succeeded with exactly these settings."""
-    state = read_state(folder, cell.name)
-    return state.status == "done" and state.key == cell.key
-
-
-def discard(folder: Path, cell: Cell) -> None:
-    """Remove the cell's folder."""
-    shutil.rmtree(folder / cell.name, ignore_errors=True)
+    return current_state(folder, cell).status == "done"
 
 
 def log_path(folder: Path, name: str) -> Path:

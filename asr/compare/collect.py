@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from asr.compare.candidates import NOT_PROTOCOL
-from asr.compare.cell import Cell, State, is_done, log_path, read_state
+from asr.compare.cell import Cell, current_state, log_path, read_state
 from asr.compare.plan import Plan, timing_cells
-from asr.compare.records import Conditions, CurvePoint, Evaluation, Failure, Split, Training
+from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Split, Training
 from asr.compare.results import METRICS, Results
 from asr.config import flat, to_dict
 from asr.data.manifest import load_cuts
@@ -21,19 +21,20 @@ from asr.environment import describe_environment
 from asr.files import file_digest
 from asr.report.words import clock_words, hardware_words
 
+# Entries of training.json in the record of a training.
+MEASURED = (
+    *("parameters", "steps", "epochs", "frames", "train_s", "train_cpu_s", "seconds_per_epoch"),
+    *("peak_memory_mib", "peak_gpu_memory_mib"),
+)
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
-def collect(plan: Plan, command: list[str]) -> Results:
+def collect(plan: Plan) -> Results:
     """Return the results of all cells, finished or not."""
-    trainings = [_training(plan, label, seed, cell) for (label, seed), cell in plan.trainings.items()]
+    candidates = {candidate.label: candidate for candidate in plan.candidates}
     times, conditions = _timings(plan)
-    evaluations = [
-        _evaluation(plan, label, seed, split, attention, cell, times)
-        for (label, seed, split, attention), cell in plan.evaluations.items()
-    ]
     return Results(
-        command=command,
+        command=["asr", "compare", *plan.request.command],
         recipe=plan.protocol.recipe.name,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         protocol=_protocol(plan),
@@ -41,9 +42,14 @@ def collect(plan: Plan, command: list[str]) -> Results:
         data={
             name: _split(path, plan.protocol.features.frame_shift_ms) for name, path in plan.manifests.items()
         },
-        candidates=[planned.candidate for planned in plan.candidates],
-        trainings=trainings,
-        evaluations=evaluations,
+        candidates=plan.candidates,
+        trainings=[
+            _training(plan, candidates[label], seed, cell) for (label, seed), cell in plan.trainings.items()
+        ],
+        evaluations=[
+            _evaluation(plan, *key, cell, times.get((cell.needs, *key[2:]), {}))
+            for key, cell in plan.evaluations.items()
+        ],
         failures=_failures(plan),
         conditions=conditions,
     )
@@ -82,19 +88,20 @@ def _split(manifest: Path, frame_shift_ms: float) -> Split:
     )
 
 
-def _training(plan: Plan, label: str, seed: int, cell: Cell) -> Training:
-    state = read_state(plan.folder, cell.name)
-    status, error = _status(plan, cell, state)
-    run = plan.run_folder(label, seed)
-    planned = next(x for x in plan.candidates if x.candidate.label == label)
+def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Training:
+    status, error = _status(plan, cell)
+    run = plan.run_folder(candidate.label, seed)
+    words = ["asr", "train", *plan.request.words, f"attention={candidate.attention}", f"seed={seed}"]
+    words += [f"{key}={value}" for key, value in candidate.overrides.items()]
+    words += [f"init_from={candidate.finetuned_from}"] if candidate.finetuned_from else []
     training = Training(
-        candidate=label,
+        candidate=candidate.label,
         seed=seed,
         run=os.path.relpath(run, plan.folder),
         status=status,
         error=error,
-        reused=bool(state.result.get("reused")),
-        command=_train_command(plan, planned.candidate.attention, seed, cell),
+        reused=bool(current_state(plan.folder, cell).result.get("reused")),
+        command=shlex.join(words),
     )
     if status != "done":
         return training
@@ -102,10 +109,8 @@ def _training(plan: Plan, label: str, seed: int, cell: Cell) -> Training:
     about = json.loads((run / "environment.json").read_text())
     training.backend, training.commit = about.get("backend"), about["commit"]
     training.hardware = hardware_words(about)
-    for name in ("parameters", "steps", "epochs", "frames", "train_s", "train_cpu_s", "seconds_per_epoch"):
-        setattr(training, name, summary.get(name))
-    training.peak_memory_mib = summary.get("peak_memory_mib")
-    training.peak_gpu_memory_mib = summary.get("peak_gpu_memory_mib")
+    for name in MEASURED:
+        setattr(training, name, summary[name])
     training.dev_error_name, training.curve = _curve(run, summary)
     if training.curve:
         best = min(training.curve, key=lambda point: point.dev_error)
@@ -155,10 +160,9 @@ def _evaluation(
     split: str,
     attention: str,
     cell: Cell,
-    times: dict[tuple[str, str, str], dict[str, Any]],
+    times: dict[str, Any],
 ) -> Evaluation:
-    state = read_state(plan.folder, cell.name)
-    status, error = _status(plan, cell, state)
+    status, error = _status(plan, cell)
     folder = plan.folder / cell.name
     words = ["asr", "decode", str(plan.run_folder(label, seed)), f"split={split}", f"attention={attention}"]
     words += [f"data={plan.manifests[split]}", *plan.decoding.words()]
@@ -181,13 +185,8 @@ def _evaluation(
     about = json.loads((folder / "decode.json").read_text())
     evaluation.decode_s, evaluation.backend = about["decode_s"], about["backend"]
     evaluation.beam = about["beam"]
-    planned = next(x for x in plan.candidates if x.candidate.label == label)
-    if seed == planned.candidate.seeds[0]:
-        found = times.get((label, split, attention), {})
-        for name in ("forward_s", "forward_cpu_s"):
-            setattr(evaluation, name, found.get(name))
-        for name in ("forward_repeats_s", "forward_cpu_repeats_s"):
-            setattr(evaluation, name, found.get(name, []))
+    for name in times.keys() - {"error"}:
+        setattr(evaluation, name, times[name])
     return evaluation
 
 
@@ -200,33 +199,25 @@ def rates_of(score: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _timings(plan: Plan) -> tuple[dict[tuple[str, str, str], dict[str, Any]], dict[str, Conditions]]:
-    """Return the times by candidate, split and mechanism, and the conditions of timing by split."""
+    """Return the times by training cell, split and mechanism, and the conditions of timing by split."""
     times, conditions = {}, {}
     for cell in timing_cells(plan):
-        if is_done(plan.folder, cell):
-            result = read_state(plan.folder, cell.name).result
+        if result := current_state(plan.folder, cell).result:
             split = cell.name.removeprefix("timings/")
             conditions[split] = Conditions(**result["conditions"])
             for model, taken in zip(cell.settings["models"], result["times"], strict=True):
-                times[model["label"], split, model["attention"]] = taken
+                times[model["training"], split, model["attention"]] = taken
     return times, conditions
 
 
-def _status(plan: Plan, cell: Cell, state: State) -> tuple[str, str | None]:
+def _status(plan: Plan, cell: Cell) -> tuple[str, str | None]:
     """Return done, failed or missing with the reason; a cell whose prerequisite failed is missing."""
-    if state.status in ("done", "failed") and state.key == cell.key:
+    state = current_state(plan.folder, cell)
+    if state.status in ("done", "failed"):
         return state.status, state.error
     if cell.needs and read_state(plan.folder, cell.needs).status == "failed":
         return "missing", f"{cell.needs} failed"
     return "missing", None
-
-
-def _train_command(plan: Plan, attention: str, seed: int, cell: Cell) -> str:
-    words = ["asr", "train", *plan.request.words, f"attention={attention}", f"seed={seed}"]
-    planned = next(x for x in plan.candidates if plan.trainings.get((x.candidate.label, seed)) == cell)
-    words += [f"{key}={value}" for key, value in planned.candidate.overrides.items()]
-    words += [f"init_from={planned.candidate.finetuned_from}"] if planned.candidate.finetuned_from else []
-    return shlex.join(words)
 
 
 def _failures(plan: Plan) -> list[Failure]:
@@ -234,12 +225,12 @@ def _failures(plan: Plan) -> list[Failure]:
     owners = {cell.name: key[:2] for key, cell in plan.evaluations.items()}
     owners |= {cell.name: key for key, cell in plan.trainings.items()}
     for cell in [*plan.cells(), *timing_cells(plan)]:
-        state = read_state(plan.folder, cell.name)
+        state = current_state(plan.folder, cell)
         label, seed = owners.get(cell.name, ("all candidates", None))
         log = str(log_path(Path(), cell.name))
-        if state.status == "failed" and state.key == cell.key:
+        if state.status == "failed":
             found.append(Failure(cell.name, label, seed, state.error or "", log))
-        if cell.kind == "timing" and is_done(plan.folder, cell):
+        if cell.kind == "timing" and state.status == "done":
             for model, taken in zip(cell.settings["models"], state.result["times"], strict=True):
                 if taken["error"]:
                     name = f"{cell.name}: {model['attention']}"

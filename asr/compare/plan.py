@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 
 import yaml
 
-from asr.compare.candidates import Planned, evaluated_with, plan_candidates
-from asr.compare.cell import Cell, discard, is_done, read_state
+from asr.compare.candidates import evaluated_with, plan_candidates
+from asr.compare.cell import Cell, current_state, is_done, read_state
 from asr.compare.options import ORACLE, CompareConfig, Decoding, Request, plan_decoding
+from asr.compare.records import Candidate
 from asr.config import flat, to_dict
 from asr.data.module import manifest_path, split_beside
 from asr.errors import UserError
@@ -44,7 +46,7 @@ class Plan:
     request: Request
     folder: Path
     protocol: TrainConfig
-    candidates: list[Planned]
+    candidates: list[Candidate]
     manifests: dict[str, Path]
     decoding: Decoding
     trainings: dict[tuple[str, int], Cell]
@@ -64,9 +66,8 @@ class Plan:
     def run_folder(self, label: str, seed: int) -> Path:
         """Return the run folder of a training, its own or a reused one."""
         cell = self.trainings[label, seed]
-        state = read_state(self.folder, cell.name)
-        if state.key == cell.key and "run" in state.result:
-            return Path(os.path.relpath(self.folder / state.result["run"]))
+        if found := current_state(self.folder, cell).result.get("run"):
+            return Path(os.path.relpath(self.folder / found))
         return self.reused.get(cell.name, self.folder / cell.name)
 
 
@@ -78,24 +79,25 @@ def make_plan(request: Request) -> Plan:
     """
     options = request.options
     protocol = train_options(request.words)
-    candidates = plan_candidates(request)
+    candidates, training_options = plan_candidates(request)
     folder = Path(options.folder or Path("exp", "compare", protocol.recipe.name))
     decoding = plan_decoding(options)
     manifests = find_manifests(protocol, [*options.splits, *([options.tune] if options.tune else [])])
     hashes = {name: file_digest(path) for name, path in manifests.items()}
     trainings: dict[tuple[str, int], Cell] = {}
-    for planned in candidates:
-        for seed in planned.candidate.seeds:
-            trainings[planned.candidate.label, seed] = _training(planned, seed, trainings, hashes)
-    wanted = options.evaluate or list(dict.fromkeys([*(x.candidate.attention for x in candidates), ORACLE]))
+    for candidate in candidates:
+        options_of = training_options[candidate.label]
+        for seed in candidate.seeds:
+            trainings[candidate.label, seed] = _training(candidate, options_of, seed, trainings, hashes)
+    wanted = options.evaluate or [*(x.attention for x in candidates), ORACLE]
     evaluations = {
-        (planned.candidate.label, seed, split, attention): _evaluation(
-            trainings[planned.candidate.label, seed], split, attention, decoding, manifests, hashes
+        (candidate.label, seed, split, attention): _evaluation(
+            trainings[candidate.label, seed], split, attention, decoding, manifests, hashes
         )
-        for planned in candidates
-        for seed in planned.candidate.seeds
+        for candidate in candidates
+        for seed in candidate.seeds
         for split in (dict.fromkeys(map(split_name, options.splits)) if manifests else ())
-        for attention in evaluated_with(planned.candidate, wanted)
+        for attention in evaluated_with(candidate, wanted)
     }
     place = Path(options.reuse or Path("exp", protocol.recipe.name))
     reused = {}
@@ -154,28 +156,23 @@ def settle_changes(plan: Plan) -> list[str]:
         state = read_state(plan.folder, cell.name)
         if state.result.get("reused") and cell.name not in plan.reused:
             messages.append(f"{cell.name}: {state.result['run']} has changed, training it here")
-            discard(plan.folder, cell)
+        elif state.status == "missing" or state.key == cell.key:
             continue
-        if state.status == "missing" or state.key == cell.key:
-            continue
-        difference = ", ".join(_differences(state.settings, cell.settings)) or "another kind of cell"
-        if plan.options.changed == "refuse":
-            raise UserError(
-                f"{plan.folder / cell.name}: exists with other settings ({difference}); "
-                "keep it and use folder=<another>, or replace it with changed=rerun"
+        else:
+            old, new = flat(state.settings), flat(cell.settings)
+            difference = ", ".join(
+                f"{key.removeprefix('options.')}: {old.get(key)} → {new.get(key)}"
+                for key in dict.fromkeys([*old, *new])
+                if old.get(key) != new.get(key)
             )
-        messages.append(f"{cell.name}: running again ({difference})")
-        discard(plan.folder, cell)
+            if plan.options.changed == "refuse":
+                raise UserError(
+                    f"{plan.folder / cell.name}: exists with other settings ({difference}); "
+                    "keep it and use folder=<another>, or replace it with changed=rerun"
+                )
+            messages.append(f"{cell.name}: running again ({difference})")
+        shutil.rmtree(plan.folder / cell.name, ignore_errors=True)
     return messages
-
-
-def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    old, new = flat(before), flat(now)
-    return [
-        f"{key.removeprefix('options.')}: {old.get(key)} → {new.get(key)}"
-        for key in dict.fromkeys([*old, *new])
-        if old.get(key) != new.get(key) and key != "run"
-    ]
 
 
 def slug(label: str) -> str:
@@ -189,23 +186,26 @@ def slug(label: str) -> str:
 
 
 def _training(
-    planned: Planned, seed: int, trainings: dict[tuple[str, int], Cell], hashes: dict[str, str]
+    candidate: Candidate,
+    training: TrainConfig,
+    seed: int,
+    trainings: dict[tuple[str, int], Cell],
+    hashes: dict[str, str],
 ) -> Cell:
-    options = flat(to_dict(planned.training)) | {"seed": seed}
+    options = flat(to_dict(training)) | {"seed": seed}
     settings = {key: value for key, value in options.items() if key not in IMMATERIAL}
     unkeyed = {key: options[key] for key in ("trainer.checkpoint_every", "data.prefetch")}
-    needs = ""
-    start = ""
-    if planned.parent:
-        siblings = {other: cell for (label, other), cell in trainings.items() if label == planned.parent}
-        parent = siblings.get(seed) or next(iter(siblings.values()))
+    needs = start = ""
+    parents = {s: cell for (label, s), cell in trainings.items() if label == candidate.finetuned_from}
+    if parents:
+        parent = parents.get(seed) or next(iter(parents.values()))
         needs, start = parent.name, parent.key
-    elif planned.training.init_from:
-        start = file_digest(checkpoint.find(Path(planned.training.init_from)))
+    elif training.init_from:
+        start = file_digest(checkpoint.find(Path(training.init_from)))
     data = {name: value for name, value in hashes.items() if name.split()[0] in ("train", "dev")}
-    lexicon = training_lexicon(planned.training) if data else None
+    lexicon = training_lexicon(training) if data else None
     data["lexicon"] = lexicon.digest if lexicon else ""
-    name = f"trainings/{slug(planned.candidate.label)}/seed{seed}"
+    name = f"trainings/{slug(candidate.label)}/seed{seed}"
     return Cell(name, "training", {"options": settings, "data": data, "start": start}, needs, unkeyed)
 
 
@@ -252,17 +252,13 @@ def _evaluation(
 
 def timing_cells(plan: Plan) -> list[Cell]:
     """Return a cell per split that times the first seed of every candidate with all its mechanisms."""
-    first = {planned.candidate.label: planned.candidate.seeds[0] for planned in plan.candidates}
+    first = {candidate.label: candidate.seeds[0] for candidate in plan.candidates}
+    keys = {cell.name: cell.key for cell in plan.trainings.values()}
     cells = []
     for split in dict.fromkeys(split for _, _, split, _ in plan.evaluations):
         models = [
             # The key is the training's, because forward times do not depend on the search.
-            {
-                "label": label,
-                "attention": attention,
-                "training": cell.needs,
-                "key": cell.settings["training"],
-            }
+            {"label": label, "attention": attention, "training": cell.needs, "key": keys[cell.needs]}
             for (label, seed, on, attention), cell in plan.evaluations.items()
             if on == split and seed == first[label] and is_done(plan.folder, cell)
         ]

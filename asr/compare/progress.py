@@ -1,18 +1,18 @@
 """Progress of a comparison and the time it takes: the plan in advance, the display while it runs."""
 
 import time
-from types import TracebackType
 
 import lightning
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from asr.compare.candidates import Planned
-from asr.compare.cell import Cell, State, is_done, read_state
+from asr.compare.cell import Cell, is_done, read_state
 from asr.compare.plan import Plan
+from asr.config import nested
 from asr.console import duration
-from asr.training.plan import parse_budget
+from asr.training.config import train_options_from
+from asr.training.plan import TrainingPlan
 from asr.training.run import build_task
 
 LINE_EVERY_S = 60.0
@@ -47,16 +47,6 @@ class CellProgress:
         self.all = self.bars.add_task("cells", total=self.total, completed=len(self.done), text="")
         self.one = self.bars.add_task("", total=1.0, text="", visible=False)
 
-    def __enter__(self) -> "CellProgress":
-        self.bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self.bars.update(self.one, visible=False)
-        self.bars.stop()
-
     def update(self, cell: Cell, fraction: float) -> None:
         """Show the completed fraction of the running cell, 0 to 1, or its outcome."""
         if cell.name in self.done:
@@ -65,7 +55,13 @@ class CellProgress:
             self.running, self.started = cell.name, time.monotonic()
         state = read_state(self.folder, cell.name)
         if state.status in ("done", "failed"):
-            self._settle(cell, state)
+            self.done.add(cell.name)
+            self.waiting.pop(cell.name, None)
+            if state.status == "done":
+                self.seconds.setdefault(cell.kind, []).append(state.seconds)
+            outcome = duration(state.seconds) if state.status == "done" else f"FAILED: {state.error}"
+            self._line(f"{cell.name}: {outcome}  {self._left(None, 0.0)}")
+            self.bars.update(self.one, visible=False)
             return
         left = self._left(cell, fraction)
         shown = f"{fraction:.0%}"
@@ -73,15 +69,6 @@ class CellProgress:
         self.bars.update(self.all, completed=len(self.done), text=f"{len(self.done)}/{self.total}  {left}")
         if not self.console.is_terminal and time.monotonic() - self.printed > LINE_EVERY_S:
             self._line(f"{cell.name}: {shown}  {left}")
-
-    def _settle(self, cell: Cell, state: State) -> None:
-        """Print the outcome of a cell."""
-        self.done.add(cell.name)
-        self.waiting.pop(cell.name, None)
-        if state.status == "done":
-            self.seconds.setdefault(cell.kind, []).append(state.seconds)
-        outcome = duration(state.seconds) if state.status == "done" else f"FAILED: {state.error}"
-        self._line(f"{cell.name}: {outcome}  {self._left(None, 0.0)}")
 
     def _line(self, text: str) -> None:
         self.printed = time.monotonic()
@@ -115,11 +102,11 @@ def print_plan(plan: Plan, console: Console) -> None:
     """
     table = Table("training", "state", "expected", "based on", title=str(plan.folder), title_justify="left")
     left_s = 0.0
-    for planned in plan.candidates:
-        label = planned.candidate.label
-        cells = [plan.trainings[label, seed] for seed in planned.candidate.seeds]
+    for candidate in plan.candidates:
+        label = candidate.label
+        cells = [plan.trainings[label, seed] for seed in candidate.seeds]
         missing = [cell for cell in cells if cell.name not in plan.reused and not is_done(plan.folder, cell)]
-        seconds, source = _training_s(plan, planned, cells) if missing else (0.0, "")
+        seconds, source = _training_s(plan, cells) if missing else (0.0, "")
         for cell in cells:
             state = f"reuses {plan.reused[cell.name]}" if cell.name in plan.reused else "done"
             row = ("to do", duration(seconds), source) if cell in missing else (state, "", "")
@@ -135,32 +122,29 @@ def print_plan(plan: Plan, console: Console) -> None:
         left_s += len(missing) * sum(known) / len(known)
         note = "assuming that evaluations take as long as the finished ones"
     console.print(f"about {duration(left_s)} in sequence on this machine ({note})")
-    for planned in plan.candidates:
-        if planned.candidate.overrides:
-            console.print(f"{planned.candidate.label} overrides {planned.candidate.overrides}", markup=False)
+    for candidate in plan.candidates:
+        if candidate.overrides:
+            console.print(f"{candidate.label} overrides {candidate.overrides}", markup=False)
 
 
-def _training_s(plan: Plan, planned: Planned, cells: list[Cell]) -> tuple[float, str]:
+def _training_s(plan: Plan, cells: list[Cell]) -> tuple[float, str]:
     """Return the expected seconds of a training and the source of the estimate."""
     done = [read_state(plan.folder, cell.name).seconds for cell in cells if is_done(plan.folder, cell)]
     done = [seconds for seconds in done if seconds]  # reused runs have no time
     if done:
         return sum(done) / len(done), "finished seeds"
-    steps, step_s, cpu_share = _timed_steps(planned)
-    budget = planned.training.trainer.budget
-    if budget:
-        limit = parse_budget(budget, planned.training.trainer.budget_clock)
-        assert limit is not None
-        if limit.clock == "cpu":
-            return limit.seconds / max(cpu_share, 1e-3), f"the budget at {cpu_share:.1f} CPUs in use"
-        return limit.seconds, "the budget"
-    return steps * step_s, f"{STEPS} timed steps of {1000 * step_s:.0f} ms, without validation"
+    training, step_s, cpu_share = _timed_steps(cells[0])
+    if training.budget is None:
+        return training.steps * step_s, f"{STEPS} timed steps of {1000 * step_s:.0f} ms, without validation"
+    if training.budget.clock == "cpu":
+        return training.budget.seconds / max(cpu_share, 1e-3), f"the budget at {cpu_share:.1f} CPUs in use"
+    return training.budget.seconds, "the budget"
 
 
-def _timed_steps(planned: Planned) -> tuple[int, float, float]:
-    """Time a few training steps; return steps in total, seconds per step and CPU seconds per second."""
+def _timed_steps(cell: Cell) -> tuple[TrainingPlan, float, float]:
+    """Time a few training steps; return the training plan, seconds per step and CPU seconds per second."""
     lightning.seed_everything(0, verbose=False)
-    options = planned.training
+    options = train_options_from(nested(cell.settings["options"]), cell.name)
     options.data.workers = 0
     task, data = build_task(options, resuming=False)
     task.train()
@@ -179,4 +163,4 @@ def _timed_steps(planned: Planned) -> tuple[int, float, float]:
             cpu_s += time.process_time() - cpu
             count += 1
     step_s = seconds / max(count, 1)
-    return task.plan.steps, step_s * options.trainer.accumulate, cpu_s / max(seconds, 1e-9)
+    return task.plan, step_s * options.trainer.accumulate, cpu_s / max(seconds, 1e-9)

@@ -17,30 +17,8 @@ from asr.files import atomic_text, write_json
 
 FORMAT = 1
 METRICS = ("per", "wer", "cer")  # order of precedence unless the protocol names a metric
+RECORDS = {"candidates": Candidate, "trainings": Training, "evaluations": Evaluation, "failures": Failure}
 OFFICIAL = "official"  # for test sets with a reference in NIST's formats; subsets: `official-swbd`
-
-# Fields that differ between two runs of the same comparison: clocks, memory, the environment.
-MEASURED = frozenset(
-    {
-        "created",
-        "environment",
-        "commit",
-        "hardware",
-        "train_s",
-        "train_cpu_s",
-        "seconds_per_epoch",
-        "time_to_best_s",
-        "time_to_best_cpu_s",
-        "peak_memory_mib",
-        "peak_gpu_memory_mib",
-        "forward_s",
-        "forward_cpu_s",
-        "forward_repeats_s",
-        "forward_cpu_repeats_s",
-        "decode_s",
-        "conditions",
-    }
-)
 
 
 @dataclass
@@ -167,18 +145,6 @@ class Results:
         return [labels[i] for i in pareto_front(list(points.values()))]
 
 
-def without_times(value: Any) -> Any:
-    """Return results as plain data without the fields in `MEASURED`.
-
-    The rest does not depend on interruptions if the budget is in steps or epochs.
-    """
-    if isinstance(value, dict):
-        return {key: without_times(item) for key, item in value.items() if key not in MEASURED}
-    if isinstance(value, list):
-        return [without_times(item) for item in value]
-    return value
-
-
 def write_results(results: Results, folder: Path) -> None:
     """Write results.json and results.csv (one row per evaluation, together with its training)."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -201,22 +167,15 @@ def read_results(path: Path) -> Results:
         found = values.get("format") if isinstance(values, dict) else type(values).__name__
         raise UserError(f"{path}: expected results of format {FORMAT}, found {found!r}")
     try:
-        return _from_dict(values)
+        for entry in values["trainings"]:
+            entry["curve"] = [CurvePoint(**point) for point in entry["curve"]]
+        for name, kind in (("data", Split), ("conditions", Conditions)):
+            values[name] = {key: kind(**entry) for key, entry in values[name].items()}
+        for name, record in RECORDS.items():
+            values[name] = [record(**entry) for entry in values[name]]
+        return Results(**values)
     except (KeyError, TypeError) as error:
         raise UserError(f"{path}: expected results of format {FORMAT}, found {error!r}") from None
-
-
-def _from_dict(values: dict[str, Any]) -> Results:
-    values = dict(values)
-    values["data"] = {name: Split(**split) for name, split in values["data"].items()}
-    values["conditions"] = {name: Conditions(**entry) for name, entry in values["conditions"].items()}
-    for name, kind in (("candidates", Candidate), ("evaluations", Evaluation), ("failures", Failure)):
-        values[name] = [kind(**entry) for entry in values[name]]
-    values["trainings"] = [
-        Training(**{**entry, "curve": [CurvePoint(**point) for point in entry["curve"]]})
-        for entry in values["trainings"]
-    ]
-    return Results(**values)
 
 
 def _write_csv(results: Results, path: Path) -> None:
@@ -234,10 +193,8 @@ def _write_csv(results: Results, path: Path) -> None:
             row |= {metric: rate.get("rate"), f"{metric}_low": low, f"{metric}_high": high}
             counts = ("substitutions", "deletions", "insertions", "length")
             row |= {f"{metric}_{name}": rate.get(name) for name in counts}
-        for name, repeats in (
-            ("forward", evaluation.forward_repeats_s),
-            ("forward_cpu", evaluation.forward_cpu_repeats_s),
-        ):
+        for name in ("forward", "forward_cpu"):
+            repeats = getattr(evaluation, f"{name}_repeats_s")
             row[f"{name}_s"] = getattr(evaluation, f"{name}_s")
             row |= {f"{name}_low_s": min(repeats, default=None), f"{name}_high_s": max(repeats, default=None)}
         others = ("audio_s", "utterances", "decode_s", "backend", "error")

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from asr.compare.cell import (
     Cell,
+    current_state,
     is_done,
     log_path,
     read_cell,
@@ -38,7 +39,7 @@ from asr.files import write_text
 POLL_S = 0.3
 
 
-def run_plan(plan: Plan, command: list[str], console: Console) -> Results:
+def run_plan(plan: Plan, console: Console) -> Results:
     """Run every cell that isn't done; write results.json and results.csv after every stage.
 
     Raises:
@@ -49,14 +50,15 @@ def run_plan(plan: Plan, command: list[str], console: Console) -> Results:
         for line in settle_changes(plan):
             console.print(line, markup=False)
         _adopt(plan, console)
-        with CellProgress(plan, console) as progress:
+        progress = CellProgress(plan, console)
+        with progress.bars:
             for stage in _training_stages(plan):
                 _run_stage(plan, [[cell] for cell in stage], progress)
-                write_results(collect(plan, command), plan.folder)
+                write_results(collect(plan), plan.folder)
             _run_stage(plan, _by_model(plan), progress)
-            write_results(collect(plan, command), plan.folder)
+            write_results(collect(plan), plan.folder)
             _run_stage(plan, [[cell] for cell in timing_cells(plan)], progress)
-        results = collect(plan, command)
+        results = collect(plan)
         write_results(results, plan.folder)
     return results
 
@@ -133,7 +135,7 @@ def run_job(
     waiting = list(cells)
     while waiting:
         status = _run_worker(folder, waiting, advance)
-        waiting = [cell for cell in waiting if not _settled(folder, cell)]
+        waiting = [cell for cell in waiting if current_state(folder, cell).status not in ("done", "failed")]
         if waiting:
             running = [cell for cell in waiting if read_state(folder, cell.name).status == "running"]
             broken = (running or waiting)[0]
@@ -147,15 +149,8 @@ def worker_command(folder: Path, cells: list[Cell]) -> list[str]:
     return [sys.executable, "-m", "asr.compare.worker", str(folder), *(cell.name for cell in cells)]
 
 
-def _settled(folder: Path, cell: Cell) -> bool:
-    state = read_state(folder, cell.name)
-    return state.key == cell.key and state.status in ("done", "failed")
-
-
 def _run_worker(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> int:
     """Run a worker over cells; return its exit status."""
-    for cell in cells:
-        (folder / cell.name / "state.json").unlink(missing_ok=True)
     path = log_path(folder, cells[0].name)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a", encoding="utf-8") as log:
@@ -205,8 +200,6 @@ def launch(folder: Path, options: CompareConfig, jobs: list[list[Cell]]) -> None
     names = [[cell.name for cell in job] for job in jobs]
     write_text(json.dumps(names, indent=1), folder / "jobs.json")
     cells = [cell for job in jobs for cell in job]
-    for cell in cells:
-        (folder / cell.name / "state.json").unlink(missing_ok=True)
     words = [f"folder='{folder.absolute()}'", "job=" + ",".join(map(str, range(len(jobs))))]
     words += [f"hydra/launcher={options.launcher}", *options.launch]
     status = subprocess.run([sys.executable, "-m", "asr.compare.run", "--multirun", *words]).returncode

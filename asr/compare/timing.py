@@ -44,6 +44,7 @@ class Runner:
     error: str = ""
 
 
+@torch.inference_mode()
 def forward_times(
     models: list[tuple[Path, str]],
     manifest: Path,
@@ -71,14 +72,20 @@ def forward_times(
     """
     if threads:
         torch.set_num_threads(threads)
-    runners = [_runner(run, attention, device, repeats) for run, attention in models]
+    runners = []
+    for run, attention in models:
+        model = Recognizer.load(run, device=device, attention=attention).model
+        key = json.dumps(to_dict(model.config.features))
+        runners.append(Runner(model, key, [0.0] * repeats, [0.0] * repeats))
     batches = _batches(manifest, frames_per_batch, runners[0].model)
     others = OtherProcesses()
     for number, batch in enumerate(batches):
         inputs: dict[str, tuple[Tensor, Tensor]] = {}
         for runner in runners:
             if runner.features not in inputs:
-                inputs[runner.features] = _features(runner.model, batch.to(torch.device(device)))
+                audio = batch.to(torch.device(device))
+                features, frames = runner.model.filter_banks(audio.audio, audio.audio_lengths)
+                inputs[runner.features] = runner.model.normalisation(features, frames), frames
         for repeat in range(-1 if number == 0 else 0, repeats):  # −1 warms up
             for runner in runners:
                 _run(runner, *inputs[runner.features], repeat, device)
@@ -90,7 +97,17 @@ def forward_times(
         cpu_s=sum(sum(runner.cpu_s) for runner in runners),
         other_cpus=others.cpus(),
     )
-    return [_summary(runner) for runner in runners], conditions
+    times = [
+        {
+            "forward_s": None if runner.error else statistics.median(runner.wall_s),
+            "forward_cpu_s": None if runner.error else statistics.median(runner.cpu_s),
+            "forward_repeats_s": [] if runner.error else runner.wall_s,
+            "forward_cpu_repeats_s": [] if runner.error else runner.cpu_s,
+            "error": runner.error,
+        }
+        for runner in runners
+    ]
+    return times, conditions
 
 
 class OtherProcesses:
@@ -125,12 +142,6 @@ class OtherProcesses:
         return time.perf_counter(), busy_s, time.process_time()
 
 
-def _runner(run: Path, attention: str, device: str, repeats: int) -> Runner:
-    model = Recognizer.load(run, device=device, attention=attention).model
-    key = json.dumps(to_dict(model.config.features))
-    return Runner(model, key, [0.0] * repeats, [0.0] * repeats)
-
-
 def _batches(manifest: Path, frames_per_batch: int, model: AcousticModel) -> list[Batch]:
     cuts = load_cuts(manifest)
     features = model.config.features
@@ -140,13 +151,6 @@ def _batches(manifest: Path, frames_per_batch: int, model: AcousticModel) -> lis
     return [utterances[BatchPlan(tuple(plan.tolist()))] for plan in plans]
 
 
-@torch.inference_mode()
-def _features(model: AcousticModel, batch: Batch) -> tuple[Tensor, Tensor]:
-    features, frames = model.filter_banks(batch.audio, batch.audio_lengths)
-    return model.normalisation(features, frames), frames
-
-
-@torch.inference_mode()
 def _run(runner: Runner, features: Tensor, frames: Tensor, repeat: int, device: str) -> None:
     if runner.error:
         return
@@ -163,14 +167,3 @@ def _run(runner: Runner, features: Tensor, frames: Tensor, repeat: int, device: 
     if repeat >= 0:
         runner.wall_s[repeat] += time.perf_counter() - wall
         runner.cpu_s[repeat] += time.process_time() - cpu
-
-
-def _summary(runner: Runner) -> dict[str, Any]:
-    failed = bool(runner.error)
-    return {
-        "forward_s": None if failed else statistics.median(runner.wall_s),
-        "forward_cpu_s": None if failed else statistics.median(runner.cpu_s),
-        "forward_repeats_s": [] if failed else runner.wall_s,
-        "forward_cpu_repeats_s": [] if failed else runner.cpu_s,
-        "error": runner.error,
-    }

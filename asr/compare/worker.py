@@ -26,9 +26,8 @@ from asr.recognizer import Recognizer
 from asr.scoring.run import ScoreOptions, score_paths
 from asr.search.decode import DecodeOptions
 from asr.training.config import train_options_from
-from asr.training.progress import completed, plan_total
+from asr.training.progress import position
 from asr.training.run import train
-from asr.training.task import TrainingTask
 
 
 def main(words: list[str]) -> None:
@@ -65,10 +64,10 @@ class FractionWriter(lightning.Callback):
 
     def on_train_batch_end(self, trainer: lightning.Trainer, task: Any, *_: Any) -> None:
         """Write the fraction if half a second has passed."""
-        assert isinstance(task, TrainingTask)
         if trainer.is_global_zero and time.monotonic() - self.written > 0.5:
             self.written = time.monotonic()
-            write_fraction(self.path, completed(task.plan, task) / plan_total(task.plan))
+            done, total = position(task)
+            write_fraction(self.path, done / total)
 
 
 def _train(folder: Path, cell: Cell) -> dict[str, Any]:

@@ -47,29 +47,25 @@ class Cost(lightning.Callback):
 
     Args:
         budget: time budget; None: no limit.
+
+    Attributes:
+        seconds: wall time of training steps and of waiting for data.
+        cpu_s: CPU time of all threads of this process in the same period.
+        wait_s: wall time of waiting for data.
     """
+
+    TOTALS = ("batches", "frames", "seconds", "cpu_s", "wait_s")
 
     def __init__(self, budget: TimeBudget | None = None) -> None:
         self.budget = budget
         self.data_wait = DataWait()
         self.batches = 0
         self.frames = 0
-        self.step_s = 0.0
-        self.step_cpu_s = 0.0
+        self.seconds = 0.0
+        self.cpu_s = 0.0
         self.wait_s = 0.0
-        self.wait_cpu_s = 0.0
         self.peak_before_resume_mib = 0.0
         self.started = (0.0, 0.0)
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of training steps and of waiting for data."""
-        return self.step_s + self.wait_s
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU time of all threads of this process in the same period."""
-        return self.step_cpu_s + self.wait_cpu_s
 
     @property
     def peak_mib(self) -> float:
@@ -105,11 +101,10 @@ class Cost(lightning.Callback):
     ) -> None:
         """Stop the clock, log the training time and end training when the budget is spent."""
         assert isinstance(task, TrainingTask)
-        self.step_s += time.perf_counter() - self.started[0]
-        self.step_cpu_s += time.process_time() - self.started[1]
         # The wait for a batch counts with its step, because a checkpoint between the two must not include it.
+        self.seconds += time.perf_counter() - self.started[0] + self.data_wait.seconds
+        self.cpu_s += time.process_time() - self.started[1] + self.data_wait.cpu_s
         self.wait_s += self.data_wait.seconds
-        self.wait_cpu_s += self.data_wait.cpu_s
         self.data_wait.seconds = self.data_wait.cpu_s = 0.0
         self.batches += 1
         self.frames += task.frames(batch)
@@ -120,20 +115,12 @@ class Cost(lightning.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the totals for a checkpoint."""
-        return {
-            "batches": self.batches,
-            "frames": self.frames,
-            "step_s": self.step_s,
-            "step_cpu_s": self.step_cpu_s,
-            "wait_s": self.wait_s,
-            "wait_cpu_s": self.wait_cpu_s,
-            "peak_before_resume_mib": self.peak_mib,
-        }
+        totals = {name: getattr(self, name) for name in self.TOTALS}
+        return totals | {"peak_before_resume_mib": self.peak_mib}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the totals from a checkpoint."""
-        for name, value in state_dict.items():
-            setattr(self, name, value)
+        vars(self).update(state_dict)
 
     def summary(self) -> dict[str, Any]:
         """Return time, throughput, the fraction of time spent waiting for data, and peak memory."""

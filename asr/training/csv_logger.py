@@ -20,6 +20,9 @@ class MetricsFile(Logger):
             steps are repeated.
     """
 
+    name = "metrics"
+    version = ""
+
     def __init__(self, path: Path, columns: list[str], resumed_step: int) -> None:
         super().__init__()
         self.path = path
@@ -38,16 +41,6 @@ class MetricsFile(Logger):
             writer.writeheader()
             writer.writerows(rows)
 
-    @property
-    def name(self) -> str:
-        """Name of the logger."""
-        return "metrics"
-
-    @property
-    def version(self) -> str:
-        """Empty: there is a single file."""
-        return ""
-
     @rank_zero_only
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: config.yaml contains the options."""
@@ -56,21 +49,18 @@ class MetricsFile(Logger):
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Collect the metrics of a step, and write them when the next step logs."""
         step = int(step or 0)
-        if self.pending and self.pending["step"] != step:
-            self._write()
+        if self.pending.get("step") != step:
+            self.flush()
         self.pending |= {**metrics, "step": step}
 
     @rank_zero_only
     def flush(self) -> None:
         """Write the pending row. Not named `save`, which Lightning calls before a row is complete."""
         if self.pending:
-            self._write()
+            with self.path.open("a", newline="") as file:
+                csv.DictWriter(file, self.columns, extrasaction="ignore").writerow(self.pending)
+            self.pending = {}
 
     def finalize(self, status: str) -> None:
         """Write the last row."""
         self.flush()
-
-    def _write(self) -> None:
-        with self.path.open("a", newline="") as file:
-            csv.DictWriter(file, self.columns, extrasaction="ignore").writerow(self.pending)
-        self.pending = {}

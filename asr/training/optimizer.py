@@ -1,10 +1,10 @@
 """The optimiser and its learning rate schedule."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
@@ -62,20 +62,13 @@ def rate_factor(step: int, steps: int, config: OptimizerConfig, spent: float | N
     With a time budget, the cosine follows `spent`, the fraction of the budget used so far (0 … 1), instead
     of the steps.
     """
-    if spent is not None:
-        warm = min(1.0, (step + 1) / max(1, config.warmup_steps))
-        return warm * (1.0 if config.schedule == "constant" else _cosine(spent, config))
-    if step < config.warmup_steps:
-        return (step + 1) / config.warmup_steps
+    warm = min(1.0, (step + 1) / max(1, config.warmup_steps))
     if config.schedule == "constant":
-        return 1.0
-    progress = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
-    return _cosine(progress, config)
-
-
-def _cosine(progress: float, config: OptimizerConfig) -> float:
-    cosine = 0.5 * (1 + np.cos(np.pi * min(1.0, progress)))
-    return float(config.final_ratio + (1 - config.final_ratio) * cosine)
+        return warm
+    if spent is None:
+        spent = max(0, step - config.warmup_steps) / max(1, steps - config.warmup_steps)
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, spent)))
+    return warm * (config.final_ratio + (1 - config.final_ratio) * cosine)
 
 
 def configure(

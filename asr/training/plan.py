@@ -1,4 +1,4 @@
-"""The training plan: length in steps or time, optimiser, validation and clipping."""
+"""The training plan: the length of training in steps or time, and the validation interval."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from asr.data.stream import TrainingData
 from asr.errors import UserError
 from asr.training.config import TrainConfig
-from asr.training.optimizer import OptimizerConfig
 
 ENDLESS = 2**40  # maximum number of steps if only a time budget ends training
 CLOCKS = ("wall", "cpu")
@@ -55,22 +54,16 @@ class TrainingPlan:
     """How a task is trained.
 
     Attributes:
-        optimizer: optimiser and schedule.
+        options: options of the run.
         steps: maximum number of optimiser steps.
         validate_every: batches between validations.
         budget: time budget; None: `steps` alone ends training.
-        seed: random seed for dropout and augmentation.
-        clip: maximum gradient norm; 0: no clipping.
-        nonfinite_patience: number of successive batches with a non-finite loss to tolerate.
     """
 
-    optimizer: OptimizerConfig
+    options: TrainConfig
     steps: int
     validate_every: int
-    budget: TimeBudget | None = None
-    seed: int = 0
-    clip: float = 1.0
-    nonfinite_patience: int = 10
+    budget: TimeBudget | None
 
     @property
     def length(self) -> str:
@@ -99,12 +92,4 @@ def training_plan(options: TrainConfig, data: TrainingData) -> TrainingPlan:
         )
     data.batches = steps * accumulate
     validate_every = options.trainer.validate_every or max(1, data.epoch_batches(0, ranks) // accumulate)
-    return TrainingPlan(
-        optimizer=options.optimizer,
-        steps=steps,
-        validate_every=min(validate_every, steps) * accumulate,
-        budget=budget,
-        seed=options.seed,
-        clip=options.trainer.clip,
-        nonfinite_patience=options.trainer.nonfinite_patience,
-    )
+    return TrainingPlan(options, steps, min(validate_every, steps) * accumulate, budget)

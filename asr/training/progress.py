@@ -10,19 +10,15 @@ from rich.console import Console
 from rich.progress import TextColumn
 
 from asr.console import progress
-from asr.training.plan import TrainingPlan
 from asr.training.task import TrainingTask
 
 
-def plan_total(plan: TrainingPlan) -> float:
-    """Return the length of training: seconds with a time budget, otherwise steps."""
-    return plan.budget.seconds if plan.budget else float(plan.steps)
-
-
-def completed(plan: TrainingPlan, task: lightning.LightningModule) -> float:
-    """Return the part of `plan_total` that is done."""
+def position(task: lightning.LightningModule) -> tuple[float, float]:
+    """Return the completed and the total length of training: seconds with a time budget, otherwise steps."""
     assert isinstance(task, TrainingTask)
-    return task.spent * plan.budget.seconds if plan.budget else float(task.global_step)
+    if budget := task.plan.budget:
+        return task.spent * budget.seconds, budget.seconds
+    return float(task.global_step), float(task.plan.steps)
 
 
 def _error_label(task: TrainingTask) -> str:
@@ -35,20 +31,17 @@ class Bar(lightning.Callback):
     """Progress bar for the whole training, with loss, dev error rate and throughput.
 
     Args:
-        plan: training plan; the bar counts seconds with a time budget, otherwise steps.
         console: console to draw on.
     """
 
-    def __init__(self, plan: TrainingPlan, console: Console) -> None:
-        self.plan = plan
+    def __init__(self, console: Console) -> None:
         self.progress = progress(TextColumn("{task.fields[metrics]}"), console=console, transient=False)
 
     @rank_zero_only
     def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
         """Show the bar."""
-        self.row = self.progress.add_task(
-            "training", total=plan_total(self.plan), completed=int(completed(self.plan, task)), metrics=""
-        )
+        done, total = position(task)
+        self.row = self.progress.add_task("training", total=total, completed=int(done), metrics="")
         self.progress.start()
 
     @rank_zero_only
@@ -64,7 +57,7 @@ class Bar(lightning.Callback):
         }
         metrics = trainer.callback_metrics
         texts = [text.format(float(metrics[name])) for name, text in formats.items() if name in metrics]
-        self.progress.update(self.row, completed=completed(self.plan, task), metrics="  ".join(texts))
+        self.progress.update(self.row, completed=position(task)[0], metrics="  ".join(texts))
 
     @rank_zero_only
     def teardown(self, trainer: lightning.Trainer, task: lightning.LightningModule, stage: str) -> None:
@@ -75,25 +68,20 @@ class Bar(lightning.Callback):
 class Lines(lightning.Callback):
     """Prints one line per validation."""
 
-    def __init__(self, plan: TrainingPlan) -> None:
-        self.plan = plan
-        self.started = time.monotonic()
-        self.first = 0.0
-
     def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
         """Start the clock."""
         self.started = time.monotonic()
-        self.first = completed(self.plan, task)
+        self.first, _ = position(task)
 
     @rank_zero_only
     def on_validation_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
         """Print step, losses, error rate, throughput and remaining time."""
         assert isinstance(task, TrainingTask)
         metrics = trainer.callback_metrics
-        done, total = completed(self.plan, task), plan_total(self.plan)
+        done, total = position(task)
         left_s = (time.monotonic() - self.started) / max(done - self.first, 1e-9) * (total - done)
         step = f"{trainer.global_step}/{total:.0f}"
-        if self.plan.budget:
+        if task.plan.budget:
             step = f"{trainer.global_step} ({100 * task.spent:.0f} % of the budget)"
         print(
             f"step {step}  loss {float(metrics.get('loss', nan)):.3f}  "

@@ -156,7 +156,7 @@ def build_trainer(
     columns = ["data_epoch", "loss", "learning_rate", "gradient_norm", "frames_per_s"]
     columns += ["train_s", "train_cpu_s", "dev_loss", task.error_rate_name]
     terminal = Console(stderr=True)
-    progress = Bar(task.plan, terminal) if terminal.is_terminal else Lines(task.plan)
+    progress = Bar(terminal) if terminal.is_terminal else Lines()
     # Resume points come first, so that writing them doesn't count as training time.
     callbacks = [ResumePoint(checkpoints, options.trainer.checkpoint_every), cost]
     callbacks += [KeepBest(checkpoints, options.trainer.keep_best), progress, *watchers]

@@ -38,12 +38,12 @@ class TrainingTask(lightning.LightningModule):
 
     def __init__(self, model: nn.Module, plan: TrainingPlan) -> None:
         super().__init__()
-        if plan.optimizer.schedule not in SCHEDULES:
-            raise UserError(f"optimizer.schedule={plan.optimizer.schedule!r}: expected one of {SCHEDULES}")
-        if plan.optimizer.schedule == "plateau" and plan.optimizer.warmup_steps:
+        optimizer = plan.options.optimizer
+        if optimizer.schedule not in SCHEDULES:
+            raise UserError(f"optimizer.schedule={optimizer.schedule!r}: expected one of {SCHEDULES}")
+        if optimizer.schedule == "plateau" and optimizer.warmup_steps:
             raise UserError(
-                f"optimizer.warmup_steps={plan.optimizer.warmup_steps}: expected 0 with "
-                "optimizer.schedule=plateau"
+                f"optimizer.warmup_steps={optimizer.warmup_steps}: expected 0 with optimizer.schedule=plateau"
             )
         self.model = model
         self.plan = plan
@@ -90,7 +90,7 @@ class TrainingTask(lightning.LightningModule):
 
     def on_train_batch_start(self, batch: StreamBatch, batch_idx: int) -> None:
         """Seed the step's random numbers with (seed, batch, rank)."""
-        torch.manual_seed(derived_seed(self.plan.seed, self._data.cursor.batches, self.global_rank))
+        torch.manual_seed(derived_seed(self.plan.options.seed, self._data.cursor.batches, self.global_rank))
         self.step_started = time.perf_counter()
 
     def training_step(self, batch: StreamBatch, batch_idx: int) -> Tensor:
@@ -131,7 +131,7 @@ class TrainingTask(lightning.LightningModule):
         self.nonfinite["successive"] += 1
         culprits = [i for i, finite in zip(batch.ids, losses.isfinite().tolist(), strict=True) if not finite]
         log.warning("batch skipped: the loss is not finite for %s", ", ".join(culprits) or "another rank")
-        if self.nonfinite["successive"] > self.plan.nonfinite_patience:
+        if self.nonfinite["successive"] > self.plan.options.trainer.nonfinite_patience:
             raise UserError(
                 f"the loss was not finite in {self.nonfinite['successive']} successive batches, most "
                 f"recently for {', '.join(culprits[:5])}: lower optimizer.learning_rate or check these "
@@ -142,7 +142,9 @@ class TrainingTask(lightning.LightningModule):
         self, optimizer: Optimizer, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
         """Clip gradients, log their norm, and discard them if they aren't finite."""
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.plan.clip or float("inf"))
+        norm = torch.nn.utils.clip_grad_norm_(
+            self.parameters(), self.plan.options.trainer.clip or float("inf")
+        )
         self.log("gradient_norm", norm)
         self.log("learning_rate", optimizer.param_groups[0]["lr"])
         if not self._scaled and not (self.finite_in_window and bool(norm.isfinite())):
@@ -154,11 +156,12 @@ class TrainingTask(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Return the optimiser and its schedule."""
-        parameters = dict(self.model.named_parameters())
-        plan = self.plan
-        spent = (lambda: self.spent) if plan.budget else None
         return configure(
-            parameters, plan.optimizer, steps=plan.steps, validate_every=plan.validate_every, spent=spent
+            dict(self.model.named_parameters()),
+            self.plan.options.optimizer,
+            steps=self.plan.steps,
+            validate_every=self.plan.validate_every,
+            spent=(lambda: self.spent) if self.plan.budget else None,
         )
 
     def on_validation_epoch_start(self) -> None:

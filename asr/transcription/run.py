@@ -144,7 +144,15 @@ def emissions(
     duration_s = len(audio) / model.sample_rate
     with evaluating(model):
         if config.mode == "onepass":
-            _warn_if_long(model.config.longest_s, duration_s, name)
+            longest_s = model.config.longest_s
+            if longest_s and duration_s > LONGER_THAN_TRAINING * longest_s:
+                log.warning(
+                    "%s: lasts %.0f s, but the longest training audio only %.0f s: try mode=chunked, "
+                    "or train with data.concatenate_s",
+                    name,
+                    duration_s,
+                    longest_s,
+                )
             log_probs, _ = model(
                 audio.unsqueeze(0).to(model.device), torch.tensor([len(audio)]).to(model.device)
             )
@@ -252,14 +260,3 @@ def join_paths(paths: list[TokenPath], starts: list[int]) -> TokenPath:
         words=None if paths[0].words is None else words,
         ends=[end + start for path, start in zip(paths, starts, strict=False) for end in path.ends],
     )
-
-
-def _warn_if_long(longest_s: float, duration_s: float, name: str) -> None:
-    if longest_s and duration_s > LONGER_THAN_TRAINING * longest_s:
-        log.warning(
-            "%s: lasts %.0f s, but the longest training audio only %.0f s: try mode=chunked, "
-            "or train with data.concatenate_s",
-            name,
-            duration_s,
-            longest_s,
-        )

@@ -9,7 +9,7 @@ import pytest
 from asr.benchmark.mechanisms import Problem, Timing
 from asr.cli import main
 from asr.compare import advice
-from asr.compare.advice import Expected, expect, positions, reason, recommend, usual_mechanisms
+from asr.compare.advice import AdviceConfig, Expected, expect, positions, reason, recommend, usual_mechanisms
 from asr.training.config import TrainConfig
 
 
@@ -85,17 +85,12 @@ def test_an_epoch_is_the_sum_over_utterances(monkeypatch: pytest.MonkeyPatch) ->
     training = small_training(monkeypatch, measure)
     lengths = np.array([100, 150, 200])
     (found,) = expect(
-        ["full"],
+        AdviceConfig(["full"], longest=200, device="cpu", memory=False),
+        training,
         lengths,
         [100, 200],
-        training,
-        device="cpu",
-        longest=200,
-        threads=1,
-        rounds=1,
-        seconds=1,
-        memory_at=0,
-        advance=lambda text: None,
+        200,
+        lambda text: None,
     )
     per_position = 2 * lengths / 1000 + 0.5  # linear in the length, as the interpolation is
     assert found.epoch_s == pytest.approx(float((per_position * lengths).sum()))
@@ -116,17 +111,12 @@ def test_extrapolated_costs_grow_for_quadratic_mechanisms_only(
 
     training = small_training(monkeypatch, measure)
     full, clustered = expect(
-        ["full", "clustered-25"],
+        AdviceConfig(["full", "clustered-25"], longest=1000, device="cpu", memory=False),
+        training,
         np.array([90_000]),
         [90_000],
-        training,
-        device="cpu",
-        longest=1000,
-        threads=1,
-        rounds=1,
-        seconds=1,
-        memory_at=0,
-        advance=lambda text: None,
+        90_000,
+        lambda text: None,
     )
     assert asked == [1000]
     assert full.step_s[90_000] == full.epoch_s == pytest.approx(90_000 * (2 * 90 + 0.5))

@@ -14,7 +14,7 @@ ALL = ["full", "shared-full", "lsh-1", "clustered-25", "oracle-top-32", "cast-8"
 
 
 def candidates(*words: str) -> list[Candidate]:
-    return [planned.candidate for planned in plan_candidates(parse([*SHARED, *words]))]
+    return plan_candidates(parse([*SHARED, *words]))[0]
 
 
 def test_labels_name_the_differences_from_the_protocol() -> None:

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from rich.console import Console
 from asr.compare.collect import rates_of
 from asr.compare.estimates import Estimate, fastest, over_seeds, pareto_front, spread
 from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Split, Training
-from asr.compare.results import Results, read_results, without_times, write_results
+from asr.compare.results import Results, read_results, write_results
 from asr.compare.timing import OtherProcesses
 from asr.errors import UserError
 from asr.report.words import candidate_table, conditions_words, duration_range, print_results
@@ -112,15 +112,6 @@ def test_official_scores_are_separate_error_rates() -> None:
     assert results.metrics() == ["per", "wer", "official", "official-swbd"]
     results.protocol = {"decoder": "beam"}
     assert results.metrics("test")[:2] == ["official", "wer"]
-
-
-def test_times_are_stripped_at_every_depth() -> None:
-    kept = json.dumps(without_times(asdict(sample())))
-    assert '"train_s"' not in kept
-    assert '"forward_s"' not in kept
-    assert '"created"' not in kept
-    assert '"cpu_s"' not in kept
-    assert '"dev_error": 0.2' in kept
 
 
 def test_rates_over_seeds_and_over_utterances() -> None:

@@ -13,12 +13,13 @@ from tone_corpora import TINY
 
 from asr.errors import UserError
 from asr.model.checkpoint import load
+from asr.training import cost
 from asr.training.checkpoints import ResumePoint
 from asr.training.config import train_options
 from asr.training.optimizer import OptimizerConfig, rate_factor
 from asr.training.plan import TimeBudget, parse_budget
 from asr.training.recognition import RecognitionTask
-from asr.training.run import cost, train
+from asr.training.run import train
 
 
 @pytest.mark.parametrize(
