@@ -148,3 +148,9 @@ def poison(x: Tensor, lengths: Tensor) -> Tensor:
     """Fill positions past the lengths with NaN."""
     padding = torch.arange(x.shape[2]) >= lengths[:, None]
     return x.masked_fill(padding[:, None, :, None], torch.nan)
+
+
+def padded(p: Problem, dtype: torch.dtype) -> list[Tensor]:
+    """Return q, k and v with NaN as padding."""
+    lengths = (p.query_lengths, p.key_lengths, p.key_lengths)
+    return [poison(x, n).to(dtype) for x, n in zip((p.q, p.k, p.v), lengths, strict=True)]

@@ -1,5 +1,6 @@
 """Compares compiled clustered and improved clustered attention with the references in float64."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,26 +31,16 @@ from attention_ext.improved_clustered_attention import reference as improved_ref
 pytestmark = needs_kernels
 
 
-def native(p: Problem, topk: int | None, **options: Any) -> Attention:
-    """Return the compiled attention for a problem: clustered if topk is None, else improved."""
-    attentions = clustered_native.clustered_attention, improved_native.improved_clustered_attention
-    return lambda q, k, v: _call(*attentions, p, topk, q, k, v, **options)
-
-
-def reference(p: Problem, topk: int | None, **options: Any) -> Attention:
-    """Return the same attention in plain PyTorch."""
-    attentions = clustered_reference.clustered_attention, improved_reference.improved_clustered_attention
-    return lambda q, k, v: _call(*attentions, p, topk, q, k, v, **options)
-
-
-def _call(
-    clustered: Attention, improved: Attention, p: Problem, topk: int | None, q: Tensor, k: Tensor, v: Tensor,
-    **options: Any,
-) -> Tensor:  # fmt: skip
-    shared = (q, k, v, p.groups, p.query_lengths, p.key_lengths)
+def attention(clustered: Any, improved: Any, p: Problem, topk: int | None, **options: Any) -> Attention:
+    """Return a module's attention for a problem: clustered if topk is None, else improved."""
+    sizes = (p.groups, p.query_lengths, p.key_lengths, p.clusters)
     if topk is None:
-        return clustered(*shared, clusters=p.clusters, **options)
-    return improved(*shared, clusters=p.clusters, topk=topk, **options)
+        return lambda *inputs: clustered.clustered_attention(*inputs, *sizes, **options)
+    return lambda *inputs: improved.improved_clustered_attention(*inputs, *sizes, topk, **options)
+
+
+native = partial(attention, clustered_native, improved_native)
+reference = partial(attention, clustered_reference, improved_reference)
 
 
 PROBLEMS = {
