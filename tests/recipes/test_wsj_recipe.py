@@ -336,11 +336,8 @@ def test_bad_input_fails_or_is_listed_with_allow_partial(discs: Miniature, tmp_p
     damage, message, losses = DAMAGES[name]
     copy = copy_of(discs, tmp_path / "corpus")
     damage(copy)
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError):
         prepare(copy, tmp_path / "data")
-    shown = rf"^\d+ problems, the first: .*; allow_partial=true|{message}.* \(allow_partial=true"
-    assert re.search(shown, str(error.value))
-    assert "\n" not in str(error.value)
     assert not list((tmp_path / "data").glob("*.cuts.jsonl.gz")), "partial output is left"
     folder = prepare(copy, tmp_path / "data", allow_partial=True)
     assert any(re.search(message, problem) for problem in problems(folder)), problems(folder)
@@ -352,6 +349,13 @@ def test_bad_input_fails_or_is_listed_with_allow_partial(discs: Miniature, tmp_p
             continue
         expected = [utterance.name for utterance in SPLITS[split] if utterance.name not in lost]
         assert sorted(cut.id for cut in load_cuts(manifest)) == sorted(expected)
+
+
+def test_single_problem_is_reported_in_one_line(discs: Miniature, tmp_path: Path) -> None:
+    copy = copy_of(discs, tmp_path / "corpus")
+    copy.edit(copy.dot("460c0201"), "<five>", "{five}")
+    with pytest.raises(UserError, match=r"460c0200\.dot:1: .*unknown markup '\{five\}' \(allow_partial=true"):
+        prepare(copy, tmp_path / "data")
 
 
 def test_a_merged_copy_without_wsj1(merged: Miniature, tmp_path: Path) -> None:
