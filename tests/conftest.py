@@ -7,6 +7,7 @@ import pytest
 import torch
 from tone_corpora import TINY, make_corpus
 
+from asr import Recognizer
 from asr.training.config import train_options
 from asr.training.run import train
 
@@ -38,13 +39,11 @@ def corpus_maker(tmp_path: Path) -> Callable[..., Path]:
 def trained(tone_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run folder of a recogniser trained on the tones."""
     folder = tmp_path_factory.mktemp("exp") / "tones"
-    options = train_options(
-        [
-            *TINY,
-            f"data.train=[{tone_corpus}]",
-            f"run={folder}",
-            "trainer.max_steps=80",
-            "trainer.validate_every=40",
-        ],
-    )
-    return train(options)
+    length = ["trainer.max_steps=80", "trainer.validate_every=40"]
+    return train(train_options([*TINY, f"data.train=[{tone_corpus}]", f"run={folder}", *length]))
+
+
+@pytest.fixture(scope="module")
+def recognizer(trained: Path) -> Recognizer:
+    """The trained recogniser, shared by the tests of a module."""
+    return Recognizer.load(trained)

@@ -31,21 +31,24 @@ def fails(capsys: pytest.CaptureFixture[str], status: int) -> str:
     return lines[0]
 
 
-def test_missing_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = fails(capsys, train(tmp_path / "nowhere", tmp_path / "run"))
-    assert "nowhere/train.cuts.jsonl.gz" in line
-
-
-def test_no_corpus_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "data.train is empty" in fails(capsys, main(["train", f"run={tmp_path / 'run'}"]))
-
-
-def test_unknown_key(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "did you mean 'attention'?" in fails(capsys, main(["train", "attentoin=full"]))
-
-
-def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "did you mean 'train'?" in fails(capsys, main(["trian"]))
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "run=run", "data.train=[nowhere]"], "nowhere/train.cuts.jsonl.gz"),
+        (["train", "run=run"], "data.train is empty"),
+        (["train", "attentoin=full"], "did you mean 'attention'?"),
+        (["trian"], "did you mean 'train'?"),
+    ],
+)
+def test_bad_words(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in fails(capsys, main(words))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -120,22 +123,16 @@ def test_utterances_too_short_for_their_targets_are_left_out_and_listed(
     corpus_maker: Maker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     corpus = corpus_maker()
-    replace_text(corpus, "train-1", "cat back " * 40)
+    path = corpus / "train.cuts.jsonl.gz"
+    cuts = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    cuts[1]["supervisions"][0]["text"] = "cat back " * 40
+    path.write_bytes(gzip.compress("\n".join(json.dumps(cut) for cut in cuts).encode()))
     assert train(corpus, tmp_path / "run") == 0
     with (tmp_path / "run" / "left_out.tsv").open() as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     assert [row["utterance"] for row in rows] == ["train-1"]
     assert "the targets need" in rows[0]["reason"]
     assert "left out 1 of 6 utterances" in caplog.text
-
-
-def replace_text(corpus: Path, name: str, text: str) -> None:
-    path = corpus / "train.cuts.jsonl.gz"
-    cuts = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
-    for cut in cuts:
-        if cut["id"] == name:
-            cut["supervisions"][0]["text"] = text.strip()
-    path.write_bytes(gzip.compress("\n".join(json.dumps(cut) for cut in cuts).encode()))
 
 
 def test_weights_that_do_not_fit_are_rejected(

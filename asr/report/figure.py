@@ -161,7 +161,7 @@ def static_spec(figure: Figure) -> dict[str, Any]:
     width = ALONE_WIDTH if len(figure.panels) == 1 else STATIC_WIDTH
     hidden = [series.key for series in figure.series if not series.shown]
     shown = {"filter": {"not": {"field": "series", "oneOf": hidden}}}
-    params = {}
+    params: dict[str, Any] = {}
     panels = []
     for panel in figure.panels:
         spec = {**panel.spec, "width": panel.width or width, "height": panel.height}

@@ -176,7 +176,8 @@ def _render(
         conditions=[(conditions_words(split, x), x.busy()) for split, x in results.conditions.items()],
         settings=list(settings(results.protocol)),
         environment=list(settings(results.environment)),
-        commands=[x.command for x in (*results.trainings, *results.evaluations) if x.command],
+        commands=[x.command for x in results.trainings if x.command]
+        + [x.command for x in results.evaluations if x.command],
         source=source,
         static=static,
         colour=lambda name: f"var(--{theme.token(name)[1:]})",

@@ -4,8 +4,9 @@ import oracles
 import torch
 from torch import Tensor
 
-from asr.attention import SoftmaxMechanism, build_mechanism
+from asr.attention import SoftmaxMechanism, build_mechanism, build_self_attention
 from asr.attention.multihead import shared_keys
+from asr.lengths import keep_mask
 
 C, K = 5, 4
 CROSS = ["full", f"oracle-top-{K}", f"clustered-{C}", f"i-clustered-{C}:topk={K}"]
@@ -42,6 +43,19 @@ def inputs(
         k = shared_keys(q)
     padding = (torch.arange(size) >= lengths.unsqueeze(1))[:, None, :, None]
     return tuple(x.masked_fill(padding, poison).to(dtype) for x in (q, k, v))  # type: ignore[return-value]
+
+
+def build_layer(name: str, model_dim: int = 12, **options: object) -> torch.nn.Module:
+    """Return a layer with two heads in evaluation mode, on the reference backend by default."""
+    torch.manual_seed(0)
+    return build_self_attention(name, model_dim, heads=2, **{"backend": "reference", **options}).eval()
+
+
+def layer_input(model_dim: int = 12, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return a batch for `LENGTHS` with NaN as padding."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(len(LENGTHS), 31, model_dim, generator=generator, dtype=dtype)
+    return x.masked_fill(~keep_mask(LENGTHS, 31).unsqueeze(-1), float("nan"))
 
 
 def oracle_weights(mechanism: SoftmaxMechanism, q: Tensor, k: Tensor) -> Tensor:

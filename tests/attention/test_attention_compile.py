@@ -5,15 +5,12 @@ In float64, where a compiler that reorders sums stays within 1e-9. In float32 a 
 
 import pytest
 import torch
-from mechanisms import CROSS, LENGTHS, OWN, SHARED, SOFTMAX
-
-from asr.attention import build_self_attention
+from mechanisms import CROSS, LENGTHS, OWN, SHARED, SOFTMAX, build_layer, layer_input
 
 
 def compare(name: str, compiler: str, dtype: torch.dtype = torch.float64) -> None:
-    torch.manual_seed(0)
-    layer = build_self_attention(name, model_dim=12, heads=2, backend="reference").to(dtype)
-    x = torch.randn(len(LENGTHS), 31, 12, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    layer = build_layer(name).train().to(dtype)
+    x = layer_input(dtype=dtype).nan_to_num()
     tolerance = 1e-9 if dtype == torch.float64 else 1e-5
     torch._dynamo.reset()
     compiled = torch.compile(layer, fullgraph=True, backend=compiler)
@@ -33,9 +30,7 @@ def test_compiles_to_one_graph(name: str) -> None:
 
 
 def test_one_graph_handles_many_lengths() -> None:
-    torch.manual_seed(0)
-    name = "i-clustered-5:topk=4,iterations=2"
-    layer = build_self_attention(name, model_dim=12, heads=2, backend="reference")
+    layer = build_layer("i-clustered-5:topk=4,iterations=2").train()
     torch._dynamo.reset()
     compiled = torch.compile(layer, fullgraph=True, backend="eager", dynamic=True)
     with torch.no_grad(), torch._dynamo.config.patch(error_on_recompile=True):

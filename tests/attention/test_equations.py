@@ -127,10 +127,8 @@ def test_huge_logits_and_identical_queries(name: str) -> None:
     mechanism = build(name)
     lengths = torch.tensor([31, 13])
     q, k, v = inputs(mechanism, lengths, scale=1e4)
-    q[1], k[1] = (
-        q[1, :, :1],
-        k[1, :, :1],
-    )  # 13 identical queries and keys, so that all clusters but one are empty
+    # 13 identical queries and keys, so that all clusters but one are empty.
+    q[1], k[1] = q[1, :, :1], k[1, :, :1]
     leaves = [x.float().requires_grad_() for x in (q, k, v)]
     out = mechanism(*leaves, lengths)
     out.square().sum().backward()

@@ -8,6 +8,8 @@ import math
 import pytest
 import torch
 from mechanisms import LENGTHS, OWN, SHARED, SOFTMAX, C, K, inputs
+from mechanisms import build_layer as build
+from mechanisms import layer_input as batch
 from torch.utils.checkpoint import checkpoint
 
 import attention_ext
@@ -15,17 +17,6 @@ from asr.attention import backend as backend_module
 from asr.attention import build_mechanism, build_self_attention
 from asr.attention.multihead import rotate, shared_keys
 from asr.errors import UserError
-from asr.lengths import keep_mask
-
-
-def build(name: str, **options: object) -> torch.nn.Module:
-    torch.manual_seed(0)
-    return build_self_attention(name, model_dim=12, heads=2, **{"backend": "reference", **options}).eval()
-
-
-def batch() -> torch.Tensor:
-    x = torch.randn(len(LENGTHS), 31, 12, generator=torch.Generator().manual_seed(1))
-    return x.masked_fill(~keep_mask(LENGTHS, 31).unsqueeze(-1), float("nan"))
 
 
 @pytest.mark.parametrize("name", SOFTMAX + OWN)

@@ -5,28 +5,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mechanisms import LENGTHS, OWN
+from mechanisms import LENGTHS, OWN, build_layer, layer_input
 
 from asr.attention import build_mechanism, build_self_attention
 from asr.attention.cast import assign_single, assign_top
 from asr.errors import UserError
-from asr.lengths import keep_mask
 
 
-def build(name: str, dtype: torch.dtype = torch.float64) -> torch.nn.Module:
-    torch.manual_seed(0)
-    return build_self_attention(name, model_dim=8, heads=2).to(dtype).eval()
-
-
-def batch(dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    x = torch.randn(len(LENGTHS), 31, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return x.masked_fill(~keep_mask(LENGTHS, 31).unsqueeze(-1), float("nan")).to(dtype)
+def build(name: str) -> torch.nn.Module:
+    return build_layer(name, model_dim=8).double()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", OWN)
 def test_output_equals_the_oracle(name: str, dtype: torch.dtype) -> None:
-    layer, x = build(name, dtype), batch(dtype)
+    layer, x = build(name).to(dtype), layer_input(8, dtype)
     y = layer(x, LENGTHS)
     assert y.dtype == dtype
     for b, n in enumerate(LENGTHS.tolist()):
@@ -78,7 +71,7 @@ def test_every_position_depends_on_every_other(name: str) -> None:
 def test_surrogates_and_gate_receive_gradients() -> None:
     for name in ("cast-3", "cast-3:assign=single"):
         layer = build(name)
-        layer(batch().nan_to_num(), LENGTHS).square().sum().backward()
+        layer(layer_input(8, torch.float64).nan_to_num(), LENGTHS).square().sum().backward()
         assert (layer.surrogates_HCD.grad.abs().sum(-1) > 0).all()
         assert (layer.gate.weight.grad != 0).all()
         assert (layer.gate.bias.grad != 0).all()
@@ -117,7 +110,7 @@ def test_assignments_equal_the_oracle(size: int, clusters: int, spare: int, leve
 
 
 def test_causal_output_equals_that_of_every_prefix() -> None:
-    layer, x = build("agglomerative-4:causal=true"), batch()[:1]
+    layer, x = build("agglomerative-4:causal=true"), layer_input(8, torch.float64)[:1]
     full = build("agglomerative-4")
     full.load_state_dict(layer.state_dict())
     y = layer(x)

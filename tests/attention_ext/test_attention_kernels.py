@@ -1,11 +1,25 @@
 """Compares compiled clustered and improved clustered attention with the references in float64."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from kernel_cases import Problem, error, needs_kernels, poison, problem, run
+from kernel_cases import (
+    Attention,
+    Problem,
+    check_accuracy,
+    check_dropout_gradient,
+    check_large_logits,
+    check_same_bits,
+    check_threads,
+    check_views,
+    error,
+    needs_kernels,
+    poison,
+    problem,
+    run,
+)
 from torch import Tensor
 
 from attention_ext.autograd import needs_gradient
@@ -16,29 +30,17 @@ from attention_ext.improved_clustered_attention import reference as improved_ref
 
 pytestmark = needs_kernels
 
-Attention = Callable[..., Tensor]
 
-
-def native(p: Problem, topk: int | None, **options: Any) -> Attention:
-    """Return the compiled attention for a problem: clustered if topk is None, else improved."""
-    attentions = clustered_native.clustered_attention, improved_native.improved_clustered_attention
-    return lambda q, k, v: _call(*attentions, p, topk, q, k, v, **options)
-
-
-def reference(p: Problem, topk: int | None, **options: Any) -> Attention:
-    """Return the same attention in plain PyTorch."""
-    attentions = clustered_reference.clustered_attention, improved_reference.improved_clustered_attention
-    return lambda q, k, v: _call(*attentions, p, topk, q, k, v, **options)
-
-
-def _call(
-    clustered: Attention, improved: Attention, p: Problem, topk: int | None, q: Tensor, k: Tensor, v: Tensor,
-    **options: Any,
-) -> Tensor:  # fmt: skip
-    shared = (q, k, v, p.groups, p.query_lengths, p.key_lengths)
+def attention(clustered: Any, improved: Any, p: Problem, topk: int | None, **options: Any) -> Attention:
+    """Return a module's attention for a problem: clustered if topk is None, else improved."""
+    sizes = (p.groups, p.query_lengths, p.key_lengths, p.clusters)
     if topk is None:
-        return clustered(*shared, clusters=p.clusters, **options)
-    return improved(*shared, clusters=p.clusters, topk=topk, **options)
+        return lambda *inputs: clustered.clustered_attention(*inputs, *sizes, **options)
+    return lambda *inputs: improved.improved_clustered_attention(*inputs, *sizes, topk, **options)
+
+
+native = partial(attention, clustered_native, improved_native)
+reference = partial(attention, clustered_reference, improved_reference)
 
 
 PROBLEMS = {
@@ -58,10 +60,7 @@ PROBLEMS = {
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_float64_equals_the_reference(name: str, topk: int | None) -> None:
     p = PROBLEMS[name]()
-    for found, exact in zip(
-        run(native(p, topk), p, torch.float64), run(reference(p, topk), p, torch.float64), strict=True
-    ):
-        assert error(found, exact) < 1e-12
+    check_accuracy(native(p, topk), reference(p, topk), p, torch.float64)
 
 
 @pytest.mark.usefixtures("each_set")
@@ -69,21 +68,14 @@ def test_float64_equals_the_reference(name: str, topk: int | None) -> None:
 @pytest.mark.parametrize("name", ["padded", "blocks of keys", "largest heads"])
 def test_float32_is_as_accurate_as_the_reference(name: str, topk: int | None) -> None:
     p = PROBLEMS[name]()
-    exact = run(reference(p, topk), p, torch.float64)
-    ours, theirs = run(native(p, topk), p, torch.float32), run(reference(p, topk), p, torch.float32)
-    for found, other, truth in zip(ours, theirs, exact, strict=True):
-        assert error(found, truth) <= 2 * error(other, truth)
+    check_accuracy(native(p, topk), reference(p, topk), p, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("topk", [None, 32])
 def test_half_precision_is_as_accurate_as_the_reference(topk: int | None, dtype: torch.dtype) -> None:
     p = PROBLEMS["padded"]()
-    exact = run(reference(p, topk), p, torch.float64)
-    ours, theirs = run(native(p, topk), p, dtype), run(reference(p, topk), p, dtype)
-    for found, other, truth in zip(ours, theirs, exact, strict=True):
-        assert found.dtype == dtype
-        assert error(found, truth) <= 1.5 * error(other, truth)
+    check_accuracy(native(p, topk), reference(p, topk), p, dtype)
 
 
 @pytest.mark.parametrize("topk", [None, 6])
@@ -117,8 +109,7 @@ def test_eager_calls_use_the_registered_derivative(topk: int | None) -> None:
             return ops.clustered_attention(*shared, 0.0, None, True)[0]
         return ops.improved_clustered_attention(*shared, topk, 0.0, None, True)[0]
 
-    for ours, theirs in zip(eager, run(registered, p, torch.float32), strict=True):
-        assert torch.equal(ours, theirs)
+    check_same_bits(eager, run(registered, p, torch.float32))
 
 
 @pytest.mark.parametrize("topk", [None, 6])
@@ -174,8 +165,7 @@ def test_padding_is_never_read(topk: int | None) -> None:
     p.q, p.grad = poison(p.q, p.query_lengths), poison(p.grad, p.query_lengths)
     p.k, p.v = poison(p.k, p.key_lengths), poison(p.v, p.key_lengths)
     p.groups = torch.where(p.groups < 0, 2**30, p.groups)
-    for found, expected in zip(run(native(p, topk), p, torch.float32), clean, strict=True):
-        assert torch.equal(found, expected)
+    check_same_bits(run(native(p, topk), p, torch.float32), clean)
     for size, lengths, found in zip((90, 90, 70, 70), "qqkk", clean, strict=True):
         padding = torch.arange(size) >= (p.query_lengths if lengths == "q" else p.key_lengths)[:, None]
         assert (found.transpose(1, 2)[padding] == 0).all()
@@ -188,18 +178,13 @@ def test_an_utterance_gives_the_same_bits_alone_and_in_a_batch(topk: int | None)
     alone = Problem(
         *(x[1:, :, :41] for x in (p.q, p.k, p.v, p.grad, p.groups)), p.query_lengths[1:], p.key_lengths[1:], 9
     )
-    for batch, single in zip(together, run(native(alone, topk), alone, torch.float32), strict=True):
-        assert torch.equal(batch[1:, :, :41], single)
+    check_same_bits([x[1:, :, :41] for x in together], run(native(alone, topk), alone, torch.float32))
 
 
 @pytest.mark.parametrize("topk", [None, 8])
 def test_views_equal_copies(topk: int | None) -> None:
     p = problem(2, 3, 60, 60, 16, 16, 6)
-    expected = run(native(p, topk), p, torch.float32)
-    p.q, p.k, p.v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (p.q, p.k, p.v))
-    p.grad = p.grad.mT.contiguous().mT
-    for found, same in zip(run(native(p, topk), p, torch.float32), expected, strict=True):
-        assert torch.equal(found, same)
+    check_views(native(p, topk), p)
     # A gradient expanded from one number: every stride is 0.
     inputs = p.inputs(torch.float32)
     native(p, topk)(*inputs).sum().backward()
@@ -213,14 +198,7 @@ def test_views_equal_copies(topk: int | None) -> None:
 def test_any_number_of_threads_gives_the_same_bits(topk: int | None, C: int) -> None:
     """Clusters of many, several and less than one tile of queries; threads with whole and shared heads."""
     p = problem(1, 2, 1500, 2100, 16, 16, C)
-    expected = run(native(p, topk, dropout=0.0), p, torch.float32)
-    for threads in (2, 3):
-        torch.set_num_threads(threads)
-        try:
-            found = run(native(p, topk), p, torch.float32)
-        finally:
-            torch.set_num_threads(1)
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    check_threads(native(p, topk), p)
 
 
 @pytest.mark.usefixtures("each_set")
@@ -254,20 +232,13 @@ def test_identical_queries(topk: int | None) -> None:
     p = problem(1, 1, 200, 60, 8, 8, 20)
     p.q = p.q[:, :, :1].expand_as(p.q).clone()
     p.groups.zero_()
-    for found, exact in zip(
-        run(native(p, topk), p, torch.float64), run(reference(p, topk), p, torch.float64), strict=True
-    ):
-        assert error(found, exact) < 1e-12
+    check_accuracy(native(p, topk), reference(p, topk), p, torch.float64)
 
 
 @pytest.mark.parametrize("topk", [None, 5])
 def test_large_logits_do_not_overflow(topk: int | None) -> None:
     p = problem(1, 1, 60, 60, 8, 8, 6)
-    p.q, p.k = p.q * 100, p.k * 100
-    exact = run(reference(p, topk), p, torch.float64)
-    for found, truth in zip(run(native(p, topk), p, torch.float64), exact, strict=True):
-        torch.testing.assert_close(found, truth, rtol=1e-9, atol=1e-9)
-    assert all(x.isfinite().all() for x in run(native(p, topk), p, torch.float32))
+    check_large_logits(native(p, topk), reference(p, topk), p)
 
 
 @pytest.mark.parametrize("topk", [None, 5])
@@ -301,12 +272,7 @@ def test_dropout(topk: int | None) -> None:
 @pytest.mark.parametrize("topk", [None, 6])
 def test_dropout_gradcheck(topk: int | None) -> None:
     p = problem(1, 2, 17, 13, 5, 3, 4, key_lengths=[11])
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        torch.manual_seed(11)
-        return native(p, topk, dropout=0.4)(q, k, v)
-
-    assert torch.autograd.gradcheck(attend, p.inputs(torch.float64))
+    check_dropout_gradient(native(p, topk, dropout=0.4), p)
 
 
 @pytest.mark.parametrize("topk", [None, 6])
@@ -321,17 +287,14 @@ def test_checkpointing_repeats_the_dropout_mask(topk: int | None) -> None:
         p,
         torch.float32,
     )
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    check_same_bits(found, expected)
 
 
 @pytest.mark.parametrize("topk", [None, 6])
 def test_compiles_without_graph_breaks(topk: int | None) -> None:
     p = problem(2, 1, 40, 40, 8, 8, 4, [40, 23], [40, 23])
     compiled = torch.compile(native(p, topk), fullgraph=True, backend="aot_eager")
-    for found, same in zip(
-        run(compiled, p, torch.float32), run(native(p, topk), p, torch.float32), strict=True
-    ):
-        assert torch.equal(found, same)
+    check_same_bits(run(compiled, p, torch.float32), run(native(p, topk), p, torch.float32))
 
 
 @pytest.mark.parametrize(
@@ -361,5 +324,4 @@ def test_padding_beyond_a_block_of_keys_changes_no_bit(topk: int | None) -> None
         long.key_lengths, 5,
     )  # fmt: skip
     padded, alone = (run(native(p, topk), p, torch.float32) for p in (long, short))
-    for size, a, b in zip((50, 50, 8_193, 8_193), padded, alone, strict=True):
-        assert torch.equal(a[:, :, :size], b)
+    check_same_bits([x[:, :, : len(y[0, 0])] for x, y in zip(padded, alone, strict=True)], alone)

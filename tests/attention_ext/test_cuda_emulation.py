@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import Problem, error, needs_kernels, poison, problem
+from kernel_cases import Problem, error, needs_kernels, padded, problem
 from torch import Tensor
 
 from attention_ext.clustered_attention.reference import clustered_attention
@@ -35,13 +35,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-Dattention_ext=attention_ext_emulated"]
     flags += ["-DATTENTION_EXT_WAVE_FLOATS=20000"]  # so that the heads of a test do not fit in one wave
     command = [compiler, *flags, "-DTORCH_TARGET_VERSION=0x020b000000000000", f"-I{HERE}"]
-    command += [
-        "-isystem",
-        str(torch_folder / "include"),
-        str(source),
-        "-o",
-        str(library),
-    ]
+    command += ["-isystem", str(torch_folder / "include"), str(source), "-o", str(library)]
     subprocess.run([*command, f"-L{torch_folder / 'lib'}", "-ltorch_cpu", "-lc10"], check=True)
     torch.ops.load_library(library)
     return library
@@ -107,31 +101,15 @@ def test_groups_with_many_ties(ops: Any, bits: int) -> None:
     assert torch.equal(found, hamming_kmeans(hashes, lengths, 40, 10, bits))
 
 
-@dataclasses.dataclass
-class Case:
-    """Sizes of one call; padding is NaN."""
-
-    B: int
-    H: int
-    N: int
-    S: int
-    D: int
-    E: int
-    C: int
-    K: int | None
-    query_lengths: list[int]
-    key_lengths: list[int]
-
-
-CASES = {
-    "clustered": Case(2, 1, 70, 150, 36, 20, 5, None, [70, 33], [150, 129]),
-    "clustered, many clusters": Case(1, 2, 140, 40, 8, 70, 66, None, [139], [40]),
-    "improved": Case(2, 1, 70, 150, 36, 20, 5, 7, [70, 33], [150, 3]),
-    "improved, wide": Case(1, 1, 90, 140, 70, 68, 3, 70, [90], [140]),
-    "improved, many clusters": Case(1, 1, 140, 40, 8, 6, 66, 4, [139], [40]),
-    "three waves": Case(3, 1, 30, 130, 8, 6, 24, 4, [30, 5, 25], [130, 129, 128]),
-    "no key": Case(2, 1, 9, 5, 8, 8, 3, 2, [9, 0], [0, 5]),
-    "one position": Case(1, 1, 1, 1, 1, 1, 3, 2, [1], [1]),
+CASES = {  # K and the problem
+    "clustered": (None, lambda: problem(2, 1, 70, 150, 36, 20, 5, [70, 33], [150, 129])),
+    "clustered, many clusters": (None, lambda: problem(1, 2, 140, 40, 8, 70, 66, [139], [40])),
+    "improved": (7, lambda: problem(2, 1, 70, 150, 36, 20, 5, [70, 33], [150, 3])),
+    "improved, wide": (70, lambda: problem(1, 1, 90, 140, 70, 68, 3)),
+    "improved, many clusters": (4, lambda: problem(1, 1, 140, 40, 8, 6, 66, [139], [40])),
+    "three waves": (4, lambda: problem(3, 1, 30, 130, 8, 6, 24, [30, 5, 25], [130, 129, 128])),
+    "no key": (2, lambda: problem(2, 1, 9, 5, 8, 8, 3, [9, 0], [0, 5])),
+    "one position": (2, lambda: problem(1, 1, 1, 1, 1, 1, 3)),
 }
 
 
@@ -167,20 +145,15 @@ def emulate(
     ]
 
 
-def padded(p: Problem, dtype: torch.dtype) -> list[Tensor]:
-    lengths = (p.query_lengths, p.key_lengths, p.key_lengths)
-    return [poison(x, n).to(dtype) for x, n in zip((p.q, p.k, p.v), lengths, strict=True)]
-
-
 @every_order
 @pytest.mark.parametrize("name", CASES)
 def test_attention(ops: Any, name: str) -> None:
     """In float32 the error is at most twice the reference's; padding is NaN."""
-    case = CASES[name]
-    p = problem(case.B, case.H, case.N, case.S, case.D, case.E, case.C, case.query_lengths, case.key_lengths)
-    exact = reference(p, case.K, padded(p, torch.float64))
-    rounded = reference(p, case.K, padded(p, torch.float32))
-    found = emulate(ops, p, case.K, padded(p, torch.float32))
+    K, make = CASES[name]
+    p = make()
+    exact = reference(p, K, padded(p, torch.float64))
+    rounded = reference(p, K, padded(p, torch.float32))
+    found = emulate(ops, p, K, padded(p, torch.float32))
     for ours, theirs, truth in zip(found, rounded, exact, strict=True):
         assert error(ours, truth) <= 2 * error(theirs, truth) + 2e-7
 
@@ -196,11 +169,11 @@ def test_attention(ops: Any, name: str) -> None:
 )
 def test_attention_in_half_precision(ops: Any, name: str, dtype: torch.dtype) -> None:
     """Sums on tensor cores are as accurate as float32: little error beyond rounding the results."""
-    case = CASES[name]
-    p = problem(case.B, case.H, case.N, case.S, case.D, case.E, case.C, case.query_lengths, case.key_lengths)
+    K, make = CASES[name]
+    p = make()
     p.q, p.k, p.v, p.grad = (x.to(dtype).double() for x in (p.q, p.k, p.v, p.grad))
-    exact = reference(p, case.K, padded(p, torch.float64))
-    found = emulate(ops, p, case.K, padded(p, dtype))
+    exact = reference(p, K, padded(p, torch.float64))
+    found = emulate(ops, p, K, padded(p, dtype))
     for ours, truth in zip(found, exact, strict=True):
         rounding = error(truth.to(dtype), truth)
         assert ours.dtype == dtype

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import Problem, error, poison, problem
+from kernel_cases import Problem, error, padded, problem
 from torch import Tensor
 
 from attention_ext import why_unavailable
@@ -37,46 +37,34 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
 TOPK = [None, 32]
 
 
-def attend(
-    module: Any, p: Problem, topk: int | None, device: str, dropout: float = 0.0
-) -> Callable[..., Tensor]:
+def attend(module: Any, p: Problem, topk: int | None, device: str) -> Callable[..., Tensor]:
     """Return a module's operator as a function of q, k and v."""
     sizes = [x.to(device) for x in (p.groups, p.query_lengths, p.key_lengths)]
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if topk is None:
-            return module.clustered_attention(q, k, v, *sizes, p.clusters, dropout)
-        return module.improved_clustered_attention(q, k, v, *sizes, p.clusters, topk, dropout)
+            return module.clustered_attention(q, k, v, *sizes, p.clusters)
+        return module.improved_clustered_attention(q, k, v, *sizes, p.clusters, topk)
 
     return run
 
 
-def kernels(
-    p: Problem, topk: int | None, device: str = "cuda", dropout: float = 0.0
-) -> Callable[..., Tensor]:
-    return attend(clustered_native if topk is None else improved_native, p, topk, device, dropout)
+def kernels(p: Problem, topk: int | None, device: str = "cuda") -> Callable[..., Tensor]:
+    return attend(clustered_native if topk is None else improved_native, p, topk, device)
 
 
-def oracle(p: Problem, topk: int | None, device: str = "cpu") -> Callable[..., Tensor]:
-    return attend(clustered_reference if topk is None else improved_reference, p, topk, device)
+def oracle(p: Problem, topk: int | None) -> Callable[..., Tensor]:
+    return attend(clustered_reference if topk is None else improved_reference, p, topk, "cpu")
 
 
 def run(
     function: Callable[..., Tensor], p: Problem, dtype: torch.dtype, device: str = "cuda"
 ) -> list[Tensor]:
     """Return output and gradients, moved to the CPU; padding is NaN."""
-    lengths = (p.query_lengths, p.key_lengths, p.key_lengths)
-    leaves = [
-        poison(x, n).to(device, dtype).requires_grad_() for x, n in zip((p.q, p.k, p.v), lengths, strict=True)
-    ]
+    leaves = [x.to(device).requires_grad_() for x in padded(p, dtype)]
     out = function(*leaves)
     grads = torch.autograd.grad(out, leaves, p.grad.to(device, dtype))
     return [x.detach().cpu() for x in (out, *grads)]
-
-
-def rounded(p: Problem, dtype: torch.dtype) -> Problem:
-    p.q, p.k, p.v, p.grad = (x.to(dtype).double() for x in (p.q, p.k, p.v, p.grad))
-    return p
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
@@ -126,7 +114,8 @@ def test_half_precision(name: str, topk: int | None, dtype: torch.dtype) -> None
 
     Gradients are computed from the rounded output, so their tolerance is larger.
     """
-    p = rounded(PROBLEMS[name](), dtype)
+    p = PROBLEMS[name]()
+    p.q, p.k, p.v, p.grad = (x.to(dtype).double() for x in (p.q, p.k, p.v, p.grad))
     exact = run(oracle(p, topk), p, torch.float64, "cpu")
     for i, (found, truth) in enumerate(zip(run(kernels(p, topk), p, dtype), exact, strict=True)):
         assert found.dtype == dtype
@@ -184,11 +173,10 @@ def test_strided_input(topk: int | None) -> None:
 @pytest.mark.parametrize("topk", TOPK)
 def test_dropout_masks_equal_the_cpu_s(topk: int | None) -> None:
     p = PROBLEMS["cross"]()
-    inputs = [poison(p.q, p.query_lengths), poison(p.k, p.key_lengths), poison(p.v, p.key_lengths)]
     seed = torch.tensor([987654321])
 
     def drop(device: str) -> Tensor:
-        given = [x.to(device).float() for x in inputs]
+        given = [x.to(device) for x in padded(p, torch.float32)]
         given += [x.to(device) for x in (p.groups, p.query_lengths, p.key_lengths)]
         ops = torch.ops.attention_ext
         if topk is None:

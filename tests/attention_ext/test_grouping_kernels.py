@@ -6,14 +6,24 @@ import sys
 
 import pytest
 import torch
-from kernel_cases import needs_kernels
+from kernel_cases import needs_kernels, threads
+from torch import Tensor
 
-from attention_ext.hashing import native as hash_native
 from attention_ext.hashing import reference as hash_reference
-from attention_ext.kmeans import native as kmeans_native
+from attention_ext.hashing.native import hash_sign
 from attention_ext.kmeans import reference as kmeans_reference
+from attention_ext.kmeans.native import hamming_kmeans
 
 pytestmark = needs_kernels
+
+
+def check_hashes(x: Tensor, planes: Tensor) -> None:
+    assert torch.equal(hash_sign(x, planes), hash_reference.hash_sign(x, planes))
+
+
+def check_groups(hashes: Tensor, lengths: list[int], clusters: int, iterations: int, bits: int = 63) -> None:
+    arguments = hashes, torch.tensor(lengths), clusters, iterations, bits
+    assert torch.equal(hamming_kmeans(*arguments), kmeans_reference.hamming_kmeans(*arguments))
 
 
 @pytest.mark.usefixtures("each_set")
@@ -26,7 +36,7 @@ def test_hashes(shape: tuple[int, ...], bits: int, dtype: torch.dtype) -> None:
     g = torch.Generator().manual_seed(sum(shape))
     x = torch.randn(shape, generator=g).to(dtype)
     planes = torch.randn(bits, shape[-1], generator=g)
-    assert torch.equal(hash_native.hash_sign(x, planes), hash_reference.hash_sign(x, planes))
+    check_hashes(x, planes)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -36,7 +46,7 @@ def test_planes_of_any_type_and_layout(dtype: torch.dtype) -> None:
     expected = hash_reference.hash_sign(x, planes)
     wide = torch.cat([torch.full((40, 3), float("nan"), dtype=dtype), planes], dim=1)
     for same in (planes, wide[:, 3:], planes.T.contiguous().T, planes.repeat_interleave(2, dim=1)[:, ::2]):
-        assert torch.equal(hash_native.hash_sign(x, same), expected)
+        assert torch.equal(hash_sign(x, same), expected)
 
 
 @pytest.mark.usefixtures("each_set")
@@ -49,10 +59,9 @@ def test_hashes_next_to_a_plane(size: int) -> None:
     along = planes[torch.arange(2000) % 63]
     x -= (x * along).sum(-1, keepdim=True) / (along * along).sum(-1, keepdim=True) * along
     exact = hash_reference.hash_sign(x, planes)
-    place = 1 << torch.arange(63)
-    single = torch.where(x @ planes.T > 0, place, 0).sum(-1)
+    single = torch.where(x @ planes.T > 0, 1 << torch.arange(63), 0).sum(-1)
     assert not torch.equal(single, exact)  # else the test is vacuous
-    assert torch.equal(hash_native.hash_sign(x, planes), exact)
+    assert torch.equal(hash_sign(x, planes), exact)
 
 
 @pytest.mark.usefixtures("each_set")
@@ -72,7 +81,7 @@ def test_hashes_of_integers(size: int) -> None:
         scaled = (x.double() * scale).float()
         kept = (scaled.double() == x.double() * scale).all(-1)
         assert kept.sum() > 20
-        found = hash_native.hash_sign(scaled[None, None], planes.float())
+        found = hash_sign(scaled[None, None], planes.float())
         assert torch.equal(found[0, 0][kept], expected[kept])
 
 
@@ -91,9 +100,9 @@ def test_hashes_of_uneven_vectors(size: int) -> None:
     planes[:40] *= 10.0 ** torch.randint(-250, 150, (40, 1), generator=g)
     planes[40:50, 0] *= 1e5
     planes[50:52] = 0
-    assert torch.equal(hash_native.hash_sign(x, planes), hash_reference.hash_sign(x, planes))
+    check_hashes(x, planes)
     x[0, 0, 5, 0] = torch.nan
-    hash_native.hash_sign(x, planes)  # unspecified, but must not crash
+    hash_sign(x, planes)  # unspecified, but must not crash
 
 
 @pytest.mark.usefixtures("each_set")
@@ -102,18 +111,17 @@ def test_hashes_of_extreme_vectors(scale: float) -> None:
     g = torch.Generator().manual_seed(6)
     x = (torch.randn(1, 1, 200, 16, generator=g).double() * scale).float()
     planes = torch.randn(63, 16, generator=g)
-    assert torch.equal(hash_native.hash_sign(x, planes), hash_reference.hash_sign(x, planes))
+    check_hashes(x, planes)
 
 
 def test_hashes_of_views() -> None:
     x = torch.randn(2, 50, 3, 32, generator=torch.Generator().manual_seed(1)).transpose(1, 2)
     planes = torch.randn(63, 300)[:, 5:37]
-    expected = hash_reference.hash_sign(x, planes)
-    assert torch.equal(hash_native.hash_sign(x, planes), expected)
-    assert torch.equal(hash_native.hash_sign(x.mT.contiguous().mT, planes), expected)
+    check_hashes(x, planes)
+    check_hashes(x.mT.contiguous().mT, planes)
 
 
-def random_hashes(shape: tuple[int, ...], bits: int, seed: int) -> torch.Tensor:
+def random_hashes(shape: tuple[int, ...], bits: int, seed: int) -> Tensor:
     g = torch.Generator().manual_seed(seed)
     return torch.randint(0, (1 << bits) - (bits == 63), shape, generator=g)
 
@@ -124,20 +132,15 @@ def random_hashes(shape: tuple[int, ...], bits: int, seed: int) -> torch.Tensor:
 def test_groups(clusters: int, iterations: int) -> None:
     """Lengths 0, 1, C, C ± 1, a prime and full in one batch."""
     N = 1100
-    lengths = torch.tensor([0, 1, clusters - 1, clusters, clusters + 1, 521, N])
-    hashes = random_hashes((7, 2, N), 63, clusters)
-    ours = kmeans_native.hamming_kmeans(hashes, lengths, clusters, iterations, 63)
-    assert torch.equal(ours, kmeans_reference.hamming_kmeans(hashes, lengths, clusters, iterations, 63))
+    lengths = [0, 1, clusters - 1, clusters, clusters + 1, 521, N]
+    check_groups(random_hashes((7, 2, N), 63, clusters), lengths, clusters, iterations)
 
 
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("bits", [1, 2, 7])
 def test_groups_with_many_ties(bits: int) -> None:
     """Few bits: equal distances, tied majorities, empty clusters, early convergence."""
-    hashes = random_hashes((2, 2, 700), bits, bits)
-    lengths = torch.tensor([700, 333])
-    ours = kmeans_native.hamming_kmeans(hashes, lengths, 40, 10, bits)
-    assert torch.equal(ours, kmeans_reference.hamming_kmeans(hashes, lengths, 40, 10, bits))
+    check_groups(random_hashes((2, 2, 700), bits, bits), [700, 333], 40, 10, bits)
 
 
 @pytest.mark.usefixtures("each_set")
@@ -149,30 +152,21 @@ def test_groups_that_converge_slowly(clusters: int) -> None:
     noise = (torch.rand(1, 2, 1500, 63, generator=g) < 0.3).long() << torch.arange(63)
     members = torch.randint(clusters, (1, 2, 1500), generator=g)
     hashes = centres.gather(2, members) ^ noise.sum(-1)
-    lengths = torch.tensor([1500])
     for iterations in (2, 3, 5, 12):
-        ours = kmeans_native.hamming_kmeans(hashes, lengths, clusters, iterations, 63)
-        expected = kmeans_reference.hamming_kmeans(hashes, lengths, clusters, iterations, 63)
-        assert torch.equal(ours, expected)
+        check_groups(hashes, [1500], clusters, iterations)
 
 
 def test_groups_of_identical_queries() -> None:
     hashes = torch.full((1, 1, 300), 12345)
-    assert (kmeans_native.hamming_kmeans(hashes, torch.tensor([300]), 100, 10, 63) == 0).all()
+    assert (hamming_kmeans(hashes, torch.tensor([300]), 100, 10, 63) == 0).all()
 
 
 def test_groups_of_a_long_sequence_for_any_number_of_threads() -> None:
     """20,000 queries make several blocks, whose counts are added up."""
     hashes = random_hashes((1, 1, 20_000), 31, 3)
-    lengths = torch.tensor([19_997])
-    expected = kmeans_reference.hamming_kmeans(hashes, lengths, 50, 4, 31)
-    for threads in (1, 2, 3, 8):
-        torch.set_num_threads(threads)
-        try:
-            ours = kmeans_native.hamming_kmeans(hashes, lengths, 50, 4, 31)
-        finally:
-            torch.set_num_threads(1)
-        assert torch.equal(ours, expected)
+    for count in (1, 2, 3, 8):
+        with threads(count):
+            check_groups(hashes, [19_997], 50, 4, 31)
 
 
 def test_fewer_threads_than_requested() -> None:
@@ -201,19 +195,15 @@ def test_groups_with_most_queries_in_one_cluster(length: int) -> None:
     lengths = torch.tensor([length])
     expected = kmeans_reference.hamming_kmeans(hashes, lengths, 2, 3, 63)
     assert expected.sum() < 0.01 * length
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        try:
-            ours = kmeans_native.hamming_kmeans(hashes, lengths, 2, 3, 63)
-        finally:
-            torch.set_num_threads(1)
-        assert torch.equal(ours, expected)
+    for count in (1, 2):
+        with threads(count):
+            assert torch.equal(hamming_kmeans(hashes, lengths, 2, 3, 63), expected)
 
 
 def test_a_sequence_gets_the_same_groups_alone_and_in_a_batch() -> None:
     hashes = random_hashes((2, 1, 400), 63, 4)
-    together = kmeans_native.hamming_kmeans(hashes, torch.tensor([400, 150]), 20, 10, 63)
-    alone = kmeans_native.hamming_kmeans(hashes[1:, :, :150], torch.tensor([150]), 20, 10, 63)
+    together = hamming_kmeans(hashes, torch.tensor([400, 150]), 20, 10, 63)
+    alone = hamming_kmeans(hashes[1:, :, :150], torch.tensor([150]), 20, 10, 63)
     assert torch.equal(together[1:, :, :150], alone)
     assert (together[1, :, 150:] == -1).all()
 
@@ -221,14 +211,14 @@ def test_a_sequence_gets_the_same_groups_alone_and_in_a_batch() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: hash_native.hash_sign(torch.ones(1, 1, 2, 3), torch.ones(64, 3)), "at most 63 bits"),
-        (lambda: hash_native.hash_sign(torch.ones(1, 1, 2, 3), torch.ones(5, 4)), r"planes must be \[5, 3\]"),
+        (lambda: hash_sign(torch.ones(1, 1, 2, 3), torch.ones(64, 3)), "at most 63 bits"),
+        (lambda: hash_sign(torch.ones(1, 1, 2, 3), torch.ones(5, 4)), r"planes must be \[5, 3\]"),
         (
-            lambda: kmeans_native.hamming_kmeans(torch.ones(1, 1, 2).long(), torch.tensor([3]), 1, 1, 1),
+            lambda: hamming_kmeans(torch.ones(1, 1, 2).long(), torch.tensor([3]), 1, 1, 1),
             "lengths must lie in 0 … 2, found 3",
         ),
         (
-            lambda: kmeans_native.hamming_kmeans(torch.ones(1, 1, 2).long(), torch.tensor([2]), 2000, 1, 1),
+            lambda: hamming_kmeans(torch.ones(1, 1, 2).long(), torch.tensor([2]), 2000, 1, 1),
             "clusters must lie in 1 … 1024",
         ),
     ],
@@ -240,7 +230,7 @@ def test_errors_name_the_value(call: object, message: str) -> None:
 
 def test_operator_registration() -> None:
     x, planes = torch.randn(1, 2, 30, 8), torch.randn(20, 8)
-    hashes = hash_native.hash_sign(x, planes)
+    hashes = hash_sign(x, planes)
     ops = torch.ops.attention_ext
     torch.library.opcheck(ops.hash_sign.default, (x, planes))
     torch.library.opcheck(ops.hamming_kmeans.default, (hashes, torch.tensor([25]), 4, 3, 20))

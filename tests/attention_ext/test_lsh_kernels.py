@@ -1,27 +1,35 @@
 """Compares compiled LSH attention with the reference in float64."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from kernel_cases import Inputs, error, needs_kernels, poison, run
-from torch import Tensor
+from kernel_cases import (
+    Attention,
+    Inputs,
+    check_accuracy,
+    check_dropout_gradient,
+    check_large_logits,
+    check_same_bits,
+    check_threads,
+    check_views,
+    needs_kernels,
+    poison,
+    run,
+)
 
 from attention_ext.lsh_attention import native, reference
 
 pytestmark = needs_kernels
-
-Attention = Callable[..., Tensor]
 
 
 @dataclass
 class Problem(Inputs):
     """A call of LSH attention."""
 
-    buckets: Tensor
-    lengths: Tensor
+    buckets: torch.Tensor
+    lengths: torch.Tensor
     chunk: int
 
 
@@ -43,12 +51,12 @@ def problem(
     return Problem(q, k, v, grad, buckets, lengths_B, chunk)
 
 
-def attend(attention: Attention, p: Problem, **options: Any) -> Attention:
-    return lambda q, k, v: attention(q, k, v, p.buckets, p.lengths, chunk=p.chunk, **options)
+def native_of(p: Problem, **options: Any) -> Attention:
+    return lambda q, k, v: native.lsh_attention(q, k, v, p.buckets, p.lengths, chunk=p.chunk, **options)
 
 
-def run_attention(attention: Attention, p: Problem, dtype: torch.dtype, **options: Any) -> list[Tensor]:
-    return run(attend(attention, p, **options), p, dtype)
+def reference_of(p: Problem) -> Attention:
+    return lambda q, k, v: reference.lsh_attention(q, k, v, p.buckets, p.lengths, chunk=p.chunk)
 
 
 PROBLEMS = {
@@ -67,29 +75,20 @@ PROBLEMS = {
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_float64_equals_the_reference(name: str) -> None:
     p = PROBLEMS[name]()
-    ours, theirs = (run_attention(x.lsh_attention, p, torch.float64) for x in (native, reference))
-    for found, exact in zip(ours, theirs, strict=True):
-        assert error(found, exact) < 1e-12
+    check_accuracy(native_of(p), reference_of(p), p, torch.float64)
 
 
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("name", ["padded", "blocks", "largest heads"])
 def test_float32_is_as_accurate_as_the_reference(name: str) -> None:
     p = PROBLEMS[name]()
-    exact = run_attention(reference.lsh_attention, p, torch.float64)
-    ours, theirs = (run_attention(x.lsh_attention, p, torch.float32) for x in (native, reference))
-    for found, other, truth in zip(ours, theirs, exact, strict=True):
-        assert error(found, truth) <= 2 * error(other, truth)
+    check_accuracy(native_of(p), reference_of(p), p, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_as_accurate_as_the_reference(dtype: torch.dtype) -> None:
     p = PROBLEMS["padded"]()
-    exact = run_attention(reference.lsh_attention, p, torch.float64)
-    ours, theirs = (run_attention(x.lsh_attention, p, dtype) for x in (native, reference))
-    for found, other, truth in zip(ours, theirs, exact, strict=True):
-        assert found.dtype == dtype
-        assert error(found, truth) <= 1.5 * error(other, truth)
+    check_accuracy(native_of(p), reference_of(p), p, dtype)
 
 
 @pytest.mark.usefixtures("each_set")
@@ -111,7 +110,7 @@ def test_buckets_equal_the_reference_s(D: int, half: int, dtype: torch.dtype) ->
 def test_gradcheck() -> None:
     """The second problem has positions that see no other: chunks of one."""
     for p in (problem(2, 1, 13, 5, 3, 2, 3, [13, 8]), problem(2, 1, 5, 4, 3, 2, 1, [5, 1])):
-        assert torch.autograd.gradcheck(attend(native.lsh_attention, p), p.inputs(torch.float64))
+        assert torch.autograd.gradcheck(native_of(p), p.inputs(torch.float64))
 
 
 def test_operators_pass_opcheck() -> None:
@@ -126,54 +125,36 @@ def test_operators_pass_opcheck() -> None:
 def test_padding_is_never_read() -> None:
     """Padding of q, k, v and the output's gradient is NaN, buckets at padding are arbitrary."""
     p = problem(3, 2, 90, 16, 16, 2, 8, [90, 41, 0])
-    clean = run_attention(native.lsh_attention, p, torch.float32)
+    clean = run(native_of(p), p, torch.float32)
     p.q, p.k, p.v, p.grad = (poison(x, p.lengths) for x in (p.q, p.k, p.v, p.grad))
     padding = torch.arange(90) >= p.lengths[:, None]
     p.buckets = p.buckets.masked_fill(padding[:, None, None, :], -7)
-    for found, expected in zip(run_attention(native.lsh_attention, p, torch.float32), clean, strict=True):
-        assert torch.equal(found, expected)
-        assert (found.transpose(1, 2)[padding] == 0).all()
+    check_same_bits(run(native_of(p), p, torch.float32), clean)
+    assert all((x.transpose(1, 2)[padding] == 0).all() for x in clean)
 
 
 def test_an_utterance_gives_the_same_bits_alone_and_in_a_batch() -> None:
     for chunk in (8, 60):
         p = problem(2, 2, 90, 16, 16, 3, chunk, [90, 41])
-        together = run_attention(native.lsh_attention, p, torch.float32)
+        together = run(native_of(p), p, torch.float32)
         q, k, v, grad = (x[1:, :, :41] for x in (p.q, p.k, p.v, p.grad))
         alone = Problem(q, k, v, grad, p.buckets[1:, :, :, :41], p.lengths[1:], chunk)
-        by_itself = run_attention(native.lsh_attention, alone, torch.float32)
-        for batch, single in zip(together, by_itself, strict=True):
-            assert torch.equal(batch[1:, :, :41], single)
+        check_same_bits([x[1:, :, :41] for x in together], run(native_of(alone), alone, torch.float32))
 
 
 def test_views_equal_copies() -> None:
     p = problem(2, 3, 60, 16, 16, 2, 8)
-    expected = run_attention(native.lsh_attention, p, torch.float32)
-    p.q, p.k, p.v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (p.q, p.k, p.v))
-    p.grad = p.grad.mT.contiguous().mT
-    for found, same in zip(run_attention(native.lsh_attention, p, torch.float32), expected, strict=True):
-        assert torch.equal(found, same)
+    check_views(native_of(p), p)
 
 
 def test_any_number_of_threads_gives_the_same_bits() -> None:
     p = problem(1, 2, 1500, 16, 16, 2, 32)
-    expected = run_attention(native.lsh_attention, p, torch.float32)
-    for threads in (2, 3):
-        torch.set_num_threads(threads)
-        try:
-            found = run_attention(native.lsh_attention, p, torch.float32)
-        finally:
-            torch.set_num_threads(1)
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    check_threads(native_of(p), p)
 
 
 def test_large_logits_do_not_overflow() -> None:
     p = problem(1, 1, 60, 8, 8, 2, 8)
-    p.q, p.k = p.q * 100, p.k * 100
-    exact = run_attention(reference.lsh_attention, p, torch.float64)
-    for found, truth in zip(run_attention(native.lsh_attention, p, torch.float64), exact, strict=True):
-        torch.testing.assert_close(found, truth, rtol=1e-9, atol=1e-9)
-    assert all(x.isfinite().all() for x in run_attention(native.lsh_attention, p, torch.float32))
+    check_large_logits(native_of(p), reference_of(p), p)
 
 
 def test_nan_in_a_valid_key_reaches_the_queries_that_see_it() -> None:
@@ -189,8 +170,8 @@ def test_dropout() -> None:
     """With v = 1 the output is the weights: each is either scaled by 1/(1 − p) or zero."""
     p = problem(1, 2, 60, 8, 60, 1, 8)
     p.v = torch.eye(60, dtype=torch.float64).expand(1, 2, 60, 60).clone()
-    plain = attend(native.lsh_attention, p)(*p.inputs(torch.float64)).detach()
-    dropped_run = attend(native.lsh_attention, p, dropout=0.25)
+    plain = native_of(p)(*p.inputs(torch.float64)).detach()
+    dropped_run = native_of(p, dropout=0.25)
     torch.manual_seed(3)
     dropped = dropped_run(*p.inputs(torch.float64)).detach()
     kept = dropped > 0
@@ -203,12 +184,7 @@ def test_dropout() -> None:
 
 def test_dropout_gradcheck() -> None:
     p = problem(1, 1, 13, 5, 3, 2, 3)
-
-    def dropped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        torch.manual_seed(11)
-        return attend(native.lsh_attention, p, dropout=0.4)(q, k, v)
-
-    assert torch.autograd.gradcheck(dropped, p.inputs(torch.float64))
+    check_dropout_gradient(native_of(p, dropout=0.4), p)
 
 
 def test_errors_name_the_argument() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from asr.benchmark.mechanisms import Problem, Timing
 from asr.cli import main
@@ -74,6 +75,13 @@ def small_training(monkeypatch: pytest.MonkeyPatch, measure: Callable[..., list[
     return training
 
 
+def expect_costs(
+    names: list[str], lengths: NDArray[np.int_], measured: list[int], training: TrainConfig, longest: int
+) -> list[Expected]:
+    options = AdviceConfig(names, longest=longest, device="cpu", memory=False)
+    return expect(options, training, lengths, measured, measured[-1], lambda text: None)
+
+
 def test_an_epoch_is_the_sum_over_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention takes N² / 1000 s per layer and sequence, the rest 0.5 s per position."""
 
@@ -84,23 +92,14 @@ def test_an_epoch_is_the_sum_over_utterances(monkeypatch: pytest.MonkeyPatch) ->
 
     training = small_training(monkeypatch, measure)
     lengths = np.array([100, 150, 200])
-    (found,) = expect(
-        AdviceConfig(["full"], longest=200, device="cpu", memory=False),
-        training,
-        lengths,
-        [100, 200],
-        200,
-        lambda text: None,
-    )
+    (found,) = expect_costs(["full"], lengths, [100, 200], training, longest=200)
     per_position = 2 * lengths / 1000 + 0.5  # linear in the length, as the interpolation is
     assert found.epoch_s == pytest.approx(float((per_position * lengths).sum()))
     assert found.step_s[200] == pytest.approx(2 * 2 * 200**2 / 1000 + 0.5 * 400)
     assert found.attention_share == pytest.approx(160 / 360)
 
 
-def test_extrapolated_costs_grow_for_quadratic_mechanisms_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_extrapolated_costs_grow_for_quadratic_mechanisms_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measuring full attention at the length of an utterance of one hour would take hours."""
     asked = []
 
@@ -110,14 +109,8 @@ def test_extrapolated_costs_grow_for_quadratic_mechanisms_only(
         return timings(names, problem, seconds)
 
     training = small_training(monkeypatch, measure)
-    full, clustered = expect(
-        AdviceConfig(["full", "clustered-25"], longest=1000, device="cpu", memory=False),
-        training,
-        np.array([90_000]),
-        [90_000],
-        90_000,
-        lambda text: None,
-    )
+    names, hour = ["full", "clustered-25"], 90_000
+    full, clustered = expect_costs(names, np.array([hour]), [hour], training, longest=1000)
     assert asked == [1000]
     assert full.step_s[90_000] == full.epoch_s == pytest.approx(90_000 * (2 * 90 + 0.5))
     assert clustered.epoch_s == pytest.approx(90_000 * (2 + 0.5))
@@ -129,9 +122,7 @@ def test_default_mechanisms_depend_on_the_lengths() -> None:
     assert usual_mechanisms(800)[-1] == "i-clustered-100"
 
 
-def test_advice_on_a_manifest(
-    tone_corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_advice_on_a_manifest(tone_corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["attentions=[full,clustered-4:bits=31,iterations=2]", "rounds=3", "seconds=0.1", "memory=false"]
     model = ["model.layers=1", "model.heads=2", "model.head_dim=16", "data.frames_per_batch=500"]
     assert main(["advise", str(tone_corpus), *words, *model]) == 0

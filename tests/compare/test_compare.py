@@ -36,6 +36,13 @@ def words(corpus: Path, folder: Path, *more: str) -> list[str]:
     return ["compare", *TINY, f"data.train=[{corpus}]", *SHORT, f"folder={folder}", *more]
 
 
+def reusing(trained: Path, corpus: Path, folder: Path, *more: str) -> list[str]:
+    """Return a comparison whose settings are those of the trained model."""
+    asked = ["compare", *TINY, f"data.train=[{corpus}]", f"folder={folder}", f"reuse={trained.parent}"]
+    asked += ["attentions=[full]", "evaluate=[clustered-3]", "trainer.validate_every=40", "timing_repeats=1"]
+    return [*asked, "steps=80", *more]
+
+
 def in_process(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> None:
     """Replaces `run_job`, because importing the libraries for every model would dominate the test's time."""
     for cell in cells:
@@ -133,13 +140,6 @@ def test_models_are_trained_evaluated_and_timed(
     assert "6 evaluations, 3 of them to do" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.fixture
-def bigram(tone_corpus: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "bigram.arpa"
-    assert main(["lm", "train", f"text={tone_corpus}", "order=2", f"out={path}"]) == 0
-    return path
-
-
 def train_nothing(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> None:
     assert all(cell.kind != "training" for cell in cells), "a finished model was trained again"
     in_process(folder, cells, advance)
@@ -149,16 +149,15 @@ def train_nothing(folder: Path, cells: list[Cell], advance: Callable[[Cell, floa
 def test_a_changed_language_model_repeats_only_the_evaluations(
     trained: Path,
     tone_corpus: Path,
-    bigram: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """All models are decoded with the same search weights, whatever their run folders contain."""
-    folder = tmp_path / "compare"
-    asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={folder}", f"reuse={trained.parent}"]
-    asked += ["attentions=[full]", "evaluate=[clustered-3]", "trainer.validate_every=40", "timing_repeats=1"]
-    asked += ["steps=80", "decoder=beam", f"beam.lm={bigram}", "beam.size=20"]
+    folder, bigram = tmp_path / "compare", tmp_path / "bigram.arpa"
+    assert main(["lm", "train", f"text={tone_corpus}", "order=2", f"out={bigram}"]) == 0
+    beam = ["decoder=beam", f"beam.lm={bigram}", "beam.size=20"]
+    asked = reusing(trained, tone_corpus, folder, *beam)
     monkeypatch.setattr(run, "run_job", train_nothing)
     assert main(asked) == 0
     results = read_results(folder)
@@ -196,9 +195,8 @@ def test_a_changed_language_model_repeats_only_the_evaluations(
 def test_weights_are_tuned_per_mechanism_outside_the_run_folder(
     trained: Path, tone_corpus: Path, tmp_path: Path
 ) -> None:
-    asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={tmp_path}", f"reuse={trained.parent}"]
-    asked += ["attentions=[full]", "evaluate=[clustered-3]", "trainer.validate_every=40", "timing_repeats=1"]
-    assert main([*asked, "steps=80", "decoder=beam", "beam.size=10", "tune=dev", "tune_utterances=4"]) == 0
+    beam = ["decoder=beam", "beam.size=10", "tune=dev", "tune_utterances=4"]
+    assert main(reusing(trained, tone_corpus, tmp_path, *beam)) == 0
     results = read_results(tmp_path)
     for evaluation in results.evaluations:
         assert evaluation.beam is not None
@@ -266,17 +264,16 @@ def test_depths_seeds_and_finetuning(tone_corpus: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("fast")
 def test_a_run_with_the_same_settings_is_reused(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
-    asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={tmp_path}", f"reuse={trained.parent}"]
-    asked += ["attentions=[full]", "evaluate=[clustered-3]", "trainer.validate_every=40", "timing_repeats=1"]
-    assert main([*asked, "steps=80"]) == 0
+    asked = reusing(trained, tone_corpus, tmp_path)
+    assert main(asked) == 0
     results = read_results(tmp_path)
     assert (tmp_path / results.trainings[0].run).resolve() == trained.resolve()
     assert results.trainings[0].reused
     # Evaluating on the dev split as well adds cells.
-    assert main([*asked, "steps=80", "splits=[dev,test]"]) == 0
+    assert main([*asked, "splits=[dev,test]"]) == 0
     assert read_results(tmp_path).splits() == ["dev", "test"]
     # The run had another number of steps.
-    assert main([*asked, "steps=2", f"folder={tmp_path / 'other'}"]) == 0
+    assert main([*(x for x in asked if x != "steps=80"), "steps=2", f"folder={tmp_path / 'other'}"]) == 0
     assert not read_results(tmp_path / "other").trainings[0].reused
 
 
@@ -305,7 +302,7 @@ def test_a_recipe_without_recordings_is_trained_only(tmp_path: Path) -> None:
     assert results.evaluations == []
 
 
-CIRCLE = ("attention: full, label: a, init_from: b", "attention: full, label: b, init_from: a")
+CIRCLE = "candidates=[{attention: full, label: a, init_from: b}, {attention: full, label: b, init_from: a}]"
 
 
 @pytest.mark.parametrize(
@@ -329,10 +326,7 @@ CIRCLE = ("attention: full, label: a, init_from: b", "attention: full, label: b,
         (["attentions=[full]", "metric=ter"], "metric=ter"),
         (["attentions=[full]", "beam.sise=20", "decoder=beam"], "did you mean 'beam.size'"),
         (["candidates=[{attention: full, seeds: many}]"], "expected a list of integers"),
-        (
-            [f"candidates=[{{{CIRCLE[0]}}}, {{{CIRCLE[1]}}}]"],
-            "init_from is circular",
-        ),
+        ([CIRCLE], "init_from is circular"),
     ],
 )
 def test_invalid_requests_are_refused_in_one_line(

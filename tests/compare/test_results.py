@@ -158,9 +158,6 @@ def test_overlapping_repeats_are_level() -> None:
     """A report once named a model the fastest that was ahead by 0.2 %, far less than its repeats differed."""
     repeats = ([4.00, 4.10, 4.05], [4.01, 4.06, 4.11], [4.2, 4.3, 4.4])
     one, other, slow = (spread(times, "repeats") for times in repeats)
-    assert one
-    assert other
-    assert slow
     assert one.level_with(other)
     assert other.level_with(one)
     assert not one.level_with(slow)

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from speech_data import speech_data
 
 from asr import Recognizer
 from asr.data.concatenate import PAUSE_S, Concatenation, join
-from asr.data.module import DataConfig, SpeechData
+from asr.data.module import SpeechData
 from asr.data.sampler import Cursor
 from asr.errors import UserError
 
@@ -54,17 +55,8 @@ def test_pauses_are_quiet_and_speech_is_unchanged() -> None:
 
 
 @pytest.fixture
-def speech(trained: Path, tone_corpus: Path) -> SpeechData:
-    config = DataConfig(train=[str(tone_corpus)], frames_per_batch=1500, workers=0, concatenate_s=5.0)
-    recognizer = Recognizer.load(trained)
-    return SpeechData(
-        config,
-        recognizer.tokenizer,
-        recognizer.model.config.features,
-        recognizer.model.encoder_frames,
-        seed=0,
-        speed_factors=[0.9, 1.1],
-    )
+def speech(recognizer: Recognizer, tone_corpus: Path) -> SpeechData:
+    return speech_data(tone_corpus, recognizer, (0.9, 1.1), concatenate_s=5.0)
 
 
 def test_batches_have_joined_texts_and_resume_after_an_interruption(speech: SpeechData) -> None:

@@ -4,28 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from speech_data import speech_data as data
 
 from asr import Recognizer
-from asr.data.module import DataConfig, SpeechData, manifest_path, split_beside
+from asr.data.module import manifest_path, split_beside
 from asr.errors import UserError
-
-
-def data(corpus: Path, recognizer: Recognizer, **options: object) -> SpeechData:
-    defaults = {"train": [str(corpus)], "frames_per_batch": 1500, "workers": 0}
-    config = DataConfig(**{**defaults, **options})  # type: ignore[arg-type]
-    return SpeechData(
-        config,
-        recognizer.tokenizer,
-        recognizer.model.config.features,
-        recognizer.model.encoder_frames,
-        seed=0,
-        speed_factors=[1.0],
-    )
-
-
-@pytest.fixture(scope="module")
-def recognizer(trained: Path) -> Recognizer:
-    return Recognizer.load(trained)
 
 
 def test_batches_have_the_audio_and_targets_of_their_utterances(
@@ -56,18 +39,9 @@ def test_the_worst_batch_is_the_largest(tone_corpus: Path, recognizer: Recognize
 
 
 def test_speed_depends_on_seed_epoch_and_utterance_alone(tone_corpus: Path, recognizer: Recognizer) -> None:
-    config = DataConfig(train=[str(tone_corpus)], workers=0)
     lengths = []
     for workers in (0, 1):
-        config.workers = workers
-        speech = SpeechData(
-            config,
-            recognizer.tokenizer,
-            recognizer.model.config.features,
-            recognizer.model.encoder_frames,
-            seed=5,
-            speed_factors=[0.9, 1.0, 1.1],
-        )
+        speech = data(tone_corpus, recognizer, (0.9, 1.0, 1.1), seed=5, workers=workers)
         speech.batches = 2 * speech.epoch_batches(0)
         batches = [(batch.ids, batch.audio_lengths.tolist()) for batch in speech.train_dataloader()]
         lengths.append({(i, n) for ids, samples in batches for i, n in zip(ids, samples, strict=True)})

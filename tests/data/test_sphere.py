@@ -220,12 +220,16 @@ MULAW = {
 }
 
 
+@pytest.fixture(autouse=True)
+def no_sph2pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+
+
 @pytest.mark.parametrize("name", MULAW)
 @pytest.mark.parametrize(("version", "lpc", "type"), [(2, 0, "ulaw"), (2, 3, "ulaw"), (1, 0, "ulaw_first")])
 def test_shortened_mu_law_is_decoded_bit_for_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, version: int, lpc: int, type: str
+    tmp_path: Path, name: str, version: int, lpc: int, type: str
 ) -> None:
-    monkeypatch.setattr(shutil, "which", lambda program: None)
     codes = MULAW[name]
     path = tmp_path / "sw02001.sph"
     header = sphere_header(len(codes), 8000, codes.shape[1], f"ulaw,embedded-shorten-v{version}.00", 1)
@@ -268,8 +272,7 @@ def test_mu_law_codes_are_numbered_as_shorten_does(shift: int, low: list[int], h
 
 
 @pytest.mark.parametrize("missing", [0.02, 0.5, 0.999])
-def test_truncated_mu_law(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: float) -> None:
-    monkeypatch.setattr(shutil, "which", lambda program: None)
+def test_truncated_mu_law(tmp_path: Path, missing: float) -> None:
     codes = telephone(9000, 2)
     data = shorten(codes, type="ulaw")
     path = tmp_path / "a.sph"
@@ -297,9 +300,8 @@ def test_truncated_mu_law(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missi
     ],
 )
 def test_data_other_than_compressed_mu_law_are_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coding: str, data: bytes, message: str
+    tmp_path: Path, coding: str, data: bytes, message: str
 ) -> None:
-    monkeypatch.setattr(shutil, "which", lambda program: None)
     path = tmp_path / "a.sph"
     path.write_bytes(sphere_header(300, 8000, 1, f"{coding},embedded-shorten-v2.00", 1) + data)
     with pytest.raises(UserError, match=rf"a\.sph: {message}") as caught:

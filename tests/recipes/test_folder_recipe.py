@@ -13,6 +13,7 @@ from asr_recipes.folder import prepare as folder_recipe
 from asr import cli
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
+from tests.recipes.pipeline import train_decode_score
 
 RATE = 16000
 
@@ -274,13 +275,7 @@ def test_prepare_train_decode_score(audio, tmp_path, monkeypatch):
     rows = [[name, f"go {'on ' * (number % 3)}now"] for number, name in enumerate(names(tmp_path))]
     write_table(tmp_path / "t.tsv", rows)
     assert cli.main(["prepare", "folder", "audio=audio", "transcripts=t.tsv", "workers=1"]) == 0
-    small = ["model.layers=1", "model.heads=2", "model.head_dim=16", "model.feedforward=32"]
-    words = [*small, "data.workers=0", "trainer.accelerator=cpu", "run=exp/run", "trainer.max_steps=2"]
-    assert cli.main(["train", "recipe=folder", *words]) == 0
-    assert cli.main(["decode", "exp/run", "split=test", "device=cpu"]) == 0
-    [decoded] = Path("exp/run/decode/test").iterdir()
-    assert cli.main(["score", str(decoded)]) == 0
-    score = json.loads((decoded / "score.json").read_text())
+    score = train_decode_score("folder", "test")
     cuts = load_cuts("data/folder/test.cuts.jsonl.gz")
     assert score["utterances"] == len(cuts)
     assert score["wer"]["length"] == sum(len(cut.supervisions[0].text.split()) for cut in cuts)

@@ -20,6 +20,7 @@ from asr import cli
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
 from asr.text.lexicon import Lexicon
+from tests.recipes.pipeline import train_decode_score
 
 RATE = 16000
 # Speaker, chapter, sentences of each part of the miniature.
@@ -156,10 +157,6 @@ def test_wrong_folder_is_described(corpus, tmp_path):
         prepare(packed, tmp_path / "data")
 
 
-def chapter_of(corpus):
-    return corpus / "train-clean-5" / "19" / "198"
-
-
 def edit(path, change):
     path.write_bytes(change(path.read_bytes()))
 
@@ -205,7 +202,7 @@ def edit(path, change):
     ],
 )
 def test_bad_input_is_reported_and_listed_with_allow_partial(corpus, tmp_path, damage, message):
-    damage(chapter_of(corpus))
+    damage(corpus / "train-clean-5" / "19" / "198")
     with pytest.raises(UserError, match=message) as error:
         prepare(corpus, tmp_path / "data")
     assert "\n" not in str(error.value)
@@ -297,14 +294,8 @@ def test_prepare_train_decode_score(corpus, tmp_path, monkeypatch):
     words = ["subset=mini", f"corpus={corpus}", "workers=1", "tokenizers=[phone,sentencepiece-24]"]
     assert cli.main(["prepare", "librispeech", *words]) == 0
     monkeypatch.setattr("asr.text.prepared.build_tokenizer", None)  # must use the prepared one
-    small = ["model=tiny", "model.layers=1", "model.heads=2", "model.head_dim=16", "model.feedforward=32"]
-    words = [*small, "tokenizer.pieces=24", "data.workers=0", "trainer.accelerator=cpu", "run=exp/run"]
-    assert cli.main(["train", "recipe=librispeech", *words, "trainer.max_steps=2"]) == 0
+    score = train_decode_score("librispeech", "dev", "model=tiny", "tokenizer.pieces=24")
     digest = json.loads(Path("exp/run/environment.json").read_text())["tokenizer"]
     assert f"| sentencepiece-24 | 25 | `{digest}` |" in Path("data/librispeech/README.md").read_text()
-    assert cli.main(["decode", "exp/run", "split=dev", "device=cpu"]) == 0
-    [decoded] = Path("exp/run/decode/dev").iterdir()
-    assert cli.main(["score", str(decoded)]) == 0
-    score = json.loads((decoded / "score.json").read_text())
     assert score["utterances"] == 2
     assert score["wer"]["length"] == 6

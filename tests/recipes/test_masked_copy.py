@@ -1,12 +1,12 @@
 """The masked-copy task of *Fast Transformers with Clustered Attention*, section C.2."""
 
-import csv
 from pathlib import Path
 
 import pytest
 import torch
 from asr_recipes.copy.sweep import Options, results, sweep
 from asr_recipes.copy.task import BATCH, MASK, SEPARATOR, SYMBOLS, Sequences, make_sequences
+from runs import metrics, weights
 
 from asr import Recognizer
 from asr.cli import main
@@ -59,8 +59,7 @@ def test_seed_and_position_determine_a_batch() -> None:
 def test_a_small_model_learns_the_task_and_stops_at_the_threshold(tmp_path: Path) -> None:
     words = [*SMALL, "recipe.length=4", f"run={tmp_path}", "trainer.max_steps=1200", "trainer.stop_at=0.02"]
     train(train_options([*words, "trainer.validate_every=50"]))
-    with (tmp_path / "metrics.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["dev_error"]]
+    rows = [row for row in metrics(tmp_path) if row["dev_error"]]
     assert float(rows[0]["dev_error"]) > 0.5
     assert float(rows[-1]["dev_error"]) <= 0.02
     assert len(rows) < 24
@@ -92,7 +91,7 @@ def test_checkpoints_are_averaged_and_initialise_another_run(tmp_path: Path) -> 
         assert torch.allclose(value, (best[0][name] + best[1][name]) / 2)
     words += ["optimizer.learning_rate=0", f"init_from={first}", "attention=clustered-3"]
     train(train_options([*words, f"run={tmp_path / 'second'}"]))
-    second = load(tmp_path / "second" / "checkpoints" / "last.ckpt")["model"]["weights"]
+    second = weights(tmp_path / "second")
     assert all(torch.equal(second[name], value) for name, value in average.items())
     with pytest.raises(UserError, match="init_from="):
         train(train_options([*words, "model.heads=1", f"run={tmp_path / 'third'}"]))

@@ -23,6 +23,7 @@ from asr.errors import UserError
 from asr.lm.ngram import NgramModel
 from asr.text.cmudict import cmudict_entries
 from asr.text.lexicon import Lexicon
+from tests.recipes.pipeline import train_decode_score
 from tests.recipes.wsj_miniature import (
     ARPA,
     COUNTS,
@@ -367,18 +368,6 @@ def test_a_merged_copy_without_wsj1(merged: Miniature, tmp_path: Path) -> None:
     assert names == {"si84", "eval92", "eval92_5k"}
 
 
-SMALL = [
-    "model.layers=1",
-    "model.heads=2",
-    "model.head_dim=8",
-    "model.feedforward=32",
-    "data.workers=0",
-    "trainer.max_steps=3",
-    "trainer.validate_every=3",
-    "trainer.accelerator=cpu",
-]
-
-
 @pytest.mark.parametrize(
     ("recipe", "options", "metric", "length"),
     [
@@ -397,11 +386,7 @@ def test_prepare_train_decode_score(
     words = [f"corpus={discs.root}", "workers=1", "language_models=false"]
     assert cli.main(["prepare", "wsj", *words, "tokenizers=[phone,sentencepiece-40]"]) == 0
     monkeypatch.setattr("asr.text.prepared.build_tokenizer", None)  # must use the prepared one
-    assert cli.main(["train", f"recipe={recipe}", "run=exp/run", *SMALL, *options]) == 0
-    assert cli.main(["decode", "exp/run", "split=dev93", "device=cpu"]) == 0
-    [decoded] = Path("exp/run/decode/dev93").iterdir()
-    assert cli.main(["score", str(decoded)]) == 0
-    score = json.loads((decoded / "score.json").read_text())
+    score = train_decode_score(recipe, "dev93", *options)
     assert score["utterances"] == 2
     assert score[metric]["length"] == length
     assert score["word_filter"]["drop"] == ["<NOISE>", "<SPOKEN_NOISE>", "<UNK>"]

@@ -18,11 +18,6 @@ from asr.report.attention_maps import approximation_errors, attention_maps, quer
 
 
 @pytest.fixture(scope="module")
-def recognizer(trained: Path) -> Recognizer:
-    return Recognizer.load(trained)
-
-
-@pytest.fixture(scope="module")
 def spoken(tone_corpus: Path) -> tuple[torch.Tensor, str]:
     cut = next(iter(load_cuts(tone_corpus / "test.cuts.jsonl.gz")))
     return torch.from_numpy(load_cut(cut, 16000)), cut.supervisions[0].text

@@ -1,5 +1,6 @@
 """Tables, findings and labels agree with the results."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from asr.report.labels import ANCHORS, place_labels
 from asr.report.page import ReportOptions, write_report
 from asr.report.protocol import protocol_line
 from asr.report.provenance import of_results
-from asr.report.tables import cost_table, search_table, tone
+from asr.report.tables import Cell, Table, cost_table, search_table, tone
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,12 @@ def set_rates(results: Results, rates: dict[str, tuple[float, float, float]]) ->
         evaluation.rates["per"] |= {"rate": rate, "interval": [low, high]}
 
 
+def column(table: Table | None, name: str) -> list[Cell]:
+    assert table is not None
+    index = [column.name for column in table.columns].index(name)
+    return [row[index] for row in table.rows]
+
+
 def test_gaps_have_a_reason(results: Results) -> None:
     assert gap(results, "full", "test", "lsh-1") == "keys not tied"
     assert gap(results, "full", "test", "shared-full") == "keys not tied"
@@ -45,7 +52,6 @@ def test_gaps_have_a_reason(results: Results) -> None:
 
 def test_the_matrix_has_every_pair_and_frames_the_own_mechanism(results: Results) -> None:
     table = exchange_table(results, "test")
-    assert table is not None
     heads = [column.name for column in table.columns]
     assert heads == ["trained with", "full", "shared-full", "lsh-1"]
     assert "attention has its own parameters: cast-8." in table.caption
@@ -73,12 +79,8 @@ def test_costs_follow_the_clock_of_the_protocol(results: Results) -> None:
     results.protocol["clock"] = "cpu"
     table = cost_table(results)
     results.protocol["clock"] = "wall"
-    wall = cost_table(results)
-    assert table is not None
-    assert wall is not None
-    column = [column.name for column in table.columns].index("s / epoch")
-    assert table.rows[0][column].text == "20.0 s"
-    assert wall.rows[0][column].text == "50.0 s"
+    assert column(table, "s / epoch")[0].text == "20.0 s"
+    assert column(cost_table(results), "s / epoch")[0].text == "50.0 s"
     assert "peak GPU memory" not in [column.name for column in table.columns]  # there was no GPU
 
 
@@ -116,10 +118,7 @@ def test_level_times_have_no_winner(tmp_path: Path) -> None:
         return {finding.head: finding.text for finding in findings(results)}
 
     def forward_details() -> list[str]:
-        table = cost_table(results)
-        assert table is not None
-        column = [column.name for column in table.columns].index("forward, test")
-        return [row[column].detail for row in table.rows]
+        return [cell.detail for cell in column(cost_table(results), "forward, test")]
 
     texts = set_times({"full": 4.008, "shared-full": 4.0, "lsh-1": 5.0})
     assert texts["Fastest"] == (
@@ -156,9 +155,8 @@ def test_a_single_repeat_has_no_spread(tmp_path: Path) -> None:
     text = next(finding.text for finding in findings(results) if finding.head == "Fastest")
     assert text.startswith("lsh-1 takes 4.10 s wall-clock time")
     assert text.endswith("Each pass was timed only once, so the spread is unknown.")
-    table = cost_table(results)
-    assert table is not None
-    assert not any(word in cell.detail for row in table.rows for cell in row for word in ("fastest", "level"))
+    cells = itertools.chain(*cost_table(results).rows)
+    assert not any(word in cell.detail for cell in cells for word in ("fastest", "level"))
 
 
 def test_training_times_show_their_range_over_seeds(tmp_path: Path) -> None:
@@ -168,10 +166,7 @@ def test_training_times_show_their_range_over_seeds(tmp_path: Path) -> None:
     for x in results.trainings[:-1]:
         x.seconds_per_epoch = given[x.candidate][x.seed]
     results.trainings.pop()  # the failed one
-    table = cost_table(results)
-    assert table is not None
-    column = [column.name for column in table.columns].index("s / epoch")
-    assert [(row[column].text, row[column].detail) for row in table.rows] == [
+    assert [(cell.text, cell.detail) for cell in column(cost_table(results), "s / epoch")] == [
         ("61.0 s", "60.0–63.0 s, level"),
         ("62.0 s", "61.5–64.0 s, level"),
     ]
@@ -212,9 +207,7 @@ def test_the_protocol_chooses_the_main_error_rate(results: Results) -> None:
         evaluation.rates["official-swbd"] = evaluation.rates["per"]
     assert results.metrics() == ["per", "wer", "official-swbd"]
     results.protocol["metric"] = "official-swbd"
-    table = exchange_table(results, "test")
-    assert table is not None
-    assert table.title.endswith("official WER, swbd in % on test")
+    assert exchange_table(results, "test").title.endswith("official WER, swbd in % on test")
     results.protocol |= {"metric": "", "decoder": "beam"}
     assert results.metrics("test")[0] == "wer"
     assert results.metrics("nowhere") == []
@@ -227,7 +220,6 @@ def test_tuned_weights_have_a_table(results: Results) -> None:
     for evaluation in results.evaluations:
         evaluation.beam = weights
     table = search_table(results)
-    assert table is not None
     assert [cell.text for cell in table.rows[0][-3:]] == ["1.5", "-0.25", "100"]
     assert len(table.rows) == len(results.evaluations)
     assert len({len(table.columns), *(len(row) for row in table.rows)}) == 1
@@ -278,7 +270,6 @@ def test_the_axis_of_a_single_model_starts_at_zero(tmp_path: Path) -> None:
     """The axis for a single time of 0.76 s was labelled 1."""
     results = make_comparison(tmp_path, models=["cast-8"], utterances=4)
     drawn = figure(results, of_results(results))
-    assert drawn is not None
     scales = [layer["encoding"]["x"]["scale"] for layer in drawn.panels[0].spec["layer"]]
     assert all(scale["zero"] for scale in scales)
     assert "1 training " in protocol_line(results)

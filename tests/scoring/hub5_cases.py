@@ -50,27 +50,21 @@ WORDS = (
 VOCABULARY = WORDS.split()
 
 
-class Counts(NamedTuple):
-    """sclite's counts for a segment."""
-
-    words: int
-    right: int
-    substitutions: int
-    deletions: int
-    insertions: int
-
-
 class Case(NamedTuple):
-    """A segment, the words recognised in it, and sclite's counts (SCTK 2.4.10, hubscr.pl -h hub5)."""
+    """A segment, the words recognised in it, and sclite's counts (SCTK 2.4.10, hubscr.pl -h hub5).
+
+    Attributes:
+        counts: words, right, substitutions, deletions, insertions; None: not scored.
+    """
 
     reference: str
     hypothesis: str
-    counts: Counts | None  # None: not scored
+    counts: tuple[int, int, int, int, int] | None
 
 
 CASES = [
-    Case(reference, hypothesis, Counts(*counts) if counts else None)
-    for reference, hypothesis, counts in [
+    Case(*case)
+    for case in [
         ("THE BACK IS BAD", "the back is bad", (4, 4, 0, 0, 0)),
         ("THE BACK IS BAD", "a back bad so", (4, 2, 1, 1, 1)),
         ("(%HESITATION) THE BACK", "the back", (3, 3, 0, 0, 0)),

@@ -91,10 +91,7 @@ def test_a_word_belongs_to_the_segment_with_its_midpoint():
         words = [CtmWord("f", "A", start_s, 0.2, "b")]
         return [pooled([x]).errors for x in score_segments(Stm(segments, []), words)]
 
-    assert score(0.89) == [
-        1,
-        1,
-    ]  # midpoint in the first: a substitution there, a deletion in the next
+    assert score(0.89) == [1, 1]  # midpoint in the first: a substitution there, a deletion in the next
     assert score(0.91) == [1, 0]
     assert score(7.0) == [1, 0]  # after all segments: assigned to the last
 

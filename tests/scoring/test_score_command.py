@@ -1,8 +1,8 @@
-import io
 import json
 
 import pytest
 from rich.console import Console
+from score_output import printed, scored
 
 from asr.errors import UserError
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
@@ -23,16 +23,10 @@ def make_folder(folder, *, record=None):
     return folder
 
 
-def printed(paths, options=None, width=100) -> str:
-    console = Console(width=width, record=True, file=io.StringIO())
-    score_paths(paths, options or ScoreOptions(), console=console)
-    return console.export_text()
-
-
 def test_writes_score_alignments_and_speakers(tmp_path):
     record = json.dumps({"decode_s": 0.3, "audio_s": 3.0, "lexicon": "0123456789ab"})
     folder = make_folder(tmp_path / "greedy", record=record)
-    text = printed([str(folder)])
+    text = printed([str(folder)], width=100)
 
     written = json.loads((folder / "score.json").read_text())
     assert written["per"]["rate"] == 2 / 8
@@ -75,7 +69,7 @@ def test_columns_stay_aligned_on_a_narrow_terminal(tmp_path):
 
 def test_several_folders_and_a_hypothesis_file(tmp_path):
     one, two = make_folder(tmp_path / "one"), make_folder(tmp_path / "two")
-    scores = score_paths([one, two / "hyp.jsonl"], ScoreOptions(worst=0), console=Console(quiet=True))
+    scores = scored([one, two / "hyp.jsonl"], worst=0)
     assert len(scores) == 2
     assert (two / "score.json").read_text() == (one / "score.json").read_text()
     assert json.loads((one / "score.json").read_text())["decode_s"] is None
@@ -84,7 +78,7 @@ def test_several_folders_and_a_hypothesis_file(tmp_path):
 
 def test_sclite_files_on_request(tmp_path):
     folder = make_folder(tmp_path)
-    score_paths([folder], ScoreOptions(trn=True), console=Console(quiet=True))
+    scored([folder], trn=True)
     assert (folder / "hyp.trn").read_text().splitlines()[0] == "go on (anna-right)"
 
 
@@ -109,22 +103,21 @@ def test_words_pass_through_the_filter(tmp_path):
 )
 def test_the_error_for_a_broken_decode_json_names_the_file(tmp_path, record, message):
     with pytest.raises(UserError, match=message) as caught:
-        score_paths([make_folder(tmp_path, record=record)], ScoreOptions(), console=Console(quiet=True))
+        scored([make_folder(tmp_path, record=record)])
     assert str(caught.value).startswith(str(tmp_path / "decode.json"))
 
 
 def test_errors_name_file_and_utterance(tmp_path):
-    quiet = Console(quiet=True)
     with pytest.raises(UserError, match="nothing to score"):
-        score_paths([], ScoreOptions(), console=quiet)
+        scored([])
     with pytest.raises(UserError, match=r"hyp.jsonl: expected a file of hypotheses"):
-        score_paths([tmp_path], ScoreOptions(), console=quiet)
+        scored([tmp_path])
     write_hypotheses(tmp_path / "hyp.jsonl", [])
     with pytest.raises(UserError, match=r"hyp.jsonl: expected hypotheses to score, found none"):
-        score_paths([tmp_path], ScoreOptions(), console=quiet)
+        scored([tmp_path])
     write_hypotheses(tmp_path / "hyp.jsonl", [Hypothesis("u7", "s", 1.0, None, None, [], [], "a", "piece")])
     with pytest.raises(UserError, match=r"hyp.jsonl: utterance 'u7': expected a reference"):
-        score_paths([tmp_path], ScoreOptions(), console=quiet)
+        scored([tmp_path])
     with pytest.raises(UserError, match="samples=0"):
-        score_paths([tmp_path], ScoreOptions(samples=0), console=quiet)
+        scored([tmp_path], samples=0)
     assert not (tmp_path / "score.json").exists()

@@ -1,4 +1,3 @@
-import io
 import itertools
 import json
 import math
@@ -6,14 +5,13 @@ import random
 
 import numpy as np
 import pytest
-from rich.console import Console
+from score_output import printed, scored
 
 from asr.errors import UserError
 from asr.scoring.alignment import align
 from asr.scoring.ctm import read_ctm
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
-from asr.scoring.run import ScoreOptions, score_paths
 from asr.scoring.score import UtteranceScore, by_length, confusions
 from asr.scoring.significance import bootstrap_difference, matched_pairs, segment_errors
 from asr.scoring.stm import read_stm
@@ -81,13 +79,13 @@ def test_the_false_alarm_rate_is_near_the_level():
     assert 1 <= alarms <= 16
 
 
-def scored(ident: str, reference: str, heard: str) -> UtteranceScore:
+def utterance(ident: str, reference: str, heard: str) -> UtteranceScore:
     edits = align(reference.split(), heard.split())
     return UtteranceScore(ident, "s", {"wer": edits}, {"wer": ErrorCounts.of(edits)})
 
 
 def test_length_groups_contain_every_utterance_once():
-    utterances = [scored(str(n), " ".join("a" * n), "a") for n in (1, 1, 1, 2, 3, 3, 5, 8, 9, 20)]
+    utterances = [utterance(str(n), " ".join("a" * n), "a") for n in (1, 1, 1, 2, 3, 3, 5, 8, 9, 20)]
     groups = by_length(utterances, "wer", groups=3)
     assert sum(group.utterances for group in groups) == 10
     assert sum((group.counts for group in groups), ErrorCounts()).length == 53
@@ -108,12 +106,6 @@ def write(folder, heard: dict[str, str], reference: str = "go on then please"):
         [Hypothesis(name, "s1", 2.0, reference, None, [], [], text, "piece") for name, text in heard.items()],
     )
     return folder
-
-
-def printed(paths, width=80, **options) -> str:
-    console = Console(width=width, record=True, file=io.StringIO())
-    score_paths(paths, ScoreOptions(**options), console=console)
-    return console.export_text()
 
 
 def test_two_systems_are_tested_against_each_other(tmp_path):
@@ -154,9 +146,7 @@ def test_long_names_do_not_break_the_table_at_80_columns(tmp_path):
 def test_trn_files_are_scored(tmp_path):
     (tmp_path / "ref.trn").write_text(";; comment\ngo on then (s1-u1)\nyes (s2-u2)\n")
     (tmp_path / "hyp.trn").write_text("yes (s2-u2)\ngo then (s1-u1)\n")
-    (result,) = score_paths(
-        [tmp_path / "hyp.trn", tmp_path / "ref.trn"], ScoreOptions(), console=Console(quiet=True)
-    )
+    (result,) = scored([tmp_path / "hyp.trn", tmp_path / "ref.trn"])
     assert result.rates["wer"].counts == ErrorCounts(0, 1, 0, 4)
     assert [speaker.speaker for speaker in result.speakers] == ["s1", "s2"]
 
@@ -173,18 +163,16 @@ def test_errors_name_malformed_and_mismatched_trn_files(tmp_path, text, message)
     (tmp_path / "ref.trn").write_text("go on then (s1-u1)\n")
     (tmp_path / "hyp.trn").write_text(text)
     with pytest.raises(UserError, match=message):
-        score_paths([tmp_path / "hyp.trn", tmp_path / "ref.trn"], ScoreOptions(), console=Console(quiet=True))
+        scored([tmp_path / "hyp.trn", tmp_path / "ref.trn"])
     with pytest.raises(UserError, match=r"expected `hyp.trn ref.trn` or `hyp.ctm ref.stm`"):
-        score_paths([tmp_path / "hyp.trn"], ScoreOptions(), console=Console(quiet=True))
+        scored([tmp_path / "hyp.trn"])
 
 
 def test_exported_ctm_and_stm_files_give_the_same_score(tmp_path):
     folder = write(tmp_path, {"u1": "go on please", "u2": "go on then please"})
-    (ours,) = score_paths([folder], ScoreOptions(ctm=True, trn=True), console=Console(quiet=True))
+    (ours,) = scored([folder], ctm=True, trn=True)
     assert len(read_ctm(folder / "hyp.ctm")) == 7
     assert [segment.file for segment in read_stm(folder / "ref.stm").segments] == ["u1", "u2"]
     assert len(read_trn(folder / "hyp.trn")) == 2
-    (theirs,) = score_paths(
-        [folder / "hyp.ctm", folder / "ref.stm"], ScoreOptions(), console=Console(quiet=True)
-    )
+    (theirs,) = scored([folder / "hyp.ctm", folder / "ref.stm"])
     assert theirs.rates["wer"].counts == ours.rates["wer"].counts == ErrorCounts(0, 1, 0, 8)

@@ -46,18 +46,9 @@ def test_the_error_for_broken_rules_names_the_file(tmp_path: Path, text: str) ->
 
 def test_asr_score_applies_the_rules_in_decode_json(tmp_path: Path) -> None:
     """The rules apply to both reference and hypothesis; without them every mark is an error."""
-    hypothesis = Hypothesis(
-        id="u1",
-        speaker="s",
-        duration_s=1.0,
-        reference="THE COMPAIGN <NOISE> F:ELL",
-        reference_tokens=None,
-        tokens=[],
-        times_s=[],
-        text="<UNK> THE CAMPAIGN FELL *",
-        unit="character",
-    )
-    write_hypotheses(tmp_path / "hyp.jsonl", [hypothesis])
+    texts = {"reference": "THE COMPAIGN <NOISE> F:ELL", "text": "<UNK> THE CAMPAIGN FELL *"}
+    rest = {"reference_tokens": None, "tokens": [], "times_s": [], "unit": "character"}
+    write_hypotheses(tmp_path / "hyp.jsonl", [Hypothesis("u1", "s", 1.0, **texts, **rest)])
     (tmp_path / "decode.json").write_text(json.dumps({"decode_s": 1.0, "word_filter": asdict(RULES)}))
     [filtered] = command.score_paths([tmp_path], command.ScoreOptions(details=False))
     assert (filtered.rates["wer"].rate, filtered.rates["wer"].counts.length) == (0.0, 3)

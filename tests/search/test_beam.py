@@ -12,7 +12,7 @@ from asr.lm.kneser_ney import estimate
 from asr.search.beam import BeamSearch
 from asr.search.path import Word
 from asr.text.lexicon import Lexicon
-from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer
+from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer, Tokenizer
 
 pytest.importorskip("flashlight.lib.text", reason="flashlight-text is not installed")
 
@@ -29,11 +29,11 @@ LEXICON = Lexicon(
 TOKENIZER = PhoneTokenizer(LEXICON)
 
 
-def posterior(labels: str, probability: float = 0.99) -> torch.Tensor:
+def posterior(labels: str, probability: float = 0.99, tokenizer: Tokenizer = TOKENIZER) -> torch.Tensor:
     """Return [1, T, V] log-probabilities with a peak at one label per frame; `_` is blank."""
-    ids = [0 if label == "_" else TOKENIZER.symbols.index(label) for label in labels.split()]
-    rest = math.log((1 - probability) / (len(TOKENIZER) - 1))
-    log_probs = torch.full((1, len(ids), len(TOKENIZER)), rest)
+    ids = [0 if label == "_" else tokenizer.symbols.index(label) for label in labels.split()]
+    rest = math.log((1 - probability) / (len(tokenizer) - 1))
+    log_probs = torch.full((1, len(ids), len(tokenizer)), rest)
     log_probs[0, torch.arange(len(ids)), torch.tensor(ids)] = math.log(probability)
     return log_probs
 
@@ -222,13 +222,7 @@ def letters():
     """Return a tokenizer, and a function from a line of characters (`_`: blank) to its log-probabilities."""
     tokenizer = CharacterTokenizer.train(["go on goon so"])
 
-    def emissions(line):
-        ids = [0 if character == "_" else tokenizer.symbols.index(character) for character in line]
-        log_probs = torch.full((1, len(ids), len(tokenizer)), math.log(0.01 / (len(tokenizer) - 1)))
-        log_probs[0, torch.arange(len(ids)), torch.tensor(ids)] = math.log(0.99)
-        return log_probs, torch.tensor([len(ids)])
-
-    return tokenizer, emissions
+    return tokenizer, lambda line: (posterior(" ".join(line), tokenizer=tokenizer), torch.tensor([len(line)]))
 
 
 @pytest.mark.parametrize(

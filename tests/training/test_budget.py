@@ -1,24 +1,21 @@
 """Training with a time budget, interrupted or not."""
 
-import csv
 import itertools
 import json
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from runs import Killed, assert_same_weights, interrupt, metrics
 from tone_corpora import TINY
 
 from asr.errors import UserError
-from asr.model.checkpoint import load
 from asr.training import cost
 from asr.training.checkpoints import ResumePoint
 from asr.training.config import train_options
 from asr.training.optimizer import OptimizerConfig, rate_factor
 from asr.training.plan import TimeBudget, parse_budget
-from asr.training.recognition import RecognitionTask
 from asr.training.run import train
 
 
@@ -58,15 +55,10 @@ class Clock:
     process_time = perf_counter
 
 
-class Killed(Exception):
-    """Simulates the end of the process."""
-
-
 def run(corpus: Path, folder: Path, *words: str) -> list[dict[str, str]]:
     words = (*TINY, f"data.train=[{corpus}]", f"run={folder}", "trainer.checkpoint_every=4", *words)
     train(train_options(list(words)))
-    with (folder / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = metrics(folder)
     for row in rows:
         del row["frames_per_s"]
     return rows
@@ -88,22 +80,12 @@ def test_training_ends_with_its_budget_even_if_interrupted(
     summary = json.loads((tmp_path / "whole" / "training.json").read_text())
     assert (summary["steps"], summary["budget_s"], summary["budget_clock"]) == (len(rows), 120.0, clock)
 
-    original = RecognitionTask.training_step
-
-    def killed_at(self: RecognitionTask, *args: object) -> torch.Tensor:
-        if self._data.cursor.batches == 10:
-            raise Killed
-        return original(self, *args)  # type: ignore[arg-type]
-
     with monkeypatch.context() as patch:
-        patch.setattr(RecognitionTask, "training_step", killed_at)
+        interrupt(patch, 10)
         with pytest.raises(Killed):
             run(tone_corpus, tmp_path / "parts", *words)
     assert run(tone_corpus, tmp_path / "parts", *words, "resume=auto") == rows
-    weights = [
-        load(tmp_path / x / "checkpoints" / "last.ckpt")["model"]["weights"] for x in ("whole", "parts")
-    ]
-    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
 
 
 def test_a_finished_run_resumes_only_with_a_larger_budget(

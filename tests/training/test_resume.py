@@ -1,21 +1,19 @@
 """A run that is interrupted and resumed equals an uninterrupted one, bit for bit."""
 
-import csv
 import json
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
+from runs import Killed, assert_same_weights, interrupt, metrics
 from tone_corpora import TINY
 
 from asr.errors import UserError
-from asr.model.checkpoint import load
 from asr.training.config import train_options
-from asr.training.recognition import RecognitionTask
 from asr.training.run import train
 
 WORDS = [
@@ -51,112 +49,73 @@ train(train_options(sys.argv[1:]))
 """
 
 
-class Killed(Exception):
-    """Simulates the end of the process."""
-
-
-def run(corpus: Path, folder: Path, *words: str) -> tuple[list[dict[str, str]], dict[str, torch.Tensor]]:
-    """Train; return the metrics that don't depend on time, and the final weights."""
-    options = train_options([*WORDS, f"data.train=[{corpus}]", f"run={folder}", *words])
-    train(options)
-    with (folder / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
+def run(corpus: Path, folder: Path, *words: str) -> list[dict[str, str]]:
+    """Train; return the metrics that don't depend on time."""
+    train(train_options([*WORDS, f"data.train=[{corpus}]", f"run={folder}", *words]))
+    rows = metrics(folder)
     for row in rows:
         del row["frames_per_s"], row["train_s"], row["train_cpu_s"]
-    return rows, load(folder / "checkpoints" / "last.ckpt")["model"]["weights"]
-
-
-def interrupt(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
-    original = RecognitionTask.training_step
-
-    def training_step(self: RecognitionTask, *args: object) -> torch.Tensor:
-        if self._data.cursor.batches == batch:
-            raise Killed
-        return original(self, *args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(RecognitionTask, "training_step", training_step)
-
-
-def assert_equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
-    assert a.keys() == b.keys()
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    return rows
 
 
 # Validation after steps 6, 12, 18; resume points after 5, 10, 15, 20; an epoch has 4 batches.
-@pytest.mark.parametrize("kills", [[3], [5], [6], [7, 13], [12, 18, 23]])
+@pytest.mark.parametrize(
+    ("kills", "words"),
+    [
+        *(pytest.param(kills, []) for kills in ([3], [5], [6], [7, 13], [12, 18, 23])),
+        ([17], ["trainer.accumulate=2", "trainer.max_steps=12", "trainer.validate_every=3"]),
+        (
+            [17],
+            [
+                "optimizer=radam",
+                "optimizer.schedule=plateau",
+                "optimizer.warmup_steps=0",
+                "optimizer.plateau_patience=0",
+            ],
+        ),
+        ([17], ["data.workers=1"]),
+    ],
+)
 def test_interrupted_equals_uninterrupted(
-    kills: list[int], tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kills: list[int], words: list[str], tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole_rows, whole = run(tone_corpus, tmp_path / "whole")
+    whole_rows = run(tone_corpus, tmp_path / "whole", *words)
     for batch in kills:
         with monkeypatch.context() as patch:
             interrupt(patch, batch)
             with pytest.raises(Killed):
-                run(tone_corpus, tmp_path / "parts", "resume=auto")
-    rows, parts = run(tone_corpus, tmp_path / "parts", "resume=auto")
-    assert rows == whole_rows
-    assert_equal(parts, whole)
+                run(tone_corpus, tmp_path / "parts", *words, "resume=auto")
+    assert run(tone_corpus, tmp_path / "parts", *words, "resume=auto") == whole_rows
+    assert_same_weights(tmp_path / "parts", tmp_path / "whole")
     names = [sorted(p.name for p in (tmp_path / x / "checkpoints").iterdir()) for x in ("whole", "parts")]
     assert names[0] == names[1]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["trainer.accumulate=2", "trainer.max_steps=12", "trainer.validate_every=3"],
-        [
-            "optimizer=radam",
-            "optimizer.schedule=plateau",
-            "optimizer.warmup_steps=0",
-            "optimizer.plateau_patience=0",
-        ],
-        ["data.workers=1"],
-    ],
-    ids=["accumulate", "plateau", "worker"],
-)
-def test_interrupted_equals_uninterrupted_with(
-    words: list[str], tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole_rows, whole = run(tone_corpus, tmp_path / "whole", *words)
-    with monkeypatch.context() as patch:
-        interrupt(patch, 17)
-        with pytest.raises(Killed):
-            run(tone_corpus, tmp_path / "parts", *words, "resume=auto")
-    rows, parts = run(tone_corpus, tmp_path / "parts", *words, "resume=auto")
-    assert rows == whole_rows
-    assert_equal(parts, whole)
-
-
 def test_resuming_a_finished_run_changes_nothing(tone_corpus: Path, tmp_path: Path) -> None:
-    rows, weights = run(tone_corpus, tmp_path / "run")
-    again, same = run(tone_corpus, tmp_path / "run", "resume=auto")
-    assert again == rows
-    assert_equal(weights, same)
+    rows = run(tone_corpus, tmp_path / "run")
+    before = shutil.copytree(tmp_path / "run", tmp_path / "before")
+    assert run(tone_corpus, tmp_path / "run", "resume=auto") == rows
+    assert_same_weights(before, tmp_path / "run")
 
 
 def test_the_seed_determines_the_run(tone_corpus: Path, tmp_path: Path) -> None:
-    first, weights = run(tone_corpus, tmp_path / "a", "seed=1")
-    again, same = run(tone_corpus, tmp_path / "b", "seed=1")
-    other, _ = run(tone_corpus, tmp_path / "c", "seed=2")
-    assert first == again
-    assert_equal(weights, same)
-    assert first != other
+    first = run(tone_corpus, tmp_path / "a", "seed=1")
+    assert run(tone_corpus, tmp_path / "b", "seed=1") == first
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
+    assert run(tone_corpus, tmp_path / "c", "seed=2") != first
 
 
-def test_a_run_killed_after_its_last_step_can_be_completed(
-    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_after_its_last_step_can_be_completed(tone_corpus: Path, tmp_path: Path) -> None:
     """A run killed between its last checkpoint and training.json lost a row of metrics and never finished."""
-    whole_rows, whole = run(tone_corpus, tmp_path / "whole")
+    whole_rows = run(tone_corpus, tmp_path / "whole")
     words = [*WORDS, f"data.train=[{tone_corpus}]", f"run={tmp_path / 'parts'}"]
     # Not forked from this process: autograd refuses that once its threads run.
     result = subprocess.run([sys.executable, "-c", DIES_AFTER_THE_LAST_STEP, *words], check=False)
     assert result.returncode == -signal.SIGKILL
     assert (tmp_path / "parts" / "checkpoints" / "last.ckpt").exists()
     assert not (tmp_path / "parts" / "training.json").exists()
-    rows, parts = run(tone_corpus, tmp_path / "parts", "resume=auto")
-    assert rows == whole_rows
-    assert_equal(parts, whole)
+    assert run(tone_corpus, tmp_path / "parts", "resume=auto") == whole_rows
+    assert_same_weights(tmp_path / "parts", tmp_path / "whole")
     rates = [
         json.loads((tmp_path / x / "training.json").read_text())["dev_error_rate"] for x in ("whole", "parts")
     ]

@@ -1,6 +1,5 @@
 """Training steps, non-finite losses, memory, the run folder and interruptions."""
 
-import csv
 import json
 import signal
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from runs import assert_same_weights, metrics, weights
 from tone_corpora import TINY
 
 import asr.training.recognition
@@ -47,9 +47,7 @@ def test_batches_with_a_nonfinite_loss_are_skipped_and_counted(
     train(options(tone_corpus, tmp_path / "short", *words, "trainer.max_steps=4"))
     break_losses(monkeypatch, range(4, 6))
     train(options(tone_corpus, tmp_path / "long", *words, "trainer.max_steps=6"))
-    short, long = (load(tmp_path / run / "checkpoints" / "last.ckpt") for run in ("short", "long"))
-    weights = short["model"]["weights"]
-    assert all(torch.equal(weights[name], x) for name, x in long["model"]["weights"].items())
+    assert_same_weights(tmp_path / "short", tmp_path / "long")
     assert json.loads((tmp_path / "long" / "training.json").read_text())["skipped_batches"] == 2
     assert caplog.text.count("batch skipped: the loss is not finite for train-") == 2
 
@@ -89,8 +87,7 @@ def test_steps_with_a_nonfinite_gradient_are_skipped(
     )
     folder = train(options(tone_corpus, tmp_path / "run", "trainer.max_steps=3"))
     assert json.loads((folder / "training.json").read_text())["skipped_batches"] == 3
-    weights = load(folder / "checkpoints" / "last.ckpt")["model"]["weights"]
-    assert all(x.isfinite().all() for x in weights.values())
+    assert all(x.isfinite().all() for x in weights(folder).values())
 
 
 def test_running_out_of_memory_is_found_before_the_first_step(
@@ -112,8 +109,7 @@ def test_files_of_the_run_folder(trained: Path) -> None:
     assert environment["backend"] in ("native", "reference")
     assert len(environment["lexicon"]) == 12
     assert all(len(digest) == 12 for digest in environment["data"].values())
-    with (trained / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = metrics(trained)
     assert [int(row["step"]) for row in rows] == list(range(80))
     assert float(rows[-1]["dev_per"]) < 0.1
     assert float(rows[-1]["loss"]) < float(rows[0]["loss"]) / 5
@@ -135,8 +131,7 @@ def test_a_killed_process_resumes_exactly(tone_corpus: Path, tmp_path: Path) -> 
     assert load(last)["global_step"] < 60
     for folder in (whole, parts):
         subprocess.run([*command, f"run={folder}", "resume=auto"], check=True, capture_output=True)
-    a, b = (load(folder / "checkpoints" / "last.ckpt")["model"]["weights"] for folder in (whole, parts))
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert_same_weights(whole, parts)
 
 
 @pytest.mark.slow
@@ -146,8 +141,7 @@ def test_two_ranks_train_on_the_same_stream(tone_corpus: Path, tmp_path: Path) -
     result = subprocess.run([sys.executable, "-m", "asr", "train", *words], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-2000:]
     assert result.stdout.count("30 steps") == 2  # the plan and the summary, of one rank
-    with (tmp_path / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = metrics(tmp_path)
     assert [int(row["step"]) for row in rows] == list(range(30))
     assert float(rows[-1]["loss"]) < float(rows[0]["loss"]) / 2
     assert json.loads((tmp_path / "training.json").read_text())["epochs"] == pytest.approx(15)

@@ -27,11 +27,6 @@ TEXTS = ["a cat", "sea back be", "tea a cat be", "back sea", "be be a"]
 
 
 @pytest.fixture(scope="module")
-def recognizer(trained: Path) -> Recognizer:
-    return Recognizer.load(trained)
-
-
-@pytest.fixture(scope="module")
 def long_audio() -> np.ndarray:
     """Concatenated utterances, 40 s."""
     random = np.random.default_rng(7)

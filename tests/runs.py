@@ -1,0 +1,43 @@
+"""Readers of run folders, and an interruption of training."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+
+from asr.model.checkpoint import load
+from asr.training.recognition import RecognitionTask
+
+
+class Killed(Exception):
+    """Simulates the end of the process."""
+
+
+def interrupt(patch: pytest.MonkeyPatch, batch: int) -> None:
+    """Raise `Killed` before the step on a batch."""
+    original = RecognitionTask.training_step
+
+    def training_step(self: RecognitionTask, *args: object) -> torch.Tensor:
+        if self._data.cursor.batches == batch:
+            raise Killed
+        return original(self, *args)  # type: ignore[arg-type]
+
+    patch.setattr(RecognitionTask, "training_step", training_step)
+
+
+def metrics(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of metrics.csv."""
+    with (folder / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the weights of the last checkpoint."""
+    return load(folder / "checkpoints" / "last.ckpt")["model"]["weights"]
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    a, b = weights(one), weights(other)
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)

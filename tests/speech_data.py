@@ -1,0 +1,25 @@
+"""The data of a training run on a corpus of tones."""
+
+from pathlib import Path
+
+from asr import Recognizer
+from asr.data.module import DataConfig, SpeechData
+
+
+def speech_data(
+    corpus: Path,
+    recognizer: Recognizer,
+    speed_factors: tuple[float, ...] = (1.0,),
+    seed: int = 0,
+    **options: object,
+) -> SpeechData:
+    """Return data with the features and vocabulary of a recogniser."""
+    defaults = {"train": [str(corpus)], "frames_per_batch": 1500, "workers": 0}
+    return SpeechData(
+        DataConfig(**{**defaults, **options}),  # type: ignore[arg-type]
+        recognizer.tokenizer,
+        recognizer.model.config.features,
+        recognizer.model.encoder_frames,
+        seed=seed,
+        speed_factors=list(speed_factors),
+    )
