@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,6 @@ MODELS = {  # PER in %, forward seconds, seconds per epoch
 }
 LABELS = {"clustered-25": "clustered-25 <img src=x onerror=alert(1)>"}
 SEEDS = {"full": [0, 1, 2], "i-clustered-25": [0, 1, 2]}
-
-
-@dataclass(frozen=True)
-class Written:
-    """A page and its results."""
-
-    page: Path
-    results: Results
 
 
 def make_comparison(

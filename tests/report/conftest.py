@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from comparison import Written, make_comparison, poison, write_bench, write_sweep
+from comparison import make_comparison, poison, write_bench, write_sweep
 
 from asr.report.page import ReportOptions, write_report
 
 
 @pytest.fixture(scope="session")
-def written(trained: Path, tone_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Written:
+def written(trained: Path, tone_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a small comparison with all sections and hostile text."""
     folder = tmp_path_factory.mktemp("compare")
     manifest = poison(tone_corpus / "test.cuts.jsonl.gz", folder)
@@ -19,4 +19,4 @@ def written(trained: Path, tone_corpus: Path, tmp_path_factory: pytest.TempPathF
     (folder / "runs/full/0").symlink_to(trained, target_is_directory=True)
     write_bench(folder / "bench.json")
     write_sweep(folder / "copy")
-    return Written(write_report(results, folder, ReportOptions(audio=2)), results)
+    return write_report(results, folder, ReportOptions(audio=2))

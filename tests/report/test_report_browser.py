@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparison import INJECTION, Written
+from comparison import INJECTION
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(
@@ -46,15 +46,15 @@ class Visit:
 
 
 @pytest.fixture(scope="module")
-def visit(browser: Any, written: Written) -> Iterator[Visit]:
-    visit = Visit(browser, written.page, viewport={"width": 1280, "height": 900}, color_scheme="light")
+def visit(browser: Any, written: Path) -> Iterator[Visit]:
+    visit = Visit(browser, written, viewport={"width": 1280, "height": 900}, color_scheme="light")
     yield visit
     visit.context.close()
 
 
-def test_the_console_is_empty_and_nothing_is_requested(visit: Visit, written: Written) -> None:
+def test_the_console_is_empty_and_nothing_is_requested(visit: Visit, written: Path) -> None:
     assert visit.messages == []
-    assert [url for url in visit.requests if not url.startswith("data:")] == [written.page.as_uri()]
+    assert [url for url in visit.requests if not url.startswith("data:")] == [written.as_uri()]
 
 
 def test_every_chart_has_its_marks(visit: Visit) -> None:
@@ -149,7 +149,7 @@ def test_the_worst_utterance_can_be_played(visit: Visit) -> None:
     assert 0.3 < duration < 5
 
 
-def test_the_theme_follows_button_and_preference(visit: Visit, browser: Any, written: Written) -> None:
+def test_the_theme_follows_button_and_preference(visit: Visit, browser: Any, written: Path) -> None:
     def paper(page: Any) -> str:
         return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
@@ -163,16 +163,16 @@ def test_the_theme_follows_button_and_preference(visit: Visit, browser: Any, wri
     assert light[1] != dark[1]
     visit.page.locator("#theme").click()
     assert (paper(visit.page), axis(visit.page)) == light
-    other = Visit(browser, written.page, color_scheme="dark")
+    other = Visit(browser, written, color_scheme="dark")
     assert (paper(other.page), axis(other.page)) == dark
     other.page.emulate_media(media="print")
     assert other.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     other.context.close()
 
 
-def test_a_phone_does_not_scroll_sideways(browser: Any, written: Written) -> None:
+def test_a_phone_does_not_scroll_sideways(browser: Any, written: Path) -> None:
     phone = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
-    visit = Visit(browser, written.page, **phone)
+    visit = Visit(browser, written, **phone)
     width = visit.page.evaluate("document.documentElement.scrollWidth")
     assert width <= 360
     widest = visit.page.evaluate(

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from comparison import INJECTION, Written, make_comparison, write_bench
+from comparison import INJECTION, make_comparison, write_bench
 
 from asr.cli import main
 from asr.compare.results import write_results
@@ -48,8 +48,8 @@ class Elements(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def html(written: Written) -> str:
-    return written.page.read_text()
+def html(written: Path) -> str:
+    return written.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +121,8 @@ def test_commits_and_machines_of_trainings_are_named(tmp_path: Path) -> None:
     assert after.hardware == f"{before.hardware}, trained on Cluster node, 1 × H200"
 
 
-def test_every_figure_is_exported(written: Written) -> None:
-    folder = written.page.parent / "figures"
+def test_every_figure_is_exported(written: Path) -> None:
+    folder = written.parent / "figures"
     assert sorted(path.stem for path in folder.glob("*.png")) == sorted(FIGURES)
     for name in FIGURES:
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
