@@ -6,7 +6,6 @@ from typing import Any
 
 import altair as alt
 
-from asr.compare.estimates import Estimate
 from asr.compare.results import Results
 from asr.console import duration
 from asr.report import theme
@@ -68,6 +67,7 @@ def points(results: Results, split: str, metric: str) -> list[dict[str, Any]]:
                 continue
             own = attention == candidate.attention
             family = theme.family(attention)
+            repeats = f" ({duration_range(time)} in {time.count} repeats)" if time.count > 1 else ""
             rows.append(
                 {
                     "series": family if own else EXCHANGED,
@@ -82,7 +82,7 @@ def points(results: Results, split: str, metric: str) -> list[dict[str, Any]]:
                     "time_low": time.low,
                     "time_high": time.high,
                     "rate": 100 * estimate.value,
-                    "time": f"{duration(time.value)}{_repeats(time)}",
+                    "time": f"{duration(time.value)}{repeats}",
                     "rate (95 %)": percent(estimate),
                     "seeds": estimate.count,
                     # An interval over few seeds may reach below zero, where a logarithmic axis ends.
@@ -187,10 +187,6 @@ def _axis(values: list[float], padding: float, log: bool) -> dict[str, Any]:
         return {"scale": alt.Scale(zero=len(set(values)) == 1, padding=padding)}
     scale = alt.Scale(type="log", nice=False, padding=padding)
     return {"scale": scale, "axis": log_axis(log_ticks(values))}
-
-
-def _repeats(time: Estimate) -> str:
-    return f" ({duration_range(time)} in {time.count} repeats)" if time.count > 1 else ""
 
 
 def _interval_words(of_split: dict[str, list[dict[str, Any]]]) -> str:

@@ -154,7 +154,7 @@ def picture(values: Tensor, scale: float) -> str:
     image = Image.fromarray(levels, mode="L").convert("P")
     anchors = np.array([ImageColor.getrgb(colour) for colour in theme.SEQUENCE])
     steps = np.linspace(0, 255, len(anchors))
-    palette = np.stack([np.interp(np.arange(256), steps, levels) for levels in anchors.T], axis=1)
+    palette = np.stack([np.interp(np.arange(256), steps, channel) for channel in anchors.T], axis=1)
     image.putpalette(palette.round().astype(np.uint8).flatten().tolist())
     buffer = io.BytesIO()
     image.save(buffer, "PNG", optimize=True)

@@ -1,9 +1,10 @@
 """Places the labels of points in a chart: beside them, clear of points, lines and other labels."""
 
-import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from itertools import pairwise
 from typing import Any, Literal
+
+import numpy as np
 
 Anchor = tuple[Literal["left", "right"], int, int]
 ANCHORS: dict[str, Anchor] = {  # alignment and offset in pixels
@@ -75,17 +76,13 @@ def _steps(front: list[tuple[float, float]]) -> list[Box]:
 
 def _with_ends(
     rows: list[dict[str, Any]], key: str, ends: tuple[str, str], size: float, log: bool
-) -> Iterator[list[float]]:
-    """Yield values, lower and upper ends of their bars in pixels; a missing end is the value itself."""
-    values = [row[key] if row[name] is None else row[name] for name in (key, *ends) for row in rows]
-    pixels = _to_pixels(values, size, log)
-    yield from (pixels[i : i + len(rows)] for i in range(0, len(pixels), len(rows)))
-
-
-def _to_pixels(values: list[float], size: float, log: bool) -> list[float]:
-    values = [math.log(value) for value in values] if log else values
-    low, high = min(values), max(values)
-    return [size * (0.05 + 0.9 * ((value - low) / (high - low) if high > low else 0.5)) for value in values]
+) -> list[list[float]]:
+    """Return values, lower and upper ends of their bars in pixels; a missing end is the value itself."""
+    values = np.array([[row[key] if row[x] is None else row[x] for row in rows] for x in (key, *ends)])
+    values = np.log(values) if log else values
+    span = float(np.ptp(values))
+    shares = (values - values.min()) / span if span else np.full_like(values, 0.5)
+    return (size * (0.05 + 0.9 * shares)).tolist()
 
 
 def _overlap(a: Box, b: Box) -> float:

@@ -113,11 +113,8 @@ def conditions_words(split: str, conditions: Conditions) -> str:
         facts.append(f"the timing process was on a CPU for {100 * min(share, 1.0):.0f} % of the time")
     if conditions.other_cpus is not None:
         facts.append(f"other processes kept {conditions.other_cpus:.1f} CPUs busy")
-    how = (
-        f"with {counted(conditions.threads, 'thread')}"
-        if conditions.device == "cpu"
-        else f"on {conditions.device}"
-    )
+    threads = f"with {counted(conditions.threads, 'thread')}"
+    how = threads if conditions.device == "cpu" else f"on {conditions.device}"
     timed = f"Forward passes over {split} were timed {how}"
     if not facts:
         return f"{timed}; the load on the machine is unknown."
