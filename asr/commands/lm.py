@@ -88,8 +88,10 @@ def train(options: TrainOptions) -> None:
         tokenizer = Recognizer.load(options.model).tokenizer
         vocabulary = tokenizer.symbols[1:]
 
-        def spell(words: list[str]) -> list[str]:
+        def labels_of(words: list[str]) -> list[str]:
             return tokenizer.tokens(tokenizer.encode(" ".join(words)))
+
+        spell = labels_of
 
     sentences = map(spell, read_sentences(sources, options.split))
     model = estimate(track(sentences, "reading text"), options.order, vocabulary)
