@@ -95,7 +95,9 @@ def test_length_groups_contain_every_utterance_once():
 
 
 def test_confusions_are_counted():
-    utterances = [scored("1", "a b", "a x"), scored("2", "b", "x"), scored("3", "", "y")]
+    texts = [("a b", "a x"), ("b", "x"), ("", "y")]
+    alignments = [align(reference.split(), heard.split()) for reference, heard in texts]
+    utterances = [UtteranceScore("u", "s", {"wer": x}, {"wer": ErrorCounts.of(x)}) for x in alignments]
     pairs = confusions(utterances, "wer")
     assert [(pair.reference, pair.hypothesis, pair.times) for pair in pairs] == [("b", "x", 2), ("∅", "y", 1)]
 
