@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr.config import option
-from asr.data.interchange import FORMATS
-from asr.data.manifest import load_cuts
 from asr.errors import UserError, did_you_mean
 
 POSITIONAL = "<prepared folder or manifest> …"
@@ -26,6 +24,9 @@ def run(paths: list[str], options: Options) -> None:
     Raises:
         UserError: the format is unknown, or there is no manifest or more than one for a split.
     """
+    from asr.data.interchange import FORMATS
+    from asr.data.manifest import load_cuts
+
     if options.to not in FORMATS:
         raise UserError(f"to={options.to}: expected a format{did_you_mean(options.to, list(FORMATS))}")
     if not options.out:

@@ -15,8 +15,6 @@ from asr.lm.arpa import read_vocabulary, write_arpa
 from asr.lm.kneser_ney import estimate
 from asr.lm.ngram import check_casing, is_special, load_kenlm, warn_unknown
 from asr.lm.perplexity import TextScore, score_text
-from asr.lm.text import read_sentences
-from asr.recognizer import Recognizer
 from asr.text.lexicon import read_words
 
 POSITIONAL = "train|score"
@@ -72,6 +70,8 @@ def main(paths: list[str], words: list[str]) -> None:
 
 def train(options: TrainOptions) -> None:
     """Estimate an n-gram model, write it and print a summary."""
+    from asr.lm.text import read_sentences
+
     sources = _sources(options.text)
     if not options.out:
         raise UserError("asr lm train needs out=<file.arpa>, found none")
@@ -85,6 +85,8 @@ def train(options: TrainOptions) -> None:
     spell: Callable[[list[str]], list[str]] = list
     vocabulary = read_words(options.lexicon) if options.lexicon else None
     if options.model:
+        from asr.recognizer import Recognizer
+
         tokenizer = Recognizer.load(options.model).tokenizer
         vocabulary = tokenizer.symbols[1:]
 
@@ -117,6 +119,8 @@ def train(options: TrainOptions) -> None:
 
 def score(options: ScoreOptions) -> None:
     """Print the perplexity and the out-of-vocabulary words of a text."""
+    from asr.lm.text import read_sentences
+
     if not options.lm:
         raise UserError("asr lm score needs lm=<ARPA or KenLM file>, found none")
     sentences = list(read_sentences(_sources(options.text), options.split))

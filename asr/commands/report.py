@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from asr.compare.results import read_results
 from asr.config import option
 from asr.errors import UserError
-from asr.report.page import ReportOptions, write_report
+from asr.report.options import ReportOptions
 
 __all__ = ["POSITIONAL", "Options", "run"]
 
@@ -28,6 +27,9 @@ def run(paths: Sequence[str | Path], options: Options) -> Path:
     Raises:
         UserError: not exactly one folder, no results in it, or an option that cannot be used.
     """
+    from asr.compare.results import read_results
+    from asr.report.page import write_report
+
     if len(paths) != 1:
         raise UserError(f"asr report takes one {POSITIONAL}, found {len(paths)}")
     path = Path(paths[0])

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
@@ -16,7 +16,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from asr.compare.results import Results
-from asr.config import option
 from asr.errors import UserError
 from asr.files import write_text
 from asr.report import accuracy_chart, attention_chart, bench_chart, copy_chart, curves_chart, theme
@@ -24,29 +23,13 @@ from asr.report.error_browser import browse
 from asr.report.exchange_table import exchange_table
 from asr.report.figure import Figure, Provenance, export, interactive_spec
 from asr.report.findings import findings
+from asr.report.options import ReportOptions
 from asr.report.protocol import protocol_line, settings
 from asr.report.provenance import of_results
 from asr.report.tables import Table, cost_table, search_table
 from asr.report.words import conditions_words
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class ReportOptions:
-    """Content of a report besides the results."""
-
-    metric: str = option(
-        "", help="main error rate: per | wer | cer | official; empty: the one chosen by asr compare"
-    )
-    bench: str = option("", help="bench.json of asr bench; empty: searched for in the folder and above")
-    copy: str = option("", help="folder of a masked copy sweep; empty: copy/ in the folder or above")
-    audio: int = option(5, help="number of each model's worst utterances with an audio player; 0: no audio")
-    maps: bool = option(True, help="show attention maps and approximation errors (loads a trained model)")
-    utterance: str = option("", help="utterance for the attention maps; empty: the one of median length")
-    layer: int = option(0, help="layer for the attention maps, from 1; 0: the last")
-    head: int = option(0, help="head for the attention maps, from 1; 0: the one with the most peaked weights")
-    static: bool = option(True, help="write figures/*.png and *.pdf")
 
 
 def write_report(results: Results, folder: Path, options: ReportOptions | None = None) -> Path:

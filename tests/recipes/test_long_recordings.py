@@ -1,4 +1,4 @@
-"""Long recordings made of utterances, their error rates, and separation by certainty."""
+"""Long recordings made of utterances, their error rates, and separation by confidence."""
 
 import json
 from pathlib import Path
