@@ -27,6 +27,9 @@ def run_python(code: str, **environment: str) -> str:
         (["nosuch"], set()),
         (["prepare", "--help"], {"omegaconf"}),
         (["score", "--help"], {"omegaconf"}),
+        (["lm", "--help"], {"omegaconf"}),
+        (["report", "--help"], {"omegaconf"}),
+        (["export-data", "--help"], {"omegaconf"}),
     ],
 )
 def test_help_imports_no_heavy_library(words: list[str], allowed: set[str]) -> None:
