@@ -3,7 +3,7 @@
 #
 #   bash tools/demo.sh
 #
-# The first run takes about nine minutes on two cores, mostly installation, two trainings and the comparison.
+# The first run takes about eleven minutes on two cores, mostly installation, two trainings and the comparison.
 # Existing results are reused, and an interrupted run resumes.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" demo
