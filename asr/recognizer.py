@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from asr.data.recording import read_recording
 from asr.environment import pick_device
@@ -17,6 +17,15 @@ from asr.search.tune import tuned
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.transcription.run import TranscriptionConfig, transcribe_samples
 from asr.transcription.transcript import Transcript
+
+
+class LoadOptions(Protocol):
+    """The options of commands that load a recogniser."""
+
+    checkpoint: str
+    device: str
+    attention: str
+    backend: str
 
 
 class Recognizer:
@@ -72,6 +81,17 @@ class Recognizer:
         if attention or backend:
             recognizer.set_attention(attention or recognizer.model.config.attention, backend)
         return recognizer
+
+    @classmethod
+    def load_as(cls, path: str | Path, options: LoadOptions) -> "Recognizer":
+        """Load a recogniser as a command's options say; see `load`."""
+        return cls.load(
+            path,
+            checkpoint=options.checkpoint,
+            device=options.device,
+            attention=options.attention,
+            backend=options.backend,
+        )
 
     @property
     def run_folder(self) -> Path | None:

@@ -82,13 +82,7 @@ def run(paths: list[Path], options: Options) -> None:
         raise UserError("asr align takes a run folder or checkpoint, and at most one audio file")
     how = TranscriptionConfig(mode=options.mode, chunk_s=options.chunk_s, overlap_s=options.overlap_s)
     how.check()
-    recognizer = Recognizer.load(
-        paths[0],
-        checkpoint=options.checkpoint,
-        device=options.device,
-        attention=options.attention,
-        backend=options.backend,
-    )
+    recognizer = Recognizer.load_as(paths[0], options)
     model, tokenizer = recognizer.model, recognizer.tokenizer
     run_folder = recognizer.run_folder
     assert run_folder is not None

@@ -15,11 +15,5 @@ def run(paths: list[Path], options: Options) -> None:
     if len(paths) != 1:
         raise UserError(f"asr decode takes one run folder or checkpoint, found {len(paths)}")
     check_options(options)
-    recognizer = Recognizer.load(
-        paths[0],
-        checkpoint=options.checkpoint,
-        device=options.device,
-        attention=options.attention,
-        backend=options.backend,
-    )
+    recognizer = Recognizer.load_as(paths[0], options)
     print(f"hypotheses: {recognizer.decode(options)}")

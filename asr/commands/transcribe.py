@@ -99,13 +99,7 @@ def _audio_files(paths: list[Path]) -> list[Path]:
 
 
 def _load(path: Path, options: Options) -> Recognizer:
-    recognizer = Recognizer.load(
-        path,
-        checkpoint=options.checkpoint,
-        device=options.device,
-        attention=options.attention,
-        backend=options.backend,
-    )
+    recognizer = Recognizer.load_as(path, options)
     trained = recognizer.model.config.features.normalise
     kind = options.normalise or trained
     if kind not in NORMALISATIONS or (kind == "corpus" and trained != kind):

@@ -86,13 +86,7 @@ def _evaluate(folder: Path, cell: Cell) -> dict[str, Any]:
     run = folder / read_state(folder, cell.needs).result["run"]
     options = from_dict(DecodeOptions, cell.settings["options"] | cell.unkeyed, cell.name)
     options.output = str(folder / cell.name)
-    recognizer = Recognizer.load(
-        run,
-        checkpoint=options.checkpoint,
-        device=options.device,
-        attention=options.attention,
-        backend=options.backend,
-    )
+    recognizer = Recognizer.load_as(run, options)
     recognizer.decode(
         options,
         weights_in=folder / cell.name,
