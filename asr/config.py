@@ -5,7 +5,7 @@ import importlib.resources
 import os
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,12 +18,56 @@ from asr.files import write_text
 
 Options = TypeVar("Options")
 
+LARGEST = 1e9  # default maximum of a number; lower ones are shown by --help
 KEY_VALUE = re.compile(r"\+{0,2}~?[A-Za-z_][\w./@-]*=")
 
 
-def option(default: Any, *, help: str, unit: str = "") -> Any:
-    """Return a dataclass field with the help text and unit that `--help` shows."""
-    metadata = {"help": help, "unit": unit}
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Values that an option accepts: numbers in [minimum, maximum], or one of the choices."""
+
+    minimum: float = 0
+    maximum: float = LARGEST
+    choices: tuple[Any, ...] = ()
+
+    def describe(self) -> str:
+        """Return the range of numbers in words, e.g. `0 … 1` or `≥ 1`."""
+        if self.maximum < LARGEST:
+            return f"{self.minimum:g} … {self.maximum:g}"
+        return f"≥ {self.minimum:g}" if self.minimum > -LARGEST else ""
+
+    def expected(self, value: Any) -> str:
+        """Return what is expected instead of `value`; empty if it is accepted."""
+        if self.choices:
+            return "" if value in self.choices else f"one of {', '.join(map(str, self.choices))}"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return ""
+        if self.minimum <= value <= self.maximum:  # false for NaN
+            return ""
+        whole = f"{self.minimum:g} … {self.maximum:g}"
+        return f"a number {whole if value > self.maximum else self.describe() or whole}"
+
+
+def option(
+    default: Any,
+    *,
+    help: str,
+    unit: str = "",
+    minimum: float = 0,
+    maximum: float = LARGEST,
+    choices: Iterable[Any] = (),
+) -> Any:
+    """Return a dataclass field for an option.
+
+    Args:
+        default: default; None if the option may be `null`.
+        help: meaning, for `--help`.
+        unit: unit of the value, for `--help`.
+        minimum: smallest number accepted, also within lists.
+        maximum: largest number accepted, also within lists.
+        choices: values accepted; empty: all of the type.
+    """
+    metadata = {"help": help, "unit": unit, "range": Range(minimum, maximum, tuple(choices))}
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -43,7 +87,32 @@ def describe(schema: Any, prefix: str = "") -> Iterator[tuple[str, str, str, str
         text = field.metadata.get("help", "")
         unit = field.metadata.get("unit", "")
         name = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+        if re.search(r"\b(int|float)\b", name) and not accepted(field).choices:
+            name = f"{name} {accepted(field).describe()}".strip()
         yield key, name, shown, f"{text} [{unit}]" if unit else text
+
+
+def accepted(field: "dataclasses.Field[Any]") -> Range:
+    """Return the values that an option accepts."""
+    return typing.cast(Range, field.metadata.get("range", Range()))
+
+
+def check(options: Any, prefix: str = "") -> None:
+    """Check the range of every option, then the rules that a schema's own `check()` has for several.
+
+    Raises:
+        UserError: the option, its value and what is expected.
+    """
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if dataclasses.is_dataclass(value):
+            check(value, f"{prefix}{field.name}.")
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            if item is not None and (expected := accepted(field).expected(item)):
+                raise UserError(f"{prefix}{field.name}={item}: expected {expected}")
+    if hasattr(options, "check"):
+        options.check()
 
 
 def split_words(words: list[str]) -> tuple[list[str], list[str]]:
@@ -73,7 +142,7 @@ def parse(schema: type[Options], words: list[str]) -> Options:
             OmegaConf.update(config, key, parsed)
         except omegaconf.errors.OmegaConfBaseException as error:
             raise UserError(f"{word}: {_first_line(error)}") from error
-    return typing.cast(Options, OmegaConf.to_object(config))
+    return _checked(config)
 
 
 def divide(words: list[str], own: Any, composed: Any) -> tuple[list[str], list[str]]:
@@ -119,7 +188,7 @@ def compose(schema: type[Options] | Options, name: str, words: list[str]) -> Opt
     try:
         with hydra.initialize_config_module("asr_conf", version_base="1.3"):
             config = hydra.compose(name, quoted)
-        return typing.cast(Options, OmegaConf.to_object(config))
+        return _checked(config)
     except (omegaconf.errors.OmegaConfBaseException, HydraException) as error:
         raise UserError(f"configuration {name}: {_first_line(error)}") from error
 
@@ -177,8 +246,9 @@ def from_dict(schema: Options, values: dict[str, Any], source: str) -> Options: 
 def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
     """Build an options dataclass from plain data, naming `source` where it doesn't fit the schema."""
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(values))
-        return OmegaConf.to_object(merged)
+        return _checked(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(values)))
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
     except omegaconf.errors.OmegaConfBaseException as error:
         raise UserError(f"{source}: {_first_line(error)}") from error
 
@@ -186,6 +256,12 @@ def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
 def save(options: Any, path: Path) -> None:
     """Write an options dataclass as YAML."""
     write_text(OmegaConf.to_yaml(OmegaConf.structured(options)), path)
+
+
+def _checked(config: Any) -> Any:
+    options = OmegaConf.to_object(config)
+    check(options)
+    return options
 
 
 def _check_key(key: str, known: list[str]) -> None:

@@ -4,6 +4,7 @@ Every writer fills a temporary file in the same folder, flushes it to disk and r
 file is as it was before. Missing folders are created.
 """
 
+import fcntl
 import gzip
 import hashlib
 import json
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TextIO, cast
+
+from asr.errors import UserError
 
 
 @contextmanager
@@ -85,6 +88,27 @@ def write_text(text: str, path: str | Path) -> None:
 def write_json(values: dict[str, Any], path: str | Path) -> None:
     """Write indented JSON atomically."""
     write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", path)
+
+
+@contextmanager
+def locked(folder: str | Path, work: str) -> Iterator[None]:
+    """Hold a folder's lock, the file `lock`; the system releases it however the process ends.
+
+    Args:
+        folder: output folder, created if missing.
+        work: what writes to the folder, for the message, e.g. `asr train`.
+
+    Raises:
+        UserError: another process holds the lock.
+    """
+    path = Path(folder, "lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"{folder}: another {work} is running in this folder") from None
+        yield
 
 
 def file_digest(path: str | Path) -> str:

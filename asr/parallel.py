@@ -138,13 +138,21 @@ def _attempt(function: Callable[[Any], Any], item: Any) -> Any:
 
 
 def _begin_process() -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
 
 
-def _end_with_parent() -> None:
-    # If the parent is killed, it can't stop its workers, and they would wait for work forever.
+def end_with_parent() -> None:
+    """End this multiprocessing worker when its parent ends.
+
+    If the parent is killed, it can't stop its workers, and they would wait for work forever.
+    """
+    if multiprocessing.parent_process():
+        threading.Thread(target=_exit_after_parent, daemon=True).start()
+
+
+def _exit_after_parent() -> None:
     if parent := multiprocessing.parent_process():
         parent.join()
         os._exit(1)

@@ -93,3 +93,48 @@ def test_a_word_that_names_a_file_is_a_path(tmp_path: Path) -> None:
         [str(odd), "exp/demo"],
         ["split=test"],
     )
+
+
+@dataclass
+class Ranged:
+    share: float = option(0.5, help="a share", maximum=1)
+    sizes: list[int] = option([1, 2], help="sizes", minimum=1)
+    unit: str = option("phone", help="a unit", choices=("phone", "character"))
+    clip: float | None = option(None, help="a limit; null: none", minimum=0.1)
+
+    def check(self) -> None:
+        if self.unit == "character" and self.share == 1:
+            raise UserError("share=1 with unit=character")
+
+
+@pytest.mark.parametrize("word", ["share=1", "share=0", "sizes=[1]", "sizes=[]", "clip=null", "clip=0.1"])
+def test_values_within_their_range_are_accepted(word: str) -> None:
+    config.parse(Ranged, [word])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["share=1.01"], "share=1.01: expected a number 0 … 1"),
+        (["share=nan"], "share=nan: expected a number 0 … 1"),
+        (["sizes=[3,0]"], "sizes=0: expected a number ≥ 1"),
+        (["sizes=[10000000000]"], "sizes=10000000000: expected a number 1 … 1e+09"),
+        (["unit=letter"], "unit=letter: expected one of phone, character"),
+        (["clip=inf"], "clip=inf: expected a number 0.1 … 1e+09"),
+        (["unit=character", "share=1"], "share=1 with unit=character"),
+    ],
+)
+def test_values_outside_their_range_are_errors(words: list[str], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config.parse(Ranged, words)
+    assert str(caught.value) == message
+
+
+def test_help_shows_ranges() -> None:
+    kinds = {key: kind for key, kind, *_ in config.describe(Ranged)}
+    assert kinds == {
+        "share": "float 0 … 1",
+        "sizes": "list[int] ≥ 1",
+        "unit": "str",
+        "clip": "float | None ≥ 0.1",
+    }

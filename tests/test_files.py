@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from asr import files
+from asr.errors import UserError
 
 
 def names(folder: Path) -> list[str]:
@@ -95,3 +96,14 @@ def test_json_and_digest(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a.json").read_text()) == {"word": "süß"}
     (tmp_path / "empty").touch()
     assert files.file_digest(tmp_path / "empty") == "e3b0c44298fc"
+
+
+def test_a_folder_is_locked_against_a_second_process(tmp_path: Path) -> None:
+    with files.locked(tmp_path / "run", "asr train"):
+        with (
+            pytest.raises(UserError, match="another asr train is running"),
+            files.locked(tmp_path / "run", "asr train"),
+        ):
+            pass
+    with files.locked(tmp_path / "run", "asr train"):
+        pass

@@ -44,8 +44,8 @@ class Options:
         help="mode=chunked: length of a chunk; 0: length of the longest training audio, at most 20 s",
         unit="s",
     )
-    overlap_s: float = option(
-        -1.0, help="mode=chunked: overlap of successive chunks; −1: a fifth of chunk_s", unit="s"
+    overlap_s: float | None = option(
+        None, help="mode=chunked: overlap of successive chunks; null: a fifth of chunk_s", unit="s"
     )
     checkpoint: str = option(
         "auto",

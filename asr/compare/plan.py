@@ -222,7 +222,7 @@ def _same_training(run: Path, settings: dict[str, Any]) -> bool:
         return False  # the initial model may have changed since
     if any(found[key] != wanted.get(key) for key in found if key not in IMMATERIAL):
         return False
-    stopped_early = wanted["trainer.early_stopping"] or wanted["trainer.stop_at"] >= 0
+    stopped_early = wanted["trainer.early_stopping"] or wanted["trainer.stop_at"] is not None
     whole = bool(wanted["trainer.budget"]) or summary["steps"] == summary["planned_steps"] or stopped_early
     hashes = [value for name, value in settings["data"].items() if name.startswith("train")]
     same_lexicon = (environment.get("lexicon") or "") == settings["data"]["lexicon"]

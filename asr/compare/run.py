@@ -4,13 +4,11 @@
 `asr compare launcher=<name>` starts it. conf/compare.yaml describes how to configure launchers.
 """
 
-import fcntl
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import hydra
@@ -34,7 +32,7 @@ from asr.compare.plan import Plan, settle_changes, timing_cells
 from asr.compare.progress import CellProgress
 from asr.compare.results import Results, write_results
 from asr.errors import UserError
-from asr.files import write_text
+from asr.files import locked, write_text
 
 POLL_S = 0.3
 
@@ -45,8 +43,7 @@ def run_plan(plan: Plan, console: Console) -> Results:
     Raises:
         UserError: cells exist with other settings, or another process runs the same comparison.
     """
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    with _lock(plan.folder):
+    with locked(plan.folder, "asr compare"):
         for line in settle_changes(plan):
             console.print(line, markup=False)
         _adopt(plan, console)
@@ -61,17 +58,6 @@ def run_plan(plan: Plan, console: Console) -> Results:
         results = collect(plan)
         write_results(results, plan.folder)
     return results
-
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Lock the comparison's folder; the system releases the lock however the process ends."""
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"{folder}: another asr compare is running in this folder") from None
-        yield
 
 
 def _adopt(plan: Plan, console: Console) -> None:

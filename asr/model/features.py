@@ -27,7 +27,11 @@ class FeatureConfig:
     frame_shift_ms: float = option(10.0, help="distance between successive frames", unit="ms")
     low_freq_hz: float = option(20.0, help="lower edge of the first filter", unit="Hz")
     high_freq_hz: float = option(
-        -400.0, help="upper edge of the last filter; ≤ 0: relative to the Nyquist frequency", unit="Hz"
+        -400.0,
+        help="upper edge of the last filter; ≤ 0: relative to the Nyquist frequency",
+        unit="Hz",
+        minimum=-1e5,
+        maximum=1e5,
     )
     normalise: str = option("utterance", help=f"mean–variance normalisation: {' | '.join(NORMALISATIONS)}")
     normalise_window_s: float = option(10.0, help="normalise=window: length of the window", unit="s")

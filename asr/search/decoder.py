@@ -50,7 +50,11 @@ class BeamConfig:
     lm: str = option("", help="n-gram language model, ARPA or KenLM binary; empty: none")
     lm_weight: float | None = option(None, help="weight of the language model; default: tuned, or 2")
     word_score: float | None = option(
-        None, help="score added per word, negative for fewer words; default: tuned, or -1", unit="nats"
+        None,
+        help="score added per word, negative for fewer words; default: tuned, or -1",
+        unit="nats",
+        minimum=-1000,
+        maximum=1000,
     )
     nbest: int = option(1, help="number of hypotheses to write per utterance")
 

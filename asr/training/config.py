@@ -48,8 +48,8 @@ class TrainerConfig:
     average_best: int = option(
         0, help="number of best checkpoints to average after training, at most keep_best; 0: don't average"
     )
-    stop_at: float = option(
-        -1.0, help="stop when the dev error rate falls below this, as a fraction; −1: never"
+    stop_at: float | None = option(
+        None, help="stop when the dev error rate falls below this, as a fraction; null: never"
     )
     early_stopping: int = option(
         0, help="stop after this many validations without a lower dev error rate; 0: never"

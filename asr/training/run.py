@@ -160,10 +160,11 @@ def build_trainer(
     # Resume points come first, so that writing them doesn't count as training time.
     callbacks = [ResumePoint(checkpoints, options.trainer.checkpoint_every), cost]
     callbacks += [KeepBest(checkpoints, options.trainer.keep_best), progress, *watchers]
-    if options.trainer.early_stopping or options.trainer.stop_at >= 0:
+    if options.trainer.early_stopping or options.trainer.stop_at is not None:
         patience = options.trainer.early_stopping or task.plan.steps  # without early stopping: unlimited
-        threshold = options.trainer.stop_at if options.trainer.stop_at >= 0 else None
-        callbacks.append(EarlyStopping(task.error_rate_name, patience=patience, stopping_threshold=threshold))
+        callbacks.append(
+            EarlyStopping(task.error_rate_name, patience=patience, stopping_threshold=options.trainer.stop_at)
+        )
     return lightning.Trainer(
         accelerator=options.trainer.accelerator,
         devices=options.trainer.devices,

@@ -43,8 +43,8 @@ class TranscriptionConfig:
         help="mode=chunked: length of a chunk; 0: length of the longest training audio, at most 20 s",
         unit="s",
     )
-    overlap_s: float = option(
-        -1.0, help="mode=chunked: overlap of successive chunks; −1: a fifth of chunk_s", unit="s"
+    overlap_s: float | None = option(
+        None, help="mode=chunked: overlap of successive chunks; null: a fifth of chunk_s", unit="s"
     )
     channels: str = option("mix", help="mix: average the channels | separate: one transcript per channel")
     decoder: str = option("greedy", help="greedy | beam | prefix")
@@ -59,7 +59,7 @@ class TranscriptionConfig:
             raise UserError(f"mode={self.mode!r}: expected one of {MODES}")
         if self.chunk_s < 0:
             raise UserError(f"chunk_s={self.chunk_s}: expected seconds, or 0 for the longest training audio")
-        if self.chunk_s and self.overlap_s > self.chunk_s / 2:
+        if self.chunk_s and (self.overlap_s or 0) > self.chunk_s / 2:
             raise UserError(f"overlap_s={self.overlap_s}: expected at most half of chunk_s={self.chunk_s}")
         if self.beam.nbest != 1:
             raise UserError(
@@ -70,7 +70,7 @@ class TranscriptionConfig:
     def sizes_s(self, longest_s: float) -> tuple[float, float]:
         """Return the chunk length and overlap in seconds, given the longest training audio (0: unknown)."""
         chunk_s = self.chunk_s or min(LONGEST_CHUNK_S, longest_s or LONGEST_CHUNK_S)
-        return chunk_s, min(chunk_s / 5 if self.overlap_s < 0 else self.overlap_s, chunk_s / 2)
+        return chunk_s, min(chunk_s / 5 if self.overlap_s is None else self.overlap_s, chunk_s / 2)
 
 
 def transcribe_samples(

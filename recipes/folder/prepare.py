@@ -37,7 +37,7 @@ class Options(OwnDataOptions):
     speaker: str = option(
         "", help="without a speaker column: regular expression on the path below audio=, e.g. '^([^/]+)/'"
     )
-    channel: int = option(-1, help="channel to use, from 0; -1: recordings must have one channel")
+    channel: int | None = option(None, help="channel to use, from 0; null: recordings must have one channel")
     unlisted: bool = option(False, help="leave out and list recordings without a transcript")
     text: str = option(
         "words", help="none: unchanged | lower: lower-case | words: lower-case without punctuation"
@@ -196,7 +196,7 @@ def _rows_of_texts(transcripts: Path, files: AudioFiles, preparation: Preparatio
 
 def _with_speaker(row: Row, files: AudioFiles, options: Options, preparation: Preparation) -> Row:
     """Return the row with the speaker from its path and the channel from the options."""
-    speaker, channel = row.speaker, row.channel
+    speaker = row.speaker
     if options.speaker and not speaker:
         inside = files.inside(row.audio)
         try:
@@ -209,8 +209,7 @@ def _with_speaker(row: Row, files: AudioFiles, options: Options, preparation: Pr
             )
         else:
             speaker = match[1]
-    if channel is None and options.channel >= 0:
-        channel = options.channel
+    channel = options.channel if row.channel is None else row.channel
     return replace(row, speaker=speaker, channel=channel)
 
 
