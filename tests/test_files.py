@@ -99,11 +99,9 @@ def test_json_and_digest(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_locked_against_a_second_process(tmp_path: Path) -> None:
-    with files.locked(tmp_path / "run", "asr train"):
-        with (
-            pytest.raises(UserError, match="another asr train is running"),
-            files.locked(tmp_path / "run", "asr train"),
-        ):
-            pass
-    with files.locked(tmp_path / "run", "asr train"):
+    folder = tmp_path / "run"
+    message = "another asr train is running"
+    with files.locked(folder, "asr train"), pytest.raises(UserError, match=message):
+        files.locked(folder, "asr train").__enter__()
+    with files.locked(folder, "asr train"):
         pass
