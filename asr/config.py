@@ -33,8 +33,8 @@ class Range:
     def describe(self) -> str:
         """Return the range of numbers in words, e.g. `0 … 1` or `≥ 1`."""
         if self.maximum < LARGEST:
-            return f"{self.minimum:g} … {self.maximum:g}"
-        return f"≥ {self.minimum:g}" if self.minimum > -LARGEST else ""
+            return f"{self.minimum:.12g} … {self.maximum:.12g}"
+        return f"≥ {self.minimum:.12g}" if self.minimum > -LARGEST else ""
 
     def expected(self, value: Any) -> str:
         """Return what is expected instead of `value`; empty if it is accepted."""
@@ -44,7 +44,7 @@ class Range:
             return ""
         if self.minimum <= value <= self.maximum:  # false for NaN
             return ""
-        whole = f"{self.minimum:g} … {self.maximum:g}"
+        whole = f"{self.minimum:.12g} … {self.maximum:.12g}"
         return f"a number {whole if value > self.maximum else self.describe() or whole}"
 
 
@@ -109,6 +109,9 @@ def check(options: Any, prefix: str = "") -> None:
             check(value, f"{prefix}{field.name}.")
             continue
         for item in value if isinstance(value, list) else [value]:
+            # OmegaConf accepts a mapping as an item of a typed list.
+            if isinstance(item, dict | list) and "Any" not in str(field.type):
+                raise UserError(f"{prefix}{field.name}={item}: expected a single value")
             if item is not None and (expected := accepted(field).expected(item)):
                 raise UserError(f"{prefix}{field.name}={item}: expected {expected}")
     if hasattr(options, "check"):

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -43,7 +44,7 @@ def pick_device(name: str) -> str:
     """Return the name of the device to compute on.
 
     Args:
-        name: cpu | cuda | cuda:<number>, any other PyTorch device, or auto: CUDA if available, else the CPU.
+        name: cpu | cuda | cuda:<number>, or auto: CUDA if available, else the CPU.
 
     Raises:
         UserError: an unknown name, or a CUDA device that doesn't exist.
@@ -52,11 +53,10 @@ def pick_device(name: str) -> str:
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f"device={name}: expected auto | cpu | cuda | cuda:<number>") from None
-    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+    found = re.fullmatch(r"cpu|cuda(?::(\d{1,3}))?", name)
+    if not found:
+        raise UserError(f"device={name}: expected auto | cpu | cuda | cuda:<number>")
+    if name != "cpu" and int(found[1] or 0) >= (count := torch.cuda.device_count()):
         raise UserError(f"device={name}: expected a CUDA device, this machine has {count or 'none'}")
     return name
 

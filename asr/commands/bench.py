@@ -39,22 +39,44 @@ class Options:
         help="mechanisms; name@reference selects a backend, name@2 two threads (with clock=wall), "
         "peer:i-clustered-100 selects pytorch-fast-transformers, peer:lsh-4 reformer-pytorch",
     )
-    lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768], help="sequence lengths N")
+    lengths: list[int] = option(
+        [512, 1024, 2048, 4096, 8192, 16384, 32768], help="sequence lengths N", minimum=1, maximum=100_000_000
+    )
     baseline: str = option("full", help="mechanism that the others are compared with")
-    batch: int = option(1, help="sequences B")
-    heads: int = option(6, help="heads H")
-    head_dim: int = option(64, help="head size D")
-    dtype: str = option("float32", help=" | ".join(DTYPES))
+    batch: int = option(1, help="sequences B", minimum=1, maximum=1_000_000)
+    heads: int = option(6, help="heads H", minimum=1, maximum=100_000)
+    head_dim: int = option(64, help="head size D", minimum=1, maximum=4096)
+    dtype: str = option("float32", help=" | ".join(DTYPES), choices=DTYPES)
     device: str = option("cpu", help="auto | cpu | cuda")
-    clock: str = option("cpu", help="cpu: CPU time; wall: elapsed time (always used on cuda)")
-    threads: int = option(1, help="threads on the CPU")
-    rounds: int = option(15, help="maximum number of rounds, after one warm-up round")
+    clock: str = option("cpu", help="cpu: CPU time; wall: elapsed time (always used on cuda)", choices=CLOCKS)
+    threads: int = option(1, help="threads on the CPU", minimum=1, maximum=1024)
+    rounds: int = option(
+        15, help="maximum number of rounds, after one warm-up round", minimum=1, maximum=1_000_000
+    )
     seconds: float = option(
-        10.0, help="time limit for the rounds of one length and pass; at least three rounds run", unit="s"
+        10.0,
+        help="time limit for the rounds of one length and pass; at least three rounds run",
+        unit="s",
+        minimum=0.01,
+        maximum=1e6,
     )
     memory: bool = option(True, help="also measure peak memory (on the CPU: Linux only)")
     out: str = option("exp/bench.json", help="results file; the plot is written beside it as .png and .pdf")
-    seed: int = option(0, help="random seed for the input")
+    seed: int = option(0, help="random seed for the input", maximum=2**32 - 1)
+
+    def check(self) -> None:
+        """Raise UserError for an empty list, an unknown mechanism, or threads that can't be measured."""
+        for name in ("attentions", "lengths"):
+            if not getattr(self, name):
+                raise UserError(f"{name}=[]: expected at least one")
+        for name in self.attentions:
+            if not name.startswith("peer:"):
+                parse_name(name.partition("@")[0])
+            _, threads = split_threads(name)
+            if threads == 0:
+                raise UserError(f"attentions={name}: expected at least 1 thread")
+            if threads and self.clock == "cpu":
+                raise UserError(f"attentions={name}: CPU time adds up over threads; use clock=wall")
 
 
 def run(paths: Sequence[str | Path], options: Options, *, console: Console | None = None) -> list[Timing]:
@@ -63,7 +85,6 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
     Raises:
         UserError: an option out of range, an unknown name, or a missing device.
     """
-    _check(options)
     options = replace(options, device=pick_device(options.device))
     console = console or open_console()
     clock = options.clock if options.device == "cpu" else "wall"
@@ -113,26 +134,6 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
     plots = export(replace(bench_chart.figure(out), key=out.stem), out.parent)
     console.print(f"written: {out}, {', '.join(map(str, plots))}")
     return timings
-
-
-def _check(options: Options) -> None:
-    if options.dtype not in DTYPES:
-        raise UserError(f"dtype={options.dtype}: expected {' | '.join(DTYPES)}")
-    if options.clock not in CLOCKS:
-        raise UserError(f"clock={options.clock}: expected {' | '.join(CLOCKS)}")
-    for name in ("batch", "heads", "head_dim", "threads", "rounds"):
-        if getattr(options, name) < 1:
-            raise UserError(f"{name}={getattr(options, name)}: expected at least 1")
-    if not options.lengths or min(options.lengths) < 1:
-        raise UserError(f"lengths={options.lengths}: expected positive lengths")
-    for name in options.attentions:
-        if not name.startswith("peer:"):
-            parse_name(name.partition("@")[0])
-        _, threads = split_threads(name)
-        if threads == 0:
-            raise UserError(f"attentions={name}: expected at least 1 thread")
-        if threads and options.clock == "cpu":
-            raise UserError(f"attentions={name}: CPU time adds up over threads; use clock=wall")
 
 
 def _time_table(timings: list[Timing], options: Options, clock: str) -> Table:

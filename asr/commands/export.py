@@ -28,6 +28,7 @@ class Options:
         "safetensors",
         help="safetensors: weights, configuration and tokenizer, readable by asr and Recognizer.load; "
         "torch_export | onnx: a graph from filter banks to log-probabilities",
+        choices=FORMATS,
     )
     checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
     attention: str = option("", help="attention mechanism in place of the trained one; empty: as trained")
@@ -41,8 +42,6 @@ def run(paths: Sequence[str | Path], options: Options) -> list[Path]:
     """
     if len(paths) != 1:
         raise UserError(f"asr export takes one {POSITIONAL}, found {len(paths)}")
-    if options.format not in FORMATS:
-        raise UserError(f"format={options.format!r}: expected one of {', '.join(FORMATS)}")
     source = Path(paths[0])
     recognizer = Recognizer.load(source, checkpoint=options.checkpoint, attention=options.attention)
     suffix = FORMATS[options.format]

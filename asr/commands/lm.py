@@ -28,7 +28,7 @@ class TrainOptions:
 
     text: str = option("", help=TEXT_HELP)
     split: str = option("train", help="split of prepared folders")
-    order: int = option(3, help="order of the model, 2 … 6")
+    order: int = option(3, help="order of the model", minimum=2, maximum=6)
     out: str = option("", help="ARPA file to write; gzipped if the name ends in .gz")
     lexicon: str = option(
         "",

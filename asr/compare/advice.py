@@ -37,11 +37,21 @@ class AdviceConfig:
         4096,
         help="longest sequence to measure; beyond it times are extrapolated, quadratically or linearly",
         unit="encoder positions",
+        minimum=16,
+        maximum=10_000_000,
     )
     device: str = option("auto", help="auto | cpu (timed in CPU seconds) | cuda")
-    threads: int = option(1, help="CPU threads")
-    rounds: int = option(9, help="maximum number of rounds, after one to warm up")
-    seconds: float = option(3.0, help="time limit for the rounds of one length; three always run", unit="s")
+    threads: int = option(1, help="CPU threads", minimum=1, maximum=1024)
+    rounds: int = option(
+        9, help="maximum number of rounds, after one to warm up", minimum=1, maximum=1_000_000
+    )
+    seconds: float = option(
+        3.0,
+        help="time limit for the rounds of one length; three always run",
+        unit="s",
+        minimum=0.01,
+        maximum=1e6,
+    )
     memory: bool = option(
         True,
         help="measure memory at the 95th percentile of lengths, at most `longest`; one process each",

@@ -1,6 +1,5 @@
 """Augmentation of audio and features, drawn from the caller's random state only."""
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -15,13 +14,19 @@ from asr.lengths import keep_mask
 class AugmentConfig:
     """Augmentation in training; evaluation uses none."""
 
-    speed_factors: list[float] = option([1.0], help="speed factors, one drawn for each utterance and epoch")
-    volume_db: float = option(0.0, help="gain drawn from ±volume_db", unit="dB")
-    noise_snr_db: list[float] = option(
-        [], help="range of the SNR of added white noise, [low, high]; empty: no noise", unit="dB"
+    speed_factors: list[float] = option(
+        [1.0], help="speed factors, one drawn for each utterance and epoch", minimum=0.1, maximum=10
     )
-    frequency_masks: int = option(0, help="SpecAugment: number of frequency masks")
-    frequency_mask_bins: int = option(8, help="SpecAugment: widest frequency mask", unit="bins")
+    volume_db: float = option(0.0, help="gain drawn from ±volume_db", unit="dB", maximum=100)
+    noise_snr_db: list[float] = option(
+        [],
+        help="range of the SNR of added white noise, [low, high]; empty: no noise",
+        unit="dB",
+        minimum=-200,
+        maximum=200,
+    )
+    frequency_masks: int = option(0, help="SpecAugment: number of frequency masks", maximum=1000)
+    frequency_mask_bins: int = option(8, help="SpecAugment: widest frequency mask", unit="bins", maximum=1000)
     time_mask_every: int = option(
         0, help="SpecAugment: frames per time mask; 0: no time masks", unit="frames"
     )
@@ -29,13 +34,10 @@ class AugmentConfig:
 
     def check(self) -> None:
         """Raise UserError for speed factors or a range of SNRs that can't be used."""
-        factors = self.speed_factors
-        if not factors or not all(math.isfinite(factor) and factor > 0 for factor in factors):
-            raise UserError(f"augment.speed_factors={factors}: expected one or more positive numbers")
+        if not self.speed_factors:
+            raise UserError("augment.speed_factors=[]: expected one or more numbers")
         snr_db = self.noise_snr_db
-        if snr_db and not (
-            len(snr_db) == 2 and all(math.isfinite(bound) for bound in snr_db) and snr_db[0] <= snr_db[1]
-        ):
+        if snr_db and not (len(snr_db) == 2 and snr_db[0] <= snr_db[1]):
             raise UserError(
                 f"augment.noise_snr_db={snr_db}: expected [] or two ascending numbers, [low, high]"
             )

@@ -21,19 +21,32 @@ POSITIONS = ("sinusoidal", "rotary", "convolution", "none")
 class ModelConfig:
     """Architecture of the encoder."""
 
-    layers: int = option(9, help="transformer blocks")
-    heads: int = option(6, help="attention heads, H")
-    head_dim: int = option(32, help="head size, D; the model size is heads × head_dim")
-    feedforward: int = option(768, help="hidden size of the feed-forward layers")
-    dropout: float = option(0.1, help="dropout after attention, feed-forward and positions, 0 … 1")
-    attention_dropout: float = option(0.0, help="dropout on attention weights, 0 … 1")
-    subsampling: int = option(1, help="feature frames per encoder frame: 1 (as in the paper), 2 or 4")
-    positions: str = option("sinusoidal", help=f"positional information: {' | '.join(POSITIONS)}")
-    position_scale: float = option(1.0, help="sinusoidal: factor of the encoding")
-    position_shift: int = option(
-        0, help="sinusoidal: largest random start position of an utterance in training", unit="frames"
+    layers: int = option(9, help="transformer blocks", minimum=1, maximum=1000)
+    heads: int = option(6, help="attention heads, H", minimum=1, maximum=1024)
+    head_dim: int = option(
+        32, help="head size, D; the model size is heads × head_dim", minimum=1, maximum=4096
     )
-    position_kernel: int = option(31, help="convolution: kernel size, odd", unit="frames")
+    feedforward: int = option(
+        768, help="hidden size of the feed-forward layers", minimum=1, maximum=1_000_000
+    )
+    dropout: float = option(0.1, help="dropout after attention, feed-forward and positions", maximum=1)
+    attention_dropout: float = option(0.0, help="dropout on attention weights", maximum=1)
+    subsampling: int = option(
+        1, help="feature frames per encoder frame: 1 (as in the paper), 2 or 4", choices=(1, 2, 4)
+    )
+    positions: str = option(
+        "sinusoidal", help=f"positional information: {' | '.join(POSITIONS)}", choices=POSITIONS
+    )
+    position_scale: float = option(1.0, help="sinusoidal: factor of the encoding", maximum=1e6)
+    position_shift: int = option(
+        0,
+        help="sinusoidal: largest random start position of an utterance in training",
+        unit="frames",
+        maximum=1_000_000,
+    )
+    position_kernel: int = option(
+        31, help="convolution: kernel size, odd", unit="frames", minimum=1, maximum=10_001
+    )
 
 
 class Subsampling(nn.Module):

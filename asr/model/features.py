@@ -21,11 +21,17 @@ BLOCK_FRAMES = 6000
 class FeatureConfig:
     """Filter banks and their normalisation."""
 
-    sample_rate: int = option(16000, help="sample rate; other audio is resampled to it", unit="Hz")
-    mel_bins: int = option(80, help="mel filters, usually 40 or 80")
-    frame_length_ms: float = option(25.0, help="length of the analysis window", unit="ms")
-    frame_shift_ms: float = option(10.0, help="distance between successive frames", unit="ms")
-    low_freq_hz: float = option(20.0, help="lower edge of the first filter", unit="Hz")
+    sample_rate: int = option(
+        16000, help="sample rate; other audio is resampled to it", unit="Hz", minimum=1000, maximum=192_000
+    )
+    mel_bins: int = option(80, help="mel filters, usually 40 or 80", minimum=4, maximum=1000)
+    frame_length_ms: float = option(
+        25.0, help="length of the analysis window", unit="ms", minimum=1, maximum=1000
+    )
+    frame_shift_ms: float = option(
+        10.0, help="distance between successive frames", unit="ms", minimum=1, maximum=1000
+    )
+    low_freq_hz: float = option(20.0, help="lower edge of the first filter", unit="Hz", maximum=1e5)
     high_freq_hz: float = option(
         -400.0,
         help="upper edge of the last filter; ≤ 0: relative to the Nyquist frequency",
@@ -33,8 +39,22 @@ class FeatureConfig:
         minimum=-1e5,
         maximum=1e5,
     )
-    normalise: str = option("utterance", help=f"mean–variance normalisation: {' | '.join(NORMALISATIONS)}")
-    normalise_window_s: float = option(10.0, help="normalise=window: length of the window", unit="s")
+    normalise: str = option(
+        "utterance", help=f"mean–variance normalisation: {' | '.join(NORMALISATIONS)}", choices=NORMALISATIONS
+    )
+    normalise_window_s: float = option(
+        10.0, help="normalise=window: length of the window", unit="s", minimum=0.1, maximum=1e6
+    )
+
+    def check(self) -> None:
+        """Raise UserError unless low_freq_hz < high_freq_hz ≤ half of the sample rate."""
+        nyquist_hz = self.sample_rate / 2
+        high_hz = self.high_freq_hz if self.high_freq_hz > 0 else nyquist_hz + self.high_freq_hz
+        if not self.low_freq_hz < high_hz <= nyquist_hz:
+            raise UserError(
+                f"features.low_freq_hz={self.low_freq_hz:g}, features.high_freq_hz={self.high_freq_hz:g}: "
+                f"expected 0 ≤ low < high ≤ {nyquist_hz:g} Hz, half of the sample rate; found {high_hz:g} Hz"
+            )
 
 
 class FilterBanks(nn.Module):
@@ -56,8 +76,6 @@ class FilterBanks(nn.Module):
 
     def __init__(self, config: FeatureConfig) -> None:
         super().__init__()
-        if config.normalise not in NORMALISATIONS:
-            raise UserError(f"features.normalise={config.normalise!r}: expected one of {NORMALISATIONS}")
         self.mel_bins = config.mel_bins
         self.window_samples = int(config.frame_length_ms * config.sample_rate / 1000)
         self.shift_samples = int(config.frame_shift_ms * config.sample_rate / 1000)

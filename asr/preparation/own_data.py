@@ -22,15 +22,20 @@ class OwnDataOptions(PreparationOptions):
     """Common options of the recipes for your own data."""
 
     text: str = option(
-        "lower", help="none: unchanged | lower: lower-case | words: lower-case without punctuation"
+        "lower",
+        help="none: unchanged | lower: lower-case | words: lower-case without punctuation",
+        choices=("none", "lower", "words"),
     )
     lexicon: str = option("", help="lexicon file, `word PH PH …`; empty: CMUdict for English, else none")
     language: str = option("en", help="language code of the transcripts, written to the manifests")
-    dev_share: float = option(0.05, help="share held out for dev if the data has no dev split")
-    test_share: float = option(0.05, help="share held out for test if the data has no splits at all")
+    dev_share: float = option(0.05, help="share held out for dev if the data has no dev split", maximum=0.9)
+    test_share: float = option(
+        0.05, help="share held out for test if the data has no splits at all", maximum=0.9
+    )
     hold_out: str = option(
         "auto",
         help="speaker: whole speakers | text: whole sentences | auto: speakers if 10 or more",
+        choices=("auto", "speaker", "text"),
     )
     tokenizers: list[str] = option(["character", "phone"], help=TOKENIZERS_HELP)
 

@@ -47,7 +47,7 @@ TOKENIZERS_HELP = "tokenizers to build: phone (needs a lexicon) | character | se
 class PreparationOptions:
     """Options of every recipe; a recipe's `Options` extends them."""
 
-    workers: int = option(0, help="processes; 0: one per available core")
+    workers: int = option(0, help="processes; 0: one per available core", maximum=1024)
     allow_partial: bool = option(
         False, help="skip missing or broken parts of the corpus and list them in problems.tsv"
     )

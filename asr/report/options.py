@@ -10,11 +10,15 @@ class ReportOptions:
     """Content of a report besides the results."""
 
     metric: str = option(
-        "", help="main error rate: per | wer | cer | official; empty: the one chosen by asr compare"
+        "",
+        help="main error rate: per | wer | cer | official; empty: the one chosen by asr compare",
+        choices=("", "per", "wer", "cer", "official"),
     )
     bench: str = option("", help="bench.json of asr bench; empty: searched for in the folder and above")
     copy: str = option("", help="folder of a masked copy sweep; empty: copy/ in the folder or above")
-    audio: int = option(5, help="number of each model's worst utterances with an audio player; 0: no audio")
+    audio: int = option(
+        5, help="number of each model's worst utterances with an audio player; 0: no audio", maximum=10_000
+    )
     maps: bool = option(True, help="show attention maps and approximation errors (loads a trained model)")
     utterance: str = option("", help="utterance for the attention maps; empty: the one of median length")
     layer: int = option(0, help="layer for the attention maps, from 1; 0: the last")

@@ -35,8 +35,10 @@ class ScoreOptions:
 
     details: bool = option(True, help="print each system's speakers and worst utterances; false: one table")
     worst: int = option(5, help="number of worst utterances to print")
-    samples: int = option(1000, help="number of bootstrap samples for the 95 % intervals")
-    seed: int = option(0, help="random seed for the bootstrap")
+    samples: int = option(
+        1000, help="number of bootstrap samples for the 95 % intervals", minimum=1, maximum=1_000_000
+    )
+    seed: int = option(0, help="random seed for the bootstrap", maximum=2**32 - 1)
     ignore_case: bool = option(True, help="compare words and characters case-insensitively, as sclite does")
     word_filter: bool = option(True, help="apply the recipe's scoring rules to references and hypotheses")
     confusions: int = option(10, help="number of most frequent errors to print")

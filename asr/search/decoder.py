@@ -38,17 +38,27 @@ class Weights:
 class BeamConfig:
     """Options of all decoders but `greedy`."""
 
-    size: int | None = option(None, help="hypotheses kept in each frame; default: 300, prefix 50, cuda 10")
-    threshold: float = option(
-        100.0, help="beam: hypotheses worse than the best by more are pruned", unit="nats"
+    size: int | None = option(
+        None,
+        help="hypotheses kept in each frame; default: 300, prefix 50, cuda 10",
+        minimum=1,
+        maximum=100_000,
     )
-    tokens: int = option(0, help="most probable labels tried in a frame; 0: all")
+    threshold: float = option(
+        100.0, help="beam: hypotheses worse than the best by more are pruned", unit="nats", maximum=1e6
+    )
+    tokens: int = option(0, help="most probable labels tried in a frame; 0: all", maximum=1_000_000)
     token_threshold: float = option(
-        10.0, help="prefix: labels worse than the best of a frame by more are skipped", unit="nats"
+        10.0,
+        help="prefix: labels worse than the best of a frame by more are skipped",
+        unit="nats",
+        maximum=1e6,
     )
     lexicon: str = option("", help="beam: word list for characters or pieces; empty: the words of lm")
     lm: str = option("", help="n-gram language model, ARPA or KenLM binary; empty: none")
-    lm_weight: float | None = option(None, help="weight of the language model; default: tuned, or 2")
+    lm_weight: float | None = option(
+        None, help="weight of the language model; default: tuned, or 2", minimum=-1000, maximum=1000
+    )
     word_score: float | None = option(
         None,
         help="score added per word, negative for fewer words; default: tuned, or -1",
@@ -56,7 +66,7 @@ class BeamConfig:
         minimum=-1000,
         maximum=1000,
     )
-    nbest: int = option(1, help="number of hypotheses to write per utterance")
+    nbest: int = option(1, help="number of hypotheses to write per utterance", minimum=1, maximum=100_000)
 
     def weights(self, decoder: str) -> Weights:
         """Return the tunable options, with a decoder's defaults in place of None."""

@@ -2,30 +2,74 @@
 
 import importlib
 import importlib.util
+import re
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from asr.attention.backend import BACKENDS
 from asr.config import compose, from_dict, option
 from asr.data.module import DataConfig
+from asr.errors import UserError
 from asr.model.augment import AugmentConfig
 from asr.model.encoder import ModelConfig
 from asr.model.features import FeatureConfig
 from asr.training.optimizer import OptimizerConfig
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+CLOCKS = ("wall", "cpu")
+SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True)
+class TimeBudget:
+    """Maximum time for training steps and loading data; validation and checkpoints don't count.
+
+    Attributes:
+        seconds: length of the budget.
+        clock: `wall`, or `cpu` for the CPU time of all threads of the training process, which other load
+            on the machine affects less.
+    """
+
+    seconds: float
+    clock: str = "wall"
+
+    def __str__(self) -> str:
+        return f"{self.seconds:g} s of {'CPU' if self.clock == 'cpu' else 'training'} time"
+
+
+def parse_budget(text: str, clock: str = "wall") -> TimeBudget | None:
+    """Parse a budget such as `90s`, `10min` or `1.5h`; return None if `text` is empty.
+
+    Raises:
+        UserError: invalid time.
+
+    Example:
+        >>> parse_budget("10min", "cpu")
+        TimeBudget(seconds=600.0, clock='cpu')
+    """
+    if not text:
+        return None
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)(s|min|h|d)", text)
+    if not found or float(found[1]) == 0:
+        raise UserError(f"budget={text!r}: expected a time such as 90s, 10min, 1.5h or 2d")
+    return TimeBudget(float(found[1]) * SECONDS[found[2]], clock)
 
 
 @dataclass
 class TokenizerConfig:
     """Units of the CTC targets."""
 
-    kind: str = option("phone", help="unit of the targets: phone | character | sentencepiece")
+    kind: str = option(
+        "phone",
+        help="unit of the targets: phone | character | sentencepiece",
+        choices=("phone", "character", "sentencepiece"),
+    )
     lexicon: str = option(
         "",
         help="kind=phone: lexicon file; empty: the lexicon.txt files next to the training manifests, merged",
     )
-    pieces: int = option(500, help="kind=sentencepiece: vocabulary size")
+    pieces: int = option(500, help="kind=sentencepiece: vocabulary size", minimum=2, maximum=1_000_000)
 
 
 @dataclass
@@ -35,36 +79,53 @@ class TrainerConfig:
     max_steps: int = option(
         0, help="maximum number of steps; 0: train for max_epochs", unit="optimiser steps"
     )
-    max_epochs: int = option(100, help="number of epochs; ignored with max_steps or budget")
+    max_epochs: int = option(100, help="number of epochs; ignored with max_steps or budget", minimum=1)
     budget: str = option("", help="maximum training time, e.g. 90s, 10min, 1.5h; empty: no limit")
     budget_clock: str = option(
-        "wall", help="clock of the budget: wall | cpu (CPU time, less affected by other load on the machine)"
+        "wall",
+        help="clock of the budget: wall | cpu (CPU time, less affected by other load on the machine)",
+        choices=CLOCKS,
     )
     validate_every: int = option(0, help="validation interval; 0: one epoch", unit="optimiser steps")
     checkpoint_every: int = option(
-        200, help="interval between checkpoints to resume from", unit="optimiser steps"
+        200, help="interval between checkpoints to resume from", unit="optimiser steps", minimum=1
     )
-    keep_best: int = option(1, help="number of best checkpoints to keep, by dev error rate")
+    keep_best: int = option(
+        1, help="number of best checkpoints to keep, by dev error rate", minimum=1, maximum=1000
+    )
     average_best: int = option(
-        0, help="number of best checkpoints to average after training, at most keep_best; 0: don't average"
+        0,
+        help="number of best checkpoints to average after training, at most keep_best; 0: don't average",
+        maximum=1000,
     )
     stop_at: float | None = option(
-        None, help="stop when the dev error rate falls below this, as a fraction; null: never"
+        None, help="stop when the dev error rate falls below this, as a fraction; null: never", maximum=1e6
     )
     early_stopping: int = option(
         0, help="stop after this many validations without a lower dev error rate; 0: never"
     )
-    precision: str = option("fp32", help=" | ".join(PRECISIONS))
-    accumulate: int = option(1, help="gradient accumulation: batches per optimiser step")
+    precision: str = option("fp32", help=" | ".join(PRECISIONS), choices=PRECISIONS)
+    accumulate: int = option(
+        1, help="gradient accumulation: batches per optimiser step", minimum=1, maximum=1_000_000
+    )
     clip: float = option(1.0, help="maximum gradient norm; 0: no clipping")
     nonfinite_patience: int = option(
         10, help="stop with an error after more than this many successive batches with a NaN or infinite loss"
     )
-    accelerator: str = option("auto", help="auto | cpu | cuda")
-    devices: int = option(1, help="number of devices per machine")
-    nodes: int = option(1, help="number of machines")
-    strategy: str = option("auto", help="Lightning strategy: auto | ddp | fsdp | …")
-    threads: int = option(0, help="CPU threads per process; 0: PyTorch's default")
+    accelerator: str = option("auto", help="auto | cpu | cuda", choices=("auto", "cpu", "cuda"))
+    devices: int = option(1, help="number of devices per machine", minimum=1, maximum=1024)
+    nodes: int = option(1, help="number of machines", minimum=1, maximum=100_000)
+    strategy: str = option("auto", help="auto | ddp | fsdp", choices=("auto", "ddp", "fsdp"))
+    threads: int = option(0, help="CPU threads per process; 0: PyTorch's default", maximum=1024)
+
+    def check(self) -> None:
+        """Raise UserError if the budget is no time, or fewer checkpoints are kept than averaged."""
+        parse_budget(self.budget)
+        if self.average_best > self.keep_best:
+            raise UserError(
+                f"trainer.average_best={self.average_best}: expected at most "
+                f"trainer.keep_best={self.keep_best}"
+            )
 
 
 @dataclass
@@ -80,10 +141,16 @@ class TrainConfig:
 
     recipe: RecipeConfig = field(default_factory=RecipeConfig)
     attention: str = option("full", help="attention mechanism, e.g. i-clustered-100:topk=32")
-    backend: str = option("auto", help="auto | reference (PyTorch) | native (compiled kernels)")
+    backend: str = option(
+        "auto", help="auto | reference (PyTorch) | native (compiled kernels)", choices=BACKENDS
+    )
     run: str = option("", help="run folder; empty: exp/<recipe>/<attention>")
-    seed: int = option(0, help="random seed for initialisation, batch order, dropout and augmentation")
-    resume: str = option("no", help="no | auto: resume from the run's last checkpoint if there is one")
+    seed: int = option(
+        0, help="random seed for initialisation, batch order, dropout and augmentation", maximum=2**32 - 1
+    )
+    resume: str = option(
+        "no", help="no | auto: resume from the run's last checkpoint if there is one", choices=("no", "auto")
+    )
     init_from: str = option("", help="run folder or checkpoint to initialise the weights from")
     features: FeatureConfig = field(default_factory=FeatureConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)

@@ -19,26 +19,40 @@ SCHEDULES = ("cosine", "plateau", "constant")
 class OptimizerConfig:
     """Optimiser and learning rate schedule."""
 
-    name: str = option("adamw", help="adamw | radam")
-    learning_rate: float = option(1e-3, help="peak learning rate")
-    betas: list[float] = option([0.9, 0.98], help="Adam's β1 and β2")
-    weight_decay: float = option(0.01, help="decoupled weight decay; biases and norms are not decayed")
-    schedule: str = option("cosine", help="learning rate schedule: " + " | ".join(SCHEDULES))
+    name: str = option("adamw", help="adamw | radam", choices=("adamw", "radam"))
+    learning_rate: float = option(1e-3, help="peak learning rate", maximum=100)
+    betas: list[float] = option([0.9, 0.98], help="Adam's β1 and β2", maximum=0.999999)
+    weight_decay: float = option(
+        0.01, help="decoupled weight decay; biases and norms are not decayed", maximum=1000
+    )
+    schedule: str = option(
+        "cosine", help="learning rate schedule: " + " | ".join(SCHEDULES), choices=SCHEDULES
+    )
     warmup_steps: int = option(0, help="linear warm-up; not with schedule=plateau", unit="optimiser steps")
-    final_ratio: float = option(0.01, help="schedule=cosine: final learning rate / peak learning rate")
-    plateau_factor: float = option(0.5, help="schedule=plateau: factor that reduces the learning rate")
+    final_ratio: float = option(
+        0.01, help="schedule=cosine: final learning rate / peak learning rate", maximum=1
+    )
+    plateau_factor: float = option(
+        0.5, help="schedule=plateau: factor that reduces the learning rate", minimum=1e-6, maximum=0.999
+    )
     plateau_patience: int = option(
         3, help="schedule=plateau: reduce after more than this many validations without a lower dev loss"
     )
+
+    def check(self) -> None:
+        """Raise UserError unless there are two betas, and no warm-up with schedule=plateau."""
+        if len(self.betas) != 2:
+            raise UserError(f"optimizer.betas={self.betas}: expected two numbers")
+        if self.schedule == "plateau" and self.warmup_steps:
+            raise UserError(
+                f"optimizer.warmup_steps={self.warmup_steps}: expected 0 with optimizer.schedule=plateau"
+            )
 
 
 def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: OptimizerConfig) -> Optimizer:
     """Return AdamW, or RAdam with decoupled weight decay (Vyas et al. 2020, section 4).
 
     Biases, norms and other vectors are not decayed.
-
-    Raises:
-        UserError: unknown optimiser.
     """
     trained = [x for x in parameters.values() if x.requires_grad]
     groups = [
@@ -46,14 +60,9 @@ def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: Optimizer
         {"params": [x for x in trained if x.dim() <= 1], "weight_decay": 0.0},
     ]
     betas = (config.betas[0], config.betas[1])
-    match config.name:
-        case "adamw":
-            return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas)
-        case "radam":
-            return torch.optim.RAdam(
-                groups, lr=config.learning_rate, betas=betas, decoupled_weight_decay=True
-            )
-    raise UserError(f"optimizer.name={config.name!r}: expected adamw or radam")
+    if config.name == "radam":
+        return torch.optim.RAdam(groups, lr=config.learning_rate, betas=betas, decoupled_weight_decay=True)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas)
 
 
 def rate_factor(step: int, steps: int, config: OptimizerConfig, spent: float | None = None) -> float:

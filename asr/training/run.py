@@ -17,7 +17,7 @@ from rich.console import Console
 from asr import config
 from asr.config import flat
 from asr.data.stream import TrainingData
-from asr.environment import describe_environment
+from asr.environment import describe_environment, pick_device
 from asr.errors import UserError
 from asr.files import write_json
 from asr.model import checkpoint
@@ -95,13 +95,8 @@ def run_folder(options: TrainConfig) -> Path:
 
 def _check(options: TrainConfig, folder: Path, last: Path) -> bool:
     """Check the options before loading data; return whether to resume."""
-    options.augment.check()
-    if options.resume not in ("auto", "no"):
-        raise UserError(f"resume={options.resume!r}: expected auto or no")
-    if options.trainer.precision not in PRECISIONS:
-        raise UserError(
-            f"trainer.precision={options.trainer.precision!r}: expected one of {list(PRECISIONS)}"
-        )
+    config.check(options)
+    pick_device(options.trainer.accelerator)
     if options.trainer.precision == "fp16" and not torch.cuda.is_available():
         raise UserError("trainer.precision=fp16 needs a CUDA device: use bf16 or fp32")
     if not last.exists():

@@ -15,7 +15,7 @@ from asr.data.stream import StreamBatch, TrainingData
 from asr.errors import UserError
 from asr.model.checkpoint import FORMAT
 from asr.seeds import derived_seed
-from asr.training.optimizer import SCHEDULES, configure
+from asr.training.optimizer import configure
 from asr.training.plan import TrainingPlan
 
 log = logging.getLogger(__name__)
@@ -38,13 +38,6 @@ class TrainingTask(lightning.LightningModule):
 
     def __init__(self, model: nn.Module, plan: TrainingPlan) -> None:
         super().__init__()
-        optimizer = plan.options.optimizer
-        if optimizer.schedule not in SCHEDULES:
-            raise UserError(f"optimizer.schedule={optimizer.schedule!r}: expected one of {SCHEDULES}")
-        if optimizer.schedule == "plateau" and optimizer.warmup_steps:
-            raise UserError(
-                f"optimizer.warmup_steps={optimizer.warmup_steps}: expected 0 with optimizer.schedule=plateau"
-            )
         self.model = model
         self.plan = plan
         self.nonfinite = {"successive": 0, "total": 0}

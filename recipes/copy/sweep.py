@@ -36,10 +36,12 @@ GRID = [
 class Options:
     """Options of the sweep."""
 
-    lengths: list[int] = option([31, 63, 127, 255], help="L, the number of symbols in each half")
+    lengths: list[int] = option(
+        [31, 63, 127, 255], help="L, the number of symbols in each half", minimum=1, maximum=100_000
+    )
     attentions: list[str] = option(GRID, help="attention mechanisms")
     folder: str = option("exp/copy", help="folder for results; run folders are <folder>/<length>/<attention>")
-    seed: int = option(0, help="random seed for initialisation and sequences")
+    seed: int = option(0, help="random seed for initialisation and sequences", maximum=2**32 - 1)
     train: list[str] = option([], help="further options of asr train, e.g. [trainer.threads=1]")
 
 

@@ -40,7 +40,9 @@ class Options(RecipeConfig):
     """Options of masked copy."""
 
     name: str = option("copy", help="name of the recipe; the run folder is exp/<name>/<attention>")
-    length: int = option(31, help="L, the number of symbols in each half of a sequence")
+    length: int = option(
+        31, help="L, the number of symbols in each half of a sequence", minimum=1, maximum=100_000
+    )
 
 
 @dataclass(frozen=True)
@@ -242,8 +244,6 @@ def build(options: TrainConfig, resuming: bool) -> tuple[CopyTask, CopyData]:
         UserError: recipe.length is below 1, or the weights of init_from don't fit the model.
     """
     assert isinstance(options.recipe, Options)
-    if options.recipe.length < 1:
-        raise UserError(f"recipe.length={options.recipe.length}: expected at least 1 symbol")
     data = CopyData(options.recipe.length, options.seed)
     model = CopyModel(options.model, options.attention, options.backend)
     if options.init_from and not resuming:

@@ -46,14 +46,22 @@ class Options:
     model: str = option("exp/demo/long", help="run folder or checkpoint")
     data: str = option("data/demo", help="prepared folder")
     split: str = option("test", help="split that provides the utterances")
-    minutes: list[float] = option([0.5, 2.0, 5.0, 15.0, 60.0], help="durations of the recordings", unit="min")
+    minutes: list[float] = option(
+        [0.5, 2.0, 5.0, 15.0, 60.0],
+        help="durations of the recordings",
+        unit="min",
+        minimum=0.01,
+        maximum=10_000,
+    )
     systems: list[str] = option(
         ["i-clustered-100", "full", "chunked"],
         help="attention mechanisms in one pass; chunked, or chunked:<chunk_s>:<overlap_s>",
     )
-    longest_full: float = option(60.0, help="longest recording measured with full", unit="min")
+    longest_full: float = option(
+        60.0, help="longest recording measured with full", unit="min", maximum=10_000
+    )
     normalise: str = option("", help="feature normalisation instead of training's, e.g. window")
-    seed: int = option(0, help="random seed for order and pauses")
+    seed: int = option(0, help="random seed for order and pauses", maximum=2**32 - 1)
     folder: str = option("exp/demo/long_recordings", help="output folder for recordings and results")
 
 

@@ -18,7 +18,7 @@ from lhotse import MonoCut
 from asr.errors import UserError
 from asr.preparation import Preparation, recording, utterance_cut
 
-from .corpus import Options, Shard, check, draw_random_words, plan
+from .corpus import Options, Shard, draw_random_words, plan
 from .grammar import grammar_words
 from .pronounce import closed_lexicon, mnemonics
 
@@ -36,7 +36,6 @@ def prepare(options: Options, folder: Path) -> None:
     The bytes depend on the options alone, not on the number of workers. An interrupted run keeps finished
     shards; a shard is regenerated when its description changes.
     """
-    check(options)
     engine = _engine()
     words = draw_random_words(options)
     lexicon = closed_lexicon([*grammar_words(), *words])

@@ -37,10 +37,14 @@ class Options(OwnDataOptions):
     speaker: str = option(
         "", help="without a speaker column: regular expression on the path below audio=, e.g. '^([^/]+)/'"
     )
-    channel: int | None = option(None, help="channel to use, from 0; null: recordings must have one channel")
+    channel: int | None = option(
+        None, help="channel to use, from 0; null: recordings must have one channel", maximum=1023
+    )
     unlisted: bool = option(False, help="leave out and list recordings without a transcript")
     text: str = option(
-        "words", help="none: unchanged | lower: lower-case | words: lower-case without punctuation"
+        "words",
+        help="none: unchanged | lower: lower-case | words: lower-case without punctuation",
+        choices=("none", "lower", "words"),
     )
 
 

@@ -22,7 +22,7 @@ from asr.preparation import (
 )
 from asr.preparation.download import download, unpack
 
-from .parts import PARTS, parts_by_split
+from .parts import PARTS, SUBSETS, parts_by_split
 
 LICENCE = "CC BY 4.0: V. Panayotov, G. Chen, D. Povey, S. Khudanpur, LibriSpeech, ICASSP 2015."
 SAMPLE_RATE = 16000
@@ -35,7 +35,9 @@ class Options(PreparationOptions):
     """Which parts to prepare, and where they come from."""
 
     subset: str = option(
-        "clean-100", help="training data: mini | clean-100 | clean-360 | clean-460 | other-500 | 960"
+        "clean-100",
+        help="training data: mini | clean-100 | clean-360 | clean-460 | other-500 | 960",
+        choices=SUBSETS,
     )
     evaluation: list[str] = option(
         [], help="dev and test parts; empty: dev-clean-2 for mini, else dev- and test-clean and -other"

@@ -36,9 +36,9 @@ class Options(PreparationOptions):
     source: str = option(
         "", help="folder containing the wav files and core-sounds-en.txt[.gz]; empty: apt-get download"
     )
-    silence_db: float = option(40.0, help="silence threshold below the loudest 10 ms", unit="dB")
-    margin_s: float = option(0.1, help="silence kept before and after speech", unit="s")
-    max_s: float = option(40.0, help="longer recordings are excluded", unit="s")
+    silence_db: float = option(40.0, help="silence threshold below the loudest 10 ms", unit="dB", maximum=200)
+    margin_s: float = option(0.1, help="silence kept before and after speech", unit="s", maximum=60)
+    max_s: float = option(40.0, help="longer recordings are excluded", unit="s", minimum=0.1)
 
 
 def prepare(options: Options, folder: Path) -> None:

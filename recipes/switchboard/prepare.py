@@ -54,10 +54,12 @@ class Options(PreparationOptions):
     eval2000_transcripts: str = option("", help="folder with LDC2002T43, if elsewhere")
     call_table: str = option("", help="call_con_tab.csv, for callers as speakers; empty: conversation sides")
     dev_utterances: int = option(
-        DEVELOPMENT, help="number of first utterances held out for validation (train_dev)"
+        DEVELOPMENT, help="number of first utterances held out for validation (train_dev)", maximum=10_000_000
     )
     lexicon: str = option(
-        "auto", help="auto | ms98 | cmudict; auto: sw-ms98-dict.text if present, else CMUdict"
+        "auto",
+        help="auto | ms98 | cmudict; auto: sw-ms98-dict.text if present, else CMUdict",
+        choices=("auto", "ms98", "cmudict"),
     )
     tokenizers: list[str] = option(["phone", "character", "sentencepiece-1000"], help=TOKENIZERS_HELP)
 
@@ -67,8 +69,6 @@ def prepare(options: Options, folder: Path) -> None:
 
     The audio stays in place: a cut names file, channel and time.
     """
-    if options.lexicon not in ("auto", "ms98", "cmudict"):
-        raise UserError(f"lexicon={options.lexicon}: expected auto, ms98 or cmudict")
     corpus = find_corpus(options.corpus, options.transcripts)
     evaluation = find_eval2000(options.eval2000, options.eval2000_transcripts) if options.eval2000 else None
     places = (options.corpus, options.transcripts, options.eval2000, options.eval2000_transcripts)

@@ -116,6 +116,9 @@ def test_corpus_normalisation_uses_the_statistics_of_all_valid_frames() -> None:
     assert torch.allclose(normalisation.std, valid.std(0, unbiased=False), atol=1e-5)
 
 
-def test_an_unknown_normalisation_is_rejected() -> None:
-    with pytest.raises(UserError, match=r"features\.normalise='speaker'"):
-        FilterBanks(FeatureConfig(normalise="speaker"))
+@pytest.mark.parametrize(
+    "change", [{"low_freq_hz": 8000.0}, {"high_freq_hz": 8001.0}, {"high_freq_hz": -8000.0}]
+)
+def test_filters_lie_between_zero_and_the_nyquist_frequency(change: dict[str, float]) -> None:
+    with pytest.raises(UserError, match="half of the sample rate"):
+        FeatureConfig(**change).check()

@@ -462,7 +462,6 @@ def test_a_wrong_folder_is_recognised(miniature, tmp_path):
     refused(r"expected transcripts such as sw2001A.*openslr\.org/5", corpus=disc + "/data")
     english = str(miniature.evaluation / "english")
     refused(r"hub5e00\.english\.000405\.stm, en20000405_hub5\.glm.*eval2000_transcripts=", eval2000=english)
-    refused("expected auto, ms98 or cmudict", lexicon="mine")
 
 
 def test_resolved_configuration_matches_the_paper():
