@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.resources
+import inspect
 import os
 import re
 import typing
@@ -74,10 +75,11 @@ def option(
 
 
 def describe(schema: Any, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
-    """Yield (key, type, default, help) of every option of a dataclass; nested keys have dots."""
+    """Yield (key, type, default, help) of every option, inherited ones last; nested keys have dots."""
     defaults = schema() if isinstance(schema, type) else schema
     hints = typing.get_type_hints(type(defaults))
-    for field in dataclasses.fields(defaults):
+    own = inspect.get_annotations(type(defaults))
+    for field in sorted(dataclasses.fields(defaults), key=lambda field: field.name not in own):
         kind, default = hints[field.name], getattr(defaults, field.name)
         key = prefix + field.name
         if dataclasses.is_dataclass(default):

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from asr.data.recording import read_recording
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
-from asr.model.checkpoint import find
+from asr.model.checkpoint import LoadOptions, find
 from asr.model.checkpoint import load as load_checkpoint
 from asr.model.portable import portable_folder, read_portable
 from asr.search.decode import DecodeOptions, decode_split
@@ -17,15 +17,6 @@ from asr.search.tune import tuned
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.transcription.run import TranscriptionConfig, transcribe_samples
 from asr.transcription.transcript import Transcript
-
-
-class LoadOptions(Protocol):
-    """The options of commands that load a recogniser."""
-
-    checkpoint: str
-    device: str
-    attention: str
-    backend: str
 
 
 class Recognizer:

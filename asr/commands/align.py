@@ -18,11 +18,12 @@ from asr.data.module import manifest_path, training_folder
 from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
 from asr.files import atomic_text, write_text
+from asr.model.checkpoint import LoadOptions
 from asr.recognizer import Recognizer
 from asr.scoring.ctm import CtmWord, write_ctm
 from asr.search.forced_alignment import AlignedToken, AlignedWord, align_text
 from asr.transcription.formats import textgrid
-from asr.transcription.run import MODES, TranscriptionConfig, emissions, is_out_of_memory
+from asr.transcription.run import EncodingOptions, emissions, is_out_of_memory
 
 POSITIONAL = "<run folder or checkpoint> [<audio file>]"
 
@@ -30,29 +31,13 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Options:
+class Options(EncodingOptions, LoadOptions):
     """Options of `asr align`."""
 
     split: str = option("test", help="split to align, unless an audio file is given")
     data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
     text: str = option("", help="transcript of the audio file; empty: the .txt file next to it")
-    attention: str = option("", help="attention mechanism; empty: the one used in training")
-    backend: str = option("auto", help="auto | reference (PyTorch) | native (compiled kernels)")
-    mode: str = option("onepass", help=" | ".join(MODES))
-    chunk_s: float = option(
-        0.0,
-        help="mode=chunked: length of a chunk; 0: length of the longest training audio, at most 20 s",
-        unit="s",
-    )
-    overlap_s: float | None = option(
-        None, help="mode=chunked: overlap of successive chunks; null: a fifth of chunk_s", unit="s"
-    )
-    checkpoint: str = option(
-        "auto",
-        help="auto (average, else best, else last) | average | best | last | name of a file in checkpoints/",
-    )
     output: str = option("", help="folder; empty: <run>/align/<split>, or the audio file's folder")
-    device: str = option("cpu", help="auto | cpu | cuda")
 
 
 @dataclass(frozen=True)
@@ -80,8 +65,7 @@ def run(paths: list[Path], options: Options) -> None:
     """Align the transcripts, write the times and report the utterances that could not be aligned."""
     if not 1 <= len(paths) <= 2:
         raise UserError("asr align takes a run folder or checkpoint, and at most one audio file")
-    how = TranscriptionConfig(mode=options.mode, chunk_s=options.chunk_s, overlap_s=options.overlap_s)
-    how.check()
+    options.check()
     recognizer = Recognizer.load_as(paths[0], options)
     model, tokenizer = recognizer.model, recognizer.tokenizer
     run_folder = recognizer.run_folder
@@ -102,7 +86,7 @@ def run(paths: list[Path], options: Options) -> None:
     unknown: Counter[str] = Counter()
     for utterance in track(utterances, "aligning", total=count):
         try:
-            log_probs_TV = emissions(model, utterance.samples, how, utterance.id)
+            log_probs_TV = emissions(model, utterance.samples, options, utterance.id)
             words = align_text(log_probs_TV, utterance.text, tokenizer, model.frame_s, utterance.id)
         except UserError as error:
             errors.append(error.line)

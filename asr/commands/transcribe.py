@@ -11,6 +11,7 @@ from asr.config import option
 from asr.console import progress
 from asr.errors import UserError
 from asr.files import write_text
+from asr.model.checkpoint import LoadOptions
 from asr.model.features import NORMALISATIONS
 from asr.recognizer import Recognizer
 from asr.transcription.formats import FORMATS, write_transcript
@@ -24,19 +25,12 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Options(TranscriptionConfig):
+class Options(TranscriptionConfig, LoadOptions):
     """Options of `asr transcribe`."""
 
-    attention: str = option("", help="attention mechanism; empty: the one used in training")
-    backend: str = option("auto", help="auto | reference (PyTorch) | native (compiled kernels)")
     normalise: str = option(
         "", help=f"feature normalisation: {' | '.join(NORMALISATIONS)}; empty: the one used in training"
     )
-    checkpoint: str = option(
-        "auto",
-        help="auto (average, else best, else last) | average | best | last | name of a file in checkpoints/",
-    )
-    device: str = option("cpu", help="auto | cpu | cuda")
     format: str = option("text", help=" | ".join(FORMATS))
     output: str = option("", help="folder for one file per recording; empty: standard output")
 

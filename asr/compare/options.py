@@ -1,6 +1,6 @@
 """Options of `asr compare`: its own, those of training that all candidates share, and those of decoding."""
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from asr.compare.results import METRICS, OFFICIAL
 from asr.config import flat, option, to_dict
 from asr.errors import UserError, did_you_mean
 from asr.files import file_digest
-from asr.search.decode import DecodeOptions
+from asr.search.decode import DecodeOptions, SearchOptions
 from asr.search.decoder import DECODERS, WEIGHTED, BeamConfig
 from asr.training.config import chosen_recipe, train_options, train_schema
 
@@ -30,7 +30,7 @@ TRAINING_SET_HERE = {
     "trainer.max_epochs": "epochs=…",
 }
 # Decoding options that asr compare takes under their own names, and those that it sets itself.
-OWN_DECODING = ("decoder", "beam", "tune", "tune_utterances", "jobs", "device")
+OWN_DECODING = (*(entry.name for entry in fields(SearchOptions)), "device")
 DECODING_SET_HERE = {
     "split": "splits=[…]",
     "data": "splits=[…]",
@@ -41,7 +41,7 @@ UNKEYED_DECODING = ("jobs", "workers")  # hypotheses do not depend on them
 
 
 @dataclass
-class CompareConfig:
+class CompareConfig(SearchOptions):
     """What to compare, how long to train, and how to evaluate."""
 
     attentions: list[str] = option([], help="mechanisms; each becomes a candidate")
@@ -66,15 +66,6 @@ class CompareConfig:
         help="main error rate of tables and figures: per | wer | cer | official; "
         "empty: wer for decoder=beam, else the first one available",
     )
-    decoder: str = option("greedy", help=" | ".join(DECODERS))
-    beam: BeamConfig = field(default_factory=BeamConfig)
-    tune: str = option(
-        "",
-        help="tune the search weights of every model and mechanism on this split, e.g. dev; "
-        "empty: all use beam.lm_weight and beam.word_score",
-    )
-    tune_utterances: int = option(300, help="maximum number of utterances for tuning")
-    jobs: int = option(1, help="number of search processes")
     decode: list[str] = option([], help="further options of asr decode, e.g. [checkpoint=best]")
     # The ranges of two equally fast models are disjoint in 1 % of all cases with 5 repeats, in 10 % with 3.
     timing_repeats: int = option(5, help="timed forward passes per model; tables show their median and range")

@@ -3,18 +3,33 @@
 import logging
 import pickle
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
+from asr.config import option
 from asr.errors import UserError
 from asr.files import atomic_binary
 
 log = logging.getLogger(__name__)
 
 FORMAT = "clustered-asr 1"
+
+
+@dataclass
+class LoadOptions:
+    """Options of the commands that load a recogniser."""
+
+    attention: str = option("", help="attention mechanism; empty: the one used in training")
+    backend: str = option("auto", help="auto | reference (PyTorch) | native (compiled kernels)")
+    checkpoint: str = option(
+        "auto",
+        help="auto (average, else best, else last) | average | best | last | name of a file in checkpoints/",
+    )
+    device: str = option("auto", help="auto | cpu | cuda")
 
 
 def save(checkpoint: Mapping[str, Any], path: Path) -> None:

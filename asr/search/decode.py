@@ -18,6 +18,7 @@ from asr.environment import git_commit
 from asr.errors import UserError
 from asr.files import write_json
 from asr.model.acoustic_model import AcousticModel
+from asr.model.checkpoint import LoadOptions
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
 from asr.scoring.word_filter import rules_beside
 from asr.search.decoder import DECODERS, WEIGHTED, BeamConfig, Weights, text_of, words_of
@@ -29,34 +30,33 @@ from asr.text.tokenizer import Tokenizer
 
 
 @dataclass
-class DecodeOptions:
-    """Options of decoding."""
+class SearchOptions:
+    """Options of the search, which a comparison shares."""
 
-    split: str = option("test", help="split of the data")
-    data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
-    attention: str = option("", help="attention mechanism; empty: the one used in training")
-    backend: str = option("auto", help="auto | reference (PyTorch) | native (compiled kernels)")
     decoder: str = option("greedy", help=" | ".join(DECODERS))
     beam: BeamConfig = field(default_factory=BeamConfig)
     tune: str = option(
         "",
         help="split (e.g. dev) or manifest to tune beam.lm_weight, beam.word_score and beam.size on first; "
-        "the result is stored in the run folder; empty: use stored weights or defaults",
+        "asr decode stores the result in the run folder; empty: use stored weights or defaults",
     )
     tune_utterances: int = option(
         300, help="maximum number of utterances to tune on, drawn at random; 0: all"
     )
-    checkpoint: str = option(
-        "auto",
-        help="auto (average, else best, else last) | average | best | last | name of a file in checkpoints/",
-    )
+    jobs: int = option(1, help="number of search processes; 1: search in the main process")
+
+
+@dataclass
+class DecodeOptions(SearchOptions, LoadOptions):
+    """Options of decoding."""
+
+    split: str = option("test", help="split of the data")
+    data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
     output: str = option("", help="folder; empty: <run>/decode/<split>/<attention>-<decoder>[-<lm>]")
     frames_per_batch: int = option(
         20000, help="maximum number of feature frames per batch, padding included", unit="frames"
     )
-    device: str = option("auto", help="auto | cpu | cuda")
     workers: int = option(0, help="number of processes that load audio")
-    jobs: int = option(1, help="number of search processes; 1: search in the main process")
     resample: bool = option(True, help="resample audio with another sample rate; false: stop with an error")
 
 

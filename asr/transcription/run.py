@@ -32,8 +32,8 @@ STRETCHES_PER_BATCH = 8
 
 
 @dataclass
-class TranscriptionConfig:
-    """Options of transcription."""
+class EncodingOptions:
+    """How a long recording is encoded."""
 
     mode: str = option(
         "onepass", help="onepass: encode the whole recording at once | chunked: in overlapping chunks"
@@ -46,12 +46,6 @@ class TranscriptionConfig:
     overlap_s: float | None = option(
         None, help="mode=chunked: overlap of successive chunks; null: a fifth of chunk_s", unit="s"
     )
-    channels: str = option("mix", help="mix: average the channels | separate: one transcript per channel")
-    decoder: str = option("greedy", help="greedy | beam | prefix")
-    beam: BeamConfig = field(default_factory=BeamConfig)
-    min_confidence: float = option(
-        LOW_CONFIDENCE, help="mark recordings and segments with a lower confidence, 0 … 1"
-    )
 
     def check(self) -> None:
         """Raise UserError if an option is invalid or conflicts with another."""
@@ -61,16 +55,32 @@ class TranscriptionConfig:
             raise UserError(f"chunk_s={self.chunk_s}: expected seconds, or 0 for the longest training audio")
         if self.chunk_s and (self.overlap_s or 0) > self.chunk_s / 2:
             raise UserError(f"overlap_s={self.overlap_s}: expected at most half of chunk_s={self.chunk_s}")
-        if self.beam.nbest != 1:
-            raise UserError(
-                f"beam.nbest={self.beam.nbest}: expected 1, because a transcript has one text; for n-best "
-                "lists use asr decode"
-            )
 
     def sizes_s(self, longest_s: float) -> tuple[float, float]:
         """Return the chunk length and overlap in seconds, given the longest training audio (0: unknown)."""
         chunk_s = self.chunk_s or min(LONGEST_CHUNK_S, longest_s or LONGEST_CHUNK_S)
         return chunk_s, min(chunk_s / 5 if self.overlap_s is None else self.overlap_s, chunk_s / 2)
+
+
+@dataclass
+class TranscriptionConfig(EncodingOptions):
+    """Options of transcription."""
+
+    channels: str = option("mix", help="mix: average the channels | separate: one transcript per channel")
+    decoder: str = option("greedy", help="greedy | beam | prefix")
+    beam: BeamConfig = field(default_factory=BeamConfig)
+    min_confidence: float = option(
+        LOW_CONFIDENCE, help="mark recordings and segments with a lower confidence, 0 … 1"
+    )
+
+    def check(self) -> None:
+        """Raise UserError if an option is invalid or conflicts with another."""
+        super().check()
+        if self.beam.nbest != 1:
+            raise UserError(
+                f"beam.nbest={self.beam.nbest}: expected 1, because a transcript has one text; for n-best "
+                "lists use asr decode"
+            )
 
 
 def transcribe_samples(
@@ -132,7 +142,7 @@ def transcribe_samples(
 
 @torch.inference_mode()
 def emissions(
-    model: AcousticModel, samples: Samples, config: TranscriptionConfig, name: str = "recording"
+    model: AcousticModel, samples: Samples, config: EncodingOptions, name: str = "recording"
 ) -> Tensor:
     """Return the log-probabilities of a recording, [T, V] on the CPU.
 

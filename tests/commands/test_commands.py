@@ -1,13 +1,15 @@
 """The commands, end to end on the tone corpus."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from asr import Recognizer
-from asr.cli import COMMANDS, main
+from asr.cli import COMMANDS, command_module, main
+from asr.model.checkpoint import LoadOptions
 from asr.scoring.hypotheses import read_hypotheses
 from asr.search.decoder import BeamConfig, Weights
 from asr.search.tune import Trial, record
@@ -145,3 +147,10 @@ def test_score_compares_several_systems_in_one_table(
     assert len(rows) == 2
     rate = json.loads((Path(folders[1]) / "score.json").read_text())["per"]["rate"]
     assert f"{100 * rate:.2f} (" in rows[1]
+
+
+@pytest.mark.parametrize("command", ["align", "decode", "transcribe"])
+def test_options_to_load_a_recogniser_are_declared_once(command: str) -> None:
+    """Each command declared `attention`, `backend`, `checkpoint` and `device` with defaults of its own."""
+    declared = {entry.name: entry for entry in fields(command_module(command).Options)}
+    assert all(declared[entry.name] is entry for entry in fields(LoadOptions))
