@@ -100,7 +100,7 @@ def accepted(field: "dataclasses.Field[Any]") -> Range:
 
 
 def check(options: Any, prefix: str = "") -> None:
-    """Check the range of every option, then the rules that a schema's own `check()` has for several.
+    """Check the range of every option, then call `check(self)` of the schema and its bases, if defined.
 
     Raises:
         UserError: the option, its value and what is expected.
@@ -116,8 +116,9 @@ def check(options: Any, prefix: str = "") -> None:
                 raise UserError(f"{prefix}{field.name}={item}: expected a single value")
             if item is not None and (expected := accepted(field).expected(item)):
                 raise UserError(f"{prefix}{field.name}={item}: expected {expected}")
-    if hasattr(options, "check"):
-        options.check()
+    for schema in reversed(type(options).__mro__):
+        if rule := vars(schema).get("check"):
+            rule(options)
 
 
 def split_words(words: list[str]) -> tuple[list[str], list[str]]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from asr.config import check
 from asr.data.recording import read_recording
 from asr.environment import pick_device
 from asr.errors import UserError
@@ -127,7 +128,7 @@ class Recognizer:
         Raises:
             UserError: the file can't be read, or is shorter than one frame.
         """
-        config.check()
+        check(config)
         recording = read_recording(Path(path), self.model.sample_rate, config.channels)
         decoder = decoder or self.decoder(config)[0]
         several = config.channels == "separate" and len(recording) > 1

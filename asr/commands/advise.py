@@ -36,9 +36,6 @@ def parse(words: list[str]) -> tuple[Options, TrainConfig]:
                 f"attention {name!r} has parameters of its own: time it in a model with asr compare"
             )
     options.device = pick_device(options.device)
-    for name in ("threads", "rounds", "longest"):
-        if getattr(options, name) < 1:
-            raise UserError(f"{name}={getattr(options, name)}: expected at least 1")
     return options, training
 
 

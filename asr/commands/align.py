@@ -65,7 +65,6 @@ def run(paths: list[Path], options: Options) -> None:
     """Align the transcripts, write the times and report the utterances that could not be aligned."""
     if not 1 <= len(paths) <= 2:
         raise UserError("asr align takes a run folder or checkpoint, and at most one audio file")
-    options.check()
     recognizer = Recognizer.load_as(paths[0], options)
     model, tokenizer = recognizer.model, recognizer.tokenizer
     run_folder = recognizer.run_folder

@@ -57,7 +57,6 @@ class Options:
         10.0,
         help="time limit for the rounds of one length and pass; at least three rounds run",
         unit="s",
-        minimum=0.01,
         maximum=1e6,
     )
     memory: bool = option(True, help="also measure peak memory (on the CPU: Linux only)")

@@ -29,17 +29,16 @@ class Options(TranscriptionConfig, LoadOptions):
     """Options of `asr transcribe`."""
 
     normalise: str = option(
-        "", help=f"feature normalisation: {' | '.join(NORMALISATIONS)}; empty: the one used in training"
+        "",
+        help=f"feature normalisation: {' | '.join(NORMALISATIONS)}; empty: the one used in training",
+        choices=("", *NORMALISATIONS),
     )
-    format: str = option("text", help=" | ".join(FORMATS))
+    format: str = option("text", help=" | ".join(FORMATS), choices=FORMATS)
     output: str = option("", help="folder for one file per recording; empty: standard output")
 
 
 def run(paths: list[Path], options: Options) -> None:
     """Transcribe all files; errors are reported at the end."""
-    options.check()
-    if options.format not in FORMATS:
-        raise UserError(f"format={options.format!r}: expected one of {FORMATS}")
     files = _audio_files(paths[1:])
     if not files:
         raise UserError("asr transcribe takes a run folder or checkpoint and at least one audio file")
@@ -96,10 +95,8 @@ def _load(path: Path, options: Options) -> Recognizer:
     recognizer = Recognizer.load_as(path, options)
     trained = recognizer.model.config.features.normalise
     kind = options.normalise or trained
-    if kind not in NORMALISATIONS or (kind == "corpus" and trained != kind):
-        raise UserError(
-            f"normalise={kind!r}: expected one of {NORMALISATIONS}; corpus requires a model trained with it"
-        )
+    if kind == "corpus" and trained != kind:
+        raise UserError("normalise=corpus: expected a model trained with it")
     recognizer.model.normalisation.kind = kind
     return recognizer
 

@@ -49,7 +49,6 @@ class AdviceConfig:
         3.0,
         help="time limit for the rounds of one length; three always run",
         unit="s",
-        minimum=0.01,
         maximum=1e6,
     )
     memory: bool = option(

@@ -10,11 +10,12 @@ from asr import config
 from asr.attention import parse_name
 from asr.compare.results import METRICS, OFFICIAL
 from asr.config import flat, option, to_dict
-from asr.errors import UserError, did_you_mean
+from asr.environment import pick_device
+from asr.errors import UserError
 from asr.files import file_digest
 from asr.search.decode import DecodeOptions, SearchOptions
-from asr.search.decoder import DECODERS, WEIGHTED, BeamConfig
-from asr.training.config import chosen_recipe, train_options, train_schema
+from asr.search.decoder import WEIGHTED, BeamConfig
+from asr.training.config import CLOCKS, chosen_recipe, parse_budget, train_options, train_schema
 
 ORACLE = "oracle-top-32"  # table 1 of the paper: full attention restricted to its 32 largest weights
 # Training options that asr compare sets itself, and what to use instead.
@@ -55,9 +56,13 @@ class CompareConfig(SearchOptions):
         help="mechanisms to evaluate every exchangeable model with, in addition to its own; empty: those of "
         f"all candidates and {ORACLE}",
     )
-    seeds: list[int] = option([0], help="one training each, unless a candidate sets its own seeds")
+    seeds: list[int] = option(
+        [0], help="one training each, unless a candidate sets its own seeds", maximum=2**32 - 1
+    )
     budget: str = option("", help="training time per model, e.g. 10min; alternatively steps or epochs")
-    budget_clock: str = option("wall", help="wall | cpu: CPU seconds, the fair clock on a shared machine")
+    budget_clock: str = option(
+        "wall", help="wall | cpu: CPU seconds, the fair clock on a shared machine", choices=CLOCKS
+    )
     steps: int = option(0, help="optimiser steps per model")
     epochs: int = option(0, help="epochs per model; without budget, steps and epochs the recipe decides")
     splits: list[str] = option(["test"], help="splits of the data, or manifests, to evaluate on")
@@ -68,17 +73,42 @@ class CompareConfig(SearchOptions):
     )
     decode: list[str] = option([], help="further options of asr decode, e.g. [checkpoint=best]")
     # The ranges of two equally fast models are disjoint in 1 % of all cases with 5 repeats, in 10 % with 3.
-    timing_repeats: int = option(5, help="timed forward passes per model; tables show their median and range")
-    timing_threads: int = option(1, help="CPU threads of timed forward passes; 0: PyTorch's default")
+    timing_repeats: int = option(
+        5,
+        help="timed forward passes per model; tables show their median and range",
+        minimum=1,
+        maximum=100_000,
+    )
+    timing_threads: int = option(
+        1, help="CPU threads of timed forward passes; 0: PyTorch's default", maximum=1024
+    )
     device: str = option("auto", help="device for evaluation and timing: auto | cpu | cuda")
     folder: str = option("", help="output folder; empty: exp/compare/<recipe>")
     reuse: str = option(
         "", help="folder whose finished runs are used instead of training again; empty: exp/<recipe>; none"
     )
-    changed: str = option("refuse", help="if existing cells have other settings: refuse | rerun")
+    changed: str = option(
+        "refuse", help="if existing cells have other settings: refuse | rerun", choices=("refuse", "rerun")
+    )
     dry_run: bool = option(False, help="print the plan with a time estimate and stop")
     launcher: str = option("", help="Hydra launcher: submitit_slurm, ray, joblib, …; empty: this machine")
     launch: list[str] = option([], help="options of the launcher: [hydra.launcher.partition=gpu]")
+
+    def check(self) -> None:
+        """Raise UserError if there is nothing to compare, or options conflict."""
+        if not self.attentions and not self.candidates:
+            raise UserError("nothing to compare: attentions=[full,i-clustered-25], or candidates=[…]")
+        if sum(map(bool, (self.budget, self.steps, self.epochs))) > 1:
+            raise UserError(
+                "budget, steps and epochs all set the length of training: expected only one of them"
+            )
+        parse_budget(self.budget)
+        if self.metric and self.metric.partition("-")[0] not in (*METRICS, OFFICIAL):
+            raise UserError(f"metric={self.metric}: expected {' | '.join((*METRICS, OFFICIAL))}")
+        for name in ("seeds", "splits"):
+            if not getattr(self, name):
+                raise UserError(f"{name}=[]: expected at least one")
+        pick_device(self.device)
 
 
 @dataclass(frozen=True)
@@ -108,7 +138,6 @@ def parse(words: list[str]) -> Request:
         key = word.partition("=")[0]
         if key in TRAINING_SET_HERE:
             raise UserError(f"{word}: asr compare sets this itself; use {TRAINING_SET_HERE[key]}")
-    _check(options)
     options.attentions = joined(options.attentions)
     options.evaluate = joined(options.evaluate)
     if options.budget:
@@ -136,22 +165,6 @@ def joined(names: list[str]) -> list[str]:
         else:
             whole.append(name)
     return [parse_name(name).name for name in whole]
-
-
-def _check(options: CompareConfig) -> None:
-    if not options.attentions and not options.candidates:
-        raise UserError("nothing to compare: attentions=[full,i-clustered-25], or candidates=[…]")
-    if sum(map(bool, (options.budget, options.steps, options.epochs))) > 1:
-        raise UserError("budget, steps and epochs all set the length of training: expected only one of them")
-    if options.changed not in ("refuse", "rerun"):
-        raise UserError(f"changed={options.changed!r}: expected refuse | rerun")
-    if options.metric and options.metric.partition("-")[0] not in (*METRICS, OFFICIAL):
-        raise UserError(f"metric={options.metric}: expected {' | '.join((*METRICS, OFFICIAL))}")
-    for name, least in (("timing_repeats", 1), ("timing_threads", 0)):
-        if getattr(options, name) < least:
-            raise UserError(f"{name}={getattr(options, name)}: expected at least {least}")
-    if not options.seeds or not options.splits:
-        raise UserError("seeds and splits need at least one entry each")
 
 
 @dataclass(frozen=True)
@@ -213,17 +226,12 @@ def plan_decoding(options: CompareConfig) -> Decoding:
         if key in DECODING_SET_HERE:
             raise UserError(f"decode=[{word}]: asr compare sets this itself; use {DECODING_SET_HERE[key]}")
     decoder, beam, tune = options.decoder, options.beam, options.tune
-    if decoder not in DECODERS:
-        raise UserError(f"decoder={decoder}: no such decoder{did_you_mean(decoder, DECODERS)}")
     if decoder == "greedy" and beam != BeamConfig():
         raise UserError("decoder=greedy takes no beam.* options: use another decoder, e.g. decoder=beam")
     if decoder == "cuda" and not torch.cuda.is_available():
         raise UserError("decoder=cuda: this machine has no CUDA device")
-    for key, value in (("beam.lm", beam.lm), ("tune", tune)):
-        if value and decoder not in WEIGHTED:
-            raise UserError(
-                f"{key}={value}: decoder={decoder} has no search weights, {' and '.join(WEIGHTED)} have"
-            )
+    if beam.lm and decoder not in WEIGHTED:
+        raise UserError(f"beam.lm={beam.lm}: decoder={decoder} takes no language model; use beam or prefix")
     own = {name: getattr(options, name) for name in OWN_DECODING}
     if not tune and decoder != "greedy":
         own["beam"] = beam.complete(decoder)

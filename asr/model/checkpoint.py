@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
+from asr.attention.backend import BACKENDS
+from asr.attention.table import parse_name
 from asr.config import option
+from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import atomic_binary
 
@@ -24,12 +27,20 @@ class LoadOptions:
     """Options of the commands that load a recogniser."""
 
     attention: str = option("", help="attention mechanism; empty: the one used in training")
-    backend: str = option("auto", help="auto | reference (PyTorch) | native (compiled kernels)")
+    backend: str = option(
+        "auto", help="auto | reference (PyTorch) | native (compiled kernels)", choices=BACKENDS
+    )
     checkpoint: str = option(
         "auto",
         help="auto (average, else best, else last) | average | best | last | name of a file in checkpoints/",
     )
-    device: str = option("auto", help="auto | cpu | cuda")
+    device: str = option("auto", help="auto | cpu | cuda | cuda:<number>")
+
+    def check(self) -> None:
+        """Raise UserError for an unknown mechanism, or a device that this machine doesn't have."""
+        if self.attention:
+            parse_name(self.attention)
+        pick_device(self.device)
 
 
 def save(checkpoint: Mapping[str, Any], path: Path) -> None:

@@ -33,7 +33,7 @@ from asr.text.tokenizer import Tokenizer
 class SearchOptions:
     """Options of the search, which a comparison shares."""
 
-    decoder: str = option("greedy", help=" | ".join(DECODERS))
+    decoder: str = option("greedy", help=" | ".join(DECODERS), choices=DECODERS)
     beam: BeamConfig = field(default_factory=BeamConfig)
     tune: str = option(
         "",
@@ -43,7 +43,18 @@ class SearchOptions:
     tune_utterances: int = option(
         300, help="maximum number of utterances to tune on, drawn at random; 0: all"
     )
-    jobs: int = option(1, help="number of search processes; 1: search in the main process")
+    jobs: int = option(
+        1, help="number of search processes; 1: search in the main process", minimum=1, maximum=1024
+    )
+
+    def check(self) -> None:
+        """Raise UserError for a search on the GPU in several processes, or weights that don't exist."""
+        if self.jobs > 1 and self.decoder == "cuda":
+            raise UserError(f"jobs={self.jobs}: expected 1 with decoder=cuda, which searches on the GPU")
+        if self.tune and self.decoder not in WEIGHTED:
+            raise UserError(
+                f"tune={self.tune}: decoder={self.decoder} has no weights to tune; use beam or prefix"
+            )
 
 
 @dataclass
@@ -54,20 +65,10 @@ class DecodeOptions(SearchOptions, LoadOptions):
     data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
     output: str = option("", help="folder; empty: <run>/decode/<split>/<attention>-<decoder>[-<lm>]")
     frames_per_batch: int = option(
-        20000, help="maximum number of feature frames per batch, padding included", unit="frames"
+        20000, help="maximum number of feature frames per batch, padding included", unit="frames", minimum=1
     )
-    workers: int = option(0, help="number of processes that load audio")
+    workers: int = option(0, help="number of processes that load audio", maximum=1024)
     resample: bool = option(True, help="resample audio with another sample rate; false: stop with an error")
-
-
-def check_options(options: DecodeOptions) -> None:
-    """Raise UserError if options conflict."""
-    if options.jobs > 1 and options.decoder == "cuda":
-        raise UserError(f"jobs={options.jobs}: expected 1 with decoder=cuda, which searches on the GPU")
-    if options.tune and options.decoder not in WEIGHTED:
-        raise UserError(
-            f"tune={options.tune}: decoder={options.decoder} has no weights to tune; use beam or prefix"
-        )
 
 
 def decode_split(
@@ -97,7 +98,6 @@ def decode_split(
     Raises:
         UserError: conflicting options, a missing manifest, or audio that can't be read.
     """
-    check_options(options)
     weights_in = weights_in or run_folder
     data = options.data or training_folder(run_folder)
     manifest = manifest_path(data, options.split)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.config import option
+from asr.config import check, option
 from asr.data.recording import Samples, is_silent
 from asr.errors import UserError
 from asr.losses.ctc import BLANK
@@ -36,23 +36,25 @@ class EncodingOptions:
     """How a long recording is encoded."""
 
     mode: str = option(
-        "onepass", help="onepass: encode the whole recording at once | chunked: in overlapping chunks"
+        "onepass",
+        help="onepass: encode the whole recording at once | chunked: in overlapping chunks",
+        choices=MODES,
     )
     chunk_s: float = option(
         0.0,
         help="mode=chunked: length of a chunk; 0: length of the longest training audio, at most 20 s",
         unit="s",
+        maximum=1e6,
     )
     overlap_s: float | None = option(
-        None, help="mode=chunked: overlap of successive chunks; null: a fifth of chunk_s", unit="s"
+        None,
+        help="mode=chunked: overlap of successive chunks; null: a fifth of chunk_s",
+        unit="s",
+        maximum=1e6,
     )
 
     def check(self) -> None:
-        """Raise UserError if an option is invalid or conflicts with another."""
-        if self.mode not in MODES:
-            raise UserError(f"mode={self.mode!r}: expected one of {MODES}")
-        if self.chunk_s < 0:
-            raise UserError(f"chunk_s={self.chunk_s}: expected seconds, or 0 for the longest training audio")
+        """Raise UserError if chunks overlap by more than half."""
         if self.chunk_s and (self.overlap_s or 0) > self.chunk_s / 2:
             raise UserError(f"overlap_s={self.overlap_s}: expected at most half of chunk_s={self.chunk_s}")
 
@@ -66,16 +68,19 @@ class EncodingOptions:
 class TranscriptionConfig(EncodingOptions):
     """Options of transcription."""
 
-    channels: str = option("mix", help="mix: average the channels | separate: one transcript per channel")
-    decoder: str = option("greedy", help="greedy | beam | prefix")
+    channels: str = option(
+        "mix",
+        help="mix: average the channels | separate: one transcript per channel",
+        choices=("mix", "separate"),
+    )
+    decoder: str = option("greedy", help="greedy | beam | prefix", choices=("greedy", "beam", "prefix"))
     beam: BeamConfig = field(default_factory=BeamConfig)
     min_confidence: float = option(
-        LOW_CONFIDENCE, help="mark recordings and segments with a lower confidence, 0 … 1"
+        LOW_CONFIDENCE, help="mark recordings and segments with a lower confidence", maximum=1
     )
 
     def check(self) -> None:
-        """Raise UserError if an option is invalid or conflicts with another."""
-        super().check()
+        """Raise UserError for an n-best list."""
         if self.beam.nbest != 1:
             raise UserError(
                 f"beam.nbest={self.beam.nbest}: expected 1, because a transcript has one text; for n-best "
@@ -107,7 +112,7 @@ def transcribe_samples(
     Raises:
         UserError: the recording is shorter than one frame.
     """
-    config.check()
+    check(config)
     duration_s = len(samples) / model.sample_rate
     if model.encoder_frames(duration_s) == 0:
         raise UserError(f"{name}: {1000 * duration_s:.1f} ms is shorter than one frame")

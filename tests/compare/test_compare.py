@@ -225,13 +225,14 @@ def test_cells_with_other_settings_are_refused_or_run_again(
 def test_a_failed_candidate_is_reported_and_the_others_run(
     tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bad = "{attention: full, label: bad, model.subsampling: 3}, {attention: clustered-2, init_from: bad}"
+    bad = "{attention: full, label: bad, model.positions: convolution, model.position_kernel: 4}, "
+    bad += "{attention: clustered-2, init_from: bad}"
     assert main(words(tone_corpus, tmp_path, "attentions=[full]", f"candidates=[{bad}]")) == 1
     assert "1 cell failed (trainings/bad/seed0)" in capsys.readouterr().err
     results = read_results(tmp_path)
     assert [x.status for x in results.trainings] == ["done", "failed", "missing"]
     assert results.trainings[2].error == "trainings/bad/seed0 failed"
-    assert "subsampling" in results.failures[0].error
+    assert "position_kernel" in results.failures[0].error
     assert results.error_rate("full", "test", "per") is not None
 
 
@@ -317,10 +318,10 @@ CIRCLE = "candidates=[{attention: full, label: a, init_from: b}, {attention: ful
         (["attentions=[full]", "splits=[nowhere]"], r"nowhere\.cuts"),
         (["attentions=[full]", "model.layesr=3"], "did you mean 'model.layers'"),
         (["candidates=[{model.layers: 3}]"], "expected an attention"),
-        (["attentions=[full]", "decoder=bean"], "did you mean 'beam'"),
+        (["attentions=[full]", "decoder=bean"], "decoder=bean: expected one of greedy"),
         (["attentions=[full]", "beam.size=20"], r"decoder=greedy takes no beam\.\* options"),
         (["attentions=[full]", "decoder=beam", "beam.lm=no.arpa"], r"beam\.lm=no\.arpa: expected a file"),
-        (["attentions=[full]", "tune=dev"], "tune=dev: decoder=greedy has no search weights"),
+        (["attentions=[full]", "tune=dev"], "tune=dev: decoder=greedy has no weights to tune"),
         (["attentions=[full]", "decode=[beam.size=20]"], r"itself; use beam\.size=20"),
         (["attentions=[full]", "decode=[split=dev]"], "use splits="),
         (["attentions=[full]", "metric=ter"], "metric=ter"),

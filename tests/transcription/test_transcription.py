@@ -114,7 +114,7 @@ def test_chunks_are_at_most_as_long_as_the_training_audio() -> None:
 
 
 def test_errors_name_the_option(recognizer: Recognizer) -> None:
-    with pytest.raises(UserError, match="mode='chunk'"):
+    with pytest.raises(UserError, match="mode=chunk: expected one of onepass, chunked"):
         recognizer.transcribe("x.wav", mode="chunk")
     with pytest.raises(UserError, match="overlap_s=3"):
         recognizer.transcribe("x.wav", chunk_s=5, overlap_s=3)
