@@ -4,7 +4,6 @@ import importlib
 import logging
 import os
 import sys
-import traceback
 from types import ModuleType
 
 from rich.console import Console
@@ -13,7 +12,7 @@ from rich.table import Table
 
 from asr import __version__
 from asr.console import open_console
-from asr.errors import UserError, did_you_mean
+from asr.errors import UserError, did_you_mean, run_program
 
 # Here rather than in the commands' modules, whose imports take seconds.
 COMMANDS = {
@@ -42,8 +41,7 @@ def main(words: list[str] | None = None) -> int:
         words: command-line arguments; defaults to those of this process.
 
     Returns:
-        Exit status: 0, 1 for a user's error (one line on standard error), 2 without a command, 130 when
-        interrupted.
+        Exit status; see `run_program`. 2 without a command.
     """
     words = list(sys.argv[1:] if words is None else words)
     debug = "--debug" in words
@@ -54,31 +52,24 @@ def main(words: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO if debug else logging.WARNING, format="%(message)s", handlers=[handler]
     )
-    if words[:1] == ["--version"]:
-        print(__version__)
-        return 0
-    if not words or words[0] in ("--help", "-h", "help"):
+    if not words:
         print_overview()
-        return 0 if words else 2
-    try:
-        run_command(*words)
-        return 0
-    except UserError as error:
-        if debug:
-            traceback.print_exc()
-        print(f"asr: {error.line}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("asr: interrupted", file=sys.stderr)
-        return 130
+        return 2
+    return run_program("asr", lambda: run_command(*words), debug=debug)
 
 
 def run_command(name: str, *words: str) -> None:
-    """Run one command, or print its help.
+    """Run one command, or print its help, the overview or the version.
 
     Raises:
         UserError: no such command, or the command's own errors.
     """
+    if name == "--version":
+        print(__version__)
+        return
+    if name in ("--help", "-h", "help"):
+        print_overview()
+        return
     if name not in COMMANDS:
         raise UserError(f"unknown command {name!r}{did_you_mean(name, list(COMMANDS))}")
     command = command_module(name)

@@ -1,6 +1,14 @@
-"""Errors that a user can fix, shown as one line."""
+"""Errors that a user can fix, shown as one line; the exit status of programs."""
 
 import difflib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 
 class UserError(Exception):
@@ -22,3 +30,83 @@ def did_you_mean(word: str, known: list[str]) -> str:
     if close:
         return f" (did you mean {close[0]!r}?)"
     return f" (known: {', '.join(sorted(known))})"
+
+
+def run_program(name: str, work: Callable[[], object], *, debug: bool = False) -> int:
+    """Run a program; report errors that a user can fix, and signals, in one line on standard error.
+
+    SIGTERM interrupts the work as Ctrl-C does, so that it cleans up.
+
+    Args:
+        name: name of the program, which begins the line.
+        work: function without arguments.
+        debug: also print the traceback.
+
+    Returns:
+        Exit status: 0; 1 for a user's error, or a file that can't be read or written; 130 after Ctrl-C; 141
+        if nobody reads the output; 143 after SIGTERM.
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    def report(message: str, status: int) -> int:
+        if debug:
+            traceback.print_exc()
+        with suppress(OSError):
+            print(f"{name}: {message}", file=sys.stderr)
+        return status
+
+    with _handling_signals(interrupt):
+        try:
+            work()
+            sys.stdout.flush()
+            return 0
+        except UserError as error:
+            return report(error.line, 1)
+        except BrokenPipeError:
+            _discard_output()
+            return 128 + signal.SIGPIPE
+        except OSError as error:
+            _discard_output()
+            return report(_describe_os_error(error), 1)
+        except MemoryError:
+            return report("out of memory", 1)
+        except BaseException as error:
+            # A library may turn the interruption of an import into an error of its own.
+            if not received and not isinstance(error, KeyboardInterrupt):
+                raise
+            number = received[0] if received else signal.SIGINT
+            if isinstance(error, SystemExit):  # the work has said that it was stopped
+                return 128 + number
+            return report("terminated" if number == signal.SIGTERM else "interrupted", 128 + number)
+
+
+@contextmanager
+def _handling_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle SIGINT and SIGTERM with a function within the block, which only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+def _describe_os_error(error: OSError) -> str:
+    places = [str(place) for place in (error.filename, error.filename2) if place is not None]
+    return ": ".join([*places[:1], error.strerror or str(error)])
+
+
+def _discard_output() -> None:
+    """Send unwritten output nowhere, because the interpreter flushes it again at exit."""
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        return
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,13 +1,18 @@
 """The command line before a command runs: help, errors, imports, environment."""
 
+import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from typing import Any
 
 import pytest
 
 from asr.cli import COMMANDS, command_module, main
+from asr.errors import run_program
 
 HEAVY = {"torch", "lightning", "lhotse", "hydra", "omegaconf"}
 
@@ -95,3 +100,72 @@ def test_an_interrupted_command_exits_with_130(
     monkeypatch.setattr("asr.cli.command_module", interrupt)
     assert main(["train"]) == 130
     assert capsys.readouterr().err == "asr: interrupted\n"
+
+
+def run_asr(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "asr", *words], stderr=subprocess.PIPE, text=True, timeout=120, **options
+    )
+
+
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    """On a full disk the interpreter printed a traceback at exit."""
+    with open("/dev/full", "w") as full:
+        ended = run_asr("--help", stdout=full)
+    assert (ended.returncode, ended.stderr) == (1, "asr: No space left on device\n")
+
+
+def test_output_that_nobody_reads_ends_the_command_silently() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = run_asr("--help", stdout=writer)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device", "exp/a.json"),
+            "exp/a.json: No space left on device",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied", "exp"), "exp: Permission denied"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "file/x"), "file/x: Not a directory"),
+        (OSError("disk quota"), "disk quota"),
+        (MemoryError(), "out of memory"),
+    ],
+)
+def test_errors_of_the_system_are_one_line(
+    error: Exception, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    assert run_program("asr", fail) == 1
+    assert capsys.readouterr().err == f"asr: {line}\n"
+    assert run_program("asr", fail, debug=True) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_signals_clean_up_and_are_reported_even_if_a_library_hides_them(
+    number: signal.Signals, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SIGTERM ended commands without a word; Ctrl-C during an import became an ImportError."""
+    cleaned = []
+    before = signal.getsignal(number)
+
+    def work() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            raise ImportError("partially initialised") from None
+        finally:
+            cleaned.append(True)
+
+    assert run_program("asr", work) == 128 + number
+    assert capsys.readouterr().err == f"asr: {word}\n"
+    assert cleaned
+    assert signal.getsignal(number) is before

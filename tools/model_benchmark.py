@@ -21,7 +21,7 @@ from rich.table import Table
 from asr import config
 from asr.config import option
 from asr.console import open_console
-from asr.errors import UserError
+from asr.errors import run_program
 from asr.losses.ctc import ctc_loss
 from asr.model.encoder import Encoder, ModelConfig
 from asr.model.head import CTCHead
@@ -150,7 +150,4 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"model_benchmark: {error.line}")
+    sys.exit(run_program("model_benchmark", lambda: main(sys.argv[1:])))

@@ -17,7 +17,7 @@ from rich.table import Table
 from asr import config
 from asr.config import option
 from asr.console import open_console
-from asr.errors import UserError
+from asr.errors import run_program
 from asr.files import write_text
 from asr.training.config import train_options
 from asr.training.run import train
@@ -106,7 +106,4 @@ def _colour(accuracy: float) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        sweep(config.parse(Options, sys.argv[1:]))
-    except UserError as error:
-        sys.exit(f"sweep: {error.line}")
+    sys.exit(run_program("sweep", lambda: sweep(config.parse(Options, sys.argv[1:]))))

@@ -30,7 +30,7 @@ from asr.console import open_console, track
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
-from asr.errors import UserError
+from asr.errors import UserError, run_program
 from asr.files import write_json
 from asr.scoring.error_rates import Interval, bootstrap_interval
 from asr.search.greedy import greedy_search
@@ -237,7 +237,4 @@ def _with_interval(value: float, low: float, high: float) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        show(run(parse(Options, sys.argv[1:])))
-    except UserError as error:
-        sys.exit(f"long: {error.line}")
+    sys.exit(run_program("long", lambda: show(run(parse(Options, sys.argv[1:])))))

@@ -23,7 +23,7 @@ from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
 from asr.data.recording import Samples, read_recording
-from asr.errors import UserError
+from asr.errors import UserError, run_program
 from asr.files import write_json
 from asr.transcription.run import LOW_CONFIDENCE, TranscriptionConfig, transcribe_samples
 from asr.transcription.transcript import Transcript
@@ -155,7 +155,4 @@ def run(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        run(parse(Options, sys.argv[1:]))
-    except UserError as error:
-        sys.exit(f"confidence: {error.line}")
+    sys.exit(run_program("confidence", lambda: run(parse(Options, sys.argv[1:]))))
