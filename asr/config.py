@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.resources
 import inspect
+import json
 import os
 import re
 import typing
@@ -191,8 +192,13 @@ def compose(schema: type[Options] | Options, name: str, words: list[str]) -> Opt
         if key in groups and value not in groups[key]:
             raise UserError(f"{key}={value}: no such configuration{did_you_mean(value, groups[key])}")
     quoted = [_quote(word) if word.partition("=")[0] in strings - set(groups) else word for word in words]
+    chosen = [word for word in words if word.partition("=")[0] in groups.keys() - {"recipe"}]
     try:
         with hydra.initialize_config_module("asr_conf", version_base="1.3"):
+            # The recipe's values would win over a group chosen here, so the group's are repeated as options.
+            for group in {word.partition("=")[0] for word in chosen}:
+                values = flat(to_dict(hydra.compose(name, chosen)[group]), f"{group}.")
+                quoted = [*(f"{key}={json.dumps(value)}" for key, value in values.items()), *quoted]
             config = hydra.compose(name, quoted)
         return _checked(config)
     except (omegaconf.errors.OmegaConfBaseException, HydraException) as error:

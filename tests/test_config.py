@@ -1,6 +1,6 @@
 """Options as dataclasses: parsing, composing with Hydra, saving."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -138,3 +138,16 @@ def test_help_shows_ranges() -> None:
         "unit": "str",
         "clip": "float | None ≥ 0.1",
     }
+
+
+@pytest.mark.parametrize("recipe", [path.stem for path in sorted(Path("conf/recipe").glob("*.yaml"))])
+@pytest.mark.parametrize("model", ["tiny", "switchboard_6"])
+def test_a_model_chosen_on_the_command_line_wins_over_the_recipes(recipe: str, model: str) -> None:
+    """`recipe=librispeech model=tiny` trained 21.9 M parameters."""
+    words = [f"recipe={recipe}", f"model={model}", "optimizer=radam"]
+    options = train_options(words)
+    assert options.model == train_options([f"model={model}"]).model
+    assert options.optimizer == train_options(["optimizer=radam"]).optimizer
+    changed = train_options([*words, "model.layers=7", "optimizer.betas=[0.5,0.6]"])
+    assert changed.model == replace(options.model, layers=7)
+    assert changed.optimizer == replace(options.optimizer, betas=[0.5, 0.6])
