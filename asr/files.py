@@ -1,15 +1,20 @@
-"""Atomic output files and file hashes.
+"""Atomic output files, locks, file hashes, and JSON files checked against types.
 
 Every writer fills a temporary file in the same folder, flushes it to disk and renames it. After an error the
 file is as it was before. Missing folders are created.
 """
 
+import dataclasses
 import fcntl
+import functools
 import gzip
 import hashlib
 import json
 import os
 import secrets
+import tempfile
+import types
+import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +31,9 @@ def atomic_path(path: str | Path, *, sync: bool = True) -> Iterator[Path]:
         path: file to write.
         sync: flush to disk before renaming, so that the file survives a power failure.
 
+    Raises:
+        UserError: `path` is a folder, pipe or device.
+
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "notes.txt")
@@ -38,6 +46,7 @@ def atomic_path(path: str | Path, *, sync: bool = True) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    _check_regular(path)  # renaming would replace a device
     # Shortened because a file name holds at most 255 bytes.
     temporary = path.with_name(f"{path.name[:40]}.{secrets.token_hex(4)}.partial")
     try:
@@ -90,25 +99,153 @@ def write_json(values: dict[str, Any], path: str | Path) -> None:
     write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", path)
 
 
+def check_writable(path: str | Path) -> None:
+    """Try before long work that a file can be written; missing folders are created.
+
+    Raises:
+        UserError: the file can't be written, or is a folder, pipe or device.
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            _check_regular(path)
+    except OSError as error:
+        raise UserError(f"{path}: can't be written ({error.strerror})") from None
+
+
+def _check_regular(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: expected a file to write to, found a {kind_of(path)}")
+
+
+def kind_of(path: str | Path) -> str:
+    """Return what a path is, for messages: file, folder, pipe or device."""
+    path = Path(path)
+    kinds = {"file": path.is_file, "folder": path.is_dir, "pipe": path.is_fifo, "socket": path.is_socket}
+    return next((name for name, applies in kinds.items() if applies()), "device")
+
+
 @contextmanager
 def locked(folder: str | Path, work: str) -> Iterator[None]:
     """Hold a folder's lock, the file `lock`; the system releases it however the process ends.
+
+    Temporary files that killed processes left in the folder are removed.
 
     Args:
         folder: output folder, created if missing.
         work: what writes to the folder, for the message, e.g. `asr train`.
 
     Raises:
-        UserError: another process holds the lock.
+        UserError: another process holds the lock, or the folder can't be written.
     """
     path = Path(folder, "lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    check_writable(path)
+    with path.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UserError(f"{folder}: another {work} is running in this folder") from None
+            file.seek(0)
+            raise UserError(f"{folder}: another {file.read() or work} is running in this folder") from None
+        file.truncate(0)
+        file.write(work)
+        file.flush()
+        for left in path.parent.glob("*.partial"):
+            left.unlink(missing_ok=True)
         yield
+
+
+def parse_json(text: str | bytes, source: str) -> Any:
+    """Parse JSON; raise a `UserError` that names `source` if it is invalid or nested too deeply."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{source}: expected JSON, found {error}") from None
+
+
+def read_json(path: str | Path, what: str = "a JSON file") -> dict[str, Any]:
+    """Read a JSON file with an object at its top level.
+
+    Args:
+        path: file.
+        what: description for messages, e.g. `results of asr compare`.
+
+    Raises:
+        UserError: the file is missing, can't be read, or contains something else.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: expected {what}, found a {kind_of(path)}")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: expected {what}, found none ({error.strerror})") from None
+    values = parse_json(content, str(path))
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected {what}, found {str(values)[:60]!r}")
+    return values
+
+
+def build(kind: Any, value: Any, source: str) -> Any:
+    """Build a value of an annotated type from JSON data.
+
+    Args:
+        kind: dataclass, list, dict, tuple, union, literal or plain type. An `int` may be a key of an object.
+        value: what `json.loads` returns.
+        source: file and entry, for the message.
+
+    Raises:
+        UserError: the data are of another type.
+
+    Example:
+        >>> build(dict[str, list[int | None]], {"a": [1, None]}, "x.json")
+        {'a': [1, None]}
+        >>> build(list[float], [1.5, "2"], "x.json")
+        Traceback (most recent call last):
+        asr.errors.UserError: x.json: 1: expected float, found '2'
+    """
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if Any in parts or type(value) in parts or (type(value) is int and float in parts):
+            return value
+        if isinstance(value, dict | list) and (containers := [x for x in parts if typing.get_origin(x)]):
+            return build(containers[0], value, source)
+    elif (
+        kind is Any
+        or type(value) is kind
+        or (kind is float and type(value) is int)
+        or (origin is typing.Literal and value in parts)
+    ):
+        return value
+    elif dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        return _build_record(kind, value, source)
+    elif origin is list and isinstance(value, list):
+        return [build(parts[0], item, f"{source}: {number}") for number, item in enumerate(value)]
+    elif origin is tuple and isinstance(value, list) and len(value) == len(parts):
+        return tuple(build(part, item, source) for part, item in zip(parts, value, strict=True))
+    elif origin is dict and isinstance(value, dict):
+        keys = [int(key) if parts[0] is int and key.isdecimal() else key for key in value]
+        if all(isinstance(key, parts[0]) for key in keys):
+            items = [build(parts[1], item, f"{source}: {key}") for key, item in value.items()]
+            return dict(zip(keys, items, strict=True))
+    name = kind.__name__ if isinstance(kind, type) and not parts else str(kind).replace("typing.", "")
+    raise UserError(f"{source}: expected {name}, found {repr(value)[:60]}")
+
+
+def _build_record(kind: Any, values: dict[str, Any], source: str) -> Any:
+    hints = _hints(kind)
+    if unknown := sorted(values.keys() - hints.keys()):
+        raise UserError(f"{source}: unknown {', '.join(unknown)[:60]}")
+    missing = dataclasses.MISSING
+    for field in dataclasses.fields(kind):
+        if field.name not in values and field.default is missing and field.default_factory is missing:
+            raise UserError(f"{source}: expected {field.name}, found none")
+    return kind(**{name: build(hints[name], value, f"{source}: {name}") for name, value in values.items()})
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def file_digest(path: str | Path) -> str:

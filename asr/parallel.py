@@ -130,6 +130,20 @@ class Journal:
             self._file = None
 
 
+def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a call in a new process, which starts with little memory in use.
+
+    Raises:
+        UserError: the process was killed, usually because memory ran out.
+    """
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, initializer=end_with_parent) as pool:
+        try:
+            return pool.submit(function, *arguments).result()
+        except BrokenProcessPool:
+            raise UserError("the process was killed (out of memory?)") from None
+
+
 def _attempt(function: Callable[[Any], Any], item: Any) -> Any:
     try:
         return function(item)

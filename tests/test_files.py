@@ -4,7 +4,9 @@ import gzip
 import json
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
@@ -105,3 +107,88 @@ def test_a_folder_is_locked_against_a_second_process(tmp_path: Path) -> None:
         files.locked(folder, "asr train").__enter__()
     with files.locked(folder, "asr train"):
         pass
+
+
+def test_a_file_that_cannot_be_written_is_noticed_beforehand(tmp_path: Path) -> None:
+    """`asr bench` measured for hours and then found that its results couldn't be written."""
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    for path, message in [
+        (tmp_path / "file" / "out.json", "can't be written"),
+        (tmp_path, "found a folder"),
+        (tmp_path / "pipe", "found a pipe"),
+        (tmp_path / ("x" * 300), "can't be written .File name too long"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            files.check_writable(path)
+    files.check_writable(tmp_path / "new" / "out.json")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    """Renaming a temporary file to `/dev/null` would replace the device if the user is root."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="found a pipe"):
+        files.write_text("x", tmp_path / "pipe")
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_the_lock_names_its_holder_and_removes_what_a_killed_process_left(tmp_path: Path) -> None:
+    left = tmp_path / "hyp.jsonl.0123abcd.partial"
+    left.touch()
+    with files.locked(tmp_path, "asr decode"):
+        assert not left.exists()
+        with pytest.raises(UserError, match="another asr decode is running"):
+            files.locked(tmp_path, "asr score").__enter__()
+
+
+@dataclass
+class Entry:
+    name: str
+    size: float
+    kind: Literal["a", "b"] = "a"
+    tags: list[str] | None = None
+    span: tuple[int, int] = (0, 0)
+    rest: Any = None
+
+
+def test_json_data_of_another_type_are_rejected_with_their_place() -> None:
+    """An unexpected type in results.json or hyp.jsonl surfaced as a traceback far from the file."""
+    good: dict[str, Any] = {"name": "x", "size": 1, "span": [1, 2], "rest": [{}]}
+    assert files.build(Entry, good, "f") == Entry("x", 1, span=(1, 2), rest=[{}])
+    assert files.build(dict[int, list[Entry]], {"3": [good]}, "f") == {
+        3: [Entry("x", 1, span=(1, 2), rest=[{}])]
+    }
+    for change, message in [
+        ({"name": ["x"]}, r"f: name: expected str, found \['x'\]"),
+        ({"size": True}, "f: size: expected float, found True"),
+        ({"kind": "c"}, "f: kind: expected .*, found 'c'"),
+        ({"tags": ["x", 1]}, "f: tags: 1: expected str, found 1"),
+        ({"tags": 1}, "f: tags: expected .*, found 1"),
+        ({"span": [1]}, r"f: span: expected tuple\[int, int\], found \[1\]"),
+        ({"extra": 1}, "f: unknown extra"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            files.build(Entry, good | change, "f")
+    with pytest.raises(UserError, match="f: expected size, found none"):
+        files.build(Entry, {"name": "x"}, "f")
+    with pytest.raises(UserError, match=r"f: expected dict\[int, str\]"):
+        files.build(dict[int, str], {"a": "b"}, "f")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "found none"),
+        ("", "expected JSON"),
+        ("[]", "found '\\[\\]'"),
+        ("[" * 100_000, "recursion depth"),
+    ],
+)
+def test_a_broken_json_file_is_named(content: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match=message) as caught:
+        files.read_json(path)
+    assert str(caught.value).startswith(str(path))

@@ -8,7 +8,6 @@ are random. Times are CPU seconds of the process, which other load on the machin
 """
 
 import itertools
-import multiprocessing
 import resource
 import statistics
 import sys
@@ -25,6 +24,7 @@ from asr.errors import run_program
 from asr.losses.ctc import ctc_loss
 from asr.model.encoder import Encoder, ModelConfig
 from asr.model.head import CTCHead
+from asr.parallel import in_new_process
 from asr.training.config import train_options
 from asr.training.optimizer import OptimizerConfig, build_optimizer
 
@@ -132,8 +132,7 @@ def encodings(preset: ModelConfig, options: Options) -> None:
         title=f"encoding {options.encode} frames",
     )
     for name in options.attentions:
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            cpu_s, wall_s, mib = pool.apply(encode, (preset, name, options))
+        cpu_s, wall_s, mib = in_new_process(encode, preset, name, options)
         table.add_row(name, f"{cpu_s:.1f}", f"{wall_s:.1f}", f"{mib:.0f}")
     open_console().print(table)
 

@@ -5,13 +5,13 @@ medians and quartiles over the rounds.
 """
 
 import gc
-import multiprocessing
 import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from torch import Tensor
 
 from asr.attention import build_mechanism
 from asr.benchmark.peers import Attend, build_peer
+from asr.errors import UserError
+from asr.parallel import in_new_process
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PASSES = ("forward", "forward+backward")
@@ -208,8 +210,10 @@ def peak_memory_bytes(name: str, problem: Problem, passes: str = "forward+backwa
         held = torch.cuda.memory_allocated()
         run_once(build(name, problem), *problem.tensors(), passes)
         return torch.cuda.max_memory_allocated() - held
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_peak_resident_bytes, (name, problem, passes))
+    try:
+        return cast(int, in_new_process(_peak_resident_bytes, name, problem, passes))
+    except UserError as error:
+        raise UserError(f"memory of {name} at length {problem.length}: {error}") from None
 
 
 def _peak_resident_bytes(name: str, problem: Problem, passes: str) -> int:

@@ -1,7 +1,6 @@
 """Collects the outcomes of all cells of a comparison as one record."""
 
 import csv
-import json
 import os
 import shlex
 from datetime import datetime, timezone
@@ -18,8 +17,10 @@ from asr.compare.results import METRICS, Results
 from asr.config import flat, to_dict
 from asr.data.manifest import load_cuts
 from asr.environment import describe_environment
-from asr.files import file_digest
+from asr.files import file_digest, read_json
 from asr.report.words import clock_words, hardware_words
+from asr.scoring.hypotheses import RECORD
+from asr.scoring.run import read_score
 
 # Entries of training.json in the record of a training.
 MEASURED = (
@@ -105,8 +106,8 @@ def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Traini
     )
     if status != "done":
         return training
-    summary = json.loads((run / "training.json").read_text())
-    about = json.loads((run / "environment.json").read_text())
+    summary = read_json(run / "training.json")
+    about = read_json(run / "environment.json")
     training.backend, training.commit = about.get("backend"), about["commit"]
     training.hardware = hardware_words(about)
     for name in MEASURED:
@@ -179,10 +180,10 @@ def _evaluation(
     )
     if status != "done":
         return evaluation
-    score = json.loads((folder / "score.json").read_text())
+    score = read_score(folder)
     evaluation.rates = rates_of(score)
     evaluation.audio_s, evaluation.utterances = score["audio_s"], score["utterances"]
-    about = json.loads((folder / "decode.json").read_text())
+    about = read_json(folder / RECORD)
     evaluation.decode_s, evaluation.backend = about["decode_s"], about["backend"]
     evaluation.beam = about["beam"]
     for name in times.keys() - {"error"}:

@@ -5,15 +5,14 @@ command line.
 """
 
 import csv
-import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from asr.compare.estimates import Estimate, over_seeds, pareto_front, spread
-from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Split, Training
+from asr.compare.records import Candidate, Conditions, Evaluation, Failure, Split, Training
 from asr.errors import UserError
-from asr.files import atomic_text, write_json
+from asr.files import atomic_text, build, read_json, write_json
 
 FORMAT = 1
 METRICS = ("per", "wer", "cer")  # order of precedence unless the protocol names a metric
@@ -159,23 +158,10 @@ def read_results(path: Path) -> Results:
         UserError: the file is missing, is not JSON or has another format.
     """
     path = path / "results.json" if path.is_dir() else path
-    try:
-        values = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: expected results of asr compare, found {error}") from None
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        found = values.get("format") if isinstance(values, dict) else type(values).__name__
-        raise UserError(f"{path}: expected results of format {FORMAT}, found {found!r}")
-    try:
-        for entry in values["trainings"]:
-            entry["curve"] = [CurvePoint(**point) for point in entry["curve"]]
-        for name, kind in (("data", Split), ("conditions", Conditions)):
-            values[name] = {key: kind(**entry) for key, entry in values[name].items()}
-        for name, record in RECORDS.items():
-            values[name] = [record(**entry) for entry in values[name]]
-        return Results(**values)
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{path}: expected results of format {FORMAT}, found {error!r}") from None
+    values = read_json(path, "results of asr compare")
+    if values.get("format") != FORMAT:
+        raise UserError(f"{path}: expected results of format {FORMAT}, found {values.get('format')!r}")
+    return cast(Results, build(Results, values, str(path)))
 
 
 def _write_csv(results: Results, path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 import logging
 from collections import Counter
 from pathlib import Path
@@ -16,7 +15,8 @@ from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
 from asr.scoring.alignment import Edit
-from asr.scoring.hypotheses import read_hypotheses
+from asr.scoring.hypotheses import HYPOTHESES, SCORE, read_hypotheses
+from asr.scoring.run import read_score
 from asr.scoring.score import Metric, Score, UtteranceScore, badness, score
 from asr.scoring.word_filter import WordFilterRules
 
@@ -62,20 +62,13 @@ def first_seeds(results: Results) -> list[Evaluation]:
 
 def _score(folder: Path) -> Score | None:
     try:
-        hypotheses = read_hypotheses(folder / "hyp.jsonl")
-        return score(hypotheses, filter_words=_word_filter(folder / "score.json"), samples=1)
+        hypotheses = read_hypotheses(folder / HYPOTHESES)
+        rules = read_score(folder).get("word_filter") if (folder / SCORE).exists() else None
+        word_filter = WordFilterRules.from_dict(rules, str(folder / SCORE)) if rules else None
+        return score(hypotheses, filter_words=word_filter, samples=1)
     except UserError as error:
         log.warning("report: %s", error)
         return None
-
-
-def _word_filter(path: Path) -> WordFilterRules | None:
-    """Return the word filter that was used to score the hypotheses."""
-    try:
-        rules = json.loads(path.read_text(encoding="utf-8")).get("word_filter")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return WordFilterRules.from_dict(rules, str(path)) if rules else None
 
 
 def _system(results: Results, evaluation: Evaluation, found: Score, tokens: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def rate_cells(rate: ErrorRate) -> list[str]:
     """Return cells for rate and 95 % interval in %, substitutions, deletions and insertions."""
     counts, (low, high) = rate.counts, rate.interval
     errors = (counts.substitutions, counts.deletions, counts.insertions)
-    return [f"{100 * rate.rate:.2f}", f"{100 * low:.2f} … {100 * high:.2f}", *map(str, errors)]
+    return [f"{100 * rate.rate:.2f}", f"{100 * low:.2f}–{100 * high:.2f}", *map(str, errors)]
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
@@ -147,7 +147,7 @@ def print_pairs(console: Console, pairs: Sequence[PairedScores]) -> None:
                 verdict = "significantly " + ("better" if matched.mean > 0 else "worse")
             console.print(
                 f"  {metric.upper()} {0.0 - 100 * bootstrap.difference:+.2f} points "
-                f"(95 % bootstrap interval {low:+.2f} … {high:+.2f}, {_p(bootstrap.p)})\n"
+                f"(95 % bootstrap interval {low:+.2f} to {high:+.2f}, {_p(bootstrap.p)})\n"
                 f"  matched pairs: {_p(matched.p)}, z = {matched.z:.3f} over {matched.segments} segments: "
                 f"{verdict}",
                 markup=False,

@@ -2,14 +2,34 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+import math
+import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from asr.errors import UserError
+from asr.files import build, parse_json, write_json
 from asr.text.files import read_lines, write_lines
 from asr.text.tokenizer import Unit
+
+HYPOTHESES = "hyp.jsonl"
+RECORD = "decode.json"
+SCORE = "score.json"
+TABLES = ("alignments.txt", "speakers.tsv", "lengths.tsv", "confusions.tsv")
+EXPORTS = ("ref.trn", "hyp.trn", "ref.stm", "hyp.ctm")
+OFFICIAL = "official"  # folder of the official scores
+
+
+@dataclass
+class TimedWord:
+    """An entry of `Hypothesis.words`; confidence: 0 … 1."""
+
+    word: str
+    start_s: float
+    end_s: float
+    confidence: float | None = None
 
 
 @dataclass
@@ -41,6 +61,15 @@ class Hypothesis:
         ]
 
 
+def write_decoded(folder: Path, hypotheses: Iterable[Hypothesis], record: dict[str, Any]) -> None:
+    """Write decode.json, then hyp.jsonl; scores of earlier hypotheses are removed first."""
+    for name in (SCORE, *TABLES, *EXPORTS, HYPOTHESES):
+        Path(folder, name).unlink(missing_ok=True)
+    shutil.rmtree(folder / OFFICIAL, ignore_errors=True)
+    write_json(record, folder / RECORD)
+    write_hypotheses(folder / HYPOTHESES, hypotheses)
+
+
 def write_hypotheses(path: str | Path, hypotheses: Iterable[Hypothesis]) -> None:
     """Write JSONL; the file appears under its name only once it is complete."""
     write_lines(
@@ -60,10 +89,7 @@ def read_hypotheses(path: str | Path) -> list[Hypothesis]:
     hypotheses = []
     line_of_id: dict[str, int] = {}
     for number, line in read_lines(path):
-        try:
-            hypothesis = _parse(line)
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{path}:{number}: expected a hypothesis as JSON, found {error}") from None
+        hypothesis = _parse(line, f"{path}:{number}")
         if hypothesis.id in line_of_id:
             raise UserError(
                 f"{path}:{number}: utterance {hypothesis.id!r} is already on line {line_of_id[hypothesis.id]}"
@@ -73,37 +99,12 @@ def read_hypotheses(path: str | Path) -> list[Hypothesis]:
     return hypotheses
 
 
-def _list_of(kind: Any, value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
-
-
-EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "id": (lambda x: isinstance(x, str), "a string"),
-    "speaker": (lambda x: isinstance(x, str), "a string"),
-    "reference": (lambda x: isinstance(x, str | None), "a string or null"),
-    "text": (lambda x: isinstance(x, str | None), "a string or null"),
-    "reference_tokens": (lambda x: x is None or _list_of(str, x), "a list of strings"),
-    "tokens": (lambda x: _list_of(str, x), "a list of strings"),
-    "words": (lambda x: x is None or _list_of(dict, x), "a list of objects"),
-    "nbest": (lambda x: x is None or _list_of(dict, x), "a list of objects"),
-    "times_s": (lambda x: _list_of(int | float, x), "a list of seconds"),
-    "duration_s": (lambda x: isinstance(x, int | float) and 0 <= x < float("inf"), "seconds"),
-    "unit": (lambda x: x in get_args(Unit), f"one of {', '.join(get_args(Unit))}"),
-}
-
-
-def _parse(line: str) -> Hypothesis:
-    data = json.loads(line)
-    if not isinstance(data, dict):
-        raise ValueError(f"{type(data).__name__} instead of an object")
-    names = {field.name for field in dataclasses.fields(Hypothesis)}
-    if missing := sorted(names - {"words", "nbest"} - data.keys()):
-        raise ValueError(f"no {', '.join(missing)}")
-    if unknown := sorted(data.keys() - names):
-        raise ValueError(f"unknown {', '.join(unknown)}")
-    for name, (fits, expected) in EXPECTED.items():
-        if not fits(data.get(name)):
-            raise ValueError(f"{name}={data[name]!r} instead of {expected}")
-    if len(data["times_s"]) != len(data["tokens"]):
-        raise ValueError(f"{len(data['times_s'])} times for {len(data['tokens'])} tokens")
-    return Hypothesis(**data)
+def _parse(line: str, source: str) -> Hypothesis:
+    hypothesis: Hypothesis = build(Hypothesis, parse_json(line, source), source)
+    if not 0 <= hypothesis.duration_s < math.inf:
+        raise UserError(f"{source}: duration_s={hypothesis.duration_s}: expected seconds")
+    if len(hypothesis.times_s) != len(hypothesis.tokens):
+        raise UserError(f"{source}: {len(hypothesis.times_s)} times for {len(hypothesis.tokens)} tokens")
+    for word in hypothesis.words or []:
+        build(TimedWord, word, f"{source}: words")
+    return hypothesis

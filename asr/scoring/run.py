@@ -11,21 +11,28 @@ from rich.console import Console
 from asr.config import option
 from asr.console import open_console
 from asr.errors import UserError
-from asr.files import write_text
+from asr.files import check_writable, file_digest, locked, read_json, write_json, write_text
 from asr.scoring.alignment import render
 from asr.scoring.display import counts_line, print_comparison, print_pairs, print_score, short_names
 from asr.scoring.error_rates import ErrorCounts
-from asr.scoring.hypotheses import Hypothesis, read_hypotheses
+from asr.scoring.hypotheses import HYPOTHESES, RECORD, SCORE, TABLES, Hypothesis, read_hypotheses
 from asr.scoring.official import official_score, print_official, reference_of
 from asr.scoring.plain_files import are_plain, score_files, write_ctm_and_stm
-from asr.scoring.score import HEADLINES, Score, UtteranceScore, WordFilter, by_length, confusions, score
-from asr.scoring.significance import compare_systems
-from asr.scoring.trn import write_trn
+from asr.scoring.score import (
+    HEADLINES,
+    Score,
+    UtteranceScore,
+    WordFilter,
+    by_length,
+    confusions,
+    pooled,
+    score,
+)
+from asr.scoring.significance import compare_systems, groups
+from asr.scoring.trn import check_same_ids, write_trn
 from asr.scoring.word_filter import WordFilterRules
 from asr.text.files import write_lines
 
-HYPOTHESES = "hyp.jsonl"
-FILES = ("alignments.txt", "speakers.tsv", "lengths.tsv", "confusions.tsv")
 FIELDS = ("rate", "errors", "substitutions", "deletions", "insertions", "length")
 
 
@@ -46,6 +53,7 @@ class ScoreOptions:
     ctm: bool = option(False, help="also write hyp.ctm and ref.stm with word times")
     glm: str = option("", help="mapping rules (GLM) for <hyp.ctm> <ref.stm>; empty: none")
     save: str = option("", help="JSON file for the significance tests between systems; empty: print only")
+    common: bool = option(False, help="compare systems on the utterances that they have in common")
     nist: bool = option(True, help="official scores: also run NIST's hubscr.pl if it is installed")
 
 
@@ -71,7 +79,8 @@ def score_paths(
         console: console to print to.
 
     Raises:
-        UserError: a folder has no hypotheses, or its hypotheses can't be scored.
+        UserError: a folder has no hypotheses, its hypotheses can't be scored, or systems have recognised
+            different utterances and `common` is not set.
     """
     if not paths:
         raise UserError(f"nothing to score: expected folders with a {HYPOTHESES}, found none")
@@ -91,17 +100,31 @@ def score_paths(
         print_score(console, files[0], result, options.worst if options.details else 0, options.confusions)
         return [result]
     folders = [path.parent if path.name == HYPOTHESES else path for path in files]
+    names = short_names(folders)
+    systems = [read_hypotheses(folder / HYPOTHESES) for folder in folders]
+    kept = common_utterances(names, systems, options.common)
+    if options.save:
+        check_writable(options.save)
     scores = []
-    for folder in folders:
-        result = _score_folder(folder, options, filter_words, console)
+    for folder, hypotheses in zip(folders, systems, strict=True):
+        with locked(folder, "asr score"):
+            result = _score_folder(folder, hypotheses, options, filter_words, console)
         scores.append(result)
         if options.details:
             print_score(console, folder, result, options.worst, options.confusions)
-            console.print(f"score.json, {', '.join(FILES)}: {folder}", soft_wrap=True, markup=False)
+            console.print(f"{SCORE}, {', '.join(TABLES)}: {folder}", soft_wrap=True, markup=False)
     if len(scores) > 1 or not options.details:
-        names = short_names(folders)
-        print_comparison(console, names, scores)
-        pairs = compare_systems(names, scores, samples=options.samples, seed=options.seed)
+        shared = [_restricted(result, idents, options) for result, idents in zip(scores, kept, strict=True)]
+        for name, result, rest in zip(names, scores, shared, strict=True):
+            if left_out := len(result.utterances) - len(rest.utterances):
+                console.print(
+                    f"{name}: {left_out} of {len(result.utterances)} utterances left out, which other "
+                    "systems lack",
+                    soft_wrap=True,
+                    markup=False,
+                )
+        print_comparison(console, names, shared)
+        pairs = compare_systems(names, shared, samples=options.samples, seed=options.seed)
         print_pairs(console, pairs)
         if options.save:
             text = json.dumps([pair.as_dict() for pair in pairs], indent=2, allow_nan=False)
@@ -109,14 +132,51 @@ def score_paths(
     return scores
 
 
+def common_utterances(
+    names: Sequence[str], systems: Sequence[Sequence[Hypothesis]], restrict: bool
+) -> list[set[str]]:
+    """Return the ids on which each system is compared: all, or those that it shares with its group.
+
+    Systems without any utterance in common, e.g. of two splits, belong to different groups.
+
+    Raises:
+        UserError: two systems share some of their utterances only, and `restrict` is false.
+    """
+    kept: list[set[str]] = [{hypothesis.id for hypothesis in system} for system in systems]
+    for group in groups(kept):
+        common = set.intersection(*(kept[index] for index in group))
+        if not restrict:
+            for index in group:
+                try:
+                    check_same_ids(kept[group[0]], kept[index], names[group[0]], names[index])
+                except UserError as error:
+                    raise UserError(f"{error}; common=true compares what they share") from None
+        if len(group) > 1 and not common:
+            raise UserError(f"{', '.join(names[index] for index in group)}: no utterance in common")
+        for index in group:
+            kept[index] = common
+    return kept
+
+
+def _restricted(result: Score, idents: set[str], options: ScoreOptions) -> Score:
+    """Return the score of some of the utterances."""
+    utterances = [utterance for utterance in result.utterances if utterance.id in idents]
+    if len(utterances) == len(result.utterances):
+        return result
+    return pooled(utterances, samples=options.samples, seed=options.seed)
+
+
 def _score_folder(
-    folder: Path, options: ScoreOptions, filter_words: WordFilter | None, console: Console
+    folder: Path,
+    hypotheses: list[Hypothesis],
+    options: ScoreOptions,
+    filter_words: WordFilter | None,
+    console: Console,
 ) -> Score:
     path = folder / HYPOTHESES
-    hypotheses = read_hypotheses(path)
-    record = _read_decode_record(folder / "decode.json")
+    record = _read_decode_record(folder / RECORD)
     if filter_words is None and options.word_filter and (rules := record.get("word_filter")):
-        filter_words = WordFilterRules.from_dict(rules, str(folder / "decode.json"))
+        filter_words = WordFilterRules.from_dict(rules, str(folder / RECORD))
     try:
         result = score(
             hypotheses,
@@ -127,6 +187,7 @@ def _score_folder(
         )
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+    (folder / SCORE).unlink(missing_ok=True)
     result = replace(result, decode_s=record.get("decode_s"), lexicon=record.get("lexicon"))
     write_text("\n".join(_alignment_text(entry) for entry in result.utterances), folder / "alignments.txt")
     for name, rows in _tables(result).items():
@@ -136,13 +197,29 @@ def _score_folder(
     if options.ctm:
         write_ctm_and_stm(folder, hypotheses)
     # Written last: if score.json exists, the other files are complete.
-    summary = result.as_dict()
+    summary = result.as_dict() | {"hypotheses": file_digest(path)}
     if isinstance(filter_words, WordFilterRules):
         summary["word_filter"] = asdict(filter_words)
     if official := _official(folder, hypotheses, record.get("manifest") or "", options, console):
         summary["official"] = official
-    write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", folder / "score.json")
+    write_json(summary, folder / SCORE)
     return result
+
+
+def read_score(folder: Path) -> dict[str, Any]:
+    """Read the score.json of a decode folder.
+
+    Raises:
+        UserError: the file is missing or broken, or belongs to other hypotheses than those in the folder.
+    """
+    summary = read_json(folder / SCORE)
+    digest = file_digest(folder / HYPOTHESES)
+    if summary.get("hypotheses", digest) != digest:
+        raise UserError(
+            f"{folder / SCORE}: expected the score of {HYPOTHESES}, found one of other hypotheses: run "
+            f"asr score {folder}"
+        )
+    return summary
 
 
 def _official(
@@ -166,14 +243,13 @@ def _read_decode_record(path: Path) -> dict[str, Any]:
     """Return the contents of decode.json; empty if there is no file."""
     if not path.exists():
         return {}
-    try:
-        record = json.loads(path.read_text())
-        decode_s, lexicon = record["decode_s"], record.get("lexicon")
-        if not isinstance(decode_s, int | float | None) or not isinstance(lexicon, str | None):
-            raise TypeError(f"decode_s={decode_s!r}, lexicon={lexicon!r}")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path}: expected decode_s (seconds) and lexicon (digest), found {error}") from error
-    return dict(record)
+    record = read_json(path)
+    if "decode_s" not in record:
+        raise UserError(f"{path}: expected decode_s (seconds), found none")
+    for name, kind in (("decode_s", int | float | None), ("lexicon", str | None), ("manifest", str | None)):
+        if not isinstance(record.get(name), kind):
+            raise UserError(f"{path}: expected {kind}, found {name}={record[name]!r}")
+    return record
 
 
 def _alignment_text(entry: UtteranceScore) -> str:

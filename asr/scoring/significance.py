@@ -86,20 +86,28 @@ def compare_systems(
     A system that shares only some utterances with an earlier one gets a list of the others instead of a
     test. A system that shares none, as on another split, starts a group of its own.
     """
-    baselines: list[int] = []
-    pairs = []
-    for index, result in enumerate(scores):
-        idents = {utterance.id for utterance in result.utterances}
-        shared = next(
-            (b for b in baselines if idents & {utterance.id for utterance in scores[b].utterances}), None
-        )
-        if shared is None:
-            baselines.append(index)
+    return [
+        _pair(names[first], scores[first], names[other], scores[other], samples=samples, seed=seed)
+        for first, *others in groups([{utterance.id for utterance in x.utterances} for x in scores])
+        for other in others
+    ]
+
+
+def groups(utterances: Sequence[set[str]]) -> list[list[int]]:
+    """Group systems, given the ids of their utterances; all of a group share utterances with its first.
+
+    Example:
+        >>> groups([{"a", "b"}, {"c"}, {"b"}])
+        [[0, 2], [1]]
+    """
+    found: list[list[int]] = []
+    for index, idents in enumerate(utterances):
+        group = next((group for group in found if idents & utterances[group[0]]), None)
+        if group is None:
+            found.append([index])
         else:
-            pairs.append(
-                _pair(names[shared], scores[shared], names[index], result, samples=samples, seed=seed)
-            )
-    return pairs
+            group.append(index)
+    return found
 
 
 def _pair(first: str, one: Score, second: str, other: Score, *, samples: int, seed: int) -> PairedScores:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
-from asr.files import write_text
+from asr.files import read_json, write_text
 
 FILE = "scoring.json"
 
@@ -78,8 +78,4 @@ def rules_beside(manifest: Path) -> WordFilterRules | None:
     path = manifest.parent / FILE
     if not path.is_file():
         return None
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: expected scoring rules as JSON, found {error}") from None
-    return WordFilterRules.from_dict(values, str(path))
+    return WordFilterRules.from_dict(read_json(path), str(path))

@@ -16,10 +16,10 @@ from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path, split_beside, training_folder
 from asr.environment import git_commit
 from asr.errors import UserError
-from asr.files import write_json
+from asr.files import locked
 from asr.model.acoustic_model import AcousticModel
 from asr.model.checkpoint import LoadOptions
-from asr.scoring.hypotheses import Hypothesis, write_hypotheses
+from asr.scoring.hypotheses import Hypothesis, write_decoded
 from asr.scoring.word_filter import rules_beside
 from asr.search.decoder import DECODERS, WEIGHTED, BeamConfig, Weights, text_of, words_of
 from asr.search.emissions import Emissions, emissions
@@ -105,51 +105,52 @@ def decode_split(
     lm = f"-{Path(options.beam.lm).name.partition('.')[0]}" if options.beam.lm else ""
     name = f"{model.config.attention}-{options.decoder}{lm}"
     folder = Path(options.output or run_folder / "decode" / options.split / name)
-    folder.mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
-    with SearchPool(options.decoder, tokenizer, options.beam, options.jobs) as pool:
-        prepare_s = time.perf_counter() - started
-        if options.tune:
-            split = options.tune
-            dev = Path(split) if split.endswith(".jsonl.gz") else split_beside(data, split)
-            _tune(model, tokenizer, dev, pool, weights_in, options)
-        beam, source = tuned(weights_in, options.decoder, options.beam)
-        if source:
-            print(f"decoder weights from {source}")
-        if options.decoder in WEIGHTED:
-            pool.reweight(beam.weights(options.decoder))
+    with locked(folder, "asr decode"):
         started = time.perf_counter()
-        found, encode_s = _search(model, cuts, pool, options, advance)
-        seconds = time.perf_counter() - started
-    hypotheses = [_hypothesis(tokenizer, model.frame_s, found[cut.id].path, cut, beam.nbest) for cut in cuts]
-    write_hypotheses(folder / "hyp.jsonl", hypotheses)
-    audio_s = sum(cut.duration for cut in cuts)
-    search_s = sum(result.cpu_s for result in found.values())
-    lexicon = tokenizer.lexicon
-    rules = rules_beside(manifest)
-    about = {
-        "checkpoint": str(checkpoint),
-        "manifest": str(manifest),
-        "attention": model.config.attention,
-        "backend": model.backend_on(model.device.type),
-        "decoder": options.decoder,
-        "beam": None if options.decoder == "greedy" else asdict(beam.complete(options.decoder)),
-        "weights_from": source,
-        "device": str(model.device),
-        "threads": torch.get_num_threads(),
-        "jobs": options.jobs,
-        "commit": git_commit(),
-        "lexicon": lexicon.digest if lexicon else None,
-        "word_filter": asdict(rules) if rules else None,
-        "audio_s": audio_s,
-        "decode_s": seconds,
-        "real_time_factor": seconds / audio_s,
-        "prepare_s": prepare_s,
-        "encode_s": encode_s,
-        "search_cpu_s": search_s,
-        "search_real_time_factor_per_core": search_s / audio_s,
-    }
-    write_json(about, folder / "decode.json")
+        with SearchPool(options.decoder, tokenizer, options.beam, options.jobs) as pool:
+            prepare_s = time.perf_counter() - started
+            if options.tune:
+                split = options.tune
+                dev = Path(split) if split.endswith(".jsonl.gz") else split_beside(str(manifest), split)
+                _tune(model, tokenizer, dev, pool, weights_in, options)
+            beam, source = tuned(weights_in, options.decoder, options.beam)
+            if source:
+                print(f"decoder weights from {source}")
+            if options.decoder in WEIGHTED:
+                pool.reweight(beam.weights(options.decoder))
+            started = time.perf_counter()
+            found, encode_s = _search(model, cuts, pool, options, advance)
+            seconds = time.perf_counter() - started
+        hypotheses = [
+            _hypothesis(tokenizer, model.frame_s, found[cut.id].path, cut, beam.nbest) for cut in cuts
+        ]
+        audio_s = sum(cut.duration for cut in cuts)
+        search_s = sum(result.cpu_s for result in found.values())
+        lexicon = tokenizer.lexicon
+        rules = rules_beside(manifest)
+        about = {
+            "checkpoint": str(checkpoint),
+            "manifest": str(manifest),
+            "attention": model.config.attention,
+            "backend": model.backend_on(model.device.type),
+            "decoder": options.decoder,
+            "beam": None if options.decoder == "greedy" else asdict(beam.complete(options.decoder)),
+            "weights_from": source,
+            "device": str(model.device),
+            "threads": torch.get_num_threads(),
+            "jobs": options.jobs,
+            "commit": git_commit(),
+            "lexicon": lexicon.digest if lexicon else None,
+            "word_filter": asdict(rules) if rules else None,
+            "audio_s": audio_s,
+            "decode_s": seconds,
+            "real_time_factor": seconds / audio_s,
+            "prepare_s": prepare_s,
+            "encode_s": encode_s,
+            "search_cpu_s": search_s,
+            "search_real_time_factor_per_core": search_s / audio_s,
+        }
+        write_decoded(folder, hypotheses, about)
     print(
         f"decoded {len(cuts)} utterances, {duration(audio_s)} of audio, in {duration(seconds)} "
         f"(real-time factor {seconds / audio_s:.4f}; encoder {encode_s / audio_s:.4f}, "

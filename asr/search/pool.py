@@ -2,6 +2,7 @@
 
 import logging
 import multiprocessing
+import signal
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from asr.errors import UserError
+from asr.parallel import end_with_parent
 from asr.search.decoder import BeamConfig, Decoder, Weights, build_decoder, reweighted, search
 from asr.search.path import TokenPath
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
@@ -118,6 +120,8 @@ class _Worker:
 
 
 def _start_worker(name: str, tokenizer: dict[str, Any], beam: BeamConfig) -> None:
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all processes; one reports it
     logging.disable(logging.WARNING)  # the main process has logged the warnings
     torch.set_num_threads(1)
     _Worker.decoder = build_decoder(name, tokenizer_from_state(tokenizer), beam)

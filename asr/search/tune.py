@@ -1,6 +1,5 @@
 """Tuning of a decoder's weights on a development split, recorded for later decoding."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from rapidfuzz.distance import Levenshtein
 
 from asr.errors import UserError
-from asr.files import file_digest, write_json
+from asr.files import file_digest, read_json, write_json
 from asr.search.decoder import WEIGHTED, BeamConfig, Weights
 
 FILE = "tuned.json"
@@ -130,12 +129,12 @@ def _key(decoder: str, beam: BeamConfig) -> str:
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
+    records = read_json(path, "weights recorded by tune=")
     try:
-        records = json.loads(path.read_text())
         for found in records.values():
             Weights(float(found["lm_weight"]), float(found["word_score"]), int(found["size"]))
-        return dict(records)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return records
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{path}: expected weights recorded by tune=, found {error!r}; delete it and tune again"
         ) from None

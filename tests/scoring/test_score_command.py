@@ -5,8 +5,8 @@ from rich.console import Console
 from score_output import printed, scored
 
 from asr.errors import UserError
-from asr.scoring.hypotheses import Hypothesis, write_hypotheses
-from asr.scoring.run import ScoreOptions, score_paths
+from asr.scoring.hypotheses import Hypothesis, write_decoded, write_hypotheses
+from asr.scoring.run import ScoreOptions, read_score, score_paths
 
 
 def make_folder(folder, *, record=None):
@@ -53,7 +53,7 @@ def test_writes_score_alignments_and_speakers(tmp_path):
     for shown in (
         "0123456789ab",
         "25.00",
-        "0.00 … 50.00",
+        "0.00–50.00",
         "[b]ob",
         "HYP: G ** AA M",
         "real-time factor 0.100",
@@ -96,9 +96,10 @@ def test_words_pass_through_the_filter(tmp_path):
     ("record", "message"),
     [
         ("{}", "decode_s"),
-        ("{", "expected decode_s"),
+        ("{", "expected JSON"),
+        ("[" * 100_000, "expected JSON, found maximum recursion depth exceeded"),
         ('{"decode_s": "x"}', "decode_s='x'"),
-        ("[]", "expected decode"),
+        ("[]", "expected a JSON file, found '"),
     ],
 )
 def test_the_error_for_a_broken_decode_json_names_the_file(tmp_path, record, message):
@@ -121,3 +122,15 @@ def test_errors_name_file_and_utterance(tmp_path):
     with pytest.raises(UserError, match="samples=0"):
         scored([tmp_path], samples=0)
     assert not (tmp_path / "score.json").exists()
+
+
+def test_a_score_of_other_hypotheses_is_noticed(tmp_path):
+    """Decoding other data under the same split's name left the old score.json beside the new hyp.jsonl."""
+    folder = make_folder(tmp_path)
+    scored([folder], trn=True, ctm=True)
+    assert read_score(folder)["utterances"] == 2
+    write_hypotheses(folder / "hyp.jsonl", [])
+    with pytest.raises(UserError, match="found one of other hypotheses"):
+        read_score(folder)
+    write_decoded(folder, [], {"decode_s": 1.0})
+    assert {path.name for path in folder.iterdir()} == {"hyp.jsonl", "decode.json", "lock"}

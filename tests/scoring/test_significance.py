@@ -124,13 +124,20 @@ def test_two_systems_are_tested_against_each_other(tmp_path):
     assert pair["wer"]["bootstrap"]["difference"] == pytest.approx(60 / 124)
 
 
-def test_utterances_missing_from_one_system_are_listed(tmp_path):
-    one = write(tmp_path / "one", {"u1": "go", "u2": "go"})
-    two = write(tmp_path / "two", {"u1": "go", "u3": "go"})
-    text = " ".join(printed([one, two], details=False).split())
-    assert "no significance test" in text
-    assert "1 (u2)" in text
-    assert "1 (u3)" in text
+def test_systems_with_different_utterances_are_compared_only_on_the_common_ones(tmp_path):
+    """Their error rates stood side by side in one table although they were of different utterances."""
+    one = write(tmp_path / "one", {"u1": "go on", "u2": "go"})
+    two = write(tmp_path / "two", {"u1": "on", "u3": "go"})
+    with pytest.raises(UserError, match=r"1 \(u2\) only in .*1 \(u3\) only in .*common=true"):
+        scored([one, two])
+    assert not (one / "score.json").exists()
+    text = " ".join(printed([one, two], details=False, common=True).split())
+    assert text.count("1 of 2 utterances left out") == 2
+    assert "50.00 (50.00–50.00)" in text  # of u1 alone; 62.50 of both
+    assert json.loads((two / "score.json").read_text())["wer"]["length"] == 8  # of all utterances
+    three = write(tmp_path / "three", {"u2": "go"})
+    with pytest.raises(UserError, match="no utterance in common"):
+        scored([one, two, three], common=True)
     other_split = write(tmp_path / "dev", {"v1": "go"})
     assert "against" not in printed([one, other_split], details=False)
 
