@@ -4,14 +4,14 @@ import dataclasses
 import json
 import math
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
-from asr.files import build, parse_json, write_json
-from asr.text.files import read_lines, write_lines
+from asr.files import atomic_text, build, parse_json
+from asr.text.files import read_lines
 from asr.text.tokenizer import Unit
 
 HYPOTHESES = "hyp.jsonl"
@@ -62,20 +62,30 @@ class Hypothesis:
 
 
 def write_decoded(folder: Path, hypotheses: Iterable[Hypothesis], record: dict[str, Any]) -> None:
-    """Write decode.json, then hyp.jsonl; scores of earlier hypotheses are removed first."""
-    for name in (SCORE, *TABLES, *EXPORTS, HYPOTHESES):
-        Path(folder, name).unlink(missing_ok=True)
-    shutil.rmtree(folder / OFFICIAL, ignore_errors=True)
-    write_json(record, folder / RECORD)
-    write_hypotheses(folder / HYPOTHESES, hypotheses)
+    """Write decode.json, then hyp.jsonl; scores of earlier hypotheses are removed first.
+
+    Nothing is removed before both files are on the disk, under temporary names.
+    """
+    with atomic_text(folder / HYPOTHESES) as file:
+        file.writelines(_lines(hypotheses))
+        file.flush()
+        with atomic_text(folder / RECORD) as about:
+            about.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+            about.flush()
+            for name in (SCORE, *TABLES, *EXPORTS, HYPOTHESES):
+                Path(folder, name).unlink(missing_ok=True)
+            shutil.rmtree(folder / OFFICIAL, ignore_errors=True)
 
 
 def write_hypotheses(path: str | Path, hypotheses: Iterable[Hypothesis]) -> None:
     """Write JSONL; the file appears under its name only once it is complete."""
-    write_lines(
-        path,
-        (json.dumps(dataclasses.asdict(x), ensure_ascii=False, allow_nan=False) for x in hypotheses),
-    )
+    with atomic_text(path) as file:
+        file.writelines(_lines(hypotheses))
+
+
+def _lines(hypotheses: Iterable[Hypothesis]) -> Iterator[str]:
+    for hypothesis in hypotheses:
+        yield json.dumps(dataclasses.asdict(hypothesis), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_hypotheses(path: str | Path) -> list[Hypothesis]:

@@ -48,13 +48,13 @@ class SearchPool:
         self._jobs = jobs
         self._done: deque[Found | Future[Found]] = deque()
         self._executor: ProcessPoolExecutor | None = None
+        # Forking this process would be unsafe: it may run threads of PyTorch and CUDA.
+        self._context = multiprocessing.get_context("forkserver")
         if jobs > 1:
-            # Forking this process would be unsafe: it may run threads of PyTorch and CUDA.
-            context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload([__name__])
+            self._context.set_forkserver_preload([__name__])
             self._executor = ProcessPoolExecutor(
                 jobs,
-                context,
+                self._context,
                 initializer=_start_worker,
                 initargs=(name, tokenizer.state(), beam),
             )
@@ -62,9 +62,16 @@ class SearchPool:
     def __enter__(self) -> "SearchPool":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._executor is not None:
-            self._executor.shutdown(cancel_futures=True)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._executor is None:
+            return
+        if kind is not None:
+            # Not through the executor: interrupted while it starts a worker, it doesn't know of that worker,
+            # which Python would wait for at exit.
+            for child in multiprocessing.active_children():
+                if isinstance(child, self._context.Process):
+                    child.kill()
+        self._executor.shutdown(cancel_futures=True)
 
     def reweight(self, weights: Weights) -> None:
         """Use other weights for all later utterances."""

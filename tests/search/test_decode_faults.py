@@ -1,0 +1,147 @@
+"""`asr decode` is killed, interrupted, or runs out of disk; running it again gives the same hypotheses."""
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+WORDS = ("decoder=prefix", "jobs=2", "frames_per_batch=300")
+KILLS = 20
+GONE_S = 60
+
+
+def start(run: Path, folder: Path, limit_bytes: int | None = None) -> "subprocess.Popen[str]":
+    """Start `asr decode` in a session of its own."""
+
+    def limit() -> None:
+        if limit_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+
+    command = [sys.executable, "-m", "asr", "decode", str(run), f"output={folder}", *WORDS]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, preexec_fn=limit
+    )
+
+
+def session(leader: int) -> list[int]:
+    """Return the processes of a session that haven't ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, own, *_ = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(own) == leader and state != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+def assert_all_end(leader: int) -> None:
+    end = time.monotonic() + GONE_S
+    while left := session(leader):
+        assert time.monotonic() < end, f"still running: {left}"
+        time.sleep(0.1)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, float]:
+    """Hypotheses and duration in seconds of a run that nothing disturbs."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    started = time.monotonic()
+    process = start(trained, folder)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert names(folder) == {"hyp.jsonl", "decode.json", "lock"}
+    return (folder / "hyp.jsonl").read_text(), time.monotonic() - started
+
+
+def again(run: Path, folder: Path, expected: str) -> None:
+    """Decode without disturbance and check that nothing tells of the failure before."""
+    process = start(run, folder)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert names(folder) == {"hyp.jsonl", "decode.json", "lock"}
+    assert (folder / "hyp.jsonl").read_text() == expected
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, KILLS))]
+)
+def test_killed_at_any_moment(
+    seed: int, trained: Path, undisturbed: tuple[str, float], tmp_path: Path
+) -> None:
+    """The search processes of a killed `asr decode` waited for work for an hour."""
+    expected, duration_s = undisturbed
+    process = start(trained, tmp_path)
+    # The first half of the time goes into imports.
+    time.sleep(duration_s * random.Random(seed).uniform(0.4, 1.0))
+    process.kill()
+    process.communicate()
+    assert_all_end(process.pid)
+    hypotheses = tmp_path / "hyp.jsonl"
+    assert not hypotheses.exists() or hypotheses.read_text() == expected
+    again(trained, tmp_path, expected)
+
+
+def when_it_searches(process: "subprocess.Popen[str]", folder: Path) -> None:
+    """Wait until the search processes run."""
+    while process.poll() is None and not ((folder / "lock").exists() and len(session(process.pid)) > 3):
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("stop", "status"),
+    [
+        (lambda process: os.killpg(process.pid, signal.SIGINT), 130),  # Ctrl-C reaches all processes
+        (lambda process: process.terminate(), -signal.SIGTERM),
+    ],
+    ids=["ctrl-c", "sigterm"],
+)
+def test_interrupted(
+    stop: Callable[["subprocess.Popen[str]"], None],
+    status: int,
+    trained: Path,
+    undisturbed: tuple[str, float],
+    tmp_path: Path,
+) -> None:
+    """Ctrl-C printed a traceback for every search process."""
+    process = start(trained, tmp_path)
+    when_it_searches(process, tmp_path)
+    stop(process)
+    _, errors = process.communicate()
+    assert (process.returncode, "Traceback" in errors) == (status, False), errors
+    assert_all_end(process.pid)
+    again(trained, tmp_path, undisturbed[0])
+
+
+def test_two_processes_on_one_folder(trained: Path, undisturbed: tuple[str, float], tmp_path: Path) -> None:
+    processes = [start(trained, tmp_path) for _ in range(2)]
+    errors = [process.communicate()[1] for process in processes]
+    assert sorted(process.returncode for process in processes) == [0, 1]
+    assert "another asr decode is running in this folder" in "".join(errors)
+    assert (tmp_path / "hyp.jsonl").read_text() == undisturbed[0]
+
+
+def test_a_full_disk_leaves_the_earlier_hypotheses(
+    trained: Path, undisturbed: tuple[str, float], tmp_path: Path
+) -> None:
+    """The earlier files were removed or mixed with new ones."""
+    (tmp_path / "hyp.jsonl").write_text("earlier")
+    (tmp_path / "score.json").write_text("earlier")
+    process = start(trained, tmp_path, limit_bytes=1000)  # less than hyp.jsonl
+    _, errors = process.communicate()
+    assert process.returncode == 1, errors
+    assert names(tmp_path) == {"hyp.jsonl", "score.json", "lock"}
+    again(trained, tmp_path, undisturbed[0])
