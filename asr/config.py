@@ -122,6 +122,20 @@ def check(options: Any, prefix: str = "") -> None:
             rule(options)
 
 
+def refuse(options: Any, names: Iterable[str], why: str) -> None:
+    """Raise UserError if an option that has no effect has another value than its default.
+
+    Args:
+        options: options dataclass.
+        names: keys of the options, e.g. `chunk_s`.
+        why: situation, for the message, e.g. `with mode=onepass`.
+    """
+    defaults = type(options)()
+    for name in names:
+        if getattr(options, name) != getattr(defaults, name):
+            raise UserError(f"{name}={getattr(options, name)}: has no effect {why}")
+
+
 def split_words(words: list[str]) -> tuple[list[str], list[str]]:
     """Split command-line arguments into paths and `key=value` options; an existing file is a path."""
     options = [word for word in words if KEY_VALUE.match(word) and not os.path.exists(word)]

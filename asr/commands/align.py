@@ -4,24 +4,26 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from lhotse.cut import MonoCut
 
-from asr.config import option
+from asr.config import option, refuse
 from asr.console import track
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path, training_folder
 from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
-from asr.files import atomic_text, write_text
+from asr.files import atomic_text, check_writable, write_text
 from asr.model.checkpoint import LoadOptions
 from asr.recognizer import Recognizer
 from asr.scoring.ctm import CtmWord, write_ctm
 from asr.search.forced_alignment import AlignedToken, AlignedWord, align_text
+from asr.text.files import read_text
 from asr.transcription.formats import textgrid
 from asr.transcription.run import EncodingOptions, emissions, is_out_of_memory
 
@@ -70,21 +72,32 @@ def run(paths: list[Path], options: Options) -> None:
     run_folder = recognizer.run_folder
     assert run_folder is not None
     if len(paths) == 2:
+        refuse(options, ("split", "data"), f"to align {paths[1]}")
         audio = Path(paths[1])
-        utterances: Iterator[Utterance] = iter([_from_file(audio, options.text, model.sample_rate)])
-        count, folder, name = 1, Path(options.output or audio.parent), audio.stem
+        folder, name = Path(options.output or audio.parent), audio.stem
+        loads: dict[str, Callable[[], Utterance]] = {
+            name: partial(_from_file, audio, options.text, model.sample_rate)
+        }
     else:
         if options.text:
             raise UserError(f"text={options.text!r}: expected an audio file to align it with, found none")
         cuts = list(load_cuts(manifest_path(options.data or training_folder(run_folder), options.split)))
-        utterances = (_from_cut(cut, model.sample_rate) for cut in cuts)
-        count, folder, name = len(cuts), Path(options.output or run_folder / "align" / options.split), ""
+        folder, name = Path(options.output or run_folder / "align" / options.split), options.split
+        loads = {}
+        for cut in cuts:
+            stem = cut.id.replace("/", "_")
+            if stem in loads:
+                raise UserError(f"{cut.id}: expected another name, found {stem}.TextGrid for two utterances")
+            loads[stem] = partial(_from_cut, cut, model.sample_rate)
+    check_writable(folder / f"{name}.jsonl")
 
+    count = len(loads)
     aligned: list[tuple[Utterance, list[AlignedWord]]] = []
     errors = []
     unknown: Counter[str] = Counter()
-    for utterance in track(utterances, "aligning", total=count):
+    for stem, load in track(loads.items(), "aligning", total=count):
         try:
+            utterance = load()
             log_probs_TV = emissions(model, utterance.samples, options, utterance.id)
             words = align_text(log_probs_TV, utterance.text, tokenizer, model.frame_s, utterance.id)
         except UserError as error:
@@ -93,14 +106,13 @@ def run(paths: list[Path], options: Options) -> None:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            errors.append(f"{utterance.id}: out of memory: use mode=chunked or a linear attention mechanism")
+            errors.append(f"{stem}: out of memory: use mode=chunked or a linear attention mechanism")
             continue
         unknown.update(tokenizer.oov(utterance.text))
-        stem = name or utterance.id.replace("/", "_")
         _write_textgrid(utterance, words, recognizer, folder / f"{stem}.TextGrid")
         aligned.append((utterance, words))
     if aligned:
-        _write_tables(aligned, folder, name or options.split)
+        _write_tables(aligned, folder, name)
         print(f"aligned {len(aligned)} of {count} utterances: {folder}")
     if unknown:
         log.warning(
@@ -109,6 +121,8 @@ def run(paths: list[Path], options: Options) -> None:
             ", ".join(sorted(unknown)[:10]),
             " …" if len(unknown) > 10 else "",
         )
+    if count == 1 and errors:
+        raise UserError(errors[0])
     for line in errors:
         print(f"asr: {line}", file=sys.stderr)
     if errors:
@@ -120,7 +134,7 @@ def _from_file(audio: Path, text: str, sample_rate: int) -> Utterance:
         beside = audio.with_suffix(".txt")
         if not beside.is_file():
             raise UserError(f"{audio}: expected a transcript in text='…' or in {beside}, found neither")
-        text = beside.read_text(encoding="utf-8")
+        text = read_text(beside)
     (samples,) = read_recording(audio, sample_rate)
     return Utterance(str(audio), " ".join(text.split()), samples, audio.stem)
 

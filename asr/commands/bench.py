@@ -22,7 +22,7 @@ from asr.config import option
 from asr.console import open_console, progress
 from asr.environment import describe_environment, pick_device
 from asr.errors import UserError
-from asr.files import write_json
+from asr.files import check_writable, write_json
 from asr.report import bench_chart
 from asr.report.figure import export
 
@@ -84,6 +84,9 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
     Raises:
         UserError: an option out of range, an unknown name, or a missing device.
     """
+    out = Path(options.out)
+    for path in (out, *(out.with_suffix(suffix) for suffix in (".png", ".pdf"))):
+        check_writable(path)
     options = replace(options, device=pick_device(options.device))
     console = console or open_console()
     clock = options.clock if options.device == "cpu" else "wall"
@@ -122,7 +125,6 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
         console.print(_time_table([timing for timing in timings if timing.passes == passes], options, clock))
     for passes, sizes in memory.items():
         console.print(_memory_table(sizes, passes))
-    out = Path(options.out)
     record = {
         "options": asdict(options),
         "environment": describe_environment(),

@@ -6,6 +6,7 @@ from pathlib import Path
 from asr.compare.options import CompareConfig, Request, parse
 from asr.console import open_console
 from asr.errors import UserError
+from asr.files import check_writable
 
 __all__ = ["POSITIONAL", "Options", "parse", "run"]
 
@@ -32,6 +33,7 @@ def run(paths: list[Path], request: Request) -> None:
     if request.options.dry_run:
         print_plan(plan, console)
         return
+    check_writable(plan.folder / "report.html")
     results = run_plan(plan, console)
     print_results(results, console)
     console.print(f"repeat or resume with: {shlex.join(results.command)}", markup=False, soft_wrap=True)

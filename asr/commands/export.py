@@ -8,8 +8,9 @@ from rich.console import Console
 
 from asr.config import option
 from asr.errors import UserError
+from asr.files import check_writable
 from asr.model.graph import write_onnx, write_program
-from asr.model.portable import write_portable
+from asr.model.portable import check_replaceable, write_portable
 from asr.recognizer import Recognizer
 
 POSITIONAL = "<run or checkpoint>"
@@ -43,24 +44,29 @@ def run(paths: Sequence[str | Path], options: Options) -> list[Path]:
     if len(paths) != 1:
         raise UserError(f"asr export takes one {POSITIONAL}, found {len(paths)}")
     source = Path(paths[0])
-    recognizer = Recognizer.load(source, checkpoint=options.checkpoint, attention=options.attention)
     suffix = FORMATS[options.format]
     folder = source if source.is_dir() else source.parent
     out = Path(options.out) if options.out else folder / f"model{suffix}"
+    if suffix:
+        if out.is_dir() or not out.suffix:
+            out = out / f"model{suffix}"
+        if out.suffix != suffix:
+            raise UserError(f"out={out}: expected a file that ends in {suffix}")
+        check_writable(out)
+    else:
+        check_replaceable(out)
+    recognizer = Recognizer.load(source, checkpoint=options.checkpoint, attention=options.attention)
     console = Console(stderr=True)
     with console.status(f"exporting {source} as {options.format}"):
-        if options.format == "safetensors":
-            files = write_portable(recognizer.state(), out)
-        else:
-            if out.is_dir() or not out.suffix:
-                out = out / f"model{suffix}"
-            if out.suffix != suffix:
-                raise UserError(f"out={out}: expected a file that ends in {suffix}")
-            if options.format == "onnx":
+        match options.format:
+            case "safetensors":
+                files = write_portable(recognizer.state(), out)
+            case "onnx":
                 write_onnx(recognizer.model, recognizer.tokenizer.symbols, out)
-            else:
+                files = [out]
+            case _:
                 write_program(recognizer.model, out)
-            files = [out]
+                files = [out]
     for file in files:
         print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")
     return files

@@ -11,6 +11,7 @@ from asr import config
 from asr.config import option
 from asr.console import open_console, track
 from asr.errors import UserError, did_you_mean
+from asr.files import check_writable
 from asr.lm.arpa import read_vocabulary, write_arpa
 from asr.lm.kneser_ney import estimate
 from asr.lm.ngram import check_casing, is_special, load_kenlm, warn_unknown
@@ -77,6 +78,7 @@ def train(options: TrainOptions) -> None:
         raise UserError("asr lm train needs out=<file.arpa>, found none")
     if not Path(options.out).name.endswith((".arpa", ".arpa.gz")):
         raise UserError(f"out={options.out}: expected a name that ends in .arpa or .arpa.gz")
+    check_writable(options.out)
     if options.model and options.lexicon:
         raise UserError(
             f"lexicon={options.lexicon}: expected none with model=, because the recogniser's labels are the "

@@ -10,7 +10,7 @@ from rich.progress import SpinnerColumn, TextColumn
 from asr.config import option
 from asr.console import progress
 from asr.errors import UserError
-from asr.files import write_text
+from asr.files import check_writable, write_text
 from asr.model.checkpoint import LoadOptions
 from asr.model.features import NORMALISATIONS
 from asr.recognizer import Recognizer
@@ -39,13 +39,15 @@ class Options(TranscriptionConfig, LoadOptions):
 
 def run(paths: list[Path], options: Options) -> None:
     """Transcribe all files; errors are reported at the end."""
-    files = _audio_files(paths[1:])
+    files = _audio_files(paths[1:], options)
     if not files:
         raise UserError("asr transcribe takes a run folder or checkpoint and at least one audio file")
     if len(files) > 1 and options.format not in ("text", "json") and not options.output:
         raise UserError(
             f"format={options.format} with {len(files)} files: expected a folder to write to, output=<folder>"
         )
+    if options.output:
+        _check_places(files)
     recognizer = _load(Path(paths[0]), options)
     decoder, source = recognizer.decoder(options)
     if source:
@@ -54,7 +56,7 @@ def run(paths: list[Path], options: Options) -> None:
     # A long recording is one step: the spinner shows that work goes on.
     with progress(SpinnerColumn(), TextColumn("{task.fields[file]}")) as bars:
         task = bars.add_task("transcribing", total=len(files), file="")
-        for file in files:
+        for file, place in files:
             bars.update(task, file=file.name)
             try:
                 transcripts = recognizer.transcribe_channels(file, options, decoder)
@@ -65,7 +67,7 @@ def run(paths: list[Path], options: Options) -> None:
                     raise
                 errors.append(f"{file}: out of memory: use mode=chunked or a linear attention mechanism")
             else:
-                _write(transcripts, file, options, single=len(files) == 1)
+                _write(transcripts, file, place, options, single=len(files) == 1)
             bars.advance(task)
     if len(files) == 1 and errors:
         raise UserError(errors[0])
@@ -75,20 +77,34 @@ def run(paths: list[Path], options: Options) -> None:
         raise UserError(f"{len(errors)} of {len(files)} files could not be transcribed")
 
 
-def _audio_files(paths: list[Path]) -> list[Path]:
-    """Return the files in `paths`, and all files in its folders except transcripts and hidden files."""
-    files: list[Path] = []
+def _audio_files(paths: list[Path], options: Options) -> list[tuple[Path, Path]]:
+    """Return the files in `paths`, and all files in its folders except transcripts and hidden files.
+
+    With each comes its transcript's path in the output folder; the files of a folder keep their subfolders.
+    """
+    suffix = SUFFIXES[options.format]
+    files: list[tuple[Path, Path]] = []
     for path in map(Path, paths):
         if not path.is_dir():
-            files.append(path)
+            files.append((path, Path(options.output, path.name + suffix)))
             continue
         found = sorted(file for file in path.rglob("*") if file.is_file())
         others = (*SUFFIXES.values(), ".ctm", ".jsonl")
         audio = [x for x in found if not x.name.startswith(".") and x.suffix not in others]
         if len(audio) < len(found):
             log.warning("%s: skipped %d transcripts or hidden files", path, len(found) - len(audio))
-        files += audio
+        files += [(file, Path(options.output, f"{file.relative_to(path)}{suffix}")) for file in audio]
     return files
+
+
+def _check_places(files: list[tuple[Path, Path]]) -> None:
+    """Raise UserError if a transcript can't be written, or two have one name."""
+    written: dict[Path, Path] = {}
+    for file, place in files:
+        if place in written:
+            raise UserError(f"{written[place]} and {file}: expected two names, found {place} for both")
+        written[place] = file
+        check_writable(place)
 
 
 def _load(path: Path, options: Options) -> Recognizer:
@@ -101,9 +117,8 @@ def _load(path: Path, options: Options) -> Recognizer:
     return recognizer
 
 
-def _write(transcripts: list[Transcript], file: Path, options: Options, single: bool) -> None:
+def _write(transcripts: list[Transcript], file: Path, place: Path, options: Options, single: bool) -> None:
     if options.output:
-        place = Path(options.output, file.name + SUFFIXES[options.format])
         try:
             write_text(write_transcript(transcripts, options.format, str(file)), place)
         except OSError as error:

@@ -9,10 +9,9 @@ import numpy as np
 from lhotse import CutSet
 from lhotse.cut import MonoCut
 from numpy.typing import NDArray
-from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
-from asr.config import option
+from asr.config import load_yaml, option
 from asr.data.batch import Batch, Utterances
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import load_cuts
@@ -90,7 +89,10 @@ def training_folder(run_folder: Path) -> str:
     config = run_folder / "config.yaml"
     if not config.is_file():
         raise UserError(f"{config}: no such file; name the data with data=<prepared folder or manifest>")
-    return str(prepared_folder(OmegaConf.load(config).data.train[0]))
+    try:
+        return str(prepared_folder(load_yaml(config)["data"]["train"][0]))
+    except (KeyError, TypeError, IndexError):
+        raise UserError(f"{config}: expected a list of manifests in data.train, found none") from None
 
 
 def load_training_cuts(config: DataConfig) -> CutSet:

@@ -15,7 +15,7 @@ from safetensors.torch import load as load_weights
 from safetensors.torch import save as save_weights
 
 from asr.errors import UserError
-from asr.files import write_bytes
+from asr.files import check_writable, write_bytes
 
 FORMAT = "clustered-asr model 1"
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -27,6 +27,16 @@ def portable_folder(path: Path) -> Path | None:
     if path.is_dir() and any((path / name).is_file() for name in (WEIGHTS, TOKENIZER)):
         return path
     return path.parent if path.is_file() and path.name in (WEIGHTS, CONFIG, TOKENIZER) else None
+
+
+def check_replaceable(folder: Path) -> None:
+    """Raise UserError if a folder holds other files than those of an exported model, or can't be written."""
+    check_writable(folder / CONFIG)
+    found = {path.name for path in folder.iterdir() if path.suffix != ".partial"}
+    if foreign := sorted(found - {WEIGHTS, CONFIG, TOKENIZER}):
+        raise UserError(f"out={folder}: expected an empty folder or an exported model, found {foreign[0]}")
+    if CONFIG in found:
+        _read_settings(folder / CONFIG)
 
 
 def write_portable(state: dict[str, Any], folder: Path) -> list[Path]:

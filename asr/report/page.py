@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from asr.compare.results import Results
 from asr.errors import UserError
-from asr.files import write_text
+from asr.files import check_writable, write_text
 from asr.report import accuracy_chart, attention_chart, bench_chart, copy_chart, curves_chart, theme
 from asr.report.error_browser import browse
 from asr.report.exchange_table import exchange_table
@@ -28,6 +28,8 @@ from asr.report.protocol import protocol_line, settings
 from asr.report.provenance import of_results
 from asr.report.tables import Table, cost_table, search_table
 from asr.report.words import conditions_words
+
+PAGE = "report.html"
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,7 @@ def write_report(results: Results, folder: Path, options: ReportOptions | None =
         UserError: a metric, benchmark, sweep or utterance named in the options cannot be used.
     """
     options = options or ReportOptions()
+    check_writable(folder / PAGE)
     if options.metric:
         if options.metric not in results.metrics():
             found = ", ".join(results.metrics()) or "none"
@@ -59,7 +62,7 @@ def write_report(results: Results, folder: Path, options: ReportOptions | None =
         written = {path for figure in figures for path in export(figure, folder / "figures")}
         for stale in set((folder / "figures").glob("figure-*.*")) - written:
             stale.unlink()
-    path = folder / "report.html"
+    path = folder / PAGE
     html = _render(results, body, browse(results, folder, options.audio), source, options.static)
     write_text(html, path)
     return path

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from asr.config import option
+from asr.config import option, refuse
 from asr.console import open_console
 from asr.errors import UserError
 from asr.files import check_writable, file_digest, locked, read_json, write_json, write_text
@@ -89,6 +89,7 @@ def score_paths(
     console = console or open_console()
     files = [Path(path) for path in paths]
     if are_plain(files):
+        refuse(options, ("trn", "ctm", "save", "common", "nist"), f"for {files[0]}: expected decode folders")
         result = score_files(
             files,
             glm=options.glm,
@@ -99,10 +100,13 @@ def score_paths(
         )
         print_score(console, files[0], result, options.worst if options.details else 0, options.confusions)
         return [result]
+    refuse(options, ("glm",), "for decode folders: expected <hyp.ctm> <ref.stm>")
     folders = [path.parent if path.name == HYPOTHESES else path for path in files]
     names = short_names(folders)
     systems = [read_hypotheses(folder / HYPOTHESES) for folder in folders]
     kept = common_utterances(names, systems, options.common)
+    if len(folders) == 1:
+        refuse(options, ("save", "common"), "for one system")
     if options.save:
         check_writable(options.save)
     scores = []

@@ -1,6 +1,7 @@
 """Lexicon-constrained CTC beam search with an optional word n-gram model (flashlight)."""
 
 import copy
+import math
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -24,6 +25,7 @@ from asr.search.spelling import (
 )
 from asr.text.tokenizer import WORD_GAP, Tokenizer
 
+LARGEST = 2**31  # flashlight aborts or reads other memory beyond what these limits allow
 SAME_TEXT = 20  # hypotheses examined per requested one: many differ only in pronunciation or timing
 
 
@@ -109,6 +111,8 @@ class BeamSearch:
             Per utterance the labels with their frames, the words, and the score: natural-log acoustic score
             plus the weighted terms. An utterance for which the beam holds no words comes back empty.
         """
+        if log_probs_BTV.shape[2] != self._size:
+            raise UserError(f"BeamSearch: {log_probs_BTV.shape[2]} labels: expected {self._size}")
         log_probs_BTV = log_probs_BTV.detach().to("cpu", torch.float32)
         return [
             self._decode(log_probs_TV[:length])
@@ -179,6 +183,14 @@ class BeamSearch:
     def _build_decoder(self) -> Any:
         from flashlight.lib.text.decoder import CriterionType, LexiconDecoder, LexiconDecoderOptions
 
+        own = self._options
+        for name, least in (("beam_size", 1), ("beam_size_token", 5), ("beam_threshold", 0)):
+            if not least <= own[name] < LARGEST:
+                raise UserError(f"BeamSearch: {name}={own[name]}: expected at least {least}")
+        if not math.isfinite(own["lm_weight"]) or not math.isfinite(own["word_score"]):
+            raise UserError(
+                f"BeamSearch: lm_weight={own['lm_weight']}, word_score={own['word_score']}: expected numbers"
+            )
         options = LexiconDecoderOptions(
             unk_score=-float("inf"),
             sil_score=0.0,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from lhotse import CutSet
 
-from asr.config import option
+from asr.config import option, refuse
 from asr.console import duration, progress
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path, split_beside, training_folder
@@ -48,7 +48,10 @@ class SearchOptions:
     )
 
     def check(self) -> None:
-        """Raise UserError for a search on the GPU in several processes, or weights that don't exist."""
+        """Raise UserError for a search on the GPU in several processes, or options without effect."""
+        self.beam.check_used(self.decoder)
+        if not self.tune:
+            refuse(self, ("tune_utterances",), "without tune")
         if self.jobs > 1 and self.decoder == "cuda":
             raise UserError(f"jobs={self.jobs}: expected 1 with decoder=cuda, which searches on the GPU")
         if self.tune and self.decoder not in WEIGHTED:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 
 from torch import Tensor
 
-from asr.config import option
+from asr.config import check, option
 from asr.errors import UserError, did_you_mean
 from asr.search.beam import BeamSearch
 from asr.search.confidence import add_confidences
@@ -21,6 +21,13 @@ from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer
 DECODERS = ["greedy", "beam", "prefix", "cuda"]
 WEIGHTED = ("beam", "prefix")  # decoders with tunable weights
 SIZES = {"greedy": 1, "beam": 300, "prefix": 50, "cuda": 10}
+# Options of each decoder, and those that need a language model.
+USED = {
+    "beam": ("size", "threshold", "tokens", "lexicon", "lm_weight", "word_score", "nbest"),
+    "prefix": ("size", "tokens", "token_threshold", "lm_weight", "word_score", "nbest"),
+    "cuda": ("size", "nbest"),
+}
+WITH_LM = {"beam": ("lm_weight",), "prefix": ("lm_weight", "word_score")}
 
 Decoder = Callable[[Tensor, Tensor], list[TokenPath]]
 
@@ -67,6 +74,17 @@ class BeamConfig:
         maximum=1000,
     )
     nbest: int = option(1, help="number of hypotheses to write per utterance", minimum=1, maximum=100_000)
+
+    def check_used(self, decoder: str) -> None:
+        """Raise UserError for an option without effect with the decoder, but lm: see `build_decoder`."""
+        default = BeamConfig().complete(decoder)
+        for key, value in asdict(self.complete(decoder)).items():
+            if key == "lm" or value == getattr(default, key):
+                continue
+            if key not in USED.get(decoder, ()):
+                raise UserError(f"beam.{key}={value}: has no effect with decoder={decoder}")
+            if key in WITH_LM.get(decoder, ()) and not self.lm:
+                raise UserError(f"beam.{key}={value}: has no effect with decoder={decoder} without beam.lm")
 
     def weights(self, decoder: str) -> Weights:
         """Return the tunable options, with a decoder's defaults in place of None."""
@@ -141,9 +159,8 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig) -> Decoder:
         raise UserError(
             f"decoder={name} takes no language model, found beam.lm={beam.lm}: use beam or prefix"
         )
+    check(beam, "beam.")
     weights = beam.weights(name)
-    if min(weights.size, beam.nbest) < 1:
-        raise UserError(f"beam.size={weights.size}, beam.nbest={beam.nbest}: expected at least 1 of each")
     match name:
         case "beam":
             return BeamSearch(

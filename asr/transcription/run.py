@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.config import check, option
+from asr.config import check, option, refuse
 from asr.data.recording import Samples, is_silent
 from asr.errors import UserError
 from asr.losses.ctc import BLANK
@@ -54,7 +54,9 @@ class EncodingOptions:
     )
 
     def check(self) -> None:
-        """Raise UserError if chunks overlap by more than half."""
+        """Raise UserError if there are no chunks, or they overlap by more than half."""
+        if self.mode != "chunked":
+            refuse(self, ("chunk_s", "overlap_s"), f"with mode={self.mode}")
         if self.chunk_s and (self.overlap_s or 0) > self.chunk_s / 2:
             raise UserError(f"overlap_s={self.overlap_s}: expected at most half of chunk_s={self.chunk_s}")
 
@@ -80,7 +82,8 @@ class TranscriptionConfig(EncodingOptions):
     )
 
     def check(self) -> None:
-        """Raise UserError for an n-best list."""
+        """Raise UserError for an n-best list, or options that the decoder doesn't have."""
+        self.beam.check_used(self.decoder)
         if self.beam.nbest != 1:
             raise UserError(
                 f"beam.nbest={self.beam.nbest}: expected 1, because a transcript has one text; for n-best "

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import soundfile
+from lhotse import CutSet
 
 from asr.cli import main
-from asr.data.manifest import load_cuts
+from asr.data.manifest import load_cuts, save_cuts
 from asr.scoring.ctm import CtmWord, read_ctm
 
 
@@ -61,4 +62,17 @@ def test_an_audio_file_is_aligned_with_its_transcript(
     assert main(["align", str(trained), str(audio), f"text={'cat ' * 300}"]) == 1
     printed = capsys.readouterr().err
     assert "x.wav: its transcript needs 900 encoder frames" in printed
-    assert "1 of 1 utterances could not be aligned" in printed
+    assert printed.count("asr: ") == 1
+    assert main(["align", str(trained), str(audio), "split=dev"]) == 1
+    assert "split=dev: has no effect" in capsys.readouterr().err
+
+
+def test_two_utterances_of_one_file_name_are_refused(
+    trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second TextGrid replaced the first."""
+    one, two, *_ = load_cuts(tone_corpus / "test.cuts.jsonl.gz")
+    one.id, two.id = "a/b", "a_b"
+    save_cuts(CutSet.from_cuts([one, two]), tmp_path / "x.cuts.jsonl.gz")
+    assert main(["align", str(trained), f"data={tmp_path / 'x.cuts.jsonl.gz'}", f"output={tmp_path}"]) == 1
+    assert "a_b: expected another name, found a_b.TextGrid for two utterances" in capsys.readouterr().err

@@ -154,3 +154,60 @@ def test_options_to_load_a_recogniser_are_declared_once(command: str) -> None:
     """Each command declared `attention`, `backend`, `checkpoint` and `device` with defaults of its own."""
     declared = {entry.name: entry for entry in fields(command_module(command).Options)}
     assert all(declared[entry.name] is entry for entry in fields(LoadOptions))
+
+
+def test_transcripts_of_equally_named_recordings_stay_apart(
+    trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The transcript of b/x.wav replaced that of a/x.wav."""
+    for name in ("a", "b"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        (tmp_path / "in" / name / "x.wav").write_bytes((tone_corpus / "wav" / "test-0.wav").read_bytes())
+    files = [str(tmp_path / "in" / name / "x.wav") for name in ("a", "b")]
+    out = tmp_path / "out"
+    assert main(["transcribe", str(trained), *files, f"output={out}"]) == 1
+    assert (
+        f"{files[0]} and {files[1]}: expected two names, found {out / 'x.wav.txt'}" in capsys.readouterr().err
+    )
+    assert main(["transcribe", str(trained), str(tmp_path / "in"), f"output={out}"]) == 0
+    assert {str(path.relative_to(out)) for path in out.rglob("*.txt")} == {"a/x.wav.txt", "b/x.wav.txt"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bench", "attentions=[full]", "lengths=[64]", "out={file}/bench.json"],
+        ["lm", "train", "text=nothing.txt", "out={file}/lm.arpa"],
+        ["export", "{run}", "out={file}/model"],
+        ["export", "{run}", "format=onnx", "out={file}/model.onnx"],
+        ["decode", "{run}", "output={file}/decoded"],
+        ["align", "{run}", "output={file}/aligned"],
+        ["transcribe", "{run}", "x.wav", "output={file}/out"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_outputs_are_tried_before_the_work(
+    words: list[str], trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`asr bench` lost its measurements because it couldn't write them."""
+    (tmp_path / "file").touch()
+    words = [word.format(run=trained, file=tmp_path / "file") for word in words]
+    assert main(words) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "can't be written (Not a directory)" in line or "can't be written (File exists)" in line
+
+
+def test_an_export_replaces_only_an_export(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The config.json of another program was overwritten."""
+    for _ in range(2):
+        assert main(["export", str(trained), f"out={tmp_path / 'model'}"]) == 0
+    (tmp_path / "model" / "config.json").unlink()  # as after a kill
+    assert main(["export", str(trained), f"out={tmp_path / 'model'}"]) == 0
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text('{"model_type": "bert"}')
+    assert main(["export", str(trained), f"out={tmp_path / 'other'}"]) == 1
+    assert "expected the configuration of an exported model" in capsys.readouterr().err
+    assert main(["export", str(trained), f"out={trained}"]) == 1
+    assert "expected an empty folder or an exported model, found checkpoints" in capsys.readouterr().err

@@ -305,3 +305,18 @@ def test_errors_name_what_the_beam_search_cannot_use(tmp_path, monkeypatch):
     for lm in (None, tmp_path / "good.arpa"):
         with pytest.raises(UserError, match="pip install 'flashlight-text"):
             BeamSearch(TOKENIZER, lm=lm)
+
+
+@pytest.mark.parametrize(
+    "options", [{"tokens": -5}, {"beam": 0}, {"threshold": float("nan")}, {"lm_weight": float("inf")}]
+)
+def test_options_that_abort_flashlight_are_refused(options):
+    """`beam.tokens=-5` ended the process without a message."""
+    with pytest.raises(UserError, match=r"BeamSearch: .*: expected"):
+        BeamSearch(TOKENIZER, **options)
+
+
+def test_log_probabilities_of_other_labels_are_refused():
+    """Flashlight reads memory beyond the log-probabilities."""
+    with pytest.raises(UserError, match="BeamSearch: 2 labels: expected"):
+        BeamSearch(TOKENIZER)(torch.zeros(1, 3, 2), torch.tensor([3]))

@@ -67,8 +67,28 @@ def test_errors_name_options_that_do_not_apply():
         build_decoder("beem", phones, BeamConfig())
     with pytest.raises(UserError, match=r"decoder=greedy takes no language model, found beam.lm=a.arpa"):
         build_decoder("greedy", phones, BeamConfig(lm="a.arpa"))
-    with pytest.raises(UserError, match=r"beam.size=0, beam.nbest=1: expected at least 1"):
+    with pytest.raises(UserError, match=r"beam.size=0: expected a number"):
         build_decoder("prefix", phones, BeamConfig(size=0))
+
+
+@pytest.mark.parametrize(
+    ("decoder", "beam", "unused"),
+    [
+        ("greedy", BeamConfig(nbest=2), "nbest=2"),
+        ("greedy", BeamConfig(size=5), "size=5"),
+        ("beam", BeamConfig(token_threshold=3), "token_threshold=3"),
+        ("beam", BeamConfig(lm_weight=3), "lm_weight=3"),
+        ("prefix", BeamConfig(lexicon="words.txt"), "lexicon=words.txt"),
+        ("prefix", BeamConfig(word_score=1), "word_score=1"),
+        ("cuda", BeamConfig(tokens=3), "tokens=3"),
+    ],
+)
+def test_options_that_a_decoder_ignores_are_refused(decoder, beam, unused):
+    with pytest.raises(UserError, match=f"beam.{unused}: has no effect with decoder={decoder}"):
+        beam.check_used(decoder)
+    for name in ("greedy", "beam", "prefix", "cuda"):
+        BeamConfig().complete(name).check_used(name)
+    BeamConfig(lm="x.arpa", lm_weight=3, word_score=1).check_used(decoder if decoder == "beam" else "prefix")
 
 
 def test_the_gpu_search_without_a_gpu_raises(monkeypatch):

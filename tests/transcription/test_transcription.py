@@ -117,7 +117,9 @@ def test_errors_name_the_option(recognizer: Recognizer) -> None:
     with pytest.raises(UserError, match="mode=chunk: expected one of onepass, chunked"):
         recognizer.transcribe("x.wav", mode="chunk")
     with pytest.raises(UserError, match="overlap_s=3"):
-        recognizer.transcribe("x.wav", chunk_s=5, overlap_s=3)
+        recognizer.transcribe("x.wav", mode="chunked", chunk_s=5, overlap_s=3)
+    with pytest.raises(UserError, match="chunk_s=5: has no effect with mode=onepass"):
+        recognizer.transcribe("x.wav", chunk_s=5)
     with pytest.raises(UserError, match="channels='separate'"):
         recognizer.transcribe("x.wav", channels="separate")
 
@@ -127,8 +129,8 @@ def test_segments_contain_the_words_in_order(
 ) -> None:
     path = tmp_path / "long.wav"
     soundfile.write(path, long_audio[: 12 * 16000], 16000)
-    for mode in ("onepass", "chunked"):
-        transcript = recognizer.transcribe(path, mode=mode, chunk_s=5, overlap_s=1)
+    for options in ({}, {"mode": "chunked", "chunk_s": 5, "overlap_s": 1}):
+        transcript = recognizer.transcribe(path, **options)
         said = [word.word for segment in transcript.segments for word in segment.words]
         assert said == transcript.text.split()
         times = [time for s in transcript.segments for w in s.words for time in (w.start_s, w.end_s)]
