@@ -29,8 +29,11 @@ class Span(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Utterance id: conversation, side, start and end in hundredths of a second."""
-        start, end = (round(100 * time_s) for time_s in (self.start_s, self.end_s))
+        """Utterance id as in Kaldi's recipe: conversation, side, start and end in hundredths of a second.
+
+        Times are truncated: 16.4 s becomes 001639, because 100 × 16.4 is below 1640 in floating point.
+        """
+        start, end = (int(100 * time_s) for time_s in (self.start_s, self.end_s))
         return f"{self.conversation}-{self.side}_{start:06d}-{end:06d}"
 
 

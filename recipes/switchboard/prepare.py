@@ -25,6 +25,7 @@ from asr.scoring.official import FILLERS, RULES
 from asr.scoring.stm import write_stm
 from asr.scoring.word_filter import FILE as SCORING
 from asr.scoring.word_filter import WordFilterRules
+from asr.text.files import write_lines
 from asr.text.lexicon import Lexicon
 
 from . import eval2000 as test_set
@@ -36,6 +37,7 @@ from .words import NOISES
 
 SAMPLE_RATE = 8000
 CHANNEL = {"A": 0, "B": 1}
+LEFT_OUT = "dictionary_left_out.txt"
 FILES = (2435, 2438)  # both numbers of audio files are in use
 OVERHANG_S = 0.5  # a segment may end this far beyond its audio and is then shortened
 LICENCE = (
@@ -94,7 +96,7 @@ def prepare(options: Options, folder: Path) -> None:
     if evaluation:
         splits |= _test_cuts(run, evaluation, files, notes)
     run.check()
-    lexicon, notes["Lexicon"] = _lexicon(options, corpus, segments)
+    lexicon, notes["Lexicon"] = _lexicon(options, corpus, segments, files)
     run.finish(
         splits,
         lexicon=lexicon,
@@ -263,15 +265,18 @@ def _evaluation_cuts(
         )
 
 
-def _lexicon(options: Options, corpus: Corpus, segments: list[Segment]) -> tuple[Lexicon, str]:
-    """Return the lexicon and a sentence describing it."""
+def _lexicon(
+    options: Options, corpus: Corpus, segments: list[Segment], files: dict[str, Callable[[Path], object]]
+) -> tuple[Lexicon, str]:
+    """Return the lexicon and a sentence describing it; add the list of lines left out to `files`."""
     if options.lexicon == "ms98" and corpus.dictionary is None:
         raise UserError(f"lexicon=ms98: expected {DICTIONARY} in the corpus, found none")
     if options.lexicon != "cmudict" and corpus.dictionary is not None:
         lexicon, left_out = read_dictionary(corpus.dictionary)
+        files[LEFT_OUT] = partial(write_lines, lines=left_out)
         return lexicon, (
-            f"{corpus.dictionary.name} of the distribution with letters and noises; {left_out} entries "
-            "without a word or phones left out."
+            f"{corpus.dictionary.name} of the distribution with letters and noises; {len(left_out)} lines "
+            f"left out, listed in {LEFT_OUT}."
         )
     words = {word for segment in segments for word in segment.text.split()}
     reason = f"since {DICTIONARY} is missing" if corpus.dictionary is None else "as requested"

@@ -21,36 +21,52 @@ LETTERS = """
 a ey|b b iy|c s iy|d d iy|e iy|f eh f|g jh iy|h ey ch|i ay|j jh ey|k k ey|l eh l|m eh m|n eh n|o ow|p p iy
 q k y uw|r aa r|s eh s|t t iy|u y uw|v v iy|w d ah b ax l y uw|x eh k s|y w ay|z z iy
 """
+# The phones of the MS98 dictionary.
+PHONES = """
+aa ae ah ao aw ax ay b ch d dh eh el en er ey f g hh ih iy jh k l m n ng ow oy p r s sh t th uh uw v w y z zh
+"""
+WRONG = {("b", "ay zh aa n iy z")}  # the pronunciation of another word
 
 
-def read_dictionary(path: Path) -> tuple[Lexicon, int]:
+def read_dictionary(path: Path) -> tuple[Lexicon, list[str]]:
     """Read sw-ms98-dict.text: `word ph ph …`, words with transcript markup, `#` for comments.
 
+    A letter's name comes before what the dictionary has for it, except for the article `a`.
+
     Returns:
-        The lexicon with noises and letters, and the number of entries left out for lack of a word or phones.
+        The lexicon with noises and letters, and the lines left out, each with its number and the reason.
 
     Raises:
         UserError: the file can't be read or has no entries.
     """
+    known_phones = {*PHONES.split(), "sil", "spn", "nsn", "lau"}
     pronunciations: dict[str, list[Phones]] = {}
-    left_out = 0
-    for _, line in read_lines(path):
-        if line.startswith("#"):
-            continue
+    left_out: list[str] = []
+    for number, line in read_lines(path):
         written, *phones = line.lower().split()
+        if line.startswith("#") or written == "file:":  # the head of the file
+            continue
         try:
             word = map_word(written)
         except ValueError:
             word = None
-        if word is None or word in NOISES or not phones:
-            left_out += 1
+        if word is None or word in NOISES:
+            left_out.append(f"line {number}: no word: {line.strip()}")
+            continue
+        if not phones or not known_phones.issuperset(phones) or (word, " ".join(phones)) in WRONG:
+            unknown = " ".join(phone for phone in phones if phone not in known_phones)
+            reason = "no phones" if not phones else f"unknown phones {unknown}" if unknown else "wrong"
+            left_out.append(f"line {number}: {reason}: {line.strip()}")
             continue
         known = pronunciations.setdefault(word, [])
         if tuple(phones) not in known:
             known.append(tuple(phones))
     if not pronunciations:
         raise UserError(f"{path}: expected a dictionary of `word ph ph …` lines, found no entry")
-    return Lexicon(pronunciations).merged(Lexicon(letters())).merged(Lexicon(NOISES)), left_out
+    article = Lexicon({"a": pronunciations.get("a", [])})
+    return article.merged(Lexicon(letters())).merged(Lexicon(pronunciations)).merged(
+        Lexicon(NOISES)
+    ), left_out
 
 
 def letters() -> dict[str, list[Phones]]:

@@ -1,7 +1,8 @@
 """Training and development splits of Switchboard, as in Kaldi's recipe."""
 
+import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from .transcripts import Segment
 
@@ -11,7 +12,7 @@ COPIES = 300
 
 
 def divide(segments: Iterable[Segment], development: int = DEVELOPMENT) -> dict[str, list[Segment]]:
-    """Return train_dev (first by id), train_nodev (the rest) and train_nodup (limited copies per text)."""
+    """Return train_dev (first by id), train_nodev (the rest) and train_nodup (about 300 copies per text)."""
     ordered = sorted(segments, key=lambda segment: segment.name)
     nodev = ordered[development:]
     return {
@@ -21,10 +22,11 @@ def divide(segments: Iterable[Segment], development: int = DEVELOPMENT) -> dict[
     }
 
 
-def without_copies(segments: Iterable[Segment], copies: int = COPIES) -> Iterator[Segment]:
-    """Yield the first `copies` segments of each text."""
-    seen: Counter[str] = Counter()
+def without_copies(segments: Sequence[Segment], copies: int = COPIES, seed: int = 0) -> Iterator[Segment]:
+    """Yield each of the n segments of a text with probability `copies` / n, seeded."""
+    counts = Counter(segment.text for segment in segments)
+    rng = random.Random(seed)
     for segment in segments:
-        seen[segment.text] += 1
-        if seen[segment.text] <= copies:
+        count = counts[segment.text]
+        if count <= copies or rng.random() < copies / count:
             yield segment

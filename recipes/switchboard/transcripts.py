@@ -10,7 +10,7 @@ from asr.text.files import read_lines  # asr.preparation would load torch in eve
 from .words import map_word
 
 LINE = re.compile(
-    r"sw(\d{4})([AB])-ms98-a-(\d{4}) +(\d+(?:\.\d+)?) +(\d+(?:\.\d+)?)(?: +(.*))?", re.IGNORECASE
+    r"sw(\d{4})([AB])-ms98-a-(\d{4})\s+(\d+(?:\.\d+)?)\s+(\d+(?:\.\d+)?)(?:\s+(.*))?", re.IGNORECASE
 )
 FILE = re.compile(r"sw(\d{4})([AB])-ms98-a-trans\.text", re.IGNORECASE)
 

@@ -3,8 +3,10 @@
 import re
 
 NOISES = ("[noise]", "[vocalized-noise]", "[laughter]")
+COMBINED = {"[vocalized-laughter]": "[laughter]", "[noise]-[laughter]": "[noise] [laughter]"}
 DROPPED = ("[silence]", "<b_aside>", "<e_aside>")
 MARKUP = set("[]{}<>/")
+PLAIN_SLASH = re.compile(r"[\w'-]+/[\w'-]+")  # 20/20, and/or
 
 # Applied in order to the lower-case word.
 RULES: list[tuple[re.Pattern[str], str]] = [
@@ -28,7 +30,7 @@ RULES: list[tuple[re.Pattern[str], str]] = [
 
 
 def map_word(word: str) -> str | None:
-    """Return the training text for a word of a transcript; None for silence and aside marks.
+    """Return the training text for a word of a transcript, two noises if joined; None for silence and asides.
 
     >>> [map_word(word) for word in ["[laughter-yeah]", "ab[solute]-", "[noise]", "[SILENCE]"]]
     ['yeah', 'ab-', '[noise]', None]
@@ -40,6 +42,10 @@ def map_word(word: str) -> str | None:
     if mapped in DROPPED:
         return None
     if mapped in NOISES:
+        return mapped
+    if mapped in COMBINED:
+        return COMBINED[mapped]
+    if PLAIN_SLASH.fullmatch(mapped):
         return mapped
     if not MARKUP.isdisjoint(mapped) or "_" in mapped:
         for pattern, replacement in RULES:

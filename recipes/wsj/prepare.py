@@ -63,7 +63,9 @@ def prepare(options: Options, folder: Path) -> None:
         preparation.problem(message)
     preparation.check()
     selection = select(distribution, preparation)
-    audio = sorted(selection.audio.items())
+    preparation.check()
+    # Utterances without words may have an empty audio file.
+    audio = sorted((name, path) for name, path in selection.audio.items() if name in selection.texts)
     read_facts = audio_facts_of_samples if options.verify else audio_facts_of_header
     found = preparation.map(read_facts, [path for _, path in audio], "reading audio", key=file_state)
     facts = {name: header for (name, _), header in zip(audio, found, strict=True) if header is not None}

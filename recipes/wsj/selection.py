@@ -9,7 +9,7 @@ from asr.preparation import Preparation, read_lines
 from .layout import Distribution
 from .scoring import SCORING
 from .splits import LEFT_OUT_REASON, SPLITS, Entry, Index, Split, parse_entry
-from .transcripts import Transcript, normalise, parse_dot_line
+from .transcripts import UNUSABLE, Transcript, normalise, parse_dot_line
 
 
 @dataclass
@@ -122,6 +122,9 @@ def _texts(distribution: Distribution, selection: Selection, preparation: Prepar
             written, line = transcripts[name].written, transcripts[name].line
             if not written:
                 raise UserError(f"{line}: expected the transcript of {name}, found an empty one")
+            if written == UNUSABLE:
+                preparation.drop(name, f"marked {UNUSABLE} as unusable", written)
+                continue
             try:
                 text = normalise(written)
             except UserError as error:
@@ -149,9 +152,11 @@ def _transcripts(
     for path in sorted(path for session in sessions for path in files[session]):
         lines: list[tuple[int, str]] = []
         with preparation.reporting():
-            lines = read_lines(path)
+            lines = read_lines(path, "latin-1")
         for number, line in lines:
             with preparation.reporting():
+                if not line.isascii():
+                    raise UserError(f"{path}:{number}: expected ASCII text, found {line.strip()[:60]!r}")
                 transcript = parse_dot_line(line, f"{path}:{number}")
                 # Some copies contain a file twice, which is harmless if the contents agree.
                 name = transcript.utterance

@@ -13,11 +13,14 @@ _INSIDE = r"[^\[\]<>/\s]+"
 _DROPPED = re.compile(rf"\[<{_INSIDE}\]|\[{_INSIDE}>\]|\[{_INSIDE}/\]|\[/{_INSIDE}\]|~|\.")
 _NOISE = re.compile(rf"\[{_INSIDE}\]")
 _DELETED_BUT_SPOKEN = re.compile(r"<([^<>\[\]]+)>")
-_REWRITTEN = {"%PERCENT": "PERCENT", ".POINT": "POINT"}
+_REWRITTEN = {"%PERCENT": "PERCENT", ".POINT": "POINT", "CORP;": "CORP."}
 # Words, including marks of lengthening (`:`), mispronunciation (`*`) and truncation (`-`); and spoken
 # punctuation, the mark followed by its name.
 _WORD = re.compile(r"[A-Z0-9'.:*/&-]*[A-Z0-9][A-Z0-9'.:*/&-]*")
 PUNCTUATION = re.compile(r"""(?:--|\.\.\.|[!"#%&'()+,./:;?{}-])([A-Z]+(?:[-_][A-Z]+)*)""")
+
+
+UNUSABLE = "~~"  # the whole transcript of an utterance that can't be used (46uc030b, 47hc0418)
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def normalised_token(token: str) -> str:
     Raises:
         UserError: the markup is unknown.
     """
-    word = token.upper().replace("\\", "")
+    word = token.upper().replace("\\", "").replace("`", "'")
     word = _REWRITTEN.get(word, word)
     if _DROPPED.fullmatch(word):
         return ""

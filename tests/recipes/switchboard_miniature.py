@@ -25,7 +25,11 @@ MARKED = [
     ("<b_aside> back <e_aside> [silence] [vocalized-noise]", "back [vocalized-noise]"),
     ("[silence]", ""),
 ]
-DICTIONARY = """# the dictionary of the distribution
+DICTIONARY = """ file: $SWB/data/dictionary/sw-ms98-dict.text
+# the dictionary of the distribution
+B ay zh aa n iy z
+I aa
+alien x7 aa
 a aa
 be b iy
 cat k aa t

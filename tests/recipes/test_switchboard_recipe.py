@@ -92,6 +92,10 @@ def problems(folder):
         ("Uh-huh", "uh-huh"),
         ("o'clock", "o'clock"),
         ("sixty-", "sixty-"),
+        ("20/20", "20/20"),
+        ("and/or", "and/or"),
+        ("[vocalized-laughter]", "[laughter]"),
+        ("[noise]-[laughter]", "[noise] [laughter]"),
     ],
 )
 def test_word_mapping(written, trained):
@@ -109,6 +113,7 @@ def test_a_line_becomes_a_segment_with_kaldis_id():
     segment = parse_line(line)
     assert segment == Segment("sw02001", "A", 98, 1156, "hi um yeah i'd like")
     assert segment.name == "sw02001-A_000098-001156"
+    assert parse_line(line.replace(" ", "\t", 3)) == segment
 
 
 @pytest.mark.parametrize(
@@ -131,9 +136,23 @@ def test_splits_match_kaldi():
     assert [segment.start for segment in splits["train_dev"]] == [0, 1, 2, 3]
     assert [segment.start for segment in splits["train_nodev"]] == list(range(4, 20))
     assert splits["train_nodup"] == splits["train_nodev"]  # fewer than 300 copies
-    kept = list(without_copies(segments, copies=3))
-    assert [segment.start for segment in kept if segment.text == "uh-huh"] == [1, 3, 5]
-    assert len(kept) == 13
+
+
+def test_copies_of_a_text_are_drawn_from_all_conversations():
+    """The first 300 copies by id were all from early conversations."""
+    segments = [Segment("sw02001", "A", i, i + 1, "uh-huh" if i % 2 else f"text {i}") for i in range(8000)]
+    kept = list(without_copies(segments))
+    assert kept == list(without_copies(segments))
+    copies = [segment.start for segment in kept if segment.text == "uh-huh"]
+    assert len(kept) - len(copies) == 4000
+    assert 250 < len(copies) < 350
+    assert 3500 < sum(copies) / len(copies) < 4500
+
+
+def test_ids_of_eval2000_truncate_times_as_kaldis():
+    """478 of 4,459 ids differed from the usual ones by a hundredth of a second."""
+    assert Span("en_4156", "A", 0.29, 16.4).name == "en_4156-A_000028-001639"
+    assert Span("en_4156", "A", 301.85, 357.64).name == "en_4156-A_030185-035764"
 
 
 def test_segments_are_extended_into_gaps():
@@ -192,7 +211,7 @@ def test_sides_are_not_confused(miniature, prepared):
 def test_eval2000_has_its_subsets_references_and_margins(miniature, prepared):
     cuts = {cut.id: cut for cut in load_cuts(prepared / "eval2000.cuts.jsonl.gz")}
     expected = {
-        f"{x.side}_{round(100 * x.start_s):06d}-{round(100 * x.end_s):06d}": x
+        f"{x.side}_{int(100 * x.start_s):06d}-{int(100 * x.end_s):06d}": x
         for x in miniature.references
         if x.text
     }
@@ -213,12 +232,22 @@ def test_eval2000_has_its_subsets_references_and_margins(miniature, prepared):
 
 
 def test_lexicon_comes_from_the_distribution(prepared):
+    """The head of the file became a phone, and `B ay zh aa n iy z` the pronunciation of every letter B."""
     lexicon = Lexicon.load(prepared / "lexicon.txt")
     assert lexicon.pronunciations["tea"] == [("t", "iy")]
     assert lexicon.pronunciations["cat"] == [("k", "aa", "t")]
     assert lexicon.pronunciations["ba-"] == [("b", "aa")]
     assert lexicon.first("-t") == ("t",)
     assert lexicon.first("w") == ("d", "ah", "b", "ax", "l", "y", "uw")
+    assert lexicon.first("a") == ("aa",)  # the article, as in the dictionary
+    assert lexicon.pronunciations["b"] == [("b", "iy")]
+    assert lexicon.pronunciations["i"] == [("ay",), ("aa",)]
+    assert "file:" not in lexicon.pronunciations
+    assert (prepared / "dictionary_left_out.txt").read_text().splitlines() == [
+        "line 3: wrong: B ay zh aa n iy z",
+        "line 5: unknown phones x7: alien x7 aa",
+        "line 16: no phones: broken",
+    ]
     assert [lexicon.first(x) for x in ("[noise]", "[vocalized-noise]", "[laughter]")] == [
         ("NSN",),
         ("SPN",),
@@ -226,7 +255,7 @@ def test_lexicon_comes_from_the_distribution(prepared):
     ]
     card = (prepared / "README.md").read_text()
     assert "sw-ms98-dict.text of the distribution" in card
-    assert "1 entries without a word or phones" in card
+    assert "3 lines left out, listed in dictionary_left_out.txt" in card
     lines = (prepared / "lm" / "train.txt").read_text().splitlines()
     assert lines
     assert not any("[" in line for line in lines)

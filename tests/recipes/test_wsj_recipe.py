@@ -296,10 +296,10 @@ DAMAGES = {
         r"440c0400\.dot:2: 440c0401 has a different transcript in .*440c0400\.dot:1",
         {},
     ),
-    "text that is not UTF-8": (
-        lambda copy: copy.dot("440c0401").write_bytes(b"Six bonds\nros\xe9 (440c0401)\n"),
-        r"440c0400\.dot:2: expected utf-8 text, found the bytes e9",
-        {"eval92": None},
+    "text that is not ASCII costs its line, not the session": (
+        lambda copy: copy.edit(copy.dot("40ac0202"), "[/ring] ~ (40ac0202)", "[/ring] ~ \xe9 (40ac0202)"),
+        r"40ac0200\.dot:2: expected ASCII text, found .*40ac0202",
+        {"si84": ["40ac0202"], "si284": ["40ac0202"]},
     ),
     "an index that is not UTF-8": (
         lambda copy: copy.index("eval92").write_bytes(b"; \xff\n"),
@@ -398,3 +398,30 @@ def test_unknown_split_error_lists_the_splits(discs: Miniature, tmp_path: Path) 
     folder = prepare(discs, tmp_path / "data", language_models=False)
     with pytest.raises(UserError, match=r"test\.cuts.* \(the splits there: dev93, dev93_5k, eval"):
         load_cuts(folder / "test.cuts.jsonl.gz")
+
+
+def test_unusable_utterances_are_excluded_and_may_have_empty_audio(discs: Miniature, tmp_path: Path) -> None:
+    """46uc030b and 47hc0418 have the transcript `~~`; preparation stopped after decoding all audio."""
+    copy = copy_of(discs, tmp_path / "corpus")
+    path = copy.dot("40ac0202")
+    lines = path.read_text().splitlines()
+    lines = ["~~ (40ac0202)" if line.endswith("(40ac0202)") else line for line in lines]
+    path.write_text("\n".join(lines) + "\n")
+    copy.audio("40ac0202").write_bytes(b"")
+    folder = prepare(copy, tmp_path / "data")
+    assert "40ac0202\tmarked ~~ as unusable" in (folder / "excluded.tsv").read_text()
+    assert "40ac0202" not in {cut.id for cut in load_cuts(folder / "si84.cuts.jsonl.gz")}
+
+
+def test_transcripts_are_checked_before_audio(
+    discs: Miniature, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = copy_of(discs, tmp_path / "corpus")
+    copy.edit(copy.dot("460c0201"), "<five>", "{five}")
+
+    def fail(path: str) -> list[int]:
+        raise AssertionError("audio was read")
+
+    monkeypatch.setattr(wsj, "audio_facts_of_samples", fail)
+    with pytest.raises(UserError, match="unknown markup"):
+        prepare(copy, tmp_path / "data")

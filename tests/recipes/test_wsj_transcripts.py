@@ -63,6 +63,9 @@ TOKENS = [
     ("{LEFT-BRACE", "{LEFT-BRACE"),
     ("}RIGHT-BRACE", "}RIGHT-BRACE"),
     ("'SINGLE-QUOTE", "'SINGLE-QUOTE"),
+    # slips of single transcripts
+    ("`TWAS", "'TWAS"),
+    ("Corp;", "CORP."),
 ]
 
 
