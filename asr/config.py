@@ -258,7 +258,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         values = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path}: expected YAML, found {_first_line(error)}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected options, found {str(values)[:60]!r}")

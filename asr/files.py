@@ -110,8 +110,9 @@ def check_writable(path: str | Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             _check_regular(path)
-    except OSError as error:
-        raise UserError(f"{path}: can't be written ({error.strerror})") from None
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        reason = getattr(error, "strerror", str(error))
+        raise UserError(f"{path}: can't be written ({reason})") from None
 
 
 def _check_regular(path: Path) -> None:
@@ -156,9 +157,16 @@ def locked(folder: str | Path, work: str) -> Iterator[None]:
 
 
 def parse_json(text: str | bytes, source: str) -> Any:
-    """Parse JSON; raise a `UserError` that names `source` if it is invalid or nested too deeply."""
+    """Parse JSON; raise a `UserError` that names `source` if it is invalid or nested too deeply.
+
+    Half a surrogate pair (`\\ud800`), which JSON can express but no file can hold, is invalid.
+    """
     try:
-        return json.loads(text)
+        values = json.loads(text)
+        escape = b"\\ud" if isinstance(text, bytes) else "\\ud"
+        if escape in text.lower():  # type: ignore[operator]
+            json.dumps(values, ensure_ascii=False).encode()
+        return values
     except (ValueError, RecursionError) as error:
         raise UserError(f"{source}: expected JSON, found {error}") from None
 

@@ -130,6 +130,8 @@ def run(paths: list[Path], options: Options) -> None:
 
 
 def _from_file(audio: Path, text: str, sample_rate: int) -> Utterance:
+    if not audio.is_file():
+        read_recording(audio, sample_rate)  # raises
     if not text:
         beside = audio.with_suffix(".txt")
         if not beside.is_file():

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from asr.data.audio import checked, notice_resampling
 from asr.data.sphere import is_sphere, read_header, read_sphere
 from asr.errors import UserError
+from asr.files import kind_of
 
 log = logging.getLogger(__name__)
 
 CHANNELS = ("mix", "separate")
 BLOCK_S = 30
+LOWEST_RATE = 100  # Hz; a recording of a few bytes would become hours
 CLIPPED_LEVEL = 0.999
 CLIPPED_SHARE = 1e-3  # share of samples above which clipping is reported
 SILENT_PEAK = 1e-4  # −80 dB of full scale
@@ -48,6 +50,8 @@ def read_recording(path: Path, sample_rate: int, channels: str = "mix") -> list[
     if channels not in CHANNELS:
         raise UserError(f"channels={channels!r}: expected one of {CHANNELS}")
     rate, blocks = _open(path)
+    if rate < LOWEST_RATE:
+        raise UserError(f"{path}: expected a sample rate of at least {LOWEST_RATE} Hz, found {rate} Hz")
     clipped = total = 0
 
     def checked_blocks() -> Iterator[Samples]:
@@ -116,7 +120,8 @@ def resampled(blocks: Iterator[Samples], rate: int, sample_rate: int) -> Iterato
 def _open(path: Path) -> tuple[int, Iterator[Samples]]:
     """Return the sample rate in Hz and the samples in blocks [samples, channels]."""
     if not path.is_file():
-        raise UserError(f"{path}: no such file")
+        found = f"expected an audio file, found a {kind_of(path)}" if path.exists() else "no such file"
+        raise UserError(f"{path}: {found}")
     if path.stat().st_size == 0:
         raise UserError(f"{path}: empty file")
     if is_sphere(path):

@@ -80,7 +80,7 @@ def _arpa_words(file: IO[str], path: Path) -> frozenset[str]:
             found.append(0)
         elif section == 0:
             name, _, number = line.partition("=")
-            if not number.strip().isdigit():
+            if not number.strip().isdecimal():
                 raise UserError(f"{path}: expected `{name}=<number>`, found {line[:60]!r}")
             expected.append(int(number))
         else:

@@ -1,12 +1,14 @@
 """Figure 4: time and memory of attention per position, measured by `asr bench`."""
 
-import json
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 
+from asr.benchmark.mechanisms import Timing
 from asr.errors import UserError
+from asr.files import build, read_json
 from asr.report import theme
 from asr.report.axes import log_axis, log_ticks
 from asr.report.figure import Figure, Panel, Series, line_channels, lines_of, spec_of
@@ -15,23 +17,61 @@ from asr.report.provenance import of_environment
 PASSES = {"forward": "forward", "forward+backward": "forward and backward"}
 
 
+@dataclass(frozen=True)
+class Setup:
+    """The options of `asr bench` that the figure names."""
+
+    batch: int
+    heads: int
+    head_dim: int
+    dtype: str
+    device: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """The content of a `bench.json`; memory in bytes by pass, mechanism and length."""
+
+    options: dict[str, Any]
+    environment: dict[str, Any]
+    timings: list[Timing]
+    memory_bytes: dict[str, dict[str, dict[int, int]]]
+
+    @property
+    def setup(self) -> Setup:
+        """Return the options that the figure names."""
+        names = {entry.name for entry in fields(Setup)} & self.options.keys()
+        setup: Setup = build(Setup, {name: self.options[name] for name in names}, "options")
+        return setup
+
+
+def read_record(path: Path) -> Record:
+    """Read a `bench.json`; raise a `UserError` if it is missing or has another format."""
+    what = "results of asr bench"
+    record: Record = build(Record, read_json(path, what), f"{path}: expected {what}")
+    try:
+        lengths = [timing.length for timing in record.timings]
+        lengths += [n for sizes in record.memory_bytes.values() for own in sizes.values() for n in own]
+        if min([record.setup.batch, *lengths]) < 1:
+            raise UserError("expected batch and lengths of at least 1")
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return record
+
+
 def figure(path: Path) -> Figure:
     """Return the figure for a `bench.json`.
 
     Raises:
         UserError: the file is missing or has another format.
     """
-    try:
-        record = json.loads(path.read_text())
-        timings, memory = time_rows(record), memory_rows(record)
-        provenance = of_environment(
-            record["environment"], seeds=str(record["options"]["seed"]), data="random"
-        )
-        options = record["options"]
-        shape = f"batch {options['batch']}, {options['heads']} heads of {options['head_dim']}"
-        where = f"{options['dtype']} on {options['device']}"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: expected results of asr bench, found {error!r}") from None
+    record = read_record(path)
+    options = record.setup
+    timings, memory = time_rows(record), memory_rows(record)
+    provenance = of_environment(record.environment, seeds=str(options.seed), data="random")
+    shape = f"batch {options.batch}, {options.heads} heads of {options.head_dim}"
+    where = f"{options.dtype} on {options.device}"
     names = theme.in_family_order(list({row["series"]: None for row in timings}))
     lines = lines_of(dict(zip(names, names, strict=True)))
     panels = [
@@ -57,18 +97,18 @@ def figure(path: Path) -> Figure:
     )
 
 
-def time_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
+def time_rows(record: Record) -> list[dict[str, Any]]:
     """Return a row per mechanism, length and pass, in microseconds per position."""
     rows = []
-    for timing in record["timings"]:
-        positions = record["options"]["batch"] * timing["length"]
-        low, high = (1e6 * bound / positions for bound in timing["quartiles_s"])
+    for timing in record.timings:
+        positions = record.setup.batch * timing.length
+        low, high = (1e6 * bound / positions for bound in timing.quartiles_s)
         rows.append(
             {
-                "series": timing["name"],
-                "length": timing["length"],
-                "passes": timing["passes"],
-                "value": timing["per_element_us"],
+                "series": timing.name,
+                "length": timing.length,
+                "passes": timing.passes,
+                "value": timing.per_element_us,
                 "low": low,
                 "high": high,
             }
@@ -76,18 +116,18 @@ def time_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def memory_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
+def memory_rows(record: Record) -> list[dict[str, Any]]:
     """Return a row per mechanism, length and pass, in KiB of peak memory per position."""
     return [
         {
             "series": name,
-            "length": int(length),
+            "length": length,
             "passes": passes,
-            "value": size / 1024 / (record["options"]["batch"] * int(length)),
+            "value": size / 1024 / (record.setup.batch * length),
             "low": None,
             "high": None,
         }
-        for passes, of_names in record["memory_bytes"].items()
+        for passes, of_names in record.memory_bytes.items()
         for name, sizes in of_names.items()
         for length, size in sizes.items()
         if size > 0

@@ -1,5 +1,6 @@
 """CTM files (conversation time marks): recognised words with recording, channel and time."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,8 @@ def _parse(fields: list[str], where: str) -> CtmWord:
     try:
         start_s, duration_s = float(fields[2]), float(fields[3])
         confidence = float(fields[5]) if len(fields) > 5 and fields[5].upper() != "NA" else None
+        if not (0 <= start_s < math.inf and 0 <= duration_s < math.inf):
+            raise ValueError
         return CtmWord(fields[0], fields[1], start_s, duration_s, fields[4], confidence)
     except (ValueError, IndexError):
         raise UserError(

@@ -1,5 +1,6 @@
 """STM files (segment time marks): the reference transcript of each segment, in NIST's markup."""
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ def _parse(line: str, where: str) -> StmSegment:
         raise UserError(
             f"{where}: expected `file channel speaker start end <label> words`, found {line.strip()[:60]!r}"
         ) from None
-    if not 0 <= start_s <= end_s:
+    if not 0 <= start_s <= end_s < math.inf:
         raise UserError(f"{where}: expected a segment from start to end, found {start_s:g} to {end_s:g} s")
     rest = fields[5] if len(fields) > 5 else ""
     label, _, text = rest.partition(" ") if rest.startswith("<") else ("", "", rest)

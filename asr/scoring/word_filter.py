@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
-from asr.files import read_json, write_text
+from asr.files import build, read_json, write_text
 
 FILE = "scoring.json"
 
@@ -51,21 +51,9 @@ class WordFilterRules:
     @classmethod
     def from_dict(cls, values: Any, source: str) -> "WordFilterRules":
         """Make rules from plain data; raise a `UserError` that names `source` if the data is invalid."""
-        names = {item.name for item in dataclasses.fields(cls)}
-        if not isinstance(values, dict) or not names.issuperset(values):
-            raise UserError(
-                f"{source}: expected scoring rules ({', '.join(sorted(names))}), found {values!r}"
-            )
-        rules = cls(**values)
-        lists_fit = all(
-            isinstance(texts, list) and all(text and isinstance(text, str) for text in texts)
-            for texts in (rules.drop, rules.delete)
-        )
-        if not lists_fit or not isinstance(rules.replace, dict) or "" in rules.replace:
-            raise UserError(
-                f"{source}: expected lists `drop` and `delete` and a table `replace` of non-empty strings, "
-                f"found {values!r}"
-            )
+        rules: WordFilterRules = build(cls, values, f"{source}: scoring rules")
+        if "" in (*rules.drop, *rules.delete, *rules.replace):
+            raise UserError(f"{source}: expected scoring rules without empty strings, found {values!r}")
         return rules
 
     def save(self, path: Path) -> None:

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from asr.data.batch import Utterances
 from asr.data.sampler import BatchPlan, plan_by_length
+from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, evaluating
 
 
@@ -58,6 +59,12 @@ def emissions(
         batch = batch.to(model.device)
         with torch.inference_mode(), evaluating(model):
             log_probs_BTV, lengths_B = model(batch.audio, batch.audio_lengths)
+        for name, log_probs_TV, length in zip(batch.ids, log_probs_BTV, lengths_B.tolist(), strict=True):
+            if log_probs_TV[:length].isnan().any():
+                raise UserError(
+                    f"utterance {name}: expected log-probabilities, found NaN (samples far beyond 1, broken "
+                    "model?)"
+                )
         if model.device.type == "cuda":
             torch.cuda.synchronize()  # otherwise the encoder's time would count as search time
         yield Emissions(batch.ids, log_probs_BTV, lengths_B, time.perf_counter() - started)

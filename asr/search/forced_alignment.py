@@ -78,6 +78,8 @@ def force_align(log_probs_TV: Tensor, ids: Sequence[int], utterance: str = "utte
         return []
     # Every build of torchaudio can align on the CPU, and the cost is small compared with the encoder's.
     log_probs_TV = log_probs_TV.detach().float().cpu().contiguous()
+    if log_probs_TV.isnan().any():  # torchaudio would return labels from anywhere in memory
+        raise UserError(f"{utterance}: expected log-probabilities, found NaN")
     if T * (2 * len(ids) + 1) > LARGEST_TABLE:
         path_T, log_prob = best_path(log_probs_TV, ids)
     else:

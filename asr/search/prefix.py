@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from asr.errors import UserError
 from asr.losses.ctc import BLANK
 from asr.search.fusion import Context, NoModel
 from asr.search.path import TokenPath
@@ -50,6 +51,11 @@ class PrefixSearch:
                 skipped.
             nbest: number of hypotheses to return: the best and its `alternatives`.
         """
+        if min(beam, nbest) < 1 or tokens < 0 or not token_threshold >= 0:
+            raise UserError(
+                f"PrefixSearch: beam={beam}, nbest={nbest}, tokens={tokens}, token_threshold="
+                f"{token_threshold}: expected at least 1, 1, 0 and 0"
+            )
         self._fusion = fusion
         self._beam = beam
         self._tokens = tokens

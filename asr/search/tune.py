@@ -7,11 +7,13 @@ from typing import Any
 
 from rapidfuzz.distance import Levenshtein
 
+from asr.config import check
 from asr.errors import UserError
-from asr.files import file_digest, read_json, write_json
+from asr.files import build, file_digest, read_json, write_json
 from asr.search.decoder import WEIGHTED, BeamConfig, Weights
 
 FILE = "tuned.json"
+TUNED = ("lm_weight", "word_score", "size")
 STEPS = (1.0, 0.5, 0.25)  # step sizes for the language model weight and the word score
 SMALLER = (3, 10)  # divisors of the beam size, tried at the end
 
@@ -114,8 +116,7 @@ def tuned(run: Path, decoder: str, beam: BeamConfig) -> tuple[BeamConfig, str | 
     found = _read(path).get(_key(decoder, beam))
     if found is None:
         return beam, None
-    names = ("lm_weight", "word_score", "size")
-    unset = {name: found[name] for name in names if getattr(beam, name) is None}
+    unset = {name: found[name] for name in TUNED if getattr(beam, name) is None}
     return replace(beam, **unset), f"{path}: {_key(decoder, beam)}" if unset else None
 
 
@@ -132,9 +133,9 @@ def _read(path: Path) -> dict[str, Any]:
     records = read_json(path, "weights recorded by tune=")
     try:
         for found in records.values():
-            Weights(float(found["lm_weight"]), float(found["word_score"]), int(found["size"]))
+            check(BeamConfig(**asdict(build(Weights, {name: found[name] for name in TUNED}, str(path)))))
         return records
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (UserError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{path}: expected weights recorded by tune=, found {error!r}; delete it and tune again"
         ) from None

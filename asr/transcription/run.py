@@ -157,6 +157,9 @@ def emissions(
     With mode=onepass, every frame attends to the whole recording; features are computed in blocks, so
     memory grows linearly if the attention mechanism is linear. With mode=chunked, every frame attends to
     its chunk, which is normalised like an utterance, and chunks are joined in the middle of their overlap.
+
+    Raises:
+        UserError: a log-probability is NaN.
     """
     audio = torch.from_numpy(samples)
     duration_s = len(audio) / model.sample_rate
@@ -174,7 +177,7 @@ def emissions(
             log_probs, _ = model(
                 audio.unsqueeze(0).to(model.device), torch.tensor([len(audio)]).to(model.device)
             )
-            return log_probs[0].cpu()
+            return _numbers(log_probs[0].cpu(), name)
         parts = []
         chunk_s, overlap_s = config.sizes_s(model.config.longest_s)
         chunks = split_chunks(
@@ -192,7 +195,15 @@ def emissions(
             log_probs, _ = model(padded.to(model.device), lengths.to(model.device))
             for chunk, own in zip(batch, log_probs, strict=True):
                 parts.append(own[chunk.keep_start - chunk.start : chunk.keep_end - chunk.start].cpu())
-        return torch.cat(parts)
+        return _numbers(torch.cat(parts), name)
+
+
+def _numbers(log_probs_TV: Tensor, name: str) -> Tensor:
+    if log_probs_TV.isnan().any():
+        raise UserError(
+            f"{name}: expected log-probabilities, found NaN: samples far beyond 1, or a broken model"
+        )
+    return log_probs_TV
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -41,6 +41,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path):
         ({"txt": "a"}, "unknown txt"),
         ({"reference": 7}, r"reference: expected str \| None, found 7"),
         ({"text": ["go", "on"]}, r"text: expected str \| None, found \['go'"),
+        ({"text": "\ud800"}, "expected JSON, found .*surrogates not allowed"),
         ({"words": [{"word": "go"}]}, "words: expected start_s, found none"),
     ],
 )

@@ -141,3 +141,12 @@ def test_plain_words_of_a_reference():
 def test_a_reference_is_restricted_by_recording_name():
     segments = [StmSegment(f, "A", "s", 0, 1, "", "A") for f in ("sw_1", "en_1", "sw_2")]
     assert [x.file for x in Stm(segments, []).restricted(("sw_",)).segments] == ["sw_1", "sw_2"]
+
+
+@pytest.mark.parametrize("times", ["-1 0.5", "nan 0.5", "inf 1", "0 -1", "0 nan"])
+def test_words_without_a_place_in_time_are_refused(times, tmp_path):
+    """They were scored as if they had not been recognised."""
+    path = tmp_path / "x.ctm"
+    path.write_text(f"f A {times} go\n")
+    with pytest.raises(UserError, match=r"x.ctm:1: expected `file channel start duration word`"):
+        read_ctm(path)

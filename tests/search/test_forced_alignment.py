@@ -110,3 +110,9 @@ def test_words_take_the_times_of_their_labels() -> None:
     assert on.confidence == pytest.approx(0.9048, abs=1e-4)
     with pytest.raises(UserError, match="u7: its transcript has no label"):
         align_text(log_probs, " ", tokenizer, frame_s=0.04, utterance="u7")
+
+
+def test_log_probabilities_that_are_not_numbers_are_refused() -> None:
+    """Torchaudio returned labels like 94065944854848, which raised an IndexError."""
+    with pytest.raises(UserError, match=r"x\.wav: expected log-probabilities, found NaN"):
+        force_align(torch.full((5, 3), float("nan")), [1, 2], "x.wav")

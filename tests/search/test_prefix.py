@@ -172,3 +172,10 @@ def test_unsuitable_language_models_raise(lms):
         build_fusion(str(lms / "words.arpa"), capitals, 1.0, 0.0)
     with pytest.raises(UserError, match=r"none.arpa: expected an ARPA or KenLM file, found none"):
         build_fusion(str(lms / "none.arpa"), capitals, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("options", [{"beam": 0}, {"beam": -2}, {"nbest": 0}, {"tokens": -1}])
+def test_options_without_a_meaning_are_refused(options):
+    """A beam of −2 kept all prefixes but two, so that the search never ended."""
+    with pytest.raises(UserError, match=r"PrefixSearch: .* expected at least 1"):
+        PrefixSearch(NoModel(), **options)

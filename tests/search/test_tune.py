@@ -81,3 +81,14 @@ def test_recorded_weights_fill_in_unset_options(tmp_path):
     path.write_text('{"beam": {"lm_weight": "much"}}')
     with pytest.raises(UserError, match=r"tuned.json: expected weights recorded by tune=, found .*delete it"):
         tuned(tmp_path, "beam", with_lm)
+
+
+@pytest.mark.parametrize("entry", [3, {"lm_weight": 1.0}, {"size": -2}, {"word_score": float("nan")}])
+def test_recorded_weights_that_no_search_can_use_are_refused(entry, tmp_path):
+    """`asr decode` never ended with a recorded beam of −2."""
+    if isinstance(entry, dict) and "lm_weight" not in entry:
+        entry = {"lm_weight": 1.0, "word_score": 0.0, "size": 5} | entry
+    (tmp_path / "decode").mkdir()
+    (tmp_path / "decode" / "tuned.json").write_text(json.dumps({"prefix lm=none": entry}))
+    with pytest.raises(UserError, match=r"tuned\.json: expected weights recorded by tune="):
+        tuned(tmp_path, "prefix", BeamConfig())

@@ -192,3 +192,14 @@ def test_channels_are_transcribed_separately_and_written_to_a_folder(
     capsys.readouterr()
     assert main(["transcribe", str(trained), str(calls), "format=srt"]) == 1
     assert "output=<folder>" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["transcribe", "align"])
+def test_a_model_that_returns_no_numbers_is_noticed(
+    command: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Samples of 1e30 gave an empty transcript, and a traceback when aligned."""
+    soundfile.write(tmp_path / "x.wav", np.full(16000, 1e30), 16000, subtype="FLOAT")
+    (tmp_path / "x.txt").write_text("a cat")
+    assert main([command, str(trained), str(tmp_path / "x.wav")]) == 1
+    assert "x.wav: expected log-probabilities, found NaN" in capsys.readouterr().err
