@@ -14,7 +14,7 @@ from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import file_digest
 from asr.search.decode import DecodeOptions, SearchOptions
-from asr.search.decoder import WEIGHTED, BeamConfig
+from asr.search.decoder import WEIGHTED
 from asr.training.config import CLOCKS, chosen_recipe, parse_budget, train_options, train_schema
 
 ORACLE = "oracle-top-32"  # table 1 of the paper: full attention restricted to its 32 largest weights
@@ -226,8 +226,6 @@ def plan_decoding(options: CompareConfig) -> Decoding:
         if key in DECODING_SET_HERE:
             raise UserError(f"decode=[{word}]: asr compare sets this itself; use {DECODING_SET_HERE[key]}")
     decoder, beam, tune = options.decoder, options.beam, options.tune
-    if decoder == "greedy" and beam != BeamConfig():
-        raise UserError("decoder=greedy takes no beam.* options: use another decoder, e.g. decoder=beam")
     if decoder == "cuda" and not torch.cuda.is_available():
         raise UserError("decoder=cuda: this machine has no CUDA device")
     if beam.lm and decoder not in WEIGHTED:

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from asr.compare.estimates import Estimate, fastest
 from asr.compare.results import Results
 from asr.console import duration
 from asr.report.words import clock_words, duration_range, metric_words, percent
+from asr.scoring.estimates import Estimate, fastest
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from asr.compare.estimates import Estimate, fastest, spread
-from asr.compare.records import Candidate
-from asr.compare.results import Results
+from asr.compare.results import Candidate, Results
 from asr.console import duration
 from asr.report import theme
 from asr.report.words import DASH, count, duration_range, mebibytes, metric_words, percent
+from asr.scoring.estimates import Estimate, fastest, spread
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,10 @@ from rich.console import Console
 from rich.table import Table
 
 from asr.attention import parse_name
-from asr.compare.estimates import Estimate, fastest, spread
-from asr.compare.records import Conditions
-from asr.compare.results import Results
+from asr.compare.results import Conditions, Results
 from asr.console import duration
 from asr.errors import UserError
+from asr.scoring.estimates import Estimate, fastest, spread
 
 DASH = "–"
 

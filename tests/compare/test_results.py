@@ -14,12 +14,22 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from asr.compare.collect import rates_of
-from asr.compare.estimates import Estimate, fastest, over_seeds, pareto_front, spread
-from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Split, Training
-from asr.compare.results import Results, read_results, write_results
+from asr.compare.results import (
+    Candidate,
+    Conditions,
+    CurvePoint,
+    Evaluation,
+    Failure,
+    Results,
+    Split,
+    Training,
+    read_results,
+    write_results,
+)
 from asr.compare.timing import OtherProcesses
 from asr.errors import UserError
 from asr.report.words import candidate_table, conditions_words, duration_range, print_results
+from asr.scoring.estimates import Estimate, fastest, over_seeds, pareto_front, spread
 
 QUIET = Conditions("cpu", 1, wall_s=10.0, cpu_s=9.97, other_cpus=0.03)
 
