@@ -22,6 +22,7 @@ from asr.files import file_digest
 from asr.model import checkpoint
 from asr.training.config import TrainConfig, recipe_task, train_options, train_options_from
 from asr.training.recognition import training_lexicon
+from asr.training.resume import start_digest
 
 # Options that change neither the outcome of a training nor its cost.
 IMMATERIAL = ("run", "resume", "trainer.checkpoint_every", "data.prefetch")
@@ -157,6 +158,8 @@ def settle_changes(plan: Plan) -> list[str]:
         if state.result.get("reused") and cell.name not in plan.reused:
             messages.append(f"{cell.name}: {state.result['run']} has changed, training it here")
         elif state.status == "missing" or state.key == cell.key:
+            if cell.kind == "training" and state.status == "done":
+                _check_checkpoints(plan.folder / state.result["run"])
             continue
         else:
             old, new = flat(state.settings), flat(cell.settings)
@@ -173,6 +176,15 @@ def settle_changes(plan: Plan) -> list[str]:
             messages.append(f"{cell.name}: running again ({difference})")
         shutil.rmtree(plan.folder / cell.name, ignore_errors=True)
     return messages
+
+
+def _check_checkpoints(run: Path) -> None:
+    """Raise UserError if a finished run holds a checkpoint that is damaged or another run's."""
+    if path := checkpoint.foreign(run):
+        raise UserError(
+            f"{path}: expected a checkpoint of the run in {run}, found another run's or a damaged one; "
+            "restore it, or delete the run's folder to train again"
+        )
 
 
 def slug(label: str) -> str:
@@ -201,7 +213,7 @@ def _training(
         parent = parents.get(seed) or next(iter(parents.values()))
         needs, start = parent.name, parent.key
     elif training.init_from:
-        start = file_digest(checkpoint.find(Path(training.init_from)))
+        start = start_digest(training)
     data = {name: value for name, value in hashes.items() if name.split()[0] in ("train", "dev")}
     lexicon = training_lexicon(training) if data else None
     data["lexicon"] = lexicon.digest if lexicon else ""
@@ -224,9 +236,10 @@ def _same_training(run: Path, settings: dict[str, Any]) -> bool:
         return False
     stopped_early = wanted["trainer.early_stopping"] or wanted["trainer.stop_at"] is not None
     whole = bool(wanted["trainer.budget"]) or summary["steps"] == summary["planned_steps"] or stopped_early
-    hashes = [value for name, value in settings["data"].items() if name.startswith("train")]
+    hashes = [value for name, value in settings["data"].items() if name != "lexicon"]
     same_lexicon = (environment.get("lexicon") or "") == settings["data"]["lexicon"]
-    return bool(whole) and same_lexicon and list(environment["data"].values()) == hashes
+    same_data = same_lexicon and list(environment["data"].values()) == hashes
+    return bool(whole) and same_data and checkpoint.foreign(run) is None
 
 
 def _evaluation(

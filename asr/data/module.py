@@ -1,6 +1,7 @@
 """The data of a training run: batches from manifests, and a list of the utterances left out."""
 
 import logging
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from asr.errors import UserError
 from asr.files import file_digest, write_text
 from asr.losses.ctc import frames_needed
 from asr.model.features import FeatureConfig
+from asr.parallel import end_with_parent
 from asr.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -84,7 +86,7 @@ def training_folder(run_folder: Path) -> str:
     """Return the first prepared folder that a run was trained on.
 
     Raises:
-        UserError: the run folder has no config.yaml, e.g. because it holds an exported model.
+        UserError: the run folder has no config.yaml, or none that names manifests.
     """
     config = run_folder / "config.yaml"
     if not config.is_file():
@@ -145,9 +147,9 @@ class SpeechData(TrainingData):
         self.seed = seed
         self.speed_factors = speed_factors
         self.left_out: list[tuple[str, str, str]] = []
-        dev = manifest_path(config.dev, "dev") if config.dev else split_beside(config.train[0], "dev")
+        self.dev = manifest_path(config.dev, "dev") if config.dev else split_beside(config.train[0], "dev")
         self.train_cuts = self._fitting(load_training_cuts(config), "train", max(speed_factors))
-        self.dev_cuts = self._fitting(load_cuts(dev), "dev", 1.0)
+        self.dev_cuts = self._fitting(load_cuts(self.dev), "dev", 1.0)
         durations_s = [cut.duration / min(speed_factors) for cut in self.train_cuts]
         self.concatenation = Concatenation(durations_s, config.concatenate_s, seed)
 
@@ -267,6 +269,7 @@ class SpeechData(TrainingData):
             batch_size=None,
             sampler=plans,
             num_workers=workers,
+            worker_init_fn=_begin_worker,
             prefetch_factor=self.config.prefetch if workers else None,
             persistent_workers=workers > 0,
             pin_memory=self.trainer is not None and self.trainer.strategy.root_device.type == "cuda",
@@ -288,10 +291,18 @@ class SpeechData(TrainingData):
         return f"{len(self.train_cuts)} utterances ({hours:.2f} h{joined}), {padding}"
 
     def digests(self) -> dict[str, str]:
-        """Return the hash of each training manifest."""
-        return {place: file_digest(manifest_path(place, "train")) for place in self.config.train}
+        """Return the hash of each training manifest, then that of the development manifest."""
+        train = {place: file_digest(manifest_path(place, "train")) for place in self.config.train}
+        return train | {str(self.dev): file_digest(self.dev)}
 
     def write_report(self, folder: Path) -> None:
         """Write left_out.tsv, with a header even if no utterance was left out."""
         rows = ["\t".join(item) + "\n" for item in self.left_out]
         write_text("split\tutterance\treason\n" + "".join(rows), folder / "left_out.tsv")
+
+
+def _begin_worker(index: int) -> None:
+    """Leave Ctrl-C to the parent, undo its handling of SIGTERM, and end with it, also if it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_parent()

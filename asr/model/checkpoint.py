@@ -1,7 +1,10 @@
-"""Checkpoints: atomic writing, reading without code execution, averaging."""
+"""Checkpoints: atomic writing, reading without code execution, averaging, and the run they belong to."""
 
-import logging
+import json
+import os
 import pickle
+import shutil
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,17 +12,17 @@ from typing import Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
+from torch import Tensor
 
 from asr.attention.backend import BACKENDS
 from asr.attention.table import parse_name
 from asr.config import option
 from asr.environment import pick_device
 from asr.errors import UserError
-from asr.files import atomic_binary
-
-log = logging.getLogger(__name__)
+from asr.files import atomic_binary, atomic_path
 
 FORMAT = "clustered-asr 1"
+LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 
 
 @dataclass
@@ -47,31 +50,84 @@ def save(checkpoint: Mapping[str, Any], path: Path) -> None:
     """Write a checkpoint atomically.
 
     Raises:
-        OSError: the checkpoint can't be written, e.g. on a full disk; an existing `path` is unchanged.
+        UserError: the checkpoint can't be written, e.g. on a full disk; an existing `path` is unchanged.
     """
-    with atomic_binary(path) as file:
-        torch.save(dict(checkpoint), file)
+    try:
+        with atomic_binary(path) as file:
+            torch.save(dict(checkpoint), file)
+    except (OSError, RuntimeError) as error:
+        # PyTorch's own error hides that of the file.
+        cause = error if isinstance(error, OSError) else error.__context__
+        reason = cause.strerror if isinstance(cause, OSError) else str(error).splitlines()[0]
+        raise UserError(f"{path}: the checkpoint can't be written ({reason})") from error
 
 
 def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint, unpickling tensors and plain data only.
 
     Raises:
-        UserError: a file that is missing, truncated, of another format, or contains other objects.
+        UserError: a file that is missing, truncated, changed, of another format, or contains other objects,
+            or weights that are not finite.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such checkpoint")
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        with zipfile.ZipFile(path) as archive:  # PyTorch writes checksums, but doesn't read them
+            damaged = archive.testzip()
+        if damaged is None:
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except PermissionError:
+        raise
     except pickle.UnpicklingError as error:
         raise UserError(f"{path}: expected tensors and plain data only, found other objects") from error
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
+    except Exception as error:  # a damaged file raises anything
         raise UserError(
-            f"{path}: expected a checkpoint, found a file that can't be read (truncated?)"
+            f"{path}: expected a checkpoint, found a file that can't be read (truncated or changed?)"
         ) from error
+    if damaged is not None:
+        raise UserError(f"{path}: expected a checkpoint as it was written, found changed bytes in {damaged}")
     if not isinstance(checkpoint, dict) or checkpoint.get("format") != FORMAT:
         raise UserError(f"{path}: expected a checkpoint of format {FORMAT!r}")
+    model = checkpoint.get("model")
+    if not isinstance(model, dict) or not isinstance(model.get("config"), dict):
+        raise UserError(f"{path}: expected a model with its configuration, found none")
+    check_weights(model.get("weights"), path)
     return checkpoint
+
+
+def check_weights(weights: Any, path: Path) -> None:
+    """Raise UserError unless `weights` are tensors by name, all finite."""
+    if not isinstance(weights, dict) or not all(isinstance(x, Tensor) for x in weights.values()):
+        raise UserError(f"{path}: expected a model with its weights, found none")
+    if broken := [name for name, x in weights.items() if not bool(x.isfinite().all())]:
+        raise UserError(f"{path}: expected finite weights, found NaN or infinity in {', '.join(broken[:3])}")
+
+
+def recorded_run(folder: Path) -> str:
+    """Return the run's identity in its environment.json, which its checkpoints share; empty: none."""
+    try:
+        return str(json.loads((folder / "environment.json").read_text()).get("run", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
+def foreign(folder: Path) -> Path | None:
+    """Return a checkpoint of a run folder that can't be read or belongs to another run; None: there is none.
+
+    Example:
+        >>> foreign(Path("nowhere")) is None
+        True
+    """
+    run = recorded_run(folder)
+    for path in sorted((folder / "checkpoints").glob("*.ckpt")):
+        try:  # mapped into memory, the tensors aren't read
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            same = checkpoint.get("run", "") == run
+        except Exception:  # a damaged file raises anything
+            same = False
+        if not same:
+            return path
+    return None
 
 
 def find(path: Path, which: str = "auto") -> Path:
@@ -116,11 +172,13 @@ def average(paths: list[Path]) -> dict[str, Any]:
     """Return a checkpoint with the mean weights of several (accumulated in float64).
 
     Raises:
-        UserError: weights that differ in names or shapes.
+        UserError: checkpoints of several runs, or weights that differ in names or shapes.
     """
     checkpoints = [load(path) for path in paths]
-    first = checkpoints[0]["model"]
+    first, run = checkpoints[0]["model"], checkpoints[0].get("run", "")
     for path, checkpoint in zip(paths, checkpoints, strict=True):
+        if checkpoint.get("run", "") != run:
+            raise UserError(f"{path}: expected a checkpoint of the same run as {paths[0]}")
         shapes = {name: x.shape for name, x in checkpoint["model"]["weights"].items()}
         if shapes != {name: x.shape for name, x in first["weights"].items()}:
             raise UserError(f"{path}: weights differ in names or shapes from {paths[0]}")
@@ -132,27 +190,38 @@ def average(paths: list[Path]) -> dict[str, Any]:
         weights[name] = value
     return {
         "format": FORMAT,
+        "run": run,
         "model": {**first, "weights": weights},
         "averaged": [path.name for path in paths],
     }
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Lightning's checkpoint plugin on top of `save` and `load`.
+    """Lightning's checkpoint plugin on top of `save` and `load`; it keeps the previous checkpoint.
 
-    If a checkpoint can't be written, the failure is logged, the previous checkpoint is kept and training
-    continues: a full disk may have room again for the next one.
+    Args:
+        resumed: content of the checkpoint to resume from, if it has been read already.
     """
 
+    def __init__(self, resumed: dict[str, Any] | None = None) -> None:
+        self.resumed = resumed
+
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write atomically; log a failure."""
-        try:
-            save(checkpoint, Path(path))
-        except (OSError, RuntimeError) as error:
-            log.error("%s could not be written (%s); the previous checkpoint is kept", path, error)
+        """Write atomically, and rename the checkpoint that was there to previous.ckpt."""
+        path = Path(path)
+        if not path.exists():
+            save(checkpoint, path)
+            return
+        with atomic_path(path.with_name(PREVIOUS), sync=False) as previous:
+            try:
+                os.link(path, previous)
+            except OSError:  # no hard links on this file system
+                shutil.copyfile(path, previous)
+            save(checkpoint, path)
 
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Read without executing code."""
-        return load(Path(path))
+        """Return the content read before, once, else read without executing code."""
+        resumed, self.resumed = self.resumed, None
+        return resumed or load(Path(path))

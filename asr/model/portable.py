@@ -16,6 +16,7 @@ from safetensors.torch import save as save_weights
 
 from asr.errors import UserError
 from asr.files import check_writable, write_bytes
+from asr.model.checkpoint import check_weights
 
 FORMAT = "clustered-asr model 1"
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -89,6 +90,7 @@ def read_portable(path: Path) -> dict[str, Any]:
         tokenizer = _with_bytes(json.loads(content[TOKENIZER]))
     except (SafetensorError, ValueError) as error:
         raise UserError(f"{folder}: expected weights and a tokenizer, found {error}") from None
+    check_weights(weights, folder / WEIGHTS)
     return {"config": settings["config"], "tokenizer": tokenizer, "weights": weights}
 
 

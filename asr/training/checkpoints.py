@@ -1,45 +1,61 @@
 """Callbacks that write checkpoints: the latest one to resume from, and the best by dev error rate."""
 
-import logging
+import signal
 from pathlib import Path
 from typing import Any
 
 import lightning
 from lightning.pytorch.utilities import rank_zero_only
 
-from asr.model.checkpoint import FORMAT, best_name, save
+from asr.model.checkpoint import FORMAT, LAST, best_name, save
 from asr.training.csv_logger import MetricsFile
+from asr.training.signals import Signals, Stopped
 from asr.training.task import TrainingTask
 
-log = logging.getLogger(__name__)
 
-
-class ResumePoint(lightning.Callback):
+class SaveResumePoint(lightning.Callback):
     """Writes the state of training to `last.ckpt`.
 
     The state is taken when a step starts: the previous step's validation, schedulers and counters are
-    complete by then.
+    complete by then. A signal that came meanwhile ends training there.
 
     Args:
         folder: folder for checkpoints.
         every: optimiser steps between checkpoints.
+        signals: signals that end training.
     """
 
-    def __init__(self, folder: Path, every: int) -> None:
-        self.path = folder / "last.ckpt"
+    def __init__(self, folder: Path, every: int, signals: Signals) -> None:
+        self.path = folder / LAST
         self.every = every
+        self.signals = signals
         self.written = 0
+
+    def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
+        """Defer signals, which Lightning has taken over, to the end of a step."""
+        self.written = trainer.global_step
+        self.signals.handle()
+        self.signals.deferred = True
 
     def on_train_batch_start(
         self, trainer: lightning.Trainer, task: lightning.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Write a checkpoint if one is due, but not in the middle of gradient accumulation."""
+        """Write a checkpoint if one is due, but not in the middle of gradient accumulation.
+
+        Raises:
+            Stopped: a signal was received; the checkpoint has been written.
+        """
         _correct_batch_counts(trainer)
+        if batch_idx % trainer.accumulate_grad_batches:
+            return
         steps = trainer.global_step
-        due = steps > self.written and steps % self.every == 0
-        if due and batch_idx % trainer.accumulate_grad_batches == 0:
+        stop = trainer.strategy.reduce_boolean_decision(bool(self.signals.received), all=False)
+        if steps > self.written and (stop or steps % self.every == 0):
             self.written = steps
             self._write(trainer)
+        if stop:
+            note = f" at step {steps}; resume=auto continues" if steps else " before the first step"
+            raise Stopped(self.signals.received or signal.SIGTERM, note)
 
     def on_train_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
         """Write the final state."""
@@ -89,11 +105,7 @@ class KeepBest(lightning.Callback):
         kept = sorted(path.stem for path in self.folder.glob("best-*.ckpt"))
         if len(kept) >= self.count and name >= kept[self.count - 1]:
             return
-        state = {"format": FORMAT, "step": trainer.global_step, "model": task.model_state()}
-        try:
-            save(state, self.folder / f"{name}.ckpt")
-        except (OSError, RuntimeError) as error:
-            log.error("%s could not be written (%s); the previous checkpoints are kept", name, error)
-            return
+        state = {"format": FORMAT, "run": task.run, "step": trainer.global_step, "model": task.model_state()}
+        save(state, self.folder / f"{name}.ckpt")
         for stem in sorted({*kept, name})[self.count :]:
             (self.folder / f"{stem}.ckpt").unlink()

@@ -7,6 +7,7 @@ from typing import Any
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from asr.errors import UserError
 from asr.files import atomic_text
 
 
@@ -34,8 +35,12 @@ class MetricsFile(Logger):
     def _begin(self, resumed_step: int) -> None:
         rows = []
         if self.path.exists() and resumed_step > 0:
-            with self.path.open(newline="") as file:
-                rows = [row for row in csv.DictReader(file) if int(row["step"]) < resumed_step]
+            text = self.path.read_text()
+            whole = text[: text.rfind("\n") + 1]  # a row may be torn by a full disk
+            try:
+                rows = [row for row in csv.DictReader(whole.splitlines()) if int(row["step"]) < resumed_step]
+            except (KeyError, TypeError, ValueError):
+                raise UserError(f"{self.path}: expected rows of metrics with their step") from None
         with atomic_text(self.path) as file:
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore")
             writer.writeheader()

@@ -61,7 +61,13 @@ class Bar(lightning.Callback):
 
     @rank_zero_only
     def teardown(self, trainer: lightning.Trainer, task: lightning.LightningModule, stage: str) -> None:
-        """Stop updating the bar, also after an error."""
+        """Stop updating the bar."""
+        self.progress.stop()
+
+    def on_exception(
+        self, trainer: lightning.Trainer, task: lightning.LightningModule, exception: BaseException
+    ) -> None:
+        """Stop updating the bar."""
         self.progress.stop()
 
 

@@ -1,54 +1,49 @@
 """A training run: builds data, task and Lightning trainer from the options, and writes the run folder."""
 
-import json
 import logging
+import signal
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import lightning
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 
 from asr import config
-from asr.config import flat
 from asr.data.stream import TrainingData
 from asr.environment import describe_environment, pick_device
 from asr.errors import UserError
-from asr.files import write_json
+from asr.files import locked, write_json
 from asr.model import checkpoint
-from asr.training.checkpoints import KeepBest, ResumePoint
-from asr.training.config import PRECISIONS, TrainConfig, recipe_task, train_options_from
+from asr.training.checkpoints import KeepBest, SaveResumePoint
+from asr.training.config import PRECISIONS, TrainConfig, recipe_task
 from asr.training.cost import Cost
 from asr.training.csv_logger import MetricsFile
-from asr.training.plan import ENDLESS, TrainingPlan
+from asr.training.plan import ENDLESS
 from asr.training.progress import Bar, Lines
 from asr.training.recognition import build_recognition
+from asr.training.resume import (
+    ResumePoint,
+    check_inputs,
+    check_model,
+    clear,
+    find_resume_point,
+    finished,
+    identity,
+    remove_partial,
+    start_digest,
+)
+from asr.training.signals import Signals, Stopped
 from asr.training.task import TrainingTask
 
 log = logging.getLogger(__name__)
-
-# Options that may change when a run resumes: its length, and where and how it runs.
-FREE_ON_RESUME = {
-    "run",
-    "resume",
-    "data.prefetch",
-    "data.workers",
-    "trainer.accelerator",
-    "trainer.average_best",
-    "trainer.budget",
-    "trainer.checkpoint_every",
-    "trainer.early_stopping",
-    "trainer.keep_best",
-    "trainer.max_epochs",
-    "trainer.max_steps",
-    "trainer.stop_at",
-    "trainer.threads",
-}
 
 
 def train(options: TrainConfig, watchers: Sequence[lightning.Callback] = ()) -> Path:
@@ -62,30 +57,86 @@ def train(options: TrainConfig, watchers: Sequence[lightning.Callback] = ()) -> 
         The run folder.
 
     Raises:
-        UserError: invalid input, a run folder that is in use although resume=no, or a run to resume that
-            was started with other options.
+        UserError: invalid input, a run folder that is in use, or a run to resume that was started with other
+            options or inputs.
+        KeyboardInterrupt: Ctrl-C, after the resume point was written.
+        SystemExit: 143 after SIGTERM, when the resume point was written.
     """
+    _check(options)
     folder = run_folder(options)
-    last = folder / "checkpoints" / "last.ckpt"
-    resuming = _check(options, folder, last)
+    with Signals() as signals:
+        try:
+            with locked(folder, "asr train") if _is_first_process() else nullcontext():
+                if _is_first_process():
+                    remove_partial(folder)
+                _train(options, folder, watchers, signals)
+        except Stopped as stop:
+            if not _is_first_process():
+                raise SystemExit(0) from None  # otherwise Lightning kills the first process
+            print(f"{folder}: stopped by {signal.Signals(stop.number).name}{stop.note}", flush=True)
+            if stop.number == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            raise SystemExit(128 + stop.number) from None
+    return folder
+
+
+def _train(
+    options: TrainConfig, folder: Path, watchers: Sequence[lightning.Callback], signals: Signals
+) -> None:
+    point = find_resume_point(options, folder)
     if options.trainer.threads:
         torch.set_num_threads(options.trainer.threads)
     _quiet_lightning()
     lightning.seed_everything(options.seed, verbose=False)
 
-    task, data = build_task(options, resuming)
-    if resuming and _finished(folder, task.plan):
-        print(f"{folder}: training is already finished")
-        return folder
-    resumed_step = int(checkpoint.load(last)["global_step"]) if resuming else 0
-    _describe_run(options, task, data, folder, resumed_step)
-
+    task, data = build_task(options, resuming=point is not None)
+    environment = _environment(options, task, data, point)
     cost = Cost(task.plan.budget)
-    trainer = build_trainer(options, task, folder, resumed_step, cost, watchers)
-    trainer.fit(task, data, ckpt_path=str(last) if resuming else None, weights_only=True)
+    if point:
+        check_inputs(point, environment)
+        check_model(point, task)
+        task.on_load_checkpoint(point.state)
+        cost.load_state_dict(point.state["callbacks"][cost.state_key])
+        if finished(point, task.plan, cost):
+            if (folder / "training.json").exists():
+                print(f"{folder}: training is already finished")
+            else:  # killed before it could write its summary
+                _finish(options, folder, point.step, task, data, cost)
+            return
+    if _is_first_process():
+        _begin(options, task, data, folder, environment, point)
+
+    trainer = build_trainer(options, task, folder, point, cost, signals, watchers)
+    with _named_failures(options, folder):
+        last = str(folder / "checkpoints" / checkpoint.LAST) if point else None
+        trainer.fit(task, data, ckpt_path=last, weights_only=True)
+    signals.deferred = False
+    signals.check()
     if trainer.is_global_zero:
-        _finish(options, folder, trainer, task, data, cost)
-    return folder
+        _finish(options, folder, trainer.global_step, task, data, cost)
+
+
+def _is_first_process() -> bool:
+    """Return whether this is the process of rank zero; Lightning and launchers start the others like it."""
+    return rank_zero_only.rank == 0 and LightningEnvironment().node_rank() == 0  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _named_failures(options: TrainConfig, folder: Path) -> Iterator[None]:
+    """Raise UserError for a file that can't be written and a data-loading process that died."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename:
+            raise
+        raise UserError(f"{folder}: {error.strerror or error}") from error
+    except RuntimeError as error:
+        if "DataLoader worker (pid" not in str(error):
+            raise
+        raise UserError(
+            f"{folder}: a data-loading process died (out of memory?): lower "
+            f"data.workers={options.data.workers} or data.prefetch={options.data.prefetch}"
+        ) from error
 
 
 def run_folder(options: TrainConfig) -> Path:
@@ -93,37 +144,12 @@ def run_folder(options: TrainConfig) -> Path:
     return Path(options.run or Path("exp", options.recipe.name, options.attention))
 
 
-def _check(options: TrainConfig, folder: Path, last: Path) -> bool:
-    """Check the options before loading data; return whether to resume."""
+def _check(options: TrainConfig) -> None:
+    """Check the options before loading data."""
     config.check(options)
     pick_device(options.trainer.accelerator)
     if options.trainer.precision == "fp16" and not torch.cuda.is_available():
         raise UserError("trainer.precision=fp16 needs a CUDA device: use bf16 or fp32")
-    if not last.exists():
-        return False
-    if options.resume == "no":
-        raise UserError(
-            f"{folder} already contains a run: continue it with resume=auto, or choose another folder "
-            "with run=<folder>"
-        )
-    _check_resumed(options, folder / "config.yaml")
-    return True
-
-
-def _check_resumed(options: TrainConfig, path: Path) -> None:
-    """Raise UserError if options differ from those that the run was started with."""
-    try:
-        before = flat(config.to_dict(train_options_from(config.load_yaml(path), str(path))))
-    except OSError:
-        raise UserError(f"{path}: expected the options of the run to resume, found no file") from None
-    now = flat(config.to_dict(options))
-    changed = [
-        f"{key}={now.get(key)} (was {before.get(key)})"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and key not in FREE_ON_RESUME
-    ]
-    if changed:
-        raise UserError(f"{path.parent}: these options can't change when a run resumes: {', '.join(changed)}")
 
 
 def build_task(options: TrainConfig, resuming: bool) -> tuple[TrainingTask, TrainingData]:
@@ -138,8 +164,9 @@ def build_trainer(
     options: TrainConfig,
     task: TrainingTask,
     folder: Path,
-    resumed_step: int,
+    point: ResumePoint | None,
     cost: Cost,
+    signals: Signals,
     watchers: Sequence[lightning.Callback] = (),
 ) -> lightning.Trainer:
     """Return Lightning's trainer with our checkpoints, metrics and progress.
@@ -153,7 +180,7 @@ def build_trainer(
     terminal = Console(stderr=True)
     progress = Bar(terminal) if terminal.is_terminal else Lines()
     # Resume points come first, so that writing them doesn't count as training time.
-    callbacks = [ResumePoint(checkpoints, options.trainer.checkpoint_every), cost]
+    callbacks = [SaveResumePoint(checkpoints, options.trainer.checkpoint_every, signals), cost]
     callbacks += [KeepBest(checkpoints, options.trainer.keep_best), progress, *watchers]
     if options.trainer.early_stopping or options.trainer.stop_at is not None:
         patience = options.trainer.early_stopping or task.plan.steps  # without early stopping: unlimited
@@ -178,40 +205,41 @@ def build_trainer(
         enable_progress_bar=False,
         log_every_n_steps=1,
         logger=[
-            MetricsFile(folder / "metrics.csv", columns, resumed_step),
+            MetricsFile(folder / "metrics.csv", columns, point.step if point else 0),
             TensorBoardLogger(str(folder), name="tensorboard", version=""),
         ],
-        plugins=[checkpoint.AtomicCheckpointIO()],
+        plugins=[checkpoint.AtomicCheckpointIO(point.state if point else None)],
         callbacks=callbacks,
         profiler=cost.data_wait,
         default_root_dir=str(folder),
     )
 
 
-def _finished(folder: Path, plan: TrainingPlan) -> bool:
-    """Return whether the finished training in `folder` covers this plan, which may be longer."""
-    path = folder / "training.json"
-    if not path.exists():
-        return False
-    summary = json.loads(path.read_text())
-    if plan.budget is None:
-        return int(summary["planned_steps"]) >= plan.steps
-    same_clock = summary.get("budget_clock") == plan.budget.clock
-    return same_clock and float(summary["budget_s"]) >= plan.budget.seconds
-
-
-@rank_zero_only
-def _describe_run(
-    options: TrainConfig, task: TrainingTask, data: TrainingData, folder: Path, resumed_step: int
-) -> None:
-    """Write the options and the environment of the run, and print a summary."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config.save(options, folder / "config.yaml")
+def _environment(
+    options: TrainConfig, task: TrainingTask, data: TrainingData, point: ResumePoint | None
+) -> dict[str, Any]:
+    """Return the content of environment.json, and give the run's identity to the task."""
     device_type = "cuda" if torch.cuda.is_available() and options.trainer.accelerator != "cpu" else "cpu"
     environment = describe_environment() | {"device": device_type, "data": data.digests()}
-    write_json(environment | task.describe(device_type), folder / "environment.json")
+    environment |= task.describe(device_type) | {"start": start_digest(options, point)}
+    task.run = str(point.environment.get("run", "")) if point else identity(options, environment)
+    return environment | {"run": task.run}
+
+
+def _begin(
+    options: TrainConfig,
+    task: TrainingTask,
+    data: TrainingData,
+    folder: Path,
+    environment: dict[str, Any],
+    point: ResumePoint | None,
+) -> None:
+    """Write the options and the environment of the run, and print a summary."""
+    clear(folder, point)
+    config.save(options, folder / "config.yaml")
+    write_json(environment, folder / "environment.json")
     data.write_report(folder)
-    resumed = f", resumed at step {resumed_step}" if resumed_step else ""
+    resumed = f", resumed at step {point.step}" if point else ""
     print(
         f"{folder}: {options.attention}, {_parameters(task) / 1e6:.2f} M parameters, {data.describe()}, "
         f"{data.epoch_batches(0)} batches per epoch, {task.plan.length}{resumed}",
@@ -226,19 +254,28 @@ def _parameters(task: TrainingTask) -> int:
 def _finish(
     options: TrainConfig,
     folder: Path,
-    trainer: lightning.Trainer,
+    steps: int,
     task: TrainingTask,
     data: TrainingData,
     cost: Cost,
 ) -> None:
-    """Average the best checkpoints if requested, and write training.json."""
+    """Average the best checkpoints if requested, and write training.json.
+
+    Raises:
+        UserError: no step changed the weights.
+    """
+    if not task.nonfinite["finite"]:
+        raise UserError(
+            f"{folder}: expected finite losses and gradients, found none in {steps} steps: lower "
+            "optimizer.learning_rate or check the data"
+        )
     checkpoints = folder / "checkpoints"
     best = sorted(checkpoints.glob("best-*.ckpt"))[: options.trainer.average_best]
     if len(best) > 1:
         checkpoint.save(checkpoint.average(best), checkpoints / "average.ckpt")
     epochs = cost.batches / data.epoch_batches(0, options.trainer.devices * options.trainer.nodes)
     summary = cost.summary() | {
-        "steps": trainer.global_step,
+        "steps": steps,
         "planned_steps": 0 if task.plan.steps == ENDLESS else task.plan.steps,
         "budget_s": task.plan.budget.seconds if task.plan.budget else None,
         "budget_clock": task.plan.budget.clock if task.plan.budget else None,
@@ -252,7 +289,7 @@ def _finish(
     }
     write_json(summary, folder / "training.json")
     print(
-        f"{folder}: trained {trainer.global_step} steps in {cost.seconds:.0f} s "
+        f"{folder}: trained {steps} steps in {cost.seconds:.0f} s "
         f"({summary['seconds_per_epoch']:.1f} s per epoch, {summary['frames_per_s']:.0f} frames/s, "
         f"{100 * summary['data_wait_share']:.1f} % waiting for data)"
     )

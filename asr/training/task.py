@@ -1,6 +1,7 @@
 """The LightningModule that all tasks share: training steps, non-finite losses, optimiser and validation."""
 
 import logging
+import math
 import time
 from abc import abstractmethod
 from typing import Any
@@ -40,7 +41,8 @@ class TrainingTask(lightning.LightningModule):
         super().__init__()
         self.model = model
         self.plan = plan
-        self.nonfinite = {"successive": 0, "total": 0}
+        self.run = ""  # identity of the run
+        self.nonfinite = {"successive": 0, "total": 0, "finite": 0}  # steps; finite: those that were taken
         self.finite_in_window = False
         self.dev_sums = np.zeros(4)
         self.dev_error = float("nan")  # error rate of the latest validation
@@ -140,7 +142,9 @@ class TrainingTask(lightning.LightningModule):
         )
         self.log("gradient_norm", norm)
         self.log("learning_rate", optimizer.param_groups[0]["lr"])
-        if not self._scaled and not (self.finite_in_window and bool(norm.isfinite())):
+        if self.finite_in_window and bool(norm.isfinite()):
+            self.nonfinite["finite"] += 1
+        elif not self._scaled:
             if self.finite_in_window:
                 self.nonfinite["total"] += 1
                 log.warning("step %d skipped: the gradient norm is %s", self.global_step, norm.item())
@@ -172,11 +176,16 @@ class TrainingTask(lightning.LightningModule):
         self.dev_error = errors / max(wanted, 1)
         self.log(self.error_rate_name, self.dev_error, rank_zero_only=True)
         self.log("dev_loss", loss / max(targets, 1), rank_zero_only=True)
+        if self.trainer.is_global_zero and not math.isfinite(loss):
+            log.warning("step %d: the dev loss is not finite", self.global_step)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the model in a form that loads without this class, and the counters."""
         checkpoint |= {"format": FORMAT, "nonfinite": dict(self.nonfinite), "dev_error": self.dev_error}
-        checkpoint |= {"model": self.model_state()}
+        checkpoint |= {"model": self.model_state(), "run": self.run}
+        if self.trainer.should_stop and self.spent < 1:
+            trainer = self.plan.options.trainer
+            checkpoint["stopped"] = [trainer.early_stopping, trainer.stop_at]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that the checkpoint fits, and restore the counters."""

@@ -3,7 +3,9 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,18 +13,77 @@ from asr.errors import UserError
 from asr.model import checkpoint
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 truncated", b"\x80\x02 not a checkpoint"])
+def model(**weights: torch.Tensor) -> dict[str, Any]:
+    return {"format": checkpoint.FORMAT, "model": {"config": {}, "weights": weights}}
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 truncated", b"\x80\x02 not a checkpoint", b"text\n"])
 def test_an_unreadable_checkpoint_is_named(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "broken.ckpt"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"broken\.ckpt"):
+    with pytest.raises(
+        UserError, match=r"broken\.ckpt: expected a checkpoint, found a file that can't be read"
+    ):
         checkpoint.load(path)
 
 
-def test_a_checkpoint_of_another_program_is_rejected(tmp_path: Path) -> None:
-    torch.save({"state_dict": {}}, tmp_path / "foreign.ckpt")
-    with pytest.raises(UserError, match="expected a checkpoint of format"):
-        checkpoint.load(tmp_path / "foreign.ckpt")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"state_dict": {}}, "expected a checkpoint of format"),
+        (["format"], "expected a checkpoint of format"),
+        ({"format": checkpoint.FORMAT}, "expected a model with its configuration, found none"),
+        ({"format": checkpoint.FORMAT, "model": {"weights": {}}}, "expected a model with its configuration"),
+        (
+            {"format": checkpoint.FORMAT, "model": {"config": {}}},
+            "expected a model with its weights, found none",
+        ),
+        ({"format": checkpoint.FORMAT, "model": {"config": {}, "weights": {"a": 1}}}, "with its weights"),
+        (
+            model(a=torch.ones(2), b=torch.tensor([1.0, float("nan")])),
+            "finite weights, found NaN or infin.* in b",
+        ),
+    ],
+)
+def test_half_a_checkpoint_and_nan_weights_are_rejected(
+    content: object, message: str, tmp_path: Path
+) -> None:
+    """Each of these ended in a traceback, and NaN weights in an empty transcript."""
+    torch.save(content, tmp_path / "half.ckpt")
+    with pytest.raises(UserError, match=rf"half\.ckpt: .*{message}"):
+        checkpoint.load(tmp_path / "half.ckpt")
+
+
+def test_changed_bytes_are_noticed(tmp_path: Path) -> None:
+    """PyTorch doesn't check the checksums in its files: a changed weight was used."""
+    path = tmp_path / "flipped.ckpt"
+    checkpoint.save(model(a=torch.randn(3000)), path)
+    content = path.read_bytes()
+    random = np.random.default_rng(0)
+    noticed = 0
+    for place in [*random.integers(len(content), size=200), len(content) // 2]:
+        changed = bytearray(content)
+        changed[place] ^= 1 << int(random.integers(8))
+        path.write_bytes(changed)
+        try:
+            found = checkpoint.load(path)
+        except UserError:
+            noticed += 1
+        else:  # padding between tensors, or a time stamp
+            path.write_bytes(content)
+            assert torch.equal(found["model"]["weights"]["a"], checkpoint.load(path)["model"]["weights"]["a"])
+    assert noticed > 150
+
+
+def test_the_previous_checkpoint_is_kept(tmp_path: Path) -> None:
+    writer = checkpoint.AtomicCheckpointIO()
+    for value in range(3):
+        writer.save_checkpoint(model(a=torch.tensor(float(value))), tmp_path / "last.ckpt")
+    found = [
+        float(checkpoint.load(tmp_path / f"{x}.ckpt")["model"]["weights"]["a"]) for x in ("previous", "last")
+    ]
+    assert found == [1, 2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last.ckpt", "previous.ckpt"]
 
 
 def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
@@ -34,14 +95,13 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\n"
         "state = {'format': checkpoint.FORMAT, 'value': torch.zeros(10**6)}\n"
-        "checkpoint.AtomicCheckpointIO().save_checkpoint(state, sys.argv[1])\n"
-        "try: checkpoint.save(state, Path(sys.argv[1]))\n"
-        "except (OSError, RuntimeError): sys.exit(7)\n"
+        "for save in (checkpoint.AtomicCheckpointIO().save_checkpoint, checkpoint.save):\n"
+        "    try: save(state, Path(sys.argv[1]))\n"
+        "    except checkpoint.UserError as error: print(error)\n"
     )
     result = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
-    assert result.returncode == 7, result.stderr
-    assert "could not be written" in result.stderr
-    assert checkpoint.load(path)["value"] == 1
+    assert result.stdout == 2 * f"{path}: the checkpoint can't be written (File too large)\n", result.stderr
+    assert torch.load(path)["value"] == 1
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 
 

@@ -12,7 +12,7 @@ from tone_corpora import TINY
 
 from asr.errors import UserError
 from asr.training import cost
-from asr.training.checkpoints import ResumePoint
+from asr.training.checkpoints import SaveResumePoint
 from asr.training.config import TimeBudget, parse_budget, train_options
 from asr.training.optimizer import OptimizerConfig, rate_factor
 from asr.training.run import train
@@ -114,13 +114,13 @@ def test_writing_checkpoints_does_not_count_as_training_time(
     """Resume points were written between the two readings of the clock."""
     clock = Clock()
     monkeypatch.setattr(cost, "time", clock)
-    original = ResumePoint.on_train_batch_start
+    original = SaveResumePoint.on_train_batch_start
 
-    def slow(self: ResumePoint, *args: object) -> None:
+    def slow(self: SaveResumePoint, *args: object) -> None:
         for _ in range(100):
             clock.perf_counter()
         original(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ResumePoint, "on_train_batch_start", slow)
+    monkeypatch.setattr(SaveResumePoint, "on_train_batch_start", slow)
     rows = run(tone_corpus, tmp_path, "trainer.max_steps=5")
     assert float(rows[-1]["train_s"]) < 100

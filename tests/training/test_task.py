@@ -1,5 +1,6 @@
 """Training steps, non-finite losses, memory, the run folder and interruptions."""
 
+import itertools
 import json
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from runs import assert_same_weights, metrics, weights
 from tone_corpora import TINY
 
 import asr.training.recognition
+from asr.cli import main
 from asr.errors import UserError
 from asr.losses.ctc import ctc_loss
 from asr.model.checkpoint import load
@@ -70,24 +72,52 @@ def test_training_stops_when_no_loss_is_finite(
         train(options(tone_corpus, tmp_path / "run", "trainer.nonfinite_patience=3", "trainer.max_steps=20"))
 
 
+class InfiniteGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
+        return gradient * float("inf")
+
+
 def test_steps_with_a_nonfinite_gradient_are_skipped(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class InfiniteGradient(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
-            return x.clone()
+    calls = itertools.count(-1)  # the first is the trial of the largest batch
 
-        @staticmethod
-        def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
-            return gradient * float("inf")
+    def broken(*args: torch.Tensor) -> torch.Tensor:
+        losses = ctc_loss(*args)
+        return losses if next(calls) == 0 else InfiniteGradient.apply(losses)
 
-    monkeypatch.setattr(
-        asr.training.recognition, "ctc_loss", lambda *args: InfiniteGradient.apply(ctc_loss(*args))
-    )
+    monkeypatch.setattr(asr.training.recognition, "ctc_loss", broken)
     folder = train(options(tone_corpus, tmp_path / "run", "trainer.max_steps=3"))
-    assert json.loads((folder / "training.json").read_text())["skipped_batches"] == 3
+    assert json.loads((folder / "training.json").read_text())["skipped_batches"] == 2
     assert all(x.isfinite().all() for x in weights(folder).values())
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_training_without_a_single_finite_step_fails(
+    what: str,
+    tone_corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With fewer batches than nonfinite_patience, training that learnt nothing ended as a success."""
+    spoil = (lambda x: x * float("nan")) if what == "loss" else InfiniteGradient.apply
+    monkeypatch.setattr(asr.training.recognition, "ctc_loss", lambda *args: spoil(ctc_loss(*args)))
+    words = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.max_steps=3"]
+    for extra in ([], ["resume=auto"]):  # the second finds the steps taken
+        assert main(["train", *words, *extra]) == 1
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith(
+            f"asr: {tmp_path}: expected finite losses and gradients, found none in 3 steps"
+        )
+    assert not (tmp_path / "training.json").exists()
+    assert ("step 3: the dev loss is not finite" in caplog.text) == (what == "loss")
 
 
 def test_running_out_of_memory_is_found_before_the_first_step(

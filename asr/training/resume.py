@@ -1,0 +1,213 @@
+"""Resuming: which checkpoint, whether options and inputs are those of the run, and whether it is finished."""
+
+import hashlib
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asr import config
+from asr.config import flat
+from asr.errors import UserError
+from asr.files import file_digest
+from asr.model import checkpoint
+from asr.model.portable import WEIGHTS, portable_folder
+from asr.training.config import TrainConfig, train_options_from
+from asr.training.cost import Cost
+from asr.training.plan import TrainingPlan
+from asr.training.task import TrainingTask
+
+log = logging.getLogger(__name__)
+
+# Options that say where and how a run is executed.
+PLACEMENT = {
+    "run",
+    "resume",
+    "data.prefetch",
+    "data.workers",
+    "trainer.accelerator",
+    "trainer.checkpoint_every",
+    "trainer.threads",
+}
+# Options that may change when a run resumes: its length, and where and how it runs.
+FREE_ON_RESUME = PLACEMENT | {
+    "trainer.average_best",
+    "trainer.budget",
+    "trainer.early_stopping",
+    "trainer.keep_best",
+    "trainer.max_epochs",
+    "trainer.max_steps",
+    "trainer.stop_at",
+}
+# Entries of environment.json that must not change when a run resumes.
+INPUTS = ("data", "lexicon", "tokenizer", "start")
+# Entries of a checkpoint that weights alone lack.
+STATE = ("global_step", "optimizer_states", "lr_schedulers", "loops", "callbacks", "nonfinite", "dev_error")
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """A checkpoint to resume from.
+
+    Attributes:
+        path: its file.
+        state: its content.
+        environment: environment.json of the run.
+    """
+
+    path: Path
+    state: dict[str, Any]
+    environment: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """Number of optimiser steps taken."""
+        return int(self.state["global_step"])
+
+
+def find_resume_point(options: TrainConfig, folder: Path) -> ResumePoint | None:
+    """Return the last resume point, or the one before if the last is damaged; None: there is none.
+
+    Raises:
+        UserError: the folder is in use although resume=no, the options or the run are others, or no resume
+            point can be read.
+    """
+    checkpoints = folder / "checkpoints"
+    paths = [path for name in (checkpoint.LAST, checkpoint.PREVIOUS) if (path := checkpoints / name).exists()]
+    used = bool(paths or any(checkpoints.glob("*.ckpt")))
+    if used and options.resume == "no":
+        raise UserError(
+            f"{folder} already contains a run: continue it with resume=auto, or choose another folder "
+            "with run=<folder>"
+        )
+    if not paths:
+        if used and (folder / "training.json").exists():
+            raise UserError(
+                f"{checkpoints / checkpoint.LAST}: expected the resume point of a finished run, found no file"
+            )
+        return None
+    _check_options(options, folder / "config.yaml")
+    environment = _read_environment(folder / "environment.json")
+    failures = []
+    for path in paths:
+        try:
+            state = checkpoint.load(path)
+        except UserError as error:
+            failures.append(error.line)
+            continue
+        if state.get("run") != environment.get("run"):
+            raise UserError(f"{path}: expected a checkpoint of the run in {folder}, found another run's")
+        if missing := [name for name in STATE if name not in state]:
+            raise UserError(f"{path}: expected a resume point, found a checkpoint without {missing[0]}")
+        for line in failures:
+            log.warning("%s; resuming from %s, step %s", line, path.name, state["global_step"])
+        return ResumePoint(path, state, environment)
+    raise UserError(f"{folder}: no resume point can be read: {'; '.join(failures)}")
+
+
+def _check_options(options: TrainConfig, path: Path) -> None:
+    """Raise UserError if options differ from those that the run was started with."""
+    try:
+        before = flat(config.to_dict(train_options_from(config.load_yaml(path), str(path))))
+    except FileNotFoundError:
+        raise UserError(f"{path}: expected the options of the run to resume, found no file") from None
+    now = flat(config.to_dict(options))
+    changed = [
+        f"{key}={now.get(key)} (was {before.get(key)})"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key) and key not in FREE_ON_RESUME
+    ]
+    if changed:
+        raise UserError(f"{path.parent}: these options can't change when a run resumes: {', '.join(changed)}")
+
+
+def _read_environment(path: Path) -> dict[str, Any]:
+    try:
+        environment = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path}: expected the inputs of the run to resume, found no file") from None
+    except ValueError:
+        raise UserError(f"{path}: expected JSON, found a file that was truncated or changed") from None
+    if not isinstance(environment, dict):
+        raise UserError(f"{path}: expected the inputs of the run to resume, found none")
+    return environment
+
+
+def identity(options: TrainConfig, environment: dict[str, Any]) -> str:
+    """Return 16 hex digits that identify a run: a hash of its options and inputs at its start."""
+    settings = {key: x for key, x in flat(config.to_dict(options)).items() if key not in PLACEMENT}
+    text = json.dumps([settings, {key: environment.get(key) for key in INPUTS}], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def start_digest(options: TrainConfig, point: ResumePoint | None = None) -> str:
+    """Return the digest of the initial weights; empty: random ones.
+
+    A run that resumes no longer needs their file, so it may be missing then.
+
+    Raises:
+        UserError: no such run or checkpoint.
+    """
+    if not options.init_from:
+        return ""
+    try:
+        exported = portable_folder(Path(options.init_from))
+        return file_digest(exported / WEIGHTS if exported else checkpoint.find(Path(options.init_from)))
+    except (OSError, UserError):
+        if point is None:
+            raise
+        return str(point.environment.get("start"))
+
+
+def check_inputs(point: ResumePoint, environment: dict[str, Any]) -> None:
+    """Raise UserError, naming each, if inputs differ from those that the run was started with."""
+    before, now = (flat({key: x.get(key) for key in INPUTS}) for x in (point.environment, environment))
+    changed = [
+        f"{key} {now.get(key)} (was {before.get(key)})"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+    ]
+    if changed:
+        raise UserError(
+            f"{point.path.parent.parent}: inputs have changed since the run began: {', '.join(changed)}"
+        )
+
+
+def check_model(point: ResumePoint, task: TrainingTask) -> None:
+    """Raise UserError unless the checkpoint's weights fit the model."""
+    task.check_resumable(point.state)
+    wanted = {name: list(x.shape) for name, x in task.model_state()["weights"].items()}
+    found = {name: list(x.shape) for name, x in point.state["model"]["weights"].items()}
+    for name in [*wanted, *found]:
+        if wanted.get(name) != found.get(name):
+            raise UserError(
+                f"{point.path}: expected {name} of shape {wanted.get(name)}, found {found.get(name)}"
+            )
+
+
+def finished(point: ResumePoint, plan: TrainingPlan, cost: Cost) -> bool:
+    """Return whether a checkpoint ends this plan, which may be longer than when it was written."""
+    trainer = plan.options.trainer
+    if point.step >= plan.steps or point.state.get("stopped") == [trainer.early_stopping, trainer.stop_at]:
+        return True
+    totals = point.state["callbacks"][cost.state_key]
+    clock = "cpu_s" if plan.budget and plan.budget.clock == "cpu" else "seconds"
+    return plan.budget is not None and totals[clock] >= plan.budget.seconds
+
+
+def clear(folder: Path, point: ResumePoint | None) -> None:
+    """Remove what the training that begins replaces: damaged or unfinished checkpoints, the summary."""
+    if point is None:
+        for path in (folder / "checkpoints").glob("*.ckpt"):
+            path.unlink()
+    elif point.path.name == checkpoint.PREVIOUS:
+        os.replace(point.path, point.path.with_name(checkpoint.LAST))
+    (folder / "training.json").unlink(missing_ok=True)
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove the temporary files of writers that were killed."""
+    for path in [*folder.glob("*.partial"), *folder.glob("checkpoints/*.partial")]:
+        path.unlink()
