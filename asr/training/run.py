@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -124,19 +125,26 @@ def _is_first_process() -> bool:
 @contextmanager
 def _named_failures(options: TrainConfig, folder: Path) -> Iterator[None]:
     """Raise UserError for a file that can't be written and a data-loading process that died."""
+    print_failure = threading.excepthook
+
+    def print_unless_raised(failure: threading.ExceptHookArgs) -> None:
+        if not issubclass(failure.exc_type, OSError):  # TensorBoard's thread hands these to this one
+            print_failure(failure)
+
+    threading.excepthook = print_unless_raised
     try:
         yield
-    except OSError as error:
-        if error.filename:
-            raise
-        raise UserError(f"{folder}: {error.strerror or error}") from error
-    except RuntimeError as error:
-        if "DataLoader worker (pid" not in str(error):
-            raise
-        raise UserError(
-            f"{folder}: a data-loading process died (out of memory?): lower "
-            f"data.workers={options.data.workers} or data.prefetch={options.data.prefetch}"
-        ) from error
+    except (RuntimeError, EOFError, OSError) as error:
+        if "DataLoader worker (pid" in str(error) or isinstance(error, EOFError | ConnectionError):
+            raise UserError(
+                f"{folder}: a data-loading process died (out of memory?): lower "
+                f"data.workers={options.data.workers} or data.prefetch={options.data.prefetch}"
+            ) from error
+        if isinstance(error, OSError) and not error.filename:
+            raise UserError(f"{folder}: {error.strerror or error}") from error
+        raise
+    finally:
+        threading.excepthook = print_failure
 
 
 def run_folder(options: TrainConfig) -> Path:
