@@ -105,6 +105,7 @@ def disturb(folder: str, fault: Fault) -> list[int]:
 
 def job(words: list[str], folder: str, fault: Fault | None, output: str) -> None:
     os.setsid()
+    multiprocessing.set_start_method("fork", force=True)  # the default of a process started with asr train
     for stream in (1, 2):
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
     count = disturb(folder, fault) if fault else [0]
