@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import lightning
 import pytest
 import torch
 from runs import metrics
@@ -25,7 +26,9 @@ from tone_corpora import TINY, make_corpus
 import asr.files
 from asr.cli import main
 from asr.model import checkpoint
+from asr.training.config import train_options
 from asr.training.recognition import RecognitionTask
+from asr.training.run import train
 
 STEPS = 30
 WORDS = [
@@ -315,3 +318,25 @@ def test_data_that_changes_under_a_job(
         dev.write_bytes(original)
     assert jobs.run() == 0
     assert_equal(jobs.outcome(), outcome)
+
+
+class Memory(lightning.Callback):
+    """Records resident memory."""
+
+    def __init__(self) -> None:
+        self.mib: dict[int, float] = {}
+
+    def on_train_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+        if trainer.global_step % 500 == 0:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            self.mib[trainer.global_step] = pages * resource.getpagesize() / 2**20
+
+
+@pytest.mark.slow
+def test_memory_stays_flat(corpus: Path, tmp_path: Path) -> None:
+    """2,000 steps, with validation and resume points, must not collect anything."""
+    memory = Memory()
+    words = [*WORDS, f"data.train=[{corpus}]", f"run={tmp_path}", "trainer.max_steps=2000"]
+    train(train_options([*words, "trainer.validate_every=50", "trainer.checkpoint_every=50"]), [memory])
+    print(memory.mib)
+    assert memory.mib[2000] - memory.mib[500] < 20

@@ -13,6 +13,8 @@ from runs import Killed, assert_same_weights, interrupt, metrics
 from tone_corpora import TINY
 
 from asr.errors import UserError
+from asr.model import checkpoint
+from asr.model.checkpoint import load
 from asr.training.config import train_options
 from asr.training.run import train
 
@@ -52,6 +54,10 @@ train(train_options(sys.argv[1:]))
 def run(corpus: Path, folder: Path, *words: str) -> list[dict[str, str]]:
     """Train; return the metrics that don't depend on time."""
     train(train_options([*WORDS, f"data.train=[{corpus}]", f"run={folder}", *words]))
+    return metrics_without_time(folder)
+
+
+def metrics_without_time(folder: Path) -> list[dict[str, str]]:
     rows = metrics(folder)
     for row in rows:
         del row["frames_per_s"], row["train_s"], row["train_cpu_s"]
@@ -143,3 +149,137 @@ def test_resuming_with_other_options_is_rejected_and_rewrites_nothing(
     (folder / "config.yaml").unlink()
     with pytest.raises(UserError, match=r"config\.yaml: expected the options of the run"):
         run(tone_corpus, folder, "resume=auto")
+
+
+@pytest.fixture(scope="module")
+def short(tone_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 11 steps with resume points of steps 10 and 11."""
+    folder = tmp_path_factory.mktemp("short") / "run"
+    run(tone_corpus, folder, "trainer.max_steps=11")
+    return folder
+
+
+def records(folder: Path) -> dict[str, bytes]:
+    names = ("config.yaml", "environment.json", "metrics.csv", "training.json")
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_resume_point_is_replaced_by_the_previous(
+    short: Path, tone_corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only one resume point was kept, and a changed byte in it was used."""
+    folder = shutil.copytree(short, tmp_path / "run")
+    rows = metrics_without_time(folder)
+    flip(folder / "checkpoints" / "last.ckpt")
+    assert run(tone_corpus, folder, "trainer.max_steps=11", "resume=auto") == rows
+    assert "last.ckpt: expected a checkpoint as it was written" in caplog.text
+    assert "resuming from previous.ckpt, step 10" in caplog.text
+    assert_same_weights(folder, short)
+    # The damaged file is gone, not kept as the previous one.
+    assert load(folder / "checkpoints" / "previous.ckpt")["global_step"] == 10
+    for name in ("last", "previous"):
+        (folder / "checkpoints" / f"{name}.ckpt").write_text("text")
+    before = records(folder)
+    with pytest.raises(UserError, match=r"no resume point can be read: .*last\.ckpt: .*previous\.ckpt: exp"):
+        run(tone_corpus, folder, "trainer.max_steps=11", "resume=auto")
+    assert records(folder) == before
+
+
+def test_a_checkpoint_of_another_run_is_noticed(short: Path, tone_corpus: Path, tmp_path: Path) -> None:
+    """It was used, and the result was reported as that of the run in the folder."""
+    other, folder = tmp_path / "other", shutil.copytree(short, tmp_path / "run")
+    run(tone_corpus, other, "trainer.max_steps=11", "seed=7", "trainer.keep_best=3", "trainer.average_best=2")
+    assert checkpoint.foreign(folder) is checkpoint.foreign(other) is None
+    checkpoints = folder / "checkpoints"
+    shutil.copy(other / "checkpoints" / "last.ckpt", checkpoints)
+    assert checkpoint.foreign(folder) == checkpoints / "last.ckpt"
+    before = records(folder)
+    with pytest.raises(UserError, match=r"last\.ckpt: expected a checkpoint of the run in .*another run's"):
+        run(tone_corpus, folder, "trainer.max_steps=15", "resume=auto")
+    (best,) = (short / "checkpoints").glob("best-*.ckpt")
+    shutil.copy(best, checkpoints / "last.ckpt")
+    assert checkpoint.foreign(folder) is None
+    with pytest.raises(UserError, match="expected a resume point, found a checkpoint without"):
+        run(tone_corpus, folder, "trainer.max_steps=15", "resume=auto")
+    assert records(folder) == before
+    best_other = next((other / "checkpoints").glob("best-*.ckpt"))
+    with pytest.raises(UserError, match="expected a checkpoint of the same run"):
+        checkpoint.average([best, best_other])
+
+
+def test_weights_of_another_shape_are_one_line(short: Path, tone_corpus: Path, tmp_path: Path) -> None:
+    """Lightning listed every weight in lines of their own."""
+    folder = shutil.copytree(short, tmp_path / "run")
+    options = yaml.safe_load((folder / "config.yaml").read_text())
+    options["model"]["layers"] = 2
+    (folder / "config.yaml").write_text(yaml.safe_dump(options))
+    before = records(folder)
+    with pytest.raises(UserError, match=r"last\.ckpt: expected encoder\.\S+ of shape \[\d.*\], found None$"):
+        run(tone_corpus, folder, "model.layers=2", "trainer.max_steps=15", "resume=auto")
+    assert records(folder) == before
+
+
+def test_initial_weights_that_have_changed_are_noticed(
+    short: Path, tone_corpus: Path, tmp_path: Path
+) -> None:
+    """A resumed run reported the weights that it had not started from."""
+    start, folder = shutil.copytree(short, tmp_path / "start"), tmp_path / "run"
+    words = [f"init_from={start}", "resume=auto"]
+    run(tone_corpus, folder, *words, "trainer.max_steps=3")
+    (best,) = (start / "checkpoints").glob("best-*.ckpt")
+    shutil.copy(start / "checkpoints" / "last.ckpt", best)
+    with pytest.raises(UserError, match=r"inputs have changed .*: start \w{12} \(was \w{12}"):
+        run(tone_corpus, folder, *words, "trainer.max_steps=5")
+    shutil.rmtree(start)  # no longer needed
+    assert len(run(tone_corpus, folder, *words, "trainer.max_steps=5")) == 5
+
+
+def test_an_extended_run_that_is_killed_is_not_finished(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """training.json of the shorter run remained, and a comparison reused the unfinished run."""
+    run(tone_corpus, tmp_path, "trainer.max_steps=4")
+    with monkeypatch.context() as patch:
+        interrupt(patch, 8)
+        with pytest.raises(Killed):
+            run(tone_corpus, tmp_path, "trainer.max_steps=12", "resume=auto")
+    assert not (tmp_path / "training.json").exists()
+
+
+def test_a_run_killed_before_its_first_resume_point_starts_again(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its best checkpoint was taken for one of the new run, which may have other options."""
+    with monkeypatch.context() as patch:
+        interrupt(patch, 4)
+        with pytest.raises(Killed):
+            run(tone_corpus, tmp_path, "trainer.validate_every=2")
+    (tmp_path / "checkpoints" / "last.ckpt.12345678.partial").touch()
+    assert [path.stem[:4] for path in (tmp_path / "checkpoints").glob("*.ckpt")] == ["best"]
+    with pytest.raises(UserError, match="already contains a run"):
+        run(tone_corpus, tmp_path)
+    run(tone_corpus, tmp_path, "resume=auto", "seed=3", "trainer.max_steps=6")
+    assert checkpoint.foreign(tmp_path) is None
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_a_run_that_stopped_early_stays_finished(tone_corpus: Path, tmp_path: Path) -> None:
+    """Without its training.json, e.g. after a kill, it went on training."""
+    words = ["trainer.stop_at=2.0", "resume=auto"]
+    rows = run(tone_corpus, tmp_path, *words)
+    assert len(rows) == 6
+    summary = json.loads((tmp_path / "training.json").read_text())
+    (tmp_path / "training.json").unlink()
+    assert run(tone_corpus, tmp_path, *words) == rows
+    again = json.loads((tmp_path / "training.json").read_text())
+    assert again.keys() == summary.keys()
+    assert all(
+        again[key] == summary[key] for key in ("steps", "frames", "train_s", "dev_error_rate", "epochs")
+    )
+    assert len(run(tone_corpus, tmp_path, "trainer.stop_at=null", "resume=auto")) == 24
