@@ -1,6 +1,5 @@
 """Checkpoints: atomic writing, reading without code execution, averaging, and the run they belong to."""
 
-import json
 import os
 import pickle
 import shutil
@@ -19,7 +18,7 @@ from asr.attention.table import parse_name
 from asr.config import option
 from asr.environment import pick_device
 from asr.errors import UserError
-from asr.files import atomic_binary, atomic_path
+from asr.files import atomic_binary, atomic_path, read_json
 
 FORMAT = "clustered-asr 1"
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
@@ -106,8 +105,8 @@ def check_weights(weights: Any, path: Path) -> None:
 def recorded_run(folder: Path) -> str:
     """Return the run's identity in its environment.json, which its checkpoints share; empty: none."""
     try:
-        return str(json.loads((folder / "environment.json").read_text()).get("run", ""))
-    except (OSError, ValueError, AttributeError):
+        return str(read_json(folder / "environment.json").get("run", ""))
+    except UserError:
         return ""
 
 

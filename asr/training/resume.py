@@ -11,7 +11,7 @@ from typing import Any
 from asr import config
 from asr.config import flat
 from asr.errors import UserError
-from asr.files import file_digest
+from asr.files import file_digest, read_json
 from asr.model import checkpoint
 from asr.model.portable import WEIGHTS, portable_folder
 from asr.training.config import TrainConfig, train_options_from
@@ -89,7 +89,7 @@ def find_resume_point(options: TrainConfig, folder: Path) -> ResumePoint | None:
             )
         return None
     _check_options(options, folder / "config.yaml")
-    environment = _read_environment(folder / "environment.json")
+    environment = read_json(folder / "environment.json", "the inputs of the run to resume")
     failures = []
     for path in paths:
         try:
@@ -121,18 +121,6 @@ def _check_options(options: TrainConfig, path: Path) -> None:
     ]
     if changed:
         raise UserError(f"{path.parent}: these options can't change when a run resumes: {', '.join(changed)}")
-
-
-def _read_environment(path: Path) -> dict[str, Any]:
-    try:
-        environment = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise UserError(f"{path}: expected the inputs of the run to resume, found no file") from None
-    except ValueError:
-        raise UserError(f"{path}: expected JSON, found a file that was truncated or changed") from None
-    if not isinstance(environment, dict):
-        raise UserError(f"{path}: expected the inputs of the run to resume, found none")
-    return environment
 
 
 def identity(options: TrainConfig, environment: dict[str, Any]) -> str:
@@ -198,16 +186,12 @@ def finished(point: ResumePoint, plan: TrainingPlan, cost: Cost) -> bool:
 
 
 def clear(folder: Path, point: ResumePoint | None) -> None:
-    """Remove what the training that begins replaces: damaged or unfinished checkpoints, the summary."""
+    """Remove what the training that begins replaces, and the temporary files of killed writers."""
+    for path in (folder / "checkpoints").glob("*.partial"):
+        path.unlink()
     if point is None:
         for path in (folder / "checkpoints").glob("*.ckpt"):
             path.unlink()
     elif point.path.name == checkpoint.PREVIOUS:
         os.replace(point.path, point.path.with_name(checkpoint.LAST))
     (folder / "training.json").unlink(missing_ok=True)
-
-
-def remove_partial(folder: Path) -> None:
-    """Remove the temporary files of writers that were killed."""
-    for path in [*folder.glob("*.partial"), *folder.glob("checkpoints/*.partial")]:
-        path.unlink()

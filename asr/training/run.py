@@ -38,7 +38,6 @@ from asr.training.resume import (
     find_resume_point,
     finished,
     identity,
-    remove_partial,
     start_digest,
 )
 from asr.training.signals import Signals, Stopped
@@ -68,8 +67,6 @@ def train(options: TrainConfig, watchers: Sequence[lightning.Callback] = ()) -> 
     with Signals() as signals:
         try:
             with locked(folder, "asr train") if _is_first_process() else nullcontext():
-                if _is_first_process():
-                    remove_partial(folder)
                 _train(options, folder, watchers, signals)
         except Stopped as stop:
             if not _is_first_process():

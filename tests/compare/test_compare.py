@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,10 +20,12 @@ from asr.cli import main
 from asr.compare import cell as cell_module
 from asr.compare import run
 from asr.compare.cell import Cell, read_state, write_cell
-from asr.compare.options import CompareConfig
+from asr.compare.options import CompareConfig, parse
+from asr.compare.plan import make_plan
 from asr.compare.results import read_results
 from asr.errors import UserError
 from asr.files import file_digest
+from asr.model import checkpoint
 
 SHORT = [
     "steps=4",
@@ -277,6 +280,30 @@ def test_a_run_with_the_same_settings_is_reused(trained: Path, tone_corpus: Path
     # The run had another number of steps.
     assert main([*(x for x in asked if x != "steps=80"), "steps=2", f"folder={tmp_path / 'other'}"]) == 0
     assert not read_results(tmp_path / "other").trainings[0].reused
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_checkpoint_of_another_run_is_neither_reused_nor_reported(
+    trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A best checkpoint that was copied from another run was evaluated as that of the finished run."""
+
+    def swap(run: Path) -> Path:
+        (best,) = (run / "checkpoints").glob("best-*.ckpt")
+        checkpoint.save({**checkpoint.load(best), "run": "another"}, best)
+        return best
+
+    asked = words(tone_corpus, tmp_path / "own", "attentions=[full]", "splits=[dev]")
+    assert main(asked) == 0
+    best = swap(tmp_path / "own" / "trainings" / "full" / "seed0")
+    assert main(asked) == 1
+    assert f"{best}: expected a checkpoint of the run in" in capsys.readouterr().err
+
+    run = shutil.copytree(trained, tmp_path / "runs" / "full")
+    request = parse(reusing(run, tone_corpus, tmp_path / "reusing")[1:])
+    assert list(make_plan(request).reused.values()) == [run]
+    swap(run)
+    assert not make_plan(request).reused
 
 
 @pytest.mark.usefixtures("fast")
