@@ -154,7 +154,7 @@ def test_resuming_with_another_vocabulary_is_rejected(
     with (corpus / "lexicon.txt").open("a") as file:
         file.write("zoo Z UW\n")
     line = fails(capsys, train(corpus, tmp_path / "run", "resume=auto", "trainer.max_steps=5"))
-    assert "the vocabulary or lexicon of the checkpoint differs" in line
+    assert "inputs have changed since the run began: lexicon" in line
 
 
 class Malicious:

@@ -76,14 +76,6 @@ class RecognitionTask(TrainingTask):
             "lexicon": lexicon.digest if lexicon else None,
         }
 
-    def check_resumable(self, checkpoint: dict[str, Any]) -> None:
-        """Raise UserError if the checkpoint has another vocabulary."""
-        if checkpoint["model"].get("tokenizer") != self.tokenizer.state():
-            raise UserError(
-                "resume: the vocabulary or lexicon of the checkpoint differs from that of the data "
-                f"(digest {self.tokenizer.digest})"
-            )
-
 
 def build_recognition(options: TrainConfig, resuming: bool) -> tuple[RecognitionTask, SpeechData]:
     """Return the task and data of a speech recipe."""

@@ -68,10 +68,6 @@ class TrainingTask(lightning.LightningModule):
     def describe(self, device_type: str) -> dict[str, Any]:
         """Return entries for environment.json, e.g. mechanism, backend on the device, hashes of inputs."""
 
-    @abstractmethod
-    def check_resumable(self, checkpoint: dict[str, Any]) -> None:
-        """Raise UserError if a checkpoint holds another model."""
-
     def on_train_start(self) -> None:
         """Run the largest batch forward and backward, so that memory runs out now or never."""
         batch = self._data.worst_batch()
@@ -188,7 +184,6 @@ class TrainingTask(lightning.LightningModule):
             checkpoint["stopped"] = [trainer.early_stopping, trainer.stop_at]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Check that the checkpoint fits, and restore the counters."""
-        self.check_resumable(checkpoint)
+        """Restore the counters."""
         self.nonfinite = checkpoint["nonfinite"]
         self.dev_error = checkpoint["dev_error"]

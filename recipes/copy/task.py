@@ -229,13 +229,6 @@ class CopyTask(TrainingTask):
         layer = self.model.attention_layers()[0]
         return {"attention": self.model.attention, "backend": layer.backend_on(device_type)}
 
-    def check_resumable(self, checkpoint: dict[str, Any]) -> None:
-        """Raise UserError if the checkpoint has another model size or mechanism."""
-        state = checkpoint["model"]
-        found = state.get("config"), state.get("attention")
-        if found != (to_dict(self.model.config), self.model.attention):
-            raise UserError("resume: the checkpoint's model or mechanism differs from the options")
-
 
 def build(options: TrainConfig, resuming: bool) -> tuple[CopyTask, CopyData]:
     """Return the task and its data.
