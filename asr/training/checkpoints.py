@@ -1,10 +1,11 @@
-"""Callbacks that write checkpoints: the latest one to resume from, and the best by dev error rate."""
+"""Callbacks that write checkpoints, the latest to resume from and the best, or stop early."""
 
 import signal
 from pathlib import Path
 from typing import Any
 
 import lightning
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.utilities import rank_zero_only
 
 from asr.model.checkpoint import FORMAT, LAST, best_name, save
@@ -109,3 +110,11 @@ class KeepBest(lightning.Callback):
         save(state, self.folder / f"{name}.ckpt")
         for stem in sorted({*kept, name})[self.count :]:
             (self.folder / f"{stem}.ckpt").unlink()
+
+
+class StopEarly(EarlyStopping):
+    """Early stopping whose patience is that of the options, also when a run resumes."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the best error rate and the validations since."""
+        super().load_state_dict({**state_dict, "patience": self.patience})

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.utilities import rank_zero_only
@@ -23,7 +22,7 @@ from asr.environment import describe_environment, pick_device
 from asr.errors import UserError
 from asr.files import locked, write_json
 from asr.model import checkpoint
-from asr.training.checkpoints import KeepBest, SaveResumePoint
+from asr.training.checkpoints import KeepBest, SaveResumePoint, StopEarly
 from asr.training.config import PRECISIONS, TrainConfig, recipe_task
 from asr.training.cost import Cost
 from asr.training.csv_logger import MetricsFile
@@ -190,7 +189,7 @@ def build_trainer(
     if options.trainer.early_stopping or options.trainer.stop_at is not None:
         patience = options.trainer.early_stopping or task.plan.steps  # without early stopping: unlimited
         callbacks.append(
-            EarlyStopping(task.error_rate_name, patience=patience, stopping_threshold=options.trainer.stop_at)
+            StopEarly(task.error_rate_name, patience=patience, stopping_threshold=options.trainer.stop_at)
         )
     return lightning.Trainer(
         accelerator=options.trainer.accelerator,

@@ -15,6 +15,7 @@ from tone_corpora import TINY
 from asr.errors import UserError
 from asr.model import checkpoint
 from asr.model.checkpoint import load
+from asr.training.checkpoints import StopEarly
 from asr.training.config import train_options
 from asr.training.run import train
 
@@ -35,6 +36,7 @@ DIES_AFTER_THE_LAST_STEP = """
 import os, signal, sys
 import torch
 from asr.model.checkpoint import AtomicCheckpointIO
+from asr.training.checkpoints import StopEarly
 from asr.training.config import train_options
 from asr.training.run import train
 
@@ -283,3 +285,11 @@ def test_a_run_that_stopped_early_stays_finished(tone_corpus: Path, tmp_path: Pa
         again[key] == summary[key] for key in ("steps", "frames", "train_s", "dev_error_rate", "epochs")
     )
     assert len(run(tone_corpus, tmp_path, "trainer.stop_at=null", "resume=auto")) == 24
+
+
+def test_a_resumed_run_has_the_patience_of_its_options() -> None:
+    """trainer.early_stopping may change when a run resumes, but the old patience was restored."""
+    before, after = StopEarly("dev_per", patience=1), StopEarly("dev_per", patience=5)
+    before.wait_count = 1
+    after.load_state_dict(before.state_dict())
+    assert (after.patience, after.wait_count) == (5, 1)
