@@ -279,7 +279,10 @@ class Results:
 
     def candidate(self, label: str) -> Candidate:
         """Return the candidate with this label."""
-        return next(candidate for candidate in self.candidates if candidate.label == label)
+        found = next((candidate for candidate in self.candidates if candidate.label == label), None)
+        if found is None:
+            raise UserError(f"results.json: no candidate {label!r}, which an evaluation or training names")
+        return found
 
     def trainings_of(self, label: str) -> list[Training]:
         """Return the finished trainings of a candidate, one per seed."""

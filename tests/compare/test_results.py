@@ -251,3 +251,10 @@ def test_cpu_time_of_other_processes_comes_from_proc_stat(
     stat.write_text(f"cpu  {12 * ticks} 0 {3 * ticks} {100 * ticks} 9 0 0 0 {12 * ticks} 0\ncpu0 …\n")
     assert others.cpus() == pytest.approx(1.0)
     assert OtherProcesses(tmp_path / "missing").cpus() is None
+
+
+def test_results_of_an_unknown_candidate_are_refused() -> None:
+    """A results.json whose evaluations name another candidate ended in a StopIteration."""
+    results = Results([], "demo", "", {}, {}, {}, [], [], [], [])
+    with pytest.raises(UserError, match="no candidate 'x'"):
+        results.candidate("x")
