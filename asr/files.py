@@ -1,7 +1,8 @@
 """Atomic output files, locks, file hashes, and JSON files checked against types.
 
 Every writer fills a temporary file in the same folder, flushes it to disk and renames it. After an error the
-file is as it was before. Missing folders are created.
+file is as it was before. Missing folders are created. The temporary file has a fixed name, so that the next
+writer of the file reuses what a killed one left.
 """
 
 import dataclasses
@@ -12,6 +13,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 import tempfile
 import types
 import typing
@@ -47,10 +49,13 @@ def atomic_path(path: str | Path, *, sync: bool = True) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _check_regular(path)  # renaming would replace a device
-    # Shortened because a file name holds at most 255 bytes.
-    temporary = path.with_name(f"{path.name[:40]}.{secrets.token_hex(4)}.partial")
+    temporary, held = _claim(path)
     try:
+        os.truncate(held, 0)
+        os.utime(held, (0, 0))
         yield temporary
+        if temporary.stat().st_mtime == 0:
+            raise FileNotFoundError(f"{path}: nothing was written")
         if sync:
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
@@ -58,6 +63,32 @@ def atomic_path(path: str | Path, *, sync: bool = True) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(held)
+
+
+def _claim(path: Path) -> tuple[Path, int]:
+    """Return the temporary path of a file and a descriptor that holds its lock.
+
+    The name is fixed. It is random only while another writer of the same file is at work.
+    """
+    # Shortened because a file name holds at most 255 bytes.
+    stem = f"{path.name[:40]}.{hashlib.sha256(path.name.encode(errors='surrogateescape')).hexdigest()[:4]}"
+    temporary = path.with_name(f"{stem}.partial")
+    while True:
+        held = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another writer may have renamed the file between its opening and its locking.
+            if os.path.samestat(os.fstat(held), os.stat(temporary)):
+                return temporary, held
+        except FileNotFoundError:
+            pass
+        except BlockingIOError:
+            temporary = path.with_name(f"{stem}.{secrets.token_hex(4)}.partial")
+        except OSError:  # a file system without locks
+            return temporary, held
+        os.close(held)
 
 
 @contextmanager
@@ -125,6 +156,28 @@ def kind_of(path: str | Path) -> str:
     path = Path(path)
     kinds = {"file": path.is_file, "folder": path.is_dir, "pipe": path.is_fifo, "socket": path.is_socket}
     return next((name for name, applies in kinds.items() if applies()), "device")
+
+
+def require_file(path: str | Path, expected: str) -> int:
+    """Return the size of a regular file in bytes.
+
+    Args:
+        path: path of the file.
+        expected: what the file should be, for the message, e.g. `an audio file`.
+
+    Raises:
+        UserError: there is no file, or it is a folder, a named pipe or a device, which may block forever.
+    """
+    try:
+        state = os.stat(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: expected {expected}, found none") from None
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        reason = getattr(error, "strerror", str(error))
+        raise UserError(f"{path}: expected {expected}, found none ({reason})") from None
+    if not stat.S_ISREG(state.st_mode):
+        raise UserError(f"{path}: expected {expected}, found a {kind_of(path)}")
+    return state.st_size
 
 
 @contextmanager

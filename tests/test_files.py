@@ -3,7 +3,10 @@
 import gzip
 import json
 import os
+import signal
 import stat
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -58,6 +61,33 @@ def test_two_writers_of_one_file_do_not_clash(tmp_path: Path) -> None:
         second.write("second")
     assert path.read_text() == "first"  # renamed last
     assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("name", ["out", "long" * 50])
+def test_a_killed_writer_leaves_nothing_after_the_next_one(name: str, tmp_path: Path) -> None:
+    """Temporary files had random names, so those of killed processes stayed for ever."""
+    path = tmp_path / name
+    code = "import os, sys; from asr.files import atomic_path\n"
+    code += (
+        "with atomic_path(sys.argv[1]) as part:\n  part.write_text('half-written'); os.kill(os.getpid(), 9)"
+    )
+    for _ in range(2):
+        assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == -signal.SIGKILL
+    assert len(names(tmp_path)) == 1
+    files.write_text("new", path)
+    assert names(tmp_path) == [name]
+    assert path.read_text() == "new"
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    """A named pipe among a corpus's files blocked its preparation for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_text("123")
+    assert files.require_file(tmp_path / "file", "a table") == 3
+    cases = {"pipe": "found a pipe", "": "found a folder", "no": "found none", "a\0b": "found none"}
+    for name, message in cases.items():
+        with pytest.raises(UserError, match=f"expected a table, {message}"):
+            files.require_file(f"{tmp_path}/{name}", "a table")
 
 
 def test_the_content_is_flushed_to_disk_before_the_rename(tmp_path: Path, monkeypatch) -> None:

@@ -2,12 +2,16 @@
 
 import functools
 import logging
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torchaudio.functional
 from lhotse.audio.backend import (
+    AudioBackend,
     CompositeAudioBackend,
+    FfmpegSubprocessOpusBackend,
     Sph2pipeSubprocessBackend,
     get_default_audio_backend,
     set_current_audio_backend,
@@ -15,7 +19,8 @@ from lhotse.audio.backend import (
 from lhotse.cut import MonoCut
 from numpy.typing import NDArray
 
-from asr.data.sphere import SphereBackend
+from asr.data.facts import checked
+from asr.data.sphere import SUFFIXES, read_header, read_sphere
 from asr.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -58,20 +63,6 @@ def load_cut(
     return convert(samples, round(cut.sampling_rate * speed), sample_rate)
 
 
-def checked(samples: NDArray[np.float32], source: str) -> NDArray[np.float32]:
-    """Return the samples unchanged.
-
-    Raises:
-        UserError: there are no samples, or one is not finite; the message begins with `source`.
-    """
-    if samples.size == 0:
-        raise UserError(f"{source}: no samples")
-    if not np.isfinite(samples).all():
-        first = int(np.flatnonzero(~np.isfinite(samples))[0])
-        raise UserError(f"{source}: sample {first} is not finite")
-    return samples
-
-
 def convert(samples: NDArray[np.float32], rate: int, sample_rate: int) -> NDArray[np.float32]:
     """Resample [samples] from `rate` to `sample_rate` Hz."""
     if rate == sample_rate:
@@ -85,10 +76,36 @@ def notice_resampling(rate: int, sample_rate: int) -> None:
     log.warning("audio at %d Hz is resampled to the model's %d Hz", rate, sample_rate)
 
 
+class SphereBackend(AudioBackend):
+    """Audio backend of lhotse for `.wv1`, `.wv2` and `.sph` files."""
+
+    def is_applicable(self, path_or_fd: Any) -> bool:
+        """Return whether the file name has a suffix of SPHERE."""
+        return isinstance(path_or_fd, str | Path) and str(path_or_fd).lower().endswith(SUFFIXES)
+
+    handles_special_case = is_applicable
+
+    def read_audio(
+        self,
+        path_or_fd: Any,
+        offset: float = 0.0,
+        duration: float | None = None,
+        force_opus_sampling_rate: int | None = None,
+    ) -> tuple[NDArray[np.float32], int]:
+        """Return [channels, samples] from `offset` (s) on, `duration` seconds long, and the rate in Hz."""
+        header = read_header(path_or_fd)
+        start = round(offset * header.sample_rate)
+        samples = None if duration is None else round(duration * header.sample_rate)
+        if samples is not None and start + samples > header.samples >= start + samples - 1:
+            samples = header.samples - start  # manifests contain rounded times
+        return read_sphere(path_or_fd, start, samples), header.sample_rate
+
+
 @functools.cache
 def _use_our_sphere_reader() -> None:
-    # lhotse's own reader runs the program sph2pipe for every file.
-    others = [b for b in get_default_audio_backend().backends if not isinstance(b, Sph2pipeSubprocessBackend)]
+    # lhotse's own readers run sph2pipe or ffmpeg in a shell, with the file's name unquoted.
+    in_shell = (Sph2pipeSubprocessBackend, FfmpegSubprocessOpusBackend)
+    others = [b for b in get_default_audio_backend().backends if not isinstance(b, in_shell)]
     set_current_audio_backend(CompositeAudioBackend([SphereBackend(), *others]))
 
 

@@ -1,7 +1,6 @@
 """Read recordings of any length, sample rate and container in blocks, resampled and checked."""
 
 import logging
-import struct
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -12,7 +11,8 @@ import torch
 import torchaudio.functional
 from numpy.typing import NDArray
 
-from asr.data.audio import checked, notice_resampling
+from asr.data.audio import notice_resampling
+from asr.data.facts import checked, riff_bytes
 from asr.data.sphere import is_sphere, read_header, read_sphere
 from asr.errors import UserError
 from asr.files import kind_of
@@ -130,20 +130,9 @@ def _open(path: Path) -> tuple[int, Iterator[Samples]]:
         file = soundfile.SoundFile(path)
     except (soundfile.LibsndfileError, TypeError):  # TypeError: soundfile wants a format for names in .raw
         return _open_with_ffmpeg(path)
-    _warn_if_truncated(path)
-    return file.samplerate, file.blocks(BLOCK_S * file.samplerate, dtype="float32", always_2d=True)
-
-
-def _warn_if_truncated(path: Path) -> None:
-    """Warn if a wav file is shorter than its header states, which libsndfile ignores."""
-    with path.open("rb") as file:
-        head = file.read(12)
-    if head[:4] != b"RIFF" or head[8:] != b"WAVE":
-        return
-    promised = struct.unpack("<I", head[4:8])[0] + 8
-    size = path.stat().st_size
-    if promised - 8 not in (0, 0xFFFFFFFF) and promised > size + 1:  # streamed files have no valid size
+    if (size := path.stat().st_size) + 1 < (promised := riff_bytes(path)):  # libsndfile ignores it
         log.warning("%s: truncated: found %d of %d bytes", path, size, promised)
+    return file.samplerate, file.blocks(BLOCK_S * file.samplerate, dtype="float32", always_2d=True)
 
 
 def _open_with_ffmpeg(path: Path) -> tuple[int, Iterator[Samples]]:

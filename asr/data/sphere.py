@@ -9,15 +9,14 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import soundfile
-from lhotse.audio.backend import AudioBackend
 from numpy.typing import NDArray
 
 from asr.data import shorten
 from asr.errors import UserError
+from asr.files import require_file
 
 MAGIC = b"NIST_1A\n"
 SUFFIXES = (".wv1", ".wv2", ".sph")
@@ -70,14 +69,13 @@ def read_header(path: str | Path) -> SphereHeader:
         UserError: the file is missing, is not SPHERE, lacks a field, or is shorter than its header states.
     """
     try:
+        require_file(path, "a SPHERE file")
         with open(path, "rb") as file:
             raw = file.read(1024)
             size = _header_size(raw, path)
             raw += file.read(size - len(raw) if size > len(raw) else 0)
             first = (raw[size:] + file.read(len(shorten.MAGIC)))[: len(shorten.MAGIC)]
             file_bytes = file.seek(0, io.SEEK_END)
-    except FileNotFoundError:
-        raise UserError(f"{path}: expected a SPHERE file, found no such file") from None
     except OSError as error:
         raise UserError(f"{path}: the SPHERE file can't be read ({error.strerror})") from None
     header = _parse(raw[:size], path)
@@ -123,31 +121,6 @@ def read_sphere(path: str | Path, start: int = 0, samples: int | None = None) ->
             f"the data end after {start + audio.shape[1]} (a truncated file?)"
         )
     return audio
-
-
-class SphereBackend(AudioBackend):
-    """Audio backend of lhotse for `.wv1`, `.wv2` and `.sph` files."""
-
-    def is_applicable(self, path_or_fd: Any) -> bool:
-        """Return whether the file name has a suffix of SPHERE."""
-        return isinstance(path_or_fd, str | Path) and str(path_or_fd).lower().endswith(SUFFIXES)
-
-    handles_special_case = is_applicable
-
-    def read_audio(
-        self,
-        path_or_fd: Any,
-        offset: float = 0.0,
-        duration: float | None = None,
-        force_opus_sampling_rate: int | None = None,
-    ) -> tuple[NDArray[np.float32], int]:
-        """Return [channels, samples] from `offset` (s) on, `duration` seconds long, and the rate in Hz."""
-        header = read_header(path_or_fd)
-        start = round(offset * header.sample_rate)
-        samples = None if duration is None else round(duration * header.sample_rate)
-        if samples is not None and start + samples > header.samples >= start + samples - 1:
-            samples = header.samples - start  # manifests contain rounded times
-        return read_sphere(path_or_fd, start, samples), header.sample_rate
 
 
 def _header_size(raw: bytes, path: str | Path) -> int:

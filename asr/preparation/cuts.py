@@ -1,46 +1,23 @@
-"""Audio headers, and lhotse recordings and cuts built from them."""
+"""lhotse recordings and cuts of utterances."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import soundfile
-from lhotse import AudioSource, MonoCut, Recording, SupervisionSegment
-
-from asr.data.sphere import SUFFIXES, is_sphere, read_header
-from asr.errors import UserError
+if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
+    from lhotse import MonoCut, Recording
 
 
-def audio_facts(path: str | Path) -> tuple[int, int, int]:
-    """Return (samples per channel, sample rate in Hz, channels) from an audio file's header.
-
-    Raises:
-        UserError: the file is missing, empty, or neither SPHERE nor readable by libsndfile.
-    """
-    if str(path).lower().endswith(SUFFIXES) and is_sphere(path):
-        header = read_header(path)
-        return header.samples, header.sample_rate, header.channels
-    try:
-        info = soundfile.info(str(path))
-    except soundfile.LibsndfileError as error:
-        if not Path(path).is_file():
-            raise UserError(f"{path}: expected an audio file, found none") from None
-        if Path(path).stat().st_size == 0:
-            raise UserError(f"{path}: expected audio, found an empty file") from None
-        reason = str(error).rpartition(": ")[2].rstrip(".")
-        raise UserError(f"{path}: expected an audio file, found one that can't be read ({reason})") from None
-    if info.frames <= 0:
-        raise UserError(f"{path}: expected audio, found no samples")
-    return info.frames, info.samplerate, info.channels
-
-
-def recording(name: str, path: str | Path, samples: int, sample_rate: int, channels: int = 1) -> Recording:
+def recording(name: str, path: str | Path, samples: int, sample_rate: int, channels: int = 1) -> "Recording":
     """Return a lhotse recording of an audio file; the utterances of one file can share it."""
+    from lhotse import AudioSource, Recording
+
     source = AudioSource("file", list(range(channels)), str(path))
     return Recording(name, [source], sample_rate, samples, samples / sample_rate)
 
 
 def utterance_cut(
     name: str,
-    source: Recording,
+    source: "Recording",
     text: str,
     speaker: str,
     *,
@@ -48,7 +25,7 @@ def utterance_cut(
     duration_s: float | None = None,
     channel: int = 0,
     language: str = "en",
-) -> MonoCut:
+) -> "MonoCut":
     """Return the manifest entry of an utterance.
 
     Args:
@@ -61,6 +38,8 @@ def utterance_cut(
         channel: channel of the recording.
         language: language code of the transcript.
     """
+    from lhotse import MonoCut, SupervisionSegment
+
     duration_s = source.duration - start_s if duration_s is None else duration_s
     supervision = SupervisionSegment(
         name, source.id, 0.0, duration_s, channel, text=text, speaker=speaker, language=language

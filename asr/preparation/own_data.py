@@ -3,18 +3,21 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from lhotse import MonoCut, Recording
+from typing import TYPE_CHECKING
 
 from asr.config import option
+from asr.data.facts import VERIFY_HELP, audio_facts, header_facts
 from asr.data.manifest import TOLERANCE_S
 from asr.errors import UserError, did_you_mean
-from asr.preparation.cuts import audio_facts, recording, utterance_cut
+from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.fingerprint import file_state
 from asr.preparation.lexicon import word_lexicon
 from asr.preparation.rows import ROUNDING_S, TEXT_RULES, Row, fitted, normalised_rows
 from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
 from asr.preparation.splits import HOLD_OUT, split_rows
+
+if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
+    from lhotse import MonoCut, Recording
 
 
 @dataclass
@@ -37,6 +40,7 @@ class OwnDataOptions(PreparationOptions):
         help="speaker: whole speakers | text: whole sentences | auto: speakers if 10 or more",
         choices=("auto", "speaker", "text"),
     )
+    verify: bool = option(True, help=VERIFY_HELP)
     tokenizers: list[str] = option(["character", "phone"], help=TOKENIZERS_HELP)
 
 
@@ -73,7 +77,8 @@ def prepare_rows(
     spoken = list(normalised_rows(list(read(preparation)), preparation, options.text))
     preparation.check()
     paths = sorted({row.audio for row in spoken})
-    found = preparation.map(audio_facts, paths, "reading audio headers", key=file_state)
+    read_facts = audio_facts if options.verify else header_facts
+    found = preparation.map(read_facts, paths, "reading audio", key=file_state)
     facts = {path: header for path, header in zip(paths, found, strict=True) if header is not None}
     preparation.check()
     placed = []
@@ -104,7 +109,7 @@ def prepare_rows(
     )
 
 
-def _recordings(rows: list[Row], facts: Mapping[str, Sequence[int]]) -> dict[str, Recording]:
+def _recordings(rows: list[Row], facts: Mapping[str, Sequence[int]]) -> "dict[str, Recording]":
     """Recordings by path; the id comes from the data, or is the file name with as many folders as needed."""
     given = {row.audio: row.recording for row in rows}
     unnamed = [path for path, name in given.items() if not name]
@@ -115,7 +120,7 @@ def _recordings(rows: list[Row], facts: Mapping[str, Sequence[int]]) -> dict[str
     return {path: recording(name or names[path], path, *facts[path]) for path, name in given.items()}
 
 
-def _cuts(rows: list[Row], recordings: dict[str, Recording], language: str) -> Iterator[MonoCut]:
+def _cuts(rows: list[Row], recordings: "dict[str, Recording]", language: str) -> "Iterator[MonoCut]":
     for row in rows:
         yield utterance_cut(
             row.name,

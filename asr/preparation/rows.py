@@ -1,9 +1,11 @@
 """Utterances of your own data: transcripts normalised, segments checked against their audio."""
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from asr.errors import UserError
 from asr.preparation.run import Preparation
@@ -47,6 +49,43 @@ class Row:
     duration_s: float | None = None
     channel: int | None = None
     recording: str = ""
+
+
+def text_field(value: Any, name: str, where: str) -> str:
+    """Return a field of JSON data as text, empty for null.
+
+    Raises:
+        UserError: it is neither text nor a number; the message begins with `where` and has the `name`.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
+        raise UserError(f"{where}: expected text as {name}, found {str(value)[:60]!r}")
+    return "" if value is None else str(value)
+
+
+def number_field(value: Any, name: str, where: str) -> float | None:
+    """Return a field as a number, None for null or empty text.
+
+    Raises:
+        UserError: it is no finite number; the message begins with `where` and has the `name`.
+    """
+    text = text_field(value, name, where).strip()
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"{where}: expected a number as {name}, found {text[:60]!r}")
+    return number
+
+
+def channel_field(value: Any, where: str) -> int | None:
+    """Return a field as the number of a channel; None and errors as in `number_field`."""
+    number = number_field(value, "channel", where)
+    if number is None or number.is_integer():
+        return None if number is None else int(number)
+    raise UserError(f"{where}: expected the number of a channel, found {number}")
 
 
 def normalise(text: str, rule: str) -> str:

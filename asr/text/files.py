@@ -1,12 +1,20 @@
-"""Text files: reading with errors that name file and line, and atomic writing."""
+"""Text files, JSON and tables: reading with errors that name file and line, and atomic writing."""
 
+import csv
 import gzip
+import json
+import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from asr.errors import UserError
-from asr.files import atomic_text
+from asr.files import atomic_text, require_file
+
+# Control characters, line separators, and surrogates, which UTF-8 can't hold.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+FORMULA = re.compile(r"'*[=+\-@]")
 
 
 def read_text(path: str | Path, encoding: str = "utf-8") -> str:
@@ -17,12 +25,11 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
             is named).
     """
     path = Path(path)
+    require_file(path, "a text file")
     try:
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-    except FileNotFoundError:
-        raise UserError(f"{path}: expected a text file, found none") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: expected a whole gzip file, found a broken one ({error})") from None
     except OSError as error:
@@ -42,9 +49,81 @@ def read_lines(path: str | Path, encoding: str = "utf-8") -> list[tuple[int, str
     return [(number, line) for number, line in lines if line.strip()]
 
 
+def parse_json(text: str, where: str, expected: str) -> Any:
+    """Return JSON data.
+
+    Args:
+        text: the JSON text.
+        where: file, or file and line, for the message.
+        expected: what the text should hold, for the message, e.g. `a cut`.
+
+    Raises:
+        UserError: the text is not JSON, or is nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        reason = "nested too deeply"
+    except ValueError as error:  # besides syntax errors: a number with thousands of digits
+        reason = getattr(error, "msg", str(error))
+    raise UserError(f"{where}: expected {expected} in JSON, found {text[:40]!r} ({reason})")
+
+
+def read_json(path: str | Path, expected: str) -> dict[str, Any]:
+    """Return the object in a JSON file; errors as in `read_text` and `parse_json`."""
+    values = parse_json(read_text(path), str(path), expected)
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected {expected}, found {str(values)[:40]!r}")
+    return values
+
+
 def write_lines(path: str | Path, lines: Iterable[str]) -> None:
-    """Write lines as UTF-8 text; the file appears under its name only once it is complete."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write lines as UTF-8 text; the file appears under its name only once it is complete.
+
+    Raises:
+        UserError: a line contains a line break, so it would be read as two.
+    """
     with atomic_text(path) as file:
-        file.writelines(f"{line}\n" for line in lines)
+        for line in lines:
+            if "\n" in line or "\r" in line:
+                raise UserError(f"{path}: expected one line, found a line break in {line[:60]!r}")
+            file.write(f"{line}\n")
+
+
+def write_table(path: str | Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table as CSV if the name ends in `.csv`, else as TSV.
+
+    Control characters become escapes such as `\\n`. A text that a spreadsheet would run as a formula, because
+    it begins with `=`, `+`, `-` or `@`, gets an apostrophe, unless it is a number. `cell_text` undoes this.
+    """
+    style: dict[str, Any] = {"lineterminator": "\n"}
+    if Path(path).suffix != ".csv":
+        style["delimiter"] = "\t"
+    with atomic_text(path) as file:
+        writer = csv.writer(file, **style)
+        writer.writerow([_cell(value) for value in header])
+        writer.writerows([_cell(value) for value in row] for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    shown = CONTROL.sub(lambda found: repr(found[0])[1:-1], value)
+    return f"'{shown}" if FORMULA.match(shown) and not _is_number(shown) else shown
+
+
+def cell_text(cell: str) -> str:
+    """Return the text of a cell written by `write_table`, with control characters as escapes.
+
+    >>> cell_text("'-uh"), cell_text("-0.5"), cell_text("'tis")
+    ('-uh', '-0.5', "'tis")
+    """
+    return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

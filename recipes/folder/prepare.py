@@ -11,7 +11,7 @@ from asr.config import option
 from asr.errors import UserError
 from asr.preparation import Preparation, read_text
 from asr.preparation.own_data import OwnDataOptions, prepare_rows
-from asr.preparation.rows import Row
+from asr.preparation.rows import Row, channel_field, number_field
 from asr.preparation.splits import SPLIT_NAMES
 
 from .tables import SUFFIXES, Entry, parse_columns, read_table
@@ -160,8 +160,9 @@ def _rows_of_tables(
 def _row(entry: Entry, split: str, files: AudioFiles) -> Row:
     fields = entry.fields
     audio = files.find(fields["audio"], entry.where)
-    start_s, end_s = entry.number("start"), entry.number("end")
-    duration_s, channel = entry.number("duration"), entry.number("channel")
+    start_s, end_s, duration_s = (
+        number_field(fields.get(name), name, entry.where) for name in ("start", "end", "duration")
+    )
     if duration_s is None and end_s is not None:
         duration_s = end_s - (start_s or 0.0)
     name = fields.get("id") or _identifier(_stem(files.inside(audio)))
@@ -177,7 +178,7 @@ def _row(entry: Entry, split: str, files: AudioFiles) -> Row:
         start_s=start_s or 0.0,
         # For whole files the header has the exact duration; the table may have rounded it.
         duration_s=duration_s if start_s is not None or end_s is not None else None,
-        channel=None if channel is None else int(channel),
+        channel=channel_field(fields.get("channel"), entry.where),
     )
 
 

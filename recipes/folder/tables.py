@@ -2,13 +2,13 @@
 
 import csv
 import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
-from asr.preparation import read_lines, read_text
+from asr.preparation import parse_json, read_lines, read_text
+from asr.preparation.rows import text_field
 
 SUFFIXES = (".tsv", ".csv", ".jsonl", ".json")
 NAMES = {
@@ -36,16 +36,6 @@ class Entry:
     where: str
     fields: dict[str, str]
 
-    def number(self, name: str) -> float | None:
-        """Return a numeric field; None if it is missing or empty."""
-        value = self.fields.get(name, "").strip()
-        if not value:
-            return None
-        try:
-            return float(value)
-        except ValueError:
-            raise UserError(f"{self.where}: expected a number as {name}, found {value!r}") from None
-
 
 def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
     """Return the entries of a table.
@@ -63,7 +53,10 @@ def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
         return [_json_entry(f"{path}:{number}", line, columns) for number, line in read_lines(path)]
     style: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
     reader = csv.reader(io.StringIO(read_text(path)), **style)
-    lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
+    try:
+        lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
+    except csv.Error as error:  # e.g. a quote that is never closed makes a field of more than 128 kB
+        raise UserError(f"{path}:{reader.line_num}: expected a table, found {error}") from None
     if not lines:
         raise UserError(f"{path}: expected lines with audio and text, found none")
     header = _known([cell.strip() for cell in lines[0][1]], columns)
@@ -116,10 +109,7 @@ def _known(cells: list[str], columns: dict[str, str]) -> dict[str, int]:
 
 
 def _json_entry(where: str, line: str, columns: dict[str, str]) -> Entry:
-    try:
-        values = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{where}: expected a JSON object, found {line[:40]!r} ({error.msg})") from None
+    values = parse_json(line, where, "an object")
     if not isinstance(values, dict):
         raise UserError(f"{where}: expected a JSON object, found {line[:40]!r}")
     keys = list(values)
@@ -127,5 +117,4 @@ def _json_entry(where: str, line: str, columns: dict[str, str]) -> Entry:
     for name in ["audio", "text"]:
         if name not in header:
             raise UserError(f"{where}: expected the {name} (as {' or '.join(NAMES[name][:4])}), found {keys}")
-    read = {name: values[keys[index]] for name, index in header.items()}
-    return Entry(where, {name: "" if value is None else str(value) for name, value in read.items()})
+    return Entry(where, {name: text_field(values[keys[i]], name, where) for name, i in header.items()})

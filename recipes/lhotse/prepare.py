@@ -1,18 +1,19 @@
 """Recipe `lhotse`: convert lhotse cuts, or recordings and supervisions, to checked manifests."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lhotse import CutSet, MonoCut, RecordingSet, SupervisionSet, load_manifest
+import yaml
 
 from asr.config import option
+from asr.data.manifest import check_audio, manifest_lines
 from asr.errors import UserError
-from asr.preparation import Preparation
+from asr.preparation import Preparation, parse_json, read_text
 from asr.preparation.own_data import OwnDataOptions, prepare_rows
-from asr.preparation.rows import Row
+from asr.preparation.rows import Row, channel_field, number_field, text_field
 
 SUFFIX = re.compile(r"\.(?:jsonl|json|yaml)(?:\.gz)?$")
 
@@ -78,54 +79,85 @@ def find_manifests(source: str) -> dict[str, list[Path]]:
 
 
 def read_cuts(paths: list[Path], split: str, preparation: Preparation) -> Iterator[Row]:
-    """Yield the utterances of a split; unusable cuts become problems of `preparation`."""
-    cuts: Iterable[Any] = []
-    with preparation.reporting():
-        cuts = _load(paths)
-    for cut in cuts:
-        named = f"{paths[0]}: cut {cut.id!r}"
+    """Yield the utterances of a split; unusable cuts become problems of `preparation`.
+
+    The entries are read as plain data: lhotse would open a name such as `pipe:…` as a command.
+    """
+    cuts = _entries(paths[0], preparation)
+    if len(paths) == 2:
+        recordings = {entry.get("id"): entry for _, entry in cuts}
+        cuts = [
+            (
+                where,
+                {**entry, "recording": recordings.get(entry.get("recording_id")), "supervisions": [entry]},
+            )
+            for where, entry in _entries(paths[1], preparation)
+        ]
+    for where, cut in cuts:
         with preparation.reporting():
-            if not isinstance(cut, MonoCut) or cut.recording is None:
-                raise UserError(f"{named}: expected a MonoCut with a recording, found {type(cut).__name__}")
-            source = cut.recording.sources[0]
-            if source.type != "file" or cut.recording.transforms:
-                raise UserError(
-                    f"{named}: expected unmodified audio in a file, found a {source.type}"
-                    + (" with transforms" if cut.recording.transforms else "")
-                )
-            if not cut.supervisions:
-                raise UserError(f"{named}: expected a supervision, found none")
-            alone = len(cut.supervisions) == 1
-            for supervision in cut.supervisions:
-                yield Row(
-                    cut.id if alone and len(paths) == 1 else supervision.id,
-                    _path(source.source, paths[0]),
-                    supervision.text or "",
-                    named,
-                    speaker=supervision.speaker or "",
-                    split=split,
-                    start_s=cut.start if alone else cut.start + supervision.start,
-                    duration_s=cut.duration if alone else supervision.duration,
-                    channel=int(cut.channel),
-                    recording=cut.recording.id,
-                )
+            yield from _rows(cut, where, paths[0], split)
 
 
-def _load(paths: list[Path]) -> CutSet:
+def _rows(cut: dict[str, Any], where: str, manifest: Path, split: str) -> Iterator[Row]:
+    where = f"{where}: cut {text_field(cut.get('id'), 'id', where)!r}"
+    kind = cut.get("type", "MonoCut")
+    if kind not in ("MonoCut", "Cut"):
+        raise UserError(f"{where}: expected a MonoCut with a recording, found {kind}")
+    check_audio(cut.get("recording"), where)
+    supervisions = cut.get("supervisions")
+    if not isinstance(supervisions, list) or not all(isinstance(x, dict) for x in supervisions):
+        raise UserError(f"{where}: expected a list of supervisions, found {str(supervisions)[:60]!r}")
+    if not supervisions:
+        raise UserError(f"{where}: expected a supervision, found none")
+    start_s = number_field(cut.get("start"), "start", where) or 0.0
+    for supervision in supervisions:
+        alone = len(supervisions) == 1
+        placed = cut if alone else supervision
+        inside_s = number_field(supervision.get("start"), "start", where) or 0.0
+        yield Row(
+            text_field(placed.get("id"), "id", where),
+            _path(cut["recording"]["sources"][0]["source"], manifest),
+            text_field(supervision.get("text"), "text", where),
+            where,
+            speaker=text_field(supervision.get("speaker"), "speaker", where),
+            split=split,
+            start_s=start_s if alone else start_s + inside_s,
+            duration_s=number_field(placed.get("duration"), "duration", where),
+            channel=channel_field(cut.get("channel"), where),
+            recording=text_field(cut["recording"].get("id"), "id of the recording", where),
+        )
+
+
+def _entries(path: Path, preparation: Preparation) -> list[tuple[str, dict[str, Any]]]:
+    """Return place and content of every entry in a manifest; broken ones become problems."""
+    entries: list[tuple[str, Any]] = []
+    with preparation.reporting():
+        if ".jsonl" in path.suffixes:
+            for number, line in enumerate(manifest_lines(path), start=1):
+                with preparation.reporting():
+                    if line.strip():
+                        where = f"{path}:{number}"
+                        entries.append((where, parse_json(line, where, "a lhotse manifest")))
+        else:
+            text = read_text(path)
+            is_yaml = ".yaml" in path.suffixes
+            content = _yaml(text, path) if is_yaml else parse_json(text, str(path), "a lhotse manifest")
+            if not isinstance(content, list):
+                raise UserError(f"{path}: expected a lhotse manifest, found {str(content)[:60]!r}")
+            entries = [(f"{path}: entry {number}", entry) for number, entry in enumerate(content, start=1)]
+    for where, entry in entries:
+        if not isinstance(entry, dict):
+            preparation.problem(f"{where}: expected an object of lhotse, found {str(entry)[:60]!r}")
+    return [(where, entry) for where, entry in entries if isinstance(entry, dict)]
+
+
+def _yaml(text: str, path: Path) -> Any:
     try:
-        loaded: list[Any] = [load_manifest(path) for path in paths]
-        if isinstance(loaded[0], CutSet):
-            return loaded[0]
-        if [type(manifest) for manifest in loaded] != [RecordingSet, SupervisionSet]:
-            raise UserError(f"{paths[0]}: expected cuts, found {type(loaded[0]).__name__}")
-        cuts = CutSet.from_manifests(recordings=loaded[0], supervisions=loaded[1])
-        return cuts.trim_to_supervisions(keep_overlapping=False)
-    except UserError:
-        raise
-    except Exception as error:  # lhotse passes on any exception of its parsers
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reason = " ".join(str(error).split())[:120]
         raise UserError(
-            f"{paths[0]}: expected a lhotse manifest, found one that can't be read ({reason})"
+            f"{path}: expected a lhotse manifest in YAML, found another text ({reason})"
         ) from None
 
 

@@ -1,15 +1,14 @@
 """Recipe `nemo`: convert NVIDIA NeMo manifests (one JSON object per line) to lhotse manifests."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from asr.config import option
 from asr.errors import UserError
-from asr.preparation import Preparation, read_lines
+from asr.preparation import Preparation, parse_json, read_lines
 from asr.preparation.own_data import OwnDataOptions, prepare_rows
-from asr.preparation.rows import Row
+from asr.preparation.rows import Row, channel_field, number_field, text_field
 from asr.preparation.splits import SPLIT_NAMES
 
 SUFFIXES = (".json", ".jsonl")
@@ -81,36 +80,27 @@ def read_manifest(path: Path, split: str, preparation: Preparation) -> Iterator[
 
 
 def _row(where: str, line: str, folder: Path, split: str) -> Row:
-    try:
-        entry = json.loads(line)
-    except json.JSONDecodeError as error:
-        hint = "; NeMo manifests have one object per line" if line.strip() in ("[", "{") else ""
-        raise UserError(f"{where}: expected a JSON object, found {line[:40]!r} ({error.msg}){hint}") from None
+    hint = " (one object per line)" if line.strip() in ("[", "{") else ""
+    entry = parse_json(line, where, f"a JSON object{hint}")
     if not isinstance(entry, dict) or "audio_filepath" not in entry:
         raise UserError(f"{where}: expected an object with audio_filepath, found {line[:60]!r}")
     if "text" not in entry and "text_filepath" in entry:
         raise UserError(f"{where}: expected the transcript as text, found text_filepath")
-    audio = str(folder / str(entry["audio_filepath"]))
-    offset = entry.get("offset")
-    try:
-        start_s = float(offset or 0.0)
-        duration_s = None if entry.get("duration") is None else float(entry["duration"])
-    except (TypeError, ValueError):
-        raise UserError(
-            f"{where}: expected numbers as offset and duration, found {offset!r}, {entry['duration']!r}"
-        ) from None
-    name = entry.get("id") or entry.get("utt_id")
+    audio = str(folder / text_field(entry["audio_filepath"], "audio_filepath", where))
+    offset, duration_s = (number_field(entry.get(name), name, where) for name in ("offset", "duration"))
+    start_s = offset or 0.0
+    name = text_field(entry.get("id") or entry.get("utt_id"), "id", where)
     if not name:
         name = Path(audio).stem + (f"-{round(1000 * start_s):08d}" if offset is not None else "")
     return Row(
-        str(name).replace(" ", "_"),
+        name.replace(" ", "_"),
         audio,
-        str(entry.get("text") or ""),
+        text_field(entry.get("text"), "text", where),
         where,
-        speaker=str(entry.get("speaker") or ""),
+        speaker=text_field(entry.get("speaker"), "speaker", where),
         split=split,
         start_s=start_s,
         # Without an offset the entry is the whole file; its duration may be rounded.
         duration_s=duration_s if offset is not None else None,
-        channel=int(entry["channel"]) if entry.get("channel") is not None else None,
+        channel=channel_field(entry.get("channel"), where),
     )

@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 
 import pytest
 from lhotse import AudioSource, MonoCut, Recording, SupervisionSegment
@@ -87,7 +88,10 @@ def setter(*keys, value):
         (setter("duration", value=0.0), "expected a duration above 0 s, found 0.0 s"),
         (setter("duration", value=-1.0), "expected a duration above 0 s, found -1.0 s"),
         (setter("start", value=0.6), "within its recording of 2.0 s, found 0.6 s \\+ 1.5 s"),
-        (setter("recording", "sources", 0, "source", value="wav/no.wav"), "found nothing at .*/wav/no.wav"),
+        (
+            setter("recording", "sources", 0, "source", value="wav/no.wav"),
+            "/wav/no.wav: expected an audio file, found none",
+        ),
         (setter("recording", "sources", 0, "source", value="wav/empty.wav"), "found an empty file"),
         (setter("supervisions", 0, "text", value=" "), "expected a transcript, found none"),
         (setter("supervisions", 0, "text", value=None), "expected a transcript, found none"),
@@ -109,6 +113,101 @@ def test_errors_name_manifest_and_utterance(folder, change, message):
     assert "\n" not in str(error.value)
 
 
+def stored(**fields):
+    return {
+        "type": "hdf5",
+        "num_frames": 1,
+        "num_features": 1,
+        "frame_shift": 0.01,
+        "sampling_rate": 16000,
+    } | fields
+
+
+COMMAND = {"type": "command", "channels": [0], "source": "touch planted"}
+RECORDING = {"id": "r", "sources": [COMMAND], "sampling_rate": 16000, "num_samples": 32000, "duration": 2.0}
+FEATURES = stored(
+    start=0.0, duration=2.0, storage_type="memory_raw", storage_path="", storage_key="gASV", channels=0
+)
+REVERB = {"name": "ReverbWithImpulseResponse", "kwargs": {"rir": RECORDING}}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (setter("recording", "sources", 0, value=COMMAND), "expected audio in a file.*type 'command'"),
+        (setter("recording", "sources", 0, "type", value="url"), "expected audio in a file.*type 'url'"),
+        (setter("recording", "sources", 0, "type", value="memory"), "type 'memory'"),
+        (setter("recording", "sources", 0, "type", value="shar"), "type 'shar'"),
+        (setter("recording", "sources", 0, "type", value=["file"]), "type \\['file'\\]"),
+        (setter("recording", "sources", 0, "source", value=3), "type 'file': '3'"),
+        (setter("recording", "sources", value=[]), "expected a recording with its audio files"),
+        (setter("recording", value="a.wav"), "expected a recording with its audio files"),
+        (setter("recording", "sources", 0, "video", value={"fps": 1}), "unmodified audio.*found video"),
+        (setter("recording", "transforms", value=[REVERB]), "unmodified audio.*found transforms"),
+        (setter("features", value=FEATURES), "expected no features"),
+        (setter("custom", value={"target": RECORDING}), "found stored data \\(sources\\)"),
+        (setter("supervisions", 0, "custom", value={"a": {"b": [FEATURES]}}), "found stored data"),
+        (setter("custom", value={"image": {"width": 1, "storage_type": "pillow"}}), "found stored data"),
+    ],
+)
+def test_nothing_in_a_manifest_is_run_fetched_or_unpickled(folder, change, message, monkeypatch):
+    """A source of type `command` is a shell command for lhotse, run by every command that loaded audio."""
+    monkeypatch.chdir(folder)
+    path = write(folder, None, change)
+    with pytest.raises(UserError, match=message) as error:
+        load_cuts(path)[1].load_audio()
+    assert "utterance 'u2'" in str(error.value)
+    assert not (folder / "planted").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (setter("supervisions", 0, "text", value=["go", "on"]), "expected text as transcript"),
+        (setter("supervisions", 0, "text", value="go\nu9 on"), "a transcript without control characters"),
+        (setter("supervisions", 0, "text", value="go\x1b[2J"), "a transcript without control characters"),
+        (setter("supervisions", 0, "text", value="go \ud800"), "a transcript without control characters"),
+        (setter("supervisions", 0, "speaker", value="a\tb"), "a speaker without control characters"),
+        (setter("supervisions", 0, "speaker", value=7), "expected text as speaker"),
+        (setter("id", value="u2\nu9"), "a id without control characters"),
+        (setter("recording", "id", value="r\r"), "id without control characters"),
+        (
+            setter("recording", "sampling_rate", value=1),
+            "expected a sample rate of 4000 to 384000 Hz, found 1",
+        ),
+        (setter("recording", "sampling_rate", value="16000"), "expected a sample rate"),
+        (setter("recording", "num_samples", value=10**12), "as long as its samples"),
+        (setter("recording", "duration", value="2.0"), "as long as its samples"),
+        (setter("start", value="0"), "expected a start"),
+        (setter("duration", value=[1]), "expected a duration"),
+        (setter("channel", value="left"), "expected the number of a channel"),
+        (setter("supervisions", value=5), "not a lhotse cut"),
+        (setter("custom", value=json.loads("[" * 500 + "]" * 500)), "at most 20 levels"),
+    ],
+)
+def test_fields_of_another_kind_are_refused(folder, change, message):
+    """A list as transcript ended in a traceback; a line break in one forged lines of exported files."""
+    path = write(folder, None, change)
+    with pytest.raises(UserError, match=message) as error:
+        load_cuts(path)
+    assert len(str(error.value).splitlines()) == 1
+    assert str(path) in str(error.value)
+
+
+def test_custom_fields_of_text_and_numbers_are_kept(folder):
+    path = write(folder, setter("custom", value={"source": "radio", "snr": 3.5, "tags": ["a"]}))
+    assert load_cuts(path)[0].custom == {"source": "radio", "snr": 3.5, "tags": ["a"]}
+
+
+def test_a_named_pipe_is_no_manifest_and_no_audio(folder):
+    """Opening a named pipe waits for a writer, for ever."""
+    os.mkfifo(folder / "pipe.cuts.jsonl.gz")
+    with pytest.raises(UserError, match="expected a manifest, found a pipe"):
+        load_cuts(folder / "pipe.cuts.jsonl.gz")
+    with pytest.raises(UserError, match="expected an audio file, found a pipe"):
+        load_cuts(write(folder, setter("recording", "sources", 0, "source", value="pipe.cuts.jsonl.gz")))
+
+
 def test_transcripts_are_optional_without_require_text(folder):
     path = write(folder, setter("supervisions", 0, "text", value=None))
     assert len(load_cuts(path, require_text=False)) == 1
@@ -124,6 +223,8 @@ def test_errors_name_broken_files(folder):
         gzip.compress(b'{"id": "u1"'): ":1: expected a cut in JSON",
         gzip.compress(b'{"ID": 3}'): "expected a cut with an id",
         gzip.compress(b"\xff\xfe"): "expected UTF-8",
+        gzip.compress(b"[" * 100_000): ":1: expected a cut in JSON, .*nested too deeply",
+        gzip.compress(b"1" * 10_000): ":1: expected a cut in JSON",
     }
     for content, message in cases.items():
         path.write_bytes(content)

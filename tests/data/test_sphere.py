@@ -177,7 +177,7 @@ def test_a_corrupt_header_is_reported(tmp_path: Path, raw: bytes, message: str) 
 
 
 def test_a_missing_file_and_samples_out_of_range(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"a\.wv1: expected a SPHERE file, found no such file"):
+    with pytest.raises(UserError, match=r"a\.wv1: expected a SPHERE file, found none"):
         read_header(tmp_path / "a.wv1")
     write_sphere(tmp_path / "a.wv1", speechlike(100))
     with pytest.raises(UserError, match="expected samples 90 to 110, found 100"):

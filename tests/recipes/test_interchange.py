@@ -218,7 +218,7 @@ def test_nemo_lines(tmp_path):
         ('{"audio_filepath": "a.wav", "text_filepath": "a.txt"}', "expected the transcript as text"),
         (
             '{"audio_filepath": "a.wav", "text": "x", "offset": 0, "duration": "y"}',
-            "expected numbers as offset",
+            "expected a number as duration, found 'y'",
         ),
         ('{"audio_filepath": "no.wav", "text": "x"}', r"no\.wav: expected an audio file, found none"),
     ],
@@ -247,7 +247,7 @@ def test_lhotse_recordings_and_supervisions(prepared, tmp_path):
 def test_unusable_lhotse_cuts(prepared, tmp_path):
     cuts = load_cuts(prepared / "train.cuts.jsonl.gz")
     for changed, message in [
-        (cuts.perturb_speed(1.1), "expected unmodified audio in a file, found a file with transforms"),
+        (cuts.perturb_speed(1.1), "expected unmodified audio in a file, found transforms"),
         (cuts.pad(3.0), "expected a MonoCut with a recording, found MixedCut"),
         ([cut.drop_supervisions() for cut in cuts], "expected a supervision, found none"),
     ]:
@@ -255,7 +255,7 @@ def test_unusable_lhotse_cuts(prepared, tmp_path):
         with pytest.raises(UserError, match=message):
             prepare("lhotse", tmp_path, source=str(tmp_path / "x_cuts_train.jsonl.gz"))
     (tmp_path / "x_cuts_train.jsonl.gz").write_bytes(b"no gzip")
-    with pytest.raises(UserError, match="expected a lhotse manifest, found one that can't be read"):
+    with pytest.raises(UserError, match="expected a whole gzip file, found a broken one"):
         prepare("lhotse", tmp_path, source=str(tmp_path / "x_cuts_train.jsonl.gz"))
 
 
