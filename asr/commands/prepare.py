@@ -10,6 +10,7 @@ from rich.table import Table
 
 from asr import config
 from asr.errors import UserError, did_you_mean
+from asr.files import locked
 
 POSITIONAL = "<recipe>"
 
@@ -72,7 +73,8 @@ def main(paths: list[str], words: list[str]) -> None:
     options = config.parse(module.Options, [word for word in words if not word.startswith("folder=")])
     folder = Path(folders[-1]) if folders else Path("data", paths[0])
     try:
-        module.prepare(options, folder)
+        with locked(folder, "asr prepare"):
+            module.prepare(options, folder)
     except PermissionError as error:
         raise UserError(f"{error.filename}: {error.strerror}") from None
     print(f"manifests: {folder}")

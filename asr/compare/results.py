@@ -4,14 +4,14 @@ Paths of runs and evaluations are relative to the folder of results.json; manife
 command line.
 """
 
-import csv
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
 from asr.errors import UserError
-from asr.files import atomic_text, build, read_json, write_json
+from asr.files import build, read_json, write_json
 from asr.scoring.estimates import Estimate, over_seeds, pareto_front, spread
+from asr.text.files import write_table
 
 FORMAT = 1
 METRICS = ("per", "wer", "cer")  # order of precedence unless the protocol names a metric
@@ -413,7 +413,5 @@ def _write_csv(results: Results, path: Path) -> None:
         training = trainings[evaluation.candidate, evaluation.seed]
         row |= {f"training_{name}": getattr(training, name) for name in of_training}
         rows.append(row)
-    with atomic_text(path) as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else ["candidate"])
-        writer.writeheader()
-        writer.writerows(rows)
+    names = list(rows[0]) if rows else ["candidate"]
+    write_table(path, names, ([row[name] for name in names] for row in rows))

@@ -43,7 +43,7 @@ def header_facts(path: str | Path) -> tuple[int, int, int]:
     samples, rate, _ = facts
     if not SAMPLE_RATES[0] <= rate <= SAMPLE_RATES[1]:
         raise UserError(
-            f"{path}: expected a sample rate of {SAMPLE_RATES[0]} to {SAMPLE_RATES[1]} Hz, found {rate}"
+            f"{path}: expected a sample rate of {SAMPLE_RATES[0]} to {SAMPLE_RATES[1]} Hz, found {rate} Hz"
         )
     if samples <= 0:
         raise UserError(f"{path}: expected audio, found no samples")

@@ -19,10 +19,11 @@ from asr.data.manifest import load_cuts
 from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan_by_length
 from asr.data.stream import TrainingData
 from asr.errors import UserError
-from asr.files import file_digest, write_text
+from asr.files import file_digest
 from asr.losses.ctc import frames_needed
 from asr.model.features import FeatureConfig
 from asr.parallel import end_with_parent
+from asr.text.files import write_table
 from asr.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -297,8 +298,7 @@ class SpeechData(TrainingData):
 
     def write_report(self, folder: Path) -> None:
         """Write left_out.tsv, with a header even if no utterance was left out."""
-        rows = ["\t".join(item) + "\n" for item in self.left_out]
-        write_text("split\tutterance\treason\n" + "".join(rows), folder / "left_out.tsv")
+        write_table(folder / "left_out.tsv", ["split", "utterance", "reason"], self.left_out)
 
 
 def _begin_worker(index: int) -> None:

@@ -6,8 +6,6 @@ import tarfile
 import urllib.error
 from pathlib import Path
 
-from lhotse.utils import resumable_download, safe_extract
-
 from asr.errors import UserError
 
 
@@ -52,6 +50,8 @@ def unpack(archive: Path, member: str, target: Path) -> None:
     Raises:
         UserError: the archive is broken or lacks the folder.
     """
+    from lhotse.utils import safe_extract  # lhotse loads PyTorch, which takes seconds
+
     staging = target.with_name(f".unpacking-{target.name}")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
@@ -69,6 +69,8 @@ def unpack(archive: Path, member: str, target: Path) -> None:
 
 def _fetch(url: str, path: Path) -> int:
     """Start or resume a download; return the file's size in bytes."""
+    from lhotse.utils import resumable_download
+
     try:
         resumable_download(url, path)
     except (urllib.error.URLError, OSError) as error:

@@ -1,10 +1,11 @@
-"""Digests of options, program and corpus files, to recognise a folder that is already prepared."""
+"""The record of a preparation, by which a folder that is up to date is recognised."""
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,20 @@ def effective_options(options: Any) -> dict[str, Any]:
     return {key: value for key, value in config.to_dict(options).items() if key not in NEUTRAL}
 
 
-def fingerprint(recipe: str, options: Any, sources: Iterable[Path]) -> str:
-    """Return a SHA-256 in hex that changes with the options, the code of the recipe and of this package,
-    and the names, sizes and modification times of the files in `sources`.
+def fingerprint(
+    recipe: str, options: Any, sources: Iterable[Path], folder: Path, packages: Iterable[str] = ()
+) -> str:
+    """Return a SHA-256 in hex of all that determines the output.
+
+    These are the options, the code of the recipe and of this package, the versions of installed packages, and
+    the names, sizes and modification times of the files in `sources`, except those in the output `folder`.
     """
     content = {
         "recipe": recipe,
         "options": effective_options(options),
         "program": program_digest(type(options)),
-        "sources": [[str(source), source_digest(source)] for source in sources],
+        "packages": [importlib.metadata.version(name) for name in packages],
+        "sources": [[str(source), source_digest(source, folder)] for source in sources],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -44,18 +50,29 @@ def program_digest(options: type) -> str:
     return digest.hexdigest()
 
 
-def source_digest(source: Path) -> str:
-    """Return the hash of a file's size and modification time; for a folder, of all its files and paths."""
+def source_digest(source: Path, output: Path) -> str:
+    """Return the hash of a file's size and modification time; for a folder, of all its files and paths.
+
+    The output folder is left out where it lies in the source.
+    """
+    ours = os.path.abspath(output)
     if source.is_file():
         state = source.stat()
         lines = [f"{state.st_size} {state.st_mtime_ns}\n"]
     else:
         lines = [
             file_state(os.path.join(folder, name)) + "\n"
-            for folder, _, names in os.walk(source, followlinks=True)
+            for folder, folders, names in os.walk(source, followlinks=True)
+            if _without(folders, folder, ours)
             for name in names
         ]
     return hashlib.sha256("".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _without(folders: list[str], parent: str, ours: str) -> bool:
+    """Remove our output folder from those that `os.walk` will enter; return True."""
+    folders[:] = [name for name in folders if os.path.abspath(os.path.join(parent, name)) != ours]
+    return True
 
 
 def file_state(path: str | Path) -> str:
@@ -70,28 +87,65 @@ def file_state(path: str | Path) -> str:
     return f"{path} {state.st_size} {state.st_mtime_ns}"
 
 
-def write_record(folder: Path, digest: str, outputs: list[str], problems: int) -> None:
-    """Store the fingerprint, the hashes of the output files and the number of problems in the folder."""
-    hashes = {name: file_digest(folder / name) for name in outputs}
-    record = {"fingerprint": digest, "problems": problems, "outputs": hashes}
-    write_text(json.dumps(record, indent=1) + "\n", folder / RECORD)
+def write_record(
+    folder: Path,
+    recipe: str,
+    options: Any,
+    digest: str,
+    outputs: Mapping[str, str],
+    audio: Mapping[str, str],
+    problems: int,
+) -> None:
+    """Store what the folder holds.
+
+    Args:
+        folder: prepared folder.
+        recipe: recipe name.
+        options: options of the preparation.
+        digest: its fingerprint; empty while the outputs are being written.
+        outputs: hashes of the output files by name; a later preparation removes these files.
+        audio: hashes of generated audio files by name.
+        problems: number of problems.
+    """
+    record = {
+        "recipe": recipe,
+        "options": effective_options(options),
+        "fingerprint": digest,
+        "problems": problems,
+        "outputs": dict(outputs),
+        "audio": dict(audio),
+    }
+    write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", folder / RECORD)
 
 
-def matching_record(folder: Path, digest: str) -> dict[str, Any] | None:
-    """Return the folder's record if its fingerprint is `digest` and its output files are unchanged."""
+def read_record(folder: Path) -> dict[str, Any]:
+    """Return the folder's record; empty without one, or if it is damaged."""
     try:
-        record = json.loads((folder / RECORD).read_text())
-        same = record["fingerprint"] == digest and all(
-            file_digest(folder / name) == expected for name, expected in record["outputs"].items()
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return record if same else None
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    kinds = {"outputs": dict, "audio": dict, "options": dict, "fingerprint": str, "problems": int}
+    sound = isinstance(record, dict) and all(isinstance(record.get(key), kinds[key]) for key in kinds)
+    return record if sound else {}
 
 
-def recorded_outputs(folder: Path) -> list[str]:
-    """Return the names of the output files in the folder's record; empty without a record."""
-    try:
-        return [name for name in json.loads((folder / RECORD).read_text())["outputs"] if ".." not in name]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+def difference(folder: Path, record: dict[str, Any], recipe: str, options: Any, digest: str) -> str:
+    """Return the first reason why the folder has to be prepared again; empty: it is up to date."""
+    if record.get("recipe") != recipe:
+        return f"prepared before by the recipe {record.get('recipe')}"
+    now = effective_options(options)
+    before = record["options"]
+    if changed := [key for key in now if before.get(key) != now[key]]:
+        words = ", ".join(f"{key}={before.get(key)} (now {now[key]})" for key in changed)
+        return f"prepared before with {words}"
+    if not record["fingerprint"]:
+        return "an earlier preparation was interrupted"
+    if record["fingerprint"] != digest:
+        return "the corpus or the program has changed since the last preparation"
+    for name, expected in {**record["outputs"], **record["audio"]}.items():
+        try:
+            if file_digest(folder / name) != expected:
+                return f"{name} has changed since the last preparation"
+        except OSError:
+            return f"{name} is missing"
+    return ""

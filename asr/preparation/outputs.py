@@ -1,25 +1,30 @@
 """The files of a prepared folder: drafted under temporary names, then moved into place together."""
 
-import csv
+import contextlib
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from lhotse import MonoCut
-
-from asr.data.manifest import check_cut, save_cuts
+from asr.data.manifest import check_cut, write_cuts
 from asr.errors import UserError
+from asr.files import write_bytes
 from asr.preparation.summary import SplitSummary, TokenizerSummary
+from asr.text.files import write_table
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import parse_name, tokenizer_files
 from asr.text.tokenizer import build_tokenizer
 
+if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
+    from lhotse import MonoCut
+
 PROBLEMS = "problems.tsv"
+UNFINISHED = ".unfinished"  # folder of journals and drafts
 
 
 class Drafts:
-    """Files of a folder, written under temporary names until all of them are complete.
+    """Files of a folder, written to a folder `.unfinished/outputs` in it until all of them are complete.
 
     Args:
         folder: output folder.
@@ -27,32 +32,47 @@ class Drafts:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._drafts: dict[str, Path] = {}
+        self._place = folder / UNFINISHED / "outputs"
+        self.names: set[str] = set()
+        self.discard()  # a killed run's
 
     def path(self, name: str) -> Path:
         """Return the temporary path of the file `name`; its parent folder is created."""
-        final = self.folder / name
-        final.parent.mkdir(parents=True, exist_ok=True)
-        self._drafts[name] = final.with_name(final.name + ".new")
-        return self._drafts[name]
+        self.names.add(name)
+        draft = self._place / name
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        return draft
 
-    def discard(self, *names: str) -> None:
-        """Remove the named drafts, or all of them."""
-        for name in names or list(self._drafts):
-            self._drafts.pop(name).unlink(missing_ok=True)
+    def drop(self, name: str) -> None:
+        """Remove one draft."""
+        self.names.discard(name)
+        (self._place / name).unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Remove all drafts."""
+        self.names.clear()
+        shutil.rmtree(self._place, ignore_errors=True)
 
     def put_in_place(self, instead_of: Iterable[str]) -> list[str]:
         """Remove the files `instead_of`, give all drafts their final names and return these, sorted."""
-        for name in instead_of:
-            (self.folder / name).unlink(missing_ok=True)
-        for name, draft in self._drafts.items():
-            draft.replace(self.folder / name)
-        return sorted(self._drafts)
+        names = sorted(self.names)
+        for name in set(instead_of) - self.names:
+            path = self.folder / name
+            path.unlink(missing_ok=True)
+            if path.parent != self.folder:
+                with contextlib.suppress(OSError):  # not empty
+                    path.parent.rmdir()
+        for name in names:
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            (self._place / name).replace(path)
+        self.discard()
+        return names
 
 
 def draft_manifests(
     drafts: Drafts,
-    splits: Mapping[str, Iterable[MonoCut]],
+    splits: "Mapping[str, Iterable[MonoCut]]",
     lexicon: Lexicon | None,
     train: str,
     problem: Callable[[str], None],
@@ -74,21 +94,22 @@ def draft_manifests(
         summaries.append(summary)
         manifest = f"{name}.cuts.jsonl.gz"
         texts = transcripts if name == train else None
-        save_cuts(_checked(cuts, summary, lexicon, files, texts, problem), drafts.path(manifest))
+        checked = _checked(cuts, summary, lexicon, files, texts, problem)
+        write_cuts(checked, drafts.path(manifest), drafts.folder)
         if not summary.utterances:
             problem(f"split {name}: expected utterances, found none")
-            drafts.discard(manifest)
+            drafts.drop(manifest)
     return summaries, transcripts
 
 
 def _checked(
-    cuts: Iterable[MonoCut],
+    cuts: "Iterable[MonoCut]",
     summary: SplitSummary,
     lexicon: Lexicon | None,
     files: set[str],
     transcripts: list[str] | None,
     problem: Callable[[str], None],
-) -> Iterator[MonoCut]:
+) -> "Iterator[MonoCut]":
     ids: set[str] = set()  # unique within a split only: splits may overlap, e.g. a 4,000-utterance subset
     for cut in cuts:
         where = f"split {summary.name}: utterance {cut.id!r}"
@@ -111,25 +132,18 @@ def draft_lists(
     drafts: Drafts, summaries: list[SplitSummary], excluded: list[tuple[str, str, str]], problems: list[str]
 ) -> None:
     """Draft excluded.tsv and, if they have entries, oov.tsv and problems.tsv."""
-    _write_table(drafts.path("excluded.tsv"), ["utterance", "reason", "text"], sorted(excluded))
+    write_table(drafts.path("excluded.tsv"), ["utterance", "reason", "text"], sorted(excluded))
     unknown = sum((summary.unknown for summary in summaries), Counter[str]())
     if unknown:
         counts = sorted(unknown.items(), key=lambda word: (-word[1], word[0]))
-        _write_table(drafts.path("oov.tsv"), ["word", "count"], counts)
+        write_table(drafts.path("oov.tsv"), ["word", "count"], counts)
     if problems:
         write_problems(drafts.path(PROBLEMS), problems)
 
 
 def write_problems(path: Path, problems: list[str]) -> None:
     """Write one problem per line, with a header."""
-    _write_table(path, ["problem"], [[problem] for problem in problems])
-
-
-def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+    write_table(path, ["problem"], [[problem] for problem in problems])
 
 
 def draft_tokenizers(
@@ -163,6 +177,6 @@ def draft_tokenizers(
             summaries.append(TokenizerSummary(name, reason=str(error)))
             continue
         for file, content in tokenizer_files(name, tokenizer, texts, lexicon).items():
-            drafts.path(file).write_bytes(content)
+            write_bytes(content, drafts.path(file))
         summaries.append(TokenizerSummary(name, len(tokenizer), tokenizer.digest))
     return summaries

@@ -5,26 +5,26 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from lhotse import MonoCut
 from rich.console import Console
 
 from asr.config import option
 from asr.console import open_console
 from asr.errors import UserError
-from asr.files import write_text
+from asr.files import file_digest, write_text
 from asr.parallel import Failed, Journal, attempts, available_cores, progress_bar
 from asr.preparation.fingerprint import (
+    difference,
     effective_options,
     fingerprint,
-    matching_record,
     program_digest,
-    recorded_outputs,
+    read_record,
     write_record,
 )
 from asr.preparation.outputs import (
     PROBLEMS,
+    UNFINISHED,
     Drafts,
     draft_lists,
     draft_manifests,
@@ -32,14 +32,17 @@ from asr.preparation.outputs import (
     write_problems,
 )
 from asr.preparation.summary import CARD_TITLE, data_card, screen_lines, screen_table
+from asr.text.files import write_lines
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import parse_name
+
+if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
+    from lhotse import MonoCut
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 SHOWN_PROBLEMS = 10
-JOURNALS = ".unfinished"
 TOKENIZERS_HELP = "tokenizers to build: phone (needs a lexicon) | character | sentencepiece-<pieces>"
 
 
@@ -65,14 +68,22 @@ class Preparation:
         folder: output folder, usually data/<recipe>.
         options: the recipe's options.
         console: where to print; defaults to stdout.
+        packages: installed packages whose versions affect the output.
     """
 
     def __init__(
-        self, recipe: str, folder: Path, options: PreparationOptions, *, console: Console | None = None
+        self,
+        recipe: str,
+        folder: Path,
+        options: PreparationOptions,
+        *,
+        console: Console | None = None,
+        packages: Sequence[str] = (),
     ) -> None:
         self.recipe = recipe
         self.folder = Path(folder)
         self.options = options
+        self.packages = packages
         self.allow_partial = options.allow_partial
         self.workers = options.workers or available_cores()
         if self.workers < 1:
@@ -88,7 +99,8 @@ class Preparation:
             )
         self.problems: list[str] = []
         self.excluded: list[tuple[str, str, str]] = []
-        self._fingerprint: tuple[tuple[Path, ...], str] | None = None
+        self._sources: tuple[Path, ...] = ()
+        self._first_digest = ""
 
     def is_done(self, sources: Iterable[str | Path] = ()) -> bool:
         """Return whether the folder is up to date, and print a line if it is.
@@ -96,9 +108,16 @@ class Preparation:
         Args:
             sources: files and folders of the corpus, the same as for `finish`.
         """
-        record = matching_record(self.folder, self._digest(sources))
-        if record is None or (record["problems"] and not self.allow_partial):
+        digest = self._digest(sources)
+        record = read_record(self.folder)
+        if not record:
             return False
+        if reason := difference(self.folder, record, self.recipe, self.options, digest):
+            self.say(f"{self.folder}: {reason}: preparing it again")
+            return False
+        if record["problems"] and not self.allow_partial:
+            return False
+        shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
         self.say(f"nothing to do: {self.folder} was prepared from the same files with the same options")
         if record["problems"]:
             self.say(f"{record['problems']} problems are listed in {self.folder / PROBLEMS}")
@@ -130,7 +149,7 @@ class Preparation:
         if key:
             program = program_digest(type(self.options))
             version = f"{function.__module__}.{function.__qualname__} {label} {program}"
-            journal = Journal(self.folder / JOURNALS / f"{label.replace('/', '-')}.jsonl", version)
+            journal = Journal(self.folder / UNFINISHED / f"{label.replace('/', '-')}.jsonl", version)
         stored = journal.stored if journal else {}
         results: list[Result | None] = [stored.get(name) for name in keys] if keys else [None] * len(items)
         missing = [i for i in range(len(items)) if not keys or keys[i] not in stored]
@@ -177,6 +196,9 @@ class Preparation:
             return
         count = len(self.problems)
         hint = "allow_partial=true skips missing or broken parts"
+        fetched = [str(source) for source in self._sources if source.is_relative_to(self.folder)]
+        if damaged := [source for source in fetched if source in self.problems[0]]:
+            hint += f"; delete {damaged[0]} to fetch it again"
         if count == 1:
             raise UserError(f"{self.problems[0]} ({hint})")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -192,7 +214,7 @@ class Preparation:
 
     def finish(
         self,
-        splits: Mapping[str, Iterable[MonoCut]],
+        splits: "Mapping[str, Iterable[MonoCut]]",
         *,
         lexicon: Lexicon | None = None,
         texts: Mapping[str, Iterable[str]] | None = None,
@@ -200,6 +222,7 @@ class Preparation:
         sources: Iterable[str | Path] = (),
         notes: Mapping[str, str] | None = None,
         train: str = "train",
+        audio: Mapping[str, str] | None = None,
     ) -> None:
         """Write manifests, lexicon, texts, tokenizers, lists and the data card; print a summary.
 
@@ -213,6 +236,7 @@ class Preparation:
             sources: files and folders of the corpus, for `is_done` and the data card.
             notes: additional sections of the data card by heading, e.g. the licence.
             train: split whose transcripts the tokenizers are trained on.
+            audio: hashes of audio files that the recipe has made, by name; `is_done` checks them.
 
         Raises:
             UserError: there are problems, recorded before or found here (a duplicate id, an empty
@@ -227,17 +251,25 @@ class Preparation:
             self.check()
             tokenizers = draft_tokenizers(drafts, self.options.tokenizers, transcripts, lexicon, self.say)
             for name, sentences in (texts or {}).items():
-                with open(drafts.path(f"lm/{name}.txt"), "w", encoding="utf-8") as file:
-                    file.writelines(sentence + "\n" for sentence in sentences)
+                write_lines(drafts.path(f"lm/{name}.txt"), sentences)
             for name, write in (files or {}).items():
                 write(drafts.path(name))
             draft_lists(drafts, summaries, self.excluded, self.problems)
             if lexicon is not None:
                 lexicon.save(drafts.path("lexicon.txt"))
+            if digest != self._fresh_digest():
+                raise UserError(
+                    f"{', '.join(map(str, self._sources))}: files changed while they were read: "
+                    "run the command again"
+                )
         except BaseException:
             drafts.discard()
             raise
-        outputs = drafts.put_in_place(instead_of=[*recorded_outputs(self.folder), PROBLEMS])
+        former = [name for name in read_record(self.folder).get("outputs", {}) if ".." not in name]
+        # A run that is killed from here on leaves a record of what the next one has to remove.
+        both = dict.fromkeys([*former, *drafts.names], "")
+        write_record(self.folder, self.recipe, self.options, "", both, {}, 0)
+        outputs = drafts.put_in_place(instead_of=[*former, PROBLEMS])
         card = data_card(
             self.recipe,
             effective_options(self.options),
@@ -251,8 +283,10 @@ class Preparation:
             notes or {},
         )
         write_text(card, self.folder / "README.md")
-        write_record(self.folder, digest, [*outputs, "README.md"], len(self.problems))
-        shutil.rmtree(self.folder / JOURNALS, ignore_errors=True)
+        hashes = {name: file_digest(self.folder / name) for name in [*outputs, "README.md"]}
+        problems = len(self.problems)
+        write_record(self.folder, self.recipe, self.options, digest, hashes, audio or {}, problems)
+        shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
         words = f", lexicon of {len(lexicon):,} words" if lexicon is not None else ""
         self.console.print(screen_table(self.recipe + words, summaries, lexicon is not None))
         for line in screen_lines(self.folder, summaries, tokenizers, self.excluded, self.problems):
@@ -263,8 +297,12 @@ class Preparation:
         self.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def _digest(self, sources: Iterable[str | Path]) -> str:
-        # Computed before the corpus is read, so that the next run notices files that change meanwhile.
+        # Computed before the corpus is read, so that files that change meanwhile are noticed.
         paths = tuple(Path(source) for source in sources)
-        if self._fingerprint is None or self._fingerprint[0] != paths:
-            self._fingerprint = paths, fingerprint(self.recipe, self.options, paths)
-        return self._fingerprint[1]
+        if not self._first_digest or self._sources != paths:
+            self._sources = paths
+            self._first_digest = self._fresh_digest()
+        return self._first_digest
+
+    def _fresh_digest(self) -> str:
+        return fingerprint(self.recipe, self.options, self._sources, self.folder, self.packages)

@@ -5,13 +5,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lhotse import MonoCut
 from rich.table import Table
 
 from asr.files import file_digest
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import NOISE_WORD
+
+if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
+    from lhotse import MonoCut
 
 CARD_TITLE = "# Data card: "
 COLUMNS = ["split", "utterances", "hours", "speakers", "words", "OOV words"]
@@ -28,7 +31,7 @@ class SplitSummary:
     speakers: set[str] = field(default_factory=set)
     unknown: Counter[str] = field(default_factory=Counter)  # words outside the lexicon
 
-    def add(self, cut: MonoCut, lexicon: Lexicon | None) -> None:
+    def add(self, cut: "MonoCut", lexicon: Lexicon | None) -> None:
         """Count an utterance."""
         supervision = cut.supervisions[0]
         self.utterances += 1

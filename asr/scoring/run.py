@@ -31,7 +31,7 @@ from asr.scoring.score import (
 from asr.scoring.significance import compare_systems, groups
 from asr.scoring.trn import check_same_ids, write_trn
 from asr.scoring.word_filter import WordFilterRules
-from asr.text.files import write_lines
+from asr.text.files import write_table
 
 FIELDS = ("rate", "errors", "substitutions", "deletions", "insertions", "length")
 
@@ -195,7 +195,7 @@ def _score_folder(
     result = replace(result, decode_s=record.get("decode_s"), lexicon=record.get("lexicon"))
     write_text("\n".join(_alignment_text(entry) for entry in result.utterances), folder / "alignments.txt")
     for name, rows in _tables(result).items():
-        write_lines(folder / name, ("\t".join(map(str, row)) for row in rows))
+        write_table(folder / name, rows[0], rows[1:])
     if options.trn:
         write_trn(folder, hypotheses)
     if options.ctm:

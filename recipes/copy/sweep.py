@@ -18,7 +18,7 @@ from asr import config
 from asr.config import option
 from asr.console import open_console
 from asr.errors import run_program
-from asr.files import write_text
+from asr.text.files import write_table
 from asr.training.config import train_options
 from asr.training.run import train
 
@@ -80,10 +80,11 @@ def results(options: Options) -> dict[tuple[int, str], tuple[float, int]]:
 
 def write_results(options: Options) -> None:
     """Write results.tsv with one row per finished cell."""
-    rows = ["length\tattention\taccuracy\tsteps"]
-    for (length, attention), (accuracy, steps) in results(options).items():
-        rows.append(f"{length}\t{attention}\t{accuracy:.4f}\t{steps}")
-    write_text("\n".join(rows) + "\n", Path(options.folder, "results.tsv"))
+    rows = [
+        [length, attention, f"{accuracy:.4f}", steps]
+        for (length, attention), (accuracy, steps) in results(options).items()
+    ]
+    write_table(Path(options.folder, "results.tsv"), ["length", "attention", "accuracy", "steps"], rows)
 
 
 def grid(options: Options) -> Table:

@@ -31,7 +31,7 @@ from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
 from asr.errors import UserError, run_program
-from asr.files import write_json
+from asr.files import atomic_path, write_json
 from asr.scoring.error_rates import Interval, bootstrap_interval
 from asr.search.greedy import greedy_search
 
@@ -92,7 +92,10 @@ def make_recording(cuts: list[MonoCut], minutes: float, rate: int, seed: int, pa
     random = np.random.default_rng(seed)
     order: Iterator[int] = (int(i) for _ in iter(int, 1) for i in random.permutation(len(cuts)))
     chosen, samples = [], 0
-    with soundfile.SoundFile(path, "w", rate, 1, "PCM_16") as file:
+    with (
+        atomic_path(path) as temporary,
+        soundfile.SoundFile(temporary, "w", rate, 1, "PCM_16", format="WAV") as file,
+    ):
         while samples < 60 * minutes * rate:
             cut = cuts[next(order)]
             pause = PAUSE_AMPLITUDE * random.standard_normal(round(random.uniform(*PAUSE_S) * rate))

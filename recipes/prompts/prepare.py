@@ -6,19 +6,29 @@ import subprocess
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import soundfile
-from lhotse import MonoCut
 from rich.console import Console
 
 from asr.config import option
 from asr.errors import UserError
-from asr.preparation import Preparation, PreparationOptions, read_lines, recording, utterance_cut
+from asr.preparation import (
+    Preparation,
+    PreparationOptions,
+    audio_facts,
+    read_lines,
+    recording,
+    utterance_cut,
+)
 from asr.text.cmudict import cmudict_lexicon
 from asr.text.lexicon import Lexicon
 
 from .transcripts import Prompt, parse_transcripts
+
+if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
+    from lhotse import MonoCut
 
 PACKAGES = ["asterisk-core-sounds-en-wav", "asterisk-core-sounds-en"]
 TRANSCRIPTS = ["core-sounds-en.txt", "core-sounds-en.txt.gz"]
@@ -93,17 +103,15 @@ def speech_bounds(samples: np.ndarray, sample_rate: int, silence_db: float) -> t
     return loud[0] * FRAME_S, (loud[-1] + 1) * FRAME_S
 
 
-def _cut(prompt: Prompt, root: Path, options: Options) -> MonoCut | str:
+def _cut(prompt: Prompt, root: Path, options: Options) -> "MonoCut | str":
     """Return the trimmed recording, or the reason why there is none."""
     path = root / f"{prompt.key}.wav"
     if not path.exists():
         return "no recording"
-    try:
-        samples, sample_rate = soundfile.read(path, dtype="int16")
-    except soundfile.LibsndfileError as error:
-        raise UserError(f"{path}: expected a wav file, found one that can't be read ({error})") from None
-    if samples.ndim != 1:
-        raise UserError(f"{path}: expected one channel, found {samples.shape[1]}")
+    _, sample_rate, channels = audio_facts(path)
+    if channels != 1:
+        raise UserError(f"{path}: expected one channel, found {channels}")
+    samples, _ = soundfile.read(path, dtype="int16")
     bounds = speech_bounds(samples, sample_rate, options.silence_db)
     if bounds is None:
         return "silence"

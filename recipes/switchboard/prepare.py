@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-
-from lhotse import MonoCut, Recording
+from typing import TYPE_CHECKING
 
 from asr.config import option
-from asr.data.sphere import read_header
 from asr.errors import UserError
 from asr.preparation import (
     TOKENIZERS_HELP,
+    VERIFY_HELP,
     Preparation,
     PreparationOptions,
+    audio_facts,
     file_state,
+    header_facts,
     read_lines,
     recording,
     utterance_cut,
@@ -34,6 +35,9 @@ from .pronunciations import public_lexicon, read_dictionary
 from .splits import DEVELOPMENT, SEGMENTS, divide
 from .transcripts import Segment, read_transcript
 from .words import NOISES
+
+if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
+    from lhotse import MonoCut, Recording
 
 SAMPLE_RATE = 8000
 CHANNEL = {"A": 0, "B": 1}
@@ -63,6 +67,7 @@ class Options(PreparationOptions):
         help="auto | ms98 | cmudict; auto: sw-ms98-dict.text if present, else CMUdict",
         choices=("auto", "ms98", "cmudict"),
     )
+    verify: bool = option(False, help=VERIFY_HELP)
     tokenizers: list[str] = option(["phone", "character", "sentencepiece-1000"], help=TOKENIZERS_HELP)
 
 
@@ -82,7 +87,7 @@ def prepare(options: Options, folder: Path) -> None:
     for first, second in corpus.repeated:
         run.problem(f"{second}: expected one file of this name, found another of different length: {first}")
     segments = _read_segments(run, corpus)
-    recordings = _recordings(run, corpus.audio, "reading headers")
+    recordings = _recordings(run, corpus.audio, "reading audio", options.verify)
     incomplete = _compare(run, corpus)
     run.expect("segments with words in the transcripts", SEGMENTS, len(segments))
     segments = [segment for segment in segments if _fits(run, segment, recordings, incomplete)]
@@ -94,7 +99,7 @@ def prepare(options: Options, folder: Path) -> None:
     rules = WordFilterRules(drop=[*NOISES, *sorted(FILLERS)])
     files: dict[str, Callable[[Path], object]] = {SCORING: rules.save}
     if evaluation:
-        splits |= _test_cuts(run, evaluation, files, notes)
+        splits |= _test_cuts(run, evaluation, files, notes, options.verify)
     run.check()
     lexicon, notes["Lexicon"] = _lexicon(options, corpus, segments, files)
     run.finish(
@@ -133,10 +138,11 @@ def _read_segments(run: Preparation, corpus: Corpus) -> list[Segment]:
     return segments
 
 
-def _recordings(run: Preparation, audio: dict[str, str], label: str) -> dict[str, Recording]:
+def _recordings(run: Preparation, audio: dict[str, str], label: str, verify: bool) -> "dict[str, Recording]":
     """Return the recordings by conversation; audio other than two channels at 8 kHz becomes a problem."""
     # Threads, because reading headers is limited by the disk.
-    found = run.map(samples_of_header, list(audio.values()), label, key=file_state, threads=True)
+    read = samples_of_audio if verify else samples_of_header
+    found = run.map(read, list(audio.values()), label, key=file_state, threads=not verify)
     return {
         conversation: recording(conversation, path, samples, SAMPLE_RATE, len(CHANNEL))
         for (conversation, path), samples in zip(audio.items(), found, strict=True)
@@ -146,12 +152,21 @@ def _recordings(run: Preparation, audio: dict[str, str], label: str) -> dict[str
 
 def samples_of_header(path: str) -> int:
     """Return the samples per channel from the header of a conversation's audio."""
-    header = read_header(path)
-    if header.channels != 2:
-        raise UserError(f"{path}: expected two channels, one for each side, found {header.channels}")
-    if header.sample_rate != SAMPLE_RATE:
-        raise UserError(f"{path}: expected {SAMPLE_RATE} Hz, found {header.sample_rate} Hz")
-    return header.samples
+    return _checked(path, header_facts(path))
+
+
+def samples_of_audio(path: str) -> int:
+    """Return the samples per channel of a conversation's audio after decoding it completely."""
+    return _checked(path, audio_facts(path))
+
+
+def _checked(path: str, facts: tuple[int, int, int]) -> int:
+    samples, rate, channels = facts
+    if channels != 2:
+        raise UserError(f"{path}: expected two channels, one for each side, found {channels}")
+    if rate != SAMPLE_RATE:
+        raise UserError(f"{path}: expected {SAMPLE_RATE} Hz, found {rate} Hz")
+    return samples
 
 
 def _compare(run: Preparation, corpus: Corpus) -> set[str]:
@@ -177,7 +192,9 @@ def _compare(run: Preparation, corpus: Corpus) -> set[str]:
     return set()
 
 
-def _fits(run: Preparation, segment: Segment, recordings: dict[str, Recording], incomplete: set[str]) -> bool:
+def _fits(
+    run: Preparation, segment: Segment, recordings: "dict[str, Recording]", incomplete: set[str]
+) -> bool:
     if segment.conversation in incomplete:
         run.drop(segment.name, "a conversation without audio or transcripts in this copy")
         return False
@@ -185,7 +202,7 @@ def _fits(run: Preparation, segment: Segment, recordings: dict[str, Recording], 
     return audio is not None and _within(run, segment.name, audio, segment.start / 100, segment.end / 100)
 
 
-def _within(run: Preparation, name: str, audio: Recording, start_s: float, end_s: float) -> bool:
+def _within(run: Preparation, name: str, audio: "Recording", start_s: float, end_s: float) -> bool:
     """Return whether an utterance lies within its audio; report it otherwise."""
     if start_s < audio.duration and end_s <= audio.duration + OVERHANG_S:
         return True
@@ -197,8 +214,8 @@ def _within(run: Preparation, name: str, audio: Recording, start_s: float, end_s
 
 
 def _training_cuts(
-    segments: list[Segment], recordings: dict[str, Recording], speakers: dict[str, str]
-) -> Iterator[MonoCut]:
+    segments: list[Segment], recordings: "dict[str, Recording]", speakers: dict[str, str]
+) -> "Iterator[MonoCut]":
     for segment in segments:
         audio = recordings[segment.conversation]
         side = f"{segment.conversation}-{segment.side}"
@@ -215,15 +232,19 @@ def _training_cuts(
 
 
 def _test_cuts(
-    run: Preparation, evaluation: Eval2000, files: dict[str, Callable[[Path], object]], notes: dict[str, str]
-) -> dict[str, Iterable[MonoCut]]:
+    run: Preparation,
+    evaluation: Eval2000,
+    files: dict[str, Callable[[Path], object]],
+    notes: dict[str, str],
+    verify: bool,
+) -> "dict[str, Iterable[MonoCut]]":
     """Return the splits of eval2000; add references and rules to `files`, repairs to `notes`."""
     test = test_set.read_test_set(evaluation.pem, evaluation.stm, evaluation.glm)
     for message in test.problems:
         run.problem(message)
     for name in test.ignored:
         run.drop(name, "eval2000: not to be scored")
-    recordings = _recordings(run, evaluation.audio, "reading headers of eval2000")
+    recordings = _recordings(run, evaluation.audio, "reading audio of eval2000", verify)
     run.expect("eval2000: conversations", test_set.CONVERSATIONS, len(evaluation.audio))
     named = {span.conversation for span in test.spans.values()}
     for conversation in sorted(named - evaluation.audio.keys()):
@@ -246,8 +267,8 @@ def _test_cuts(
 
 
 def _evaluation_cuts(
-    run: Preparation, names: list[str], test: test_set.TestSet, recordings: dict[str, Recording]
-) -> Iterator[MonoCut]:
+    run: Preparation, names: list[str], test: test_set.TestSet, recordings: "dict[str, Recording]"
+) -> "Iterator[MonoCut]":
     for name in names:
         span = test.spans[name]
         audio = recordings[span.conversation]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from asr.errors import UserError
+from asr.files import atomic_binary, require_file
 
 from .layout import Distribution
 
@@ -38,16 +39,18 @@ def write_model(path_and_target: tuple[Path, Path]) -> bool:
         UserError: the file can't be unpacked, or is not a complete ARPA model.
     """
     path, target = path_and_target
-    target.parent.mkdir(parents=True, exist_ok=True)
     last = b""
-    with open(target, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
+    with (
+        atomic_binary(target) as raw,
+        gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
+    ):
         for line in packed_lines(path):
             if last or line.strip() == b"\\data\\":
                 packed.write(line)
                 last = line.strip() or last
-    if last != b"\\end\\":
-        expected = "\\end\\" if last else "\\data\\"
-        raise UserError(f"{path}: expected an ARPA language model, found no line {expected} in it")
+        if last != b"\\end\\":
+            expected = "\\end\\" if last else "\\data\\"
+            raise UserError(f"{path}: expected an ARPA language model, found no line {expected} in it")
     return True
 
 
@@ -79,6 +82,7 @@ def packed_lines(path: Path) -> Iterator[bytes]:
     Raises:
         UserError: the file is broken, or needs gzip and it is not installed.
     """
+    require_file(path, "a packed file")
     with open(path, "rb") as file:
         magic = file.read(2)
     if magic == GZIP_MAGIC:

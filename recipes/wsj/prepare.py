@@ -4,20 +4,22 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-
-from lhotse import MonoCut
+from typing import TYPE_CHECKING
 
 from asr.config import option
-from asr.data.sphere import read_header, read_sphere
 from asr.errors import UserError
 from asr.preparation import (
     TOKENIZERS_HELP,
+    VERIFY_HELP,
     Preparation,
     PreparationOptions,
+    audio_facts,
     file_state,
+    header_facts,
     recording,
     utterance_cut,
 )
+from asr.preparation.outputs import UNFINISHED
 from asr.scoring.word_filter import FILE as SCORING_FILE
 from asr.text.g2p import installed_model
 from asr.text.lexicon import Lexicon
@@ -28,6 +30,9 @@ from .layout import Distribution, find_distribution
 from .pronunciations import build_lexicon
 from .scoring import SCORING
 from .selection import Selection, select
+
+if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
+    from lhotse import MonoCut
 
 Writer = Callable[[Path], object]
 
@@ -41,9 +46,7 @@ class Options(PreparationOptions):
     """Location of the corpus, and what to prepare."""
 
     corpus: str = option("", help="folder with the discs (11-1.1 …, 13-1.1 …), or with wsj0 and wsj1")
-    verify: bool = option(
-        True, help="decode every file to check that it is complete; false: read headers only"
-    )
+    verify: bool = option(True, help=VERIFY_HELP)
     language_models: bool = option(True, help="unpack the ARPA models and their training text")
     g2p: bool = option(True, help="pronounce words outside CMUdict with g2p_en, if installed")
     tokenizers: list[str] = option(["phone", "sentencepiece-500"], help=TOKENIZERS_HELP)
@@ -94,23 +97,22 @@ def prepare(options: Options, folder: Path) -> None:
 
 def audio_facts_of_header(path: str) -> list[int]:
     """Return [samples, sample rate] from the header of a SPHERE file."""
-    header = read_header(path)
-    if (header.sample_rate, header.channels) != (SAMPLE_RATE, 1):
-        raise UserError(
-            f"{path}: expected {SAMPLE_RATE} Hz and one channel, found {header.sample_rate} Hz and "
-            f"{header.channels}"
-        )
-    return [header.samples, header.sample_rate]
+    return _checked(path, header_facts(path))
 
 
 def audio_facts_of_samples(path: str) -> list[int]:
     """Return [samples, sample rate] of a SPHERE file after decoding it completely."""
-    facts = audio_facts_of_header(path)
-    read_sphere(path)
-    return facts
+    return _checked(path, audio_facts(path))
 
 
-def _cuts(names: Iterable[str], selection: Selection, facts: dict[str, list[int]]) -> Iterator[MonoCut]:
+def _checked(path: str, facts: tuple[int, int, int]) -> list[int]:
+    samples, rate, channels = facts
+    if (rate, channels) != (SAMPLE_RATE, 1):
+        raise UserError(f"{path}: expected {SAMPLE_RATE} Hz and one channel, found {rate} Hz and {channels}")
+    return [samples, rate]
+
+
+def _cuts(names: Iterable[str], selection: Selection, facts: dict[str, list[int]]) -> "Iterator[MonoCut]":
     for name in names:
         if name in selection.texts and name in facts:
             source = recording(name, selection.audio[name], *facts[name])
@@ -127,10 +129,11 @@ def _language_models(
         preparation.problem(f"{distribution.root}: expected the language model {path}, found none")
     if not texts:
         preparation.problem(f"{distribution.root}: expected text for language models, found none")
-    jobs = [(path, preparation.folder / "lm" / f"{name}.arpa.gz.partial") for name, path in found.items()]
+    place = preparation.folder / UNFINISHED / "models"
+    jobs = [(path, place / f"{name}.arpa.gz") for name, path in found.items()]
     written = preparation.map(write_model, jobs, "unpacking language models", threads=True)
     files: dict[str, Writer] = {
-        f"lm/{target.stem}": target.replace for (_, target), done in zip(jobs, written, strict=True) if done
+        f"lm/{target.name}": target.replace for (_, target), done in zip(jobs, written, strict=True) if done
     }
     return ({"train": _sentences(texts, preparation)} if texts else {}), files
 

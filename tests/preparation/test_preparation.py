@@ -2,6 +2,7 @@ import gzip
 import json
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from asr import cli
 from asr.config import option
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
+from asr.files import file_digest, locked, write_bytes
 from asr.preparation import Preparation, PreparationOptions, file_state, recording, utterance_cut
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import find_prepared
@@ -116,6 +118,93 @@ def test_changed_options_sources_or_outputs_are_prepared_again(start, wav, tmp_p
     if change == "manifest":
         (tmp_path / "data/train.cuts.jsonl.gz").write_bytes(b"")
     assert not start(**options).is_done([wav] if change == "sources" else [wav.parent])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("options", "prepared before with flavour=plain (now salt)"),
+        ("recipe", "prepared before by the recipe toy"),
+        ("corpus", "the corpus or the program has changed since the last preparation"),
+        ("output", "lexicon.txt has changed since the last preparation"),
+        ("missing", "lexicon.txt is missing"),
+        ("audio", "wav/a.wav has changed since the last preparation"),
+        ("record", ""),
+        ("nothing", "nothing to do"),
+    ],
+)
+def test_the_reason_to_prepare_again_is_printed(start, wav, tmp_path, change, reason):
+    """`asr prepare demo` with another seed replaced a corpus without a word."""
+    folder = tmp_path / "data"
+    write_bytes(b"made", folder / "wav/a.wav")
+    audio = {"wav/a.wav": file_digest(folder / "wav/a.wav")}
+    start().finish({"train": [cut(wav)]}, lexicon=LEXICON, sources=[wav], audio=audio)
+    if change == "corpus":
+        os.utime(wav, ns=(0, 0))
+    if change == "output":
+        (folder / "lexicon.txt").write_text("go G\n")
+    if change == "missing":
+        (folder / "lexicon.txt").unlink()
+    if change == "audio":
+        (folder / "wav/a.wav").write_bytes(b"mad")
+    if change == "record":
+        (folder / "preparation.json").write_text("[" * 100_000)
+    run = start(flavour="salt") if change == "options" else start()
+    run.recipe = "other" if change == "recipe" else "toy"
+    assert run.is_done([wav]) == (change == "nothing")
+    assert reason in run.console.export_text()
+
+
+def test_a_killed_replacement_is_cleaned_up_by_the_next_run(start, wav, tmp_path, monkeypatch):
+    """Drafts lay beside the outputs, and files put in place by a killed run were never removed."""
+    start().finish({"train": [cut(wav)], "old": [cut(wav)]}, lexicon=LEXICON)
+    replace = Path.replace
+
+    def killed(path, target):
+        if path.name == "train.cuts.jsonl.gz":
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        start(flavour="salt").finish({"train": [cut(wav)], "dev": [cut(wav)]}, texts={"own": ["go"]})
+    monkeypatch.undo()
+    start().finish({"train": [cut(wav)]})
+    names = sorted(contents(tmp_path / "data"))
+    assert names == ["README.md", "excluded.tsv", "preparation.json", "train.cuts.jsonl.gz"]
+    assert not (tmp_path / "data/lm").exists()
+
+
+def test_a_corpus_that_changes_meanwhile_is_not_prepared(start, wav, tmp_path):
+    """The manifests described the old file."""
+    run = start()
+    assert not run.is_done([wav.parent])
+    os.utime(wav, ns=(0, 0))
+    with pytest.raises(UserError, match="corpus: files changed while they were read: run the command again"):
+        run.finish({"train": [cut(wav)]}, sources=[wav.parent])
+    assert contents(tmp_path / "data") == {}
+
+
+def test_the_output_folder_may_lie_in_the_corpus(start, wav, tmp_path):
+    for done in (False, True):
+        run = start()
+        assert run.is_done([tmp_path]) == done
+        run.finish({"train": [cut(wav)]}, sources=[tmp_path])
+
+
+def test_a_second_preparation_of_a_folder_gets_one_line(tmp_path, capsys):
+    with locked(tmp_path / "out", "asr prepare"):
+        assert cli.main(["prepare", "folder", f"audio={tmp_path}", f"folder={tmp_path / 'out'}"]) == 1
+    assert "another asr prepare is running in this folder" in capsys.readouterr().err
+
+
+def test_damaged_audio_that_was_fetched_says_how_to_fetch_it_again(start, tmp_path):
+    run = start()
+    fetched = tmp_path / "data/corpus"
+    run.is_done([fetched])
+    run.problem(f"{fetched}/a.wav: expected 100 bytes, found 50")
+    with pytest.raises(UserError, match=rf"; delete {fetched} to fetch it again"):
+        run.check()
 
 
 def test_outputs_of_a_previous_run_are_removed_and_other_files_kept(start, wav, tmp_path):

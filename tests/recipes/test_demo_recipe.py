@@ -1,7 +1,10 @@
 import hashlib
 import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -113,7 +116,48 @@ def test_resumes_after_a_kill_and_then_does_nothing(corpus, tmp_path, monkeypatc
     capsys.readouterr()
     demo.prepare(tiny(), folder)
     assert len(spoken_shards) == 2
-    assert "up to date: all 7 shards" in capsys.readouterr().out
+    assert "nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damage", ["truncated", "deleted", "same size"])
+def test_a_damaged_recording_is_noticed_and_made_again(damage, corpus, tmp_path, capsys):
+    """A truncated wav was "up to date", and nothing said how a deleted one is made again."""
+    folder = tmp_path / "demo"
+    shutil.copytree(corpus, folder)
+    wav = next((folder / "wav").glob("train-*/*-0000.wav"))
+    content = wav.read_bytes()
+    if damage == "deleted":
+        wav.unlink()
+        with pytest.raises(UserError, match=r"none \(made by the command in .*README.md; run it again\)"):
+            load_cuts(folder / "train.cuts.jsonl.gz")
+    else:
+        wav.write_bytes(content[:1000] if damage == "truncated" else content[:-2] + b"xx")
+    demo.prepare(tiny(), folder)
+    printed = capsys.readouterr().out
+    name = wav.relative_to(folder)
+    assert f"{name} {'is missing' if damage == 'deleted' else 'has changed'}" in printed
+    assert "1/1" in printed  # shards
+    assert contents(folder) == contents(corpus)
+
+
+def test_a_corpus_of_another_seed_is_not_replaced_in_silence(corpus, tmp_path, capsys):
+    folder = tmp_path / "demo"
+    shutil.copytree(corpus, folder)
+    demo.prepare(tiny(seed=27, voices=1), folder)
+    assert "prepared before with seed=26 (now 27), voices=2 (now 1)" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_synthesis_ends_with_the_process_that_started_it(tmp_path):
+    """The shard of a killed run was spoken to its end, into the folder of the next run."""
+    waiting, held = os.pipe()
+    os.mkfifo(tmp_path / "shard.json")  # keeps the child waiting
+    command = [sys.executable, str(demo.SYNTHESIS), str(tmp_path / "shard.json"), str(tmp_path)]
+    child = subprocess.Popen(command, stdin=waiting)
+    os.close(waiting)
+    os.close(held)
+    assert child.wait(timeout=60) == 1
 
 
 def test_shards_of_other_options_are_removed(corpus, tmp_path):
@@ -130,7 +174,7 @@ def test_an_interrupted_shard_leaves_no_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "SYNTHESIS", broken)
     with pytest.raises(UserError, match=r"shard .*-0: .*espeak-ng fell over"):
         demo.prepare(tiny(), tmp_path / "demo")
-    assert all(path.suffix == ".partial" for path in (tmp_path / "demo" / "wav").iterdir())
+    assert not list((tmp_path / "demo" / "wav").iterdir())
     assert not (tmp_path / "demo" / "train.cuts.jsonl.gz").exists()
 
 

@@ -136,7 +136,7 @@ def test_user_errors_name_what_is_missing(source, tmp_path):
     with pytest.raises(UserError, match="expected a folder with the prompts"):
         run(tmp_path / "no")
     (source / "usr" / "sounds" / "en" / "umute.wav").write_bytes(b"RIFF")
-    with pytest.raises(UserError, match=r"umute\.wav: expected a wav file"):
+    with pytest.raises(UserError, match=r"umute\.wav: expected an audio file"):
         run(source)
     soundfile.write(source / "usr" / "sounds" / "en" / "umute.wav", np.zeros((99, 2)), RATE)
     with pytest.raises(UserError, match=r"umute\.wav: expected one channel, found 2"):

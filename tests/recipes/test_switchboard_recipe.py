@@ -471,7 +471,7 @@ def test_bad_audio_is_reported(damaged, tmp_path):
     assert "truncated" in listed
     assert "sw02003.sph: expected two channels, one for each side, found 1" in listed
     assert "sw_4390.sph: expected 8000 Hz, found 16000 Hz" in listed
-    assert "en_4156.sph: expected a SPHERE file, found no such file" in listed
+    assert "en_4156.sph: expected an audio file, found none" in listed
 
 
 def test_a_wrong_folder_is_recognised(miniature, tmp_path):

@@ -1,0 +1,88 @@
+"""The check of audio files that every recipe uses."""
+
+import os
+import struct
+
+import numpy as np
+import pytest
+import soundfile
+
+from asr.data.facts import audio_facts, header_facts
+from asr.errors import UserError
+
+RATE = 16000
+SAMPLES = (0.1 * np.random.default_rng(0).standard_normal((3 * RATE, 2))).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg", "a.mp3", "a.aiff", "a.WAV"])
+def test_facts_of_whole_files(name, tmp_path):
+    soundfile.write(tmp_path / name, SAMPLES, RATE)
+    assert audio_facts(tmp_path / name) == header_facts(tmp_path / name) == (3 * RATE, RATE, 2)
+
+
+def cut_short(path, share):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+
+
+def patch(path, place, value):
+    content = bytearray(path.read_bytes())
+    content[place : place + 4] = struct.pack("<I", value)
+    path.write_bytes(content)
+
+
+def with_sample(path, value):
+    samples = SAMPLES.copy()
+    samples[12345, 1] = value
+    soundfile.write(path, samples, RATE, subtype="FLOAT")
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message", "header"),
+    [
+        (
+            "a.wav",
+            lambda path: cut_short(path, 0.5),
+            r"expected \d+ bytes, as its header says, found \d+",
+            True,
+        ),
+        ("a.wav", lambda path: cut_short(path, 0.0001), "can't be read", True),
+        ("a.wav", lambda path: path.write_bytes(b""), "found an empty file", True),
+        ("a.wav", lambda path: path.unlink(), "expected an audio file, found none", True),
+        ("a.wav", lambda path: patch(path, 24, 1), "a sample rate of 4000 to 384000 Hz, found 1 Hz", True),
+        ("a.wav", lambda path: patch(path, 24, 2_000_000_000), "found 2000000000 Hz", True),
+        ("a.wav", lambda path: patch(path, 40, 0), "no samples", True),
+        ("a.wav", lambda path: with_sample(path, np.nan), "sample 12345 is not finite", False),
+        ("a.wav", lambda path: with_sample(path, -np.inf), "sample 12345 is not finite", False),
+        ("a.flac", lambda path: cut_short(path, 0.9), "damaged after", False),
+        ("a.flac", lambda path: path.write_bytes(b"fLaC" + bytes(2000)), "can't be read", True),
+        ("a.raw", lambda path: None, "can't be read", True),
+    ],
+)
+def test_damaged_files_are_named(name, damage, message, header, tmp_path):
+    """A header of 1 Hz, samples that are no number and truncated files passed the preparation."""
+    path = tmp_path / name
+    if name.endswith("raw"):
+        path.write_bytes(bytes(100))
+    else:
+        soundfile.write(path, SAMPLES, RATE)
+    damage(path)
+    for check in [audio_facts, *([header_facts] if header else [])]:
+        with pytest.raises(UserError, match=message) as error:
+            check(path)
+        assert str(error.value).startswith(f"{path}: ")
+
+
+def test_a_stream_of_unknown_length_is_whole(tmp_path):
+    """Programs that write to a pipe can't fill in the length."""
+    for value in (0, 0xFFFFFFFF, 0x7FFFFFFF):
+        soundfile.write(tmp_path / "a.wav", SAMPLES, RATE)
+        patch(tmp_path / "a.wav", 4, value)
+        assert audio_facts(tmp_path / "a.wav") == (3 * RATE, RATE, 2)
+
+
+def test_a_named_pipe_is_not_opened(tmp_path):
+    """`asr prepare folder` waited for ever for a named pipe that ended in .wav."""
+    os.mkfifo(tmp_path / "a.wav")
+    with pytest.raises(UserError, match="expected an audio file, found a named pipe"):
+        audio_facts(tmp_path / "a.wav")

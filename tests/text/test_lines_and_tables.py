@@ -1,0 +1,52 @@
+"""Lines, tables and JSON from data that some programs would take for something else."""
+
+import csv
+
+import pytest
+
+from asr.errors import UserError
+from asr.text.files import cell_text, parse_json, read_json, write_lines, write_table
+
+FORMULAS = ["=1+1", "+49 30", "-uh", "@sum", "=cmd|' /C calc'!A0", "'=a", "-0.5x", "- ", "+", "'@"]
+PLAIN = ["go on", "", "'tis", "a=b", "-0.5", "+1e3", "-inf", "ü", '"quoted"', "a,b", 3, -0.5, True]
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "csv"])
+def test_no_cell_is_a_formula_and_cells_are_read_back(suffix, tmp_path):
+    """A transcript such as `=HYPERLINK(…)` ran when a table was opened in a spreadsheet."""
+    path = tmp_path / f"table.{suffix}"
+    write_table(path, ["text", "-other"], [[cell, 1] for cell in [*FORMULAS, *PLAIN]])
+    with path.open(newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file, delimiter="\t" if suffix == "tsv" else ",")
+    cells = [row[0] for row in rows]
+    assert header == ["text", "'-other"]
+    assert cells == [*(f"'{cell}" for cell in FORMULAS), *map(str, PLAIN)]
+    assert [cell_text(cell) for cell in cells] == [str(cell) for cell in [*FORMULAS, *PLAIN]]
+
+
+def test_control_characters_forge_no_rows(tmp_path):
+    text = "a\nb\tc\rd\x1b[2J\u2028\x85e\ud800"
+    write_table(tmp_path / "t.tsv", ["id", "text"], [["u1", text], ["\t=1", "\r-x"]])
+    lines = (tmp_path / "t.tsv").read_text().splitlines()
+    assert lines[1:] == [r"u1	a\nb\tc\rd\x1b[2J\u2028\x85e\ud800", r"\t=1	\r-x"]
+
+
+@pytest.mark.parametrize("line", ["u1 go\nu2 on", "u1 go\r"])
+def test_a_line_with_a_line_break_is_refused(line, tmp_path):
+    """The id `u1\\nu2` wrote a line for an utterance that does not exist."""
+    with pytest.raises(UserError, match=r"ref\.trn: expected one line, found a line break in 'u1 go"):
+        write_lines(tmp_path / "ref.trn", ["first", line])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("[" * 100_000, "nested too deeply"), ("1" * 5000, "digits"), ("{'a'}", "Expecting property name")],
+)
+def test_what_is_no_json_is_named(text, reason, tmp_path):
+    """Brackets nested 100,000 deep ended in a traceback."""
+    with pytest.raises(UserError, match=f"m.json:3: expected a cut in JSON, found .*{reason}"):
+        parse_json(text, "m.json:3", "a cut")
+    (tmp_path / "a.json").write_text("[1]")
+    with pytest.raises(UserError, match=r"a.json: expected options, found '\[1\]'"):
+        read_json(tmp_path / "a.json", "options")
