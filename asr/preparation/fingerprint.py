@@ -129,6 +129,12 @@ def read_record(folder: Path) -> dict[str, Any]:
     return record if sound else {}
 
 
+def recorded_outputs(folder: Path) -> list[str]:
+    """Return the names of the output files in the folder's record, except any outside the folder."""
+    names = [Path(name) for name in read_record(folder).get("outputs", {})]
+    return [str(name) for name in names if not name.is_absolute() and ".." not in name.parts]
+
+
 def difference(folder: Path, record: dict[str, Any], recipe: str, options: Any, digest: str) -> str:
     """Return the first reason why the folder has to be prepared again; empty: it is up to date."""
     if record.get("recipe") != recipe:

@@ -26,6 +26,8 @@ UNFINISHED = ".unfinished"  # folder of journals and drafts
 class Drafts:
     """Files of a folder, written to a folder `.unfinished/outputs` in it until all of them are complete.
 
+    As a context manager, it removes the drafts that are not put in place.
+
     Args:
         folder: output folder.
     """
@@ -35,6 +37,12 @@ class Drafts:
         self._place = folder / UNFINISHED / "outputs"
         self.names: set[str] = set()
         self.discard()  # a killed run's
+
+    def __enter__(self) -> "Drafts":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.discard()
 
     def path(self, name: str) -> Path:
         """Return the temporary path of the file `name`; its parent folder is created."""
@@ -66,7 +74,6 @@ class Drafts:
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             (self._place / name).replace(path)
-        self.discard()
         return names
 
 

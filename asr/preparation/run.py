@@ -20,6 +20,7 @@ from asr.preparation.fingerprint import (
     fingerprint,
     program_digest,
     read_record,
+    recorded_outputs,
     write_record,
 )
 from asr.preparation.outputs import (
@@ -245,8 +246,7 @@ class Preparation:
         """
         digest = self._digest(sources)
         self.folder.mkdir(parents=True, exist_ok=True)
-        drafts = Drafts(self.folder)
-        try:
+        with Drafts(self.folder) as drafts:
             summaries, transcripts = draft_manifests(drafts, splits, lexicon, train, self.problem)
             self.check()
             tokenizers = draft_tokenizers(drafts, self.options.tokenizers, transcripts, lexicon, self.say)
@@ -262,14 +262,11 @@ class Preparation:
                     f"{', '.join(map(str, self._sources))}: files changed while they were read: "
                     "run the command again"
                 )
-        except BaseException:
-            drafts.discard()
-            raise
-        former = [name for name in read_record(self.folder).get("outputs", {}) if ".." not in name]
-        # A run that is killed from here on leaves a record of what the next one has to remove.
-        both = dict.fromkeys([*former, *drafts.names], "")
-        write_record(self.folder, self.recipe, self.options, "", both, {}, 0)
-        outputs = drafts.put_in_place(instead_of=[*former, PROBLEMS])
+            former = recorded_outputs(self.folder)
+            # A run that is killed from here on leaves a record of what the next one has to remove.
+            both = dict.fromkeys([*former, *drafts.names], "")
+            write_record(self.folder, self.recipe, self.options, "", both, {}, 0)
+            outputs = drafts.put_in_place(instead_of=[*former, PROBLEMS])
         card = data_card(
             self.recipe,
             effective_options(self.options),

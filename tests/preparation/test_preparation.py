@@ -175,6 +175,19 @@ def test_a_killed_replacement_is_cleaned_up_by_the_next_run(start, wav, tmp_path
     assert not (tmp_path / "data/lm").exists()
 
 
+@pytest.mark.parametrize("name", ["../own.txt", "{}/own.txt"])
+def test_a_record_removes_no_file_outside_its_folder(start, wav, tmp_path, name):
+    """A record with an absolute path removed that file."""
+    (tmp_path / "own.txt").touch()
+    start().finish({"train": [cut(wav)]})
+    path = tmp_path / "data/preparation.json"
+    record = json.loads(path.read_text())
+    record["outputs"][name.format(tmp_path)] = ""
+    path.write_text(json.dumps(record))
+    start().finish({"train": [cut(wav)]})
+    assert (tmp_path / "own.txt").exists()
+
+
 def test_a_corpus_that_changes_meanwhile_is_not_prepared(start, wav, tmp_path):
     """The manifests described the old file."""
     run = start()
