@@ -67,8 +67,7 @@ def load_cuts(path: str | Path, require_text: bool = True) -> "CutSet":
     ids: set[str] = set()
     files: set[str] = set()
     last: tuple[Any, Recording | None] = None, None  # neighbours that share a recording share the object
-    for number, line in enumerate(manifest_lines(path), start=1):
-        entry = _parse(line, f"{path}:{number}")
+    for number, entry in enumerate(manifest_entries(path), start=1):
         where = f"{path}: utterance {entry['id']!r}"
         if entry["id"] in ids:
             raise UserError(f"{where}: expected ids to be distinct, found this one again in line {number}")
@@ -267,6 +266,12 @@ def manifest_lines(path: Path) -> Iterator[str]:
         raise UserError(f"{path}: expected UTF-8 text, found other bytes") from None
     except OSError as error:
         raise UserError(f"{path}: the manifest can't be read ({error.strerror})") from None
+
+
+def manifest_entries(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the cuts of a manifest as plain data; only their ids are checked. Errors as in `load_cuts`."""
+    for number, line in enumerate(manifest_lines(path), start=1):
+        yield _parse(line, f"{path}:{number}")
 
 
 def _parse(line: str, where: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr.errors import UserError
-from asr.text.files import read_lines, write_lines
+from asr.text.files import one_field, read_lines, write_lines
 
 BEGIN, NEXT, END = "<ALT_BEGIN>", "<ALT>", "<ALT_END>"
 
@@ -80,16 +80,17 @@ def in_order(entries: Iterable[CtmEntry]) -> list[CtmEntry]:
 
 def format_entry(entry: CtmEntry) -> Iterator[str]:
     """Yield the line for a word, or the lines for alternatives."""
+    channel = f"{one_field(entry.file)} {one_field(entry.channel)}"
     if isinstance(entry, CtmWord):
         confidence = "" if entry.confidence is None else f" {entry.confidence:.4f}"
         times = f"{entry.start_s:.3f} {entry.duration_s:.3f}"
-        yield f"{entry.file} {entry.channel} {times} {entry.word}{confidence}"
+        yield f"{channel} {times} {'_'.join(entry.word.split())}{confidence}"
         return
     for index, choice in enumerate(entry.choices):
-        yield f"{entry.file} {entry.channel} * * {NEXT if index else BEGIN}"
+        yield f"{channel} * * {NEXT if index else BEGIN}"
         for word in choice:
             yield from format_entry(word)
-    yield f"{entry.file} {entry.channel} * * {END}"
+    yield f"{channel} * * {END}"
 
 
 def _read_alternatives(

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from asr.data.manifest import manifest_entries
 from asr.errors import UserError
 from asr.scoring.ctm import CtmWord, write_ctm
 from asr.scoring.display import rate_cells
@@ -135,13 +136,14 @@ def subsets(stm: Stm) -> dict[str, tuple[str, ...]]:
 
 def read_places(manifest: Path) -> dict[str, Place]:
     """Return recording, channel (A, B …) and times of every utterance of a manifest."""
-    from lhotse.serialization import load_jsonl  # imports PyTorch, which `asr score --help` does without
-
     places = {}
-    for entry in load_jsonl(manifest):
-        end_s = entry["start"] + entry["duration"]
-        channel = chr(ord("A") + entry["channel"])
-        places[entry["id"]] = Place(entry["recording"]["id"], channel, entry["start"], end_s)
+    for entry in manifest_entries(manifest):
+        try:
+            end_s = entry["start"] + entry["duration"]
+            channel = chr(ord("A") + entry["channel"])
+            places[entry["id"]] = Place(entry["recording"]["id"], channel, entry["start"], end_s)
+        except (LookupError, TypeError, ValueError):
+            raise UserError(f"{manifest}: utterance {entry['id']!r}: expected a cut, found another") from None
     return places
 
 

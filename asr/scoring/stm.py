@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr.errors import UserError
-from asr.text.files import read_lines, write_lines
+from asr.text.files import one_field, read_lines, write_lines
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def write_stm(path: str | Path, stm: Stm) -> None:
     """Write the comments, then the segments in the given order."""
     lines = list(stm.comments)
     for x in stm.segments:
-        fields = [x.file, x.channel, x.speaker, f"{x.start_s:.2f}", f"{x.end_s:.2f}", x.label, x.text]
+        names = [one_field(name) for name in (x.file, x.channel, x.speaker)]
+        fields = [*names, f"{x.start_s:.2f}", f"{x.end_s:.2f}", x.label, x.text]
         lines.append(" ".join(field for field in fields if field))
     write_lines(path, lines)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from asr.errors import UserError
 from asr.scoring.hypotheses import Hypothesis
-from asr.text.files import read_lines, write_lines
+from asr.text.files import one_field, read_lines, write_lines
 
 LINE = re.compile(r"^(?P<words>.*?)\s*\((?P<id>[^()\s]+)\)\s*$")
 LISTED = 5  # ids listed in a message
@@ -41,7 +41,7 @@ def write_trn(folder: str | Path, hypotheses: Iterable[Hypothesis]) -> tuple[Pat
     """
     references, heard = [], []
     for hypothesis in hypotheses:
-        label = f"({hypothesis.speaker.replace('-', '_')}-{hypothesis.id})"
+        label = f"({one_field(hypothesis.speaker.replace('-', '_'))}-{one_field(hypothesis.id)})"
         if hypothesis.text is not None and hypothesis.reference is not None:
             reference, text = hypothesis.reference, hypothesis.text
         else:

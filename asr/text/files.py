@@ -90,6 +90,15 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
             file.write(f"{line}\n")
 
 
+def one_field(name: str) -> str:
+    """Return a name as one field of a line, with `_` for spaces and parentheses.
+
+    >>> one_field("my talk (1)")
+    'my_talk_1_'
+    """
+    return re.sub(r"[\s()]+", "_", name) or "_"
+
+
 def write_table(path: str | Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write a table as CSV if the name ends in `.csv`, else as TSV.
 

@@ -103,15 +103,15 @@ def no_space() -> None:
 
 
 ACTS = {
-    "SIGKILL": (lambda: os.kill(os.getpid(), signal.SIGKILL), -signal.SIGKILL, KILLS),
-    "SIGTERM": (lambda: os.kill(os.getpid(), signal.SIGTERM), 143, 6),
-    "SIGINT": (lambda: os.kill(os.getpid(), signal.SIGINT), 130, 6),
-    "full disk": (no_space, errno.ENOSPC, 6),
+    "SIGKILL": (lambda: os.kill(os.getpid(), signal.SIGKILL), -signal.SIGKILL, KILLS // 2),
+    "SIGTERM": (lambda: os.kill(os.getpid(), signal.SIGTERM), 143, 3),
+    "SIGINT": (lambda: os.kill(os.getpid(), signal.SIGINT), 130, 3),
+    "full disk": (no_space, errno.ENOSPC, 3),
 }
 
 
 @pytest.mark.parametrize("name", ACTS)
-@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+@pytest.mark.parametrize("again", [False, True], ids=["first", "another"])
 def test_the_next_preparation_completes_an_interrupted_one(name: str, again: bool, tmp_path: Path) -> None:
     """Interruption at seeded random changes of the folder, of a first preparation or of another one.
 
