@@ -209,10 +209,18 @@ def locked(folder: str | Path, work: str) -> Iterator[None]:
         yield
 
 
-def parse_json(text: str | bytes, source: str) -> Any:
-    """Parse JSON; raise a `UserError` that names `source` if it is invalid or nested too deeply.
+def parse_json(text: str | bytes, source: str, what: str = "") -> Any:
+    """Parse JSON.
 
     Half a surrogate pair (`\\ud800`), which JSON can express but no file can hold, is invalid.
+
+    Args:
+        text: text to parse.
+        source: file, or file and line, for the message.
+        what: description for messages, e.g. `a cut`.
+
+    Raises:
+        UserError: the text is not JSON, or is nested too deeply.
     """
     try:
         values = json.loads(text)
@@ -220,8 +228,12 @@ def parse_json(text: str | bytes, source: str) -> Any:
         if escape in text.lower():  # type: ignore[operator]
             json.dumps(values, ensure_ascii=False).encode()
         return values
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{source}: expected JSON, found {error}") from None
+    except RecursionError:
+        reason = "nested too deeply"
+    except ValueError as error:  # besides syntax errors: a number with thousands of digits
+        reason = str(error)
+    found = text[:40] if isinstance(text, str) else text[:40].decode(errors="replace")
+    raise UserError(f"{source}: expected {f'{what} in ' if what else ''}JSON, found {found!r} ({reason})")
 
 
 def read_json(path: str | Path, what: str = "a JSON file") -> dict[str, Any]:

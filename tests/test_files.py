@@ -212,7 +212,7 @@ def test_json_data_of_another_type_are_rejected_with_their_place() -> None:
         (None, "found none"),
         ("", "expected JSON"),
         ("[]", "found '\\[\\]'"),
-        ("[" * 100_000, "recursion depth"),
+        ("[" * 100_000, "nested too deeply"),
     ],
 )
 def test_a_broken_json_file_is_named(content: str | None, message: str, tmp_path: Path) -> None:

@@ -72,9 +72,6 @@ def main(paths: list[str], words: list[str]) -> None:
     folders = [word.partition("=")[2] for word in words if word.startswith("folder=")]
     options = config.parse(module.Options, [word for word in words if not word.startswith("folder=")])
     folder = Path(folders[-1]) if folders else Path("data", paths[0])
-    try:
-        with locked(folder, "asr prepare"):
-            module.prepare(options, folder)
-    except PermissionError as error:
-        raise UserError(f"{error.filename}: {error.strerror}") from None
+    with locked(folder, "asr prepare"):
+        module.prepare(options, folder)
     print(f"manifests: {folder}")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from asr.data.facts import SAMPLE_RATES
 from asr.errors import UserError
-from asr.files import atomic_binary, require_file
-from asr.text.files import CONTROL, parse_json
+from asr.files import atomic_binary, parse_json, require_file
+from asr.text.files import CONTROL
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import CutSet, MonoCut, Recording

@@ -4,11 +4,12 @@
 """
 
 from asr.data.facts import VERIFY_HELP, audio_facts, header_facts
+from asr.files import parse_json
 from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.fingerprint import file_state
 from asr.preparation.lexicon import word_lexicon
 from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
-from asr.text.files import parse_json, read_lines, read_text
+from asr.text.files import read_lines, read_text
 
 __all__ = [
     "TOKENIZERS_HELP",

@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import json
 import re
 import zlib
 from collections.abc import Iterable, Sequence
@@ -47,34 +46,6 @@ def read_lines(path: str | Path, encoding: str = "utf-8") -> list[tuple[int, str
     """Return (line number from 1, line) for every line that is not blank; errors as in `read_text`."""
     lines = enumerate(read_text(path, encoding).split("\n"), start=1)
     return [(number, line) for number, line in lines if line.strip()]
-
-
-def parse_json(text: str, where: str, expected: str) -> Any:
-    """Return JSON data.
-
-    Args:
-        text: the JSON text.
-        where: file, or file and line, for the message.
-        expected: what the text should hold, for the message, e.g. `a cut`.
-
-    Raises:
-        UserError: the text is not JSON, or is nested too deeply.
-    """
-    try:
-        return json.loads(text)
-    except RecursionError:
-        reason = "nested too deeply"
-    except ValueError as error:  # besides syntax errors: a number with thousands of digits
-        reason = getattr(error, "msg", str(error))
-    raise UserError(f"{where}: expected {expected} in JSON, found {text[:40]!r} ({reason})")
-
-
-def read_json(path: str | Path, expected: str) -> dict[str, Any]:
-    """Return the object in a JSON file; errors as in `read_text` and `parse_json`."""
-    values = parse_json(read_text(path), str(path), expected)
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: expected {expected}, found {str(values)[:40]!r}")
-    return values
 
 
 def write_lines(path: str | Path, lines: Iterable[str]) -> None:

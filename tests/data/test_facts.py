@@ -84,5 +84,5 @@ def test_a_stream_of_unknown_length_is_whole(tmp_path):
 def test_a_named_pipe_is_not_opened(tmp_path):
     """`asr prepare folder` waited for ever for a named pipe that ended in .wav."""
     os.mkfifo(tmp_path / "a.wav")
-    with pytest.raises(UserError, match="expected an audio file, found a named pipe"):
+    with pytest.raises(UserError, match="expected an audio file, found a pipe"):
         audio_facts(tmp_path / "a.wav")
