@@ -173,7 +173,7 @@ def check_cut(cut: "MonoCut", where: str, known_files: set[str], require_text: b
         if not isinstance(value, str):
             raise UserError(f"{where}: expected text as {name}, found {str(value)[:60]!r}")
         if CONTROL.search(value):
-            raise UserError(f"{where}: expected a {name} without control characters, found {value[:60]!r}")
+            raise UserError(f"{where}: expected no control characters in the {name}, found {value[:60]!r}")
     if require_text and not (supervision.text or "").strip():
         raise UserError(f"{where}: expected a transcript, found none")
 
@@ -190,9 +190,7 @@ def _check_recording(recording: "Recording", where: str) -> None:
             f"{where}: expected a recording as long as its samples, found {seconds!r} s, {samples!r} samples"
         )
     if not isinstance(recording.id, str) or CONTROL.search(recording.id):
-        raise UserError(
-            f"{where}: expected a recording's id without control characters, found {str(recording.id)[:60]!r}"
-        )
+        raise UserError(f"{where}: expected a recording's id of plain text, found {str(recording.id)[:60]!r}")
 
 
 def _origin(file: str) -> str:

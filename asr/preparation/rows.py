@@ -9,6 +9,7 @@ from typing import Any
 
 from asr.errors import UserError
 from asr.preparation.run import Preparation
+from asr.text.files import CONTROL
 
 # Segment times are often rounded: a segment may end this much after its recording and is then shortened.
 ROUNDING_S = 0.1
@@ -122,12 +123,32 @@ def normalised_rows(rows: Iterable[Row], preparation: Preparation, rule: str) ->
                     f"(first: {first[row.name]})"
                 )
             first[row.name] = row.where
+            _check_names(row)
             if not row.text.strip():
                 raise UserError(f"{row.where}: expected a transcript of {row.name}, found none")
             if text := normalise(row.text, rule):
                 yield replace(row, text=text, speaker=row.speaker or row.name)
             else:
                 preparation.drop(row.name, f"no words left by text={rule}", row.text)
+
+
+def _check_names(row: Row) -> None:
+    """Raise a `UserError` if a name can't be written, or a split's manifest would lie in another folder."""
+    text = " ".join(row.text.split())
+    fields = {
+        "id": row.name,
+        "path": row.audio,
+        "speaker": row.speaker,
+        "split": row.split,
+        "transcript": text,
+    }
+    for name, value in fields.items():
+        if CONTROL.search(value):
+            raise UserError(
+                f"{row.where}: expected no control characters in the {name}, found {value[:60]!r}"
+            )
+    if re.search(r"^\.|[/\\]", row.split):
+        raise UserError(f"{row.where}: expected the name of a split, found {row.split!r}")
 
 
 def fitted(row: Row, facts: Sequence[int]) -> Row:

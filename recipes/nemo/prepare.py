@@ -81,7 +81,7 @@ def read_manifest(path: Path, split: str, preparation: Preparation) -> Iterator[
 
 def _row(where: str, line: str, folder: Path, split: str) -> Row:
     hint = " (one object per line)" if line.strip() in ("[", "{") else ""
-    entry = parse_json(line, where, f"a JSON object{hint}")
+    entry = parse_json(line, where, f"an object{hint}")
     if not isinstance(entry, dict) or "audio_filepath" not in entry:
         raise UserError(f"{where}: expected an object with audio_filepath, found {line[:60]!r}")
     if "text" not in entry and "text_filepath" in entry:

@@ -1,4 +1,5 @@
 import gzip
+import json
 import random
 import re
 from collections import Counter
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from asr_recipes.folder import prepare as folder_recipe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,6 +38,37 @@ def test_groups_keep_their_split_when_others_are_added(numbers, further):
         assert before == natural
         after = split_groups([*groups, str(further)], 0.1, 0.2)
         assert {group: after[group] for group in groups} == natural
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"text": "a\\ud800"}, "no control characters in the transcript"),
+        ({"text": "a\\u001b[2J"}, "no control characters in the transcript"),
+        ({"id": "a\\nb"}, "no control characters in the id"),
+        ({"speaker": "a\\tb"}, "no control characters in the speaker"),
+        ({"split": "../x"}, "expected the name of a split, found '../x'"),
+        ({"split": ".x"}, "expected the name of a split"),
+        ({"text": ["a", "b"]}, "expected text as text"),
+        ({"start": "nan"}, "expected a number as start"),
+        ({"channel": 0.5}, "expected the number of a channel"),
+    ],
+)
+def test_fields_that_can_not_be_used_are_named(change, message, tmp_path):
+    """A split called `../x` put its manifest into another folder; a lone surrogate ended in a traceback."""
+    soundfile.write(tmp_path / "a.wav", np.zeros(8000), 8000)
+    entry = json.dumps({"audio": "a.wav", "text": "go", "split": "train"} | change).replace("\\\\", "\\")
+    (tmp_path / "t.jsonl").write_text(entry)
+    options = folder_recipe.Options(
+        audio=str(tmp_path), transcripts=str(tmp_path / "t.jsonl"), text="none", workers=1
+    )
+    with pytest.raises(UserError, match=rf"t\.jsonl:1: .*{message}"):
+        folder_recipe.prepare(options, tmp_path / "data" / "out")
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} <= {
+        "a.wav",
+        "t.jsonl",
+        "problems.tsv",
+    }
 
 
 def test_shares_are_met_and_positions_are_fixed():
