@@ -166,7 +166,7 @@ def test_nothing_in_a_manifest_is_run_fetched_or_unpickled(folder, change, messa
         (setter("supervisions", 0, "text", value=["go", "on"]), "expected text as transcript"),
         (setter("supervisions", 0, "text", value="go\nu9 on"), "no control characters in the transcript"),
         (setter("supervisions", 0, "text", value="go\x1b[2J"), "no control characters in the transcript"),
-        (setter("supervisions", 0, "text", value="go \ud800"), "no control characters in the transcript"),
+        (setter("supervisions", 0, "text", value="go \ud800"), "surrogates not allowed"),
         (setter("supervisions", 0, "speaker", value="a\tb"), "no control characters in the speaker"),
         (setter("supervisions", 0, "speaker", value=7), "expected text as speaker"),
         (setter("id", value="u2\nu9"), "no control characters in the id"),
