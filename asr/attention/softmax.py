@@ -61,12 +61,12 @@ class SoftmaxMechanism(nn.Module):
         """
         _check_shapes(q, k, v)
         query_lengths, key_lengths = self._lengths(q, k, lengths, query_lengths, key_lengths)
-        if 0 in (*q.shape[:3], k.shape[2]):
-            # A product rather than zeros, so that the backward pass works on an empty batch.
-            return v.new_zeros(*q.shape[:3], k.shape[2]) @ v
-        if q.dtype == k.dtype == v.dtype and not torch.is_autocast_enabled(q.device.type):
-            return self.attend(q, k, v, query_lengths, key_lengths).to(v.dtype)
         dtype, common = v.dtype, torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+        if 0 in (*q.shape[:3], k.shape[2]):
+            # Products rather than zeros, so that q, k and v get gradients as from PyTorch's attention.
+            return (q.to(common) @ k.to(common).mT @ v.to(common)).to(dtype)
+        if q.dtype == k.dtype == dtype and not torch.is_autocast_enabled(q.device.type):
+            return self.attend(q, k, v, query_lengths, key_lengths).to(dtype)
         # Autocast would run the matrix products in half precision; logits and sums need float32.
         with torch.autocast(q.device.type, enabled=False):
             return self.attend(q.to(common), k.to(common), v.to(common), query_lengths, key_lengths).to(dtype)
@@ -155,10 +155,10 @@ def both_lengths(
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor | None) -> None:
-    """Raise ValueError unless the shapes of q [B,H,N,D], k [B,H,S,D] and v [B,H,S,E] agree."""
-    fits = q.dim() == 4 and k.dim() == 4 and q.shape[:2] == k.shape[:2] and q.shape[3] == k.shape[3]
+    """Raise ValueError unless the shapes of q [B,H,N,D], k [B,H,S,D] and v [B,H,S,E] agree, with D, E ≥ 1."""
+    fits = q.dim() == 4 and k.dim() == 4 and q.shape[:2] == k.shape[:2] and q.shape[3] == k.shape[3] >= 1
     if v is not None:
-        fits = fits and v.dim() == 4 and v.shape[:3] == k.shape[:3]
+        fits = fits and v.dim() == 4 and v.shape[:3] == k.shape[:3] and v.shape[3] >= 1
     if not fits:
         found = ", ".join(str(tuple(x.shape)) for x in (q, k, v) if x is not None)
-        raise ValueError(f"expected q [B,H,N,D], k [B,H,S,D] and v [B,H,S,E], found {found}")
+        raise ValueError(f"expected q [B,H,N,D], k [B,H,S,D] and v [B,H,S,E] with D, E ≥ 1, found {found}")

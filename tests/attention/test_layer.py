@@ -2,11 +2,13 @@
 
 import copy
 import dataclasses
+import itertools
 import logging
 import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from mechanisms import LENGTHS, OWN, SHARED, SOFTMAX, C, K, inputs
 from mechanisms import build_layer as build
 from mechanisms import layer_input as batch
@@ -224,6 +226,8 @@ def test_errors_name_the_argument() -> None:
     q, k, v = inputs(mechanism)
     with pytest.raises(ValueError, match=r"expected q \[B,H,N,D\]"):
         mechanism(q, k[..., :3], v)
+    with pytest.raises(ValueError, match=r"with D, E ≥ 1, found"):
+        mechanism(q[..., :0], k[..., :0], v)
     with pytest.raises(ValueError, match=r"expected lengths of shape \(12,\), found \(3,\)"):
         mechanism(q, k, v, LENGTHS[:3])
     with pytest.raises(ValueError, match="not both"):
@@ -237,6 +241,38 @@ def test_empty_sizes(name: str) -> None:
     layer = build(name)
     assert layer(torch.zeros(2, 0, 12), torch.tensor([0, 0])).shape == (2, 0, 12)
     layer(torch.zeros(2, 3, 12), torch.tensor([0, 0])).sum().backward()
+
+
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+@pytest.mark.parametrize("name", SOFTMAX)
+def test_empty_batches_have_the_gradients_of_pytorch_s_attention(name: str, backend: str) -> None:
+    """With a frozen v and an empty batch the output once had no gradient, and the backward pass failed."""
+    mechanism = build_mechanism(name, backend=backend)
+    sizes = [(0, 2, 3, 3), (1, 0, 3, 3), (1, 2, 0, 0)]
+    sizes += [(1, 2, 0, 3), (1, 2, 3, 0)] if mechanism.cross_attention else []
+    for (B, H, N, S), needs in itertools.product(sizes, itertools.product((False, True), repeat=3)):
+        results = []
+        for attend in (mechanism, F.scaled_dot_product_attention):
+            q, k, v = (
+                torch.ones(B, H, *size, requires_grad=need)
+                for size, need in zip(((N, 4), (S, 4), (S, 5)), needs, strict=True)
+            )
+            out = attend(q, k, v)
+            assert out.requires_grad == any(needs)
+            if out.requires_grad:
+                out.sum().backward()
+            results.append((out.detach(), q.grad, k.grad, v.grad))
+        for found, expected in zip(*results, strict=True):
+            assert found is expected is None or torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_frozen_layers_of_empty_batches_have_gradients(name: str) -> None:
+    for B, N in ((0, 3), (2, 0)):
+        layer, x = build(name).requires_grad_(False), torch.zeros(B, N, 12, requires_grad=True)
+        layer(x, torch.zeros(B, dtype=torch.int64)).sum().backward()
+        assert x.grad is not None
+        assert x.grad.shape == x.shape
 
 
 @pytest.mark.parametrize("name", SOFTMAX + OWN)
