@@ -5,9 +5,10 @@ operators on PyTorch's stable ABI and no Python code: it works with every Python
 If a library cannot be built, the installation still succeeds; the reason goes into attention_ext/build.json,
 which `attention_ext.why_unavailable` reads.
 
-The C++ compiler is CXX, by default c++; it must support C++20 (GCC 11 or later). The CUDA library takes about
-40 s of CPU time; it is built if nvcc (in CUDA_HOME or a standard place) and a GPU are found, or with
-FORCE_CUDA=1, and never with FORCE_CUDA=0. TORCH_CUDA_ARCH_LIST defaults to "8.0;9.0+PTX".
+The C++ compiler is CXX, by default c++, with the options CXXFLAGS; it must support C++20 (GCC 11 or later).
+The CUDA library takes about 40 s of CPU time; it is built if nvcc (in CUDA_HOME or a standard place) and a
+GPU are found, or with FORCE_CUDA=1, and never with FORCE_CUDA=0. TORCH_CUDA_ARCH_LIST defaults to
+"8.0;9.0+PTX".
 """
 
 import importlib.util
@@ -101,6 +102,7 @@ def build_cpu(torch: Path, objects_folder: Path, target: Path) -> None:
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     flags = ["-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-Wno-psabi"]
     flags += ["-DATTENTION_EXT_X86"] if x86 else []
+    flags += os.environ.get("CXXFLAGS", "").split()
     includes = [STABLE_ABI, "-isystem", str(torch / "include")]
     operators = ["schema.cpp", "cpu/choose.cpp", *(f"{operator}/cpu.cpp" for operator in OPERATORS)]
     units = [

@@ -1,54 +1,16 @@
-// Shared by all operators: checks, typed access to tensors through the stable ABI, parallel loops.
+// Shared by all operators: typed access to tensors through the stable ABI, parallel loops.
 #pragma once
 
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-#include <torch/headeronly/core/ScalarType.h>
-
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
-#include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "checks.h"
+
 namespace attention_ext {
-
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-
-// Raise an error without the C++ file name and line number, which mean nothing to the caller.
-inline void require(bool holds, const std::string& otherwise) {
-  if (!holds) throw std::runtime_error("attention_ext: " + otherwise);
-}
-
-inline std::string shape_of(const Tensor& x) {
-  std::string text = "[";
-  for (int64_t i = 0; i < x.dim(); ++i) text += (i ? ", " : "") + std::to_string(x.size(i));
-  return text + "]";
-}
-
-inline void require_shape(const Tensor& x, const std::vector<int64_t>& shape, const char* name) {
-  bool same = x.dim() == static_cast<int64_t>(shape.size());
-  for (size_t i = 0; same && i < shape.size(); ++i) same = x.size(i) == shape[i];
-  if (same) return;
-  std::string wanted = "[";
-  for (size_t i = 0; i < shape.size(); ++i) wanted += (i ? ", " : "") + std::to_string(shape[i]);
-  require(false, std::string(name) + " must be " + wanted + "], found " + shape_of(x));
-}
-
-inline bool floating(ScalarType type) {
-  return type == ScalarType::Float || type == ScalarType::Double || type == ScalarType::Half ||
-         type == ScalarType::BFloat16;
-}
-
-// Type of sums: float64 for float64, else float32.
-inline ScalarType sum_type(ScalarType type) {
-  return type == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
-}
 
 inline Tensor as_type(const Tensor& x, ScalarType type) {
   return x.scalar_type() == type ? x : torch::stable::to(x, type);
@@ -85,9 +47,10 @@ inline Tensor new_tensor(const Tensor& like, const std::vector<int64_t>& shape, 
   int32_t device;
   AtenTensorHandle handle;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device));
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
-      static_cast<int64_t>(shape.size()), shape.data(), strides.data(), number, device, like.get_device_index(),
-      &handle));
+  if (aoti_torch_empty_strided(
+          static_cast<int64_t>(shape.size()), shape.data(), strides.data(), number, device, like.get_device_index(),
+          &handle))
+    fail("no memory for a tensor of shape " + text_of(shape));
   return Tensor(handle);
 }
 
@@ -97,32 +60,36 @@ T* data_of(const Tensor& x) {
 }
 
 // Checked lengths as host integers.
-inline std::vector<int64_t> lengths_of(const Tensor& lengths, int64_t B, int64_t size, const char* name) {
-  require_shape(lengths, {B}, name);
+inline std::vector<int64_t> lengths_of(const Tensor& lengths, int64_t size, const char* name) {
   const Tensor integers = contiguous_as(lengths, ScalarType::Long);
   const int64_t* values = static_cast<const int64_t*>(integers.const_data_ptr());
-  std::vector<int64_t> result(values, values + B);
-  for (int64_t length : result)
-    require(
-        length >= 0 && length <= size,
-        std::string(name) + " must lie in 0 … " + std::to_string(size) + ", found " + std::to_string(length));
+  std::vector<int64_t> result(values, values + lengths.size(0));
+  for (int64_t length : result) require_range(length, 0, size, name);
   return result;
 }
 
 // Run independent tasks first … end − 1; idle threads take the next few. share() returns the function that a thread
-// calls with each task's number. Nested inside a task, this is a plain loop.
+// calls with each task's number. Nested inside a task, this is a plain loop. The first exception of a task is raised
+// once all threads have ended; PyTorch would replace its message.
 template <class Share>
 void parallel_shares(int64_t first, int64_t end, const Share& share) {
   const int64_t tasks = end - first, threads = std::min<int64_t>(torch::stable::get_num_threads(), tasks);
   const int64_t few = std::max<int64_t>(1, tasks / (8 * std::max<int64_t>(threads, 1)));
   std::atomic<int64_t> next{first};
+  std::atomic<bool> failed{false};
+  std::exception_ptr error;
   torch::stable::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
     int64_t begin = next.fetch_add(few, std::memory_order_relaxed);
     if (begin >= end) return;
-    const auto task = share();
-    for (; begin < end; begin = next.fetch_add(few, std::memory_order_relaxed))
-      for (int64_t i = begin; i < std::min(begin + few, end); ++i) task(i);
+    try {
+      const auto task = share();
+      for (; begin < end; begin = next.fetch_add(few, std::memory_order_relaxed))
+        for (int64_t i = begin; i < std::min(begin + few, end); ++i) task(i);
+    } catch (...) {
+      if (!failed.exchange(true)) error = std::current_exception();
+    }
   });
+  if (error) std::rethrow_exception(error);
 }
 
 template <class F>

@@ -48,7 +48,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   const Tensor grad_v = new_tensor(like, {in.B, in.H, in.S, in.E}, in.type);
   const Tensor grad_rows = with_contiguous_rows(as_type(grad, in.type));
   const DenseGradients<T> dense(in);
-  const T* values_CE = data_of<T>(values);
+  const T *values_CE = data_of<T>(values), *kept_weights = kept_data(in, kept, 0);
   in.for_heads([&](HeadRange range) {
     in.sum_members(range, View<T>(grad_rows), in.E, dense.grads_CE, in.padded_E);
     // δ_j = Σ_i G_i · O_i = Ḡ_j · O, because all members share the output O.
@@ -59,7 +59,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
       (dense.delta_C + task / in.C * in.padded_C)[task % in.C] = product;
     });
     dense.pass(
-        in, range, 0, data_of<T>(softmax), nullptr, nullptr, nullptr, kept_data(in, kept, 0), data_of<T>(grad_k),
+        in, range, 0, data_of<T>(softmax), nullptr, nullptr, nullptr, kept_weights, data_of<T>(grad_k),
         data_of<T>(grad_v));
     scatter_rows<T>(in, range, in.D, dense.centroid_CD + 0, in.padded_D, data_of<T>(grad_q));
   });
@@ -70,7 +70,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
 std::tuple<Tensor, Tensor, Tensor, Tensor> clustered_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
     const Tensor& key_lengths, int64_t clusters, double dropout, const std::optional<Tensor>& seed, bool keep_weights) {
-  check_inputs(q, k, v, groups);
+  check_clustered(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed);
   const auto run = [&](auto type) {
     typedef Heads<decltype(type)> In;
     return forward(In(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), q, keep_weights);
@@ -82,8 +82,9 @@ std::tuple<Tensor, Tensor, Tensor> clustered_attention_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups,
     const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, double dropout,
     const std::optional<Tensor>& seed, const Tensor& softmax, const Tensor& values, const Tensor& kept) {
-  check_inputs(q, k, v, groups);
-  require_shape(grad, {q.size(0), q.size(1), q.size(2), v.size(3)}, "grad");
+  check_clustered(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed);
+  check_grad(grad, q, v);
+  check_clustered_saved(q, v, clusters, sum_type(q.scalar_type()), softmax, values);
   const auto run = [&](auto type) {
     typedef Heads<decltype(type)> In;
     return backward(

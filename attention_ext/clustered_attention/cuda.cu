@@ -25,7 +25,8 @@ std::tuple<Tensor, Tensor, Tensor> clustered_attention_backward(
     const std::optional<Tensor>& seed, const Tensor& softmax, const Tensor& values, const Tensor&) {
   const CudaHeads in(q, k, v, groups, query_lengths, key_lengths, clusters, 0, dropout, seed);
   const int64_t B = in.B, H = in.shape.H, N = in.shape.N, S = in.shape.S, D = in.shape.D, E = in.shape.E;
-  require_shape(grad, {B, H, N, E}, "grad");
+  check_grad(grad, q, v);
+  check_clustered_saved(q, v, clusters, ScalarType::Float, softmax, values);
   const ScalarType type = q.scalar_type();
   const Tensor grad_q = new_tensor(q, {B, H, N, D}, type);
   const Tensor grad_k = new_tensor(q, {B, H, S, D}, type);

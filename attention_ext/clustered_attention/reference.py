@@ -36,7 +36,7 @@ def clustered_attention(
     scores_BHCS = centroid_scores(q_BHND, k_BHSD, members_BHNC, query_lengths_B, key_lengths_B)
     weights_BHCS = F.dropout(masked_softmax(scores_BHCS, key_lengths_B), dropout)
     values_BHCE = weights_BHCS @ zero_padding(v_BHSE, key_lengths_B).to(weights_BHCS.dtype)
-    return (members_BHNC @ values_BHCE).to(v_BHSE.dtype)
+    return zero_padding(members_BHNC @ values_BHCE, query_lengths_B).to(v_BHSE.dtype)
 
 
 def clustered_weights(

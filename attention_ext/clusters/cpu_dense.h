@@ -225,8 +225,7 @@ Tensor new_kept(const Heads<T>& in, const Tensor& like, bool wanted, int64_t K) 
 template <class T>
 const T* kept_data(const Heads<T>& in, const Tensor& kept, int64_t K) {
   if (kept.numel() == 0) return nullptr;
-  require_shape(kept, {in.B, in.H, KeptSize(in.N, in.S, in.D, in.C, K).head}, "kept");
-  require(kept.scalar_type() == in.type && kept.is_contiguous(), "kept must be what forward returned");
+  check_saved(kept, {in.B, in.H, KeptSize(in.N, in.S, in.D, in.C, K).head}, in.type, in.q_BHND, "kept");
   return static_cast<const T*>(kept.const_data_ptr());
 }
 

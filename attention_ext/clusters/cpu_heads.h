@@ -1,5 +1,4 @@
-// Inputs of one call of clustered or improved clustered attention on the CPU: checked, sorted by cluster, with
-// centroids.
+// Inputs of one call of clustered or improved clustered attention on the CPU: sorted by cluster, with centroids.
 #pragma once
 
 #include <algorithm>
@@ -11,18 +10,13 @@
 namespace attention_ext {
 namespace {
 
-inline void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups) {
-  check_vectors(q, k, v);
-  require_shape(groups, {q.size(0), q.size(1), q.size(2)}, "groups");
-}
-
 // A range of heads.
 struct HeadRange {
   int64_t first, end;
   int64_t count() const { return end - first; }
 };
 
-// Inputs of one call. Heads are numbered b · H + h.
+// Inputs of one call, checked by check_clustered. Heads are numbered b · H + h.
 template <class T>
 struct Heads {
   static constexpr ScalarType type = sizeof(T) == 8 ? ScalarType::Double : ScalarType::Float;
@@ -63,14 +57,13 @@ struct Heads {
         q(q_BHND),
         k(k_BHSD),
         v(v_BHSE),
-        query_length_B(lengths_of(query_lengths, B, N, "query_lengths")),
-        key_length_B(lengths_of(key_lengths, B, S, "key_lengths")),
+        query_length_B(lengths_of(query_lengths, N, "query_lengths")),
+        key_length_B(lengths_of(key_lengths, S, "key_lengths")),
         blocks(std::max<int64_t>(1, std::min<int64_t>(8, (S + 1023) / 1024))),
         dropout(dropout_of(dropout_probability, seed)),
         order(heads * N),
         starts(heads * (C + 1)),
         centroids_DC(heads * D * padded_C) {
-    require(clusters >= 1 && clusters <= 1024, "clusters must lie in 1 … 1024, found " + std::to_string(clusters));
     if (dropout.probability > 0)
       // Rows of clusters come after those of queries.
       for (int64_t row = 0; row < heads * C; ++row) rows_C.push_back(row_code(dropout.seed, heads * N + row));

@@ -29,34 +29,18 @@ CudaHeads::CudaHeads(
       starts(q),
       tile_starts(q),
       centroids(q) {
-  require(q.dim() == 4, "q must be [B, H, N, D], found " + shape_of(q));
-  require(k.dim() == 4, "k must be [B, H, S, D], found " + shape_of(k));
+  check_clustered(q, k, v, groups, query_lengths, key_lengths, clusters, dropout_probability, seed_);
   B = q.size(0);
-  const int64_t H = q.size(1), N = q.size(2), S = k.size(2), D = q.size(3);
-  require_shape(k, {B, H, S, D}, "k");
-  require(v.dim() == 4, "v must be [B, H, S, E], found " + shape_of(v));
-  const int64_t E = v.size(3);
-  require_shape(v, {B, H, S, E}, "v");
-  require_shape(groups, {B, H, N}, "groups");
+  const int64_t H = q.size(1), N = q.size(2), S = k.size(2), D = q.size(3), E = v.size(3);
   require_type(q, "q");
-  require(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type(), "q, k and v must share a type");
   require(
-      D >= 1 && D <= 256 && E >= 1 && E <= 256,
+      D <= 256 && E <= 256,
       "head sizes must lie in 1 … 256 on CUDA, found " + std::to_string(D) + " and " + std::to_string(E));
-  require(
-      clusters >= 1 && clusters <= most_clusters, "clusters must lie in 1 … 1024, found " + std::to_string(clusters));
   require_heads(q);
   require_heads(k);
-  require_device(k, q, "k");
-  require_device(v, q, "v");
-  require_device(groups, q, "groups");
-  require(dropout_probability >= 0 && dropout_probability < 1, "dropout must lie in 0 … 1, excluding 1");
   seed = nullptr;
   dropout = dropout_probability;
   if (dropout > 0) {
-    require(seed_.has_value() && seed_->numel() == 1, "dropout needs a seed: a tensor with one int64");
-    require(seed_->scalar_type() == ScalarType::Long, "the seed must be int64");
-    require_device(*seed_, q, "the seed");
     seed_tensor = seed_;
     seed = static_cast<const int64_t*>(seed_->const_data_ptr());
   }
@@ -67,8 +51,8 @@ CudaHeads::CudaHeads(
   k_BHSD = with_contiguous_rows(k);
   v_BHSE = with_contiguous_rows(v);
   groups_BHN = contiguous_as(groups, ScalarType::Int);
-  query_lengths_B = lengths_on_device(query_lengths, q, "query_lengths");
-  key_lengths_B = lengths_on_device(key_lengths, q, "key_lengths");
+  query_lengths_B = lengths_on_device(query_lengths);
+  key_lengths_B = lengths_on_device(key_lengths);
   order = new_tensor(q, {heads, N}, ScalarType::Int);
   starts = new_tensor(q, {heads, C + 2}, ScalarType::Int);
   tile_starts = new_tensor(q, {heads, C + 2}, ScalarType::Int);

@@ -1,4 +1,4 @@
-// Shared by all CUDA operators on the host: launches on PyTorch's current stream, and input checks.
+// Shared by all CUDA operators on the host: launches on PyTorch's current stream, and the device's limits.
 //
 // Nothing here synchronises with the device: the host never reads device memory (lengths, groups).
 #pragma once
@@ -60,22 +60,11 @@ inline void require_type(const Tensor& x, const char* name) {
       std::string(name) + " must be float32, float16 or bfloat16 on CUDA");
 }
 
-inline void require_device(const Tensor& x, const Tensor& like, const char* name) {
-  require(
-      x.is_cpu() == like.is_cpu() && x.get_device_index() == like.get_device_index(),
-      std::string(name) + " must lie on the same device as the other tensors");
-}
-
-// Lengths as int64 on the device, unchecked; kernels clamp them.
-inline Tensor lengths_on_device(const Tensor& lengths, const Tensor& like, const char* name) {
-  require_shape(lengths, {like.size(0)}, name);
-  require_device(lengths, like, name);
-  return contiguous_as(lengths, ScalarType::Long);
-}
+// Lengths as int64 on the device; kernels clamp them.
+inline Tensor lengths_on_device(const Tensor& lengths) { return contiguous_as(lengths, ScalarType::Long); }
 
 inline void require_heads(const Tensor& x) {
   require(x.size(0) * x.size(1) <= 65535, "at most 65,535 sequences (batch × heads) on CUDA, found " + shape_of(x));
-  require(x.size(2) < (1ll << 31), "at most 2^31 − 1 positions");
 }
 
 // Call f with a null pointer to the tensor's element type.

@@ -114,11 +114,7 @@ void hash_all(const Tensor& x_BHND, const Tensor& planes_PD, int64_t* hashes_BHN
 }
 
 Tensor hash_sign(const Tensor& x, const Tensor& planes) {
-  require(x.dim() == 4, "x must be [B, H, N, D], found " + shape_of(x));
-  require(planes.dim() == 2, "planes must be [P, D], found " + shape_of(planes));
-  require_shape(planes, {planes.size(0), x.size(3)}, "planes");
-  require(planes.size(0) <= 63, "at most 63 bits fit in a hash, found " + std::to_string(planes.size(0)) + " planes");
-  require(floating(x.scalar_type()), "x must have a floating type");
+  check_hash(x, planes);
   const ScalarType type = sum_type(x.scalar_type());
   const Tensor rows = with_contiguous_rows(as_type(x, type));
   const Tensor hashes = new_tensor(x, {x.size(0), x.size(1), x.size(2)}, ScalarType::Long);

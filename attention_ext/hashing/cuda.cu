@@ -56,13 +56,8 @@ __global__ void __launch_bounds__(threads) hash_tile(
 }
 
 Tensor hash_sign(const Tensor& x, const Tensor& planes) {
-  require(x.dim() == 4, "x must be [B, H, N, D], found " + shape_of(x));
-  require(planes.dim() == 2, "planes must be [P, D], found " + shape_of(planes));
-  require_shape(planes, {planes.size(0), x.size(3)}, "planes");
-  require(planes.size(0) <= 63, "at most 63 bits fit in a hash, found " + std::to_string(planes.size(0)) + " planes");
+  check_hash(x, planes);
   require_type(x, "x");
-  require(floating(planes.scalar_type()), "planes must have a floating type");
-  require_device(planes, x, "planes");
   require_heads(x);
   const Launcher launch(x);
   const int64_t B = x.size(0), H = x.size(1), N = x.size(2), D = x.size(3);

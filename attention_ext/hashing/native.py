@@ -15,7 +15,7 @@ def hash_sign(x_BHND: Tensor, planes_PD: Tensor) -> Tensor:
 
     Args:
         x_BHND: vectors of any floating type. The hash of a row that holds NaN is unspecified.
-        planes_PD: normals of the P ≤ 63 planes.
+        planes_PD: normals of the planes, P = 1 … 63, D ≥ 1.
 
     Returns:
         [B, H, N] int64; bit p is 1 if and only if the product with plane p is positive.

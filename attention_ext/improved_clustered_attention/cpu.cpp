@@ -7,6 +7,20 @@ namespace {
 // Number of top keys of a cluster.
 int64_t count_top(int64_t K, const int32_t* top_K) { return std::find(top_K, top_K + K, -1) - top_K; }
 
+// The same for all clusters of a call's heads, checked: positions of valid keys in ascending order, then −1.
+template <class T>
+std::vector<int32_t> checked_top_counts(const Heads<T>& in, int64_t K, const int32_t* top_CK) {
+  std::vector<int32_t> count_C(in.heads * in.C);
+  for (int64_t c = 0; c < in.heads * in.C; ++c) {
+    const int32_t* top = top_CK + c * K;
+    const int64_t count = count_top(K, top), keys = in.keys(c / in.C);
+    for (int64_t i = 0; i < count; ++i)
+      if (top[i] < (i ? top[i - 1] + 1 : 0) || top[i] >= keys) fail("top must be what forward returned");
+    count_C[c] = static_cast<int32_t>(count);
+  }
+  return count_C;
+}
+
 template <class T>
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> forward(
     const Heads<T>& in, int64_t topk, const Tensor& like, bool keep_weights) {
@@ -84,8 +98,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   const Tensor out_rows = with_contiguous_rows(as_type(out, in.type));
   const View<T> g(grad_rows), o(out_rows);
   const int32_t* top_CK = data_of<int32_t>(top);
-  std::vector<int32_t> top_count_C(in.heads * C);
-  for (int64_t c = 0; c < in.heads * C; ++c) top_count_C[c] = static_cast<int32_t>(count_top(K, top_CK + c * K));
+  const std::vector<int32_t> top_count_C = checked_top_counts(in, K, top_CK);
   const T* kept_weights = kept_data(in, kept, K);
   const KeptSize size(in.N, S, D, C, K);
   const T *values_CE = data_of<T>(values), *mass_C = data_of<T>(mass);
@@ -193,14 +206,12 @@ std::tuple<Tensor, Tensor, Tensor> backward(
   return {as_type(grad_q, type), as_type(grad_k, type), as_type(grad_v, type)};
 }
 
-void check_topk(int64_t topk) { require(topk >= 1, "topk must be at least 1, found " + std::to_string(topk)); }
-
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> improved_clustered_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups, const Tensor& query_lengths,
     const Tensor& key_lengths, int64_t clusters, int64_t topk, double dropout, const std::optional<Tensor>& seed,
     bool keep_weights) {
-  check_inputs(q, k, v, groups);
-  check_topk(topk);
+  check_clustered(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed);
+  if (topk < 1) fail("topk must be at least 1, found " + std::to_string(topk));
   const auto run = [&](auto type) {
     typedef Heads<decltype(type)> In;
     return forward(In(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed), topk, q, keep_weights);
@@ -213,8 +224,11 @@ std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
     const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, double dropout,
     const std::optional<Tensor>& seed, const Tensor& softmax, const Tensor& values, const Tensor& mass,
     const Tensor& top, const Tensor& kept, const Tensor& out) {
-  check_inputs(q, k, v, groups);
-  require_shape(grad, {q.size(0), q.size(1), q.size(2), v.size(3)}, "grad");
+  check_clustered(q, k, v, groups, query_lengths, key_lengths, clusters, dropout, seed);
+  check_grad(grad, q, v);
+  const ScalarType sums = sum_type(q.scalar_type());
+  check_clustered_saved(q, v, clusters, sums, softmax, values);
+  check_improved_saved(q, k, v, clusters, sums, mass, top, out);
   const auto run = [&](auto type) {
     typedef Heads<decltype(type)> In;
     return backward(

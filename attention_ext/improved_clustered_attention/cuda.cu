@@ -156,6 +156,12 @@ __global__ void __launch_bounds__(threads)
   });
 }
 
+// Top keys that a caller hands to backward; a position that is no key reads as −1.
+__global__ void __launch_bounds__(threads) check_top(int64_t count, int64_t S, const int32_t* top, int32_t* checked) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
+  if (i < count) checked[i] = top[i] < S ? top[i] : -1;
+}
+
 void check_topk(int64_t topk) {
   require(topk >= 1 && topk <= most_topk, "topk must lie in 1 … 1024 on CUDA, found " + std::to_string(topk));
 }
@@ -211,10 +217,13 @@ std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
     const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, double dropout,
     const std::optional<Tensor>& seed, const Tensor& softmax, const Tensor& values, const Tensor& mass,
     const Tensor& top, const Tensor&, const Tensor& out) {
+  require_dimensions(top, 4, "[B, H, C, K]", "top");
   const CudaHeads in(q, k, v, groups, query_lengths, key_lengths, clusters, top.size(3), dropout, seed);
   const int64_t B = in.B, H = in.shape.H, N = in.shape.N, S = in.shape.S, C = in.shape.C, D = in.shape.D;
   const int64_t E = in.shape.E, K = in.shape.K;
-  require_shape(grad, {B, H, N, E}, "grad");
+  check_grad(grad, q, v);
+  check_clustered_saved(q, v, clusters, ScalarType::Float, softmax, values);
+  check_improved_saved(q, k, v, clusters, ScalarType::Float, mass, top, out);
   const ScalarType type = q.scalar_type();
   const Tensor grad_q = new_tensor(q, {B, H, N, D}, type);
   const Tensor grad_k = new_tensor(q, {B, H, S, D}, type);
@@ -222,7 +231,12 @@ std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
   const Tensor grad_rows = with_contiguous_rows(as_type(grad, type));
   const Tensor out_rows = with_contiguous_rows(out);
   const CudaGradients gradients = cuda_member_gradients(in, grad_rows, &out_rows, values, &mass);
-  const int32_t* top_CK = static_cast<const int32_t*>(top.const_data_ptr());
+  const Launcher launch(q);
+  const Tensor checked_top = new_tensor(q, {B, H, C, K}, ScalarType::Int);
+  const int32_t* top_CK = data_of<int32_t>(checked_top);
+  launch(
+      "check_top", check_top, ceil_div(in.heads * C * K, threads), 1, 1, in.heads * C * K, S,
+      static_cast<const int32_t*>(top.const_data_ptr()), data_of<int32_t>(checked_top));
   const float* mass_C = static_cast<const float*>(mass.const_data_ptr());
 
   const int64_t exact_floats = 2 * N * K + C * K * (D + E);
@@ -231,7 +245,6 @@ std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
   const Tensor key_sums = floats({wave, S, D}), value_sums = floats({wave, S, E});
   const Tensor weights = floats({wave, N, K}), slopes = floats({wave, N, K});
   const Tensor key_parts = floats({wave, C, K, D}), value_parts = floats({wave, C, K, E});
-  const Launcher launch(q);
   with_type(q, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const Rows<T> q_rows(in.q_BHND), k_rows(in.k_BHSD), v_rows(in.v_BHSE), g_rows(grad_rows);

@@ -30,7 +30,7 @@ def improved_clustered_attention(
 
     Args:
         q_BHND, k_BHSD, v_BHSE: queries, keys and values of the same type.
-        groups_BHN: cluster of each query, 0 … min(C, N) − 1; anything at padding.
+        groups_BHN: int32 cluster of each query, 0 … min(C, N) − 1; anything at padding.
         query_lengths_B, key_lengths_B: valid positions, 0 … N and 0 … S.
         clusters: C, 1 … 1024.
         topk: K ≥ 1, at most 1024 on CUDA, clamped to each sequence's key length.

@@ -99,13 +99,9 @@ struct Sequence {
 };
 
 Tensor hamming_kmeans(const Tensor& hashes, const Tensor& lengths, int64_t clusters, int64_t iterations, int64_t bits) {
-  require(hashes.dim() == 3, "hashes must be [B, H, N], found " + shape_of(hashes));
-  require(hashes.scalar_type() == ScalarType::Long, "hashes must be int64");
-  require(clusters >= 1 && clusters <= 1024, "clusters must lie in 1 … 1024, found " + std::to_string(clusters));
-  require(iterations >= 1, "iterations must be at least 1, found " + std::to_string(iterations));
-  require(bits >= 1 && bits <= 63, "bits must lie in 1 … 63, found " + std::to_string(bits));
+  check_kmeans(hashes, lengths, clusters, iterations, bits);
   const int64_t B = hashes.size(0), H = hashes.size(1), N = hashes.size(2);
-  const std::vector<int64_t> length_B = lengths_of(lengths, B, N, "lengths");
+  const std::vector<int64_t> length_B = lengths_of(lengths, N, "lengths");
   const Tensor contiguous = contiguous_as(hashes, ScalarType::Long);
   const int64_t* hashes_BHN = static_cast<const int64_t*>(contiguous.const_data_ptr());
   const Tensor groups = new_tensor(hashes, {B, H, N}, ScalarType::Int);
@@ -118,6 +114,9 @@ Tensor hamming_kmeans(const Tensor& hashes, const Tensor& lengths, int64_t clust
   std::vector<Sequence> sequences;
   for (int64_t s = 0; s < B * H; ++s) {
     const int64_t n = length_B[s / H];
+    uint64_t used = 0;
+    for (int64_t i = 0; i < n; ++i) used |= static_cast<uint64_t>(hashes_BHN[s * N + i]);
+    if (used >> bits) fail("hashes must have no bits above the lowest " + std::to_string(bits));
     if (n <= clusters) {
       std::iota(groups_BHN + s * N, groups_BHN + s * N + n, 0);
       continue;

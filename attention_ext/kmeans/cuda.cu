@@ -98,17 +98,12 @@ __global__ void __launch_bounds__(threads) assign(
 }
 
 Tensor hamming_kmeans(const Tensor& hashes, const Tensor& lengths, int64_t clusters, int64_t iterations, int64_t bits) {
-  require(hashes.dim() == 3, "hashes must be [B, H, N], found " + shape_of(hashes));
-  require(hashes.scalar_type() == ScalarType::Long, "hashes must be int64");
-  require(
-      clusters >= 1 && clusters <= most_clusters, "clusters must lie in 1 … 1024, found " + std::to_string(clusters));
-  require(iterations >= 1, "iterations must be at least 1, found " + std::to_string(iterations));
-  require(bits >= 1 && bits <= 63, "bits must lie in 1 … 63, found " + std::to_string(bits));
+  check_kmeans(hashes, lengths, clusters, iterations, bits);
   require_heads(hashes);
   const Launcher launch(hashes);
   const int64_t B = hashes.size(0), H = hashes.size(1), N = hashes.size(2), heads = B * H;
   const Tensor contiguous = contiguous_as(hashes, ScalarType::Long);
-  const Tensor lengths_B = lengths_on_device(lengths, hashes, "lengths");
+  const Tensor lengths_B = lengths_on_device(lengths);
   const Tensor groups = new_tensor(hashes, {B, H, N}, ScalarType::Int);
   Tensor counters = new_tensor(hashes, {3, heads * clusters * counted}, ScalarType::Int);
   const Tensor centroids = new_tensor(hashes, {2, heads * clusters}, ScalarType::Long);

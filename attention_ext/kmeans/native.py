@@ -17,7 +17,7 @@ def hamming_kmeans(
         hashes_BHN: int64 hashes; bits `bits` and above are zero.
         lengths_B: valid positions of each sequence, 0 … N.
         clusters: C, 1 … 1024.
-        iterations: L ≥ 1 assignments; the CPU stops earlier once no position changes cluster.
+        iterations: L assignments, 1 … 1,000,000; the CPU stops earlier once no position changes cluster.
         bits: width of a hash, 1 … 63.
 
     Returns:

@@ -15,7 +15,7 @@ void hash_all(const Tensor& x_BHND, const Tensor& rotations_RDF, const Tensor& l
   const Kernels<T>& kernel = kernels<T>();
   const int64_t B = x_BHND.size(0), H = x_BHND.size(1), N = x_BHND.size(2), D = x_BHND.size(3);
   const int64_t R = rotations_RDF.size(0), F = rotations_RDF.size(2), padded = kernel.padded(F);
-  const std::vector<int64_t> length_B = lengths_of(lengths, B, N, "lengths");
+  const std::vector<int64_t> length_B = lengths_of(lengths, N, "lengths");
   const double* rotations = static_cast<const double*>(rotations_RDF.const_data_ptr());
   std::vector<T> padded_RDF(R * D * padded, 0), largest_R(R, 0);
   std::vector<double> transposed_RFD(R * F * D);
@@ -52,7 +52,7 @@ void hash_all(const Tensor& x_BHND, const Tensor& rotations_RDF, const Tensor& l
   });
 }
 
-// Inputs of one call. Heads are numbered b · H + h.
+// Inputs of one call, checked by check_lsh. Heads are numbered b · H + h.
 template <class T>
 struct Rounds {
   static constexpr ScalarType type = sizeof(T) == 8 ? ScalarType::Double : ScalarType::Float;
@@ -90,11 +90,10 @@ struct Rounds {
         q(q_BHND),
         k(k_BHND),
         v(v_BHNE),
-        length_B(lengths_of(lengths, B, N, "lengths")),
+        length_B(lengths_of(lengths, N, "lengths")),
         dropout(dropout_of(dropout_probability, seed)),
         order(data_of<int32_t>(order_)),
         chunk_of(R > 1 ? heads * R * N : 0) {
-    require(chunk_ >= 1, "chunk must be at least 1, found " + std::to_string(chunk_));
     if (R > 1)
       parallel(heads * R, [&](int64_t task) {
         const int32_t* position = order + task * N;
@@ -142,7 +141,7 @@ struct Rounds {
 // Positions of each head and round sorted by (bucket, position), [B, H, R, N]; padding last.
 Tensor sorted_positions(const Tensor& buckets, const Tensor& lengths) {
   const int64_t B = buckets.size(0), H = buckets.size(1), R = buckets.size(2), N = buckets.size(3);
-  const std::vector<int64_t> length_B = lengths_of(lengths, B, N, "lengths");
+  const std::vector<int64_t> length_B = lengths_of(lengths, N, "lengths");
   const Tensor integers = contiguous_as(buckets, ScalarType::Int);
   const Tensor order = new_tensor(buckets, {B, H, R, N}, ScalarType::Int);
   std::atomic<bool> valid{true};
@@ -252,13 +251,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(
 }
 
 Tensor lsh_buckets(const Tensor& x, const Tensor& rotations, const Tensor& lengths) {
-  require(x.dim() == 4, "x must be [B, H, N, D], found " + shape_of(x));
-  require(rotations.dim() == 3, "rotations must be [R, D, F], found " + shape_of(rotations));
-  require_shape(rotations, {rotations.size(0), x.size(3), rotations.size(2)}, "rotations");
-  require(
-      rotations.size(2) >= 1 && 2 * rotations.size(2) <= most_buckets,
-      "there must be 2 … 65536 buckets, found " + std::to_string(2 * rotations.size(2)));
-  require(floating(x.scalar_type()), "x must have a floating type");
+  check_buckets(x, rotations, lengths);
   const ScalarType type = sum_type(x.scalar_type());
   const Tensor rows = with_contiguous_rows(as_type(x, type));
   const Tensor exact = contiguous_as(rotations, ScalarType::Double);
@@ -270,18 +263,20 @@ Tensor lsh_buckets(const Tensor& x, const Tensor& rotations, const Tensor& lengt
   return buckets;
 }
 
-void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rounds, const char* name) {
-  check_vectors(q, k, v);
-  require_shape(k, {q.size(0), q.size(1), q.size(2), q.size(3)}, "k");
-  require(
-      rounds.dim() == 4 && rounds.size(2) >= 1, std::string(name) + " must be [B, H, R, N], found " + shape_of(rounds));
-  require_shape(rounds, {q.size(0), q.size(1), rounds.size(2), q.size(2)}, name);
+// Positions that index rows of valid positions only.
+void check_order(const Tensor& order, const Tensor& lengths) {
+  const int64_t rows = order.size(1) * order.size(2), N = order.size(3);
+  const std::vector<int64_t> length_B = lengths_of(lengths, N, "lengths");
+  const int32_t* places = static_cast<const int32_t*>(order.const_data_ptr());
+  for (int64_t row = 0; row < order.size(0) * rows; ++row)
+    for (int64_t i = 0, n = length_B[row / rows]; i < n; ++i)
+      if (places[row * N + i] < 0 || places[row * N + i] >= n) fail("order must be what forward returned");
 }
 
 std::tuple<Tensor, Tensor, Tensor> lsh_attention(
     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& buckets, const Tensor& lengths, int64_t chunk,
     double dropout, const std::optional<Tensor>& seed) {
-  check_inputs(q, k, v, buckets, "buckets");
+  check_lsh(q, k, v, buckets, lengths, chunk, dropout, seed, "buckets");
   const Tensor order = sorted_positions(buckets, lengths);
   if (q.scalar_type() == ScalarType::Double)
     return forward(Rounds<double>(q, k, v, lengths, order, chunk, dropout, seed), q, order);
@@ -291,8 +286,13 @@ std::tuple<Tensor, Tensor, Tensor> lsh_attention(
 std::tuple<Tensor, Tensor, Tensor> lsh_attention_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths, int64_t chunk,
     double dropout, const std::optional<Tensor>& seed, const Tensor& out, const Tensor& softmax, const Tensor& order) {
-  check_inputs(q, k, v, order, "order");
-  require_shape(grad, {q.size(0), q.size(1), q.size(2), v.size(3)}, "grad");
+  check_lsh(q, k, v, order, lengths, chunk, dropout, seed, "order");
+  check_grad(grad, q, v);
+  const int64_t B = q.size(0), H = q.size(1), N = q.size(2);
+  check_saved(out, {B, H, N, v.size(3)}, q.scalar_type(), q, "out");
+  check_saved(softmax, {B, H, 2, N}, sum_type(q.scalar_type()), q, "softmax");
+  check_saved(order, {B, H, order.size(2), N}, ScalarType::Int, q, "order");
+  check_order(order, lengths);
   if (q.scalar_type() == ScalarType::Double)
     return backward(Rounds<double>(q, k, v, lengths, order, chunk, dropout, seed), q, grad, out, softmax);
   return backward(Rounds<float>(q, k, v, lengths, order, chunk, dropout, seed), q, grad, out, softmax);

@@ -47,7 +47,7 @@ def lsh_attention(
 
     Args:
         q_BHND, k_BHND, v_BHNE: queries, keys and values of the same type.
-        buckets_BHRN: bucket of each position in each round, 0 … 65,535; anything at padding.
+        buckets_BHRN: int32 bucket of each position in each round, 0 … 65,535; anything at padding.
         lengths_B: valid positions of each sequence.
         chunk: m ≥ 1, positions in a chunk.
         dropout: dropout probability of each round's weights; PyTorch's generator seeds each call.

@@ -54,13 +54,14 @@ def lsh_attention(
         q_BHND, k_BHND, v_BHNE: queries, keys and values.
         buckets_BHRN: bucket of each position in each round; at padding larger than any other.
         lengths_B: valid positions of each sequence.
-        chunk: m ≥ 1, positions in a chunk.
+        chunk: m ≥ 1, positions in a chunk; clamped to N.
         dropout: dropout probability of each round's weights.
 
     Returns:
         [B, H, N, E] of v's type; zeros at padding.
     """
-    dtype, N, m = compute_dtype(q_BHND), q_BHND.shape[2], chunk
+    dtype, N = compute_dtype(q_BHND), q_BHND.shape[2]
+    m = min(chunk, N)
     # Pad N to a multiple of m.
     q, k, v = (
         F.pad(zero_padding(x, lengths_B).to(dtype), (0, 0, 0, -N % m)) for x in (q_BHND, k_BHND, v_BHNE)

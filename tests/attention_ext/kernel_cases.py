@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, tensor, zeros
 
 from attention_ext import why_unavailable
 from attention_ext.hashing.reference import hash_sign
@@ -154,3 +155,145 @@ def padded(p: Problem, dtype: torch.dtype) -> list[Tensor]:
     """Return q, k and v with NaN as padding."""
     lengths = (p.query_lengths, p.key_lengths, p.key_lengths)
     return [poison(x, n).to(dtype) for x, n in zip((p.q, p.k, p.v), lengths, strict=True)]
+
+
+def valid_calls(ops: Any) -> dict[str, dict[str, Any]]:
+    """Return the arguments of a small valid call of every operator that the library has, by name."""
+    p = problem(2, 2, 9, 9, 4, 3, 3)
+    q, k, v, grad = (x.float() for x in (p.q, p.k, p.v, p.grad))
+    lengths = {"query_lengths": p.query_lengths, "key_lengths": p.key_lengths}
+    dropout = {"dropout": 0.0, "seed": None}
+    vectors = {"q": q, "k": k, "v": v}
+    clustered = {**vectors, "groups": p.groups, **lengths, "clusters": 3}
+    _, *names = ["out", "softmax", "values", "kept"]
+    saved = dict(
+        zip(names, ops.clustered_attention(**clustered, **dropout, keep_weights=True)[1:], strict=True)
+    )
+    improved = {**clustered, "topk": 2, **dropout, "keep_weights": True}
+    names = ["out", "softmax", "values", "mass", "top", "kept"]
+    saved_improved = dict(zip(names, ops.improved_clustered_attention(**improved), strict=True))
+    return {
+        "hash_sign": {"x": q, "planes": torch.randn(5, 4)},
+        "hamming_kmeans": {
+            "hashes": torch.arange(36).view(2, 2, 9),
+            "lengths": p.query_lengths,
+            "clusters": 3,
+            "iterations": 2,
+            "bits": 6,
+        },
+        "clustered_attention": {**clustered, **dropout},
+        "clustered_attention_backward": {"grad": grad, **clustered, **dropout, **saved},
+        "improved_clustered_attention": improved,
+        "improved_clustered_attention_backward": {"grad": grad, **clustered, **dropout, **saved_improved},
+    }
+
+
+def valid_lsh_calls(ops: Any) -> dict[str, dict[str, Any]]:
+    """The same for the operators of LSH attention, which CUDA lacks."""
+    clustered = valid_calls(ops)["clustered_attention_backward"]
+    q = clustered["q"]
+    common = {"q": q, "k": q, "v": clustered["v"], "lengths": clustered["query_lengths"], "chunk": 2}
+    dropout = {"dropout": 0.0, "seed": None}
+    buckets = torch.arange(36, dtype=torch.int32).view(2, 2, 1, 9)
+    names = ["out", "softmax", "order"]
+    saved = dict(zip(names, ops.lsh_attention(**common, buckets=buckets, **dropout), strict=True))
+    return {
+        "lsh_buckets": {"x": q, "rotations": torch.randn(1, 4, 2), "lengths": common["lengths"]},
+        "lsh_attention": {**common, "buckets": buckets, **dropout},
+        "lsh_attention_backward": {"grad": clustered["grad"], **common, **dropout, **saved},
+    }
+
+
+def without_memory(*shape: int) -> Tensor:
+    """Return a tensor whose memory was freed, as by FSDP."""
+    x = zeros(shape)
+    x.untyped_storage().resize_(0)
+    return x
+
+
+HUGE = zeros(1).expand(1 << 32, 1 << 10, 9, 4)  # 2^32 · 2^10 heads; sums of sizes overflow
+EMPTY_HUGE = zeros(1 << 61, 0, 9, 4)  # empty, but B · N overflows
+# Operator, changed arguments, and the message that every device gives.
+INVALID = [
+    (
+        "hash_sign",
+        {"x": zeros(2, 2, 9, 0), "planes": zeros(5, 0)},
+        "the head size must be at least 1",
+    ),
+    ("hash_sign", {"x": zeros(2, 9, 4)}, r"x must be \[B, H, N, D\], found \[2, 9, 4\]"),
+    ("hash_sign", {"x": zeros(2, 2, 9, 4).int()}, "x must be float16, bfloat16, float32 or float64"),
+    ("hash_sign", {"x": HUGE}, r"x must have at most 2\^40 elements"),
+    ("hash_sign", {"x": EMPTY_HUGE}, r"x must have at most 2\^40 elements"),
+    ("hash_sign", {"x": without_memory(2, 2, 9, 4)}, "x has no memory"),
+    ("hash_sign", {"planes": zeros(0, 4)}, "the number of planes must lie in 1 … 63, found 0"),
+    ("hash_sign", {"planes": zeros(5, 4).int()}, "planes must be float16"),
+    ("hamming_kmeans", {"hashes": zeros(2, 2, 9)}, "hashes must be int64"),
+    ("hamming_kmeans", {"clusters": 0}, "clusters must lie in 1 … 1024, found 0"),
+    ("hamming_kmeans", {"iterations": -1}, "iterations must lie in 1 … 1000000, found -1"),
+    ("hamming_kmeans", {"bits": 64}, "bits must lie in 1 … 63, found 64"),
+    ("hamming_kmeans", {"lengths": tensor([9.0, 9.0])}, "lengths must be int64 or int32"),
+    ("hamming_kmeans", {"lengths": tensor([9])}, r"lengths must be \[2\], found \[1\]"),
+    (
+        "clustered_attention",
+        {"k": zeros(2, 2, 9, 5)},
+        r"k must be \[2, 2, 9, 4\], found",
+    ),
+    (
+        "clustered_attention",
+        {"v": zeros(2, 2, 8, 3)},
+        r"v must be \[2, 2, 9, 3\], found \[2, 2, 8, 3\]",
+    ),
+    ("clustered_attention", {"v": zeros(2, 2, 9, 0)}, "the head size must be at least 1"),
+    ("clustered_attention", {"v": zeros(2, 2, 9, 3).half()}, "q, k and v must share a type"),
+    ("clustered_attention", {"v": without_memory(2, 2, 9, 3)}, "v has no memory"),
+    ("clustered_attention", {"groups": zeros(2, 2, 9).long()}, "groups must be int32"),
+    ("clustered_attention", {"groups": zeros(2, 2, 8).int()}, r"groups must be \[2, 2, 9\], found"),
+    (
+        "clustered_attention",
+        {"key_lengths": tensor([True, True])},
+        "key_lengths must be int64 or int32",
+    ),
+    ("clustered_attention", {"clusters": -5}, "clusters must lie in 1 … 1024, found -5"),
+    (
+        "clustered_attention",
+        {"clusters": 1 << 62},
+        "clusters must lie in 1 … 1024, found 4611686018427387904",
+    ),
+    ("clustered_attention", {"dropout": float("nan")}, "dropout must lie in 0 … 1, excluding 1"),
+    ("clustered_attention", {"dropout": 0.5}, "dropout needs a seed"),
+    (
+        "clustered_attention",
+        {"dropout": 0.5, "seed": tensor([1, 2])},
+        r"the seed must be \[1\], found \[2\]",
+    ),
+    ("clustered_attention", {"dropout": 0.5, "seed": tensor([1.5])}, "the seed must be int64"),
+    ("clustered_attention_backward", {"grad": zeros(2, 2, 8, 3)}, r"grad must be \[2, 2, 9, 3\]"),
+    ("clustered_attention_backward", {"grad": zeros(2, 2, 9, 3).int()}, "grad must be float16"),
+    (
+        "clustered_attention_backward",
+        {"softmax": zeros(1)},
+        r"softmax must be \[2, 2, 2, 3\], found \[1\]",
+    ),
+    (
+        "clustered_attention_backward",
+        {"values": zeros(2, 2, 3, 3).double()},
+        "values must be what forward returned",
+    ),
+    ("improved_clustered_attention", {"topk": 0}, "topk must"),
+    ("improved_clustered_attention_backward", {"mass": zeros(2, 2, 2)}, r"mass must be \[2, 2, 3\]"),
+    (
+        "improved_clustered_attention_backward",
+        {"top": zeros(2, 2, 3, 10).int()},
+        "the number of top keys must lie in 0 … 9, found 10",
+    ),
+    (
+        "improved_clustered_attention_backward",
+        {"top": zeros(2, 2, 3, 2).long()},
+        "top must be what forward returned",
+    ),
+    (
+        "improved_clustered_attention_backward",
+        {"out": zeros(2, 2, 3, 9).mT},
+        "out must be what forward returned",
+    ),
+]

@@ -172,6 +172,15 @@ def test_padding_is_never_read(topk: int | None) -> None:
 
 
 @pytest.mark.parametrize("topk", [None, 8])
+def test_the_references_read_no_padding_of_the_gradient(topk: int | None) -> None:
+    """NaN in the gradient of padded outputs once reached the reference's gradients of clustered attention."""
+    p = problem(2, 1, 20, 20, 4, 4, 3, [20, 11], [20, 11])
+    clean = run(reference(p, topk), p, torch.float32)
+    p.grad = poison(p.grad, p.query_lengths)
+    check_same_bits(run(reference(p, topk), p, torch.float32), clean)
+
+
+@pytest.mark.parametrize("topk", [None, 8])
 def test_an_utterance_gives_the_same_bits_alone_and_in_a_batch(topk: int | None) -> None:
     p = problem(2, 2, 90, 90, 16, 16, 9, [90, 41], [90, 41])
     together = run(native(p, topk), p, torch.float32)

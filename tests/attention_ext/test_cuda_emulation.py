@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import Problem, error, needs_kernels, padded, problem
+from kernel_cases import INVALID, Problem, error, needs_kernels, padded, problem, valid_calls
 from torch import Tensor
 
 from attention_ext.clustered_attention.reference import clustered_attention
@@ -260,6 +260,26 @@ def test_one_cluster_with_all_queries(ops: Any, K: int | None) -> None:
         assert error(ours, truth) < 2e-6
     p.groups[0, 0, 7] = 9
     assert (emulate(ops, p, K, inputs)[0][0, 0, 7] == 0).all()
+
+
+@pytest.mark.parametrize(("operator", "changes", "message"), INVALID)
+def test_invalid_calls_are_refused_as_on_the_cpu(
+    ops: Any, operator: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        getattr(ops, operator)(**(valid_calls(ops)[operator] | changes))
+
+
+def test_positions_out_of_range_in_top_keys_are_ignored(ops: Any) -> None:
+    """The host can't read them; a kernel once wrote to the memory that they pointed to."""
+    arguments = valid_calls(ops)["improved_clustered_attention_backward"]
+    expected = ops.improved_clustered_attention_backward(
+        **arguments | {"top": torch.full((2, 2, 3, 2), -1).int()}
+    )
+    for outside in (9, 2**31 - 1, -7):
+        top = torch.full((2, 2, 3, 2), outside, dtype=torch.int32)
+        found = ops.improved_clustered_attention_backward(**arguments | {"top": top})
+        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def test_a_sequence_gets_the_same_groups_alone_and_in_a_batch() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: hash_sign(torch.ones(1, 1, 2, 3), torch.ones(64, 3)), "at most 63 bits"),
+        (lambda: hash_sign(torch.ones(1, 1, 2, 3), torch.ones(64, 3)), "planes must lie in 1 … 63, found 64"),
         (lambda: hash_sign(torch.ones(1, 1, 2, 3), torch.ones(5, 4)), r"planes must be \[5, 3\]"),
         (
             lambda: hamming_kmeans(torch.ones(1, 1, 2).long(), torch.tensor([3]), 1, 1, 1),

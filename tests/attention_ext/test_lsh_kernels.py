@@ -1,6 +1,6 @@
 """Compares compiled LSH attention with the reference in float64."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -185,6 +185,15 @@ def test_dropout() -> None:
 def test_dropout_gradcheck() -> None:
     p = problem(1, 1, 13, 5, 3, 2, 3)
     check_dropout_gradient(native_of(p, dropout=0.4), p)
+
+
+def test_any_chunk_beyond_the_sequence_equals_the_sequence() -> None:
+    """The reference once padded the sequence to a whole chunk, and ran out of memory."""
+    p = problem(2, 1, 30, 4, 4, 2, 30, [30, 17])
+    for attend in (native_of, reference_of):
+        expected = run(attend(p), p, torch.float32)
+        for chunk in (31, 2**62):
+            check_same_bits(run(attend(replace(p, chunk=chunk)), p, torch.float32), expected)
 
 
 def test_errors_name_the_argument() -> None:
