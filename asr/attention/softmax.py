@@ -129,11 +129,9 @@ class SoftmaxMechanism(nn.Module):
             query_lengths = key_lengths = lengths
         if not self.cross_attention and (q.shape[2] != k.shape[2] or query_lengths is not key_lengths):
             raise UserError(f"attention {self.name!r} is self-attention only: queries and keys must coincide")
-        for given in (query_lengths, key_lengths):
-            if given is not None and given.shape != q.shape[:1]:
-                raise ValueError(
-                    f"expected lengths of shape {tuple(q.shape[:1])}, found {tuple(given.shape)}"
-                )
+        for given, size in ((query_lengths, q.shape[2]), (key_lengths, k.shape[2])):
+            if given is not None:
+                _check_lengths(given, q.shape[0], size)
         return (
             None if query_lengths is None else query_lengths.to(q.device),
             None if key_lengths is None else key_lengths.to(q.device),
@@ -152,6 +150,17 @@ def both_lengths(
     filled = filled_lengths(query_lengths, q)
     same = key_lengths is query_lengths and q.shape[2] == k.shape[2]
     return filled, filled if same else filled_lengths(key_lengths, k)
+
+
+def _check_lengths(lengths: Tensor, batch: int, size: int) -> None:
+    """Raise ValueError unless lengths are [B] and, if the CPU can read them at no cost, 0 … size."""
+    if lengths.shape != (batch,):
+        raise ValueError(f"expected lengths of shape {(batch,)}, found {tuple(lengths.shape)}")
+    known = type(lengths) is Tensor and lengths.device.type == "cpu" and not torch.compiler.is_compiling()
+    if known and batch:
+        low, high = lengths.aminmax()
+        if low < 0 or high > size:
+            raise ValueError(f"expected lengths 0 … {size}, found {lengths.tolist()}")
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor | None) -> None:

@@ -245,6 +245,17 @@ def test_empty_sizes(name: str) -> None:
 
 @pytest.mark.parametrize("backend", ["reference", "auto"])
 @pytest.mark.parametrize("name", SOFTMAX)
+def test_lengths_out_of_range_are_refused(name: str, backend: str) -> None:
+    """A negative length once gave NaN or another sequence's output, depending on mechanism and backend."""
+    mechanism = build_mechanism(name, backend=backend)
+    x = torch.ones(2, 1, 5, 4)
+    for wrong in (-1, 6):
+        with pytest.raises(ValueError, match=rf"expected lengths 0 … 5, found \[5, {wrong}\]"):
+            mechanism(x, x, x, torch.tensor([5, wrong]))
+
+
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+@pytest.mark.parametrize("name", SOFTMAX)
 def test_empty_batches_have_the_gradients_of_pytorch_s_attention(name: str, backend: str) -> None:
     """With a frozen v and an empty batch the output once had no gradient, and the backward pass failed."""
     mechanism = build_mechanism(name, backend=backend)

@@ -1,6 +1,7 @@
 """The fuzzer: a short run, and what it reports of faulty processes."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,27 @@ from tools import fuzz_operators
 
 @needs_kernels
 def test_random_calls_neither_crash_nor_deviate(tmp_path: Path) -> None:
-    """200 cases, of which the first 50 are resumed from the journal."""
-    fuzz_operators.fuzz(50, 0, tmp_path, sanitize=False)
-    journal = (tmp_path / "outcomes.jsonl").read_text()
     counts = fuzz_operators.fuzz(200, 0, tmp_path, sanitize=False)
-    assert (tmp_path / "outcomes.jsonl").read_text().startswith(journal)
     assert counts["crash"] == counts["deviates"] == 0, (tmp_path / "outcomes.jsonl").read_text()
     assert counts["equal"] > 60
     assert counts["refused"] > 25
+
+
+@needs_kernels
+def test_an_interrupted_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process reports three cases, the last one as a crash."""
+    started: list[int] = []
+
+    def three(command: list[str], _: object, report: Callable[[int, str], None]) -> None:
+        first, end = map(int, command[-2:])
+        started.append(first)
+        for number in range(first, min(first + 3, end)):
+            report(number, "equal" if number < first + 2 else "crash, exit status -11")
+
+    monkeypatch.setattr(fuzz_operators, "watch", three)
+    assert fuzz_operators.fuzz(7, 0, tmp_path, sanitize=False) == {"equal": 5, "crash": 2}
+    assert fuzz_operators.fuzz(11, 0, tmp_path, sanitize=False) == {"equal": 8, "crash": 3}
+    assert started == [0, 3, 6, 7, 10]
 
 
 def test_a_crash_is_attributed_to_its_case() -> None:
