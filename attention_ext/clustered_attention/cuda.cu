@@ -22,11 +22,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> clustered_attention(
 std::tuple<Tensor, Tensor, Tensor> clustered_attention_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups,
     const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, double dropout,
-    const std::optional<Tensor>& seed, const Tensor& softmax, const Tensor& values, const Tensor&) {
+    const std::optional<Tensor>& seed, const Tensor& softmax, const Tensor& values, const Tensor& kept) {
   const CudaHeads in(q, k, v, groups, query_lengths, key_lengths, clusters, 0, dropout, seed);
   const int64_t B = in.B, H = in.shape.H, N = in.shape.N, S = in.shape.S, D = in.shape.D, E = in.shape.E;
   check_grad(grad, q, v);
   check_clustered_saved(q, v, clusters, ScalarType::Float, softmax, values);
+  check_saved(kept, {B, H, 0}, ScalarType::Float, q, "kept");
   const ScalarType type = q.scalar_type();
   const Tensor grad_q = new_tensor(q, {B, H, N, D}, type);
   const Tensor grad_k = new_tensor(q, {B, H, S, D}, type);

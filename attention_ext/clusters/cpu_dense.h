@@ -224,9 +224,10 @@ Tensor new_kept(const Heads<T>& in, const Tensor& like, bool wanted, int64_t K) 
 // Kept weights, or null if there are none.
 template <class T>
 const T* kept_data(const Heads<T>& in, const Tensor& kept, int64_t K) {
-  if (kept.numel() == 0) return nullptr;
-  check_saved(kept, {in.B, in.H, KeptSize(in.N, in.S, in.D, in.C, K).head}, in.type, in.q_BHND, "kept");
-  return static_cast<const T*>(kept.const_data_ptr());
+  const bool none = kept.dim() == 3 && kept.size(2) == 0;
+  const int64_t size = none ? 0 : KeptSize(in.N, in.S, in.D, in.C, K).head;
+  check_saved(kept, {in.B, in.H, size}, in.type, in.q_BHND, "kept");
+  return none ? nullptr : static_cast<const T*>(kept.const_data_ptr());
 }
 
 }  // namespace

@@ -216,7 +216,7 @@ std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
     const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& groups,
     const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters, double dropout,
     const std::optional<Tensor>& seed, const Tensor& softmax, const Tensor& values, const Tensor& mass,
-    const Tensor& top, const Tensor&, const Tensor& out) {
+    const Tensor& top, const Tensor& kept, const Tensor& out) {
   require_dimensions(top, 4, "[B, H, C, K]", "top");
   const CudaHeads in(q, k, v, groups, query_lengths, key_lengths, clusters, top.size(3), dropout, seed);
   const int64_t B = in.B, H = in.shape.H, N = in.shape.N, S = in.shape.S, C = in.shape.C, D = in.shape.D;
@@ -224,6 +224,7 @@ std::tuple<Tensor, Tensor, Tensor> improved_clustered_attention_backward(
   check_grad(grad, q, v);
   check_clustered_saved(q, v, clusters, ScalarType::Float, softmax, values);
   check_improved_saved(q, k, v, clusters, ScalarType::Float, mass, top, out);
+  check_saved(kept, {B, H, 0}, ScalarType::Float, q, "kept");
   const ScalarType type = q.scalar_type();
   const Tensor grad_q = new_tensor(q, {B, H, N, D}, type);
   const Tensor grad_k = new_tensor(q, {B, H, S, D}, type);

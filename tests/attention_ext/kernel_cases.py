@@ -274,6 +274,7 @@ INVALID = [
         {"softmax": zeros(1)},
         r"softmax must be \[2, 2, 2, 3\], found \[1\]",
     ),
+    ("clustered_attention_backward", {"kept": zeros(0)}, r"kept must be \[2, 2, "),
     (
         "clustered_attention_backward",
         {"values": zeros(2, 2, 3, 3).double()},
