@@ -105,6 +105,7 @@ inline __attribute__((noinline)) void hash_tile(
     int64_t pairs, int64_t columns, const int32_t* pairs_MJ, const int32_t* pairs_JP, const int32_t* bounds_P,
     uint64_t* above_M, uint64_t* sure_M) {
   constexpr int64_t W = Simd<float>::width;
+  typedef uint32_t Unsigned __attribute__((vector_size(VECTOR_BYTES)));
   const auto load_pairs = [](const int32_t* from) {
     Mask<float> x;
     memcpy(&x, from, sizeof(x));
@@ -122,8 +123,9 @@ inline __attribute__((noinline)) void hash_tile(
 #pragma GCC unroll 16
       for (int i = 0; i < M; ++i) {
         const Mask<float> x = pairs_MJ[i * pairs + j] - Mask<float>{};
-        sum[i][0] += multiply_pairs(x, first);
-        sum[i][1] += multiply_pairs(x, second);
+        // Unsigned, because sums of rows that cannot be scaled may overflow; they are not used.
+        sum[i][0] = (Mask<float>)((Unsigned)sum[i][0] + (Unsigned)multiply_pairs(x, first));
+        sum[i][1] = (Mask<float>)((Unsigned)sum[i][1] + (Unsigned)multiply_pairs(x, second));
       }
     }
 #pragma GCC unroll 2
