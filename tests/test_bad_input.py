@@ -185,4 +185,4 @@ def test_decoding_without_checkpoint_or_split(
 ) -> None:
     assert "no checkpoint (expected" in fails(capsys, main(["decode", str(tmp_path)]))
     assert "evaluation.cuts.jsonl.gz" in fails(capsys, main(["decode", str(trained), "split=evaluation"]))
-    assert "no such decoder" in fails(capsys, main(["decode", str(trained), "decoder=bream"]))
+    assert "decoder=bream: expected one of" in fails(capsys, main(["decode", str(trained), "decoder=bream"]))
