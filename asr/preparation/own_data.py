@@ -1,14 +1,14 @@
 """Preparation of your own data: from rows of audio, text and speaker to splits, lexicon and manifests."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.config import option
 from asr.data.facts import VERIFY_HELP, audio_facts, header_facts
 from asr.data.manifest import TOLERANCE_S
-from asr.errors import UserError, did_you_mean
+from asr.errors import UserError
 from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.fingerprint import file_state
 from asr.preparation.lexicon import word_lexicon
@@ -27,18 +27,21 @@ class OwnDataOptions(PreparationOptions):
     text: str = option(
         "lower",
         help="none: unchanged | lower: lower-case | words: lower-case without punctuation",
-        choices=("none", "lower", "words"),
+        choices=TEXT_RULES,
     )
     lexicon: str = option("", help="lexicon file, `word PH PH …`; empty: CMUdict for English, else none")
     language: str = option("en", help="language code of the transcripts, written to the manifests")
-    dev_share: float = option(0.05, help="share held out for dev if the data has no dev split", maximum=0.9)
+    split: str = option(
+        "", help="put all utterances into this split, e.g. test for a test set alone; empty: see dev_share"
+    )
+    dev_share: float = option(0.05, help="share held out for dev if the data has no dev split", maximum=0.49)
     test_share: float = option(
-        0.05, help="share held out for test if the data has no splits at all", maximum=0.9
+        0.05, help="share held out for test if the data has no splits at all", maximum=0.49
     )
     hold_out: str = option(
         "auto",
         help="speaker: whole speakers | text: whole sentences | auto: speakers if 10 or more",
-        choices=("auto", "speaker", "text"),
+        choices=HOLD_OUT,
     )
     verify: bool = option(True, help=VERIFY_HELP)
     tokenizers: list[str] = option(["character", "phone"], help=TOKENIZERS_HELP)
@@ -61,16 +64,8 @@ def prepare_rows(
         read: function that returns all utterances; not called if the folder is up to date.
 
     Raises:
-        UserError: an option is unknown or out of range, there are no usable rows, or some are broken and
-            `allow_partial` is not set.
+        UserError: there are no usable rows, or some are broken and `allow_partial` is not set.
     """
-    if options.text not in TEXT_RULES:
-        raise UserError(f"text={options.text}: unknown rule{did_you_mean(options.text, list(TEXT_RULES))}")
-    if options.hold_out not in HOLD_OUT:
-        raise UserError(f"hold_out={options.hold_out}: unknown{did_you_mean(options.hold_out, HOLD_OUT)}")
-    for name in ["dev_share", "test_share"]:
-        if not 0 <= getattr(options, name) < 0.5:
-            raise UserError(f"{name}={getattr(options, name)}: expected 0 or more, below 0.5")
     preparation = Preparation(recipe, folder, options)
     if preparation.is_done(sources):
         return
@@ -89,6 +84,8 @@ def prepare_rows(
     if not placed:
         preparation.check()
         raise UserError(f"{', '.join(map(str, sources))}: expected utterances, found no usable ones")
+    if options.split:
+        placed = [replace(row, split=options.split) for row in placed]
     how, splits = split_rows(placed, options.hold_out, options.dev_share, options.test_share)
     words = {word for row in placed for word in row.text.split()}
     english = options.language.lower().startswith("en")
@@ -103,7 +100,7 @@ def prepare_rows(
     preparation.finish(
         {split: _cuts(members, recordings, options.language) for split, members in splits.items()},
         lexicon=lexicon,
-        texts={"train": (row.text for row in splits["train"])},
+        texts={"train": (row.text for row in splits["train"])} if "train" in splits else {},
         sources=sources,
         notes=notes,
     )

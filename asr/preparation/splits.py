@@ -27,8 +27,8 @@ def split_rows(
 ) -> tuple[str, dict[str, list[Row]]]:
     """Return a sentence on how the rows were split, for the data card, and the rows by split.
 
-    Splits named by the data are kept. A missing dev split is held out from train; without any names, dev
-    and test are held out.
+    Splits named by the data are kept. A missing dev split is held out from train if there is one; without any
+    names, dev and test are held out.
 
     Args:
         rows: rows with text and speaker.
@@ -37,7 +37,7 @@ def split_rows(
         test_share: share of groups held out for test, 0 … 1.
 
     Raises:
-        UserError: only some rows name a split, or none names train.
+        UserError: only some rows name a split.
     """
     named = Counter(_split_name(row.split) for row in rows)
     if named[""] not in (0, len(rows)):
@@ -46,12 +46,10 @@ def split_rows(
             f"{row.where}: expected a split for {row.name}, because other utterances have one; found none"
         )
     pool = "train" if not named[""] else ""
-    if pool and not named["train"]:
-        raise UserError(f"{rows[0].where}: expected a train split, found only {', '.join(sorted(named))}")
     splits: dict[str, list[Row]] = {"train": [], "dev": [], "test": []}
     for row in rows:
         splits.setdefault(_split_name(row.split), []).append(row)
-    if pool and named["dev"]:
+    if pool and (named["dev"] or not named["train"]):
         return "As named by the data.", {name: members for name, members in splits.items() if members}
     candidates = splits.pop(pool)
     splits["train"] = []
