@@ -12,6 +12,7 @@ from .transcripts import FILE as TRANSCRIPT
 
 DICTIONARY = "sw-ms98-dict.text"
 DISC = re.compile(r"(swb1|swbd1|sw1)?[_-]?d(isc)?[_-]?\d+", re.IGNORECASE)
+EVALUATION = re.compile(r"(sw|en)_\d+\.sph")  # audio of eval2000 and other evaluation sets
 PEM, STM, GLM = "hub5e_00.pem", "hub5e00.english.000405.stm", "en20000405_hub5.glm"
 LDC = "LDC97S62"
 
@@ -25,12 +26,14 @@ class Corpus:
         transcripts: transcript files by conversation side, `sw02001-A`.
         dictionary: the distribution's lexicon; None if missing.
         repeated: pairs of audio files or transcripts with the same name and different lengths.
+        ignored: number of audio files of evaluation sets, `sw_4390.sph`.
     """
 
     audio: dict[str, str] = field(default_factory=dict)
     transcripts: dict[str, str] = field(default_factory=dict)
     dictionary: Path | None = None
     repeated: list[tuple[str, str]] = field(default_factory=list)
+    ignored: int = 0
 
 
 @dataclass
@@ -53,6 +56,9 @@ def find_corpus(corpus: str, transcripts: str = "") -> Corpus:
     found = Corpus()
     for path in _files(root, *([_folder("transcripts", transcripts)] if transcripts else [])):
         name = os.path.basename(path).lower()
+        if EVALUATION.fullmatch(name):
+            found.ignored += 1
+            continue
         if name.endswith(".sph"):
             first = found.audio.setdefault(conversation_of(name), path)
         elif side := TRANSCRIPT.fullmatch(name):
@@ -91,7 +97,7 @@ def find_eval2000(speech: str, transcripts: str = "") -> Eval2000:
     named: dict[str, Path] = {}
     for path in _files(*roots):
         name = os.path.basename(path).lower()
-        if re.fullmatch(r"(sw|en)_\d+\.sph", name):
+        if EVALUATION.fullmatch(name):
             audio.setdefault(name.removesuffix(".sph"), path)
         named.setdefault(name, Path(path))
     below = " and ".join(str(root) for root in roots)

@@ -84,6 +84,10 @@ def prepare(options: Options, folder: Path) -> None:
     if run.is_done(sources):
         return
     speakers = _callers(options.call_table) if options.call_table else {}
+    if corpus.ignored:
+        run.say(
+            f"corpus={options.corpus}: ignoring {corpus.ignored} recordings of evaluation sets (sw_*, en_*)"
+        )
     for first, second in corpus.repeated:
         run.problem(f"{second}: expected one file of this name, found another of different length: {first}")
     segments = _read_segments(run, corpus)

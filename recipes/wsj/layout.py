@@ -104,15 +104,18 @@ def find_distribution(corpus: str) -> Distribution:
 
 
 def _discs(root: Path) -> dict[str, Path]:
-    """Return the disc folders in `root` or one level below, e.g. in a folder per LDC number."""
-    candidates = _folders(root)
-    candidates += [below for child in candidates if not disc_name(child.name) for below in _folders(child)]
+    """Return the disc folders up to three levels below `root`: `LDC93S6B/csr_1_senn_d1/11-1.1`."""
     discs: dict[str, Path] = {}
-    for folder in candidates:
-        if disc := disc_name(folder.name):
-            other = discs.setdefault(disc, folder)
-            if other != folder:
-                raise UserError(f"{root}: expected disc {disc} once, found {other} and {folder}")
+    level = [root]
+    for _ in range(3):
+        level = [child for folder in level for child in _folders(folder)]
+        for folder in level:
+            if (disc := disc_name(folder.name)) and discs.setdefault(disc, folder) != folder:
+                raise UserError(
+                    f"{root}: expected disc {disc} once, found {discs[disc]} and {folder}: make a folder "
+                    f"with a link to each disc to use, `ln -s {folder} {disc}`"
+                )
+        level = [folder for folder in level if not disc_name(folder.name)]
     return discs
 
 

@@ -271,6 +271,17 @@ def test_cmudict_replaces_the_dictionary(miniature, tmp_path):
     assert not (tmp_path / "out" / "eval2000.cuts.jsonl.gz").exists()
 
 
+def test_evaluation_audio_below_the_corpus_is_ignored(miniature, tmp_path, capsys):
+    """eval2000's files below `corpus=` were 41 problems."""
+    both = tmp_path / "both"
+    both.mkdir()
+    (both / "train").symlink_to(miniature.corpus)
+    (both / "eval2000").symlink_to(miniature.evaluation)
+    run(miniature, tmp_path / "out", corpus=str(both), eval2000="")
+    assert "recordings of evaluation sets (sw_*, en_*)" in capsys.readouterr().out
+    assert not any("sw_" in line or "en_" in line for line in problems(tmp_path / "out"))
+
+
 def test_call_table_makes_callers_the_speakers(miniature, tmp_path):
     table = tmp_path / "call_con_tab.csv"
     table.write_text('2001, "A", 1007, 8043, 350, 324, "", "Y"\n2001, "B", 1022, 8043, 350, 324, "", "Y"\n')

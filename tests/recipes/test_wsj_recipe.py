@@ -140,9 +140,11 @@ def test_second_run_has_nothing_to_do(discs: Miniature, tmp_path: Path, capsys) 
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == written
 
 
-def test_discs_may_be_one_folder_deeper(discs: Miniature, tmp_path: Path) -> None:
+@pytest.mark.parametrize("inside", ["", "csr_1_senn_d1"])
+def test_discs_may_be_some_folders_deeper(discs: Miniature, tmp_path: Path, inside: str) -> None:
     for disc in discs.root.iterdir():
         number = "LDC93S6B" if disc.name.startswith("11") else "LDC94S13B"
+        number = f"{number}/{inside}"
         (tmp_path / "corpus" / number).mkdir(parents=True, exist_ok=True)
         (tmp_path / "corpus" / number / disc.name.replace("-", "_").replace(".", "_")).symlink_to(disc)
     deeper = dataclasses.replace(discs, root=tmp_path / "corpus")
@@ -202,7 +204,7 @@ def test_missing_folder_and_duplicate_discs(discs: Miniature, tmp_path: Path) ->
         wsj.prepare(wsj.Options(), tmp_path)
     (tmp_path / "11-13.1").mkdir()
     (tmp_path / "more" / "11_13_1").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"expected disc 11-13\.1 once, found"):
+    with pytest.raises(UserError, match=r"expected disc 11-13\.1 once, found .*ln -s"):
         wsj.prepare(wsj.Options(corpus=str(tmp_path)), tmp_path)
 
 
