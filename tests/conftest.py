@@ -12,6 +12,14 @@ from asr.training.config import train_options
 from asr.training.run import train
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what takes minutes unless it is asked for."""
+    if "exhaustive" not in config.option.markexpr:
+        for item in items:
+            if "exhaustive" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="takes minutes: pytest -m exhaustive"))
+
+
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
     """Use one thread per test process, because tests share the machine."""

@@ -174,7 +174,7 @@ def test_a_recording_that_changes_between_two_runs_is_read_again(tmp_path: Path)
     assert found["u3"].duration == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_killed_commands_leave_no_processes_and_nothing_else(tmp_path: Path) -> None:
     """Kills of the command itself at random times, with worker processes; about two minutes."""
     audio = corpus(tmp_path / "audio", 250)

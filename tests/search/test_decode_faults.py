@@ -77,7 +77,7 @@ def again(run: Path, folder: Path, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, KILLS))]
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(2, KILLS))]
 )
 def test_killed_at_any_moment(
     seed: int, trained: Path, undisturbed: tuple[str, float], tmp_path: Path

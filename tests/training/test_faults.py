@@ -225,7 +225,7 @@ def disturbed(jobs: Jobs, faults: list[Fault]) -> list[Fault]:
     return []
 
 
-@pytest.mark.parametrize(("kills", "workers"), [(4, 0), pytest.param(20, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kills", "workers"), [(4, 0), pytest.param(20, 1, marks=pytest.mark.exhaustive)])
 def test_jobs_killed_at_random_moments(
     kills: int, workers: int, corpus: Path, tmp_path: Path, undisturbed: tuple[dict[str, Any], int]
 ) -> None:
@@ -240,7 +240,7 @@ def test_jobs_killed_at_random_moments(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.exhaustive)])
 def test_jobs_stopped_at_random_moments(
     number: int, count: int, corpus: Path, tmp_path: Path, undisturbed: tuple[dict[str, Any], int]
 ) -> None:
@@ -332,7 +332,7 @@ class Memory(lightning.Callback):
             self.mib[trainer.global_step] = pages * resource.getpagesize() / 2**20
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_memory_stays_flat(corpus: Path, tmp_path: Path) -> None:
     """2,000 steps, with validation and resume points, must not collect anything."""
     memory = Memory()
