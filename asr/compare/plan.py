@@ -76,7 +76,7 @@ def make_plan(request: Request) -> Plan:
     """Plan a comparison.
 
     Raises:
-        UserError: invalid candidates or a missing manifest.
+        UserError: invalid candidates, a mechanism that fits no candidate, or a missing manifest.
     """
     options = request.options
     protocol = train_options(request.words)
@@ -90,6 +90,9 @@ def make_plan(request: Request) -> Plan:
         options_of = training_options[candidate.label]
         for seed in candidate.seeds:
             trainings[candidate.label, seed] = _training(candidate, options_of, seed, trainings, hashes)
+    for name in options.evaluate:
+        if not any(name in evaluated_with(candidate, [name]) for candidate in candidates):
+            raise UserError(f"evaluate=[{name}]: no candidate's mechanism can be exchanged for it")
     wanted = options.evaluate or [*(x.attention for x in candidates), ORACLE]
     evaluations = {
         (candidate.label, seed, split, attention): _evaluation(

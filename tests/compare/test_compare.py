@@ -356,6 +356,7 @@ CIRCLE = "candidates=[{attention: full, label: a, init_from: b}, {attention: ful
         (["attentions=[full]", "beam.sise=20", "decoder=beam"], "did you mean 'beam.size'"),
         (["candidates=[{attention: full, seeds: many}]"], "expected a list of integers"),
         ([CIRCLE], "init_from is circular"),
+        (["attentions=[full]", "evaluate=[cast-8]"], "evaluate=\\[cast-8\\]: no candidate"),
     ],
 )
 def test_invalid_requests_are_refused_in_one_line(
