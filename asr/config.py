@@ -62,7 +62,7 @@ def option(
     """Return a dataclass field for an option.
 
     Args:
-        default: default; None if the option may be `null`.
+        default: default value; None is written `null`.
         help: meaning, for `--help`.
         unit: unit of the value, for `--help`.
         minimum: smallest number accepted, also within lists.
@@ -104,7 +104,7 @@ def check(options: Any, prefix: str = "") -> None:
     """Check the range of every option, then call `check(self)` of the schema and its bases, if defined.
 
     Raises:
-        UserError: the option, its value and what is expected.
+        UserError: a value is out of its range, or options don't fit together.
     """
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
@@ -123,7 +123,7 @@ def check(options: Any, prefix: str = "") -> None:
 
 
 def refuse(options: Any, names: Iterable[str], why: str) -> None:
-    """Raise UserError if an option that has no effect has another value than its default.
+    """Raise UserError if an option without effect differs from its default.
 
     Args:
         options: options dataclass.

@@ -131,7 +131,7 @@ def write_json(values: dict[str, Any], path: str | Path) -> None:
 
 
 def check_writable(path: str | Path) -> None:
-    """Try before long work that a file can be written; missing folders are created.
+    """Check before long work that a file can be written; create missing folders.
 
     Raises:
         UserError: the file can't be written, or is a folder, pipe or device.
@@ -152,7 +152,7 @@ def _check_regular(path: Path) -> None:
 
 
 def kind_of(path: str | Path) -> str:
-    """Return what a path is, for messages: file, folder, pipe or device."""
+    """Return what a path is, for messages: file, folder, pipe, socket or device."""
     path = Path(path)
     kinds = {"file": path.is_file, "folder": path.is_dir, "pipe": path.is_fifo, "socket": path.is_socket}
     return next((name for name, applies in kinds.items() if applies()), "device")

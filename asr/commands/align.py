@@ -87,7 +87,9 @@ def run(paths: list[Path], options: Options) -> None:
         for cut in cuts:
             stem = cut.id.replace("/", "_")
             if stem in loads:
-                raise UserError(f"{cut.id}: expected another name, found {stem}.TextGrid for two utterances")
+                raise UserError(
+                    f"{cut.id}: expected a name of its own, found {stem}.TextGrid for two utterances"
+                )
             loads[stem] = partial(_from_cut, cut, model.sample_rate)
     check_writable(folder / f"{name}.jsonl")
 

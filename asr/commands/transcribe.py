@@ -78,9 +78,9 @@ def run(paths: list[Path], options: Options) -> None:
 
 
 def _audio_files(paths: list[Path], options: Options) -> list[tuple[Path, Path]]:
-    """Return the files in `paths`, and all files in its folders except transcripts and hidden files.
+    """Return (audio file, its transcript in the output folder) of all files in `paths` and their folders.
 
-    With each comes its transcript's path in the output folder; the files of a folder keep their subfolders.
+    Transcripts and hidden files are left out. Subfolders are kept in the output folder.
     """
     suffix = SUFFIXES[options.format]
     files: list[tuple[Path, Path]] = []
@@ -98,11 +98,13 @@ def _audio_files(paths: list[Path], options: Options) -> list[tuple[Path, Path]]
 
 
 def _check_places(files: list[tuple[Path, Path]]) -> None:
-    """Raise UserError if a transcript can't be written, or two have one name."""
+    """Raise UserError if a transcript can't be written, or two transcripts have the same path."""
     written: dict[Path, Path] = {}
     for file, place in files:
         if place in written:
-            raise UserError(f"{written[place]} and {file}: expected two names, found {place} for both")
+            raise UserError(
+                f"{written[place]} and {file}: expected different transcripts, found {place} for both"
+            )
         written[place] = file
         check_writable(place)
 

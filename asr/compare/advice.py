@@ -43,11 +43,11 @@ class AdviceConfig:
     device: str = option("auto", help="auto | cpu (timed in CPU seconds) | cuda")
     threads: int = option(1, help="CPU threads", minimum=1, maximum=1024)
     rounds: int = option(
-        9, help="maximum number of rounds, after one to warm up", minimum=1, maximum=1_000_000
+        9, help="maximum number of rounds, after one warm-up round", minimum=1, maximum=1_000_000
     )
     seconds: float = option(
         3.0,
-        help="time limit for the rounds of one length; three always run",
+        help="time limit for the rounds of one length; at least three rounds run",
         unit="s",
         maximum=1e6,
     )

@@ -1,8 +1,8 @@
-"""A cell: one training, evaluation or timing of a comparison, with a key, its state on disk and its work.
+"""Cells of a comparison (a training, evaluation or timing each): key, state on disk, and work.
 
 The key is a hash of everything that the outcome depends on. A cell that is `done` under its key never runs
 again. `python -m asr.compare.cell <folder> <cell> …` is a worker process: it runs cells one after the other,
-reports through their states, and exits as soon as its parent dies, which closes its standard input.
+reports through their states, and exits when its parent's death closes its standard input.
 """
 
 import hashlib

@@ -182,10 +182,10 @@ def settle_changes(plan: Plan) -> list[str]:
 
 
 def _check_checkpoints(run: Path) -> None:
-    """Raise UserError if a finished run holds a checkpoint that is damaged or another run's."""
+    """Raise UserError if a checkpoint of a finished run is damaged or from another run."""
     if path := checkpoint.foreign(run):
         raise UserError(
-            f"{path}: expected a checkpoint of the run in {run}, found another run's or a damaged one; "
+            f"{path}: expected a checkpoint of the run in {run}, found one of another run or damaged; "
             "restore it, or delete the run's folder to train again"
         )
 

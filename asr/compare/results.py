@@ -94,10 +94,10 @@ class Training:
         epochs: passes over the training data, fractional.
         frames: feature frames trained on, without padding.
         train_s: wall-clock time of training steps, including the wait for data but not validation.
-        train_cpu_s: CPU seconds of the same, training process only.
+        train_cpu_s: CPU time of the training process during these steps.
         seconds_per_epoch: train_s / epochs.
         time_to_best_s: train_s at the best dev error rate (time to convergence).
-        time_to_best_cpu_s: CPU seconds of the same.
+        time_to_best_cpu_s: train_cpu_s at the best dev error rate.
         best_step: step with the best dev error rate.
         dev_error: best dev error rate, as a fraction.
         dev_error_name: dev_per | dev_cer | dev_ter | dev_error.
@@ -105,7 +105,7 @@ class Training:
         peak_gpu_memory_mib: peak of PyTorch's GPU allocator; None without a GPU.
         backend: backend that ran: native | reference.
         commit: program version at the start of training; None outside a checkout.
-        hardware: description of the machine it started on.
+        hardware: description of the machine that started the training.
         curve: one point per validation.
         command: command that repeats the training.
     """
@@ -205,7 +205,7 @@ class Conditions:
         device: cpu | cuda.
         threads: CPU threads of the timing process.
         wall_s: wall-clock time of all timed passes.
-        cpu_s: CPU time of the same.
+        cpu_s: CPU time of all timed passes.
         other_cpus: mean number of CPUs that other processes kept busy; None if the system does not report it.
     """
 
@@ -281,7 +281,7 @@ class Results:
         """Return the candidate with this label."""
         found = next((candidate for candidate in self.candidates if candidate.label == label), None)
         if found is None:
-            raise UserError(f"results.json: no candidate {label!r}, which an evaluation or training names")
+            raise UserError(f"results.json: no candidate {label!r}, which an evaluation or a training names")
         return found
 
     def trainings_of(self, label: str) -> list[Training]:

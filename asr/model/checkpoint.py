@@ -65,8 +65,8 @@ def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint, unpickling tensors and plain data only.
 
     Raises:
-        UserError: a file that is missing, truncated, changed, of another format, or contains other objects,
-            or weights that are not finite.
+        UserError: the file is missing, truncated, changed or of another format, or contains other objects or
+            weights that are not finite.
     """
     if not path.is_file():
         raise UserError(f"{path}: no such checkpoint")
@@ -81,7 +81,7 @@ def load(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: expected tensors and plain data only, found other objects") from error
     except Exception as error:  # a damaged file raises anything
         raise UserError(
-            f"{path}: expected a checkpoint, found a file that can't be read (truncated or changed?)"
+            f"{path}: expected a checkpoint, found a file that can't be read (truncated or damaged?)"
         ) from error
     if damaged is not None:
         raise UserError(f"{path}: expected a checkpoint as it was written, found changed bytes in {damaged}")
@@ -103,7 +103,7 @@ def check_weights(weights: Any, path: Path) -> None:
 
 
 def recorded_run(folder: Path) -> str:
-    """Return the run's identity in its environment.json, which its checkpoints share; empty: none."""
+    """Return the identity that environment.json and the checkpoints of a run share; empty without one."""
     try:
         return str(read_json(folder / "environment.json").get("run", ""))
     except UserError:
@@ -111,7 +111,7 @@ def recorded_run(folder: Path) -> str:
 
 
 def foreign(folder: Path) -> Path | None:
-    """Return a checkpoint of a run folder that can't be read or belongs to another run; None: there is none.
+    """Return a checkpoint in a run folder that can't be read or is from another run; None without any.
 
     Example:
         >>> foreign(Path("nowhere")) is None
@@ -221,6 +221,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Return the content read before, once, else read without executing code."""
+        """Return `resumed` the first time; otherwise read the file without executing code."""
         resumed, self.resumed = self.resumed, None
         return resumed or load(Path(path))

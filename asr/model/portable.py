@@ -31,7 +31,7 @@ def portable_folder(path: Path) -> Path | None:
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raise UserError if a folder holds other files than those of an exported model, or can't be written."""
+    """Raise UserError if a folder contains files other than an exported model's, or can't be written."""
     check_writable(folder / CONFIG)
     found = {path.name for path in folder.iterdir() if path.suffix != ".partial"}
     if foreign := sorted(found - {WEIGHTS, CONFIG, TOKENIZER}):

@@ -25,7 +25,7 @@ from asr.search.spelling import (
 )
 from asr.text.tokenizer import WORD_GAP, Tokenizer
 
-LARGEST = 2**31  # flashlight aborts or reads other memory beyond what these limits allow
+LARGEST = 2**31  # beyond these limits flashlight aborts or reads other memory
 SAME_TEXT = 20  # hypotheses examined per requested one: many differ only in pronunciation or timing
 
 
@@ -112,7 +112,7 @@ class BeamSearch:
             plus the weighted terms. An utterance for which the beam holds no words comes back empty.
         """
         if log_probs_BTV.shape[2] != self._size:
-            raise UserError(f"BeamSearch: {log_probs_BTV.shape[2]} labels: expected {self._size}")
+            raise UserError(f"BeamSearch: expected {self._size} labels, found {log_probs_BTV.shape[2]}")
         log_probs_BTV = log_probs_BTV.detach().to("cpu", torch.float32)
         return [
             self._decode(log_probs_TV[:length])

@@ -31,7 +31,7 @@ from asr.text.tokenizer import Tokenizer
 
 @dataclass
 class SearchOptions:
-    """Options of the search, which a comparison shares."""
+    """Options of the search, shared by `asr decode` and `asr compare`."""
 
     decoder: str = option("greedy", help=" | ".join(DECODERS), choices=DECODERS)
     beam: BeamConfig = field(default_factory=BeamConfig)

@@ -47,7 +47,7 @@ class BeamConfig:
 
     size: int | None = option(
         None,
-        help="hypotheses kept in each frame; default: 300, prefix 50, cuda 10",
+        help="hypotheses kept in each frame; null: 300 for beam, 50 for prefix, 10 for cuda",
         minimum=1,
         maximum=100_000,
     )
@@ -64,11 +64,11 @@ class BeamConfig:
     lexicon: str = option("", help="beam: word list for characters or pieces; empty: the words of lm")
     lm: str = option("", help="n-gram language model, ARPA or KenLM binary; empty: none")
     lm_weight: float | None = option(
-        None, help="weight of the language model; default: tuned, or 2", minimum=-1000, maximum=1000
+        None, help="weight of the language model; null: the tuned one, else 2", minimum=-1000, maximum=1000
     )
     word_score: float | None = option(
         None,
-        help="score added per word, negative for fewer words; default: tuned, or -1",
+        help="score added per word, negative for fewer words; null: the tuned one, else -1",
         unit="nats",
         minimum=-1000,
         maximum=1000,
@@ -76,7 +76,7 @@ class BeamConfig:
     nbest: int = option(1, help="number of hypotheses to write per utterance", minimum=1, maximum=100_000)
 
     def check_used(self, decoder: str) -> None:
-        """Raise UserError for an option without effect with the decoder, but lm: see `build_decoder`."""
+        """Raise UserError for an option that the decoder doesn't use; `build_decoder` checks lm."""
         default = BeamConfig().complete(decoder)
         for key, value in asdict(self.complete(decoder)).items():
             if key == "lm" or value == getattr(default, key):

@@ -62,8 +62,8 @@ def emissions(
         for name, log_probs_TV, length in zip(batch.ids, log_probs_BTV, lengths_B.tolist(), strict=True):
             if log_probs_TV[:length].isnan().any():
                 raise UserError(
-                    f"utterance {name}: expected log-probabilities, found NaN (samples far beyond 1, broken "
-                    "model?)"
+                    f"utterance {name}: expected log-probabilities, found NaN (samples far beyond "
+                    "1, or a broken model?)"
                 )
         if model.device.type == "cuda":
             torch.cuda.synchronize()  # otherwise the encoder's time would count as search time

@@ -66,8 +66,8 @@ class SearchPool:
         if self._executor is None:
             return
         if kind is not None:
-            # Not through the executor: interrupted while it starts a worker, it doesn't know of that worker,
-            # which Python would wait for at exit.
+            # An executor that is interrupted while it starts a worker doesn't know the worker, and Python
+            # would wait for it at exit.
             for child in multiprocessing.active_children():
                 if isinstance(child, self._context.Process):
                     child.kill()

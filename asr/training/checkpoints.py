@@ -1,4 +1,4 @@
-"""Callbacks that write checkpoints, the latest to resume from and the best, or stop early."""
+"""Callbacks: checkpoints to resume from, the best checkpoints, early stopping."""
 
 import signal
 from pathlib import Path
@@ -18,7 +18,7 @@ class SaveResumePoint(lightning.Callback):
     """Writes the state of training to `last.ckpt`.
 
     The state is taken when a step starts: the previous step's validation, schedulers and counters are
-    complete by then. A signal that came meanwhile ends training there.
+    complete by then. A signal received by then ends training.
 
     Args:
         folder: folder for checkpoints.
@@ -33,7 +33,7 @@ class SaveResumePoint(lightning.Callback):
         self.written = 0
 
     def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
-        """Defer signals, which Lightning has taken over, to the end of a step."""
+        """Take signals back from Lightning, and defer them to the end of a step."""
         self.written = trainer.global_step
         self.signals.handle()
         self.signals.deferred = True
@@ -113,8 +113,8 @@ class KeepBest(lightning.Callback):
 
 
 class StopEarly(EarlyStopping):
-    """Early stopping whose patience is that of the options, also when a run resumes."""
+    """Early stopping; a resumed run takes its patience from the options, not from the checkpoint."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the best error rate and the validations since."""
+        """Restore the best error rate and the number of validations since."""
         super().load_state_dict({**state_dict, "patience": self.patience})

@@ -119,7 +119,7 @@ class TrainerConfig:
     threads: int = option(0, help="CPU threads per process; 0: PyTorch's default", maximum=1024)
 
     def check(self) -> None:
-        """Raise UserError if the budget is no time, or fewer checkpoints are kept than averaged."""
+        """Raise UserError for an invalid budget, or more checkpoints to average than to keep."""
         parse_budget(self.budget)
         if self.average_best > self.keep_best:
             raise UserError(

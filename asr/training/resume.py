@@ -1,4 +1,4 @@
-"""Resuming: which checkpoint, whether options and inputs are those of the run, and whether it is finished."""
+"""Resuming: find the checkpoint, compare options and inputs with the run's, tell whether it is finished."""
 
 import hashlib
 import json
@@ -68,11 +68,11 @@ class ResumePoint:
 
 
 def find_resume_point(options: TrainConfig, folder: Path) -> ResumePoint | None:
-    """Return the last resume point, or the one before if the last is damaged; None: there is none.
+    """Return the last resume point, or the one before if the last is damaged; None without any.
 
     Raises:
-        UserError: the folder is in use although resume=no, the options or the run are others, or no resume
-            point can be read.
+        UserError: the folder contains a run although resume=no, options differ from the run's, the checkpoint
+            is from another run, or no resume point can be read.
     """
     checkpoints = folder / "checkpoints"
     paths = [path for name in (checkpoint.LAST, checkpoint.PREVIOUS) if (path := checkpoints / name).exists()]
@@ -131,9 +131,9 @@ def identity(options: TrainConfig, environment: dict[str, Any]) -> str:
 
 
 def start_digest(options: TrainConfig, point: ResumePoint | None = None) -> str:
-    """Return the digest of the initial weights; empty: random ones.
+    """Return the digest of the initial weights; empty if they are random.
 
-    A run that resumes no longer needs their file, so it may be missing then.
+    Their file may be missing when a run resumes.
 
     Raises:
         UserError: no such run or checkpoint.
@@ -150,7 +150,7 @@ def start_digest(options: TrainConfig, point: ResumePoint | None = None) -> str:
 
 
 def check_inputs(point: ResumePoint, environment: dict[str, Any]) -> None:
-    """Raise UserError, naming each, if inputs differ from those that the run was started with."""
+    """Raise UserError with the inputs that have changed since the run began, if any."""
     before, now = (flat({key: x.get(key) for key in INPUTS}) for x in (point.environment, environment))
     changed = [
         f"{key} {now.get(key)} (was {before.get(key)})"

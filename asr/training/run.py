@@ -124,7 +124,7 @@ def _named_failures(options: TrainConfig, folder: Path) -> Iterator[None]:
     print_failure = threading.excepthook
 
     def print_unless_raised(failure: threading.ExceptHookArgs) -> None:
-        if not issubclass(failure.exc_type, OSError):  # TensorBoard's thread hands these to this one
+        if not issubclass(failure.exc_type, OSError):  # TensorBoard's thread passes them to this thread
             print_failure(failure)
 
     threading.excepthook = print_unless_raised
@@ -183,7 +183,7 @@ def build_trainer(
     columns += ["train_s", "train_cpu_s", "dev_loss", task.error_rate_name]
     terminal = Console(stderr=True)
     progress = Bar(terminal) if terminal.is_terminal else Lines()
-    # Resume points come first, so that writing them doesn't count as training time.
+    # SaveResumePoint comes first, so that writing them doesn't count as training time.
     callbacks = [SaveResumePoint(checkpoints, options.trainer.checkpoint_every, signals), cost]
     callbacks += [KeepBest(checkpoints, options.trainer.keep_best), progress, *watchers]
     if options.trainer.early_stopping or options.trainer.stop_at is not None:

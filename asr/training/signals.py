@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: training ends after the current step, anything else at once."""
+"""Ctrl-C and SIGTERM: training ends after the current step, other work at once."""
 
 import signal
 import threading
@@ -16,7 +16,7 @@ class Stopped(BaseException):
 
     Args:
         number: signal.
-        note: continues the message `… stopped by SIGTERM`.
+        note: continuation of the message `… stopped by SIGTERM`.
     """
 
     def __init__(self, number: int, note: str = "") -> None:
@@ -32,7 +32,7 @@ class Signals:
 
     Attributes:
         deferred: whether signals wait for `check`.
-        received: signal that waits; 0: none.
+        received: signal that waits; 0 without one.
     """
 
     def __init__(self) -> None:

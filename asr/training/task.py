@@ -42,7 +42,7 @@ class TrainingTask(lightning.LightningModule):
         self.model = model
         self.plan = plan
         self.run = ""  # identity of the run
-        self.nonfinite = {"successive": 0, "total": 0, "finite": 0}  # steps; finite: those that were taken
+        self.nonfinite = {"successive": 0, "total": 0, "finite": 0}  # numbers of steps; finite: steps taken
         self.finite_in_window = False
         self.dev_sums = np.zeros(4)
         self.dev_error = float("nan")  # error rate of the latest validation

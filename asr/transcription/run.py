@@ -54,7 +54,7 @@ class EncodingOptions:
     )
 
     def check(self) -> None:
-        """Raise UserError if there are no chunks, or they overlap by more than half."""
+        """Raise UserError for options of chunks in one pass, or chunks that overlap by more than half."""
         if self.mode != "chunked":
             refuse(self, ("chunk_s", "overlap_s"), f"with mode={self.mode}")
         if self.chunk_s and (self.overlap_s or 0) > self.chunk_s / 2:
@@ -82,7 +82,7 @@ class TranscriptionConfig(EncodingOptions):
     )
 
     def check(self) -> None:
-        """Raise UserError for an n-best list, or options that the decoder doesn't have."""
+        """Raise UserError for an n-best list, or options that the decoder doesn't use."""
         self.beam.check_used(self.decoder)
         if self.beam.nbest != 1:
             raise UserError(
@@ -201,7 +201,7 @@ def emissions(
 def _numbers(log_probs_TV: Tensor, name: str) -> Tensor:
     if log_probs_TV.isnan().any():
         raise UserError(
-            f"{name}: expected log-probabilities, found NaN: samples far beyond 1, or a broken model"
+            f"{name}: expected log-probabilities, found NaN (samples far beyond 1, or a broken model?)"
         )
     return log_probs_TV
 

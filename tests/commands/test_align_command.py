@@ -75,4 +75,4 @@ def test_two_utterances_of_one_file_name_are_refused(
     one.id, two.id = "a/b", "a_b"
     save_cuts(CutSet.from_cuts([one, two]), tmp_path / "x.cuts.jsonl.gz")
     assert main(["align", str(trained), f"data={tmp_path / 'x.cuts.jsonl.gz'}", f"output={tmp_path}"]) == 1
-    assert "a_b: expected another name, found a_b.TextGrid for two utterances" in capsys.readouterr().err
+    assert "a_b: expected a name of its own, found a_b.TextGrid for two utterances" in capsys.readouterr().err

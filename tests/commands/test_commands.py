@@ -167,7 +167,8 @@ def test_transcripts_of_equally_named_recordings_stay_apart(
     out = tmp_path / "out"
     assert main(["transcribe", str(trained), *files, f"output={out}"]) == 1
     assert (
-        f"{files[0]} and {files[1]}: expected two names, found {out / 'x.wav.txt'}" in capsys.readouterr().err
+        f"{files[0]} and {files[1]}: expected different transcripts, found {out / 'x.wav.txt'}"
+        in capsys.readouterr().err
     )
     assert main(["transcribe", str(trained), str(tmp_path / "in"), f"output={out}"]) == 0
     assert {str(path.relative_to(out)) for path in out.rglob("*.txt")} == {"a/x.wav.txt", "b/x.wav.txt"}
