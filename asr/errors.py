@@ -86,7 +86,7 @@ def run_program(name: str, work: Callable[[], object], *, debug: bool = False) -
 
 @contextmanager
 def _handling_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle SIGINT and SIGTERM with a function within the block, which only the main thread can."""
+    """Handle SIGINT and SIGTERM with a function within the block; does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -104,7 +104,7 @@ def _describe_os_error(error: OSError) -> str:
 
 
 def _discard_output() -> None:
-    """Send unwritten output nowhere, because the interpreter flushes it again at exit."""
+    """Discard unwritten output, which the interpreter would flush again at exit."""
     with suppress(OSError, ValueError):
         sys.stdout.flush()
         return

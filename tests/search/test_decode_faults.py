@@ -68,7 +68,7 @@ def undisturbed(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 
 def again(run: Path, folder: Path, expected: str) -> None:
-    """Decode without disturbance and check that nothing tells of the failure before."""
+    """Decode undisturbed, and check that the failure has left no trace."""
     process = start(run, folder)
     _, errors = process.communicate()
     assert process.returncode == 0, errors

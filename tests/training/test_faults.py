@@ -1,4 +1,4 @@
-"""Training that is disturbed and resumed ends with the files of an undisturbed one.
+"""Training that is disturbed and resumed ends with the same files as undisturbed training.
 
 Jobs are forked from a server that has imported everything, because imports take longer than a job.
 """
@@ -229,7 +229,7 @@ def disturbed(jobs: Jobs, faults: list[Fault]) -> list[Fault]:
 def test_jobs_killed_at_random_moments(
     kills: int, workers: int, corpus: Path, tmp_path: Path, undisturbed: tuple[dict[str, Any], int]
 ) -> None:
-    """Kills between the steps were tested, kills while files are written were not."""
+    """Only kills between steps were tested, not those while files are written."""
     outcome, events = undisturbed
     draw = random.Random(kills)
     faults = [Fault(draw.randrange(1, events), signal.SIGKILL) for _ in range(kills)]
@@ -272,7 +272,7 @@ def test_a_full_disk_ends_the_job(
 def test_a_dead_loading_process_ends_the_job(
     corpus: Path, tmp_path: Path, undisturbed: tuple[dict[str, Any], int]
 ) -> None:
-    """The error was a traceback."""
+    """A dead data-loading process ended training with a traceback."""
     outcome, events = undisturbed
     jobs = Jobs(corpus, tmp_path / "run", "data.workers=1", "data.prefetch=1")
     assert jobs.run(Fault(events // 2, worker=True)) == 1
@@ -284,7 +284,7 @@ def test_a_dead_loading_process_ends_the_job(
 def test_two_jobs_on_one_folder(
     corpus: Path, tmp_path: Path, undisturbed: tuple[dict[str, Any], int]
 ) -> None:
-    """Both wrote the same files."""
+    """Two jobs on one folder wrote the same files."""
     outcome, events = undisturbed
     jobs = Jobs(corpus, tmp_path / "run")
     first = jobs.start(Fault(events // 2, signal.SIGSTOP))
@@ -302,7 +302,7 @@ def test_two_jobs_on_one_folder(
 def test_data_that_changes_under_a_job(
     corpus: Path, tmp_path: Path, undisturbed: tuple[dict[str, Any], int]
 ) -> None:
-    """A resumed run went on with other data, and its environment.json named those only."""
+    """A resumed run went on with other data, and its environment.json named only the new data."""
     outcome, events = undisturbed
     jobs = Jobs(corpus, tmp_path / "run")
     assert jobs.run(Fault(events // 2, signal.SIGKILL)) == -signal.SIGKILL
@@ -334,7 +334,7 @@ class Memory(lightning.Callback):
 
 @pytest.mark.exhaustive
 def test_memory_stays_flat(corpus: Path, tmp_path: Path) -> None:
-    """2,000 steps, with validation and resume points, must not collect anything."""
+    """1,500 steps with validation and resume points need less than 20 MiB more."""
     memory = Memory()
     words = [*WORDS, f"data.train=[{corpus}]", f"run={tmp_path}", "trainer.max_steps=2000"]
     train(train_options([*words, "trainer.validate_every=50", "trainer.checkpoint_every=50"]), [memory])

@@ -155,7 +155,7 @@ def test_resuming_with_other_options_is_rejected_and_rewrites_nothing(
 
 @pytest.fixture(scope="module")
 def short(tone_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 11 steps with resume points of steps 10 and 11."""
+    """A run of 11 steps with resume points at steps 10 and 11."""
     folder = tmp_path_factory.mktemp("short") / "run"
     run(tone_corpus, folder, "trainer.max_steps=11")
     return folder
@@ -194,7 +194,7 @@ def test_a_damaged_resume_point_is_replaced_by_the_previous(
 
 
 def test_a_checkpoint_of_another_run_is_noticed(short: Path, tone_corpus: Path, tmp_path: Path) -> None:
-    """It was used, and the result was reported as that of the run in the folder."""
+    """A checkpoint of another run was used, and its result reported as that of the run in the folder."""
     other, folder = tmp_path / "other", shutil.copytree(short, tmp_path / "run")
     run(tone_corpus, other, "trainer.max_steps=11", "seed=7", "trainer.keep_best=3", "trainer.average_best=2")
     assert checkpoint.foreign(folder) is checkpoint.foreign(other) is None
@@ -230,7 +230,7 @@ def test_weights_of_another_shape_are_one_line(short: Path, tone_corpus: Path, t
 def test_initial_weights_that_have_changed_are_noticed(
     short: Path, tone_corpus: Path, tmp_path: Path
 ) -> None:
-    """A resumed run reported the weights that it had not started from."""
+    """A resumed run was recorded with initial weights that it had not started from."""
     start, folder = shutil.copytree(short, tmp_path / "start"), tmp_path / "run"
     words = [f"init_from={start}", "resume=auto"]
     run(tone_corpus, folder, *words, "trainer.max_steps=3")
@@ -257,7 +257,7 @@ def test_an_extended_run_that_is_killed_is_not_finished(
 def test_a_run_killed_before_its_first_resume_point_starts_again(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its best checkpoint was taken for one of the new run, which may have other options."""
+    """The killed run's best checkpoint was taken for the new run's, which may have other options."""
     with monkeypatch.context() as patch:
         interrupt(patch, 4)
         with pytest.raises(Killed):
@@ -272,7 +272,7 @@ def test_a_run_killed_before_its_first_resume_point_starts_again(
 
 
 def test_a_run_that_stopped_early_stays_finished(tone_corpus: Path, tmp_path: Path) -> None:
-    """Without its training.json, e.g. after a kill, it went on training."""
+    """A finished run without training.json, e.g. after a kill, went on training."""
     words = ["trainer.stop_at=2.0", "resume=auto"]
     rows = run(tone_corpus, tmp_path, *words)
     assert len(rows) == 6
