@@ -98,6 +98,16 @@ def _handling_signals(handler: Callable[[int, FrameType | None], None]) -> Itera
             signal.signal(number, former)
 
 
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Deliver SIGINT and SIGTERM after the block, so that nothing in it is left half done."""
+    received: list[int] = []
+    with _handling_signals(lambda number, frame: received.append(number)):
+        yield
+    for number in received:
+        signal.raise_signal(number)
+
+
 def _describe_os_error(error: OSError) -> str:
     places = [str(place) for place in (error.filename, error.filename2) if place is not None]
     return ": ".join([*places[:1], error.strerror or str(error)])

@@ -2,7 +2,9 @@
 
 import json
 import multiprocessing
+import multiprocessing.forkserver
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -16,7 +18,7 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from asr.console import progress
-from asr.errors import UserError
+from asr.errors import UserError, uninterrupted
 from asr.files import atomic_text
 
 # Starting processes takes seconds, so fewer items than this are handled in the current process.
@@ -54,20 +56,22 @@ def attempts(
     if threads:
         pool, chunk = ThreadPoolExecutor(workers), 1
     else:
-        # Not fork: a forked copy would lack the threads of the progress bar and the numerical libraries.
-        methods = multiprocessing.get_all_start_methods()
-        context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-        if "forkserver" in methods:  # import the function's module once for all workers
-            module = getattr(function, "func", function).__module__  # of a partial: its function's
-            context.set_forkserver_preload([module])
+        context = worker_context(
+            getattr(function, "func", function).__module__
+        )  # of a partial: its function's
         pool = ProcessPoolExecutor(workers, context, initializer=_begin_process)
         chunk = max(1, min(256, len(items) // (workers * 8)))
     try:
-        yield from pool.map(attempt, items, chunksize=chunk)
+        with uninterrupted():
+            results = pool.map(attempt, items, chunksize=chunk)
+        yield from results
     except BrokenProcessPool:
         raise UserError(
             f"one of {workers} processes was killed (out of memory?): try fewer, workers={workers // 2}"
         ) from None
+    except BaseException:
+        kill_workers()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -149,6 +153,30 @@ def _attempt(function: Callable[[Any], Any], item: Any) -> Any:
         return function(item)
     except UserError as error:
         return Failed(error)
+
+
+def worker_context(module: str) -> multiprocessing.context.ForkServerContext:
+    """Return the context for worker processes that run functions of a module, imported once for all.
+
+    Not fork: a forked copy would lack the threads of PyTorch, CUDA and the progress bar. The workers ignore
+    Ctrl-C, which a terminal sends to them, too; the main process stops them.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([module])
+    if threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            multiprocessing.forkserver.ensure_running()
+        finally:
+            signal.signal(signal.SIGINT, before)
+    return context
+
+
+def kill_workers() -> None:
+    """Kill the worker processes; after an error, an executor would wait for their work."""
+    for child in multiprocessing.active_children():
+        if isinstance(child, multiprocessing.context.ForkServerProcess):
+            child.kill()
 
 
 def _begin_process() -> None:

@@ -1,8 +1,6 @@
 """Parallel search: decodes log-probabilities in several processes and keeps their order."""
 
 import logging
-import multiprocessing
-import signal
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -14,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asr.errors import UserError
-from asr.parallel import end_with_parent
+from asr.errors import UserError, uninterrupted
+from asr.parallel import end_with_parent, kill_workers, worker_context
 from asr.search.decoder import BeamConfig, Decoder, Weights, build_decoder, reweighted, search
 from asr.search.path import TokenPath
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
@@ -48,13 +46,10 @@ class SearchPool:
         self._jobs = jobs
         self._done: deque[Found | Future[Found]] = deque()
         self._executor: ProcessPoolExecutor | None = None
-        # Forking this process would be unsafe: it may run threads of PyTorch and CUDA.
-        self._context = multiprocessing.get_context("forkserver")
         if jobs > 1:
-            self._context.set_forkserver_preload([__name__])
             self._executor = ProcessPoolExecutor(
                 jobs,
-                self._context,
+                worker_context(__name__),
                 initializer=_start_worker,
                 initargs=(name, tokenizer.state(), beam),
             )
@@ -66,11 +61,7 @@ class SearchPool:
         if self._executor is None:
             return
         if kind is not None:
-            # An executor that is interrupted while it starts a worker doesn't know the worker, and Python
-            # would wait for it at exit.
-            for child in multiprocessing.active_children():
-                if isinstance(child, self._context.Process):
-                    child.kill()
+            kill_workers()
         self._executor.shutdown(cancel_futures=True)
 
     def reweight(self, weights: Weights) -> None:
@@ -96,7 +87,8 @@ class SearchPool:
         log_probs_BTV = log_probs_BTV.detach().float().cpu()
         for name, log_probs_TV, length in zip(ids, log_probs_BTV, lengths_B.tolist(), strict=True):
             emissions = log_probs_TV[:length].numpy()
-            self._done.append(self._executor.submit(_search, name, emissions, self._weights))
+            with uninterrupted():  # the executor may start a process
+                self._done.append(self._executor.submit(_search, name, emissions, self._weights))
 
     def ready(self) -> Iterator[Found]:
         """Yield finished results in order; wait only if the queue is too long."""
@@ -128,7 +120,6 @@ class _Worker:
 
 def _start_worker(name: str, tokenizer: dict[str, Any], beam: BeamConfig) -> None:
     end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all processes; one reports it
     logging.disable(logging.WARNING)  # the main process has logged the warnings
     torch.set_num_threads(1)
     _Worker.decoder = build_decoder(name, tokenizer_from_state(tokenizer), beam)

@@ -76,6 +76,7 @@ def in_a_fork(
             silent = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silent, 1)
             os.dup2(silent, 2)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by processes in the background
             signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
             sys.addaudithook(hook)
             try:

@@ -105,7 +105,7 @@ def when_it_searches(process: "subprocess.Popen[str]", folder: Path) -> None:
     ("stop", "status"),
     [
         (lambda process: os.killpg(process.pid, signal.SIGINT), 130),  # Ctrl-C reaches all processes
-        (lambda process: process.terminate(), -signal.SIGTERM),
+        (lambda process: process.terminate(), 143),
     ],
     ids=["ctrl-c", "sigterm"],
 )
