@@ -62,9 +62,10 @@ def first_seeds(results: Results) -> list[Evaluation]:
 def _score(folder: Path) -> Score | None:
     try:
         hypotheses = read_hypotheses(folder / HYPOTHESES)
-        rules = read_score(folder).get("word_filter") if (folder / SCORE).exists() else None
+        summary = read_score(folder) if (folder / SCORE).exists() else {}
+        rules, align = summary.get("word_filter"), summary.get("alignment", "unit")
         word_filter = WordFilterRules.from_dict(rules, str(folder / SCORE)) if rules else None
-        return score(hypotheses, filter_words=word_filter, samples=1)
+        return score(hypotheses, align=align, filter_words=word_filter, samples=1)
     except UserError as error:
         log.warning("report: %s", error)
         return None

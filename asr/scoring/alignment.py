@@ -1,15 +1,20 @@
-"""Minimum-cost alignment of a reference with a hypothesis, and its display."""
+"""Minimum-cost alignment of references with hypotheses, and its display."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import jiwer
 import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
 Operation = Literal["=", "S", "D", "I"]
-SUBSTITUTION, INDEL = 4, 3  # costs, as in sclite
+SUBSTITUTION, INDEL = 4, 3  # sclite's costs
+COSTS = ("unit", "sclite")
+UNCHANGED = jiwer.Compose([])
+OPERATIONS: dict[str, Operation] = {"equal": "=", "substitute": "S", "delete": "D", "insert": "I"}
 STYLES: dict[Operation, str] = {"=": "", "S": "bold yellow", "D": "bold red", "I": "bold magenta"}
 
 
@@ -22,7 +27,44 @@ class Edit:
     hypothesis: str | None  # None for a deletion
 
 
-def align(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Edit]:
+def align_all(
+    references: list[list[str]], hypotheses: list[list[str]], costs: str = "unit"
+) -> list[list[Edit]]:
+    """Align the utterances of a corpus, given as tokens, which may contain spaces.
+
+    Args:
+        references: tokens of each reference.
+        hypotheses: tokens of each hypothesis, in the same order.
+        costs: unit (substitution, deletion and insertion cost the same; by jiwer) or sclite.
+
+    Example:
+        >>> [edit.operation for edit in align_all([["go", "to", "New York"]], [["go", "New York"]])[0]]
+        ['=', 'D', '=']
+    """
+    if costs == "sclite":
+        return [align_sclite(*pair) for pair in zip(references, hypotheses, strict=True)]
+    chunks = levenshtein(references, hypotheses).alignments
+    return [_edits(*utterance) for utterance in zip(references, hypotheses, chunks, strict=True)]
+
+
+def levenshtein(references: list[list[str]], hypotheses: list[list[str]]) -> jiwer.WordOutput:
+    """Return jiwer's alignments and counts of a corpus; tokens are compared as they are."""
+    # jiwer declares strings; its transforms turn them into what is given here, lists of tokens.
+    return jiwer.process_words(references, hypotheses, UNCHANGED, UNCHANGED)  # type: ignore[arg-type]
+
+
+def _edits(reference: list[str], hypothesis: list[str], chunks: Iterable[jiwer.AlignmentChunk]) -> list[Edit]:
+    return [
+        Edit(OPERATIONS[chunk.type], spoken, heard)
+        for chunk in chunks
+        for spoken, heard in itertools.zip_longest(
+            reference[chunk.ref_start_idx : chunk.ref_end_idx],
+            hypothesis[chunk.hyp_start_idx : chunk.hyp_end_idx],
+        )
+    ]
+
+
+def align_sclite(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Edit]:
     """Align two token sequences as NIST's sclite does, with the same error counts.
 
     A substitution costs 4, a deletion or an insertion 3. Ties are broken from the end: a match or
@@ -31,7 +73,7 @@ def align(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Edit]:
     For R reference and H hypothesis tokens, time is O(R·H) (vectorised over H) and memory R·H/4 bytes.
 
     Example:
-        >>> [edit.operation for edit in align("a b c d e".split(), "a c d f e".split())]
+        >>> [edit.operation for edit in align_sclite("a b c d e".split(), "a c d f e".split())]
         ['=', 'D', '=', '=', 'I', '=']
     """
     index: dict[str, int] = {}

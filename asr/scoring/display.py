@@ -80,7 +80,8 @@ def print_score(console: Console, folder: Path, result: Score, worst: int, most_
     if result.real_time_factor is not None:
         speed = f", decoded in {result.decode_s:.1f} s (real-time factor {result.real_time_factor:.3f})"
     audio = f", {result.audio_s:.1f} s of audio" if result.audio_s else ""
-    console.print(f"{len(result.utterances)} utterances{audio}{speed}", highlight=False)
+    costs = {"unit": "unit costs", "sclite": "sclite's costs"}[result.alignment]
+    console.print(f"{len(result.utterances)} utterances{audio}{speed}, aligned with {costs}", highlight=False)
     console.print(_speaker_table(result))
     headlines = [metric for metric in HEADLINES if metric in result.rates]
     for metric in headlines:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from asr.scoring.alignment import Edit
+from asr.scoring.alignment import Edit, levenshtein
 
 Interval = tuple[float, float]
 
@@ -25,6 +25,13 @@ class ErrorCounts:
         operations = [edit.operation for edit in edits]
         substitutions, deletions, insertions = (operations.count(kind) for kind in "SDI")  # type: ignore[arg-type]
         return cls(substitutions, deletions, insertions, len(operations) - insertions)
+
+    @classmethod
+    def between(cls, references: list[list[str]], hypotheses: list[list[str]]) -> "ErrorCounts":
+        """Count the errors of a corpus, given as tokens, with unit costs: their sum is the edit distance."""
+        found = levenshtein(references, hypotheses)
+        length = found.hits + found.substitutions + found.deletions
+        return cls(found.substitutions, found.deletions, found.insertions, length)
 
     def __add__(self, other: "ErrorCounts") -> "ErrorCounts":
         return ErrorCounts(

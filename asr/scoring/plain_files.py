@@ -30,7 +30,7 @@ def score_files(
     samples: int = 1000,
     seed: int = 0,
 ) -> Score:
-    """Score `hyp.trn ref.trn` or `hyp.ctm ref.stm`, the latter with mapping rules if `glm` names a file.
+    """Score `hyp.trn ref.trn` or `hyp.ctm ref.stm` with sclite's costs, the latter with the rules of `glm`.
 
     Raises:
         UserError: the files are of other types or malformed, or an utterance is in one file only.
@@ -45,7 +45,12 @@ def score_files(
         hypotheses = pair_trn(heard, reference)
         try:
             return score(
-                hypotheses, filter_words=filter_words, ignore_case=ignore_case, samples=samples, seed=seed
+                hypotheses,
+                align="sclite",
+                filter_words=filter_words,
+                ignore_case=ignore_case,
+                samples=samples,
+                seed=seed,
             )
         except UserError as error:
             raise UserError(f"{reference}: {error}") from error
@@ -57,7 +62,7 @@ def score_files(
     ]
     if not utterances:
         raise UserError(f"{reference}: expected segments to score, found only ignored ones")
-    return pooled(utterances, samples=samples, seed=seed)
+    return pooled(utterances, align="sclite", samples=samples, seed=seed)
 
 
 def write_ctm_and_stm(folder: Path, hypotheses: Sequence[Hypothesis]) -> None:

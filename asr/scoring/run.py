@@ -12,7 +12,7 @@ from asr.config import option, refuse
 from asr.console import open_console
 from asr.errors import UserError
 from asr.files import check_writable, file_digest, locked, read_json, write_json, write_text
-from asr.scoring.alignment import render
+from asr.scoring.alignment import COSTS, render
 from asr.scoring.display import counts_line, print_comparison, print_pairs, print_score, short_names
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import HYPOTHESES, RECORD, SCORE, TABLES, Hypothesis, read_hypotheses
@@ -41,6 +41,12 @@ class ScoreOptions:
     """How to score, and what to print and write."""
 
     details: bool = option(True, help="print each system's speakers and worst utterances; false: one table")
+    align: str = option(
+        "unit",
+        help="unit: all errors cost the same, as in jiwer; sclite: 4 for a substitution, 3 for a deletion or "
+        "insertion, always used for NIST's formats",
+        choices=COSTS,
+    )
     worst: int = option(5, help="number of worst utterances to print")
     samples: int = option(
         1000, help="number of bootstrap samples for the 95 % intervals", minimum=1, maximum=1_000_000
@@ -167,7 +173,7 @@ def _restricted(result: Score, idents: set[str], options: ScoreOptions) -> Score
     utterances = [utterance for utterance in result.utterances if utterance.id in idents]
     if len(utterances) == len(result.utterances):
         return result
-    return pooled(utterances, samples=options.samples, seed=options.seed)
+    return pooled(utterances, align=options.align, samples=options.samples, seed=options.seed)
 
 
 def _score_folder(
@@ -184,6 +190,7 @@ def _score_folder(
     try:
         result = score(
             hypotheses,
+            align=options.align,
             filter_words=filter_words,
             ignore_case=options.ignore_case,
             samples=options.samples,

@@ -2,13 +2,13 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
 from asr.errors import UserError
-from asr.scoring.alignment import Edit, align
+from asr.scoring.alignment import Edit, align_all
 from asr.scoring.error_rates import ErrorCounts, ErrorRate, error_rate
 from asr.scoring.hypotheses import Hypothesis
 
@@ -69,6 +69,7 @@ class Score:
     utterances: list[UtteranceScore]  # worst first, by the first metric of `rates`
     audio_s: float = 0.0
     decode_s: float | None = None
+    alignment: str = "unit"  # costs of the alignment: unit | sclite
     lexicon: str | None = None  # digest; PERs are comparable only with the same lexicon
 
     @property
@@ -80,6 +81,7 @@ class Score:
         """Return the contents of `score.json`."""
         summary: dict[str, object] = {metric: rate.as_dict() for metric, rate in self.rates.items()}
         summary |= {"utterances": len(self.utterances), "audio_s": self.audio_s, "decode_s": self.decode_s}
+        summary["alignment"] = self.alignment
         if self.lexicon is not None:
             summary["lexicon"] = self.lexicon
         return summary
@@ -88,6 +90,7 @@ class Score:
 def score(
     hypotheses: Sequence[Hypothesis],
     *,
+    align: str = "unit",
     filter_words: WordFilter | None = None,
     ignore_case: bool = True,
     samples: int = 1000,
@@ -101,6 +104,7 @@ def score(
 
     Args:
         hypotheses: hypotheses of one corpus, all with the same unit.
+        align: costs of the alignment: unit | sclite.
         filter_words: scoring rules, applied to the words of reference and hypothesis before WER and CER.
         ignore_case: compare words and characters case-insensitively, as sclite does.
         samples: number of bootstrap samples for the 95 % intervals.
@@ -113,18 +117,30 @@ def score(
     if not hypotheses:
         raise UserError("expected hypotheses to score, found none")
     _check_ids_and_units(hypotheses)
-    pairs = _pairs(hypotheses, filter_words or list, ignore_case)
+    aligned = {
+        metric: align_all(*pair, align)
+        for metric, pair in _tokens(hypotheses, filter_words, ignore_case).items()
+    }
     utterances = []
     for position, hypothesis in enumerate(hypotheses):
-        alignments = {metric: align(*pairs[metric][position]) for metric in pairs}
+        alignments = {metric: aligned[metric][position] for metric in aligned}
         counts = {metric: ErrorCounts.of(edits) for metric, edits in alignments.items()}
         utterances.append(UtteranceScore(hypothesis.id, hypothesis.speaker, alignments, counts))
     audio_s = sum(hypothesis.duration_s for hypothesis in hypotheses)
-    return replace(pooled(utterances, samples=samples, seed=seed), audio_s=audio_s)
+    return pooled(utterances, align=align, audio_s=audio_s, samples=samples, seed=seed)
 
 
-def pooled(utterances: Sequence[UtteranceScore], *, samples: int = 1000, seed: int = 0) -> Score:
-    """Return the error rates of a corpus of aligned utterances; arguments as in `score`.
+def pooled(
+    utterances: Sequence[UtteranceScore],
+    *,
+    align: str,
+    audio_s: float = 0.0,
+    samples: int = 1000,
+    seed: int = 0,
+) -> Score:
+    """Return the error rates of a corpus of utterances aligned with the costs `align`.
+
+    The other arguments are those of `score`.
 
     Raises:
         UserError: the corpus has no reference token.
@@ -140,9 +156,8 @@ def pooled(utterances: Sequence[UtteranceScore], *, samples: int = 1000, seed: i
         metric: error_rate([utterance.counts[metric] for utterance in utterances], samples=samples, seed=seed)
         for metric in metrics
     }
-    return Score(
-        rates, _by_speaker(utterances), sorted(utterances, key=lambda entry: badness(entry, metrics[0]))
-    )
+    worst_first = sorted(utterances, key=lambda entry: badness(entry, metrics[0]))
+    return Score(rates, _by_speaker(utterances), worst_first, audio_s, alignment=align)
 
 
 def _check_ids_and_units(hypotheses: Sequence[Hypothesis]) -> None:
@@ -158,36 +173,31 @@ def _check_ids_and_units(hypotheses: Sequence[Hypothesis]) -> None:
             )
 
 
-def _pairs(
-    hypotheses: Sequence[Hypothesis], filter_words: WordFilter, ignore_case: bool
-) -> dict[Metric, list[tuple[list[str], list[str]]]]:
-    """Return the reference and hypothesis of every utterance, for each metric that applies."""
+def _tokens(
+    hypotheses: Sequence[Hypothesis], filter_words: WordFilter | None, ignore_case: bool
+) -> dict[Metric, tuple[list[list[str]], list[list[str]]]]:
+    """Return the tokens of all references and of all hypotheses, for each metric that applies."""
     for hypothesis in hypotheses:
         if hypothesis.reference is None and hypothesis.reference_tokens is None:
             raise UserError(f"utterance {hypothesis.id!r}: expected a reference to score against, found none")
 
-    def words(text: str | None) -> list[str]:
-        return filter_words((text or "").split())
-
-    def folded(tokens: Iterable[str]) -> list[str]:
-        return [token.casefold() for token in tokens] if ignore_case else list(tokens)
-
-    pairs: dict[Metric, list[tuple[list[str], list[str]]]] = {}
+    tokens: dict[Metric, tuple[list[list[str]], list[list[str]]]] = {}
     if hypotheses[0].unit == "phone" and _all_have("reference_tokens", hypotheses):
-        pairs["per"] = [
-            (_scored_phones(hypothesis.reference_tokens or []), _scored_phones(hypothesis.tokens))
-            for hypothesis in hypotheses
-        ]
+        tokens["per"] = (
+            [scored_phones(hypothesis.reference_tokens or []) for hypothesis in hypotheses],
+            [scored_phones(hypothesis.tokens) for hypothesis in hypotheses],
+        )
     if _all_have("reference", hypotheses) and _all_have("text", hypotheses):
-        texts = [(words(hypothesis.reference), words(hypothesis.text)) for hypothesis in hypotheses]
-        pairs["wer"] = [(folded(reference), folded(heard)) for reference, heard in texts]
-        pairs["cer"] = [(folded(" ".join(reference)), folded(" ".join(heard))) for reference, heard in texts]
-    if not pairs:
+        spoken = scored_words([x.reference for x in hypotheses], filter_words, ignore_case)
+        heard = scored_words([x.text for x in hypotheses], filter_words, ignore_case)
+        tokens["wer"] = spoken, heard
+        tokens["cer"] = [list(" ".join(text)) for text in spoken], [list(" ".join(text)) for text in heard]
+    if not tokens:
         raise UserError(
             f"utterance {hypotheses[0].id!r}: expected reference phones, or reference and recognised words; "
             f"found neither in {len(hypotheses)} utterance(s)"
         )
-    return pairs
+    return tokens
 
 
 def _all_have(
@@ -203,7 +213,16 @@ def _all_have(
     return not without
 
 
-def _scored_phones(tokens: Iterable[str]) -> list[str]:
+def scored_words(
+    texts: Iterable[str | None], filter_words: WordFilter | None = None, ignore_case: bool = True
+) -> list[list[str]]:
+    """Return the words of each text that WER counts; arguments as in `score`."""
+    kept = [(filter_words or list)((text or "").split()) for text in texts]
+    return [[word.casefold() for word in words] for words in kept] if ignore_case else kept
+
+
+def scored_phones(tokens: Iterable[str]) -> list[str]:
+    """Return the phones without NSN and SPN."""
     return [token for token in tokens if token not in NOT_SCORED]
 
 

@@ -178,9 +178,9 @@ def matched_pairs(first: Sequence[Sequence[Edit]], second: Sequence[Sequence[Edi
 def segment_errors(first: Sequence[Edit], second: Sequence[Edit]) -> list[tuple[int, int]]:
     """Return the errors of both systems in each segment of one utterance.
 
-    >>> from asr.scoring.alignment import align
+    >>> from asr.scoring.alignment import align_sclite
     >>> words = "a b c d e f".split()
-    >>> segment_errors(align(words, "x b c d e f".split()), align(words, "a b c d x".split()))
+    >>> segment_errors(align_sclite(words, "x b c d e f".split()), align_sclite(words, "a b c d x".split()))
     [(1, 0), (0, 2)]
     """
     segments: list[tuple[int, int]] = []

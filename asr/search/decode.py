@@ -19,13 +19,15 @@ from asr.errors import UserError
 from asr.files import locked
 from asr.model.acoustic_model import AcousticModel
 from asr.model.checkpoint import LoadOptions
+from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import Hypothesis, write_decoded
+from asr.scoring.score import scored_words
 from asr.scoring.word_filter import rules_beside
 from asr.search.decoder import DECODERS, WEIGHTED, BeamConfig, Weights, text_of, words_of
 from asr.search.emissions import Emissions, emissions
 from asr.search.path import TokenPath
 from asr.search.pool import Found, SearchPool
-from asr.search.tune import Trial, record, tune, tuned, word_errors
+from asr.search.tune import Trial, record, tune, tuned
 from asr.text.tokenizer import Tokenizer
 
 
@@ -212,6 +214,7 @@ def _tune(
     if len(cuts) > options.tune_utterances > 0:
         cuts = random.Random(0).sample(cuts, options.tune_utterances)
     references = {cut.id: cut.supervisions[0].text for cut in cuts}
+    rules = rules_beside(manifest)
     started = time.perf_counter()
     batches = list(_emissions(model, CutSet.from_cuts(cuts), options))
     with progress() as bars:
@@ -223,8 +226,9 @@ def _tune(
                 pool.put(batch.ids, batch.log_probs_BTV, batch.lengths_B)
             found = list(pool.results())
             texts = [text_of(result.path, tokenizer) or "" for result in found]
-            errors, length = word_errors([references[result.id] for result in found], texts)
-            trial = Trial(weights, errors, length, sum(result.cpu_s for result in found))
+            spoken = [references[result.id] for result in found]
+            counts = ErrorCounts.between(scored_words(spoken, rules), scored_words(texts, rules))
+            trial = Trial(weights, counts.errors, counts.length, sum(result.cpu_s for result in found))
             bars.update(row, advance=1, description=f"tuning on {options.tune}: {_describe(trial)}")
             return trial
 

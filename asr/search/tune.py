@@ -5,8 +5,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rapidfuzz.distance import Levenshtein
-
 from asr.config import check
 from asr.errors import UserError
 from asr.files import build, file_digest, read_json, write_json
@@ -76,15 +74,6 @@ def _neighbours(weights: Weights, step: float, with_lm: bool) -> list[Weights]:
     if with_lm:
         moves += [replace(weights, lm_weight=weights.lm_weight + sign * step) for sign in (1, -1)]
     return [move for move in moves if move.lm_weight >= 0]
-
-
-def word_errors(references: list[str], texts: list[str]) -> tuple[int, int]:
-    """Return the number of word errors, ignoring case, and the number of reference words."""
-    pairs = [
-        (reference.casefold().split(), text.casefold().split())
-        for reference, text in zip(references, texts, strict=True)
-    ]
-    return sum(Levenshtein.distance(*pair) for pair in pairs), sum(len(reference) for reference, _ in pairs)
 
 
 def record(

@@ -5,7 +5,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from rapidfuzz.distance import Levenshtein
 from torch import Tensor
 
 from asr.data.batch import Batch
@@ -15,6 +14,8 @@ from asr.losses.ctc import ctc_loss
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.features import CorpusStatistics
 from asr.recognizer import Recognizer
+from asr.scoring.error_rates import ErrorCounts
+from asr.scoring.score import scored_phones
 from asr.search.greedy import greedy_search
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import obtain_tokenizer
@@ -49,14 +50,19 @@ class RecognitionTask(TrainingTask):
         return losses, batch.token_lengths.sum()
 
     def dev_counts(self, batch: Batch) -> tuple[float, float, float, float]:
-        """Return the errors of greedy search, the summed loss and the number of target tokens."""
+        """Return the errors of greedy search, the scored tokens, the summed loss and the target tokens."""
         log_probs, frames = self.model(batch.audio, batch.audio_lengths)
         losses = ctc_loss(log_probs, frames, batch.tokens, batch.token_lengths)
-        errors = 0
-        for i, path in enumerate(greedy_search(log_probs, frames)):
-            errors += Levenshtein.distance(batch.tokens[i, : batch.token_lengths[i]].tolist(), path.ids)
-        tokens = float(batch.token_lengths.sum())
-        return errors, tokens, float(losses.sum()), tokens
+        labels = zip(batch.tokens.tolist(), batch.token_lengths.tolist(), strict=True)
+        spoken = [ids[:length] for ids, length in labels]
+        heard = [path.ids for path in greedy_search(log_probs, frames)]
+        counts = ErrorCounts.between(self._scored(spoken), self._scored(heard))
+        return counts.errors, counts.length, float(losses.sum()), float(batch.token_lengths.sum())
+
+    def _scored(self, labels: list[list[int]]) -> list[list[str]]:
+        """Return the symbols that `asr score` counts, of every utterance."""
+        symbols = [self.tokenizer.tokens(ids) for ids in labels]
+        return [scored_phones(x) for x in symbols] if self.tokenizer.unit == "phone" else symbols
 
     def frames(self, batch: Batch) -> int:
         """Return the number of feature frames of a batch."""

@@ -21,7 +21,6 @@ import numpy as np
 import soundfile
 import torch
 from lhotse.cut import MonoCut
-from rapidfuzz.distance import Levenshtein
 from rich.table import Table
 
 from asr import Recognizer
@@ -32,7 +31,8 @@ from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
 from asr.errors import UserError, run_program
 from asr.files import atomic_path, write_json
-from asr.scoring.error_rates import Interval, bootstrap_interval
+from asr.scoring.alignment import align_all
+from asr.scoring.error_rates import ErrorCounts, Interval, bootstrap_interval
 from asr.search.greedy import greedy_search
 
 PAUSE_S = (0.3, 1.5)
@@ -113,8 +113,12 @@ def errors_singly(recognizer: Recognizer, cuts: list[MonoCut]) -> dict[str, int]
     for cut in track(cuts, "one by one"):
         audio = torch.from_numpy(load_cut(cut, recognizer.model.sample_rate))
         log_probs, frames = recognizer.model(audio.unsqueeze(0), torch.tensor([len(audio)]))
-        reference = recognizer.tokenizer.encode(cut.supervisions[0].text or "")
-        errors[cut.id] = Levenshtein.distance(reference, greedy_search(log_probs, frames)[0].ids)
+        labels = (
+            recognizer.tokenizer.encode(cut.supervisions[0].text or ""),
+            greedy_search(log_probs, frames)[0].ids,
+        )
+        reference, heard = map(recognizer.tokenizer.tokens, labels)
+        errors[cut.id] = ErrorCounts.between([reference], [heard]).errors
     return errors
 
 
@@ -134,8 +138,11 @@ def errors_per_utterance(sizes: list[int], reference: list[str], hypothesis: lis
     """
     owner = np.repeat(np.arange(len(sizes)), sizes)
     errors = np.zeros(len(sizes), dtype=int)
-    for edit in Levenshtein.editops(reference, hypothesis):
-        errors[owner[min(edit.src_pos, len(owner) - 1)]] += 1
+    position = 0
+    for edit in align_all([reference], [hypothesis])[0]:
+        if edit.operation != "=":
+            errors[owner[min(position, len(owner) - 1)]] += 1
+        position += edit.reference is not None
     return errors.tolist()
 
 

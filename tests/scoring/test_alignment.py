@@ -2,28 +2,29 @@ import random
 
 import pytest
 
-from asr.scoring.alignment import Edit, align, render
+from asr.scoring.alignment import Edit, align_all, align_sclite, render
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.network import Network, align_networks
 
 
-def naive_cost(reference: list[str], hypothesis: list[str]) -> int:
-    """Return the cost of the best alignment under sclite's costs, from the full table."""
-    table = [[3 * (i + j) for j in range(len(hypothesis) + 1)] for i in range(len(reference) + 1)]
+def naive_cost(reference: list[str], hypothesis: list[str], substitution: int, indel: int) -> int:
+    """Return the cost of the best alignment, from the full table."""
+    table = [[indel * (i + j) for j in range(len(hypothesis) + 1)] for i in range(len(reference) + 1)]
     for i, r in enumerate(reference, 1):
         for j, h in enumerate(hypothesis, 1):
-            table[i][j] = min(table[i - 1][j] + 3, table[i][j - 1] + 3, table[i - 1][j - 1] + 4 * (r != h))
+            pair = table[i - 1][j - 1] + substitution * (r != h)
+            table[i][j] = min(table[i - 1][j] + indel, table[i][j - 1] + indel, pair)
     return table[-1][-1]
 
 
-def test_alignment_has_the_lowest_cost_and_is_an_alignment():
+@pytest.mark.parametrize(("costs", "substitution", "indel"), [("unit", 1, 1), ("sclite", 4, 3)])
+def test_alignment_has_the_lowest_cost_and_is_an_alignment(costs, substitution, indel):
     rng = random.Random(0)
-    for _ in range(500):
-        reference, hypothesis = (rng.choices("abcd", k=rng.randrange(13)) for _ in range(2))
-        edits = align(reference, hypothesis)
+    corpora = [[rng.choices("abcd", k=rng.randrange(13)) for _ in range(500)] for _ in range(2)]
+    for reference, hypothesis, edits in zip(*corpora, align_all(*corpora, costs), strict=True):
         counts = ErrorCounts.of(edits)
-        cost = 4 * counts.substitutions + 3 * (counts.deletions + counts.insertions)
-        assert cost == naive_cost(reference, hypothesis)
+        cost = substitution * counts.substitutions + indel * (counts.deletions + counts.insertions)
+        assert cost == naive_cost(reference, hypothesis, substitution, indel)
         assert counts.length == len(reference)
         assert [edit.reference for edit in edits if edit.reference is not None] == reference
         assert [edit.hypothesis for edit in edits if edit.hypothesis is not None] == hypothesis
@@ -40,27 +41,25 @@ def test_alignment_has_the_lowest_cost_and_is_an_alignment():
                     assert edit.reference is None
 
 
-def test_tokens_may_contain_spaces():
+@pytest.mark.parametrize("costs", ["unit", "sclite"])
+def test_tokens_may_contain_spaces(costs):
     """The character error rate counts spaces."""
-    assert align(["a", " ", "b"], ["a", "b"]) == [
-        Edit("=", "a", "a"),
-        Edit("D", " ", None),
-        Edit("=", "b", "b"),
-    ]
-    assert align([" "], [" "]) == [Edit("=", " ", " ")]
-    assert [edit.operation for edit in align(["new york"], ["new", "york"])].count("=") == 0
+    references = [["a", " ", "b"], [" "], ["new york"]]
+    letters, space, city = align_all(references, [["a", "b"], [" "], ["new", "york"]], costs)
+    assert letters == [Edit("=", "a", "a"), Edit("D", " ", None), Edit("=", "b", "b")]
+    assert space == [Edit("=", " ", " ")]
+    assert sorted(edit.operation for edit in city) == ["I", "S"]
 
 
-@pytest.mark.parametrize(
-    ("reference", "hypothesis", "operations"),
-    [([], [], ""), ([], ["a", "b"], "II"), (["a"], [], "D")],
-)
-def test_empty_sides(reference, hypothesis, operations):
-    assert "".join(edit.operation for edit in align(reference, hypothesis)) == operations
+@pytest.mark.parametrize("costs", ["unit", "sclite"])
+def test_empty_sides(costs):
+    aligned = align_all([[], [], ["a"]], [[], ["a", "b"], []], costs)
+    assert ["".join(edit.operation for edit in edits) for edits in aligned] == ["", "II", "D"]
+    assert align_all([], [], costs) == []
 
 
 def test_rendering_lines_up_columns():
-    text = render(align(["the", "cat", "sat"], ["a", "cat", "sat", "down"]))
+    text = render(align_sclite(["the", "cat", "sat"], ["a", "cat", "sat", "down"]))
     assert text.plain.splitlines() == [
         "REF: the cat sat ****",
         "HYP: a   cat sat down",
@@ -70,7 +69,7 @@ def test_rendering_lines_up_columns():
 
 
 def test_rendering_wraps_at_the_terminal_width():
-    edits = align(["one", "two", "three", "four", "five"], ["one", "too", "three", "five"])
+    edits = align_sclite(["one", "two", "three", "four", "five"], ["one", "too", "three", "five"])
     lines = render(edits, width=14).plain.splitlines()
     assert max(map(len, lines)) <= 14
     assert len(lines) % 3 == 0
@@ -86,4 +85,4 @@ def test_alignment_equals_that_of_networks_without_alternatives():
         networks = Network(), Network()
         for network, words in zip(networks, (reference, hypothesis), strict=True):
             network.add_tokens(words)
-        assert align(reference, hypothesis) == align_networks(*networks)
+        assert align_sclite(reference, hypothesis) == align_networks(*networks)

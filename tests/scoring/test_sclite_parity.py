@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.scoring.alignment import align
+from asr.scoring.alignment import align_sclite
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.score import score
@@ -82,7 +82,7 @@ def test_counts_equal_those_of_sclite_on_1000_random_pairs(tmp_path):
     ]
     theirs = counts_by_utterance(sclite(tmp_path, hypotheses, "prf"))
     assert len(theirs) == 1000
-    for utterance in score(hypotheses, samples=1).utterances:
+    for utterance in score(hypotheses, align="sclite", samples=1).utterances:
         assert utterance.counts["wer"] == theirs[utterance.id], utterance.id
 
 
@@ -91,7 +91,7 @@ def test_counts_equal_those_of_sclite_on_recorded_prompts(tmp_path):
     lines = RECORDED.read_text(encoding="utf-8").splitlines()
     hypotheses = [spoken(str(i), *(side.strip() for side in line.split("|"))) for i, line in enumerate(lines)]
     theirs = counts_by_utterance(sclite(tmp_path, hypotheses, "prf"))
-    result = score(hypotheses, samples=1)
+    result = score(hypotheses, align="sclite", samples=1)
     assert {utterance.id: utterance.counts["wer"] for utterance in result.utterances} == theirs
     assert result.rates["wer"].counts.errors > 100
 
@@ -112,7 +112,7 @@ def test_matched_pairs_equal_those_of_sc_stats(tmp_path, vocabulary):
         folder = tmp_path / name
         folder.mkdir()
         reports += sclite(folder, system, "sgml")
-        alignments.append([align(pair.reference.split(), pair.text.split()) for pair in system])
+        alignments.append([align_sclite(pair.reference.split(), pair.text.split()) for pair in system])
     command = [program("sc_stats"), "-p", "-t", "mapsswe", "-v", "-n", "out", "-O", str(tmp_path)]
     subprocess.run(command, input=reports, text=True, capture_output=True, check=True)
     report = (tmp_path / "out.stats.mapsswe").read_text()

@@ -5,7 +5,7 @@ import pytest
 from asr.errors import UserError
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import Hypothesis
-from asr.scoring.score import score
+from asr.scoring.score import score, scored_phones, scored_words
 
 
 def hypothesis(
@@ -53,6 +53,26 @@ def test_noise_and_unknown_words_do_not_count_as_phones():
     result = score([hypothesis("u", None, None, phones="NSN G OW SPN", heard="G SPN SPN OW")])
     assert result.rates["per"].counts == ErrorCounts(0, 0, 0, 2)
     assert list(result.rates) == ["per"]
+
+
+def test_validation_tuning_and_scoring_count_the_same_errors():
+    """`asr score` used sclite's costs, validation and tuning unit costs, and validation counted noises: one
+    hypothesis had several error rates.
+    """
+    reference, heard = "NSN a b c d e", "d e f g h"
+    utterance = hypothesis("u", f"{reference}", heard.upper(), phones=reference, heard=heard)
+
+    def without_noise(words):
+        return [word for word in words if word != "NSN"]
+
+    result = score([utterance], filter_words=without_noise)
+    phones = [scored_phones(reference.split())], [scored_phones(heard.split())]
+    words = [scored_words([text], without_noise) for text in (utterance.reference, utterance.text)]
+    for metric, tokens in (("per", phones), ("wer", words)):
+        assert result.rates[metric].counts == ErrorCounts.between(*tokens) == ErrorCounts(5, 0, 0, 5)
+    official = score([utterance], align="sclite", filter_words=without_noise)
+    assert official.rates["per"].counts == official.rates["wer"].counts == ErrorCounts(0, 3, 3, 5)
+    assert (result.as_dict()["alignment"], official.as_dict()["alignment"]) == ("unit", "sclite")
 
 
 def test_per_applies_only_to_phones():

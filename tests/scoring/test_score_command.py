@@ -36,7 +36,7 @@ def test_writes_score_alignments_and_speakers(tmp_path):
     assert written["wer"]["rate"] == 2 / 4
     assert written["cer"]["length"] == 10
     assert (written["utterances"], written["audio_s"], written["decode_s"]) == (2, 3.0, 0.3)
-    assert written["lexicon"] == "0123456789ab"
+    assert (written["lexicon"], written["alignment"]) == ("0123456789ab", "unit")
 
     alignments = (folder / "alignments.txt").read_text()
     assert alignments.index("wrong") < alignments.index("right")

@@ -8,7 +8,7 @@ import pytest
 from score_output import printed, scored
 
 from asr.errors import UserError
-from asr.scoring.alignment import align
+from asr.scoring.alignment import align_sclite
 from asr.scoring.ctm import read_ctm
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
@@ -32,14 +32,14 @@ from asr.scoring.trn import read_trn
 )
 def test_segments_end_at_two_words_right_in_both_systems(first, second, segments):
     words = ["a", "b", "c", "d", "e", "f"]
-    assert segment_errors(align(words, first.split()), align(words, second.split())) == segments
+    assert segment_errors(align_sclite(words, first.split()), align_sclite(words, second.split())) == segments
 
 
 def test_matched_pairs_on_a_worked_example():
     """The differences 1, 1, −1, 1 have mean 0.5 and standard deviation 1, so z = 1."""
     words = list("abcd")
-    right = align(words, words)
-    wrong = align(words, list("xbcd"))
+    right = align_sclite(words, words)
+    wrong = align_sclite(words, list("xbcd"))
     test = matched_pairs([wrong, wrong, right, wrong, right], [right, right, wrong, right, right])
     assert (test.segments, test.mean, test.deviation, test.z) == (4, 0.5, 1.0, 1.0)
     assert test.p == pytest.approx(2 * (1 - 0.8413447460685429))
@@ -52,7 +52,7 @@ def test_bootstrap_of_the_difference_equals_a_plain_loop():
     rng = random.Random(1)
     words = list("abcdefgh")
     systems = [
-        [align(words, [w if rng.random() > rate else "x" for w in words]) for _ in range(20)]
+        [align_sclite(words, [w if rng.random() > rate else "x" for w in words]) for _ in range(20)]
         for rate in (0.3, 0.2)
     ]
     found = bootstrap_difference(*systems, samples=300, seed=5)
@@ -73,14 +73,14 @@ def test_the_false_alarm_rate_is_near_the_level():
     words = [f"w{i}" for i in range(15)]
 
     def system():
-        return [align(words, [w if rng.random() > 0.15 else "x" for w in words]) for _ in range(12)]
+        return [align_sclite(words, [w if rng.random() > 0.15 else "x" for w in words]) for _ in range(12)]
 
     alarms = sum(matched_pairs(system(), system()).p < 0.05 for _ in range(150))
     assert 1 <= alarms <= 16
 
 
 def utterance(ident: str, reference: str, heard: str) -> UtteranceScore:
-    edits = align(reference.split(), heard.split())
+    edits = align_sclite(reference.split(), heard.split())
     return UtteranceScore(ident, "s", {"wer": edits}, {"wer": ErrorCounts.of(edits)})
 
 
@@ -96,7 +96,7 @@ def test_length_groups_contain_every_utterance_once():
 
 def test_confusions_are_counted():
     texts = [("a b", "a x"), ("b", "x"), ("", "y")]
-    alignments = [align(reference.split(), heard.split()) for reference, heard in texts]
+    alignments = [align_sclite(reference.split(), heard.split()) for reference, heard in texts]
     utterances = [UtteranceScore("u", "s", {"wer": x}, {"wer": ErrorCounts.of(x)}) for x in alignments]
     pairs = confusions(utterances, "wer")
     assert [(pair.reference, pair.hypothesis, pair.times) for pair in pairs] == [("b", "x", 2), ("∅", "y", 1)]

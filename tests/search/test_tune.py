@@ -4,7 +4,7 @@ import pytest
 
 from asr.errors import UserError
 from asr.search.decoder import BeamConfig, Weights
-from asr.search.tune import Trial, record, tune, tuned, word_errors
+from asr.search.tune import Trial, record, tune, tuned
 
 START = Weights(lm_weight=2.0, word_score=-1.0, size=300)
 
@@ -42,10 +42,6 @@ def test_a_smaller_beam_without_more_errors_is_kept():
 def test_the_weight_is_never_negative():
     _, trials = tune(valley(-3.0, -1.0), START, with_lm=True)
     assert min(trial.weights.lm_weight for trial in trials) == 0
-
-
-def test_word_errors_ignore_case():
-    assert word_errors(["the CAT sat", "a"], ["The cat", "a b"]) == (2, 4)
 
 
 def test_recorded_weights_fill_in_unset_options(tmp_path):
