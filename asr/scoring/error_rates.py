@@ -102,19 +102,19 @@ def bootstrap_interval(
 
 
 def resampled_rates(errors: np.ndarray, lengths: np.ndarray, *, samples: int, seed: int) -> np.ndarray:
-    """Return the pooled rates of corpora drawn with replacement; draws without a reference token are omitted.
+    """Return the pooled rates of `samples` corpora drawn with replacement.
 
-    Arguments and errors as in `bootstrap_interval`.
+    A draw without a reference token is repeated. Arguments and errors as in `bootstrap_interval`.
     """
     if lengths.sum() <= 0:
         raise ValueError("an error rate needs at least one reference token")
     generator = np.random.default_rng(seed)
-    rates = []
+    rates = np.empty(0)
     # Drawing in blocks keeps memory near 32 MiB for a corpus of any size.
-    block = max(1, min(samples, 4_000_000 // len(errors)))
-    for start in range(0, samples, block):
-        drawn = generator.integers(len(errors), size=(min(block, samples - start), len(errors)))
+    block = max(1, 4_000_000 // len(errors))
+    while (missing := samples - len(rates)) > 0:
+        drawn = generator.integers(len(errors), size=(min(block, missing), len(errors)))
         drawn_lengths = lengths[drawn].sum(axis=1)
         drawn_errors = errors[drawn].sum(axis=1)
-        rates.append(drawn_errors[drawn_lengths > 0] / drawn_lengths[drawn_lengths > 0])
-    return np.concatenate(rates)
+        rates = np.append(rates, drawn_errors[drawn_lengths > 0] / drawn_lengths[drawn_lengths > 0])
+    return rates

@@ -5,7 +5,7 @@ optional word, 0.001 for omitting `@`, 1 for `@` against `@`. Ties are broken as
 counts of substitutions, deletions and insertions are the same.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -20,16 +20,21 @@ class NetworkWord:
 
     text: str
     optional: bool = False
+    literal: bool = False  # a hyphen doesn't mark a fragment
 
     @classmethod
     def parse(cls, written: str) -> "NetworkWord":
-        """Parse `word` or `(word)`; a trailing `*` and everything from a semicolon on are dropped."""
-        text = written.partition(";")[0].lower()
-        if len(text) > 1 and text.endswith("*"):
-            text = text[:-1]
+        """Parse `word` or `(word)` as `sclite -F -D`, ignoring case, after `parse_literal`."""
+        text = cls.parse_literal(written).text.lower()
         if text.startswith("(") and text.endswith(")"):
             return cls(text[1:-1], optional=True)
         return cls(text)
+
+    @classmethod
+    def parse_literal(cls, written: str) -> "NetworkWord":
+        """Drop a trailing `*` and everything from a semicolon on; take the rest as written."""
+        text = written.partition(";")[0]
+        return cls(text[:-1] if len(text) > 1 and text.endswith("*") else text, literal=True)
 
     @property
     def null(self) -> bool:
@@ -39,6 +44,8 @@ class NetworkWord:
     @property
     def fragment(self) -> bool:
         """Whether this is a word fragment: `-x` or `x-`."""
+        if self.literal:
+            return False
         return self.text.endswith("-") or (self.text.startswith("-") and not self.optional)
 
     @property
@@ -55,11 +62,13 @@ class Network:
         words: words of the network; words[0] is None, the start.
         before: before[i] lists the predecessors of words[i], in the order of preference.
         last: positions of the final words.
+        parse: how words are read.
     """
 
     words: list[NetworkWord | None] = field(default_factory=lambda: [None])
     before: list[list[int]] = field(default_factory=lambda: [[]])
     last: list[int] = field(default_factory=lambda: [0])
+    parse: Callable[[str], NetworkWord] = NetworkWord.parse
 
     def add_choices(self, choices: Iterable[Sequence[str]]) -> None:
         """Append alternatives, each a sequence of tokens as in `add_tokens`."""
@@ -75,7 +84,7 @@ class Network:
         position = 0
         while position < len(tokens):
             if tokens[position] != "{":
-                self.words.append(NetworkWord.parse(tokens[position]))
+                self.words.append(self.parse(tokens[position]))
                 self.before.append(self.last)
                 self.last = [len(self.words) - 1]
                 position += 1
@@ -84,8 +93,8 @@ class Network:
             self.add_choices(choices)
 
 
-def network_of(text: str) -> Network:
-    """Parse a text with markup into a network.
+def network_of(text: str, parse: Callable[[str], NetworkWord] = NetworkWord.parse) -> Network:
+    """Parse a text with markup into a network, its words with `parse`.
 
     >>> network = network_of("{ he is / he's } (uh) here")
     >>> [word.shown for word in network.words[1:]], network.before
@@ -94,7 +103,7 @@ def network_of(text: str) -> Network:
     Raises:
         ValueError: an alternation is unclosed or empty.
     """
-    network = Network()
+    network = Network(parse=parse)
     network.add_tokens(tokens_of(text))
     return network
 

@@ -42,7 +42,7 @@ def score_files(
     if heard.suffix == ".trn":
         if glm:
             raise UserError(f"glm={glm}: mapping rules apply to hyp.ctm and ref.stm, found {heard}")
-        hypotheses = pair_trn(heard, reference)
+        hypotheses = pair_trn(heard, reference, ignore_case=ignore_case)
         try:
             return score(
                 hypotheses,

@@ -6,9 +6,11 @@ from pathlib import Path
 
 from asr.errors import UserError
 from asr.scoring.hypotheses import Hypothesis
+from asr.scoring.network import NetworkWord, align_networks, network_of
 from asr.text.files import one_field, read_lines, write_lines
 
 LINE = re.compile(r"^(?P<words>.*?)\s*\((?P<id>[^()\s]+)\)\s*$")
+MARKUP = re.compile(r"[{@;*]")
 LISTED = 5  # ids listed in a message
 
 
@@ -54,20 +56,43 @@ def write_trn(folder: str | Path, hypotheses: Iterable[Hypothesis]) -> tuple[Pat
     return reference_path, hypothesis_path
 
 
-def pair_trn(hypothesis: str | Path, reference: str | Path) -> list[Hypothesis]:
+def pair_trn(hypothesis: str | Path, reference: str | Path, *, ignore_case: bool = True) -> list[Hypothesis]:
     """Read a hypothesis and a reference file and return the utterances in the reference's order.
 
-    As in `sclite -i wsj`, the speaker is the part of the id before the first hyphen.
+    As in `sclite -i wsj`, the speaker is the part of the id before the first hyphen, `{ a / b c / @ }` is
+    the alternative with the fewest errors (`@`: no word), and `word;…` and `word*` are `word`.
+
+    Args:
+        hypothesis, reference: paths.
+        ignore_case: compare alternatives case-insensitively.
 
     Raises:
-        UserError: as in `read_trn`, or an id is in one file only (all such ids are listed).
+        UserError: as in `read_trn`, an id is in one file only (all such ids are listed), or an alternation is
+            malformed.
     """
     heard, spoken = read_trn(hypothesis), read_trn(reference)
     check_same_ids(heard, spoken, str(hypothesis), str(reference))
-    return [
-        Hypothesis(ident, ident.partition("-")[0], 0.0, text, None, [], [], heard[ident], "piece")
-        for ident, text in spoken.items()
-    ]
+    pairs = []
+    for ident, text in spoken.items():
+        chosen = text, heard[ident]
+        if any(map(MARKUP.search, chosen)):
+            try:
+                chosen = _best_path(*(x.casefold() if ignore_case else x for x in chosen))
+            except ValueError as error:
+                raise UserError(f"utterance {ident!r} of {hypothesis} or {reference}: {error}") from None
+        speaker = ident.partition("-")[0]
+        pairs.append(Hypothesis(ident, speaker, 0.0, chosen[0], None, [], [], chosen[1], "piece"))
+    return pairs
+
+
+def _best_path(reference: str, hypothesis: str) -> tuple[str, str]:
+    """Return both texts without markup, with the alternatives that sclite's alignment takes."""
+    networks = (network_of(text, NetworkWord.parse_literal) for text in (reference, hypothesis))
+    edits = align_networks(*networks)
+    return (
+        " ".join(edit.reference for edit in edits if edit.reference is not None),
+        " ".join(edit.hypothesis for edit in edits if edit.hypothesis is not None),
+    )
 
 
 def check_same_ids(first: Iterable[str], second: Iterable[str], name: str, other: str) -> None:

@@ -46,11 +46,18 @@ def test_interval_is_determined_by_the_seed():
 
 def test_interval_without_variation_and_with_empty_references():
     assert bootstrap_interval(np.array([2, 2]), np.array([10, 10])) == (0.2, 0.2)
-    # Resamples without a reference token are left out.
+    # Resamples without a reference token are drawn again.
     low, high = bootstrap_interval(np.array([1, 0]), np.array([4, 0]))
     assert low == high == 0.25
     with pytest.raises(ValueError, match="at least one reference token"):
         bootstrap_interval(np.array([1]), np.array([0]))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_single_sample_has_a_reference_token(seed):
+    """With samples=1, `asr score` ended in an IndexError if only empty references were drawn."""
+    errors, lengths = np.array([1, 0, 0]), np.array([4, 0, 0])
+    assert bootstrap_interval(errors, lengths, samples=1, seed=seed) == (0.25, 0.25)
 
 
 def test_counts_pool_over_utterances():

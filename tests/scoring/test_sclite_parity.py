@@ -11,6 +11,7 @@ import pytest
 from asr.scoring.alignment import align_sclite
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import Hypothesis
+from asr.scoring.plain_files import score_files
 from asr.scoring.score import score
 from asr.scoring.significance import matched_pairs
 from asr.scoring.trn import write_trn
@@ -56,6 +57,21 @@ def random_pairs(count: int, vocabulary: int, seed: int, *, insert_last: bool = 
     return hypotheses
 
 
+def marked_text(rng: random.Random, depth: int = 0) -> str:
+    """Return up to 8 words, some as alternations or with sclite's other markup."""
+    parts = []
+    for _ in range(rng.randint(1, 2 if depth else 8)):
+        word, kind = rng.choice("abcABC"), rng.random()
+        if kind < 0.25 and depth < 2:
+            choices = [marked_text(rng, depth + 1) for _ in range(rng.randint(1, 3))]
+            parts.append("{ " + " / ".join(rng.sample([*choices, "@"], len(choices))) + " }")
+        else:
+            parts.append(
+                rng.choice(["@", f"{word};x", f"{word}*", f"{word}-", f"({word})"]) if kind > 0.9 else word
+            )
+    return " ".join(parts)
+
+
 def sclite(folder: Path, hypotheses: list[Hypothesis], *output: str) -> str:
     reference, heard = write_trn(folder, hypotheses)
     command = [program("sclite"), "-i", "wsj", "-r", reference, "trn", "-h", heard, "trn", "-o", *output]
@@ -94,6 +110,17 @@ def test_counts_equal_those_of_sclite_on_recorded_prompts(tmp_path):
     result = score(hypotheses, align="sclite", samples=1)
     assert {utterance.id: utterance.counts["wer"] for utterance in result.utterances} == theirs
     assert result.rates["wer"].counts.errors > 100
+
+
+@needs_sclite
+def test_alternations_in_trn_files_equal_those_of_sclite(tmp_path):
+    rng = random.Random(6)
+    hypotheses = [spoken(str(i), marked_text(rng), marked_text(rng, rng.randrange(3))) for i in range(400)]
+    theirs = counts_by_utterance(sclite(tmp_path, hypotheses, "prf"))
+    result = score_files([tmp_path / "hyp.trn", tmp_path / "ref.trn"], samples=1)
+    ours = {entry.id.partition("-")[2]: entry.counts["wer"] for entry in result.utterances}
+    assert ours == theirs
+    assert len(ours) == 400
 
 
 @needs_sclite

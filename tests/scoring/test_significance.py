@@ -161,8 +161,31 @@ def test_trn_files_are_scored(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("reference", "heard", "counts"),
+    [
+        ("{ a / b / @ } c", "c", (0, 0, 0, 1)),
+        ("{a/b/@} c", "B c", (0, 0, 0, 2)),
+        ("{ a b / d } c", "c", (0, 1, 0, 2)),
+        ("x { b / { c / d e } } y", "x d e y", (0, 0, 0, 4)),
+        ("a c", "{ b / a } c", (0, 0, 0, 2)),
+        ("{ a / @ }", "b", (0, 0, 1, 0)),
+        ("a;x b* @ (uh) ba-", "a b back", (1, 1, 0, 4)),
+    ],
+)
+def test_alternations_in_trn_files_are_expanded_as_by_sclite(reference, heard, counts, tmp_path):
+    """`{`, `/`, `}` and `@` counted as words of the reference."""
+    (tmp_path / "ref.trn").write_text(f"{reference} (s-1)\nz (s-2)\n")
+    (tmp_path / "hyp.trn").write_text(f"{heard} (s-1)\nz (s-2)\n")
+    (result,) = scored([tmp_path / "hyp.trn", tmp_path / "ref.trn"])
+    (found,) = [utterance.counts["wer"] for utterance in result.utterances if utterance.id == "s-1"]
+    assert found == ErrorCounts(*counts)
+    assert result.alignment == "sclite"
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("{ go / on (s1-u1)\n", r"'s1-u1' of .*hyp.trn or .*: expected an alternation .* to end with }"),
         ("go on\n", r"hyp.trn:1: expected `words \(speaker-utterance\)`"),
         ("go (s1-u1)\ngo (s1-u1)\n", r"hyp.trn:2: utterance 's1-u1' is repeated"),
         ("go (s1-u9)\n", r"1 \(s1-u9\) only in .*hyp.trn; 1 \(s1-u1\) only in .*ref.trn"),
