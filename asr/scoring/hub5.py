@@ -1,6 +1,6 @@
 """NIST Hub-5 scoring: STM reference, CTM hypothesis and mapping rules, with sclite's counts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -67,10 +67,7 @@ def score_segments(
 
 
 def filter_entry(entry: CtmEntry, rules: Glm) -> list[CtmEntry]:
-    """Apply mapping rules to an entry; a word may become several words, alternatives or nothing.
-
-    The words that replace it divide its duration equally.
-    """
+    """Apply mapping rules to an entry; a word may become several words, alternatives or nothing."""
     if isinstance(entry, CtmAlternatives):
         return [replace(entry, choices=tuple(_filter_choice(choice, rules) for choice in entry.choices))]
     try:
@@ -83,10 +80,10 @@ def filter_entry(entry: CtmEntry, rules: Glm) -> list[CtmEntry]:
             choices.append([])
         elif token not in ("{", "}"):
             choices[-1].append(token)
-    spread = [_spread(entry, choice) for choice in choices if choice]
-    if len(spread) > 1:
-        return [CtmAlternatives(entry.file, entry.channel, tuple(spread))]
-    return list(spread[0]) if spread else []
+    timed = [spread(entry, choice) for choice in choices if choice]
+    if len(timed) > 1:
+        return [CtmAlternatives(entry.file, entry.channel, tuple(timed))]
+    return list(timed[0]) if timed else []
 
 
 def _filter_choice(choice: Iterable[CtmWord], rules: Glm) -> tuple[CtmWord, ...]:
@@ -97,7 +94,8 @@ def _filter_choice(choice: Iterable[CtmWord], rules: Glm) -> tuple[CtmWord, ...]
     )
 
 
-def _spread(entry: CtmWord, tokens: list[str]) -> tuple[CtmWord, ...]:
+def spread(entry: CtmWord, tokens: Sequence[str]) -> tuple[CtmWord, ...]:
+    """Return the words that replace an entry; they divide its duration equally."""
     if len(tokens) == 1:
         return (replace(entry, word=tokens[0]),)
     share_s = entry.duration_s / len(tokens)

@@ -1,6 +1,7 @@
 """Official NIST scores of a decoded test set, against the recipe's STM reference.
 
-A recipe writes `<split>.stm` beside `<split>.cuts.jsonl.gz`, and the mapping rules as `hub5.glm`.
+A recipe writes `<split>.stm` beside `<split>.cuts.jsonl.gz`, the mapping rules as `hub5.glm` and its lexicon
+as `lexicon.txt`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,17 +18,21 @@ from asr.errors import UserError
 from asr.scoring.ctm import CtmWord, write_ctm
 from asr.scoring.display import rate_cells
 from asr.scoring.error_rates import ErrorRate, error_rate
-from asr.scoring.glm import read_glm
-from asr.scoring.hub5 import NO_RULES, score_segments
+from asr.scoring.glm import Side, read_glm
+from asr.scoring.hub5 import NO_RULES, score_segments, spread
 from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.sclite import ScliteResult, find_hubscr, run_hubscr
 from asr.scoring.stm import Stm, StmSegment, by_channel, read_stm, write_stm
+from asr.text.lexicon import Lexicon
 
 RULES = "hub5.glm"
+LEXICON = "lexicon.txt"
 FOLDER = "official"  # subfolder of the decode folder with the STM and CTM files
 SUBSETS = {"swbd": ("sw_",), "callhm": ("en_",)}  # prefixes of recording names
 # In the reference these are optional or absent: omitting them is never an error, keeping them may be one.
-FILLERS = frozenset(["uh", "um", "eh", "mm", "hm", "ah", "huh", "ha", "er", "oof", "hee", "ach", "eee", "ew"])
+FILLERS = frozenset(
+    ["uh", "um", "eh", "mm", "hm", "ah", "huh", "ha", "er", "oof", "hee", "ach", "eee", "ew", "%hesitation"]
+)
 SHORTEST_S = 0.01
 
 
@@ -42,15 +47,24 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class SubsetScore:
-    """Errors in a subset: our own counts, and sclite's if it is installed."""
+    """Errors in a subset: our own counts, and sclite's if it is installed.
+
+    Attributes:
+        segments: number of reference segments.
+        rate: error rate with acronyms split into letters.
+        as_recognised: error rate of the words as recognised.
+        sclite: result of hubscr.pl for `rate`.
+    """
 
     segments: int
     rate: ErrorRate
+    as_recognised: ErrorRate
     sclite: ScliteResult | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the entry of `score.json`."""
         entry: dict[str, Any] = {**self.rate.as_dict(), "segments": self.segments, "sclite": None}
+        entry["as_recognised"] = self.as_recognised.as_dict()
         if self.sclite:
             counts = self.sclite.counts
             rate = counts.rate if counts.length else None
@@ -83,7 +97,8 @@ def official_score(
 ) -> dict[str, SubsetScore]:
     """Score as in NIST's Hub-5 evaluations: `all`, and its subsets if there are several.
 
-    Noises, fillers and word fragments are not submitted. The STM and CTM files go to `folder/official`.
+    Noises, fillers and word fragments are not submitted, and acronyms are split into letters, as in the
+    reference. The STM and CTM files go to `folder/official`.
 
     Args:
         hypotheses: hypotheses with words.
@@ -102,25 +117,31 @@ def official_score(
     stm = read_stm(reference)
     rules = manifest.parent / RULES
     mapped = rules.is_file()
-    words = recognised_words(hypotheses, read_places(manifest), stm)
-    scores = score_segments(
-        stm,
-        words,
-        read_glm(rules, "reference") if mapped else NO_RULES,
-        read_glm(rules, "hypothesis") if mapped else NO_RULES,
-        progress=True,
-    )
+    sides: tuple[Side, Side] = ("reference", "hypothesis")
+    glms = [read_glm(rules, side) if mapped else NO_RULES for side in sides]
+    whole = recognised_words(hypotheses, read_places(manifest), stm)
+    lexicon = manifest.parent / LEXICON
+    words = split_acronyms(whole, Lexicon.load(lexicon)) if lexicon.is_file() else whole
+    scores = score_segments(stm, words, *glms, progress=True)
+    unsplit = score_segments(stm, whole, *glms, progress=True) if words != whole else scores
     hubscr = find_hubscr() if nist and mapped else None
     result = {}
     for name, prefixes in subsets(stm).items():
-        own = [score for score in scores if score.segment.file.startswith(prefixes)]
+        rate, as_recognised = (
+            error_rate(
+                [score.counts for score in aligned if score.segment.file.startswith(prefixes)],
+                samples=samples,
+                seed=seed,
+            )
+            for aligned in (scores, unsplit)
+        )
         files = Path(folder, FOLDER, f"{name}.stm"), Path(folder, FOLDER, f"{name}.ctm")
         part = by_channel(stm.restricted(prefixes).segments)
         write_stm(files[0], Stm([x for group in part.values() for x in group], stm.comments))
         write_ctm(files[1], (word for word in words if word.file.startswith(prefixes)))
         sclite = run_hubscr(hubscr, *files, rules) if hubscr else None
-        rate = error_rate([score.counts for score in own], samples=samples, seed=seed)
-        result[name] = SubsetScore(len(own), rate, sclite)
+        segments = sum(score.segment.file.startswith(prefixes) for score in scores)
+        result[name] = SubsetScore(segments, rate, as_recognised, sclite)
     return result
 
 
@@ -182,6 +203,30 @@ def recognised_words(hypotheses: Iterable[Hypothesis], places: dict[str, Place],
     return words
 
 
+def split_acronyms(words: Iterable[CtmWord], lexicon: Lexicon) -> list[CtmWord]:
+    """Split the words that the lexicon pronounces as the names of their letters: `ibm` becomes `i b m`.
+
+    >>> said = {"i": ["ay"], "b": ["b iy"], "m": ["eh m"], "ibm": ["ay b iy eh m"], "bi": ["b iy"]}
+    >>> lexicon = Lexicon({word: [tuple(x.split()) for x in listed] for word, listed in said.items()})
+    >>> [word.word for word in split_acronyms([CtmWord("f", "A", 0.0, 0.3, x) for x in said], lexicon)]
+    ['i', 'b', 'm', 'i', 'b', 'm', 'bi']
+    """
+    said = {word.lower(): pronunciations for word, pronunciations in lexicon.pronunciations.items()}
+    names = {word: listed[0] for word, listed in said.items() if len(word) == 1 and word.isalpha()}
+    # The first pronunciation of `a` may be the article's.
+    if letter := [phones for phones in said.get("a", []) if phones in (("ey",), ("EY",))]:
+        names["a"] = letter[0]
+
+    def spelled(word: str) -> bool:
+        if word not in said or not names.keys() >= set(word):
+            return False
+        return said[word][0] == tuple(phone for letter in word for phone in names[letter])
+
+    return [
+        x for word in words for x in spread(word, word.word if spelled(word.word.lower()) else [word.word])
+    ]
+
+
 def is_scored(word: str) -> bool:
     """Whether a recognised word is submitted: it is not a noise, a filler or a fragment."""
     bare = word.lower()
@@ -190,15 +235,27 @@ def is_scored(word: str) -> bool:
 
 
 def print_official(console: Console, folder: Path, scores: dict[str, SubsetScore]) -> None:
-    """Print a row per subset, with sclite's result."""
+    """Print a row per subset, with the error rate without splitting acronyms, and sclite's result."""
     table = Table(title=f"Official score, {escape(str(folder))}", title_justify="left")
-    for name in ("subset", "WER %", "95 % interval", "sub", "del", "ins", "words", "segments", "sclite"):
+    for name in (
+        "subset",
+        "WER %",
+        "95 % interval",
+        "sub",
+        "del",
+        "ins",
+        "words",
+        "segments",
+        "unsplit %",
+        "sclite",
+    ):
         table.add_column(name, justify="left" if name in ("subset", "sclite") else "right", no_wrap=True)
     for name, score in scores.items():
         verdict = "–"
         if score.sclite:
             verdict = "same" if score.agrees else f"{100 * score.sclite.counts.rate:.2f}"
-        cells = [*rate_cells(score.rate), score.rate.counts.length, score.segments, verdict]
+        cells = [*rate_cells(score.rate), score.rate.counts.length, score.segments]
+        cells += [f"{100 * score.as_recognised.rate:.2f}", verdict]
         table.add_row(name, *map(str, cells))
     console.print(table)
     console.print(f"STM and CTM files: {escape(str(folder / FOLDER))}", soft_wrap=True)

@@ -49,6 +49,7 @@ def manifest(tmp_path):
         *[("hello", True), ("-cause", True), ("uh-huh", True), ("eew", True), ("o'clock", True)],
         *[
             ("uh", False),
+            ("%hesitation", False),
             ("UM", False),
             ("huh", False),
             ("be-", False),
@@ -98,6 +99,35 @@ def test_scores_of_the_whole_set_and_its_subsets(manifest, tmp_path):
     console = Console(record=True, width=120)
     print_official(console, tmp_path, scores)
     assert "25.00" in console.export_text()
+
+
+def test_acronyms_are_split_into_letters_as_in_the_reference(manifest, tmp_path):
+    """MS98 writes `ibm`, the STM `I B M`: a correct word counted as a substitution and two deletions."""
+    lexicon = [
+        "a ax",
+        "a ey",
+        "b b iy",
+        "i ay",
+        "m eh m",
+        "ibm ay b iy eh m",
+        "aa ax ax",
+        "bi b ay",
+        "abi ey b iy ay",
+    ]
+    manifest.with_name("lexicon.txt").write_text("\n".join(lexicon))
+    texts = [
+        ("sw_1", "A", 1.0, 3.0, "I B M"),
+        ("sw_1", "B", 5.0, 7.0, "AA BI"),
+        ("en_1", "A", 1.0, 3.0, "A B I"),
+    ]
+    write_stm(manifest.with_name("eval.stm"), Stm([segment(*text) for text in texts], []))
+    hypotheses = [heard("u1", "IBM"), heard("u2", "aa bi"), heard("u3", "abi")]
+    entry = official_score(hypotheses, manifest, tmp_path, nist=False)["all"].as_dict()
+    errors = ("substitutions", "deletions", "insertions", "length")
+    assert [entry[name] for name in errors] == [0, 0, 0, 8]
+    assert [entry["as_recognised"][name] for name in errors] == [2, 4, 0, 8]
+    words = [word.word for word in read_ctm(tmp_path / "official" / "swbd.ctm")]
+    assert words == ["I", "B", "M", "aa", "bi"]
 
 
 def test_recordings_of_one_kind_have_no_subsets(manifest, tmp_path):
