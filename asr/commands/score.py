@@ -5,7 +5,7 @@ from pathlib import Path
 from asr.errors import UserError
 from asr.scoring.run import ScoreOptions, score_paths
 
-POSITIONAL = "<folder> ... | <hyp.trn> <ref.trn> | <hyp.ctm> <ref.stm>"
+POSITIONAL = "<folder> ... | <hyp.trn> <ref.trn> | <hyp.ctm> <ref.stm> | <ref.txt> <hyp.txt>"
 Options = ScoreOptions
 
 

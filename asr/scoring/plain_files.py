@@ -1,7 +1,10 @@
-"""Scoring of trn, CTM and STM files, and export of our hypotheses as CTM and STM."""
+"""Scoring of trn, CTM, STM and plain text files, and export of our hypotheses as CTM and STM."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
+
+from rich.console import Console
 
 from asr.errors import UserError
 from asr.scoring.ctm import CtmWord, read_ctm, write_ctm
@@ -11,44 +14,63 @@ from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.score import Score, UtteranceScore, WordFilter, pooled, score
 from asr.scoring.stm import Stm, StmSegment, read_stm, write_stm
 from asr.scoring.trn import pair_trn
+from asr.text.files import read_text
 
 REFERENCE_OF = {".trn": ".trn", ".ctm": ".stm"}  # suffix of the reference by that of the hypothesis
 CHANNEL = "A"
+IDENT = re.compile(r"[\d_-]")  # distinguishes ids from the first words of a perfect hypothesis
 
 
 def are_plain(paths: Sequence[Path]) -> bool:
-    """Whether the paths are files in NIST's formats rather than decode folders."""
-    return any(path.suffix in (".trn", ".ctm", ".stm") for path in paths)
+    """Whether the paths are files in NIST's formats or of plain text rather than decode folders."""
+    return any(path.suffix in (".trn", ".ctm", ".stm", ".txt") for path in paths) or all(
+        path.is_file() and path.suffix != ".jsonl" for path in paths
+    )
 
 
 def score_files(
     paths: Sequence[Path],
     *,
+    align: str = "unit",
     glm: str = "",
-    ignore_case: bool = True,
+    case: str = "lower",
+    punctuation: str = "keep",
     filter_words: WordFilter | None = None,
     samples: int = 1000,
     seed: int = 0,
+    console: Console | None = None,
 ) -> Score:
-    """Score `hyp.trn ref.trn` or `hyp.ctm ref.stm` with sclite's costs, the latter with the rules of `glm`.
+    """Score `hyp.trn ref.trn` or `hyp.ctm ref.stm` (with the rules of `glm`) or, of other types, `ref hyp`.
+
+    NIST's formats are scored with sclite's costs, text with those of `align`. How text is read is printed.
 
     Raises:
         UserError: the files are of other types or malformed, or an utterance is in one file only.
     """
-    if len(paths) != 2 or REFERENCE_OF.get(paths[0].suffix) != paths[1].suffix:
+    suffixes = [path.suffix for path in paths]
+    text = not {".trn", ".ctm", ".stm"} & {*suffixes}
+    if len(paths) != 2 or not (text or REFERENCE_OF.get(suffixes[0]) == suffixes[1]):
         found = " ".join(map(str, paths))
-        raise UserError(f"expected `hyp.trn ref.trn` or `hyp.ctm ref.stm`, found `{found}`")
-    heard, reference = paths
-    if heard.suffix == ".trn":
+        raise UserError(
+            f"expected `hyp.trn ref.trn`, `hyp.ctm ref.stm` or `ref.txt hyp.txt`, found `{found}`"
+        )
+    heard, reference = paths if not text else paths[::-1]
+    if heard.suffix != ".ctm":
         if glm:
             raise UserError(f"glm={glm}: mapping rules apply to hyp.ctm and ref.stm, found {heard}")
-        hypotheses = pair_trn(heard, reference, ignore_case=ignore_case)
+        if text:
+            hypotheses, layout = pair_text(reference, heard)
+            if console:
+                console.print(f"{reference} {heard}: read {layout}", soft_wrap=True, markup=False)
+        else:
+            hypotheses = pair_trn(heard, reference, case=case)
         try:
             return score(
                 hypotheses,
-                align="sclite",
+                align=align if text else "sclite",
                 filter_words=filter_words,
-                ignore_case=ignore_case,
+                case=case,
+                punctuation=punctuation,
                 samples=samples,
                 seed=seed,
             )
@@ -63,6 +85,32 @@ def score_files(
     if not utterances:
         raise UserError(f"{reference}: expected segments to score, found only ignored ones")
     return pooled(utterances, align="sclite", samples=samples, seed=seed)
+
+
+def pair_text(reference: Path, hypothesis: Path) -> tuple[list[Hypothesis], str]:
+    """Read two text files with one utterance a line, and return the utterances and the layout found.
+
+    If the first fields of all lines are distinct, the same in both files, and contain a digit, `-` or `_`,
+    they are ids. Otherwise, the ids are line numbers.
+
+    Raises:
+        UserError: a file is missing or not UTF-8, or the files differ in length.
+    """
+    spoken, heard = (read_text(path).removesuffix("\n").split("\n") for path in (reference, hypothesis))
+    if len(spoken) != len(heard):
+        raise UserError(
+            f"{hypothesis}: expected a line for each of the {len(spoken)} in {reference}, found {len(heard)}"
+        )
+    first, other = ([(line.split() or [""])[0] for line in lines] for lines in (spoken, heard))
+    idents, layout = [str(number) for number in range(1, len(spoken) + 1)], "line by line"
+    if first == other and len({*first}) == len(first) and all(IDENT.search(field) for field in first):
+        idents, layout = first, "as `id text`"
+        spoken, heard = ([" ".join(line.split()[1:]) for line in lines] for lines in (spoken, heard))
+    utterances = [
+        Hypothesis(ident, "unknown", 0.0, text, None, [], [], recognised, "piece")
+        for ident, text, recognised in zip(idents, spoken, heard, strict=True)
+    ]
+    return utterances, layout
 
 
 def write_ctm_and_stm(folder: Path, hypotheses: Sequence[Hypothesis]) -> None:

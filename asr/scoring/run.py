@@ -17,9 +17,11 @@ from asr.scoring.display import counts_line, print_comparison, print_pairs, prin
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import HYPOTHESES, RECORD, SCORE, TABLES, Hypothesis, read_hypotheses
 from asr.scoring.official import official_score, print_official, reference_of
-from asr.scoring.plain_files import are_plain, score_files, write_ctm_and_stm
+from asr.scoring.plain_files import REFERENCE_OF, are_plain, score_files, write_ctm_and_stm
 from asr.scoring.score import (
+    CASES,
     HEADLINES,
+    PUNCTUATION,
     Score,
     UtteranceScore,
     WordFilter,
@@ -52,7 +54,10 @@ class ScoreOptions:
         1000, help="number of bootstrap samples for the 95 % intervals", minimum=1, maximum=1_000_000
     )
     seed: int = option(0, help="random seed for the bootstrap", maximum=2**32 - 1)
-    ignore_case: bool = option(True, help="compare words and characters case-insensitively, as sclite does")
+    case: str = option(
+        "lower", help="lower: compare words and characters case-insensitively, as sclite does", choices=CASES
+    )
+    punctuation: str = option("keep", help="remove: compare words without punctuation", choices=PUNCTUATION)
     word_filter: bool = option(True, help="apply the recipe's scoring rules to references and hypotheses")
     confusions: int = option(10, help="number of most frequent errors to print")
     trn: bool = option(False, help="also write ref.trn and hyp.trn for NIST sclite")
@@ -73,13 +78,13 @@ def score_paths(
     """Score every folder (or its hyp.jsonl) and write score.json, alignments.txt and tables into it.
 
     Each further system is compared with the first one that recognised the same utterances. The files
-    `hyp.trn ref.trn` or `hyp.ctm ref.stm` are only scored and printed.
+    `hyp.trn ref.trn`, `hyp.ctm ref.stm` or `ref.txt hyp.txt` are only scored and printed.
 
     If decode.json lies beside the hypotheses, it provides `decode_s`, `lexicon` (a digest) and `word_filter`
     (the recipe's scoring rules, copied to score.json).
 
     Args:
-        paths: decode folders or hyp.jsonl files, or two files in NIST's formats.
+        paths: decode folders or hyp.jsonl files, or two files in NIST's formats or of plain text.
         options: options of `asr score`.
         filter_words: function that filters a list of words, in place of the recipe's rules.
         console: console to print to.
@@ -96,15 +101,23 @@ def score_paths(
     files = [Path(path) for path in paths]
     if are_plain(files):
         refuse(options, ("trn", "ctm", "save", "common", "nist"), f"for {files[0]}: expected decode folders")
+        if files[0].suffix in REFERENCE_OF:
+            refuse(options, ("punctuation",), "for NIST's formats")
+        if files[0].suffix == ".ctm":
+            refuse(options, ("case",), "for CTM and STM files")
         result = score_files(
             files,
+            align=options.align,
+            punctuation=options.punctuation,
             glm=options.glm,
-            ignore_case=options.ignore_case,
+            case=options.case,
             filter_words=filter_words,
             samples=options.samples,
             seed=options.seed,
+            console=console,
         )
-        print_score(console, files[0], result, options.worst if options.details else 0, options.confusions)
+        heard = files[0] if files[0].suffix in REFERENCE_OF else files[1]
+        print_score(console, heard, result, options.worst if options.details else 0, options.confusions)
         return [result]
     refuse(options, ("glm",), "for decode folders: expected <hyp.ctm> <ref.stm>")
     folders = [path.parent if path.name == HYPOTHESES else path for path in files]
@@ -192,7 +205,8 @@ def _score_folder(
             hypotheses,
             align=options.align,
             filter_words=filter_words,
-            ignore_case=options.ignore_case,
+            case=options.case,
+            punctuation=options.punctuation,
             samples=options.samples,
             seed=options.seed,
         )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import jiwer
 import numpy as np
 
 from asr.errors import UserError
@@ -17,6 +18,8 @@ METRICS: tuple[Metric, ...] = get_args(Metric)
 HEADLINES: tuple[Metric, ...] = ("per", "wer")  # shown in tables; CER follows from the words
 TOKEN_OF: dict[Metric, str] = {"per": "phone", "wer": "word", "cer": "character"}
 NOT_SCORED = frozenset({"NSN", "SPN"})  # noise, and words without pronunciation
+CASES: dict[str, jiwer.AbstractTransform | None] = {"lower": jiwer.ToLowerCase(), "keep": None}
+PUNCTUATION: dict[str, jiwer.AbstractTransform | None] = {"keep": None, "remove": jiwer.RemovePunctuation()}
 NOTHING = "∅"  # stands in for the missing side of a deletion or insertion
 
 WordFilter = Callable[[list[str]], list[str]]
@@ -92,7 +95,8 @@ def score(
     *,
     align: str = "unit",
     filter_words: WordFilter | None = None,
-    ignore_case: bool = True,
+    case: str = "lower",
+    punctuation: str = "keep",
     samples: int = 1000,
     seed: int = 0,
 ) -> Score:
@@ -106,7 +110,8 @@ def score(
         hypotheses: hypotheses of one corpus, all with the same unit.
         align: costs of the alignment: unit | sclite.
         filter_words: scoring rules, applied to the words of reference and hypothesis before WER and CER.
-        ignore_case: compare words and characters case-insensitively, as sclite does.
+        case: lower compares words and characters case-insensitively, as sclite does; keep doesn't.
+        punctuation: keep, or remove (Unicode category P) from words, which may then be empty and left out.
         samples: number of bootstrap samples for the 95 % intervals.
         seed: random seed for the bootstrap.
 
@@ -119,7 +124,7 @@ def score(
     _check_ids_and_units(hypotheses)
     aligned = {
         metric: align_all(*pair, align)
-        for metric, pair in _tokens(hypotheses, filter_words, ignore_case).items()
+        for metric, pair in _tokens(hypotheses, filter_words, case, punctuation).items()
     }
     utterances = []
     for position, hypothesis in enumerate(hypotheses):
@@ -174,7 +179,7 @@ def _check_ids_and_units(hypotheses: Sequence[Hypothesis]) -> None:
 
 
 def _tokens(
-    hypotheses: Sequence[Hypothesis], filter_words: WordFilter | None, ignore_case: bool
+    hypotheses: Sequence[Hypothesis], filter_words: WordFilter | None, case: str, punctuation: str
 ) -> dict[Metric, tuple[list[list[str]], list[list[str]]]]:
     """Return the tokens of all references and of all hypotheses, for each metric that applies."""
     for hypothesis in hypotheses:
@@ -188,8 +193,8 @@ def _tokens(
             [scored_phones(hypothesis.tokens) for hypothesis in hypotheses],
         )
     if _all_have("reference", hypotheses) and _all_have("text", hypotheses):
-        spoken = scored_words([x.reference for x in hypotheses], filter_words, ignore_case)
-        heard = scored_words([x.text for x in hypotheses], filter_words, ignore_case)
+        spoken = scored_words([x.reference for x in hypotheses], filter_words, case, punctuation)
+        heard = scored_words([x.text for x in hypotheses], filter_words, case, punctuation)
         tokens["wer"] = spoken, heard
         tokens["cer"] = [list(" ".join(text)) for text in spoken], [list(" ".join(text)) for text in heard]
     if not tokens:
@@ -214,11 +219,15 @@ def _all_have(
 
 
 def scored_words(
-    texts: Iterable[str | None], filter_words: WordFilter | None = None, ignore_case: bool = True
+    texts: Iterable[str | None],
+    filter_words: WordFilter | None = None,
+    case: str = "lower",
+    punctuation: str = "keep",
 ) -> list[list[str]]:
     """Return the words of each text that WER counts; arguments as in `score`."""
-    kept = [(filter_words or list)((text or "").split()) for text in texts]
-    return [[word.casefold() for word in words] for words in kept] if ignore_case else kept
+    kept = [" ".join((filter_words or list)((text or "").split())) for text in texts]
+    transforms = [CASES[case], PUNCTUATION[punctuation]]
+    return [text.split() for text in jiwer.Compose([x for x in transforms if x])(kept)]
 
 
 def scored_phones(tokens: Iterable[str]) -> list[str]:

@@ -56,7 +56,7 @@ def write_trn(folder: str | Path, hypotheses: Iterable[Hypothesis]) -> tuple[Pat
     return reference_path, hypothesis_path
 
 
-def pair_trn(hypothesis: str | Path, reference: str | Path, *, ignore_case: bool = True) -> list[Hypothesis]:
+def pair_trn(hypothesis: str | Path, reference: str | Path, *, case: str = "lower") -> list[Hypothesis]:
     """Read a hypothesis and a reference file and return the utterances in the reference's order.
 
     As in `sclite -i wsj`, the speaker is the part of the id before the first hyphen, `{ a / b c / @ }` is
@@ -64,7 +64,7 @@ def pair_trn(hypothesis: str | Path, reference: str | Path, *, ignore_case: bool
 
     Args:
         hypothesis, reference: paths.
-        ignore_case: compare alternatives case-insensitively.
+        case: lower: compare alternatives case-insensitively; keep.
 
     Raises:
         UserError: as in `read_trn`, an id is in one file only (all such ids are listed), or an alternation is
@@ -77,7 +77,7 @@ def pair_trn(hypothesis: str | Path, reference: str | Path, *, ignore_case: bool
         chosen = text, heard[ident]
         if any(map(MARKUP.search, chosen)):
             try:
-                chosen = _best_path(*(x.casefold() if ignore_case else x for x in chosen))
+                chosen = _best_path(*(x.lower() if case == "lower" else x for x in chosen))
             except ValueError as error:
                 raise UserError(f"utterance {ident!r} of {hypothesis} or {reference}: {error}") from None
         speaker = ident.partition("-")[0]

@@ -28,6 +28,7 @@ from asr.scoring import official
 from asr.scoring.run import ScoreOptions, score_paths
 from asr.scoring.sclite import find_hubscr
 from asr.scoring.stm import read_stm
+from asr.scoring.word_filter import rules_beside
 from asr.search.decode import DecodeOptions
 from asr.text.lexicon import Lexicon
 from asr.training.config import train_options
@@ -229,6 +230,8 @@ def test_eval2000_has_its_subsets_references_and_margins(miniature, prepared):
     assert "((" not in text
     assert "ASIDE" not in text
     assert "doubled parentheses" in (prepared / "README.md").read_text()
+    rules = rules_beside(prepared / "eval2000.cuts.jsonl.gz")
+    assert rules(["%hesitation", "uh", "[noise]", "tea"]) == ["tea"]
 
 
 def test_lexicon_comes_from_the_distribution(prepared):

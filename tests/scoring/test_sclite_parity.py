@@ -1,4 +1,4 @@
-"""Error counts and significance tests equal those of NIST's programs (Debian package sctk)."""
+"""Error counts equal those of jiwer and of NIST's programs (package sctk); so do significance tests."""
 
 import random
 import re
@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import jiwer
 import pytest
 
 from asr.scoring.alignment import align_sclite
@@ -89,6 +90,24 @@ def counts_by_utterance(report: str) -> dict[str, ErrorCounts]:
         for ident, row in zip(idents, rows, strict=True)
         for correct, sub, deleted, inserted in [map(int, row)]
     }
+
+
+@pytest.mark.parametrize("vocabulary", [5, 200])
+def test_counts_equal_those_of_jiwer_on_random_pairs(vocabulary):
+    """Scored as a corpus of tokens, and by jiwer one string after the other."""
+    hypotheses = random_pairs(500, vocabulary, seed=7)
+    result = score(hypotheses, samples=1)
+    ours = {utterance.id: utterance.counts for utterance in result.utterances}
+    for pair in hypotheses:
+        words = jiwer.process_words(pair.reference, pair.text)
+        assert ours[pair.id]["wer"] == ErrorCounts(
+            words.substitutions, words.deletions, words.insertions, len(pair.reference.split())
+        )
+        characters = jiwer.process_characters(pair.reference, pair.text)
+        assert ours[pair.id]["cer"].errors == round(characters.cer * len(pair.reference))
+    assert result.rates["wer"].rate == jiwer.wer(
+        [x.reference for x in hypotheses], [x.text for x in hypotheses]
+    )
 
 
 @needs_sclite

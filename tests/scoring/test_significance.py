@@ -3,6 +3,7 @@ import json
 import math
 import random
 
+import jiwer
 import numpy as np
 import pytest
 from score_output import printed, scored
@@ -196,8 +197,63 @@ def test_errors_name_malformed_and_mismatched_trn_files(tmp_path, text, message)
     (tmp_path / "hyp.trn").write_text(text)
     with pytest.raises(UserError, match=message):
         scored([tmp_path / "hyp.trn", tmp_path / "ref.trn"])
-    with pytest.raises(UserError, match=r"expected `hyp.trn ref.trn` or `hyp.ctm ref.stm`"):
+    with pytest.raises(
+        UserError, match=r"expected `hyp.trn ref.trn`, `hyp.ctm ref.stm` or `ref.txt hyp.txt`"
+    ):
         scored([tmp_path / "hyp.trn"])
+
+
+def test_text_files_are_read_line_by_line_or_with_ids(tmp_path):
+    """The first words of a nearly perfect hypothesis are all equal too, but no ids."""
+    reference, heard = tmp_path / "ref.txt", tmp_path / "hyp.txt"
+    reference.write_text("go on then\nYes it is\n\n")
+    heard.write_text("go in then\nyes\n\n")
+    text = printed([reference, heard])
+    assert "read line by line" in text
+    (result,) = scored([reference, heard])
+    assert result.rates["wer"].counts == ErrorCounts(1, 2, 0, 6)
+    assert result.alignment == "unit"
+    assert {utterance.id for utterance in result.utterances} == {"1", "2", "3"}
+    reference.write_text("spk-u1 go on\nspk-u2\tYes it is\n")
+    heard.write_text("spk-u1 go\nspk-u2\n")
+    assert "read as `id text`" in printed([reference, heard])
+    (result,) = scored([reference, heard])
+    assert result.rates["wer"].counts == ErrorCounts(0, 4, 0, 5)
+    assert {utterance.id for utterance in result.utterances} == {"spk-u1", "spk-u2"}
+    heard.write_text("spk-u2\nspk-u1 go\n")
+    assert "read line by line" in printed([reference, heard])
+    heard.write_text("go\n")
+    with pytest.raises(UserError, match=r"hyp.txt: expected a line for each of the 2 in .*ref.txt, found 1"):
+        scored([reference, heard])
+
+
+@pytest.mark.parametrize("case", ["keep", "lower"])
+@pytest.mark.parametrize("punctuation", ["keep", "remove"])
+def test_case_and_punctuation_are_treated_as_by_jiwer(case, punctuation, tmp_path):
+    spoken, said = ["Don't, please!", "WELL - known «Straße»"], ["dont please", "well known straße ?"]
+    (tmp_path / "ref").write_text("\n".join(spoken))
+    (tmp_path / "hyp").write_text("\n".join(said))
+    transforms = [jiwer.ToLowerCase()] * (case == "lower") + [jiwer.RemovePunctuation()] * (
+        punctuation == "remove"
+    )
+    words = jiwer.Compose([*transforms, jiwer.ReduceToListOfListOfWords()])
+    expected = jiwer.process_words(spoken, said, words, words)
+    (result,) = scored([tmp_path / "ref", tmp_path / "hyp"], case=case, punctuation=punctuation)
+    counts = result.rates["wer"].counts
+    assert result.rates["wer"].rate == expected.wer
+    assert (counts.substitutions, counts.deletions, counts.insertions) == (
+        expected.substitutions,
+        expected.deletions,
+        expected.insertions,
+    )
+
+
+def test_options_without_effect_on_nist_formats_are_refused(tmp_path):
+    (tmp_path / "ref.trn").write_text("go (s-1)\n")
+    with pytest.raises(UserError, match="punctuation=remove: has no effect for NIST's formats"):
+        scored([tmp_path / "ref.trn", tmp_path / "ref.trn"], punctuation="remove")
+    with pytest.raises(UserError, match="case=keep: has no effect for CTM and STM files"):
+        scored([tmp_path / "hyp.ctm", tmp_path / "ref.stm"], case="keep")
 
 
 def test_exported_ctm_and_stm_files_give_the_same_score(tmp_path):
