@@ -1,16 +1,20 @@
-"""Vocabulary and initial weights of a recogniser in training."""
+"""Vocabulary, initial weights and dev error of a recogniser in training."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.functional import one_hot
 
 from asr import Recognizer
+from asr.data.batch import Batch
 from asr.data.manifest import load_cuts, save_cuts
 from asr.model.acoustic_model import AcousticModel
+from asr.text.lexicon import Lexicon
+from asr.text.tokenizer import PhoneTokenizer
 from asr.training.config import train_options
-from asr.training.recognition import initialise, training_tokenizer
+from asr.training.recognition import RecognitionTask, initialise, training_tokenizer
 
 
 def test_init_from_matches_the_rows_of_the_head_by_symbol(
@@ -51,3 +55,26 @@ def test_joint_training_merges_the_lexicons_of_all_corpora(
     assert "outside the vocabulary" not in caplog.text
     words.append(f"tokenizer.lexicon={lexicon}")
     assert training_tokenizer(train_options(words)).oov("cat zoo be") == ["cat"]
+
+
+def test_the_dev_error_leaves_noises_out_as_asr_score_does():
+    """A recognised or missing NSN or SPN was an error in dev_per, but not in the PER of `asr score`."""
+    tokenizer = PhoneTokenizer(Lexicon({"go": [("G", "OW")], "noise": [("NSN",)], "odd": [("SPN",)]}))
+    spoken, heard = (
+        [tokenizer.symbols.index(phone) for phone in phones.split()]
+        for phones in ("NSN G OW G SPN", "G SPN OW OW")
+    )
+    frames = [label for label in heard for label in (label, 0)]  # blanks separate equal labels
+    log_probs = one_hot(torch.tensor([frames]), len(tokenizer)).float().log_softmax(-1)
+
+    class Task(RecognitionTask):
+        def __init__(self):
+            torch.nn.Module.__init__(self)
+            self.tokenizer = tokenizer
+            self.model = lambda audio, lengths: (log_probs, torch.tensor([len(frames)]))
+
+    padded = torch.tensor([[*spoken, 0, 0]])
+    lengths = torch.tensor([len(spoken)])
+    batch = Batch(["u"], torch.zeros(1, 1), torch.tensor([1]), padded, lengths, None)
+    errors, wanted, _, targets = Task().dev_counts(batch)
+    assert (errors, wanted, targets) == (1, 3, 5)
