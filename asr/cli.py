@@ -79,6 +79,8 @@ def run_command(name: str, *words: str) -> None:
     from asr.config import parse, split_words
 
     paths, options = split_words(list(words))
+    if "" in paths:
+        raise UserError("expected a path, found an empty argument")
     if paths and not command.POSITIONAL:
         raise UserError(f"asr {name} takes key=value options only, found {paths[0]!r}")
     if hasattr(command, "main"):

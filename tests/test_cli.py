@@ -93,6 +93,12 @@ def test_paths_are_refused_where_a_command_takes_none(capsys: pytest.CaptureFixt
     assert "asr bench takes key=value options only, found 'exp/demo'" in capsys.readouterr().err
 
 
+def test_an_empty_argument_is_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    """`asr transcribe run ""` transcribed everything below the current folder."""
+    assert main(["transcribe", "run", ""]) == 1
+    assert capsys.readouterr().err == "asr: expected a path, found an empty argument\n"
+
+
 def test_an_interrupted_command_exits_with_130(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,13 @@ SAMPLE_RATES = (4_000, 384_000)  # Hz; a rate outside is taken for a damaged hea
 BLOCK_SAMPLES = 1 << 20
 
 
+def check_rate(rate: int, path: str | Path) -> None:
+    """Raise UserError if a sample rate is outside `SAMPLE_RATES`."""
+    low, high = SAMPLE_RATES
+    if not low <= rate <= high:
+        raise UserError(f"{path}: expected a sample rate of {low} to {high} Hz, found {rate} Hz")
+
+
 def header_facts(path: str | Path) -> tuple[int, int, int]:
     """Return (samples per channel, sample rate in Hz, channels) from an audio file's header.
 
@@ -41,10 +48,7 @@ def header_facts(path: str | Path) -> tuple[int, int, int]:
             ) from None
         facts = info.frames, info.samplerate, info.channels
     samples, rate, _ = facts
-    if not SAMPLE_RATES[0] <= rate <= SAMPLE_RATES[1]:
-        raise UserError(
-            f"{path}: expected a sample rate of {SAMPLE_RATES[0]} to {SAMPLE_RATES[1]} Hz, found {rate} Hz"
-        )
+    check_rate(rate, path)
     if samples <= 0:
         raise UserError(f"{path}: expected audio, found no samples")
     found, promised = Path(path).stat().st_size, riff_bytes(path)

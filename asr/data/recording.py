@@ -12,7 +12,7 @@ import torchaudio.functional
 from numpy.typing import NDArray
 
 from asr.data.audio import notice_resampling
-from asr.data.facts import checked, riff_bytes
+from asr.data.facts import check_rate, checked, riff_bytes
 from asr.data.sphere import is_sphere, read_header, read_sphere
 from asr.errors import UserError
 from asr.files import kind_of
@@ -21,7 +21,6 @@ log = logging.getLogger(__name__)
 
 CHANNELS = ("mix", "separate")
 BLOCK_S = 30
-LOWEST_RATE = 100  # Hz; a recording of a few bytes would become hours
 CLIPPED_LEVEL = 0.999
 CLIPPED_SHARE = 1e-3  # share of samples above which clipping is reported
 SILENT_PEAK = 1e-4  # −80 dB of full scale
@@ -50,8 +49,7 @@ def read_recording(path: Path, sample_rate: int, channels: str = "mix") -> list[
     if channels not in CHANNELS:
         raise UserError(f"channels={channels!r}: expected one of {CHANNELS}")
     rate, blocks = _open(path)
-    if rate < LOWEST_RATE:
-        raise UserError(f"{path}: expected a sample rate of at least {LOWEST_RATE} Hz, found {rate} Hz")
+    check_rate(rate, path)
     clipped = total = 0
 
     def checked_blocks() -> Iterator[Samples]:
