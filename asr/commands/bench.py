@@ -85,6 +85,8 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
         UserError: an option out of range, an unknown name, or a missing device.
     """
     out = Path(options.out)
+    if not out.name:
+        raise UserError("out=: expected the name of a file, found none")
     for path in (out, *(out.with_suffix(suffix) for suffix in (".png", ".pdf"))):
         check_writable(path)
     options = replace(options, device=pick_device(options.device))

@@ -5,8 +5,9 @@ command line.
 """
 
 from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from asr.errors import UserError
 from asr.files import build, read_json, write_json
@@ -386,7 +387,12 @@ def read_results(path: Path) -> Results:
     values = read_json(path, "results of asr compare")
     if values.get("format") != FORMAT:
         raise UserError(f"{path}: expected results of format {FORMAT}, found {values.get('format')!r}")
-    return cast(Results, build(Results, values, str(path)))
+    results: Results = build(Results, values, str(path))
+    try:
+        datetime.fromisoformat(results.created)
+    except ValueError:
+        raise UserError(f"{path}: created: expected an ISO 8601 date, found {results.created!r}") from None
+    return results
 
 
 def _write_csv(results: Results, path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import IO, cast
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
 from asr.errors import UserError
+from asr.files import require_file
 from asr.text.tokenizer import NOISE_WORD
 
 
@@ -36,11 +37,10 @@ def read_sentences(sources: list[str], split: str) -> Iterator[list[str]]:
 
 
 def _lines(path: Path) -> Iterator[str]:
+    require_file(path, "a text, a manifest or a prepared folder")
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
             yield from cast(IO[str], file)
-    except FileNotFoundError:
-        raise UserError(f"{path}: expected a text, a manifest or a prepared folder, found none") from None
     except (EOFError, OSError) as error:
         raise UserError(f"{path}: the file can't be read ({error})") from None
     except UnicodeDecodeError as error:

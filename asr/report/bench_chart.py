@@ -1,5 +1,6 @@
 """Figure 4: time and memory of attention per position, measured by `asr bench`."""
 
+import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,11 @@ def read_record(path: Path) -> Record:
         lengths += [n for sizes in record.memory_bytes.values() for own in sizes.values() for n in own]
         if min([record.setup.batch, *lengths]) < 1:
             raise UserError("expected batch and lengths of at least 1")
+        if {timing.passes for timing in record.timings} != set(PASSES):
+            raise UserError(f"expected timings of {' and '.join(PASSES)}")
+        for timing in record.timings:
+            if not 0 < timing.per_element_us < math.inf:
+                raise UserError(f"{timing.name}: expected a positive time, found {timing.per_element_us}")
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return record

@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from comparison import INJECTION, make_comparison, write_bench
@@ -177,6 +179,27 @@ def test_benchmarks_are_found_above_the_folder(tmp_path: Path) -> None:
     assert beside(inner, "no-such-name.json") is None
     write_bench(tmp_path / "bench.json")
     assert beside(inner, "bench.json") == tmp_path / "bench.json"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"timings": []}, "expected timings of forward and forward+backward"),
+        ({"per_element_us": 0.0}, "expected a positive time, found 0.0"),
+        ({"per_element_us": float("nan")}, "expected a positive time, found nan"),
+    ],
+)
+def test_times_that_cannot_be_drawn_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """A time of zero ended the report with `math domain error`."""
+    path = write_bench(tmp_path / "bench.json")
+    values = json.loads(path.read_text())
+    values |= {key: x for key, x in change.items() if key in values}
+    values["timings"] = [
+        timing | {key: x for key, x in change.items() if key in timing} for timing in values["timings"]
+    ]
+    path.write_text(json.dumps(values))
+    with pytest.raises(UserError, match=re.escape(message)):
+        bench_chart.read_record(path)
 
 
 def test_a_benchmark_of_another_format_is_refused_in_one_line(tmp_path: Path) -> None:
