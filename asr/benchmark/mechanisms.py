@@ -8,7 +8,7 @@ import gc
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -27,16 +27,22 @@ PASSES = ("forward", "forward+backward")
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Shapes and seed of the random normal input of one measurement."""
+class Setup:
+    """What all measurements of a benchmark share."""
 
-    length: int
     batch: int
     heads: int
     head_dim: int
     dtype: str
     device: str
     seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem(Setup):
+    """Shapes and seed of the random normal input of one measurement."""
+
+    length: int
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return q, k, v and the gradient of the output, [B, H, N, D] each."""
@@ -219,7 +225,7 @@ def peak_memory_bytes(name: str, problem: Problem, passes: str = "forward+backwa
 def _peak_resident_bytes(name: str, problem: Problem, passes: str) -> int:
     torch.set_num_threads(1)
     attend = build(name, problem)
-    small = Problem(512, 1, 1, problem.head_dim, problem.dtype, problem.device, problem.seed)
+    small = replace(problem, length=512, batch=1, heads=1)
     run_once(build(name, small), *small.tensors(), passes)
     tensors = problem.tensors()
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present resident set

@@ -101,13 +101,13 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
         for length in options.lengths:
             bars.update(task, description=f"N={length}: time")
             problem = Problem(
-                length,
                 options.batch,
                 options.heads,
                 options.head_dim,
                 options.dtype,
                 options.device,
                 options.seed,
+                length=length,
             )
             timings += measure(
                 options.attentions,

@@ -182,7 +182,7 @@ def _problem(length: int, training: TrainConfig, device: str) -> Problem:
     """Return a batch of this length that fills the frame budget."""
     model = training.model
     batch = max(1, training.data.frames_per_batch // (length * model.subsampling))
-    return Problem(length, batch, model.heads, model.head_dim, "float32", device, 0)
+    return Problem(batch, model.heads, model.head_dim, "float32", device, 0, length=length)
 
 
 def recommend(expected: Sequence[Expected]) -> Expected:

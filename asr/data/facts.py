@@ -38,10 +38,8 @@ def header_facts(path: str | Path) -> tuple[int, int, int]:
     else:
         try:
             info = soundfile.info(str(path))
-        except (
-            soundfile.LibsndfileError,
-            TypeError,
-        ) as error:  # TypeError: soundfile wants a format for .raw
+        # TypeError: soundfile wants a format for .raw
+        except (soundfile.LibsndfileError, TypeError) as error:
             reason = str(error).rpartition(": ")[2].rstrip(".")
             raise UserError(
                 f"{path}: expected an audio file, found one that can't be read ({reason})"

@@ -22,8 +22,7 @@ def write_kaldi(cuts: "CutSet", folder: Path, split: str) -> Path:
 
     Unless every utterance id starts with its speaker, as Kaldi's sorting requires, speakers are added as
     prefixes. In wav.scp, files other than one-channel wav become pipes through ffmpeg or sph2pipe. If a
-    recording has several channels, each channel of a recording becomes one, and utterances get the channel as
-    a suffix.
+    recording has several channels, each channel becomes a recording and a suffix of its utterances.
 
     Raises:
         UserError: an id or a speaker contains a space, two files share a recording id, or Kaldi would run a

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.data.facts import SAMPLE_RATES
+from asr.data.facts import check_rate
 from asr.errors import UserError
 from asr.files import atomic_binary, parse_json, require_file
 from asr.text.files import CONTROL
@@ -181,10 +181,9 @@ def check_cut(cut: "MonoCut", where: str, known_files: set[str], require_text: b
 def _check_recording(recording: "Recording", where: str) -> None:
     """Raise a `UserError` unless rate and length are numbers that fit."""
     rate, samples, seconds = recording.sampling_rate, recording.num_samples, recording.duration
-    if type(rate) is not int or not SAMPLE_RATES[0] <= rate <= SAMPLE_RATES[1]:
-        raise UserError(
-            f"{where}: expected a sample rate of {SAMPLE_RATES[0]} to {SAMPLE_RATES[1]} Hz, found {rate!r}"
-        )
+    if type(rate) is not int:
+        raise UserError(f"{where}: expected a sample rate in Hz, a whole number, found {rate!r}")
+    check_rate(rate, where)
     if type(samples) is not int or not _real(seconds) or not abs(samples / rate - seconds) < ROUNDING_S:
         raise UserError(
             f"{where}: expected a recording as long as its samples, found {seconds!r} s, {samples!r} samples"
@@ -194,7 +193,7 @@ def _check_recording(recording: "Recording", where: str) -> None:
 
 
 def _origin(file: str) -> str:
-    """Return how to make an audio file again that lies in a prepared folder; else nothing."""
+    """Return how to make an audio file in a prepared folder again; empty for other files."""
     for folder in Path(file).parents:
         if (folder / "preparation.json").is_file():
             return f" (made by the command in {folder / 'README.md'}; run it again)"

@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from asr.benchmark.mechanisms import Timing
+from asr.benchmark.mechanisms import Setup, Timing
 from asr.errors import UserError
 from asr.files import build, read_json
 from asr.report import theme
@@ -16,18 +16,6 @@ from asr.report.figure import Figure, Panel, Series, line_channels, lines_of, sp
 from asr.report.provenance import of_environment
 
 PASSES = {"forward": "forward", "forward+backward": "forward and backward"}
-
-
-@dataclass(frozen=True)
-class Setup:
-    """The options of `asr bench` that the figure names."""
-
-    batch: int
-    heads: int
-    head_dim: int
-    dtype: str
-    device: str
-    seed: int
 
 
 @dataclass(frozen=True)
