@@ -1,4 +1,4 @@
-"""The acoustic encoder: subsampling, positional information and pre-norm transformer blocks."""
+"""The acoustic encoder: subsampling, positional information and blocks."""
 
 import math
 from dataclasses import dataclass
@@ -6,31 +6,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from asr.attention import build_self_attention
 from asr.config import option
 from asr.errors import UserError
 from asr.lengths import zero_padding
-
-# Frames per call of a feed-forward layer. Its hidden states need the most memory on long recordings.
-BLOCK_FRAMES = 6000
+from asr.model.blocks import Block, BlockConfig
 
 POSITIONS = ("sinusoidal", "rotary", "convolution", "none")
 
 
 @dataclass
-class ModelConfig:
+class ModelConfig(BlockConfig):
     """Architecture of the encoder."""
 
-    layers: int = option(9, help="transformer blocks", minimum=1, maximum=1000)
-    heads: int = option(6, help="attention heads, H", minimum=1, maximum=1024)
-    head_dim: int = option(
-        32, help="head size, D; the model size is heads × head_dim", minimum=1, maximum=4096
-    )
-    feedforward: int = option(
-        768, help="hidden size of the feed-forward layers", minimum=1, maximum=1_000_000
-    )
-    dropout: float = option(0.1, help="dropout after attention, feed-forward and positions", maximum=1)
-    attention_dropout: float = option(0.0, help="dropout on attention weights", maximum=1)
     subsampling: int = option(
         1, help="feature frames per encoder frame: 1 (as in the paper), 2 or 4", choices=(1, 2, 4)
     )
@@ -48,6 +35,11 @@ class ModelConfig:
         31, help="convolution: kernel size, odd", unit="frames", minimum=1, maximum=10_001
     )
 
+    def check(self) -> None:
+        """Raise UserError for an even kernel."""
+        if self.position_kernel % 2 == 0:
+            raise UserError(f"model.position_kernel={self.position_kernel}: expected an odd number of frames")
+
 
 class Subsampling(nn.Module):
     """Projection of features to the model size, with time subsampled by 1, 2 or 4.
@@ -63,8 +55,6 @@ class Subsampling(nn.Module):
 
     def __init__(self, bins: int, size: int, factor: int) -> None:
         super().__init__()
-        if factor not in (1, 2, 4):
-            raise UserError(f"model.subsampling={factor}: expected 1, 2 or 4")
         kernels = {1: [], 2: [5], 4: [5, 3]}[factor]
         self.convolutions = nn.ModuleList(
             nn.Conv1d(bins if i == 0 else size, size, kernel, stride=2, padding=kernel // 2)
@@ -147,8 +137,6 @@ class ConvolutionalPositions(nn.Module):
 
     def __init__(self, size: int, groups: int, kernel: int) -> None:
         super().__init__()
-        if kernel < 1 or kernel % 2 == 0:
-            raise UserError(f"model.position_kernel={kernel}: expected an odd number of frames")
         self.convolution = nn.Conv1d(size, size, kernel, padding=kernel // 2, groups=groups)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
@@ -157,51 +145,8 @@ class ConvolutionalPositions(nn.Module):
         return x + nn.functional.gelu(near)
 
 
-class Block(nn.Module):
-    """Pre-norm transformer block: x + attention(norm(x)), then x + feedforward(norm(x)).
-
-    Args:
-        config: sizes and dropout.
-        attention: name of the mechanism.
-        backend: `auto`, `reference` or `native`.
-    """
-
-    def __init__(self, config: ModelConfig, attention: str, backend: str) -> None:
-        super().__init__()
-        size = config.heads * config.head_dim
-        self.attention_norm = nn.LayerNorm(size)
-        self.attention = build_self_attention(
-            attention,
-            model_dim=size,
-            heads=config.heads,
-            head_dim=config.head_dim,
-            dropout=config.attention_dropout,
-            backend=backend,
-            rotary=config.positions == "rotary",
-        )
-        self.feedforward_norm = nn.LayerNorm(size)
-        self.feedforward = nn.Sequential(
-            nn.Linear(size, config.feedforward),
-            nn.GELU(),
-            nn.Dropout(config.dropout),
-            nn.Linear(config.feedforward, size),
-        )
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Map [B, T, M] with [B] lengths to [B, T, M]."""
-        x = x + self.dropout(self.attention(self.attention_norm(x), lengths))
-        # A compiled graph takes all frames at once, because their number is dynamic.
-        if torch.compiler.is_compiling() or x.shape[1] <= BLOCK_FRAMES:
-            return self._fed_forward(x)
-        return torch.cat([self._fed_forward(part) for part in x.split(BLOCK_FRAMES, dim=1)], dim=1)
-
-    def _fed_forward(self, x: Tensor) -> Tensor:
-        return x + self.dropout(self.feedforward(self.feedforward_norm(x)))
-
-
 class Encoder(nn.Module):
-    """The transformer encoder, from filter banks to encoder states.
+    """The encoder, from filter banks to encoder states.
 
     Args:
         config: architecture.
@@ -214,9 +159,7 @@ class Encoder(nn.Module):
         self, config: ModelConfig, bins: int, attention: str = "full", backend: str = "auto"
     ) -> None:
         super().__init__()
-        if config.positions not in POSITIONS:
-            raise UserError(f"model.positions={config.positions!r}: expected one of {POSITIONS}")
-        size = config.heads * config.head_dim
+        size = config.size
         self.subsampling = Subsampling(bins, size, config.subsampling)
         self.positions: nn.Module | None = None  # rotary positions are applied in the attention layers
         if config.positions == "sinusoidal" and config.position_scale:
@@ -224,8 +167,19 @@ class Encoder(nn.Module):
         elif config.positions == "convolution":
             self.positions = ConvolutionalPositions(size, config.heads, config.position_kernel)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config, attention, backend) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(size)
+        self.blocks = nn.ModuleList(
+            Block(
+                config,
+                attention,
+                backend,
+                rotary=config.positions == "rotary",
+                skip=config.layer_drop * (i + 1) / config.layers,
+            )
+            for i in range(config.layers)
+        )
+        # Only the residual stream of pre-norm transformer blocks isn't normalised already.
+        unnormed = config.block == "transformer" and config.norm == "pre"
+        self.norm = nn.LayerNorm(size) if unnormed else nn.Identity()
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Encode features.

@@ -49,11 +49,10 @@ def test_sinusoidal_positions_follow_the_paper() -> None:
             assert table[position, 2 * i + 1] == pytest.approx(float(angle.cos()), abs=1e-6)
 
 
-def test_errors_name_the_option() -> None:
-    with pytest.raises(UserError, match=r"model\.subsampling=3"):
-        encoder(subsampling=3)
-    with pytest.raises(UserError, match=r"model\.positions='learned'"):
-        encoder(positions="learned")
+@pytest.mark.parametrize("word", ["model.position_kernel=4", "model.convolution_kernel=30"])
+def test_even_kernels_are_refused(word: str) -> None:
+    with pytest.raises(UserError, match=f"{word}: expected an odd number of frames"):
+        train_options([word])
 
 
 @pytest.mark.parametrize(("preset", "millions"), [("tiny", 1.2), ("wsj", 4.1), ("switchboard", 5.5)])

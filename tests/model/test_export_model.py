@@ -1,5 +1,6 @@
 """Exported models: the portable folder, ONNX and torch.export."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -21,9 +22,10 @@ from attention_ext.improved_clustered_attention import graph, reference
 TINY = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16, subsampling=2)
 
 
-def tiny(attention: str = "full") -> Recognizer:
+def tiny(attention: str = "full", block: str = "transformer") -> Recognizer:
     torch.manual_seed(1)
-    config = AcousticModelConfig(attention, features=FeatureConfig(mel_bins=20), model=TINY)
+    architecture = dataclasses.replace(TINY, block=block)
+    config = AcousticModelConfig(attention, features=FeatureConfig(mel_bins=20), model=architecture)
     tokenizer = CharacterTokenizer.train(["größe", "go on"])
     return Recognizer(AcousticModel(config, len(tokenizer)).eval(), tokenizer)
 
@@ -104,13 +106,18 @@ def test_errors_name_the_argument_or_option(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "attention", ["full", pytest.param("i-clustered-8:topk=8,iterations=3", marks=pytest.mark.slow)]
+    ("attention", "block"),
+    [
+        ("full", "conformer"),
+        pytest.param("full", "ebranchformer", marks=pytest.mark.slow),
+        pytest.param("i-clustered-8:topk=8,iterations=3", "transformer", marks=pytest.mark.slow),
+    ],
 )
-def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
+def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, block):
     """In one batch and one by one: batch and time are dynamic, and padding has no effect."""
     pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
     runtime = pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")
-    recognizer = tiny(attention)
+    recognizer = tiny(attention, block)
     model = recognizer.model
     write_portable(recognizer.state(), tmp_path / "model")
     (file,) = export.run([tmp_path / "model"], export.Options(format="onnx", out=str(tmp_path / "m.onnx")))
@@ -135,12 +142,17 @@ def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "attention",
-    ["full", "shared-full", "clustered-8:iterations=3", "i-clustered-8:topk=8,iterations=3"],
+    ("attention", "block"),
+    [
+        ("full", "conformer"),
+        ("shared-full", "transformer"),
+        ("clustered-8:iterations=3", "ebranchformer"),
+        ("i-clustered-8:topk=8,iterations=3", "transformer"),
+    ],
 )
-def test_torch_export_agrees_with_pytorch_on_ten_utterances(tmp_path, attention):
+def test_torch_export_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, block):
     """In one batch and one by one, down to two frames."""
-    recognizer = tiny(attention)
+    recognizer = tiny(attention, block)
     model = recognizer.model
     write_portable(recognizer.state(), tmp_path / "model")
     (file,) = export.run([tmp_path / "model"], export.Options(format="torch_export", out=str(tmp_path)))

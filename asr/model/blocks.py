@@ -1,0 +1,259 @@
+"""Encoder blocks: transformer, Conformer and E-Branchformer, with any attention mechanism."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from asr.attention import build_self_attention
+from asr.config import option
+from asr.errors import UserError
+from asr.lengths import zero_padding
+
+# Frames per call of a feed-forward layer. Its hidden states need the most memory on long recordings.
+BLOCK_FRAMES = 6000
+
+ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU, "swish": nn.SiLU}
+
+
+@dataclass
+class BlockConfig:
+    """Kind and sizes of the encoder's blocks."""
+
+    block: str = option(
+        "transformer",
+        help="transformer | conformer | ebranchformer",
+        choices=("transformer", "conformer", "ebranchformer"),
+    )
+    layers: int = option(9, help="blocks", minimum=1, maximum=1000)
+    heads: int = option(6, help="attention heads, H", minimum=1, maximum=1024)
+    head_dim: int = option(
+        32, help="head size, D; the model size is heads × head_dim", minimum=1, maximum=4096
+    )
+    feedforward: int = option(
+        768, help="hidden size of the feed-forward layers", minimum=1, maximum=1_000_000
+    )
+    activation: str = option(
+        "gelu", help=f"activation function: {' | '.join(ACTIVATIONS)}", choices=ACTIVATIONS
+    )
+    norm: str = option(
+        "pre", help="layer normalisation before or after each sublayer: pre | post", choices=("pre", "post")
+    )
+    convolution_kernel: int = option(
+        31,
+        help="conformer and ebranchformer: kernel size, odd",
+        unit="encoder frames",
+        minimum=1,
+        maximum=10_001,
+    )
+    dropout: float = option(0.1, help="dropout after attention, feed-forward and positions", maximum=1)
+    attention_dropout: float = option(0.0, help="dropout on attention weights", maximum=1)
+    layer_drop: float = option(
+        0.0,
+        help="stochastic depth: probability of skipping a sublayer of the last block; it rises linearly "
+        "from the first",
+        maximum=0.99,
+    )
+
+    def check(self) -> None:
+        """Raise UserError for an even kernel, or a hidden size that can't be halved."""
+        if self.convolution_kernel % 2 == 0:
+            raise UserError(
+                f"model.convolution_kernel={self.convolution_kernel}: expected an odd number of frames"
+            )
+        if self.block == "ebranchformer" and self.feedforward % 2:
+            raise UserError(
+                f"model.feedforward={self.feedforward}: expected an even size with model.block=ebranchformer"
+            )
+
+    @property
+    def size(self) -> int:
+        """Model size M."""
+        return self.heads * self.head_dim
+
+
+class Residual(nn.Module):
+    """A sublayer f with normalisation, dropout, stochastic depth and residual connection.
+
+    norm=pre: x + s·drop(f(norm(x))); norm=post: norm(x + s·drop(f(x))) (*On Layer Normalization in the
+    Transformer Architecture*, Xiong et al. 2020).
+
+    Stochastic depth (Huang et al. 2016) skips f for each utterance with probability p in training and divides
+    by 1 − p otherwise.
+
+    Args:
+        sublayer: f, maps [B, T, M] with [B] lengths to [B, T, M].
+        config: `norm`, `dropout` and sizes.
+        skip: p.
+        scale: s.
+    """
+
+    def __init__(self, sublayer: nn.Module, config: BlockConfig, skip: float, scale: float = 1.0) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.size)
+        self.sublayer = sublayer
+        self.dropout = nn.Dropout(config.dropout)
+        self.first, self.skip, self.scale = config.norm == "pre", skip, scale
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Map [B, T, M] with [B] lengths to [B, T, M]."""
+        y = self.scale * self.dropout(self.sublayer(self.norm(x) if self.first else x, lengths))
+        if self.training and self.skip:
+            kept_B11 = torch.rand(len(y), 1, 1, device=y.device) >= self.skip
+            y = y * kept_B11 / (1 - self.skip)
+        return x + y if self.first else self.norm(x + y)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an activation and dropout between them, on blocks of frames."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(config.size, config.feedforward),
+            ACTIVATIONS[config.activation](),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.feedforward, config.size),
+        )
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Map [B, T, M] to [B, T, M]."""
+        # A compiled graph takes all frames at once, because their number is dynamic.
+        if torch.compiler.is_compiling() or x.shape[1] <= BLOCK_FRAMES:
+            return self.layers(x)
+        return torch.cat([self.layers(part) for part in x.split(BLOCK_FRAMES, dim=1)], dim=1)
+
+
+class DepthwiseConvolution(nn.Module):
+    """A convolution of each channel over time that doesn't see padding.
+
+    Args:
+        channels: number of channels.
+        kernel: kernel size in frames, odd.
+    """
+
+    def __init__(self, channels: int, kernel: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv1d(channels, channels, kernel, padding=kernel // 2, groups=channels)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Map [B, T, channels] with [B] lengths to [B, T, channels]."""
+        return self.convolution(zero_padding(x, lengths).transpose(1, 2)).transpose(1, 2)
+
+
+class ConvolutionModule(nn.Module):
+    """The Conformer's convolution (Gulati et al. 2020, figure 2).
+
+    Layer instead of batch normalisation follows the depthwise convolution, so that neither padding nor the
+    other utterances of a batch change a result.
+    """
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.gated = nn.Linear(config.size, 2 * config.size)
+        self.depthwise = DepthwiseConvolution(config.size, config.convolution_kernel)
+        self.norm = nn.LayerNorm(config.size)
+        self.activation = ACTIVATIONS[config.activation]()
+        self.output = nn.Linear(config.size, config.size)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Map [B, T, M] with [B] lengths to [B, T, M]."""
+        y = self.depthwise(nn.functional.glu(self.gated(x)), lengths)
+        return self.output(self.activation(self.norm(y)))
+
+
+class GatingMLP(nn.Module):
+    """A feed-forward layer that a convolution gates: the local branch of Branchformer's cgMLP.
+
+    h = activation(W₁x); y = W₂(a ⊙ convolution(norm(b))), where a and b are the halves of h (*Branchformer*,
+    Peng et al. 2022, section 3.3).
+    """
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        half = config.feedforward // 2
+        self.input = nn.Sequential(
+            nn.Linear(config.size, config.feedforward), ACTIVATIONS[config.activation]()
+        )
+        self.norm = nn.LayerNorm(half)
+        self.depthwise = DepthwiseConvolution(half, config.convolution_kernel)
+        self.dropout = nn.Dropout(config.dropout)
+        self.output = nn.Linear(half, config.size)
+        # The gate starts close to 1, as in gMLP (Liu et al. 2021, section 2.1).
+        nn.init.normal_(self.depthwise.convolution.weight, std=1e-6)
+        nn.init.ones_(self.depthwise.convolution.bias)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Map [B, T, M] with [B] lengths to [B, T, M]."""
+        a, b = self.input(x).chunk(2, dim=-1)
+        return self.output(self.dropout(a * self.depthwise(self.norm(b), lengths)))
+
+
+class Branches(nn.Module):
+    """E-Branchformer's parallel branches and their merge (Kim et al. 2022, section 3.2).
+
+    y = W(c + convolution(c)), where c is the concatenation of attention(x) and cgMLP(x).
+
+    Args:
+        attention: self-attention layer, the global branch.
+        config: sizes.
+    """
+
+    def __init__(self, attention: nn.Module, config: BlockConfig) -> None:
+        super().__init__()
+        self.attention = attention
+        self.local = GatingMLP(config)
+        self.depthwise = DepthwiseConvolution(2 * config.size, config.convolution_kernel)
+        self.merge = nn.Linear(2 * config.size, config.size)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Map [B, T, M] with [B] lengths to [B, T, M]."""
+        both = torch.cat((self.attention(x, lengths), self.local(x, lengths)), dim=-1)
+        return self.merge(both + self.depthwise(both, lengths))
+
+
+class Block(nn.Module):
+    """Sublayers in sequence.
+
+    transformer: attention, feed-forward (Vaswani et al. 2017). conformer: ½ feed-forward, attention,
+    convolution, ½ feed-forward, norm (Gulati et al. 2020). ebranchformer: ½ feed-forward, branches, ½
+    feed-forward, norm (Kim et al. 2022). The final norm is that of the last sublayer with norm=post.
+
+    Args:
+        config: kind, sizes, dropout.
+        attention: name of the mechanism.
+        backend: `auto`, `reference` or `native`.
+        rotary: whether attention uses rotary positions.
+        skip: probability of skipping a sublayer in training.
+    """
+
+    def __init__(
+        self, config: BlockConfig, attention: str, backend: str, rotary: bool = False, skip: float = 0.0
+    ) -> None:
+        super().__init__()
+        attend = build_self_attention(
+            attention,
+            model_dim=config.size,
+            heads=config.heads,
+            head_dim=config.head_dim,
+            dropout=config.attention_dropout,
+            backend=backend,
+            rotary=rotary,
+        )
+        if config.block == "transformer":
+            sublayers = [Residual(attend, config, skip), Residual(FeedForward(config), config, skip)]
+        else:
+            middle = [attend, ConvolutionModule(config)]
+            if config.block == "ebranchformer":
+                middle = [Branches(attend, config)]
+            half = [Residual(FeedForward(config), config, skip, scale=0.5) for _ in range(2)]
+            sublayers = [half[0], *(Residual(x, config, skip) for x in middle), half[1]]
+        self.sublayers = nn.ModuleList(sublayers)
+        normed = config.norm == "post" or config.block == "transformer"
+        self.norm = nn.Identity() if normed else nn.LayerNorm(config.size)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Map [B, T, M] with [B] lengths to [B, T, M]."""
+        for sublayer in self.sublayers:
+            x = sublayer(x, lengths)
+        return self.norm(x)
