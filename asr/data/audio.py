@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import torchaudio.functional
+import soxr
 from lhotse.audio.backend import (
     AudioBackend,
     CompositeAudioBackend,
@@ -60,14 +59,15 @@ def load_cut(
         raise UserError(f"utterance {cut.id}: {file} has {cut.sampling_rate} Hz, expected {sample_rate} Hz")
     if cut.sampling_rate != sample_rate:
         notice_resampling(cut.sampling_rate, sample_rate)
-    return convert(samples, round(cut.sampling_rate * speed), sample_rate)
+    # Played faster, audio has a higher sample rate: one resampling changes speed and rate.
+    return convert(samples, cut.sampling_rate * speed, sample_rate)
 
 
-def convert(samples: NDArray[np.float32], rate: int, sample_rate: int) -> NDArray[np.float32]:
-    """Resample [samples] from `rate` to `sample_rate` Hz."""
+def convert(samples: NDArray[np.float32], rate: float, sample_rate: int) -> NDArray[np.float32]:
+    """Resample [samples] from `rate` to `sample_rate` Hz at about the same cost for any ratio."""
     if rate == sample_rate:
         return samples
-    return torchaudio.functional.resample(torch.from_numpy(samples), rate, sample_rate).numpy()
+    return soxr.resample(samples, rate, sample_rate)
 
 
 @functools.cache

@@ -2,13 +2,11 @@
 
 import logging
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import soundfile
-import torch
-import torchaudio.functional
+import soxr
 from numpy.typing import NDArray
 
 from asr.data.audio import notice_resampling
@@ -24,7 +22,6 @@ BLOCK_S = 30
 CLIPPED_LEVEL = 0.999
 CLIPPED_SHARE = 1e-3  # share of samples above which clipping is reported
 SILENT_PEAK = 1e-4  # −80 dB of full scale
-LARGEST_RATIO = 1000  # limit for numerator and denominator of a ratio of rates; the filter grows with both
 
 Samples = NDArray[np.float32]
 
@@ -80,10 +77,7 @@ def is_silent(samples: Samples) -> bool:
 
 
 def resampled(blocks: Iterator[Samples], rate: int, sample_rate: int) -> Iterator[Samples]:
-    """Resample [channels, samples] block by block; the result equals resampling the whole, up to rounding.
-
-    Each block is filtered (windowed sinc, torchaudio) with enough context on both sides. If the ratio of
-    rates requires a huge filter, a ratio that differs by less than a millionth is used instead.
+    """Resample [channels, samples] block by block; the result equals resampling the whole.
 
     Args:
         blocks: blocks [channels, samples] of any lengths.
@@ -93,26 +87,12 @@ def resampled(blocks: Iterator[Samples], rate: int, sample_rate: int) -> Iterato
     if rate == sample_rate:
         yield from blocks
         return
-    ratio = Fraction(rate, sample_rate).limit_denominator(LARGEST_RATIO)
-    step_in, step_out = ratio.numerator, ratio.denominator
-    width = int(np.ceil(6 / 0.99 * max(1, step_in / step_out)))  # torchaudio's default filter
-    context = 1 + -(-width // step_in)  # in steps, each of step_in samples
-    convert = torchaudio.functional.resample
-
-    held: Samples | None = None
-    before = 0  # number of steps at the start of `held` that serve as context only
+    stream: soxr.ResampleStream | None = None
     for block in blocks:
-        held = block if held is None else np.concatenate([held, block], axis=1)
-        ready = held.shape[1] // step_in - context - before
-        if ready < BLOCK_S * rate // step_in:
-            continue
-        converted = convert(torch.from_numpy(held), step_in, step_out).numpy()
-        yield converted[:, before * step_out : (before + ready) * step_out].copy()
-        done = before + ready
-        before = min(context, done)
-        held = held[:, (done - before) * step_in :]
-    if held is not None and held.shape[1]:
-        yield convert(torch.from_numpy(held), step_in, step_out).numpy()[:, before * step_out :]
+        stream = stream or soxr.ResampleStream(rate, sample_rate, len(block), dtype="float32")
+        yield stream.resample_chunk(np.ascontiguousarray(block.T)).T
+    if stream is not None:
+        yield stream.resample_chunk(np.empty((0, len(block)), np.float32), last=True).T
 
 
 def _open(path: Path) -> tuple[int, Iterator[Samples]]:
