@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,15 +109,18 @@ def test_transcribing_reports_all_bad_files_and_transcribes_the_others(
     assert f"{short}: 6.2 ms is shorter than one frame" in printed.err
 
 
-def test_words_outside_the_lexicon_are_logged(
-    corpus_maker: Maker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_words_outside_the_lexicon_are_counted(
+    corpus_maker: Maker, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = corpus_maker()
     lexicon = corpus / "lexicon.txt"
     lines = [line for line in lexicon.read_text().splitlines() if not line.startswith("cat")]
     lexicon.write_text("\n".join(lines) + "\n")
     assert train(corpus, tmp_path / "run") == 0
-    assert "1 distinct) are outside the vocabulary: cat" in caplog.text
+    printed = capsys.readouterr().out
+    for data in ("training", "development"):
+        assert re.search(rf"{data} data: \d+ of \d+ words \(1 distinct\) have no pronunciation: cat", printed)
+        assert re.search(rf"{data} data: [\d.]+ % of \d+ words have no pronunciation: ", caplog.text)
 
 
 def test_utterances_too_short_for_their_targets_are_left_out_and_listed(

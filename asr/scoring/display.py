@@ -82,6 +82,8 @@ def print_score(console: Console, folder: Path, result: Score, worst: int, most_
     audio = f", {result.audio_s:.1f} s of audio" if result.audio_s else ""
     costs = {"unit": "unit costs", "sclite": "sclite's costs"}[result.alignment]
     console.print(f"{len(result.utterances)} utterances{audio}{speed}, aligned with {costs}", highlight=False)
+    if (words := result.pronunciations) and words.words > words.model:
+        console.print(str(words), soft_wrap=True, highlight=False)
     console.print(_speaker_table(result))
     headlines = [metric for metric in HEADLINES if metric in result.rates]
     for metric in headlines:

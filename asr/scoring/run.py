@@ -11,7 +11,7 @@ from rich.console import Console
 from asr.config import option, refuse
 from asr.console import open_console
 from asr.errors import UserError
-from asr.files import check_writable, file_digest, locked, read_json, write_json, write_text
+from asr.files import build, check_writable, file_digest, locked, read_json, write_json, write_text
 from asr.scoring.alignment import COSTS, render
 from asr.scoring.display import counts_line, print_comparison, print_pairs, print_score, short_names
 from asr.scoring.error_rates import ErrorCounts
@@ -34,6 +34,7 @@ from asr.scoring.significance import compare_systems, groups
 from asr.scoring.trn import check_same_ids, write_trn
 from asr.scoring.word_filter import WordFilterRules
 from asr.text.files import write_table
+from asr.text.pronunciation import WordCounts
 
 FIELDS = ("rate", "errors", "substitutions", "deletions", "insertions", "length")
 
@@ -214,6 +215,10 @@ def _score_folder(
         raise UserError(f"{path}: {error}") from error
     (folder / SCORE).unlink(missing_ok=True)
     result = replace(result, decode_s=record.get("decode_s"), lexicon=record.get("lexicon"))
+    if found := record.get("pronunciations"):
+        counts = build(WordCounts, found, f"{folder / RECORD}: pronunciations")
+        counts.warn(str(folder))
+        result = replace(result, pronunciations=counts)
     write_text("\n".join(_alignment_text(entry) for entry in result.utterances), folder / "alignments.txt")
     for name, rows in _tables(result).items():
         write_table(folder / name, rows[0], rows[1:])

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
 import jiwer
@@ -12,6 +12,7 @@ from asr.errors import UserError
 from asr.scoring.alignment import Edit, align_all
 from asr.scoring.error_rates import ErrorCounts, ErrorRate, error_rate
 from asr.scoring.hypotheses import Hypothesis
+from asr.text.pronunciation import WordCounts
 
 Metric = Literal["per", "wer", "cer"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
@@ -74,6 +75,7 @@ class Score:
     decode_s: float | None = None
     alignment: str = "unit"  # costs of the alignment: unit | sclite
     lexicon: str | None = None  # digest; PERs are comparable only with the same lexicon
+    pronunciations: WordCounts | None = None  # of the reference words, for PER
 
     @property
     def real_time_factor(self) -> float | None:
@@ -87,6 +89,8 @@ class Score:
         summary["alignment"] = self.alignment
         if self.lexicon is not None:
             summary["lexicon"] = self.lexicon
+        if self.pronunciations is not None:
+            summary["pronunciations"] = asdict(self.pronunciations)
         return summary
 
 

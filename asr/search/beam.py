@@ -23,6 +23,7 @@ from asr.search.spelling import (
     with_held_labels,
     word_spellings,
 )
+from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import WORD_GAP, Tokenizer
 
 LARGEST = 2**31  # beyond these limits flashlight aborts or reads other memory
@@ -47,6 +48,7 @@ class BeamSearch:
         tokenizer: Tokenizer,
         *,
         words: Sequence[str] | None = None,
+        lexicon: Lexicon | None = None,
         beam: int = 300,
         threshold: float = 100.0,
         tokens: int = 0,
@@ -59,7 +61,8 @@ class BeamSearch:
 
         Args:
             tokenizer: tokenizer of the model.
-            words: words that characters or pieces may spell. None: those of the tokenizer's lexicon or `lm`.
+            words: words that characters or pieces may spell. None: those of `lm`.
+            lexicon: words that phones may spell. None: the tokenizer's lexicon.
             beam: number of hypotheses kept after each frame.
             threshold: maximum distance to the best hypothesis (natural log); worse ones are pruned. CTC
                 posteriors are peaked: a misrecognised phone costs 10 or more in each of its frames, and the
@@ -77,7 +80,7 @@ class BeamSearch:
         """
         self._size = len(tokenizer)
         self._gap = tokenizer.symbols.index(WORD_GAP) if tokenizer.unit == "character" else BLANK
-        self._spellings = _spellings(tokenizer, words, lm)
+        self._spellings = _spellings(tokenizer, words, lexicon or tokenizer.lexicon, lm)
         self._words = list(self._spellings)
         self._nbest = nbest
         self._lm = _load_lm(lm, self._words)
@@ -203,12 +206,12 @@ class BeamSearch:
 
 
 def _spellings(
-    tokenizer: Tokenizer, words: Sequence[str] | None, lm: str | Path | None
+    tokenizer: Tokenizer, words: Sequence[str] | None, lexicon: Lexicon | None, lm: str | Path | None
 ) -> dict[str, list[Labels]]:
     """Return the spellings of the words that may be recognised, checked against the language model."""
     vocabulary = read_vocabulary(lm) if lm is not None else None
-    if tokenizer.lexicon is not None:
-        spellings, source = lexicon_spellings(tokenizer), "the lexicon"
+    if lexicon is not None:
+        spellings, source = lexicon_spellings(tokenizer, lexicon), "the lexicon"
     elif words is not None:
         spellings, source = word_spellings(tokenizer, words, "beam.lexicon"), "beam.lexicon"
     elif vocabulary is not None:

@@ -28,7 +28,8 @@ from asr.search.emissions import Emissions, emissions
 from asr.search.path import TokenPath
 from asr.search.pool import Found, SearchPool
 from asr.search.tune import Trial, record, tune, tuned
-from asr.text.tokenizer import Tokenizer
+from asr.text.pronunciation import ReferencePhones
+from asr.text.tokenizer import PhoneTokenizer, Tokenizer
 
 
 @dataclass
@@ -74,6 +75,11 @@ class DecodeOptions(SearchOptions, LoadOptions):
     )
     workers: int = option(0, help="number of processes that load audio", maximum=1024)
     resample: bool = option(True, help="resample audio with another sample rate; false: stop with an error")
+    g2p: bool = option(
+        True,
+        help="phone models: pronounce reference words that neither the model's lexicon nor the data's has "
+        "with g2p_en, if installed",
+    )
 
 
 def decode_split(
@@ -107,6 +113,10 @@ def decode_split(
     data = options.data or training_folder(run_folder)
     manifest = manifest_path(data, options.split)
     cuts = load_cuts(manifest)
+    references = None
+    if isinstance(tokenizer, PhoneTokenizer):
+        languages = (cut.supervisions[0].language for cut in cuts)
+        references = ReferencePhones.of_data(tokenizer, manifest.parent, languages, options.g2p)
     lm = f"-{Path(options.beam.lm).name.partition('.')[0]}" if options.beam.lm else ""
     name = f"{model.config.attention}-{options.decoder}{lm}"
     folder = Path(options.output or run_folder / "decode" / options.split / name)
@@ -127,11 +137,11 @@ def decode_split(
             found, encode_s = _search(model, cuts, pool, options, advance)
             seconds = time.perf_counter() - started
         hypotheses = [
-            _hypothesis(tokenizer, model.frame_s, found[cut.id].path, cut, beam.nbest) for cut in cuts
+            _hypothesis(tokenizer, model.frame_s, found[cut.id].path, cut, references, beam.nbest)
+            for cut in cuts
         ]
         audio_s = sum(cut.duration for cut in cuts)
         search_s = sum(result.cpu_s for result in found.values())
-        lexicon = tokenizer.lexicon
         rules = rules_beside(manifest)
         about = {
             "checkpoint": str(checkpoint),
@@ -145,7 +155,8 @@ def decode_split(
             "threads": torch.get_num_threads(),
             "jobs": options.jobs,
             "commit": git_commit(),
-            "lexicon": lexicon.digest if lexicon else None,
+            "lexicon": references.digest if references else None,
+            "pronunciations": asdict(references.counts) if references else None,
             "word_filter": asdict(rules) if rules else None,
             "audio_s": audio_s,
             "decode_s": seconds,
@@ -161,6 +172,8 @@ def decode_split(
         f"(real-time factor {seconds / audio_s:.4f}; encoder {encode_s / audio_s:.4f}, "
         f"search on one core {search_s / audio_s:.4f})"
     )
+    if references:
+        references.report(manifest)
     return folder
 
 
@@ -255,15 +268,23 @@ def _describe(trial: Trial) -> str:
     )
 
 
-def _hypothesis(tokenizer: Tokenizer, frame_s: float, path: TokenPath, cut: Any, nbest: int) -> Hypothesis:
+def _hypothesis(
+    tokenizer: Tokenizer,
+    frame_s: float,
+    path: TokenPath,
+    cut: Any,
+    references: ReferencePhones | None,
+    nbest: int,
+) -> Hypothesis:
     supervision = cut.supervisions[0]
+    text = supervision.text
     hypotheses = [path, *path.alternatives]
     return Hypothesis(
         id=cut.id,
         speaker=supervision.speaker or "unknown",
         duration_s=cut.duration,
-        reference=supervision.text,
-        reference_tokens=tokenizer.tokens(tokenizer.encode(supervision.text)),
+        reference=text,
+        reference_tokens=references(text) if references else tokenizer.tokens(tokenizer.encode(text)),
         tokens=tokenizer.tokens(path.ids),
         times_s=[round(frame * frame_s, 3) for frame in path.frames],
         text=text_of(path, tokenizer),

@@ -14,9 +14,10 @@ from asr.search.fusion import build_fusion
 from asr.search.greedy import greedy_search
 from asr.search.path import TokenPath, Word
 from asr.search.prefix import PrefixSearch
+from asr.search.spelling import read_search_lexicon
 from asr.search.words import WordSearch
 from asr.text.lexicon import read_words
-from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer
+from asr.text.tokenizer import PIECE_START, WORD_GAP, PhoneTokenizer, Tokenizer
 
 DECODERS = ["greedy", "beam", "prefix", "cuda"]
 WEIGHTED = ("beam", "prefix")  # decoders with tunable weights
@@ -61,7 +62,11 @@ class BeamConfig:
         unit="nats",
         maximum=1e6,
     )
-    lexicon: str = option("", help="beam: word list for characters or pieces; empty: the words of lm")
+    lexicon: str = option(
+        "",
+        help="beam: words to recognise: a word list, or `word PH PH …` lines for phone models; empty: the "
+        "model's lexicon, else the words of lm",
+    )
     lm: str = option("", help="n-gram language model, ARPA or KenLM binary; empty: none")
     lm_weight: float | None = option(
         None, help="weight of the language model; null: the tuned one, else 2", minimum=-1000, maximum=1000
@@ -163,9 +168,15 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig) -> Decoder:
     weights = beam.weights(name)
     match name:
         case "beam":
+            words, lexicon = None, None
+            if beam.lexicon and isinstance(tokenizer, PhoneTokenizer):
+                lexicon = read_search_lexicon(beam.lexicon, tokenizer)
+            elif beam.lexicon:
+                words = read_words(beam.lexicon)
             return BeamSearch(
                 tokenizer,
-                words=read_words(beam.lexicon) if beam.lexicon else None,
+                words=words,
+                lexicon=lexicon,
                 beam=weights.size,
                 threshold=beam.threshold,
                 tokens=beam.tokens,

@@ -8,7 +8,10 @@ from torch import Tensor
 
 from asr.errors import UserError
 from asr.losses.ctc import BLANK
-from asr.text.tokenizer import UNKNOWN, Tokenizer
+from asr.text.cmudict import without_stress
+from asr.text.files import read_lines
+from asr.text.lexicon import Lexicon, Phones
+from asr.text.tokenizer import UNKNOWN, PhoneTokenizer, Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -17,14 +20,55 @@ IMPOSSIBLE = -1e9
 Labels = tuple[int, ...]
 
 
-def lexicon_spellings(tokenizer: Tokenizer) -> dict[str, list[Labels]]:
-    """Return the words of a tokenizer's lexicon with the labels of all their pronunciations."""
-    assert tokenizer.lexicon is not None
+def lexicon_spellings(tokenizer: Tokenizer, lexicon: Lexicon) -> dict[str, list[Labels]]:
+    """Return the words of a lexicon with the labels of all their pronunciations."""
     index = {symbol: number for number, symbol in enumerate(tokenizer.symbols)}
     return {
         word: [tuple(index[phone] for phone in phones) for phones in said]
-        for word, said in tokenizer.lexicon.pronunciations.items()
+        for word, said in lexicon.pronunciations.items()
     }
+
+
+def read_search_lexicon(path: str, tokenizer: PhoneTokenizer) -> Lexicon:
+    """Return the words that a phone model is to recognise, with their pronunciations.
+
+    Args:
+        path: file of `word PH PH …` lines; a line with a word alone stands for the pronunciations of the
+            model's lexicon.
+        tokenizer: tokenizer of the model.
+
+    Raises:
+        UserError: a pronunciation has phones that the model lacks, or no word has a pronunciation.
+    """
+    pronunciations: dict[str, list[Phones]] = {}
+    left_out = []
+    for number, line in read_lines(path):
+        word, *written = line.split()
+        said = [without_stress(written)] if written else tokenizer.lexicon.pronunciations.get(word, [])
+        if unknown := sorted({phone for phones in said for phone in phones} - set(tokenizer.symbols)):
+            raise UserError(
+                f"{path}:{number}: expected phones of the model ({' '.join(tokenizer.lexicon.phones)}), "
+                f"found {' '.join(unknown)}"
+            )
+        known = pronunciations.setdefault(word, [])
+        known += [phones for phones in said if phones not in known]
+        if not known:
+            left_out.append(word)
+            del pronunciations[word]
+    shown = ", ".join(left_out[:10]) + (" …" if len(left_out) > 10 else "")
+    if not pronunciations:
+        raise UserError(
+            f"{path}: expected `word PH PH …` lines, or words of the model's lexicon, found "
+            f"{shown or 'no words'}"
+        )
+    if left_out:
+        log.warning(
+            "%s: %d words have no pronunciation there or in the model's lexicon and won't be recognised: %s",
+            path,
+            len(left_out),
+            shown,
+        )
+    return Lexicon(pronunciations)
 
 
 def word_spellings(tokenizer: Tokenizer, words: Iterable[str], source: str) -> dict[str, list[Labels]]:

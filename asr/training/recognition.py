@@ -2,9 +2,12 @@
 
 import functools
 import logging
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from asr.data.batch import Batch
@@ -19,7 +22,8 @@ from asr.scoring.score import scored_phones
 from asr.search.greedy import greedy_search
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import obtain_tokenizer
-from asr.text.tokenizer import Tokenizer
+from asr.text.pronunciation import warn
+from asr.text.tokenizer import NOISE_WORDS, PhoneTokenizer, Tokenizer
 from asr.training.config import TrainConfig
 from asr.training.plan import TrainingPlan, training_plan
 from asr.training.task import TrainingTask
@@ -101,6 +105,10 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
         seed=options.seed,
         speed_factors=options.augment.speed_factors,
     )
+    if isinstance(tokenizer, PhoneTokenizer):
+        texts = (cut.supervisions[0].text or "" for cut in data.dev_cuts)
+        effect = "dev_per leaves them out, and phones recognised there are insertions"
+        report_pronunciations(tokenizer, texts, "development data", effect)
     model.config.longest_s = data.longest_s
     if options.features.normalise == "corpus" and not options.init_from and not resuming:
         corpus_statistics(model, data)
@@ -117,14 +125,34 @@ def training_tokenizer(options: TrainConfig) -> Tokenizer:
     lexicon = training_lexicon(options)
     folders = dict.fromkeys(prepared_folder(place) for place in options.data.train)
     tokenizer = obtain_tokenizer(options.tokenizer.kind, texts, lexicon, options.tokenizer.pieces, folders)
-    unknown = [item for text in texts for item in tokenizer.oov(text)]
-    if unknown:
-        distinct = sorted(set(unknown))
-        shown = ", ".join(distinct[:20]) + (" …" if len(distinct) > 20 else "")
+    if isinstance(tokenizer, PhoneTokenizer):
+        report_pronunciations(tokenizer, texts, "training data", "they are trained as SPN, spoken noise")
+    elif unknown := [item for text in texts for item in tokenizer.oov(text)]:
         log.warning(
-            "%d tokens (%d distinct) are outside the vocabulary: %s", len(unknown), len(distinct), shown
+            "%d tokens (%d distinct) are outside the vocabulary: %s",
+            len(unknown),
+            len(set(unknown)),
+            _first(sorted(set(unknown)), 20),
         )
     return tokenizer
+
+
+@rank_zero_only
+def report_pronunciations(tokenizer: PhoneTokenizer, texts: Iterable[str], where: str, effect: str) -> None:
+    """Print the words without pronunciation, and warn with their `effect` if they are many."""
+    words = [word for text in texts for word in text.split() if word not in NOISE_WORDS]
+    unknown = Counter(word for word in words if word not in tokenizer.lexicon)
+    if count := unknown.total():
+        print(
+            f"{where}: {count:,} of {len(words):,} words ({len(unknown):,} distinct) have no pronunciation: "
+            f"{_first([word for word, _ in unknown.most_common(11)], 10)}",
+            flush=True,
+        )
+    warn(where, len(words), count, f"{effect}; add them to lexicon.txt")
+
+
+def _first(words: list[str], count: int) -> str:
+    return ", ".join(words[:count]) + (" …" if len(words) > count else "")
 
 
 def training_lexicon(options: TrainConfig) -> Lexicon | None:

@@ -59,7 +59,9 @@ def prepare(options: Options, folder: Path) -> None:
         UserError: `corpus` is no copy of WSJ, or a part is missing or broken without `allow_partial`.
     """
     distribution = find_distribution(options.corpus)
-    preparation = Preparation("wsj", folder, options)
+    guess = installed_model() if options.g2p else None
+    packages = ["g2p-en"] if guess else []
+    preparation = Preparation("wsj", folder, options, packages=packages)
     if preparation.is_done([options.corpus]):
         return
     for message in distribution.missing_parts():
@@ -75,7 +77,7 @@ def prepare(options: Options, folder: Path) -> None:
     preparation.check()
     lexicon, guessed, unknown = build_lexicon(
         (word for text in selection.texts.values() for word in text.split()),
-        installed_model() if options.g2p else None,
+        guess,
     )
     texts: dict[str, Iterable[str]] = {}
     files: dict[str, Writer] = {SCORING_FILE: SCORING.save}

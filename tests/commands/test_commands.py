@@ -3,12 +3,15 @@
 import json
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
+from lhotse.utils import fastcopy
 
 from asr import Recognizer
 from asr.cli import COMMANDS, command_module, main
+from asr.data.manifest import load_cuts, save_cuts
 from asr.model.checkpoint import LoadOptions
 from asr.scoring.hypotheses import read_hypotheses
 from asr.search.decoder import BeamConfig, Weights
@@ -28,6 +31,44 @@ def test_decode_and_score(trained: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert score["utterances"] == 8
         assert score["decode_s"] > 0
     assert "PER" in capsys.readouterr().out
+
+
+def test_references_use_the_lexicon_of_the_data(
+    trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Words that only the test data's lexicon had left the denominator, and the phones recognised there
+    were insertions: five real sentences scored 295.6 % of 68 phones instead of 72.9 % of 251.
+    """
+    folder = tmp_path / "other"
+    cuts = [
+        fastcopy(cut, supervisions=[fastcopy(cut.supervisions[0], text=cut.supervisions[0].text.upper())])
+        for cut in load_cuts(tone_corpus / "test.cuts.jsonl.gz")
+    ]
+    save_cuts(cuts, folder / "test.cuts.jsonl.gz")
+    words = sum(len(cut.supervisions[0].text.split()) for cut in cuts)
+
+    def score(output: str) -> dict[str, Any]:
+        run = ["decode", str(trained), f"data={folder}", "g2p=false", f"output={tmp_path / output}"]
+        assert main(run) == 0
+        capsys.readouterr()
+        assert main(["score", str(tmp_path / output), "samples=10", "align=unit"]) == 0
+        return json.loads((tmp_path / output / "score.json").read_text())
+
+    lexicon = (tone_corpus / "lexicon.txt").read_text().splitlines()
+    upper = [f"{word.upper()} {' '.join(phones)}\n" for word, *phones in map(str.split, lexicon)]
+    without = [line for line in upper if not line.startswith("CAT")]
+    (folder / "lexicon.txt").write_text("".join(upper))
+    whole = score("whole")
+    assert whole["pronunciations"] == {"words": words, "model": 0, "data": words, "g2p": 0, "none": 0}
+    assert f"{words} reference words, pronounced by the model's lexicon 0" in capsys.readouterr().out
+    assert whole["per"]["rate"] < 0.1
+    (folder / "lexicon.txt").write_text("".join(without))
+    part = score("part")
+    cats = " ".join(cut.supervisions[0].text for cut in cuts).split().count("CAT")
+    assert part["pronunciations"]["none"] == cats > 0
+    assert part["per"]["length"] == whole["per"]["length"] - 3 * cats
+    assert part["lexicon"] != whole["lexicon"]
+    assert f"without pronunciation {cats}" in capsys.readouterr().out
 
 
 def test_decoding_with_another_mechanism_writes_to_a_separate_folder(trained: Path) -> None:

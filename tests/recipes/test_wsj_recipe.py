@@ -105,13 +105,14 @@ def test_manifests_match_what_was_fabricated(whole: Miniature, tmp_path: Path) -
 
 
 def test_files_beside_the_manifests(whole: Miniature, tmp_path: Path) -> None:
-    folder = prepare(whole, tmp_path / "data")
+    folder = prepare(whole, tmp_path / "data", g2p=False)
     assert rows(folder / "excluded.tsv") == [[LEFT_OUT.name, selection.LEFT_OUT_REASON, ""]]
     unknown = ["*SMITH*", "COMPAIGN", "SOL:D", "ZORKMIDS"]
     assert rows(folder / "oov.tsv") == [[word, "1"] for word in unknown]
     lexicon = Lexicon.load(folder / "lexicon.txt")
     assert lexicon.first('"DOUBLE-QUOTE') == ("D", "AH", "B", "AH", "L", "K", "W", "OW", "T")
     assert not set(unknown) & set(lexicon)
+    assert not (folder / "guessed.txt").exists()
     for name in ("bcb20onp", "tcb20onp", "bcb05onp", "tcb05cnp"):
         assert gzip.decompress((folder / "lm" / f"{name}.arpa.gz").read_bytes()).decode() == ARPA
     model = NgramModel(folder / "lm" / "bcb20onp.arpa.gz", ["PRICES", "ZORKMIDS"])
@@ -394,6 +395,16 @@ def test_prepare_train_decode_score(
     assert score["word_filter"]["drop"] == ["<NOISE>", "<SPOKEN_NOISE>", "<UNK>"]
     if metric == "per":
         assert score["lexicon"] == Lexicon.load("data/wsj/lexicon.txt").digest
+
+
+def test_words_outside_cmudict_are_guessed(
+    discs: Miniature, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wsj, "installed_model", lambda: lambda word: ("Z", "AO") if "Z" in word else ())
+    folder = prepare(discs, tmp_path / "data", language_models=False)
+    assert (folder / "guessed.txt").read_text() == "ZORKMIDS Z AO\n"
+    assert Lexicon.load(folder / "lexicon.txt").first("ZORKMIDS") == ("Z", "AO")
+    assert rows(folder / "oov.tsv") == [["*SMITH*", "1"], ["COMPAIGN", "1"], ["SOL:D", "1"]]
 
 
 def test_unknown_split_error_lists_the_splits(discs: Miniature, tmp_path: Path) -> None:

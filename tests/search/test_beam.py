@@ -10,6 +10,7 @@ from asr.errors import UserError
 from asr.lm.arpa import write_arpa
 from asr.lm.kneser_ney import estimate
 from asr.search.beam import BeamSearch
+from asr.search.decoder import BeamConfig, build_decoder
 from asr.search.path import Word
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer, Tokenizer
@@ -320,3 +321,34 @@ def test_log_probabilities_of_other_labels_are_refused():
     """Flashlight reads memory beyond the log-probabilities."""
     with pytest.raises(UserError, match=r"BeamSearch: expected [0-9]+ labels, found 2"):
         BeamSearch(TOKENIZER)(torch.zeros(1, 3, 2), torch.tensor([3]))
+
+
+def test_beam_lexicon_replaces_the_words_of_a_phone_model(tmp_path, caplog):
+    """It was ignored for phone models without a message."""
+    path = tmp_path / "words.txt"
+    path.write_text("CAT\nTASK T AE1 S K\nCAT K AE T S\nGNU\n")
+
+    def text(labels):
+        log_probs = posterior(labels)
+        beam = BeamConfig(lexicon=str(path))
+        return build_decoder("beam", TOKENIZER, beam)(log_probs, torch.tensor([log_probs.shape[1]]))[0].text
+
+    assert text("K AE T _ T AE S K") == "CAT TASK"
+    assert text("K AE T S _ S AE T") == "CAT CAT"
+    assert "1 words have no pronunciation there or in the model's lexicon and won't be recognised: GNU" in (
+        caplog.text
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("CAT K AE T\nGNU N UW\n", r"words:2: expected phones of the model \(AE AH .* T\), found N UW"),
+        ("GNU\n", "words: expected `word PH PH …` lines, or words of the model's lexicon, found GNU"),
+        ("", "words: expected .*, found no words"),
+    ],
+)
+def test_a_beam_lexicon_without_usable_words_is_refused(content, message, tmp_path):
+    (tmp_path / "words").write_text(content)
+    with pytest.raises(UserError, match=message):
+        build_decoder("beam", TOKENIZER, BeamConfig(lexicon=str(tmp_path / "words")))
