@@ -15,7 +15,7 @@ def options_schema(words: list[str]) -> TrainConfig:
 
 
 def parse(words: list[str]) -> TrainConfig:
-    """Parse options; `recipe=`, `model=` and `optimizer=` select Hydra groups."""
+    """Parse options; `recipe=`, `model=`, `loss=` and `optimizer=` select Hydra groups."""
     return train_options(words)
 
 

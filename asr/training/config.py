@@ -11,6 +11,7 @@ from asr.attention.backend import BACKENDS
 from asr.config import compose, from_dict, option
 from asr.data.module import DataConfig
 from asr.errors import UserError
+from asr.losses.loss import LossConfig
 from asr.model.augment import AugmentConfig
 from asr.model.encoder import ModelConfig
 from asr.model.features import FeatureConfig
@@ -157,6 +158,7 @@ class TrainConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     data: DataConfig = field(default_factory=DataConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
 
@@ -182,7 +184,7 @@ def train_schema(recipe: str = "") -> TrainConfig:
 def train_options(words: list[str]) -> TrainConfig:
     """Build the options of a training run from `key=value` words.
 
-    `recipe=`, `model=` and `optimizer=` select Hydra groups.
+    `recipe=`, `model=`, `loss=` and `optimizer=` select Hydra groups.
 
     Raises:
         UserError: see `compose`.

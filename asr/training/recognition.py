@@ -1,4 +1,4 @@
-"""CTC training of an acoustic model: builds task and data from options and manifests."""
+"""Training of an acoustic model: builds task and data from options and manifests."""
 
 import functools
 import logging
@@ -13,7 +13,7 @@ from torch import Tensor
 from asr.data.batch import Batch
 from asr.data.module import SpeechData, load_training_cuts, manifest_path, prepared_folder
 from asr.errors import UserError
-from asr.losses.ctc import ctc_loss
+from asr.losses.loss import Loss, build_loss
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.features import CorpusStatistics
 from asr.recognizer import Recognizer
@@ -32,31 +32,33 @@ log = logging.getLogger(__name__)
 
 
 class RecognitionTask(TrainingTask):
-    """CTC training of an acoustic model, validated by the error rate of greedy search.
+    """Training of an acoustic model, validated by the error rate of greedy search.
 
     Args:
         model: acoustic model.
         tokenizer: tokenizer for the targets.
+        loss: loss of an utterance.
         plan: length of training, optimiser and clipping.
     """
 
     model: AcousticModel
 
-    def __init__(self, model: AcousticModel, tokenizer: Tokenizer, plan: TrainingPlan) -> None:
+    def __init__(self, model: AcousticModel, tokenizer: Tokenizer, loss: Loss, plan: TrainingPlan) -> None:
         super().__init__(model, plan)
         self.tokenizer = tokenizer
+        self.loss = loss
         self.error_rate_name = {"phone": "dev_per", "character": "dev_cer"}.get(tokenizer.unit, "dev_ter")
 
     def losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the CTC loss of each utterance and the number of target tokens."""
-        log_probs, frames = self.model(batch.audio, batch.audio_lengths)
-        losses = ctc_loss(log_probs, frames, batch.tokens, batch.token_lengths)
+        """Return the loss of each utterance and the number of target tokens."""
+        outputs, frames = self.model(batch.audio, batch.audio_lengths)
+        losses = self.loss(outputs, frames, batch.tokens, batch.token_lengths)
         return losses, batch.token_lengths.sum()
 
     def dev_counts(self, batch: Batch) -> tuple[float, float, float, float]:
         """Return the errors of greedy search, the scored tokens, the summed loss and the target tokens."""
         log_probs, frames = self.model(batch.audio, batch.audio_lengths)
-        losses = ctc_loss(log_probs, frames, batch.tokens, batch.token_lengths)
+        losses = self.loss(log_probs, frames, batch.tokens, batch.token_lengths)
         labels = zip(batch.tokens.tolist(), batch.token_lengths.tolist(), strict=True)
         spoken = [ids[:length] for ids, length in labels]
         heard = [path.ids for path in greedy_search(log_probs, frames)]
@@ -112,7 +114,7 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
     model.config.longest_s = data.longest_s
     if options.features.normalise == "corpus" and not options.init_from and not resuming:
         corpus_statistics(model, data)
-    return RecognitionTask(model, tokenizer, training_plan(options, data)), data
+    return RecognitionTask(model, tokenizer, build_loss(options.loss), training_plan(options, data)), data
 
 
 def training_tokenizer(options: TrainConfig) -> Tokenizer:

@@ -157,7 +157,7 @@ def _check(options: TrainConfig) -> None:
 
 
 def build_task(options: TrainConfig, resuming: bool) -> tuple[TrainingTask, TrainingData]:
-    """Return task and data: the recipe's own if it defines a task, otherwise CTC training on utterances."""
+    """Return task and data: the recipe's own if it defines a task, otherwise training on utterances."""
     module = recipe_task(options.recipe.name)
     if module and isinstance(options.recipe, module.Options):
         return cast(tuple[TrainingTask, TrainingData], module.build(options, resuming))
