@@ -40,6 +40,7 @@ NEEDS = {
     "librispeech": "a download",
     "launcher": "a cluster",
     "prompts": "a download",
+    "stamps": "a download",
 }
 
 

@@ -1,10 +1,14 @@
-"""Download archives: resume after an interruption, verify the checksum, unpack atomically."""
+"""Download archives and Debian packages: resume, verify the checksum, unpack atomically."""
 
 import hashlib
 import shutil
+import subprocess
 import tarfile
 import urllib.error
+from collections.abc import Sequence
 from pathlib import Path
+
+from rich.console import Console
 
 from asr.errors import UserError
 
@@ -65,6 +69,52 @@ def unpack(archive: Path, member: str, target: Path) -> None:
         ) from None
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def debian_packages(
+    packages: Sequence[str], folder: Path, console: Console, size: str, hint: str = ""
+) -> Path:
+    """Download Debian packages with apt-get, without root, and unpack each to `folder/<package>`.
+
+    Args:
+        packages: names; those unpacked before are kept.
+        folder: folder for the packages.
+        console: where to say what is downloaded.
+        size: total size, for the console, e.g. `18 MB`.
+        hint: what users of other systems can do, the end of an error message.
+
+    Returns:
+        `folder`.
+
+    Raises:
+        UserError: the system has no apt-get, or it fails.
+    """
+    missing = [package for package in packages if not (folder / package).is_dir()]
+    if not missing:
+        console.print(f"using the packages in {folder}")
+        return folder
+    for program in ["apt-get", "dpkg-deb"]:
+        if shutil.which(program) is None:
+            raise UserError(f"{program} is not installed: use Debian or Ubuntu{hint and ', '}{hint}")
+    folder.mkdir(parents=True, exist_ok=True)
+    console.print(f"downloading {', '.join(missing)} ({size})")
+    download = subprocess.run(["apt-get", "download", *missing], cwd=folder, capture_output=True, text=True)
+    if download.returncode != 0:
+        reason = (download.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise UserError(
+            f"apt-get download failed ({reason}): run `apt-get update` as root first{hint and ', '}{hint}"
+        )
+    for package in missing:
+        archive = sorted(folder.glob(f"{package}_*.deb"))[-1]
+        partial = folder / f"{package}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        unpacked = subprocess.run(["dpkg-deb", "-x", archive, partial], capture_output=True, text=True)
+        if unpacked.returncode != 0:
+            found = unpacked.stderr.strip()
+            raise UserError(f"{archive}: expected a Debian package, dpkg-deb found: {found}")
+        partial.rename(folder / package)
+        archive.unlink()
+    return folder
 
 
 def _fetch(url: str, path: Path) -> int:

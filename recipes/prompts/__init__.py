@@ -1,1 +1,1 @@
-"""Recorded telephone prompts: one professional speaker."""
+"""Recorded telephone prompts in five languages: one professional speaker each."""

@@ -7,7 +7,6 @@ Music is cut into pieces of ten seconds.
 """
 
 import logging
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from asr.data.module import manifest_path
 from asr.data.recording import Samples, read_recording
 from asr.errors import UserError, run_program
 from asr.files import write_json
+from asr.preparation.download import debian_packages
 from asr.transcription.run import LOW_CONFIDENCE, TranscriptionConfig, transcribe_samples
 from asr.transcription.transcript import Transcript
 
@@ -51,25 +51,6 @@ class Options:
     seed: int = option(0, help="random seed for drawing recordings and noise", maximum=2**32 - 1)
     min_confidence: float = option(LOW_CONFIDENCE, help="mark recordings with a lower confidence", maximum=1)
     output: str = option("", help="folder for confidence.json; empty: the folder of the model")
-
-
-def fetch(folder: Path) -> None:
-    """Download and unpack the missing packages.
-
-    Raises:
-        UserError: apt-get fails.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    for package, _ in PACKAGES.values():
-        if (folder / package).is_dir():
-            continue
-        try:
-            subprocess.run(["apt-get", "download", package], cwd=folder, check=True, capture_output=True)
-            (archive,) = folder.glob(f"{package}_*.deb")
-            subprocess.run(["dpkg-deb", "-x", str(archive), str(folder / package)], check=True)
-        except (OSError, ValueError, subprocess.CalledProcessError) as error:
-            raise UserError(f"{package}: apt-get download failed ({error}): is this Debian?") from error
-        archive.unlink()
 
 
 def kinds(options: Options, rate: int) -> Iterator[tuple[str, list[Samples]]]:
@@ -118,7 +99,8 @@ def separation(in_domain: list[float], other: list[float]) -> float:
 
 def run(options: Options) -> None:
     """Print the confidence of each kind of recording, and write confidence.json."""
-    fetch(Path(options.packages))
+    packages = [package for package, _ in PACKAGES.values()]
+    debian_packages(packages, Path(options.packages), open_console(), "100 MB")
     recognizer = Recognizer.load(options.model)
     logging.getLogger("asr").setLevel(logging.ERROR)  # no warning for each recording of low confidence
     config = TranscriptionConfig(min_confidence=options.min_confidence)

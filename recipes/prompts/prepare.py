@@ -1,20 +1,22 @@
-"""Recipe `prompts`: convert the recorded English prompts of Asterisk to manifests and a lexicon."""
+"""Recipe `prompts`: convert the recorded prompts of Asterisk in five languages to manifests and a lexicon."""
 
 import hashlib
-import shutil
-import subprocess
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import soundfile
 from rich.console import Console
 
 from asr.config import option
+from asr.data.recording import read_recording
 from asr.errors import UserError
+from asr.files import file_digest
 from asr.preparation import (
+    TOKENIZERS_HELP,
     Preparation,
     PreparationOptions,
     audio_facts,
@@ -22,6 +24,8 @@ from asr.preparation import (
     recording,
     utterance_cut,
 )
+from asr.preparation.download import debian_packages
+from asr.preparation.silence import speech_bounds
 from asr.text.cmudict import cmudict_lexicon
 from asr.text.lexicon import Lexicon
 
@@ -30,53 +34,92 @@ from .transcripts import Prompt, parse_transcripts
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut
 
-PACKAGES = ["asterisk-core-sounds-en-wav", "asterisk-core-sounds-en"]
-TRANSCRIPTS = ["core-sounds-en.txt", "core-sounds-en.txt.gz"]
-SPEAKER = "allison"
-LICENCE = "CC BY-SA 3.0, © 2003–2010 Allison Smith, funded by Digium, Inc."
+# Language: speaker, licence.
+SPEAKERS = {
+    "en": ("allison", "CC BY-SA 3.0, © 2003–2010 Allison Smith, funded by Digium, Inc."),
+    "es": ("allison", "CC BY-SA 3.0, © 2003–2010 Allison Smith, funded by Digium, Inc."),
+    "fr": ("june", "CC BY-SA 3.0, © 2006–2008 June Wallack"),
+    "it": ("carlo", "CC BY 3.0, © 2012 Carlo Flora"),
+    "ru": ("ivrvoice", "CC BY 3.0, © 2010 Maxim Topal"),
+}
 # Split by text hash, in hundredths: below 80 train, below 88 dev, else test.
 TRAIN_UNTIL, DEV_UNTIL = 80, 88
-FRAME_S = 0.01
 
 
 @dataclass
 class Options(PreparationOptions):
-    """Source of the prompts and trimming parameters."""
+    """Languages, source of the prompts, and trimming."""
 
+    languages: list[str] = option(["en"], help="languages of the prompts: en, es, fr, it, ru")
+    sample_rate: int = option(
+        8000, help="8000: wav files, read in place | 16000: g722, converted", unit="Hz", choices=(8000, 16000)
+    )
     source: str = option(
-        "", help="folder containing the wav files and core-sounds-en.txt[.gz]; empty: apt-get download"
+        "",
+        help="folder containing the recordings and core-sounds-<language>.txt[.gz]; empty: apt-get download",
     )
     silence_db: float = option(40.0, help="silence threshold below the loudest 10 ms", unit="dB", maximum=200)
     margin_s: float = option(0.1, help="silence kept before and after speech", unit="s", maximum=60)
     max_s: float = option(40.0, help="longer recordings are excluded", unit="s", minimum=0.1)
+    tokenizers: list[str] = option(["character", "phone"], help=TOKENIZERS_HELP)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A prompt with its language, its file and, at 16 kHz, the wav file to write."""
+
+    prompt: Prompt
+    language: str
+    path: Path
+    wav: Path | None
 
 
 def prepare(options: Options, folder: Path) -> None:
-    """Write `<split>.cuts.jsonl.gz`, `lexicon.txt` and `excluded.tsv` below `folder`.
+    """Write `<split>.cuts.jsonl.gz`, `excluded.tsv` and, for English alone, `lexicon.txt` below `folder`.
 
-    The audio stays in place (`folder/packages` if downloaded); the cuts trim silence at both ends. Identical
-    texts share a split, so no test sentence is in training.
+    At 8 kHz the audio stays in place (`folder/packages` if downloaded), at 16 kHz it is converted to
+    `folder/wav`; the cuts trim silence at both ends. Identical texts share a split, so no test sentence is in
+    training.
     """
+    if not options.languages or not set(options.languages) <= set(SPEAKERS):
+        raise UserError(f"languages={options.languages}: expected some of {', '.join(SPEAKERS)}")
     preparation = Preparation("prompts", folder, options)
-    source = Path(options.source) if options.source else _fetch(folder / "packages", preparation.console)
+    source = Path(options.source)
+    if not options.source:
+        source = _fetch(options, folder / "packages", preparation.console)
     if preparation.is_done([source]):
         return
-    transcripts = _find_transcripts(source)
-    prompts = list(parse_transcripts([line for _, line in read_lines(transcripts)]))
-    root = _find_audio_root(source, [prompt.key for prompt in prompts])
-    usable = [prompt for prompt in prompts if not prompt.excluded]
-    for prompt in prompts:
-        if prompt.excluded:
-            preparation.drop(prompt.key, prompt.excluded, prompt.text)
+    usable: list[Recorded] = []
+    for language in options.languages:
+        prompts = list(_prompts(source, language))
+        root = _find_audio_root(source, [prompt.key for prompt in prompts], language, _suffix(options))
+        for prompt in prompts:
+            name = _name(prompt, language)
+            if prompt.excluded:
+                preparation.drop(name, prompt.excluded, prompt.text)
+                continue
+            wav = folder / "wav" / f"{name}.wav" if options.sample_rate == 16000 else None
+            usable.append(Recorded(prompt, language, root / f"{prompt.key}{_suffix(options)}", wav))
     splits: dict[str, list[MonoCut]] = {"train": [], "dev": [], "test": []}
-    found = preparation.map(partial(_cut, root=root, options=options), usable, "reading")
-    for prompt, cut_or_reason in zip(usable, found, strict=True):
+    audio: dict[str, str] = {}
+    found = preparation.map(partial(_cut, options=options), usable, "reading")
+    for item, cut_or_reason in zip(usable, found, strict=True):
+        prompt = item.prompt
         if isinstance(cut_or_reason, str):
-            preparation.drop(prompt.key, cut_or_reason, prompt.text)
+            preparation.drop(_name(prompt, item.language), cut_or_reason, prompt.text)
         elif cut_or_reason is not None:
             splits[split_of(prompt.text)].append(cut_or_reason)
+            if item.wav:
+                audio[f"wav/{item.wav.name}"] = file_digest(item.wav)
     words = {word for split in splits.values() for cut in split for word in cut.supervisions[0].text.split()}
-    preparation.finish(splits, lexicon=build_lexicon(words), sources=[source], notes={"Licence": LICENCE})
+    licences = dict.fromkeys(SPEAKERS[language][1] for language in options.languages)
+    preparation.finish(
+        splits,
+        lexicon=build_lexicon(words) if options.languages == ["en"] else None,
+        sources=[source],
+        notes={"Licence": "; ".join(licences)},
+        audio=audio,
+    )
 
 
 def split_of(text: str) -> str:
@@ -92,26 +135,18 @@ def build_lexicon(words: set[str]) -> Lexicon:
     return Lexicon(known | {word: extra.pronunciations[word] for word in words if word in extra})
 
 
-def speech_bounds(samples: np.ndarray, sample_rate: int, silence_db: float) -> tuple[float, float] | None:
-    """Return start and end of the speech in seconds; None if everything is silence."""
-    size = round(FRAME_S * sample_rate)
-    frames = samples[: len(samples) // size * size].reshape(-1, size)
-    power = (frames.astype(np.float64) ** 2).mean(axis=1)
-    if not power.size or power.max() == 0:
-        return None
-    loud = np.flatnonzero(power > power.max() * 10 ** (-silence_db / 10))
-    return loud[0] * FRAME_S, (loud[-1] + 1) * FRAME_S
-
-
-def _cut(prompt: Prompt, root: Path, options: Options) -> "MonoCut | str":
+def _cut(item: Recorded, options: Options) -> "MonoCut | str":
     """Return the trimmed recording, or the reason why there is none."""
-    path = root / f"{prompt.key}.wav"
+    prompt, path = item.prompt, item.path
     if not path.exists():
         return "no recording"
-    _, sample_rate, channels = audio_facts(path)
-    if channels != 1:
-        raise UserError(f"{path}: expected one channel, found {channels}")
-    samples, _ = soundfile.read(path, dtype="int16")
+    if item.wav:  # FFmpeg reads g722, which has no header
+        samples, sample_rate = read_recording(path, options.sample_rate)[0], options.sample_rate
+    else:
+        _, sample_rate, channels = audio_facts(path)
+        if channels != 1:
+            raise UserError(f"{path}: expected one channel, found {channels}")
+        samples, _ = soundfile.read(path, dtype="int16")
     bounds = speech_bounds(samples, sample_rate, options.silence_db)
     if bounds is None:
         return "silence"
@@ -120,51 +155,57 @@ def _cut(prompt: Prompt, root: Path, options: Options) -> "MonoCut | str":
     duration = round(min(length, bounds[1] + options.margin_s) - start, 3)
     if duration > options.max_s:
         return f"longer than {options.max_s:g} s"
-    name = prompt.key.replace("/", "-")
-    whole = recording(name, path, len(samples), sample_rate)
-    return utterance_cut(name, whole, prompt.text, SPEAKER, start_s=start, duration_s=duration)
+    if item.wav:
+        item.wav.parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(item.wav, samples, sample_rate, subtype="PCM_16")
+    name = _name(prompt, item.language)
+    whole = recording(name, item.wav or path, len(samples), sample_rate)
+    speaker = SPEAKERS[item.language][0]
+    return utterance_cut(
+        name, whole, prompt.text, speaker, start_s=start, duration_s=duration, language=item.language
+    )
 
 
-def _fetch(folder: Path, console: Console) -> Path:
+def _name(prompt: Prompt, language: str) -> str:
+    return f"{language}-{prompt.key.replace('/', '-')}"
+
+
+def _suffix(options: Options) -> str:
+    return ".g722" if options.sample_rate == 16000 else ".wav"
+
+
+def _fetch(options: Options, folder: Path, console: Console) -> Path:
     """Download and unpack the Debian packages unless they exist."""
-    unpacked = folder / "unpacked"
-    if unpacked.exists():
-        console.print(f"using the packages in {folder}")
-        return unpacked
-    hint = "or name a folder with the prompts: source=…"
-    for program in ["apt-get", "dpkg-deb"]:
-        if shutil.which(program) is None:
-            raise UserError(f"{program} is not installed: use Debian or Ubuntu, {hint}")
-    folder.mkdir(parents=True, exist_ok=True)
-    console.print(f"downloading {' and '.join(PACKAGES)} (18 MB)")
-    download = subprocess.run(["apt-get", "download", *PACKAGES], cwd=folder, capture_output=True, text=True)
-    if download.returncode != 0:
-        reason = (download.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise UserError(f"apt-get download failed ({reason}): run `apt-get update` as root first, {hint}")
-    partial = folder / "unpacked.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    for package in PACKAGES:
-        archive = sorted(folder.glob(f"{package}_*.deb"))[-1]
-        unpack = subprocess.run(["dpkg-deb", "-x", archive, partial], capture_output=True, text=True)
-        if unpack.returncode != 0:
-            raise UserError(f"{archive}: expected a Debian package, dpkg-deb found: {unpack.stderr.strip()}")
-    partial.rename(unpacked)
-    return unpacked
+    names = [f"asterisk-core-sounds-{language}" for language in options.languages]
+    audio = [name + _suffix(options).replace(".", "-") for name in names]
+    size = f"{20 * len(names)} MB"
+    return debian_packages(
+        [*audio, *names], folder, console, size, "or name a folder with the prompts: source=…"
+    )
 
 
-def _find_transcripts(source: Path) -> Path:
+def _prompts(source: Path, language: str) -> Iterator[Prompt]:
+    """Yield the prompts of a language in the order of its transcript file."""
     if not source.is_dir():
         raise UserError(f"source={source}: expected a folder with the prompts, found none")
-    for name in TRANSCRIPTS:
-        if found := sorted(source.rglob(name)):
-            return found[0]
-    raise UserError(f"{source}: expected {' or '.join(TRANSCRIPTS)} in it, found neither")
+    names = [f"core-sounds-{language}.txt", f"core-sounds-{language}.txt.gz"]
+    found = [path for name in names for path in sorted(source.rglob(name))]
+    if not found:
+        raise UserError(f"{source}: expected {' or '.join(names)} in it, found neither")
+    prompts = list(parse_transcripts([line for _, line in read_lines(found[0])], language))
+    entries = Counter(prompt.key for prompt in prompts)
+    for prompt in prompts:
+        yield replace(prompt, excluded="several entries") if entries[prompt.key] > 1 else prompt
 
 
-def _find_audio_root(source: Path, keys: list[str]) -> Path:
-    """Return the folder in which most keys are paths of wav files."""
-    folders = sorted({path.parent for path in source.rglob("*.wav")})
-    hits = {folder: sum((folder / f"{key}.wav").exists() for key in keys) for folder in folders}
+def _find_audio_root(source: Path, keys: list[str], language: str, suffix: str) -> Path:
+    """Return the folder in which most keys are recordings; one named for the language comes first."""
+    folders = sorted({path.parent for path in source.rglob(f"*{suffix}")})
+    hits = {folder: sum((folder / f"{key}{suffix}").exists() for key in keys) for folder in folders}
     if not hits or max(hits.values()) == 0:
-        raise UserError(f"{source}: expected the prompts as wav files in it, found none")
-    return max(hits, key=lambda folder: hits[folder])
+        raise UserError(f"{source}: expected the prompts as {suffix[1:]} files in it, found none")
+
+    def rank(folder: Path) -> tuple[bool, int]:
+        return bool(hits[folder]) and folder.name.partition("_")[0] == language, hits[folder]
+
+    return max(hits, key=rank)

@@ -4,7 +4,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+from asr.preparation import rows
+
+DIGITS = {
+    "en": ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"],
+    "es": ["cero", "uno", "dos", "tres", "cuatro", "cinco", "seis", "siete", "ocho", "nueve"],
+    "fr": ["zéro", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf"],
+    "it": ["zero", "uno", "due", "tre", "quattro", "cinque", "sei", "sette", "otto", "nove"],
+    "ru": ["ноль", "один", "два", "три", "четыре", "пять", "шесть", "семь", "восемь", "девять"],
+}
 
 # Typing errors in the file, and spellings that differ from CMUdict's.
 CORRECTIONS = {
@@ -36,6 +44,8 @@ _CORRECTED = re.compile(
 _NOTE = re.compile(r"\(note:[^)]*\)|\[.\]")
 _BRACKET = re.compile(r"\[[^\]]*\]|<[^>]*>|\([^)]*\)")
 _UNREADABLE = re.compile(r"\S*(?:\d\d|\d\.\d|\w\.\d|www\.)\S*")
+# A question mark within a sentence stands for an accented letter that the Italian file has lost.
+_LOST = re.compile(r"\S*\?,?\s+[a-z]\w*|\S*\?\w\S*")
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ class Prompt:
     excluded: str = ""
 
 
-def parse_transcripts(lines: list[str]) -> Iterator[Prompt]:
+def parse_transcripts(lines: list[str], language: str = "en") -> Iterator[Prompt]:
     """Yield the `key: text` entries of the file; lines that begin with `;` are comments."""
     for line in lines:
         if not line.strip() or line.startswith(";"):
@@ -63,8 +73,11 @@ def parse_transcripts(lines: list[str]) -> Iterator[Prompt]:
         if not colon:
             yield Prompt(key, "", "no transcript: the line has no colon")
             continue
-        reason = _unusable(written)
-        yield Prompt(key, written, reason) if reason else Prompt(key, normalise(written, key))
+        english = language == "en"
+        if reason := _unusable(written) or ("" if english else _unclear(_NOTE.sub(" ", written))):
+            yield Prompt(key, written, reason)
+        else:
+            yield Prompt(key, normalise(written, key) if english else spoken(written, language))
 
 
 def normalise(written: str, key: str = "") -> str:
@@ -83,9 +96,19 @@ def normalise(written: str, key: str = "") -> str:
     return " ".join(spoken for word in words if word for spoken in _spoken(word))
 
 
+def spoken(written: str, language: str) -> str:
+    """Return the words of another language in lower case, single digits as words.
+
+    >>> spoken("Pour l'effacer, appuyez sur 7 !", "fr")
+    "pour l'effacer appuyez sur sept"
+    """
+    text = re.sub(r"\d", lambda digit: DIGITS[language][int(digit[0])], _NOTE.sub(" ", written))
+    return rows.normalise(text, "words").replace("-", " ")
+
+
 def _spoken(word: str) -> list[str]:
     if word.isdigit():
-        return [DIGITS[int(digit)] for digit in word]
+        return [DIGITS["en"][int(digit)] for digit in word]
     capitals = word.isalpha() and word.isupper()
     if capitals and word not in ACRONYMS and word not in {"I", "A"}:
         return [f"{letter}." for letter in word.lower()]
@@ -104,3 +127,14 @@ def _unusable(written: str) -> str:
     if match := _UNREADABLE.search(text):
         return f"unclear how {match[0]!r} is read"
     return "" if re.search(r"\w|[*#]", text) else "empty transcript"
+
+
+def _unclear(written: str) -> str:
+    """Return why a text of another language than English is excluded; empty if it is clear."""
+    if lost := _LOST.search(written):
+        return f"damaged text: {lost[0]!r}"
+    for word in written.split():
+        number = re.search(r"\d[^\W_]|[^\W_]\d|[^\W\d_]\W\d", word)
+        if number or re.search(r"[*#@$%=]", word) or (word.isupper() and len(re.findall(r"\w", word)) > 1):
+            return f"unclear how {word!r} is read"
+    return ""

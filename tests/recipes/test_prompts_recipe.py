@@ -110,13 +110,81 @@ def test_miniature(source, tmp_path, capsys):
     assert len(texts["train"] | texts["dev"] | texts["test"]) == 49
     rows = list(csv.reader((folder / "excluded.tsv").open(), delimiter="\t"))
     assert [row[:2] for row in rows[1:]] == [
-        ["beep", "not speech"],
-        ["code", "unclear how '500.' is read"],
-        ["gone", "no recording"],
-        ["mixed", "speech mixed with another sound"],
-        ["quiet", "silence"],
+        ["en-beep", "not speech"],
+        ["en-code", "unclear how '500.' is read"],
+        ["en-gone", "no recording"],
+        ["en-mixed", "speech mixed with another sound"],
+        ["en-quiet", "silence"],
     ]
     assert "5 dropped" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "text"),
+    [
+        ("fr", "Pour l'effacer, appuyez sur 7.", "pour l'effacer appuyez sur sept"),
+        ("es", "Dé un número, o 8", "dé un número o ocho"),
+        ("it", "L'interno è occupato...", "l'interno è occupato"),
+        ("ru", "Точка [.]", "точка"),
+    ],
+)
+def test_other_languages_have_words_for_digits(language, written, text):
+    (prompt,) = parse_transcripts([f"key: {written}"], language)
+    assert (prompt.text, prompt.excluded) == (text, "")
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("La conferenza ? piena.", "damaged text: '? piena'"),
+        ("Il tempo sar? esattamente", "damaged text: 'sar? esattamente'"),
+        ("Il PBX", "unclear how 'PBX' is read"),
+        ("premi *", "unclear how '*' is read"),
+        ("audio 3D", "unclear how '3D' is read"),
+        ("interno 500", "unclear how '500' is read"),
+        ("In quale cartella?", ""),
+    ],
+)
+def test_texts_of_other_languages_that_are_unclear_are_excluded(written, reason):
+    (prompt,) = parse_transcripts([f"key: {written}"], "it")
+    assert prompt.excluded == reason
+
+
+def test_two_languages_at_16_khz(tmp_path):
+    """Languages share keys; g722 files have no header, so they are converted."""
+    import av
+
+    source = tmp_path / "source"
+    for language, names in {"fr_CA_f_June": WORDS, "es_MX_f_Allison": WORDS[:6]}.items():
+        code = language[:2]
+        for i, word in enumerate(names):
+            path = source / "sounds" / language / f"{word}.g722"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with av.open(str(path), "w", format="g722") as container:
+                stream = container.add_stream("g722", rate=16000)
+                stream.layout = "mono"
+                samples = (10000 * np.sin(np.arange(16000 + 1600 * i) / 5)).astype(np.int16)
+                frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
+                frame.sample_rate = 16000
+                for packet in [*stream.encode(frame), *stream.encode(None)]:
+                    container.mux(packet)
+        lines = [f"{word}: {word}" for word in names] + (["one: encore"] if code == "es" else [])
+        (source / f"core-sounds-{code}.txt").write_text("\n".join(lines))
+    folder = tmp_path / "prompts"
+    prompts.prepare(
+        prompts.Options(source=str(source), languages=["fr", "es"], sample_rate=16000, workers=1), folder
+    )
+    cuts = [cut for split in ["train", "dev", "test"] for cut in load_cuts(folder / f"{split}.cuts.jsonl.gz")]
+    found = {cut.id: (cut.supervisions[0].language, cut.supervisions[0].speaker) for cut in cuts}
+    assert found == {
+        **{f"fr-{word}": ("fr", "june") for word in WORDS},
+        **{f"es-{word}": ("es", "allison") for word in WORDS[1:6]},
+    }
+    assert {cut.sampling_rate for cut in cuts} == {16000}
+    assert next(cut for cut in cuts if cut.id == "fr-three").load_audio().shape == (1, 19200)
+    assert not (folder / "lexicon.txt").exists()
+    excluded = list(csv.reader((folder / "excluded.tsv").open(), delimiter="\t"))[1:]
+    assert [row[:2] for row in excluded] == [["es-one", "several entries"]] * 2
 
 
 def test_split_depends_on_the_text_alone():
@@ -157,6 +225,8 @@ def test_missing_apt_error_suggests_source(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda program: None)
     with pytest.raises(UserError, match=r"apt-get is not installed.*source="):
         prompts.prepare(prompts.Options(), tmp_path)
+    with pytest.raises(UserError, match=r"languages=\['de'\]: expected some of en, es, fr, it, ru"):
+        prompts.prepare(prompts.Options(languages=["de"]), tmp_path)
 
 
 def test_a_failed_download_hints_at_apt_get_update(tmp_path, monkeypatch):

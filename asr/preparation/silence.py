@@ -1,0 +1,22 @@
+"""Bounds of the speech in a recording, by the energy of frames of 10 ms."""
+
+import numpy as np
+
+FRAME_S = 0.01
+
+
+def speech_bounds(samples: np.ndarray, sample_rate: int, silence_db: float) -> tuple[float, float] | None:
+    """Return start and end of the speech in seconds; None if everything is silence.
+
+    Args:
+        samples: [samples], integers or floats.
+        sample_rate: sample rate in Hz.
+        silence_db: silence threshold in dB below the loudest frame.
+    """
+    size = round(FRAME_S * sample_rate)
+    frames = samples[: len(samples) // size * size].reshape(-1, size)
+    power = (frames.astype(np.float64) ** 2).mean(axis=1)
+    if not power.size or power.max() == 0:
+        return None
+    loud = np.flatnonzero(power > power.max() * 10 ** (-silence_db / 10))
+    return loud[0] * FRAME_S, (loud[-1] + 1) * FRAME_S

@@ -1,0 +1,1 @@
+"""Recorded descriptions of Tux Paint's stamps: volunteers in nine languages."""
