@@ -29,12 +29,13 @@ For pretrained models see `asr.attention.transformers_adapter`.
 
 from asr.attention.layer import SelfAttentionLayer
 from asr.attention.multihead import SelfAttention, build_self_attention
-from asr.attention.softmax import SoftmaxMechanism
+from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.spec import Spec
 from asr.attention.table import MECHANISMS, build_mechanism, mechanism_table, parse_name
 
 __all__ = [
     "MECHANISMS",
+    "QueryKeyMechanism",
     "SelfAttention",
     "SelfAttentionLayer",
     "SoftmaxMechanism",

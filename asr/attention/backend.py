@@ -17,9 +17,12 @@ DEVICES = ("cpu", "cuda")
 MOST_CLUSTERS = 1_024  # limit of the compiled kernels
 NOT_COMPILED = dict.fromkeys(DEVICES, "this mechanism has no compiled kernels")
 
-# Devices where `auto` doesn't use the kernels: the CUDA kernels have run only on an emulated device.
-# Remove the entry when tools/gpu_check.sh has passed on a GPU.
-UNPROVEN = {"cuda": "the CUDA kernels have never run on a GPU; backend=native uses them"}
+# What `auto` doesn't use: the CUDA kernels have run only on an emulated device, and local attention's SDPA
+# only on the CPU. Remove an entry when tools/gpu_check.sh has passed on a GPU.
+UNPROVEN = {
+    "cuda": "the CUDA kernels have never run on a GPU; backend=native uses them",
+    "local": "block-banded SDPA has never run on a GPU; backend=native uses it",
+}
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,7 @@ class Operators:
     improved_clustered_attention: Callable[..., Tensor]
     lsh_buckets: Callable[..., Tensor]
     lsh_attention: Callable[..., Tensor]
+    local_attention: Callable[..., Tensor]
 
 
 def load_operators(backend: str) -> Operators:
@@ -49,6 +53,7 @@ def load_operators(backend: str) -> Operators:
         improved_clustered_attention=load("improved_clustered_attention", "improved_clustered_attention"),
         lsh_buckets=load("lsh_attention", "lsh_buckets"),
         lsh_attention=load("lsh_attention", "lsh_attention"),
+        local_attention=load("local_attention", "local_attention"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Multi-head self-attention: projections and rotary positions around an exchangeable mechanism."""
+"""Multi-head self-attention: projections and rotary positions around a mechanism."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer
-from asr.attention.softmax import SoftmaxMechanism
+from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.table import MECHANISMS, build_mechanism, parse_name
 from asr.errors import UserError
 from asr.lengths import zero_padding
@@ -15,7 +15,7 @@ ROTARY_BASE = 10_000.0
 
 
 class SelfAttention(SelfAttentionLayer):
-    """Multi-head projections around a mechanism of the softmax family.
+    """Multi-head projections around a mechanism without parameters of its own.
 
     A layer for a mechanism with shared keys has no key projection: K = √D · Q/‖Q‖, so that q·k/√D is the
     product of the query and the unit-length query, as in Reformer.
@@ -29,7 +29,7 @@ class SelfAttention(SelfAttentionLayer):
     """
 
     def __init__(
-        self, mechanism: SoftmaxMechanism, model_dim: int, heads: int, head_dim: int, rotary: bool = False
+        self, mechanism: QueryKeyMechanism, model_dim: int, heads: int, head_dim: int, rotary: bool = False
     ) -> None:
         super().__init__()
         if rotary and head_dim % 2:
@@ -69,6 +69,12 @@ class SelfAttention(SelfAttentionLayer):
         """Exchange the mechanism and keep the weights."""
         backend = backend or self.mechanism.backend.requested
         mechanism = build_mechanism(name, backend=backend, dropout=self.mechanism.dropout)
+        both = isinstance(mechanism, SoftmaxMechanism) and isinstance(self.mechanism, SoftmaxMechanism)
+        if mechanism.name != self.name and not both:
+            raise UserError(
+                f"attention {self.name!r} can't be exchanged for {name!r}: only mechanisms of the softmax "
+                "family are exchangeable; train a model with it"
+            )
         if mechanism.needs_shared_keys and self.key is not None:
             raise UserError(
                 f"attention {name!r} needs keys tied to the queries, but this layer ({self.name!r}) has a "
@@ -147,11 +153,11 @@ def build_self_attention(
         head_dim = model_dim // heads
     spec = parse_name(name)
     build = MECHANISMS[spec.mechanism].build
+    if rotary and not issubclass(build, SoftmaxMechanism):
+        raise UserError(f"attention {name!r} has no rotary positions: only the softmax family supports them")
     if not issubclass(build, OwnParameterLayer):
         mechanism = build_mechanism(name, backend=backend, dropout=dropout)
         return SelfAttention(mechanism, model_dim, heads, head_dim, rotary)
-    if rotary:
-        raise UserError(f"attention {name!r} has no rotary positions: only the softmax family supports them")
     sizes = {"model_dim": model_dim, "heads": heads, "head_dim": head_dim}
-    arguments: dict[str, Any] = {"dropout": dropout, **sizes, **spec.arguments}
+    arguments: dict[str, Any] = {"dropout": dropout, **sizes, **spec.keywords()}
     return build(name=spec.name, backend=backend, **arguments)

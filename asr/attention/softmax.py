@@ -1,4 +1,4 @@
-"""Base class of the softmax family: exchangeable mechanisms without parameters of their own."""
+"""Base classes of mechanisms without parameters of their own: of any, and of the softmax family."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from asr.attention.backend import NOT_COMPILED, BackendChoice
 from asr.errors import UserError
 
 
-class SoftmaxMechanism(nn.Module):
+class QueryKeyMechanism(nn.Module):
     """Attention of queries to keys in every head. Subclasses implement `attend` and `dense`.
 
     Args:
@@ -136,6 +136,10 @@ class SoftmaxMechanism(nn.Module):
             None if query_lengths is None else query_lengths.to(q.device),
             None if key_lengths is None else key_lengths.to(q.device),
         )
+
+
+class SoftmaxMechanism(QueryKeyMechanism):
+    """A mechanism whose weights are, or approximate, a softmax of the logits; therefore exchangeable."""
 
 
 def filled_lengths(lengths: Tensor | None, x: Tensor) -> Tensor:

@@ -1,8 +1,10 @@
 """Names of attention mechanisms: `i-clustered-100:topk=16` parsed into a mechanism and its options."""
 
+import keyword
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from asr.errors import UserError
 
@@ -73,6 +75,10 @@ class Spec:
 
     def __str__(self) -> str:
         return self.name
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the arguments as those of a Python call: `global` becomes `global_`."""
+        return {f"{key}_" if keyword.iskeyword(key) else key: value for key, value in self.arguments.items()}
 
 
 def pattern(mechanism: str, schema: Schema) -> str:

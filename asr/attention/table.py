@@ -2,18 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from asr.attention.agglomerative import AgglomerativeAttention
 from asr.attention.cast import CAST
 from asr.attention.clustered import ClusteredAttention
 from asr.attention.full import FullAttention, SharedFullAttention
+from asr.attention.hyper import HyperMixing
 from asr.attention.improved import ImprovedClusteredAttention
 from asr.attention.layer import OwnParameterLayer
+from asr.attention.linear import LinearAttention
+from asr.attention.local import LocalAttention
 from asr.attention.lsh import LSHAttention
 from asr.attention.oracle_top import OracleTopAttention
-from asr.attention.softmax import SoftmaxMechanism
+from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.spec import Option, Schema, Spec, parse, pattern, write_value
+from asr.attention.summary import SummaryMixing
 from asr.errors import UserError
 
 
@@ -28,7 +31,7 @@ class Mechanism:
         schema: number and options of the name.
     """
 
-    build: type[SoftmaxMechanism] | type[OwnParameterLayer]
+    build: type[QueryKeyMechanism] | type[OwnParameterLayer]
     source: str
     time: str
     memory: str
@@ -40,6 +43,13 @@ class Mechanism:
         return issubclass(self.build, SoftmaxMechanism)
 
     @property
+    def family(self) -> str:
+        """Kind of mechanism: `softmax`, `linear` (a kernel without parameters) or `own parameters`."""
+        if issubclass(self.build, OwnParameterLayer):
+            return "own parameters"
+        return "softmax" if self.exchangeable else "linear"
+
+    @property
     def exchange(self) -> str:
         """Whether it can replace another mechanism in a trained model: `yes`, `no` or a condition."""
         if not issubclass(self.build, SoftmaxMechanism):
@@ -49,11 +59,13 @@ class Mechanism:
 
 CLUSTERED = "Vyas et al. 2020, Fast Transformers with Clustered Attention"
 REFORMER = "Kitaev et al. 2020, Reformer"
+HYPER = "Mai et al. 2022, HyperMixer; 2023, HyperConformer"
 
 COUNT = range(1, 65_537)
 CLUSTERS = Option("clusters", 100, COUNT, "query clusters, C")
 BITS = Option("bits", 63, range(1, 64), "hash bits")
 ITERATIONS = Option("iterations", 10, range(1, 1_001), "Lloyd iterations of K-means, L")
+CAUSAL = Option("causal", False, (False, True), "exclude later positions")
 TOPK = Option("topk", 32, COUNT, "keys with exact weights, K")
 
 MECHANISMS: Mapping[str, Mechanism] = {
@@ -84,6 +96,24 @@ MECHANISMS: Mapping[str, Mechanism] = {
         "N·(C + topk)",
         Schema("C", CLUSTERS, (TOPK, BITS, ITERATIONS)),
     ),
+    "local": Mechanism(
+        LocalAttention,
+        "Beltagy et al. 2020, Longformer",
+        "N·(W + global)",
+        "N·(W + global) (native: N)",
+        Schema(
+            "W",
+            Option("window", 64, range(65_537), "neighbours on each side, W"),
+            (Option("global", 0, range(65_537), "first positions that see all and are seen by all"),),
+        ),
+    ),
+    "linear": Mechanism(
+        LinearAttention,
+        "Katharopoulos et al. 2020, Transformers are RNNs",
+        "N",
+        "N",
+        Schema(options=(CAUSAL,)),
+    ),
     "cast": Mechanism(
         CAST,
         "van Engelenhoven et al. 2024, CAST",
@@ -112,9 +142,22 @@ MECHANISMS: Mapping[str, Mechanism] = {
             "C",
             Option("classes", 8, COUNT, "soft classes, C"),
             (
-                Option("causal", False, (False, True), "exclude later positions"),
+                CAUSAL,
                 Option("tie", False, (False, True), "use one classifier for queries and references"),
             ),
+        ),
+    ),
+    "summary": Mechanism(SummaryMixing, "Parcollet et al. 2023, SummaryMixing", "N", "N"),
+    "hyper": Mechanism(
+        HyperMixing,
+        HYPER,
+        "N·hidden",
+        "N·hidden",
+        Schema(
+            options=(
+                Option("hidden", 0, range(65_537), "hidden units of the generated MLP; 0: 2 · model size"),
+                Option("tie", False, (False, True), "generate both of its matrices with one hypernetwork"),
+            )
         ),
     ),
 }
@@ -129,8 +172,8 @@ def parse_name(name: str) -> Spec:
     return parse(name, {key: mechanism.schema for key, mechanism in MECHANISMS.items()})
 
 
-def build_mechanism(name: str, backend: str = "auto", dropout: float = 0.0) -> SoftmaxMechanism:
-    """Build a mechanism of the softmax family.
+def build_mechanism(name: str, backend: str = "auto", dropout: float = 0.0) -> QueryKeyMechanism:
+    """Build a mechanism without parameters of its own: one of the softmax family, or `linear`.
 
     Args:
         name: e.g. `full`, `i-clustered-100:topk=32`.
@@ -147,13 +190,12 @@ def build_mechanism(name: str, backend: str = "auto", dropout: float = 0.0) -> S
     """
     spec = parse_name(name)
     build = MECHANISMS[spec.mechanism].build
-    if not issubclass(build, SoftmaxMechanism):
+    if not issubclass(build, QueryKeyMechanism):
         raise UserError(
             f"attention {name!r} has parameters of its own: build it with build_self_attention; "
             "a trained model can't switch to it"
         )
-    arguments: dict[str, Any] = dict(spec.arguments)
-    return build(name=spec.name, backend=backend, dropout=dropout, **arguments)
+    return build(name=spec.name, backend=backend, dropout=dropout, **spec.keywords())
 
 
 def mechanism_table() -> str:
@@ -166,7 +208,7 @@ def mechanism_table() -> str:
         options = ", ".join(f"{o.name} ({write_value(o.default)})" for o in mechanism.schema.options)
         cells = (
             f"`{pattern(key, mechanism.schema)}`",
-            "softmax" if mechanism.exchangeable else "own parameters",
+            mechanism.family,
             options or "–",
             mechanism.time,
             mechanism.memory,

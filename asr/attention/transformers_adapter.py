@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asr.attention.softmax import SoftmaxMechanism
+from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.table import build_mechanism
 from asr.errors import UserError
 from asr.lengths import keep_mask
@@ -55,12 +55,14 @@ class ReplacedAttention:
 
     def __init__(self, name: str, backend: str, cross_attention: bool) -> None:
         mechanism = build_mechanism(name, backend)
+        if not isinstance(mechanism, SoftmaxMechanism):
+            raise UserError(f"attention {name!r} can't replace the softmax attention of a pretrained model")
         if mechanism.needs_shared_keys:
             raise UserError(
                 f"attention {name!r} needs keys tied to the queries; pretrained models have a key projection"
             )
         self.name, self.backend, self.cross_attention = mechanism.name, backend, cross_attention
-        self.mechanisms: dict[tuple[torch.device, float], SoftmaxMechanism] = {}
+        self.mechanisms: dict[tuple[torch.device, float], QueryKeyMechanism] = {}
 
     def __call__(
         self,
@@ -109,7 +111,7 @@ class ReplacedAttention:
         )
         return mixed.transpose(1, 2).contiguous(), None
 
-    def _mechanism(self, device: torch.device, dropout: float) -> SoftmaxMechanism:
+    def _mechanism(self, device: torch.device, dropout: float) -> QueryKeyMechanism:
         """Return the mechanism for a device; transformers passes a dropout of 0 in evaluation."""
         if (device, dropout) not in self.mechanisms:
             self.mechanisms[device, dropout] = build_mechanism(self.name, self.backend, dropout).to(device)

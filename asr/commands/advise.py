@@ -33,7 +33,7 @@ def parse(words: list[str]) -> tuple[Options, TrainConfig]:
     for name in options.attentions:
         if not issubclass(MECHANISMS[parse_name(name).mechanism].build, SoftmaxMechanism):
             raise UserError(
-                f"attention {name!r} has parameters of its own: time it in a model with asr compare"
+                f"attention {name!r} is not of the softmax family: time it in a model with asr compare"
             )
     options.device = pick_device(options.device)
     return options, training

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from asr.attention.softmax import SoftmaxMechanism
+from asr.attention.softmax import QueryKeyMechanism
 from asr.attention.table import MECHANISMS, parse_name
 from asr.compare.options import Request
 from asr.compare.results import Candidate
@@ -55,7 +55,7 @@ def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainC
 
 
 def is_exchangeable(attention: str) -> bool:
-    """Return whether a mechanism belongs to the softmax family, without parameters of its own."""
+    """Return whether a mechanism belongs to the softmax family."""
     return MECHANISMS[parse_name(attention).mechanism].exchangeable
 
 
@@ -63,7 +63,7 @@ def can_run(trained: str, other: str) -> bool:
     """Return whether a model trained with one mechanism can run with another.
 
     Mechanisms of the softmax family are exchangeable, except that those with tied keys (lsh, shared-full) run
-    only models trained with tied keys. Models with attention parameters of their own run only with those.
+    only models trained with tied keys. Models with another attention run only with that.
     """
     if trained == other:
         return True
@@ -79,7 +79,7 @@ def evaluated_with(candidate: Candidate, wanted: Sequence[str]) -> list[str]:
 
 def _ties_keys(attention: str) -> bool:
     build = MECHANISMS[parse_name(attention).mechanism].build
-    return issubclass(build, SoftmaxMechanism) and build.needs_shared_keys
+    return issubclass(build, QueryKeyMechanism) and build.needs_shared_keys
 
 
 def _keys(entry: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from asr.model.acoustic_model import AcousticModel
 from attention_ext.hashing.graph import hash_sign
 from attention_ext.improved_clustered_attention.graph import improved_clustered_attention
 
-FAMILY = ("full", "shared-full", "clustered", "i-clustered")
+FAMILY = ("full", "shared-full", "clustered", "i-clustered", "local", "linear")
 OPSET = 18
 INPUTS, OUTPUTS = ("features", "lengths"), ("log_probs", "frames")
 

@@ -44,7 +44,7 @@ def exchange_table(results: Results, split: str) -> Table | None:
             "Rows: mechanism used in training; columns: mechanism used in the evaluation. A frame marks the "
             "model's own mechanism, a stronger colour a lower error rate. lsh and shared-full need keys that "
             "are tied to the queries."
-            + (f" Not shown, because their attention has its own parameters: {others}." if others else "")
+            + (f" Not shown, because not exchangeable: {others}." if others else "")
         ),
         columns=[Column("trained with", number=False), *heads],
         rows=rows,
@@ -63,7 +63,7 @@ def gap(results: Results, label: str, split: str, attention: str) -> str:
     if can_run(trained, attention):
         return "not evaluated"
     both = is_exchangeable(trained) and is_exchangeable(attention)
-    return "keys not tied" if both else "own parameters"
+    return "keys not tied" if both else "not exchangeable"
 
 
 def _is_softmax(attention: str) -> bool:

@@ -14,7 +14,7 @@ class Look:
     Attributes:
         light: colour on a light background, contrast at least 3 : 1.
         dark: colour on a dark background, contrast at least 3 : 1.
-        shape: name of a Vega symbol, so that colour is not the only distinction.
+        shape: key of `SHAPE_PATHS`, so that colour is not the only distinction.
     """
 
     light: str
@@ -30,12 +30,16 @@ FAMILIES: dict[str, Look] = {
     "lsh": Look("#c65200", "#ff944d", "triangle-up"),
     "shared-full": Look("#8a6a00", "#e3bb4a", "triangle-down"),
     "oracle-top": Look("#b0508a", "#ea9cc8", "cross"),
+    "local": Look("#007a8c", "#45c4d8", "hourglass"),
+    "linear": Look("#7a4a1e", "#cf9f6b", "star"),
     "cast": Look("#6448b4", "#ab97f2", "triangle-right"),
     "agglomerative": Look("#8a1c3c", "#e5738c", "triangle-left"),
+    "summary": Look("#5a7400", "#a9c93e", "bow-tie"),
+    "hyper": Look("#b01fc0", "#ea8bf5", "saltire"),
 }
 OTHER = Look("#6b7280", "#9aa4b2", "circle")
 
-SHAPE_PATHS = {  # within [−1, 1] × [−1, 1], for legends in HTML
+SHAPE_PATHS = {  # SVG within [−1, 1] × [−1, 1]
     "circle": "M.85,0A.85,.85,0,1,1,-.85,0A.85,.85,0,1,1,.85,0Z",
     "diamond": "M0,-1L1,0L0,1L-1,0Z",
     "square": "M-.8,-.8H.8V.8H-.8Z",
@@ -43,6 +47,10 @@ SHAPE_PATHS = {  # within [−1, 1] × [−1, 1], for legends in HTML
     "triangle-down": "M0,.9L.95,-.75H-.95Z",
     "triangle-right": "M.9,0L-.75,.95V-.95Z",
     "triangle-left": "M-.9,0L.75,.95V-.95Z",
+    "hourglass": "M-.8,-.9H.8L-.8,.9H.8Z",
+    "bow-tie": "M-.9,-.8V.8L.9,-.8V.8Z",
+    "star": "M0,-1L.25,-.34L.95,-.31L.40,.13L.59,.81L0,.42L-.59,.81L-.40,.13L-.95,-.31L-.25,-.34Z",
+    "saltire": "M-.95,-.5L-.5,-.95L0,-.45L.5,-.95L.95,-.5L.45,0L.95,.5L.5,.95L0,.45L-.5,.95L-.95,.5L-.45,0Z",
     "cross": "M-.35,-1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z",
 }
 DASHES: tuple[list[int], ...] = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2])

@@ -4,14 +4,17 @@ import oracles
 import torch
 from torch import Tensor
 
-from asr.attention import SoftmaxMechanism, build_mechanism, build_self_attention
+from asr.attention import QueryKeyMechanism, build_mechanism, build_self_attention
 from asr.attention.multihead import shared_keys
 from asr.lengths import keep_mask
 
 C, K = 5, 4
 CROSS = ["full", f"oracle-top-{K}", f"clustered-{C}", f"i-clustered-{C}:topk={K}"]
 SHARED = ["shared-full", "lsh-1:chunk=4,buckets=4", "lsh-3:chunk=4,buckets=8"]
-SOFTMAX = CROSS + SHARED
+LOCAL = ["local-3", "local-0:global=1", "local-70:global=40"]
+SOFTMAX = CROSS + SHARED + LOCAL
+LINEAR = ["linear", "linear:causal=true"]
+QUERY_KEY = SOFTMAX + LINEAR
 OWN = [
     "cast-3",
     "cast-3:capacity=2",
@@ -20,13 +23,16 @@ OWN = [
     "agglomerative-4",
     "agglomerative-4:causal=true",
     "agglomerative-4:tie=true",
+    "summary",
+    "hyper",
+    "hyper:hidden=6,tie=true",
 ]
 # Empty, 1, around C and K, primes, and longer than two LSH chunks.
 LENGTHS = torch.tensor([31, 0, 1, K - 1, K, C - 1, C, C + 1, 13, 8, 9, 31])
 
 
 def inputs(
-    mechanism: SoftmaxMechanism,
+    mechanism: QueryKeyMechanism,
     lengths: Tensor = LENGTHS,
     size: int = 31,
     dtype: torch.dtype = torch.float64,
@@ -58,12 +64,16 @@ def layer_input(model_dim: int = 12, dtype: torch.dtype = torch.float32) -> Tens
     return x.masked_fill(~keep_mask(LENGTHS, 31).unsqueeze(-1), float("nan"))
 
 
-def oracle_weights(mechanism: SoftmaxMechanism, q: Tensor, k: Tensor) -> Tensor:
+def oracle_weights(mechanism: QueryKeyMechanism, q: Tensor, k: Tensor) -> Tensor:
     """Return the oracle's weights [N, S] for one head of one unpadded sequence."""
     q, k = q.double(), k.double()
     kind = mechanism.name.split(":")[0].rsplit("-", 1)[0]
     if kind.startswith("lsh"):
         return oracles.lsh(q, k, mechanism.rotations_RDF[:, : q.shape[1]].double(), mechanism.chunk)
+    if kind == "local":
+        return oracles.local(q, k, mechanism.window, mechanism.first)
+    if kind == "linear":
+        return oracles.linear(q, k, mechanism.causal)
     if kind == "oracle-top":
         return oracles.oracle_top(q, k, mechanism.topk)
     if kind in ("clustered", "i-clustered"):
@@ -78,6 +88,6 @@ def oracle_weights(mechanism: SoftmaxMechanism, q: Tensor, k: Tensor) -> Tensor:
     return oracles.full(q, k)
 
 
-def build(name: str, **options: object) -> SoftmaxMechanism:
+def build(name: str, **options: object) -> QueryKeyMechanism:
     """Return a mechanism in evaluation mode, on the reference backend by default."""
     return build_mechanism(name, **{"backend": "reference", **options}).eval()

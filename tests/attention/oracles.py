@@ -109,6 +109,75 @@ def lsh(q: Tensor, k: Tensor, rotations: Tensor, chunk: int) -> Tensor:
     return weights
 
 
+def local(q: Tensor, k: Tensor, window: int, count: int) -> Tensor:
+    """Longformer, section 3.1: a window on each side; all see the first positions, which see all."""
+    weights = torch.zeros(len(q), len(k), dtype=torch.float64)
+    for i, query in enumerate(q):
+        keys = [j for j in range(len(k)) if abs(i - j) <= window or i < count or j < count]
+        for key, weight in zip(keys, softmax(logits(query, k, keys)), strict=True):
+            weights[i, key] = weight
+    return weights
+
+
+def linear(q: Tensor, k: Tensor, causal: bool) -> Tensor:
+    """Transformers are RNNs, eq. 4 with the feature map of eq. 7; causal, eq. 8."""
+
+    def features(row: Tensor) -> list[float]:
+        return [float(x) + 1 if x > 0 else math.exp(float(x)) for x in row]
+
+    weights = torch.zeros(len(q), len(k), dtype=torch.float64)
+    for i, query in enumerate(q):
+        keys = range(i + 1) if causal else range(len(k))
+        similarities = [
+            sum(a * b for a, b in zip(features(query), features(k[j]), strict=True)) for j in keys
+        ]
+        weights[i, : len(keys)] = torch.tensor(similarities, dtype=torch.float64) / sum(similarities)
+    return weights
+
+
+def gelu(x: Tensor) -> Tensor:
+    return torch.tensor(
+        [y * (1 + math.erf(y / math.sqrt(2))) / 2 for y in x.flatten().tolist()], dtype=torch.float64
+    ).view(x.shape)
+
+
+def summary(x: Tensor, layer: torch.nn.Module) -> Tensor:
+    """SummaryMixing, eq. 1 and 2; x is [N, M]."""
+    parameters = {name: value.detach().double() for name, value in layer.named_parameters()}
+
+    def dense(name: str, row: Tensor) -> Tensor:
+        return parameters[f"{name}.weight"] @ row + parameters[f"{name}.bias"]
+
+    mean = sum(gelu(dense("summary.0", row)) for row in x) / len(x)
+    return torch.stack([dense("combine", torch.cat((gelu(dense("local.0", row)), mean))) for row in x])
+
+
+def hyper(x: Tensor, layer: torch.nn.Module) -> Tensor:
+    """HyperMixer, section 3, in the heads of HyperConformer; x is [N, M]."""
+    parameters = {name: value.detach().double() for name, value in layer.named_parameters()}
+    width = x.shape[1] // layer.heads
+
+    def generate(side: str, head: int, row: Tensor) -> Tensor:
+        side = "read" if f"{side}.hidden_HDD" not in parameters else side
+        weights = {
+            key.split(".")[1]: value[head] for key, value in parameters.items() if key.startswith(side)
+        }
+        hidden = gelu(row @ weights["hidden_HDD"] + weights["hidden_bias_HD"])
+        return hidden @ weights["output_HDU"] + weights["output_bias_HU"]
+
+    mixed = []
+    for head in range(layer.heads):
+        rows = x[:, head * width : (head + 1) * width]
+        first = torch.stack([generate("write", head, row) for row in rows])
+        second = torch.stack([generate("read", head, row) for row in rows])
+        mixed.append(first @ gelu(second.T @ rows))
+    normalised = []
+    for row in torch.cat(mixed, dim=1):
+        centred = row - row.mean()
+        normalised.append(centred / math.sqrt(float((centred**2).mean()) + layer.norm.eps))
+    return torch.stack(normalised) * parameters["norm.weight"] + parameters["norm.bias"]
+
+
 def agglomerative(x: Tensor, layer: torch.nn.Module, causal: bool) -> Tensor:
     """Agglomerative Attention, section Methods; x is [N, M]."""
     parameters = {name: value.detach().double() for name, value in layer.named_parameters()}

@@ -36,11 +36,17 @@ LINEAR = [
     "clustered-20",
     "i-clustered-20:topk=16",
     "lsh-2",
+    "local-20",
+    "local-100:global=7",
+    "linear",
+    "linear:causal=true",
     "cast-8",
     "cast-8:assign=single",
     "cast-8:capacity=64",
     "agglomerative-4",
     "agglomerative-4:causal=true",
+    "summary",
+    "hyper",
 ]
 
 

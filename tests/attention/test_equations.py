@@ -1,11 +1,11 @@
-"""Every softmax mechanism equals its oracle on batches of mixed lengths."""
+"""Every mechanism without parameters equals its oracle on batches of mixed lengths."""
 
 import oracles
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mechanisms import CROSS, LENGTHS, SOFTMAX, C, build, inputs, oracle_weights
+from mechanisms import CROSS, LENGTHS, QUERY_KEY, C, build, inputs, oracle_weights
 
 from asr.attention.multihead import shared_keys
 from asr.lengths import keep_mask
@@ -24,7 +24,7 @@ def expect(mechanism, q, k, lengths):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", SOFTMAX)
+@pytest.mark.parametrize("name", QUERY_KEY)
 def test_output_and_weights_equal_the_oracle(name: str, dtype: torch.dtype) -> None:
     mechanism = build(name)
     q, k, v = inputs(mechanism, dtype=dtype)
@@ -40,7 +40,7 @@ def test_output_and_weights_equal_the_oracle(name: str, dtype: torch.dtype) -> N
     assert (weights >= 0).all()
 
 
-@pytest.mark.parametrize("name", CROSS)
+@pytest.mark.parametrize("name", [*CROSS, "linear"])
 def test_cross_attention_equals_the_oracle(name: str) -> None:
     mechanism = build(name)
     generator = torch.Generator().manual_seed(1)
@@ -61,7 +61,7 @@ def test_cross_attention_equals_the_oracle(name: str) -> None:
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
-    name=st.sampled_from(SOFTMAX),
+    name=st.sampled_from(QUERY_KEY),
     size=st.integers(1, 40),
     key_size=st.integers(1, 40),
     heads=st.integers(1, 3),
@@ -75,7 +75,9 @@ def test_random_shapes_equal_the_oracle(
     if not mechanism.cross_attention:
         key_size = size
     lengths = data.draw(st.lists(st.integers(0, size), min_size=1, max_size=3))
-    key_lengths = [data.draw(st.integers(0, key_size)) for _ in lengths] if name in CROSS else lengths
+    key_lengths = (
+        [data.draw(st.integers(0, key_size)) for _ in lengths] if mechanism.cross_attention else lengths
+    )
     generator = torch.Generator().manual_seed(size * 41 + key_size)
     shape = (len(lengths), heads)
     q = torch.randn(*shape, size, dims[0], generator=generator, dtype=torch.float64)
@@ -94,7 +96,7 @@ def test_random_shapes_equal_the_oracle(
             torch.testing.assert_close(out[b, 0, :n], expected, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", SOFTMAX)
+@pytest.mark.parametrize("name", QUERY_KEY)
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e30])
 def test_output_and_gradients_do_not_depend_on_padding_or_the_batch(name: str, poison: float) -> None:
     mechanism = build(name)
@@ -115,14 +117,14 @@ def test_output_and_gradients_do_not_depend_on_padding_or_the_batch(name: str, p
             assert (inside[b, :, n:] == 0).all()
 
 
-@pytest.mark.parametrize("name", SOFTMAX)
+@pytest.mark.parametrize("name", QUERY_KEY)
 def test_no_lengths_means_all(name: str) -> None:
     mechanism = build(name)
     q, k, v = inputs(mechanism, torch.tensor([31, 31]))
     torch.testing.assert_close(mechanism(q, k, v), mechanism(q, k, v, torch.tensor([31, 31])))
 
 
-@pytest.mark.parametrize("name", SOFTMAX)
+@pytest.mark.parametrize("name", QUERY_KEY)
 def test_huge_logits_and_identical_queries(name: str) -> None:
     mechanism = build(name)
     lengths = torch.tensor([31, 13])
@@ -137,7 +139,7 @@ def test_huge_logits_and_identical_queries(name: str) -> None:
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=5e-2)  # float32 logits of ±1e4
 
 
-@pytest.mark.parametrize("name", SOFTMAX)
+@pytest.mark.parametrize("name", QUERY_KEY)
 def test_strides_do_not_matter(name: str) -> None:
     mechanism = build(name)
     q, k, v = inputs(mechanism)
@@ -147,7 +149,7 @@ def test_strides_do_not_matter(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", SOFTMAX)
+@pytest.mark.parametrize("name", QUERY_KEY)
 def test_half_precision_rounds_only_input_and_output(name: str, dtype: torch.dtype) -> None:
     mechanism = build(name)
     q, k, v = inputs(mechanism, dtype=dtype)
@@ -157,7 +159,7 @@ def test_half_precision_rounds_only_input_and_output(name: str, dtype: torch.dty
     torch.testing.assert_close(out.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", SOFTMAX)
+@pytest.mark.parametrize("name", QUERY_KEY)
 def test_gradients_equal_finite_differences(name: str) -> None:
     """The mass factor of i-clustered is included; clusters and top keys are constants."""
     mechanism = build(name)

@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from mechanisms import LENGTHS, OWN, SHARED, SOFTMAX, C, K, inputs
+from mechanisms import LENGTHS, OWN, QUERY_KEY, SHARED, SOFTMAX, C, K, inputs
 from mechanisms import build_layer as build
 from mechanisms import layer_input as batch
 from torch.utils.checkpoint import checkpoint
@@ -21,7 +21,7 @@ from asr.attention.multihead import rotate, shared_keys
 from asr.errors import UserError
 
 
-@pytest.mark.parametrize("name", SOFTMAX + OWN)
+@pytest.mark.parametrize("name", QUERY_KEY + OWN)
 def test_output_and_gradients_do_not_depend_on_padding_or_the_batch(name: str) -> None:
     """With NaN as padding, output and gradients of all parameters equal those with zeros as padding."""
     x = batch()
@@ -103,7 +103,7 @@ def test_rotary_positions_are_relative_and_preserve_norms() -> None:
         build("full", head_dim=3, rotary=True)
 
 
-@pytest.mark.parametrize("name", SOFTMAX + OWN)
+@pytest.mark.parametrize("name", QUERY_KEY + OWN)
 def test_state_dict_round_trip(name: str) -> None:
     """Hash planes are saved with the weights; parameter names don't depend on the mechanism."""
     layer = build(name)
@@ -114,12 +114,12 @@ def test_state_dict_round_trip(name: str) -> None:
     assert not torch.equal(layer(batch(), LENGTHS), other(batch(), LENGTHS))
     other.load_state_dict(layer.state_dict())
     assert torch.equal(layer(batch(), LENGTHS), other(batch(), LENGTHS))
-    if name in SOFTMAX:
+    if name in QUERY_KEY:
         reference = build("shared-full" if name in SHARED else "full")
         assert dict(layer.named_parameters()).keys() == dict(reference.named_parameters()).keys()
 
 
-@pytest.mark.parametrize("name", SOFTMAX + OWN)
+@pytest.mark.parametrize("name", QUERY_KEY + OWN)
 def test_autocast(name: str) -> None:
     layer, x = build(name), batch()
     exact = layer(x, LENGTHS)
@@ -236,7 +236,7 @@ def test_errors_name_the_argument() -> None:
         mechanism(q[:, :, :5], k, v, LENGTHS)
 
 
-@pytest.mark.parametrize("name", SOFTMAX + OWN)
+@pytest.mark.parametrize("name", QUERY_KEY + OWN)
 def test_empty_sizes(name: str) -> None:
     layer = build(name)
     assert layer(torch.zeros(2, 0, 12), torch.tensor([0, 0])).shape == (2, 0, 12)
@@ -244,7 +244,7 @@ def test_empty_sizes(name: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "auto"])
-@pytest.mark.parametrize("name", SOFTMAX)
+@pytest.mark.parametrize("name", QUERY_KEY)
 def test_lengths_out_of_range_are_refused(name: str, backend: str) -> None:
     """A negative length once gave NaN or another sequence's output, depending on mechanism and backend."""
     mechanism = build_mechanism(name, backend=backend)
@@ -255,7 +255,7 @@ def test_lengths_out_of_range_are_refused(name: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "auto"])
-@pytest.mark.parametrize("name", SOFTMAX)
+@pytest.mark.parametrize("name", QUERY_KEY)
 def test_empty_batches_have_the_gradients_of_pytorch_s_attention(name: str, backend: str) -> None:
     """With a frozen v and an empty batch the output once had no gradient, and the backward pass failed."""
     mechanism = build_mechanism(name, backend=backend)
@@ -286,7 +286,7 @@ def test_frozen_layers_of_empty_batches_have_gradients(name: str) -> None:
         assert x.grad.shape == x.shape
 
 
-@pytest.mark.parametrize("name", SOFTMAX + OWN)
+@pytest.mark.parametrize("name", QUERY_KEY + OWN)
 def test_copies_and_activation_checkpointing(name: str) -> None:
     layer, x = build(name, dropout=0.1).train(), batch()
     other = copy.deepcopy(layer)

@@ -57,6 +57,13 @@ def test_canonical_names_order_options_and_drop_defaults() -> None:
         ("cast-8:assign=best", "assign=best, expected topk | single"),
         ("agglomerative-8:causal=yes", "causal=yes, expected false | true"),
         ("full:x=1", "none is allowed"),
+        ("local", "local-W"),
+        ("local-65537", "window=65537, expected 0 … 65536"),
+        ("local-8:global=-1", "global=-1, expected 0 … 65536"),
+        ("local-8:first=1", "unknown option 'first=1', expected global=0 … 65536"),
+        ("linear:causal=maybe", "causal=maybe, expected false | true"),
+        ("summary:mean=1", "none is allowed"),
+        ("hyper:tie=both", "tie=both, expected false | true"),
     ],
 )
 def test_errors_list_what_is_allowed(name: str, expected: str) -> None:

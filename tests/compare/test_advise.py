@@ -152,7 +152,8 @@ def test_concatenated_and_overlong_utterances_are_reported(
     [
         ([], "found 0"),
         (["nowhere"], "nowhere"),
-        (["nowhere", "attentions=[cast-8]"], "parameters of its own"),
+        (["nowhere", "attentions=[cast-8]"], "not of the softmax family"),
+        (["nowhere", "attentions=[linear]"], "not of the softmax family"),
         (["nowhere", "rounds=0"], "rounds=0"),
         (["nowhere", "model.layesr=0"], "did you mean"),
         (["nowhere", "attentoins=[full]"], "did you mean 'attentions'"),

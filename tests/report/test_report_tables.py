@@ -43,8 +43,8 @@ def column(table: Table | None, name: str) -> list[Cell]:
 def test_gaps_have_a_reason(results: Results) -> None:
     assert gap(results, "full", "test", "lsh-1") == "keys not tied"
     assert gap(results, "full", "test", "shared-full") == "keys not tied"
-    assert gap(results, "cast-8", "test", "full") == "own parameters"
-    assert gap(results, "full", "test", "cast-8") == "own parameters"
+    assert gap(results, "cast-8", "test", "full") == "not exchangeable"
+    assert gap(results, "full", "test", "cast-8") == "not exchangeable"
     assert gap(results, "clustered-400", "test", "full") == "not trained"
     assert gap(results, "lsh-1", "test", "clustered-25") == "not evaluated"
 
@@ -53,7 +53,7 @@ def test_the_matrix_has_every_pair_and_frames_the_own_mechanism(results: Results
     table = exchange_table(results, "test")
     heads = [column.name for column in table.columns]
     assert heads == ["trained with", "full", "shared-full", "lsh-1"]
-    assert "attention has its own parameters: cast-8." in table.caption
+    assert "because not exchangeable: cast-8." in table.caption
     softmax = [x for x in results.candidates if x.mechanism != "cast"]
     for row, candidate in zip(table.rows, softmax, strict=True):
         for name, cell in zip(heads[1:], row[1:], strict=True):

@@ -1,0 +1,80 @@
+"""Linear attention: a kernel in place of the softmax, so that keys and values are summed once."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from asr.attention.softmax import QueryKeyMechanism, both_lengths
+from attention_ext.tensors import compute_dtype, zero_padding
+
+CHUNK = 64  # positions between two stored sums of causal attention
+# Lower bound on the sum of a query's similarities, which underflows where query and keys share no feature.
+SMALLEST_SUM = 1e-20
+
+
+class LinearAttention(QueryKeyMechanism):
+    """V̂_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / φ(q_i)ᵀ Σ_j φ(k_j) with φ(x) = elu(x) + 1.
+
+    *Transformers are RNNs* (Katharopoulos et al. 2020) eq. 5 and 7; causal, the sums run over j ≤ i (eq. 8).
+    It has no parameters, but its weights aren't a softmax: models must be trained with it. Sums are in
+    float32 (float64 for float64); weights of a query whose similarities sum to less than 1e-20 are too small.
+    Time is N·D·E; causal, memory is N·(D + E + 64) + N·D·E/64.
+
+    Args:
+        name, backend: see `QueryKeyMechanism`.
+        dropout: dropout probability on φ(q).
+        causal: whether to exclude later positions.
+    """
+
+    def __init__(self, name: str, backend: str, dropout: float, causal: bool) -> None:
+        super().__init__(name, backend, dropout)
+        self.causal = causal
+        self.cross_attention = not causal
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
+    ) -> Tensor:
+        """Compute `forward`."""
+        query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
+        features_q, features_k = _features(_shifted(q), query_lengths), _features(k, key_lengths)
+        v = zero_padding(v, key_lengths).to(features_k.dtype)
+        attend = _causal if self.causal else _bidirectional
+        sums_BHNE, total_BHN1 = attend(features_q, features_k, v, self.active_dropout)
+        return sums_BHNE / total_BHN1.clamp(min=SMALLEST_SUM)
+
+    def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
+        """Compute `weights`."""
+        similarity_BHNS = _features(_shifted(q), query_lengths) @ _features(k, key_lengths).mT
+        similarity_BHNS = similarity_BHNS.tril() if self.causal else similarity_BHNS
+        return similarity_BHNS / similarity_BHNS.sum(-1, keepdim=True).clamp(min=SMALLEST_SUM)
+
+
+def _features(x_BHND: Tensor, lengths_B: Tensor) -> Tensor:
+    """Return φ(x), zero at padding."""
+    x_BHND = zero_padding(x_BHND, lengths_B).to(compute_dtype(x_BHND))
+    # Sums rather than elu, because exp(x) − 1 + 1 rounds small features off.
+    return zero_padding(x_BHND.clamp(max=0).exp() + x_BHND.relu(), lengths_B)
+
+
+def _shifted(q_BHND: Tensor) -> Tensor:
+    """Return queries of which no feature is lost: where all are negative, a shift scales φ(q) and cancels."""
+    return q_BHND - q_BHND.detach().amax(-1, keepdim=True).clamp(max=0)
+
+
+def _bidirectional(q_BHND: Tensor, k_BHSD: Tensor, v_BHSE: Tensor, dropout: float) -> tuple[Tensor, Tensor]:
+    """Return numerator and denominator of every query."""
+    total_BHN1 = q_BHND @ k_BHSD.sum(2, keepdim=True).mT
+    return F.dropout(q_BHND, dropout) @ (k_BHSD.mT @ v_BHSE), total_BHN1
+
+
+def _causal(q_BHND: Tensor, k_BHND: Tensor, v_BHNE: Tensor, dropout: float) -> tuple[Tensor, Tensor]:
+    """Return the same over j ≤ i: sums of earlier chunks, and similarities within the chunk."""
+    N = q_BHND.shape[2]
+    q, k, v = (F.pad(x, (0, 0, 0, -N % CHUNK)).unflatten(2, (-1, CHUNK)) for x in (q_BHND, k_BHND, v_BHNE))
+    kept = F.dropout(q, dropout)
+
+    def earlier(x_BHLDE: Tensor) -> Tensor:
+        return F.pad(x_BHLDE.cumsum(2)[:, :, :-1], (0, 0, 0, 0, 1, 0))
+
+    sums = kept @ earlier(k.mT @ v) + (kept @ k.mT).tril() @ v
+    total = q @ earlier(k.sum(3).unsqueeze(-1)) + (q @ k.mT).tril().sum(-1, keepdim=True)
+    return sums.flatten(2, 3)[:, :, :N], total.flatten(2, 3)[:, :, :N]

@@ -1,0 +1,46 @@
+"""Local attention: a window of neighbours and a few global positions."""
+
+from torch import Tensor
+
+import attention_ext
+from asr.attention.backend import UNPROVEN
+from asr.attention.softmax import SoftmaxMechanism, filled_lengths
+from attention_ext.local_attention.reference import local_weights
+
+
+class LocalAttention(SoftmaxMechanism):
+    """Query i sees key j if |i − j| ≤ W, j < G or i < G.
+
+    *Longformer* (Beltagy et al. 2020) §3.1, with one set of projections, so that it is exchangeable; see
+    `attention_ext.local_attention`. On CUDA, native is block-banded `scaled_dot_product_attention`.
+
+    Args:
+        name, backend, dropout: see `SoftmaxMechanism`.
+        window: W, neighbours on each side.
+        global_: G, first positions that see all and are seen by all.
+    """
+
+    cross_attention = False  # distances are between positions of one sequence
+
+    def __init__(self, name: str, backend: str, dropout: float, window: int, global_: int) -> None:
+        reasons = {
+            "cpu": attention_ext.why_unavailable("cpu"),
+            "cuda": UNPROVEN["local"] if backend == "auto" else None,
+        }
+        super().__init__(name, backend, dropout, why_not_native=reasons)
+        self.window, self.first = window, global_
+        self.operators = self.backend.operators()
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
+    ) -> Tensor:
+        """Compute `forward`."""
+        lengths_B = filled_lengths(query_lengths, q)
+        operators = self.operators[self.backend.on(q.device.type)]
+        return operators.local_attention(
+            q, k, v, lengths_B, window=self.window, first=self.first, dropout=self.active_dropout
+        )
+
+    def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
+        """Compute `weights`."""
+        return local_weights(q, k, key_lengths, self.window, self.first)

@@ -1,0 +1,58 @@
+"""Local attention: its limits, full attention, and block-banded SDPA against the reference."""
+
+import pytest
+import torch
+from mechanisms import LENGTHS, LOCAL, build, inputs
+
+from asr.attention import build_mechanism
+from asr.errors import UserError
+from attention_ext.local_attention import reference, sdpa
+
+
+def run(attend, tensors):
+    """Return output and gradients."""
+    leaves = [x.clone().requires_grad_() for x in tensors]
+    out = attend(*leaves)
+    out.nan_to_num().sin().sum().backward()
+    return [out.detach(), *(x.grad for x in leaves)]
+
+
+@pytest.mark.parametrize("name", ["local-31", "local-65536", "local-0:global=31", "local-2:global=65536"])
+def test_seeing_all_is_full_attention(name: str) -> None:
+    mechanism, full = build(name), build("full")
+    tensors = inputs(mechanism)
+    expected = run(lambda *x: full(*x, LENGTHS), tensors)
+    for found, truth in zip(run(lambda *x: mechanism(*x, LENGTHS), tensors), expected, strict=True):
+        torch.testing.assert_close(found, truth, rtol=0, atol=1e-12)
+
+
+def test_a_window_of_zero_returns_the_values() -> None:
+    mechanism = build("local-0")
+    q, k, v = inputs(mechanism, poison=0.0)
+    torch.testing.assert_close(mechanism(q, k, v, LENGTHS), v, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("size", [31, 150])
+def test_sdpa_equals_the_reference(name: str, size: int) -> None:
+    """Block-banded SDPA runs on any device, so the CPU checks what CUDA uses."""
+    mechanism = build(name)
+    lengths = torch.tensor([size, 0, 1, 17])
+    tensors = inputs(mechanism, lengths, size)
+    sizes = (lengths, mechanism.window, mechanism.first)
+    expected = run(lambda *x: reference.local_attention(*x, *sizes), tensors)
+    for found, truth in zip(run(lambda *x: sdpa.local_attention(*x, *sizes), tensors), expected, strict=True):
+        torch.testing.assert_close(found, truth, rtol=0, atol=1e-11)
+
+
+def test_cross_attention_is_refused() -> None:
+    mechanism = build_mechanism("local-3")
+    with pytest.raises(UserError, match="'local-3' is self-attention only: queries and keys must coincide"):
+        mechanism(torch.zeros(1, 1, 4, 2), *torch.zeros(2, 1, 1, 5, 2))
+
+
+def test_auto_does_not_use_unproven_sdpa_on_cuda() -> None:
+    auto = build_mechanism("local-3")
+    assert auto.backend.on("cuda") == "reference"
+    assert "block-banded SDPA has never run on a GPU" in str(auto.backend.reasons["cuda"])
+    assert build_mechanism("local-3", backend="native").backend.on("cuda") == "native"
