@@ -16,12 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention.clustered import ClusteredAttention
+from asr.attention.linear import CHUNK, LinearAttention
+from asr.attention.local import LocalAttention
 from asr.config import to_dict
 from asr.errors import UserError
 from asr.files import atomic_binary, write_bytes
 from asr.model.acoustic_model import AcousticModel
 from attention_ext.hashing.graph import hash_sign
 from attention_ext.improved_clustered_attention.graph import improved_clustered_attention
+from attention_ext.local_attention.reference import SMALLEST_BLOCK
 
 FAMILY = ("full", "shared-full", "clustered", "i-clustered", "local", "linear")
 OPSET = 18
@@ -47,19 +50,25 @@ class FeaturesToLogProbs(nn.Module):
         """Map [B, T, F] log-mel energies with [B] valid frames to [B, T', V] and [B] encoder frames."""
         size = (features.shape[1] + self.subsampling - 1) // self.subsampling
         features = self.normalisation(features, lengths)
-        # At least as many frames as clusters and top keys: torch.export is slow with a minimum of two sizes.
+        # At least as many frames as clusters and top keys, because torch.export is slow with a minimum of two
+        # sizes; and more than one block of queries, because it specialises on one.
         features = nn.functional.pad(features, (0, 0, 0, self.extra_frames))
         states, frames = self.encoder(features, lengths)
         return self.head(states[:, :size]), frames
 
 
 def _most_needed(model: AcousticModel) -> int:
-    """Return the largest number of clusters or top keys of any layer."""
-    sizes = [
-        max(mechanism.grouping.clusters, getattr(mechanism, "topk", 0))
-        for mechanism in _clustered_mechanisms(model)
-    ]
-    return max(sizes, default=0)
+    """Return the number of frames that every layer's clusters, top keys or more than one block need."""
+    sizes = [0]
+    for module in model.modules():
+        match module:
+            case ClusteredAttention():
+                sizes += [module.grouping.clusters, getattr(module, "topk", 0)]
+            case LocalAttention():
+                sizes += [module.window, module.first, SMALLEST_BLOCK]
+            case LinearAttention():
+                sizes += [CHUNK]
+    return max(sizes)
 
 
 def _clustered_mechanisms(model: AcousticModel) -> list[ClusteredAttention]:

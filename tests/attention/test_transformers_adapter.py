@@ -133,6 +133,8 @@ def test_mechanisms_that_do_not_fit_are_rejected() -> None:
             register_attention(name)
     with pytest.raises(UserError, match="parameters of its own"):
         register_attention("cast-8")
+    with pytest.raises(UserError, match="softmax attention of a pretrained model"):
+        register_attention("linear")
 
 
 def similarities(names: list[str], sizes: list[int], texts: int) -> dict[tuple[str, int], float]:

@@ -111,6 +111,7 @@ def test_errors_name_the_argument_or_option(folder, tmp_path):
         ("full", "conformer"),
         pytest.param("full", "ebranchformer", marks=pytest.mark.slow),
         pytest.param("i-clustered-8:topk=8,iterations=3", "transformer", marks=pytest.mark.slow),
+        pytest.param("local-5:global=2", "transformer", marks=pytest.mark.slow),
     ],
 )
 def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, block):
@@ -148,6 +149,9 @@ def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, 
         ("shared-full", "transformer"),
         ("clustered-8:iterations=3", "ebranchformer"),
         ("i-clustered-8:topk=8,iterations=3", "transformer"),
+        ("local-5:global=2", "transformer"),
+        ("linear", "transformer"),
+        ("linear:causal=true", "transformer"),
     ],
 )
 def test_torch_export_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, block):
