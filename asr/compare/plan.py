@@ -238,6 +238,7 @@ def _same_training(run: Path, settings: dict[str, Any]) -> bool:
     if any(found[key] != wanted.get(key) for key in found if key not in IMMATERIAL):
         return False
     stopped_early = wanted["trainer.early_stopping"] or wanted["trainer.stop_at"] is not None
+    stopped_early = stopped_early or wanted["optimizer.minimum_rate"]
     whole = bool(wanted["trainer.budget"]) or summary["steps"] == summary["planned_steps"] or stopped_early
     hashes = [value for name, value in settings["data"].items() if name != "lexicon"]
     same_lexicon = (environment.get("lexicon") or "") == settings["data"]["lexicon"]

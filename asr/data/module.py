@@ -40,6 +40,9 @@ class DataConfig:
     frames_per_batch: int = option(
         20000, help="maximum number of feature frames per batch, padding included", unit="frames", minimum=1
     )
+    utterances_per_batch: int = option(
+        0, help="number of utterances per training batch, instead of frames_per_batch; 0: frames_per_batch"
+    )
     length_jitter: float = option(
         0.1, help="random variation of lengths before sorting into batches, as a fraction", maximum=1
     )
@@ -199,6 +202,7 @@ class SpeechData(TrainingData):
             self.config.frames_per_batch,
             self.batches,
             seed=self.seed,
+            count=self.config.utterances_per_batch,
             jitter=self.config.length_jitter,
             ranks=ranks,
             rank=rank,
@@ -223,7 +227,8 @@ class SpeechData(TrainingData):
         """Return the batch that needs the most memory: as many of the longest utterances as fit."""
         frames = self.train_frames(0)
         longest = np.argsort(-frames, kind="stable")
-        first = plan_by_length(frames, self.config.frames_per_batch, longest)[0]
+        count = self.config.utterances_per_batch
+        first = plan_by_length(frames, self.config.frames_per_batch, longest, count)[0]
         utterances = self._utterances(self.train_cuts, concatenation=self.concatenation)
         return utterances[BatchPlan(tuple(first.tolist()))]
 
@@ -279,9 +284,10 @@ class SpeechData(TrainingData):
     def advice(self, batch: Batch) -> str:
         """Return the size of a batch and the options to lower if it doesn't fit in memory."""
         longest_s = float(batch.audio_lengths.max()) / self.features.sample_rate
+        size = "utterances_per_batch" if self.config.utterances_per_batch else "frames_per_batch"
         return (
-            f"{len(batch.ids)} utterances of up to {longest_s:.1f} s; lower data.frames_per_batch="
-            f"{self.config.frames_per_batch} or data.max_duration_s={self.config.max_duration_s}"
+            f"{len(batch.ids)} utterances of up to {longest_s:.1f} s; lower data.{size}="
+            f"{getattr(self.config, size)} or data.max_duration_s={self.config.max_duration_s}"
         )
 
     def describe(self) -> str:

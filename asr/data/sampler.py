@@ -42,19 +42,22 @@ class Cursor:
 
 
 def plan_by_length(
-    frames: NDArray[np.int64], budget: int, order: NDArray[np.int64]
+    frames: NDArray[np.int64], budget: int, order: NDArray[np.int64], count: int = 0
 ) -> list[NDArray[np.int64]]:
-    """Divide utterances into batches of at most `budget` padded frames.
+    """Divide utterances into batches of at most `budget` padded frames, or of `count` utterances.
 
     Args:
         frames: [utterances] frames of each utterance.
         budget: maximum of longest utterance × number of utterances in a batch; an utterance longer than
             the budget forms a batch of its own.
         order: indices of utterances, similar lengths next to each other.
+        count: number of utterances in a batch, whatever their length; 0: `budget` decides.
 
     Returns:
         Index arrays, consecutive parts of `order`.
     """
+    if count:
+        return np.split(order, range(count, len(order), count))
     batches = []
     start = longest = 0
     for end, length in enumerate(frames[order].tolist()):
@@ -86,6 +89,7 @@ class BatchStream(Sampler[BatchPlan]):
         budget: maximum number of padded frames in a batch.
         batches: length of this rank's stream, counted from its beginning.
         seed: random seed for the order.
+        count: number of utterances in a batch; 0: `budget` decides.
         jitter: lengths are multiplied by 1 ± jitter before sorting, to vary the composition of batches.
         ranks: number of processes.
         rank: index of this process.
@@ -99,6 +103,7 @@ class BatchStream(Sampler[BatchPlan]):
         batches: int,
         *,
         seed: int = 0,
+        count: int = 0,
         jitter: float = 0.1,
         ranks: int = 1,
         rank: int = 0,
@@ -108,6 +113,7 @@ class BatchStream(Sampler[BatchPlan]):
         if len(self.frames(0)) == 0:
             raise UserError("there are no utterances to train on")
         self.budget = budget
+        self.count = count
         self.batches = batches
         self.seed = seed
         self.jitter = jitter
@@ -135,7 +141,7 @@ class BatchStream(Sampler[BatchPlan]):
         frames = self.frames(epoch)
         noise = 1 + self.jitter * random.uniform(-1, 1, len(frames))
         order = np.argsort(frames * noise, kind="stable")
-        plans = plan_by_length(frames, self.budget, order)
+        plans = plan_by_length(frames, self.budget, order, self.count)
         batches = [plans[i] for i in random.permutation(len(plans))]
         missing = -len(batches) % self.ranks
         return batches + list(itertools.islice(itertools.cycle(batches), missing))

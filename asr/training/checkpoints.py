@@ -112,6 +112,24 @@ class KeepBest(lightning.Callback):
             (self.folder / f"{stem}.ckpt").unlink()
 
 
+class StopConverged(lightning.Callback):
+    """Ends training one step after the schedule has reduced the learning rate below a limit.
+
+    Args:
+        minimum_rate: the limit.
+    """
+
+    def __init__(self, minimum_rate: float) -> None:
+        self.minimum_rate = minimum_rate
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, task: lightning.LightningModule, *_: Any
+    ) -> None:
+        """Stop if the step's learning rate was below the limit."""
+        if trainer.optimizers[0].param_groups[0]["lr"] < self.minimum_rate:
+            trainer.should_stop = True
+
+
 class StopEarly(EarlyStopping):
     """Early stopping; a resumed run takes its patience from the options, not from the checkpoint."""
 

@@ -38,14 +38,24 @@ class OptimizerConfig:
     plateau_patience: int = option(
         3, help="schedule=plateau: reduce after more than this many validations without a lower dev loss"
     )
+    minimum_rate: float = option(
+        0.0,
+        help="schedule=plateau: training has converged, and ends, once the learning rate is lower than this; "
+        "0: never",
+        maximum=100,
+    )
 
     def check(self) -> None:
-        """Raise UserError unless there are two betas, and no warm-up with schedule=plateau."""
+        """Raise UserError unless there are two betas, and the options fit the schedule."""
         if len(self.betas) != 2:
             raise UserError(f"optimizer.betas={self.betas}: expected two numbers")
         if self.schedule == "plateau" and self.warmup_steps:
             raise UserError(
                 f"optimizer.warmup_steps={self.warmup_steps}: expected 0 with optimizer.schedule=plateau"
+            )
+        if self.schedule != "plateau" and self.minimum_rate:
+            raise UserError(
+                f"optimizer.minimum_rate={self.minimum_rate:g}: expected 0 unless optimizer.schedule=plateau"
             )
 
 

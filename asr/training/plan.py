@@ -26,6 +26,12 @@ class TrainingPlan:
     budget: TimeBudget | None
 
     @property
+    def stopping_rules(self) -> list[float | None]:
+        """Options that can end training before `steps` and `budget`."""
+        trainer = self.options.trainer
+        return [trainer.early_stopping, trainer.stop_at, self.options.optimizer.minimum_rate]
+
+    @property
     def length(self) -> str:
         """Length of training, for display."""
         if self.budget is None:

@@ -33,6 +33,7 @@ PLACEMENT = {
 }
 # Options that may change when a run resumes: its length, and where and how it runs.
 FREE_ON_RESUME = PLACEMENT | {
+    "optimizer.minimum_rate",
     "trainer.average_best",
     "trainer.budget",
     "trainer.early_stopping",
@@ -176,8 +177,7 @@ def check_model(point: ResumePoint, task: TrainingTask) -> None:
 
 def finished(point: ResumePoint, plan: TrainingPlan, cost: Cost) -> bool:
     """Return whether a checkpoint ends this plan, which may be longer than when it was written."""
-    trainer = plan.options.trainer
-    if point.step >= plan.steps or point.state.get("stopped") == [trainer.early_stopping, trainer.stop_at]:
+    if point.step >= plan.steps or point.state.get("stopped") == plan.stopping_rules:
         return True
     totals = point.state["callbacks"][cost.state_key]
     clock = "cpu_s" if plan.budget and plan.budget.clock == "cpu" else "seconds"

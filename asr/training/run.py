@@ -22,7 +22,7 @@ from asr.environment import describe_environment, pick_device
 from asr.errors import UserError
 from asr.files import locked, write_json
 from asr.model import checkpoint
-from asr.training.checkpoints import KeepBest, SaveResumePoint, StopEarly
+from asr.training.checkpoints import KeepBest, SaveResumePoint, StopConverged, StopEarly
 from asr.training.config import PRECISIONS, TrainConfig, recipe_task
 from asr.training.cost import Cost
 from asr.training.csv_logger import MetricsFile
@@ -191,6 +191,8 @@ def build_trainer(
         callbacks.append(
             StopEarly(task.error_rate_name, patience=patience, stopping_threshold=options.trainer.stop_at)
         )
+    if options.optimizer.minimum_rate:
+        callbacks.append(StopConverged(options.optimizer.minimum_rate))
     return lightning.Trainer(
         accelerator=options.trainer.accelerator,
         devices=options.trainer.devices,

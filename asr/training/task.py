@@ -180,8 +180,7 @@ class TrainingTask(lightning.LightningModule):
         checkpoint |= {"format": FORMAT, "nonfinite": dict(self.nonfinite), "dev_error": self.dev_error}
         checkpoint |= {"model": self.model_state(), "run": self.run}
         if self.trainer.should_stop and self.spent < 1:
-            trainer = self.plan.options.trainer
-            checkpoint["stopped"] = [trainer.early_stopping, trainer.stop_at]
+            checkpoint["stopped"] = self.plan.stopping_rules
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counters."""

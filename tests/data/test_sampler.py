@@ -27,6 +27,15 @@ def test_batches_are_filled_up_to_the_budget() -> None:
     assert [len(batch) for batch in batches] == [3, 3, 3, 1]
 
 
+def test_batches_of_a_number_of_utterances_ignore_their_lengths() -> None:
+    frames = lengths(29)
+    batches = plan_by_length(frames, 1, np.argsort(frames), count=6)
+    assert [len(batch) for batch in batches] == [6, 6, 6, 6, 5]
+    assert np.concatenate(batches).tolist() == np.argsort(frames).tolist()
+    stream = BatchStream(frames, 1, 12, count=6)
+    assert sorted(len(batch) for batch in stream.epoch(0)) == [5, 6, 6, 6, 6]
+
+
 def test_batches_of_similar_length_have_little_padding() -> None:
     frames = lengths(2000)
     batches = BatchStream(frames, 20000, 1).epoch(0)

@@ -287,6 +287,18 @@ def test_a_run_that_stopped_early_stays_finished(tone_corpus: Path, tmp_path: Pa
     assert len(run(tone_corpus, tmp_path, "trainer.stop_at=null", "resume=auto")) == 24
 
 
+def test_training_has_converged_when_the_plateau_schedule_passes_the_minimum_rate(
+    tone_corpus: Path, tmp_path: Path
+) -> None:
+    """With a rate of 1e-7 the dev loss hardly falls; the second validation, at step 12, halves the rate."""
+    words = ["optimizer.schedule=plateau", "optimizer.learning_rate=1e-7", "optimizer.plateau_patience=0"]
+    words += ["optimizer.warmup_steps=0", "resume=auto"]
+    rows = run(tone_corpus, tmp_path, *words, "optimizer.minimum_rate=9e-8")
+    assert [float(row["learning_rate"]) for row in rows] == pytest.approx([1e-7] * 12 + [5e-8])
+    assert run(tone_corpus, tmp_path, *words, "optimizer.minimum_rate=9e-8") == rows
+    assert len(run(tone_corpus, tmp_path, *words)) == 24
+
+
 def test_a_resumed_run_has_the_patience_of_its_options() -> None:
     """trainer.early_stopping may change when a run resumes, but the old patience was restored."""
     before, after = StopEarly("dev_per", patience=1), StopEarly("dev_per", patience=5)
