@@ -296,12 +296,12 @@ def _check_key(key: str, known: list[str]) -> None:
 
 
 def _groups() -> dict[str, list[str]]:
-    """Return the names of the configurations in each config group."""
+    """Return the names of the configurations in each config group; plans of asr compare are none."""
     root = importlib.resources.files("asr_conf")
     return {
         folder.name: sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml"))
         for folder in root.iterdir()
-        if folder.is_dir() and not folder.name.startswith("__")
+        if folder.is_dir() and folder.name != "plan" and not folder.name.startswith("__")
     }
 
 

@@ -8,6 +8,7 @@ import torch
 
 from asr import config
 from asr.attention import parse_name
+from asr.compare.grids import Paper, with_grid
 from asr.compare.results import METRICS, OFFICIAL
 from asr.config import flat, option, to_dict
 from asr.environment import pick_device
@@ -18,6 +19,7 @@ from asr.search.decoder import WEIGHTED
 from asr.training.config import CLOCKS, chosen_recipe, parse_budget, train_options, train_schema
 
 ORACLE = "oracle-top-32"  # table 1 of the paper: full attention restricted to its 32 largest weights
+OWN = "own"
 # Training options that asr compare sets itself, and what to use instead.
 TRAINING_SET_HERE = {
     "attention": "attentions=[…]",
@@ -45,6 +47,11 @@ UNKEYED_DECODING = ("jobs", "workers")  # hypotheses do not depend on them
 class CompareConfig(SearchOptions):
     """What to compare, how long to train, and how to evaluate."""
 
+    plan: str = option(
+        "",
+        help="file with options, which those given beside it override: a name in conf/plan, e.g. wsj_table1, "
+        "or a path",
+    )
     attentions: list[str] = option([], help="mechanisms; each becomes a candidate")
     candidates: list[Any] = option(
         [],
@@ -54,7 +61,7 @@ class CompareConfig(SearchOptions):
     evaluate: list[str] = option(
         [],
         help="mechanisms to evaluate every exchangeable model with, in addition to its own; empty: those of "
-        f"all candidates and {ORACLE}",
+        f"all candidates and {ORACLE}; [{OWN}]: none",
     )
     seeds: list[int] = option(
         [0], help="one training each, unless a candidate sets its own seeds", maximum=2**32 - 1
@@ -85,7 +92,9 @@ class CompareConfig(SearchOptions):
     device: str = option("auto", help="device for evaluation and timing: auto | cpu | cuda")
     folder: str = option("", help="output folder; empty: exp/compare/<recipe>")
     reuse: str = option(
-        "", help="folder whose finished runs are used instead of training again; empty: exp/<recipe>; none"
+        "",
+        help="folder whose finished runs, at any depth, are used instead of training again; "
+        "empty: exp/<recipe>; none",
     )
     changed: str = option(
         "refuse", help="if existing cells have other settings: refuse | rerun", choices=("refuse", "rerun")
@@ -119,11 +128,13 @@ class Request:
         options: options of the comparison.
         words: training options that all candidates share.
         command: all words as given.
+        paper: published figures of the plan; None if there are none.
     """
 
     options: CompareConfig
     words: list[str]
     command: list[str]
+    paper: Paper | None = None
 
 
 def parse(words: list[str]) -> Request:
@@ -132,6 +143,8 @@ def parse(words: list[str]) -> Request:
     Raises:
         UserError: an unknown option, an invalid value, or nothing to compare.
     """
+    command = words
+    words, paper = with_grid(words)
     own, shared = config.divide(words, CompareConfig, train_schema(chosen_recipe(words)))
     options = config.parse(CompareConfig, own)
     for word in shared:
@@ -139,7 +152,7 @@ def parse(words: list[str]) -> Request:
         if key in TRAINING_SET_HERE:
             raise UserError(f"{word}: asr compare sets this itself; use {TRAINING_SET_HERE[key]}")
     options.attentions = joined(options.attentions)
-    options.evaluate = joined(options.evaluate)
+    options.evaluate = options.evaluate if options.evaluate == [OWN] else joined(options.evaluate)
     if options.budget:
         shared += [f"trainer.budget={options.budget}", f"trainer.budget_clock={options.budget_clock}"]
         shared += ["trainer.max_steps=0"]
@@ -148,7 +161,7 @@ def parse(words: list[str]) -> Request:
     elif options.epochs:
         shared += [f"trainer.max_epochs={options.epochs}", "trainer.max_steps=0"]
     train_options(shared)
-    return Request(options, shared, words)
+    return Request(options, shared, command, paper)
 
 
 def joined(names: list[str]) -> list[str]:

@@ -13,7 +13,7 @@ import yaml
 
 from asr.compare.candidates import evaluated_with, plan_candidates
 from asr.compare.cell import Cell, current_state, is_done, read_state
-from asr.compare.options import ORACLE, CompareConfig, Decoding, Request, plan_decoding
+from asr.compare.options import ORACLE, OWN, CompareConfig, Decoding, Request, plan_decoding
 from asr.compare.results import Candidate
 from asr.config import flat, to_dict
 from asr.data.module import manifest_path, split_beside
@@ -90,10 +90,11 @@ def make_plan(request: Request) -> Plan:
         options_of = training_options[candidate.label]
         for seed in candidate.seeds:
             trainings[candidate.label, seed] = _training(candidate, options_of, seed, trainings, hashes)
-    for name in options.evaluate:
+    others = [] if options.evaluate == [OWN] else options.evaluate
+    for name in others:
         if not any(name in evaluated_with(candidate, [name]) for candidate in candidates):
             raise UserError(f"evaluate=[{name}]: no candidate's mechanism can be exchanged for it")
-    wanted = options.evaluate or [*(x.attention for x in candidates), ORACLE]
+    wanted = others if options.evaluate else [*(x.attention for x in candidates), ORACLE]
     evaluations = {
         (candidate.label, seed, split, attention): _evaluation(
             trainings[candidate.label, seed], split, attention, decoding, manifests, hashes
@@ -108,7 +109,7 @@ def make_plan(request: Request) -> Plan:
     for cell in trainings.values():
         started = (folder / cell.name / "config.yaml").exists()
         if not started and options.reuse != "none" and not cell.needs:
-            for path in sorted(place.glob("*/config.yaml")):
+            for path in sorted(place.rglob("config.yaml")):
                 if _same_training(path.parent, cell.settings):
                     reused[cell.name] = path.parent
                     break

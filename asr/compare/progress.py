@@ -1,6 +1,7 @@
 """Progress of a comparison and the time it takes: the plan in advance, the display while it runs."""
 
 import time
+from dataclasses import dataclass
 
 import lightning
 from rich.console import Console
@@ -8,6 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from asr.compare.cell import Cell, is_done, read_state
+from asr.compare.grids import Paper
 from asr.compare.plan import Plan
 from asr.config import nested
 from asr.console import duration
@@ -95,23 +97,24 @@ class CellProgress:
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Print the state and expected time of every training, and the number of evaluations.
+    """Print state and expected time of every training, the number of evaluations, and the paper's figures.
 
     The expected time of a training is its time budget, or else the time of a finished one of the same
     candidate, or else extrapolated from a few steps, which run now. The table names the source.
     """
-    table = Table("training", "state", "expected", "based on", title=str(plan.folder), title_justify="left")
+    columns = ("training", "state", "steps per epoch", "expected", "based on")
+    table = Table(*columns, title=str(plan.folder), title_justify="left")
     left_s = 0.0
     for candidate in plan.candidates:
         label = candidate.label
         cells = [plan.trainings[label, seed] for seed in candidate.seeds]
         missing = [cell for cell in cells if cell.name not in plan.reused and not is_done(plan.folder, cell)]
-        seconds, source = _training_s(plan, cells) if missing else (0.0, "")
+        expected = _expected(plan, cells) if missing else Expected(0, 0.0, "")
         for cell in cells:
             state = f"reuses {plan.reused[cell.name]}" if cell.name in plan.reused else "done"
-            row = ("to do", duration(seconds), source) if cell in missing else (state, "", "")
+            row = ("to do", *expected.words()) if cell in missing else (state, "", "", "")
             table.add_row(f"{label}, seed {cell.settings['options']['seed']}", *row)
-        left_s += len(missing) * seconds
+        left_s += len(missing) * expected.seconds
     console.print(table)
     evaluations = list(plan.evaluations.values())
     missing = [cell for cell in evaluations if not is_done(plan.folder, cell)]
@@ -125,24 +128,57 @@ def print_plan(plan: Plan, console: Console) -> None:
     for candidate in plan.candidates:
         if candidate.overrides:
             console.print(f"{candidate.label} overrides {candidate.overrides}", markup=False)
+    if plan.request.paper:
+        console.print(_paper_table(plan.request.paper))
 
 
-def _training_s(plan: Plan, cells: list[Cell]) -> tuple[float, str]:
-    """Return the expected seconds of a training and the source of the estimate."""
+@dataclass(frozen=True)
+class Expected:
+    """The expected cost of a training.
+
+    Attributes:
+        epoch_steps: optimiser steps per epoch.
+        seconds: duration.
+        source: what the duration is based on.
+    """
+
+    epoch_steps: int
+    seconds: float
+    source: str
+
+    def words(self) -> tuple[str, str, str]:
+        """Return the columns of the table."""
+        return f"{self.epoch_steps:,}", duration(self.seconds), self.source
+
+
+def _expected(plan: Plan, cells: list[Cell]) -> Expected:
+    """Return the expected cost of each training of a candidate."""
     done = [read_state(plan.folder, cell.name).seconds for cell in cells if is_done(plan.folder, cell)]
     done = [seconds for seconds in done if seconds]  # reused runs have no time
+    training, epoch_steps, step_s, cpu_share = _timed_steps(cells[0])
     if done:
-        return sum(done) / len(done), "finished seeds"
-    training, step_s, cpu_share = _timed_steps(cells[0])
+        return Expected(epoch_steps, sum(done) / len(done), "finished seeds")
     if training.budget is None:
-        return training.steps * step_s, f"{STEPS} timed steps of {1000 * step_s:.0f} ms, without validation"
+        most = "at most; " if any(training.stopping_rules) else ""
+        source = f"{most}{STEPS} timed steps of {1000 * step_s:.0f} ms, without validation"
+        return Expected(epoch_steps, training.steps * step_s, source)
     if training.budget.clock == "cpu":
-        return training.budget.seconds / max(cpu_share, 1e-3), f"the budget at {cpu_share:.1f} CPUs in use"
-    return training.budget.seconds, "the budget"
+        seconds = training.budget.seconds / max(cpu_share, 1e-3)
+        return Expected(epoch_steps, seconds, f"the budget at {cpu_share:.1f} CPUs in use")
+    return Expected(epoch_steps, training.budget.seconds, "the budget")
 
 
-def _timed_steps(cell: Cell) -> tuple[TrainingPlan, float, float]:
-    """Time a few training steps; return the training plan, seconds per step and CPU seconds per second."""
+def _paper_table(paper: Paper) -> Table:
+    table = Table("candidate", title=paper.title, title_justify="left")
+    for column in paper.columns:
+        table.add_column(column, justify="right")
+    for label, figures in paper.rows.items():
+        table.add_row(label, *("–" if figure is None else f"{figure:g}" for figure in figures))
+    return table
+
+
+def _timed_steps(cell: Cell) -> tuple[TrainingPlan, int, float, float]:
+    """Time a few steps; return the plan, steps per epoch, seconds per step and CPU seconds per second."""
     lightning.seed_everything(0, verbose=False)
     options = train_options_from(nested(cell.settings["options"]), cell.name)
     options.data.workers = 0
@@ -162,5 +198,6 @@ def _timed_steps(cell: Cell) -> tuple[TrainingPlan, float, float]:
             seconds += time.perf_counter() - wall
             cpu_s += time.process_time() - cpu
             count += 1
-    step_s = seconds / max(count, 1)
-    return task.plan, step_s * options.trainer.accumulate, cpu_s / max(seconds, 1e-9)
+    step_s = seconds / max(count, 1) * options.trainer.accumulate
+    epoch_steps = data.epoch_batches(0) // options.trainer.accumulate
+    return task.plan, epoch_steps, step_s, cpu_s / max(seconds, 1e-9)

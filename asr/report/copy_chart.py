@@ -1,32 +1,15 @@
 """Figure 5: accuracy on the masked copy task by sequence length and mechanism."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import altair as alt
 
 from asr.compare.results import Results
-from asr.errors import UserError
 from asr.report import theme
 from asr.report.figure import Figure, Panel, Provenance, spec_of
-from asr.report.provenance import of_runs
 
 ROW_HEIGHT, COLUMN_WIDTH = 26, 72
 BARE: dict[str, Any] = {"domain": False, "ticks": False}
-
-
-def figure(folder: Path) -> Figure:
-    """Return the figure for a folder with runs `<L>/<attention>`, L symbols in each half.
-
-    Raises:
-        UserError: the folder has no finished run, or one cannot be read.
-    """
-    rows = sweep_rows(folder)
-    if not rows:
-        raise UserError(f"{folder}: expected finished runs <length>/<attention>, found none")
-    runs = [folder / str(row["length"]) / row["attention"] for row in rows]
-    return _figure(rows, of_runs(runs, "random"))
 
 
 def _figure(rows: list[dict[str, Any]], provenance: Provenance) -> Figure:
@@ -45,7 +28,7 @@ def _figure(rows: list[dict[str, Any]], provenance: Provenance) -> Figure:
     )
 
 
-def figure_of_results(results: Results, provenance: Provenance) -> Figure | None:
+def figure(results: Results, provenance: Provenance) -> Figure | None:
     """Return the figure for a comparison with recipe `copy`; None if no training has finished."""
     rows = []
     default = results.protocol.get("training", {}).get("recipe.length")
@@ -62,22 +45,6 @@ def figure_of_results(results: Results, provenance: Provenance) -> Figure | None
                 }
             )
     return _figure(rows, provenance) if rows else None
-
-
-def sweep_rows(folder: Path) -> list[dict[str, Any]]:
-    """Return a row per finished run, with accuracy in percent."""
-    rows = []
-    for path in sorted(folder.glob("*/*/training.json")):
-        length, attention = path.parts[-3:-1]
-        if not length.isdigit():
-            continue
-        try:
-            summary = json.loads(path.read_text())
-            accuracy, steps = 100 * (1 - summary["dev_error_rate"]), summary["steps"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: expected the summary of a finished training, found {error!r}") from None
-        rows.append({"attention": attention, "length": int(length), "accuracy": accuracy, "steps": steps})
-    return rows
 
 
 def _spec(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ class ReportOptions:
         choices=("", "per", "wer", "cer", "official"),
     )
     bench: str = option("", help="bench.json of asr bench; empty: searched for in the folder and above")
-    copy: str = option("", help="folder of a masked copy sweep; empty: copy/ in the folder or above")
     audio: int = option(
         5, help="number of each model's worst utterances with an audio player; 0: no audio", maximum=10_000
     )

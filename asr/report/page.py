@@ -46,7 +46,7 @@ def write_report(results: Results, folder: Path, options: ReportOptions | None =
         Path of the page.
 
     Raises:
-        UserError: a metric, benchmark, sweep or utterance named in the options cannot be used.
+        UserError: a metric, benchmark or utterance named in the options cannot be used.
     """
     options = options or ReportOptions()
     check_writable(folder / PAGE)
@@ -84,11 +84,7 @@ def _body(
         lambda place: [bench_chart.figure(place)], options.bench, beside(folder, "bench.json")
     )
     if results.recipe == "copy":
-        yield from filter(None, [copy_chart.figure_of_results(results, source)])
-    else:
-        yield from _named_or_found(
-            lambda place: [copy_chart.figure(place)], options.copy, beside(folder, "copy")
-        )
+        yield from filter(None, [copy_chart.figure(results, source)])
     if options.maps:
         named = any((options.utterance, options.layer, options.head))
         yield from _named_or_found(

@@ -1,13 +1,9 @@
 """Provenance of figures: from a comparison, from run folders, or from an `environment.json`."""
 
-import json
 import shlex
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-from omegaconf import OmegaConf
 
 from asr.compare.results import Results
 from asr.report.figure import Provenance
@@ -34,20 +30,6 @@ def of_results(results: Results) -> Provenance:
     if machines not in ("", source.hardware):
         source = replace(source, hardware=f"{source.hardware}, trained on {machines}")
     return source
-
-
-def of_runs(runs: Iterable[Path], data: str) -> Provenance:
-    """Return the provenance of run folders: the first one's command, all commits, seeds and machines."""
-    environments, seeds = [], set()
-    for run in runs:
-        path = run / "environment.json"
-        environments.append(json.loads(path.read_text()) if path.is_file() else {})
-        config = run / "config.yaml"
-        seeds |= {OmegaConf.load(config).seed} if config.is_file() else set()
-    machines = "; ".join(dict.fromkeys(map(hardware_words, environments)))
-    source = of_environment(environments[0], _listed(sorted(seeds)), data)
-    commits = _commits(environment.get("commit") for environment in environments)
-    return replace(source, commit=commits or source.commit, hardware=machines)
 
 
 def of_environment(environment: dict[str, Any], seeds: str, data: str) -> Provenance:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from asr_recipes.copy.sweep import Options, results, sweep
 from asr_recipes.copy.task import BATCH, MASK, SEPARATOR, SYMBOLS, Sequences, make_sequences
 from runs import metrics, weights
 
@@ -63,21 +62,6 @@ def test_a_small_model_learns_the_task_and_stops_at_the_threshold(tmp_path: Path
     assert float(rows[0]["dev_error"]) > 0.5
     assert float(rows[-1]["dev_error"]) <= 0.02
     assert len(rows) < 24
-
-
-def test_the_sweep_trains_its_grid_and_skips_finished_cells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = Options(lengths=[4, 3], attentions=["full", "clustered-3"], folder=str(tmp_path))
-    options.train = [*SMALL[1:], "trainer.max_steps=3", "trainer.validate_every=3"]
-    sweep(options)
-    found = results(options)
-    assert list(found) == [(3, "full"), (3, "clustered-3"), (4, "full"), (4, "clustered-3")]
-    assert all(0 <= accuracy <= 1 and steps == 3 for accuracy, steps in found.values())
-    assert len((tmp_path / "results.tsv").read_text().splitlines()) == 5
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.ckpt")}
-    sweep(options)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.ckpt")} == before
 
 
 def test_checkpoints_are_averaged_and_initialise_another_run(tmp_path: Path) -> None:

@@ -157,15 +157,6 @@ def write_bench(path: Path) -> Path:
     return path
 
 
-def write_sweep(folder: Path) -> Path:
-    """Write finished runs of masked copy."""
-    for length, attention, error in ((31, "full", 0.0), (63, "full", 0.02), (31, "clustered-15", 0.6)):
-        run = folder / str(length) / attention
-        run.mkdir(parents=True)
-        (run / "training.json").write_text(json.dumps({"dev_error_rate": error, "steps": 750}))
-    return folder
-
-
 def _references(random: np.random.Generator, manifest: Path | None, utterances: int) -> list[Hypothesis]:
     if manifest:
         given = [(cut.id, cut.supervisions[0].speaker, cut.duration) for cut in load_cuts(manifest)]

@@ -1,9 +1,9 @@
-"""The report that most tests read, with a trained model, audio, a benchmark and a sweep."""
+"""The report that most tests read, with a trained model, audio and a benchmark."""
 
 from pathlib import Path
 
 import pytest
-from comparison import make_comparison, poison, write_bench, write_sweep
+from comparison import make_comparison, poison, write_bench
 
 from asr.report.page import ReportOptions, write_report
 
@@ -18,5 +18,4 @@ def written(trained: Path, tone_corpus: Path, tmp_path_factory: pytest.TempPathF
     (folder / "runs/full").mkdir(parents=True)
     (folder / "runs/full/0").symlink_to(trained, target_is_directory=True)
     write_bench(folder / "bench.json")
-    write_sweep(folder / "copy")
     return write_report(results, folder, ReportOptions(audio=2))

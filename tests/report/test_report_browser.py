@@ -58,13 +58,12 @@ def test_the_console_is_empty_and_nothing_is_requested(visit: Visit, written: Pa
 
 
 def test_every_chart_has_its_marks(visit: Visit) -> None:
-    panels = 6 + 1 + 3 + 1 + 3 + 1
+    panels = 6 + 1 + 3 + 3 + 1
     assert visit.page.locator(".view").count() == panels
     assert visit.page.locator(".view svg").count() == panels
     assert visit.marks("figure-1", "symbol") >= 4
     assert visit.marks("figure-7", "line") >= 6
     assert visit.marks("figure-4", "symbol") >= 8
-    assert visit.marks("figure-5", "rect") == 3
     assert visit.marks("figure-8", "image") == 9
     assert visit.marks("figure-8-error", "symbol") == 2
 

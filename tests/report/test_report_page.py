@@ -18,7 +18,7 @@ from asr.report.page import ReportOptions, beside, write_report
 from asr.report.provenance import of_results
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
 
-FIGURES = ["figure-1", "figure-7", "figure-4", "figure-5", "figure-8", "figure-8-error"]
+FIGURES = ["figure-1", "figure-7", "figure-4", "figure-8", "figure-8-error"]
 QUICK = ReportOptions(audio=0, maps=False, static=False)
 
 
@@ -165,7 +165,7 @@ def test_a_comparison_on_masked_copy_has_a_heat_map(tmp_path: Path) -> None:
     results = make_comparison(tmp_path, models=["full", "lsh-1"], utterances=4)
     results.protocol["training"] = {"recipe.length": 31}
     results.candidates[1].overrides["recipe.length"] = 63
-    figure = copy_chart.figure_of_results(results, of_results(results))
+    figure = copy_chart.figure(results, of_results(results))
     assert figure is not None
     rows = figure.panels[0].spec["data"]["values"]
     assert [(row["attention"], row["length"]) for row in rows] == [("full", 31), ("lsh-1", 63)]
@@ -215,7 +215,6 @@ def test_a_benchmark_of_another_format_is_refused_in_one_line(tmp_path: Path) ->
     ("options", "message"),
     [
         (ReportOptions(bench="nowhere.json", maps=False, static=False), "nowhere.json: expected results"),
-        (ReportOptions(copy="nowhere", maps=False, static=False), "nowhere: expected finished runs"),
         (ReportOptions(layer=3, audio=0, static=False), "no checkpoint"),
     ],
 )
