@@ -15,7 +15,14 @@ class UserError(Exception):
     """Bad input. The command line prints the message without a traceback.
 
     The message is one line: the file, utterance or option, what was expected, and what was found.
+
+    Attributes:
+        kind: kind of problem with a corpus, if it is one: see `asr.preparation.problems`.
     """
+
+    def __init__(self, message: object = "", kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
 
     @property
     def line(self) -> str:

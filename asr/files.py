@@ -158,12 +158,13 @@ def kind_of(path: str | Path) -> str:
     return next((name for name, applies in kinds.items() if applies()), "device")
 
 
-def require_file(path: str | Path, expected: str) -> int:
+def require_file(path: str | Path, expected: str, kind: str = "") -> int:
     """Return the size of a regular file in bytes.
 
     Args:
         path: path of the file.
         expected: what the file should be, for the message, e.g. `an audio file`.
+        kind: kind of problem if there is no file.
 
     Raises:
         UserError: there is no file, or it is a folder, a named pipe or a device, which may block forever.
@@ -171,10 +172,10 @@ def require_file(path: str | Path, expected: str) -> int:
     try:
         state = os.stat(path)
     except FileNotFoundError:
-        raise UserError(f"{path}: expected {expected}, found none") from None
+        raise UserError(f"{path}: expected {expected}, found none", kind) from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         reason = getattr(error, "strerror", str(error))
-        raise UserError(f"{path}: expected {expected}, found none ({reason})") from None
+        raise UserError(f"{path}: expected {expected}, found none ({reason})", kind) from None
     if not stat.S_ISREG(state.st_mode):
         raise UserError(f"{path}: expected {expected}, found a {kind_of(path)}")
     return state.st_size

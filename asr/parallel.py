@@ -26,7 +26,9 @@ WORTH_A_POOL = 200
 
 
 class Failed(str):
-    """The message of a `UserError` raised for an item."""
+    """The message of a `UserError` raised for an item, and its kind of problem."""
+
+    kind = ""
 
 
 def available_cores() -> int:
@@ -152,7 +154,9 @@ def _attempt(function: Callable[[Any], Any], item: Any) -> Any:
     try:
         return function(item)
     except UserError as error:
-        return Failed(error)
+        failed = Failed(error)
+        failed.kind = error.kind
+        return failed
 
 
 def worker_context(module: str) -> multiprocessing.context.ForkServerContext:

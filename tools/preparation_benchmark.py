@@ -63,7 +63,8 @@ def fabricate_wsj(root: Path) -> list[str]:
                 transcripts.append(f"{' '.join(random.choice(tokens, 18))} ({utterance})\n")
             _write(root / "corpus" / dots / name / f"{name}c0200.dot", transcripts)
         _write(root / "corpus" / index, entries)
-    return ["wsj", f"corpus={root / 'corpus'}", "language_models=false", "allow_partial=true"]
+    accepted = "allow_partial=[counts,missing_parts]"
+    return ["wsj", f"corpus={root / 'corpus'}", "language_models=false", accepted]
 
 
 def fabricate_switchboard(root: Path) -> list[str]:

@@ -30,8 +30,8 @@ def header_facts(path: str | Path) -> tuple[int, int, int]:
         UserError: the file is missing, empty, no regular file, or neither SPHERE nor readable by libsndfile;
             its sample rate is absurd; or it is a wav or plain SPHERE file shorter than its header states.
     """
-    if not require_file(path, "an audio file"):
-        raise UserError(f"{path}: expected audio, found an empty file")
+    if not require_file(path, "an audio file", "missing_audio"):
+        raise UserError(f"{path}: expected audio, found an empty file", "truncated_audio")
     if str(path).lower().endswith(SUFFIXES) and is_sphere(path):
         header = read_header(path)
         facts = header.samples, header.sample_rate, header.channels
@@ -48,11 +48,12 @@ def header_facts(path: str | Path) -> tuple[int, int, int]:
     samples, rate, _ = facts
     check_rate(rate, path)
     if samples <= 0:
-        raise UserError(f"{path}: expected audio, found no samples")
+        raise UserError(f"{path}: expected audio, found no samples", "truncated_audio")
     found, promised = Path(path).stat().st_size, riff_bytes(path)
     if found + 1 < promised:  # a padding byte may be missing
         raise UserError(
-            f"{path}: expected {promised} bytes, as its header says, found {found} (a truncated file?)"
+            f"{path}: expected {promised} bytes, as its header says, found {found} (a truncated file?)",
+            "truncated_audio",
         )
     return facts
 
@@ -78,7 +79,8 @@ def audio_facts(path: str | Path) -> tuple[int, int, int]:
         raise UserError(f"{path}: damaged after {found / rate:.1f} s ({reason})") from None
     if found != samples:
         raise UserError(
-            f"{path}: expected {samples} samples, as its header says, found {found} (a truncated file?)"
+            f"{path}: expected {samples} samples, as its header says, found {found} (a truncated file?)",
+            "truncated_audio",
         )
     return facts
 

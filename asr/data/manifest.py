@@ -142,9 +142,9 @@ def check_cut(cut: "MonoCut", where: str, known_files: set[str], require_text: b
     """
     # `not x >= 0` instead of `x < 0`, so that NaN fails the check.
     if not _real(cut.start) or not cut.start >= 0:
-        raise UserError(f"{where}: expected a start of 0 s or later, found {cut.start} s")
+        raise UserError(f"{where}: expected a start of 0 s or later, found {cut.start} s", "times")
     if not _real(cut.duration) or not cut.duration > 0:
-        raise UserError(f"{where}: expected a duration above 0 s, found {cut.duration} s")
+        raise UserError(f"{where}: expected a duration above 0 s, found {cut.duration} s", "times")
     if type(cut.channel) is not int or cut.channel < 0:
         raise UserError(f"{where}: expected the number of a channel, found {cut.channel!r}")
     if cut.recording is None:
@@ -153,16 +153,19 @@ def check_cut(cut: "MonoCut", where: str, known_files: set[str], require_text: b
     if not cut.start + cut.duration <= cut.recording.duration + TOLERANCE_S:
         raise UserError(
             f"{where}: expected the cut to lie within its recording of {cut.recording.duration} s, "
-            f"found {cut.start} s + {cut.duration} s"
+            f"found {cut.start} s + {cut.duration} s",
+            "times",
         )
     for source in cut.recording.sources:
         if source.source not in known_files:
             try:
-                size = require_file(source.source, "an audio file")
+                size = require_file(source.source, "an audio file", "missing_audio")
             except UserError as error:
-                raise UserError(f"{where}: {error}{_origin(source.source)}") from None
+                raise UserError(f"{where}: {error}{_origin(source.source)}", error.kind) from None
             if size == 0:
-                raise UserError(f"{where}: expected audio, found an empty file: {source.source}")
+                raise UserError(
+                    f"{where}: expected audio, found an empty file: {source.source}", "truncated_audio"
+                )
             known_files.add(source.source)
     if len(cut.supervisions) != 1:
         raise UserError(f"{where}: expected exactly one supervision, found {len(cut.supervisions)}")
@@ -175,7 +178,7 @@ def check_cut(cut: "MonoCut", where: str, known_files: set[str], require_text: b
         if CONTROL.search(value):
             raise UserError(f"{where}: expected no control characters in the {name}, found {value[:60]!r}")
     if require_text and not (supervision.text or "").strip():
-        raise UserError(f"{where}: expected a transcript, found none")
+        raise UserError(f"{where}: expected a transcript, found none", "missing_text")
 
 
 def _check_recording(recording: "Recording", where: str) -> None:

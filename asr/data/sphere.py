@@ -69,7 +69,7 @@ def read_header(path: str | Path) -> SphereHeader:
         UserError: the file is missing, is not SPHERE, lacks a field, or is shorter than its header states.
     """
     try:
-        require_file(path, "a SPHERE file")
+        require_file(path, "a SPHERE file", "missing_audio")
         with open(path, "rb") as file:
             raw = file.read(1024)
             size = _header_size(raw, path)
@@ -85,7 +85,8 @@ def read_header(path: str | Path) -> SphereHeader:
     if not header.compression and file_bytes < expected:
         raise UserError(
             f"{path}: expected {expected} bytes for {header.samples} samples, found {file_bytes} "
-            "(a truncated file?)"
+            "(a truncated file?)",
+            "truncated_audio",
         )
     return header
 
@@ -118,7 +119,8 @@ def read_sphere(path: str | Path, start: int = 0, samples: int | None = None) ->
     if audio.shape != (header.channels, wanted):
         raise UserError(
             f"{path}: expected {header.samples} samples in {header.channels} channel(s), "
-            f"the data end after {start + audio.shape[1]} (a truncated file?)"
+            f"the data end after {start + audio.shape[1]} (a truncated file?)",
+            "truncated_audio",
         )
     return audio
 

@@ -94,7 +94,7 @@ def write_record(
     digest: str,
     outputs: Mapping[str, str],
     audio: Mapping[str, str],
-    problems: int,
+    problems: Mapping[str, int],
 ) -> None:
     """Store what the folder holds.
 
@@ -105,13 +105,13 @@ def write_record(
         digest: its fingerprint; empty while the outputs are being written.
         outputs: hashes of the output files by name; a later preparation removes these files.
         audio: hashes of generated audio files by name.
-        problems: number of problems.
+        problems: number of accepted problems by kind.
     """
     record = {
         "recipe": recipe,
         "options": effective_options(options),
         "fingerprint": digest,
-        "problems": problems,
+        "problems": dict(problems),
         "outputs": dict(outputs),
         "audio": dict(audio),
     }
@@ -124,7 +124,7 @@ def read_record(folder: Path) -> dict[str, Any]:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    kinds = {"outputs": dict, "audio": dict, "options": dict, "fingerprint": str, "problems": int}
+    kinds = {"outputs": dict, "audio": dict, "options": dict, "fingerprint": str, "problems": dict}
     sound = isinstance(record, dict) and all(isinstance(record.get(key), kinds[key]) for key in kinds)
     return record if sound else {}
 

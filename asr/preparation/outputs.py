@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from asr.data.manifest import check_cut, write_cuts
 from asr.errors import UserError
 from asr.files import write_bytes
+from asr.preparation.problems import Problem, write_problems
 from asr.preparation.summary import SplitSummary, TokenizerSummary
 from asr.text.files import write_table
 from asr.text.lexicon import Lexicon
@@ -82,7 +83,7 @@ def draft_manifests(
     splits: "Mapping[str, Iterable[MonoCut]]",
     lexicon: Lexicon | None,
     train: str,
-    problem: Callable[[str], None],
+    problem: Callable[[str, str], None],
 ) -> tuple[list[SplitSummary], list[str]]:
     """Check the cuts and draft <split>.cuts.jsonl.gz; return counts by split and the training transcripts.
 
@@ -91,7 +92,7 @@ def draft_manifests(
         splits: cuts by split, consumed once.
         lexicon: lexicon for counting OOV words.
         train: name of the training split.
-        problem: called with a message for every bad cut and every empty split.
+        problem: called with message and kind of every bad cut and every empty split.
     """
     summaries: list[SplitSummary] = []
     transcripts: list[str] = []
@@ -104,7 +105,7 @@ def draft_manifests(
         checked = _checked(cuts, summary, lexicon, files, texts, problem)
         write_cuts(checked, drafts.path(manifest), drafts.folder)
         if not summary.utterances:
-            problem(f"split {name}: expected utterances, found none")
+            problem(f"split {name}: expected utterances, found none", "missing_parts")
             drafts.drop(manifest)
     return summaries, transcripts
 
@@ -115,19 +116,19 @@ def _checked(
     lexicon: Lexicon | None,
     files: set[str],
     transcripts: list[str] | None,
-    problem: Callable[[str], None],
+    problem: Callable[[str, str], None],
 ) -> "Iterator[MonoCut]":
     ids: set[str] = set()  # unique within a split only: splits may overlap, e.g. a 4,000-utterance subset
     for cut in cuts:
         where = f"split {summary.name}: utterance {cut.id!r}"
         if cut.id in ids:
-            problem(f"{where}: expected ids to be distinct, found this one again")
+            problem(f"{where}: expected ids to be distinct, found this one again", "duplicates")
             continue
         ids.add(cut.id)
         try:
             check_cut(cut, where, files)
         except UserError as error:
-            problem(str(error))
+            problem(str(error), error.kind or "damaged_text")
             continue
         summary.add(cut, lexicon)
         if transcripts is not None:
@@ -136,7 +137,10 @@ def _checked(
 
 
 def draft_lists(
-    drafts: Drafts, summaries: list[SplitSummary], excluded: list[tuple[str, str, str]], problems: list[str]
+    drafts: Drafts,
+    summaries: list[SplitSummary],
+    excluded: list[tuple[str, str, str]],
+    problems: list[Problem],
 ) -> None:
     """Draft excluded.tsv and, if they have entries, oov.tsv and problems.tsv."""
     write_table(drafts.path("excluded.tsv"), ["utterance", "reason", "text"], sorted(excluded))
@@ -146,11 +150,6 @@ def draft_lists(
         write_table(drafts.path("oov.tsv"), ["word", "count"], counts)
     if problems:
         write_problems(drafts.path(PROBLEMS), problems)
-
-
-def write_problems(path: Path, problems: list[str]) -> None:
-    """Write one problem per line, with a header."""
-    write_table(path, ["problem"], [[problem] for problem in problems])
 
 
 def draft_tokenizers(

@@ -79,7 +79,7 @@ def prepare_rows(
     placed = []
     for row in spoken:
         if row.audio in facts:
-            with preparation.reporting():
+            with preparation.reporting("damaged_audio"):
                 placed.append(fitted(row, facts[row.audio]))
     if not placed:
         preparation.check()

@@ -120,12 +120,15 @@ def normalised_rows(rows: Iterable[Row], preparation: Preparation, rule: str) ->
             if row.name in first:
                 raise UserError(
                     f"{row.where}: expected ids to be distinct, found {row.name} again "
-                    f"(first: {first[row.name]})"
+                    f"(first: {first[row.name]})",
+                    "duplicates",
                 )
             first[row.name] = row.where
             _check_names(row)
             if not row.text.strip():
-                raise UserError(f"{row.where}: expected a transcript of {row.name}, found none")
+                raise UserError(
+                    f"{row.where}: expected a transcript of {row.name}, found none", "missing_text"
+                )
             if text := normalise(row.text, rule):
                 yield replace(row, text=text, speaker=row.speaker or row.name)
             else:
@@ -175,7 +178,8 @@ def fitted(row: Row, facts: Sequence[int]) -> Row:
     if not 0 <= row.start_s < end_s or end_s > length_s + ROUNDING_S:
         raise UserError(
             f"{row.where}: expected {row.name} to lie within the {length_s:.3f} s of {row.audio}, "
-            f"found {row.start_s:.3f} s to {end_s:.3f} s"
+            f"found {row.start_s:.3f} s to {end_s:.3f} s",
+            "times",
         )
     whole = row.start_s == 0 and end_s >= length_s
     duration_s = length_s if whole else round(min(end_s, length_s) - row.start_s, 9)

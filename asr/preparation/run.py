@@ -30,6 +30,13 @@ from asr.preparation.outputs import (
     draft_lists,
     draft_manifests,
     draft_tokenizers,
+)
+from asr.preparation.problems import (
+    KINDS,
+    PARTIAL_HELP,
+    Problem,
+    count_kinds,
+    describe_kinds,
     write_problems,
 )
 from asr.preparation.summary import CARD_TITLE, data_card, screen_lines, screen_table
@@ -52,9 +59,7 @@ class PreparationOptions:
     """Options of every recipe; a recipe's `Options` extends them."""
 
     workers: int = option(0, help="processes; 0: one per available core", maximum=1024)
-    allow_partial: bool = option(
-        False, help="skip missing or broken parts of the corpus and list them in problems.tsv"
-    )
+    allow_partial: list[str] = option([], help=PARTIAL_HELP, choices=KINDS)
     tokenizers: list[str] = option(["phone"], help=TOKENIZERS_HELP)
 
 
@@ -85,7 +90,7 @@ class Preparation:
         self.folder = Path(folder)
         self.options = options
         self.packages = packages
-        self.allow_partial = options.allow_partial
+        self.accepted = frozenset(options.allow_partial)
         self.workers = options.workers or available_cores()
         if self.workers < 1:
             raise UserError(f"workers={self.workers}: expected 0 or more")
@@ -98,7 +103,7 @@ class Preparation:
                 f"{card}: expected a data card or no file, found some other text: "
                 "choose another output folder with folder=…"
             )
-        self.problems: list[str] = []
+        self.problems: list[Problem] = []
         self.excluded: list[tuple[str, str, str]] = []
         self._sources: tuple[Path, ...] = ()
         self._first_digest = ""
@@ -116,12 +121,13 @@ class Preparation:
         if reason := difference(self.folder, record, self.recipe, self.options, digest):
             self.say(f"{self.folder}: {reason}: preparing it again")
             return False
-        if record["problems"] and not self.allow_partial:
+        if not self.accepted.issuperset(record["problems"]):
             return False
         shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
         self.say(f"nothing to do: {self.folder} was prepared from the same files with the same options")
         if record["problems"]:
-            self.say(f"{record['problems']} problems are listed in {self.folder / PROBLEMS}")
+            accepted = describe_kinds(record["problems"])
+            self.say(f"accepted {accepted}, listed in {self.folder / PROBLEMS}")
         return True
 
     def map(
@@ -132,6 +138,7 @@ class Preparation:
         *,
         key: Callable[[Item], str] | None = None,
         threads: bool = False,
+        kind: str = "damaged_audio",
     ) -> list[Result | None]:
         """Apply a function to every item in parallel, with a progress bar; return the results in order.
 
@@ -144,6 +151,7 @@ class Preparation:
             key: maps an item to a string that identifies it and its content. Results are then kept on disk
                 until `finish`, so that an interrupted run can resume; they must be JSON data.
             threads: use threads, for functions that wait for a subprocess or the network.
+            kind: kind of the problems whose errors have none.
         """
         keys = [key(item) for item in items] if key else []
         journal = None
@@ -164,7 +172,7 @@ class Preparation:
             stack.callback(fresh.close)
             for i, result in zip(missing, fresh, strict=True):
                 if isinstance(result, Failed):
-                    self.problem(result)
+                    self.problem(result, result.kind or kind)
                 else:
                     results[i] = journal.add(keys[i], result) if journal else result
                 advance()
@@ -174,44 +182,45 @@ class Preparation:
         """Leave out an utterance by a rule of the recipe; it is counted and listed in excluded.tsv."""
         self.excluded.append((utterance, reason, text))
 
-    def problem(self, message: str) -> None:
+    def problem(self, message: str, kind: str = "damaged_text") -> None:
         """Record bad input; the message names file or utterance, the expectation and the finding."""
-        self.problems.append(" ".join(message.split()))
+        assert kind in KINDS, kind
+        self.problems.append(Problem(kind, " ".join(message.split())))
 
     @contextlib.contextmanager
-    def reporting(self) -> Iterator[None]:
-        """Record a `UserError` raised in the block as a problem."""
+    def reporting(self, kind: str = "damaged_text") -> Iterator[None]:
+        """Record a `UserError` raised in the block as a problem, of its own kind or the given one."""
         try:
             yield
         except UserError as error:
-            self.problem(str(error))
+            self.problem(str(error), error.kind or kind)
 
     def expect(self, what: str, expected: int, found: int) -> None:
         """Record a problem unless a count equals the official one of the corpus."""
         if expected != found:
-            self.problem(f"{what}: expected {expected}, found {found}")
+            self.problem(f"{what}: expected {expected}, found {found}", "counts")
 
     def check(self) -> None:
-        """Raise a `UserError` that shows the problems so far, unless `allow_partial` is set."""
-        if not self.problems or self.allow_partial:
+        """Raise a `UserError` that shows the problems so far that `allow_partial` doesn't accept."""
+        problems = [problem for problem in self.problems if problem.kind not in self.accepted]
+        if not problems:
             return
-        count = len(self.problems)
-        hint = "allow_partial=true skips missing or broken parts"
+        first, count = problems[0].message, len(problems)
+        kinds = ",".join(kind for kind in KINDS if kind in self.accepted | count_kinds(problems).keys())
+        hint = f"allow_partial=[{kinds}] leaves such parts out"
         fetched = [str(source) for source in self._sources if source.is_relative_to(self.folder)]
-        if damaged := [source for source in fetched if source in self.problems[0]]:
+        if damaged := [source for source in fetched if source in first]:
             hint += f"; delete {damaged[0]} to fetch it again"
         if count == 1:
-            raise UserError(f"{self.problems[0]} ({hint})")
+            raise UserError(f"{first} ({hint})")
         self.folder.mkdir(parents=True, exist_ok=True)
         listed = self.folder / PROBLEMS
-        write_problems(listed, self.problems)
-        for message in self.problems[:SHOWN_PROBLEMS]:
-            self.say(f"* {message}")
+        write_problems(listed, problems)
+        for problem in problems[:SHOWN_PROBLEMS]:
+            self.say(f"* {problem.message}")
         if count > SHOWN_PROBLEMS:
             self.say(f"  … and {count - SHOWN_PROBLEMS} more")
-        raise UserError(
-            f"{count} problems, the first: {self.problems[0]} (all are listed in {listed}; {hint})"
-        )
+        raise UserError(f"{count} problems, the first: {first} (all are listed in {listed}; {hint})")
 
     def finish(
         self,
@@ -242,7 +251,7 @@ class Preparation:
         Raises:
             UserError: there are problems, recorded before or found here (a duplicate id, an empty
                 transcript, a cut outside its recording, a missing audio file, an empty split), and
-                `allow_partial` is not set.
+                `allow_partial` does not accept their kinds.
         """
         digest = self._digest(sources)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -254,6 +263,7 @@ class Preparation:
                 write_lines(drafts.path(f"lm/{name}.txt"), sentences)
             for name, write in (files or {}).items():
                 write(drafts.path(name))
+            self.check()  # texts are read while they are written
             draft_lists(drafts, summaries, self.excluded, self.problems)
             if lexicon is not None:
                 lexicon.save(drafts.path("lexicon.txt"))
@@ -265,7 +275,7 @@ class Preparation:
             former = recorded_outputs(self.folder)
             # A run that is killed from here on leaves a record of what the next one has to remove.
             both = dict.fromkeys([*former, *drafts.names], "")
-            write_record(self.folder, self.recipe, self.options, "", both, {}, 0)
+            write_record(self.folder, self.recipe, self.options, "", both, {}, {})
             outputs = drafts.put_in_place(instead_of=[*former, PROBLEMS])
         card = data_card(
             self.recipe,
@@ -281,7 +291,7 @@ class Preparation:
         )
         write_text(card, self.folder / "README.md")
         hashes = {name: file_digest(self.folder / name) for name in [*outputs, "README.md"]}
-        problems = len(self.problems)
+        problems = count_kinds(self.problems)
         write_record(self.folder, self.recipe, self.options, digest, hashes, audio or {}, problems)
         shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
         words = f", lexicon of {len(lexicon):,} words" if lexicon is not None else ""

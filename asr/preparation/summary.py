@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from asr.files import file_digest
+from asr.preparation.problems import KINDS, Problem, count_kinds, describe_kinds
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import NOISE_WORD
 
@@ -76,7 +77,7 @@ def screen_lines(
     splits: list[SplitSummary],
     tokenizers: list[TokenizerSummary],
     excluded: list[tuple[str, str, str]],
-    problems: list[str],
+    problems: list[Problem],
 ) -> Iterator[str]:
     """Yield the lines printed below the table; arguments as in `data_card`."""
     if built := [f"{t.name} ({t.symbols:,} symbols)" for t in tokenizers if t.symbols]:
@@ -93,7 +94,8 @@ def screen_lines(
         yield f"words outside the lexicon (trained as SPN) are listed in {folder / 'oov.tsv'}"
     if problems:
         listed = folder / "problems.tsv"
-        yield f"{len(problems):,} problems, listed in {listed}, the first: {problems[0]}"
+        accepted = describe_kinds(count_kinds(problems))
+        yield f"accepted {accepted}, listed in {listed}, the first: {problems[0].message}"
 
 
 def data_card(
@@ -103,7 +105,7 @@ def data_card(
     lexicon: Lexicon | None,
     tokenizers: list[TokenizerSummary],
     excluded: list[tuple[str, str, str]],
-    problems: list[str],
+    problems: list[Problem],
     outputs: list[tuple[str, Path]],
     sources: list[Path],
     notes: Mapping[str, str],
@@ -117,7 +119,7 @@ def data_card(
         lexicon: lexicon that OOV words are counted against.
         tokenizers: requested tokenizers.
         excluded: (utterance, reason, text) of every utterance left out by the recipe's rules.
-        problems: messages about missing or broken parts of the corpus.
+        problems: accepted problems.
         outputs: (name, path) of every file beside the card; listed with 12 digits of its SHA-256.
         sources: files (listed with their hash) and folders (with their number of files) of the corpus.
         notes: additional sections by heading, e.g. the licence.
@@ -140,8 +142,8 @@ def data_card(
     if excluded:
         lines += ["", "The utterances are listed in excluded.tsv."]
     if problems:
-        lines += ["", "## Problems", "", f"{len(problems):,} missing or broken parts of the corpus were"]
-        lines += ["skipped (`allow_partial=true`); they are listed in problems.tsv."]
+        lines += ["", "## Problems", "", "Accepted by `allow_partial` and listed in problems.tsv:", ""]
+        lines += [f"* {count:,} × {kind}: {KINDS[kind]}" for kind, count in count_kinds(problems).items()]
     for heading, text in notes.items():
         lines += ["", f"## {heading}", "", text.strip()]
     lines += ["", "## Files", ""]

@@ -194,9 +194,8 @@ def _rows_of_texts(transcripts: Path, files: AudioFiles, preparation: Preparatio
             yield Row(_identifier(inside), audio, " ".join(read_text(path).split()), str(path))
     for path in sorted(transcripts.rglob("*.txt")):
         if path not in used:
-            preparation.problem(
-                f"{path}: expected a recording of the same name below {files.root}, found none"
-            )
+            message = f"{path}: expected a recording of the same name below {files.root}, found none"
+            preparation.problem(message, "missing_audio")
 
 
 def _with_speaker(row: Row, files: AudioFiles, options: Options, preparation: Preparation) -> Row:
@@ -231,15 +230,17 @@ def _check_unlisted(rows: list[Row], files: AudioFiles, options: Options, prepar
     unlisted = [path for path in files.paths if path not in listed]
     if not files.paths:
         preparation.problem(
-            f"audio={files.root}: expected recordings ({' '.join(AUDIO_SUFFIXES)}) below, found none"
+            f"audio={files.root}: expected recordings ({' '.join(AUDIO_SUFFIXES)}) below, found none",
+            "missing_audio",
         )
-    elif unlisted and not (options.unlisted or preparation.allow_partial):
+    elif unlisted and not (options.unlisted or "missing_text" in preparation.accepted):
         if preparation.problems:  # transcripts that couldn't be read may name these
             return
         examples = ", ".join(files.inside(path) for path in unlisted[:3])
         preparation.problem(
             f"audio={files.root}: expected transcripts of all {len(files.paths):,} recordings, found none "
-            f"for {len(unlisted):,}, e.g. {examples} (unlisted=true leaves them out and lists them)"
+            f"for {len(unlisted):,}, e.g. {examples} (unlisted=true leaves them out and lists them)",
+            "missing_text",
         )
     else:
         for path in unlisted:

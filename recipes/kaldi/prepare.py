@@ -82,7 +82,10 @@ def read_directory(path: Path, split: str, root: Path, preparation: Preparation)
         where = f"{file}:{line}"
         with preparation.reporting():
             if name not in texts:
-                raise UserError(f"{where}: expected the transcript of {name} in {path / 'text'}, found none")
+                raise UserError(
+                    f"{where}: expected the transcript of {name} in {path / 'text'}, found none",
+                    "missing_text",
+                )
             try:
                 recording, start, end = fields.split()
                 start_s, end_s = float(start), float(end)
@@ -92,7 +95,8 @@ def read_directory(path: Path, split: str, root: Path, preparation: Preparation)
                 ) from None
             if recording not in recordings:
                 raise UserError(
-                    f"{where}: expected the recording {recording} in {path / 'wav.scp'}, found none"
+                    f"{where}: expected the recording {recording} in {path / 'wav.scp'}, found none",
+                    "missing_audio",
                 )
             if recording in audio:
                 yield Row(
@@ -108,7 +112,8 @@ def read_directory(path: Path, split: str, root: Path, preparation: Preparation)
                 )
     for name, (line, _) in texts.items():
         if segments and name not in segments:
-            preparation.problem(f"{path / 'text'}:{line}: expected {name} in {file}, found none")
+            message = f"{path / 'text'}:{line}: expected {name} in {file}, found none"
+            preparation.problem(message, "missing_audio")
 
 
 # Line number and value by key.
@@ -125,7 +130,9 @@ def read_mapping(path: Path) -> Table:
     for number, line in read_lines(path):
         key, *rest = line.split(maxsplit=1)
         if key in table:
-            raise UserError(f"{path}:{number}: expected distinct keys, found {key} again ({table[key][0]})")
+            raise UserError(
+                f"{path}:{number}: expected distinct keys, found {key} again ({table[key][0]})", "duplicates"
+            )
         table[key] = (number, rest[0].strip() if rest else "")
     return table
 

@@ -127,10 +127,10 @@ def read_chapter(
 ) -> dict[str, list[Any]]:
     """Return the `utterances` [id, text, samples] of a chapter's folder, and the `problems` with others."""
     utterances: list[Utterance] = []
-    problems: list[str] = []
+    problems: list[tuple[str, str]] = []
     transcripts = sorted(Path(folder).glob("*.trans.txt"))
     if not transcripts:
-        raise UserError(f"{folder}: expected a transcript file (*.trans.txt), found none")
+        raise UserError(f"{folder}: expected a transcript file (*.trans.txt), found none", "missing_text")
     transcribed = set()
     prefix = "-".join(Path(folder).parts[-2:]) + "-"  # speaker and chapter
     for path in transcripts:
@@ -148,18 +148,22 @@ def read_chapter(
                 if not text:
                     raise UserError(f"{path}:{number}: expected a transcript of {name}, found none")
                 if not os.path.exists(audio):
-                    raise UserError(f"{path}:{number}: expected the audio of {name}, found no {audio}")
+                    raise UserError(
+                        f"{path}:{number}: expected the audio of {name}, found no {audio}", "missing_audio"
+                    )
                 samples, rate, channels = read_facts(audio)
                 if (rate, channels) != (SAMPLE_RATE, 1):
                     raise UserError(
-                        f"{audio}: expected {SAMPLE_RATE} Hz and one channel, found {rate} Hz and {channels}"
+                        f"{audio}: expected {SAMPLE_RATE} Hz and one channel, found {rate} Hz and {channels}",
+                        "damaged_audio",
                     )
                 utterances.append([name, " ".join(text.lower().split()), samples])
             except UserError as error:
-                problems.append(str(error))
+                problems.append((str(error), error.kind or "damaged_audio"))
     for path in sorted(Path(folder).glob("*.flac")):
         if path.stem not in transcribed:
-            problems.append(f"{path}: expected its transcript in {transcripts[0].name}, found none")
+            message = f"{path}: expected its transcript in {transcripts[0].name}, found none"
+            problems.append((message, "missing_text"))
     return {"utterances": utterances, "problems": problems}
 
 
@@ -175,7 +179,8 @@ def _read(part: str, corpus: Path, preparation: Preparation, verify: bool) -> li
     chapters = sorted(str(path) for path in (corpus / part).glob("*/*") if path.is_dir())
     if not chapters:
         preparation.problem(
-            f"{corpus / part}: expected <speaker>/<chapter> folders, found none (part {part})"
+            f"{corpus / part}: expected <speaker>/<chapter> folders, found none (part {part})",
+            "missing_parts",
         )
         return []
     utterances: list[Utterance] = []
@@ -184,7 +189,7 @@ def _read(part: str, corpus: Path, preparation: Preparation, verify: bool) -> li
         if found is not None:
             utterances += found["utterances"]
             for problem in found["problems"]:
-                preparation.problem(problem)
+                preparation.problem(*problem)
     preparation.expect(f"{part}: utterances", PARTS[part].utterances, len(utterances))
     return sorted(utterances)
 

@@ -89,7 +89,8 @@ def prepare(options: Options, folder: Path) -> None:
             f"corpus={options.corpus}: ignoring {corpus.ignored} recordings of evaluation sets (sw_*, en_*)"
         )
     for first, second in corpus.repeated:
-        run.problem(f"{second}: expected one file of this name, found another of different length: {first}")
+        message = f"{second}: expected one file of this name, found another of different length: {first}"
+        run.problem(message, "duplicates")
     segments = _read_segments(run, corpus)
     recordings = _recordings(run, corpus.audio, "reading audio", options.verify)
     incomplete = _compare(run, corpus)
@@ -128,7 +129,9 @@ def _read_segments(run: Preparation, corpus: Corpus) -> list[Segment]:
     """Read all transcripts; report broken ones, and drop segments without words."""
     segments: list[Segment] = []
     paths = list(corpus.transcripts.values())
-    for transcript in run.map(read_transcript, paths, "reading transcripts", key=file_state):
+    for transcript in run.map(
+        read_transcript, paths, "reading transcripts", key=file_state, kind="damaged_text"
+    ):
         if transcript is None:
             continue
         for message in transcript["problems"]:
@@ -180,19 +183,21 @@ def _compare(run: Preparation, corpus: Corpus) -> set[str]:
     two numbers) are returned instead of reported.
     """
     if len(corpus.audio) not in FILES:
-        run.problem(f"audio files: expected {FILES[0]} or {FILES[1]}, found {len(corpus.audio)}")
-    unpaired: dict[str, str] = {}
+        message = f"audio files: expected {FILES[0]} or {FILES[1]}, found {len(corpus.audio)}"
+        run.problem(message, "counts")
+    unpaired: dict[str, tuple[str, str]] = {}
     for side, path in corpus.transcripts.items():
         if side.partition("-")[0] not in corpus.audio:
-            unpaired[path] = f"expected the audio {side.partition('-')[0]}.sph, found none"
+            unpaired[path] = f"expected the audio {side.partition('-')[0]}.sph, found none", "missing_audio"
     for conversation, path in corpus.audio.items():
         if missing := [side for side in CHANNEL if f"{conversation}-{side}" not in corpus.transcripts]:
-            unpaired[path] = f"expected a transcript of side {' and '.join(missing)}, found none"
+            sides = " and ".join(missing)
+            unpaired[path] = f"expected a transcript of side {sides}, found none", "missing_text"
     concerned = {conversation_of(Path(path).name) for path in unpaired}
     if len(corpus.audio) in FILES and len(concerned) <= FILES[1] - FILES[0]:
         return concerned
-    for path, message in unpaired.items():
-        run.problem(f"{path}: {message}")
+    for path, (message, kind) in unpaired.items():
+        run.problem(f"{path}: {message}", kind)
     return set()
 
 
@@ -212,7 +217,8 @@ def _within(run: Preparation, name: str, audio: "Recording", start_s: float, end
         return True
     run.problem(
         f"utterance {name!r}: expected it within the {audio.duration:.2f} s of "
-        f"{audio.sources[0].source}, found its end at {end_s:.2f} s"
+        f"{audio.sources[0].source}, found its end at {end_s:.2f} s",
+        "times",
     )
     return False
 
@@ -252,7 +258,8 @@ def _test_cuts(
     run.expect("eval2000: conversations", test_set.CONVERSATIONS, len(evaluation.audio))
     named = {span.conversation for span in test.spans.values()}
     for conversation in sorted(named - evaluation.audio.keys()):
-        run.problem(f"{evaluation.pem}: expected the audio {conversation}.sph, found none")
+        message = f"{evaluation.pem}: expected the audio {conversation}.sph, found none"
+        run.problem(message, "missing_audio")
     files[RULES] = partial(shutil.copyfile, evaluation.glm)
     splits: dict[str, Iterable[MonoCut]] = {}
     for split, expected in test_set.UTTERANCES.items():

@@ -1,7 +1,6 @@
 """Recipe `wsj`: convert WSJ0 and WSJ1 (discs or merged) to manifests, lexicon and language models."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,7 +64,7 @@ def prepare(options: Options, folder: Path) -> None:
     if preparation.is_done([options.corpus]):
         return
     for message in distribution.missing_parts():
-        preparation.problem(message)
+        preparation.problem(message, "missing_parts")
     preparation.check()
     selection = select(distribution, preparation)
     preparation.check()
@@ -128,12 +127,18 @@ def _language_models(
     found, missing = model_files(distribution)
     texts = text_files(distribution)
     for path in missing:
-        preparation.problem(f"{distribution.root}: expected the language model {path}, found none")
+        preparation.problem(
+            f"{distribution.root}: expected the language model {path}, found none", "missing_parts"
+        )
     if not texts:
-        preparation.problem(f"{distribution.root}: expected text for language models, found none")
+        preparation.problem(
+            f"{distribution.root}: expected text for language models, found none", "missing_parts"
+        )
     place = preparation.folder / UNFINISHED / "models"
     jobs = [(path, place / f"{name}.arpa.gz") for name, path in found.items()]
-    written = preparation.map(write_model, jobs, "unpacking language models", threads=True)
+    written = preparation.map(
+        write_model, jobs, "unpacking language models", threads=True, kind="missing_parts"
+    )
     files: dict[str, Writer] = {
         f"lm/{target.name}": target.replace for (_, target), done in zip(jobs, written, strict=True) if done
     }
@@ -142,7 +147,7 @@ def _language_models(
 
 def _sentences(texts: list[Path], preparation: Preparation) -> Iterator[str]:
     for path in texts:
-        with preparation.reporting() if preparation.allow_partial else nullcontext():
+        with preparation.reporting():
             yield from sentences(path)
 
 

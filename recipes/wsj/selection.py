@@ -54,7 +54,9 @@ def _entries(
     path = distribution.find(index.disc, index.path)
     if path is None:
         disc = f"{index.disc}/" if distribution.discs else ""
-        preparation.problem(f"{distribution.root}: expected the index {disc}{index.path}, found none")
+        preparation.problem(
+            f"{distribution.root}: expected the index {disc}{index.path}, found none", "missing_parts"
+        )
         return None
     lines = None
     with preparation.reporting():
@@ -74,9 +76,9 @@ def _entries(
             elif distribution.discs and entry.disc not in distribution.discs:
                 on_missing_disc[entry.disc] += 1
             else:
-                raise UserError(f"{entry.line}: expected the audio {entry.path}, found none")
+                raise UserError(f"{entry.line}: expected the audio {entry.path}, found none", "missing_audio")
     for disc, count in sorted(on_missing_disc.items()):
-        preparation.problem(f"{path}: disc {disc} is missing: {count} entries are on it")
+        preparation.problem(f"{path}: disc {disc} is missing: {count} entries are on it", "missing_parts")
     return found
 
 
@@ -95,7 +97,8 @@ def _utterances(
         for entry, audio in entries:
             if entry.utterance in lines:
                 preparation.problem(
-                    f"{entry.line}: utterance {entry.utterance} is already in {lines[entry.utterance]}"
+                    f"{entry.line}: utterance {entry.utterance} is already in {lines[entry.utterance]}",
+                    "duplicates",
                 )
                 continue
             lines[entry.utterance] = entry.line
@@ -110,18 +113,23 @@ def _texts(distribution: Distribution, selection: Selection, preparation: Prepar
     has_audio = {name.rpartition("/")[2].partition(".")[0] for name, _ in distribution.ending(".wv1")}
     for name, transcript in transcripts.items():
         if name not in has_audio:
-            preparation.problem(f"{transcript.line}: expected the audio of {name}, found none")
+            preparation.problem(
+                f"{transcript.line}: expected the audio of {name}, found none", "missing_audio"
+            )
     texts = {}
     for name in sorted(selection.audio):
         with preparation.reporting():
             if name not in transcripts:
                 raise UserError(
                     f"{selection.audio[name]}: expected the transcript of {name} in {_session(name)}, "
-                    "found none"
+                    "found none",
+                    "missing_text",
                 )
             written, line = transcripts[name].written, transcripts[name].line
             if not written:
-                raise UserError(f"{line}: expected the transcript of {name}, found an empty one")
+                raise UserError(
+                    f"{line}: expected the transcript of {name}, found an empty one", "missing_text"
+                )
             if written == UNUSABLE:
                 preparation.drop(name, f"marked {UNUSABLE} as unusable", written)
                 continue
@@ -162,5 +170,7 @@ def _transcripts(
                 name = transcript.utterance
                 other = transcripts.setdefault(name, transcript)
                 if other.written != transcript.written:
-                    raise UserError(f"{transcript.line}: {name} has a different transcript in {other.line}")
+                    raise UserError(
+                        f"{transcript.line}: {name} has a different transcript in {other.line}", "duplicates"
+                    )
     return transcripts

@@ -1,6 +1,7 @@
 import gzip
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,15 @@ from asr.config import option
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
 from asr.files import file_digest, locked, write_bytes
-from asr.preparation import Preparation, PreparationOptions, file_state, recording, utterance_cut
+from asr.preparation import (
+    Preparation,
+    PreparationOptions,
+    audio_facts,
+    file_state,
+    recording,
+    utterance_cut,
+)
+from asr.preparation.problems import KINDS
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import find_prepared
 from asr.text.tokenizer import build_tokenizer
@@ -237,16 +246,24 @@ def test_a_readme_that_is_not_a_data_card_is_not_overwritten(start, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("spoil", "kind", "message"),
     [
-        (lambda wav: [cut(wav), cut(wav)], "split train: utterance 'u1': expected ids to be distinct"),
-        (lambda wav: [cut(wav, text=" ")], "utterance 'u1': expected a transcript, found none"),
-        (lambda wav: [cut(wav, duration_s=2.0)], "within its recording of 1.0 s, found 0.0 s \\+ 2.0 s"),
-        (lambda wav: [cut(wav.with_name("b.wav"))], "b.wav: expected an audio file, found none"),
-        (lambda wav: [], "split train: expected utterances, found none"),
+        (
+            lambda wav: [cut(wav), cut(wav)],
+            "duplicates",
+            "utterance 'u1': expected ids to be distinct",
+        ),
+        (lambda wav: [cut(wav, text=" ")], "missing_text", "'u1': expected a transcript, found none"),
+        (lambda wav: [cut(wav, duration_s=2.0)], "times", "recording of 1.0 s, found 0.0 s \\+ 2.0 s"),
+        (
+            lambda wav: [cut(wav.with_name("b.wav"))],
+            "missing_audio",
+            "expected an audio file, found none",
+        ),
+        (lambda wav: [], "missing_parts", "split train: expected utterances, found none"),
     ],
 )
-def test_bad_cuts_are_rejected_and_existing_output_is_kept(start, wav, tmp_path, spoil, message):
+def test_bad_cuts_are_rejected_and_existing_output_is_kept(start, wav, tmp_path, spoil, kind, message):
     start().finish({"train": [cut(wav)]})
     before = contents(tmp_path / "data")
     run = start()
@@ -255,7 +272,7 @@ def test_bad_cuts_are_rejected_and_existing_output_is_kept(start, wav, tmp_path,
     after = contents(tmp_path / "data")
     after.pop("problems.tsv", None)
     assert after == before
-    assert "allow_partial=true" in str(error.value)
+    assert re.search(rf"allow_partial=\[.*{kind}.*\] leaves such parts out", str(error.value))
     assert "\n" not in str(error.value)
 
 
@@ -271,23 +288,47 @@ def test_several_problems_are_shown_counted_and_listed(start, tmp_path):
     assert "file10.wav" not in printed
     assert "… and 3 more" in printed
     listed = (tmp_path / "data/problems.tsv").read_text().splitlines()
-    assert listed[0] == "problem"
-    assert listed[-1] == "index si84: expected 7138, found 7137"
+    assert listed[0] == "kind\tproblem"
+    assert listed[-1] == "counts\tindex si84: expected 7138, found 7137"
     assert len(listed) == 14
 
 
 def test_allow_partial_skips_and_lists_problems(start, wav, tmp_path):
-    run = start(allow_partial=True)
+    run = start(allow_partial=["counts", "duplicates"])
     run.expect("index", 3, 2)
     run.check()
     run.finish({"train": [cut(wav), cut(wav)]}, sources=[wav])
     assert len(load_cuts(tmp_path / "data/train.cuts.jsonl.gz")) == 1
     problems = (tmp_path / "data/problems.tsv").read_text()
-    assert problems.startswith("problem\nindex: expected 3, found 2\n")
+    assert problems.startswith("kind\tproblem\ncounts\tindex: expected 3, found 2\nduplicates\t")
     assert "expected ids to be distinct" in problems
-    assert "2 problems" in run.console.export_text()
-    assert start(allow_partial=True).is_done([wav])
-    assert not start().is_done([wav])
+    assert "accepted 1 × duplicates, 1 × counts, listed in" in run.console.export_text()
+    assert "* 1 × counts: numbers of files, " in (tmp_path / "data/README.md").read_text()
+    again = start(allow_partial=["counts", "times", "duplicates"])
+    assert again.is_done([wav])
+    assert "accepted 1 × duplicates, 1 × counts" in again.console.export_text()
+    assert not start(allow_partial=["counts"]).is_done([wav])
+
+
+def test_problems_of_other_kinds_are_not_accepted(start, wav):
+    """`allow_partial` was a switch: accepting one utterance with unknown markup hid truncated files."""
+    run = start(allow_partial=["damaged_text"])
+    run.problem("a.dot:1: unknown markup")
+    run.check()
+    wav.write_bytes(wav.read_bytes()[:-100])
+    assert run.map(audio_facts, [str(wav)], "audio") == [None]
+    with pytest.raises(UserError, match=r"file\?\) \(allow_partial=\[truncated_audio,damaged_text\]"):
+        run.check()
+
+
+@pytest.mark.parametrize("value", ["true", "[missing_audio,shorts]"])
+def test_unknown_kinds_of_problems_are_refused(value, tmp_path, capsys):
+    words = ["prepare", "librispeech", f"corpus={tmp_path}", f"allow_partial={value}"]
+    assert cli.main(words) == 1
+    found = capsys.readouterr().err
+    assert "allow_partial" in found
+    if value != "true":
+        assert f"expected one of {', '.join(KINDS)}" in found.replace("\n", " ")
 
 
 SENTENCES = ["go on and on", "an odd end", "no gain", "<NOISE> on and off", "a good deed"]
@@ -356,7 +397,7 @@ def test_map_keeps_the_order_and_collects_errors(tmp_path, workers):
     run = Preparation("toy", tmp_path, Options(workers=workers), console=Console(quiet=True))
     results = run.map(double, range(400), "doubling")
     assert results == [None if n == 13 else (n, 2 * n) for n in range(400)]
-    assert run.problems == ["13: unlucky"]
+    assert run.problems == [("damaged_audio", "13: unlucky")]
 
 
 def test_an_interrupted_map_resumes(start, wav, tmp_path):

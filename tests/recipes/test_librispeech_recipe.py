@@ -19,6 +19,7 @@ from asr_recipes.librispeech.parts import PARTS, SPLITS, SUBSETS, Part
 from asr import cli
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
+from asr.preparation.problems import KINDS
 from asr.text.lexicon import Lexicon
 from tests.recipes.pipeline import train_decode_score
 
@@ -207,8 +208,8 @@ def test_bad_input_is_reported_and_listed_with_allow_partial(corpus, tmp_path, d
         prepare(corpus, tmp_path / "data")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "data" / "train.cuts.jsonl.gz").exists()
-    prepare(corpus, tmp_path / "data", allow_partial=True)
-    assert (tmp_path / "data" / "problems.tsv").read_text().startswith("problem\n")
+    prepare(corpus, tmp_path / "data", allow_partial=list(KINDS))
+    assert (tmp_path / "data" / "problems.tsv").read_text().startswith("kind\tproblem\n")
     assert len(load_cuts(tmp_path / "data" / "dev.cuts.jsonl.gz")) == 2
 
 
