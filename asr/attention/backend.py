@@ -33,6 +33,7 @@ class Operators:
 
     hash_sign: Callable[..., Tensor]
     hamming_kmeans: Callable[..., Tensor]
+    key_groups: Callable[..., Tensor]
     clustered_attention: Callable[..., Tensor]
     improved_clustered_attention: Callable[..., Tensor]
     lsh_buckets: Callable[..., Tensor]
@@ -49,6 +50,7 @@ def load_operators(backend: str) -> Operators:
     return Operators(
         hash_sign=load("hashing", "hash_sign"),
         hamming_kmeans=load("kmeans", "hamming_kmeans"),
+        key_groups=load("key_grouping", "key_groups"),
         clustered_attention=load("clustered_attention", "clustered_attention"),
         improved_clustered_attention=load("improved_clustered_attention", "improved_clustered_attention"),
         lsh_buckets=load("lsh_attention", "lsh_buckets"),

@@ -3,38 +3,12 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from asr.attention.backend import Operators, why_no_kernels
-from asr.attention.hashing import LARGEST_HEAD, fixed_normal, slice_head
+from asr.attention.grouping import GROUPINGS
 from asr.attention.softmax import SoftmaxMechanism, both_lengths, filled_lengths
 from attention_ext.clustered_attention.reference import clustered_weights
-
-
-class QueryClusters(nn.Module):
-    """Clusters of queries: sign hashes, then K-means in Hamming space.
-
-    *Fast Transformers with Clustered Attention* §3.2.2. The hash planes are a buffer saved with the model, so
-    that queries are clustered alike in training, in evaluation and on any machine.
-
-    Args:
-        clusters: C.
-        bits: hash bits, 1 … 63.
-        iterations: iterations of Lloyd's algorithm, L.
-    """
-
-    planes_PD: Tensor
-
-    def __init__(self, clusters: int, bits: int, iterations: int) -> None:
-        super().__init__()
-        self.clusters, self.bits, self.iterations = clusters, bits, iterations
-        self.register_buffer("planes_PD", fixed_normal(bits, LARGEST_HEAD))
-
-    def forward(self, q_BHND: Tensor, lengths_B: Tensor, operators: Operators) -> Tensor:
-        """Return the cluster of every query, [B, H, N] int32; −1 at padding. Backends agree bit for bit."""
-        planes_PD = slice_head(self.planes_PD, q_BHND.shape[-1], axis=1)
-        hashes_BHN = operators.hash_sign(q_BHND.detach(), planes_PD)
-        return operators.hamming_kmeans(hashes_BHN, lengths_B, self.clusters, self.iterations, self.bits)
 
 
 class ClusteredAttention(SoftmaxMechanism):
@@ -45,15 +19,15 @@ class ClusteredAttention(SoftmaxMechanism):
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.
         clusters: C, clamped to each sequence's length.
-        bits: hash bits.
-        iterations: iterations of K-means, L.
+        grouping: `hash` or `keys`, see `asr.attention.grouping`.
+        options: further options of the grouping.
     """
 
     def __init__(
-        self, name: str, backend: str, dropout: float, clusters: int, bits: int, iterations: int
+        self, name: str, backend: str, dropout: float, clusters: int, grouping: str, **options: int
     ) -> None:
         super().__init__(name, backend, dropout, why_not_native=why_no_kernels(clusters, backend))
-        self.grouping = QueryClusters(clusters, bits, iterations)
+        self.grouping = GROUPINGS[grouping](clusters, **options)
         self.operators = self.backend.operators()
 
     def attend(
@@ -62,7 +36,7 @@ class ClusteredAttention(SoftmaxMechanism):
         """Compute `forward`."""
         query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
         operators = self.operators[self.backend.on(q.device.type)]
-        groups_BHN = self.grouping(q, query_lengths, operators)
+        groups_BHN = self.grouping(q, k, query_lengths, key_lengths, operators)
         options = {"clusters": self.grouping.clusters, "dropout": self.active_dropout}
         return self.operator(operators)(q, k, v, groups_BHN, query_lengths, key_lengths, **options)
 
@@ -72,19 +46,37 @@ class ClusteredAttention(SoftmaxMechanism):
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
         """Compute `weights`."""
-        groups_BHN = self.clusters(q, query_lengths)
+        groups_BHN = self.clusters(q, query_lengths, k, key_lengths)
         return clustered_weights(q, k, groups_BHN, query_lengths, key_lengths, self.grouping.clusters)
 
     @torch.no_grad()
-    def clusters(self, q: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def clusters(
+        self,
+        q: Tensor,
+        lengths: Tensor | None = None,
+        k: Tensor | None = None,
+        key_lengths: Tensor | None = None,
+    ) -> Tensor:
         """Return the cluster of every query.
 
         Args:
             q: [B, H, N, D].
             lengths: [B] valid queries; None means all.
+            k: [B, H, S, D], which only `grouping=keys` reads.
+            key_lengths: [B] valid keys; None means `lengths` if N = S, else all.
 
         Returns:
             [B, H, N] int32, 0 … min(C, n) − 1; −1 at padding.
+
+        Raises:
+            ValueError: the grouping needs keys.
         """
+        lengths = filled_lengths(lengths, q)
+        if k is None and self.grouping.needs_keys:
+            raise ValueError(
+                f"attention {self.name!r} groups queries by keys: expected clusters(q, lengths, k)"
+            )
+        if k is not None and key_lengths is None:
+            key_lengths = lengths if k.shape[2] == q.shape[2] else filled_lengths(None, k)
         operators = self.operators[self.backend.on(q.device.type)]
-        return self.grouping(q, filled_lengths(lengths, q), operators)
+        return self.grouping(q, k, lengths, key_lengths, operators)

@@ -18,14 +18,14 @@ class ImprovedClusteredAttention(ClusteredAttention):
     norm than that of `clustered` with the same clusters (Proposition 2).
 
     Args:
-        name, backend, dropout, clusters, bits, iterations: see `ClusteredAttention`.
+        name, backend, dropout, clusters, grouping, options: see `ClusteredAttention`.
         topk: K, clamped to each sequence's key length.
     """
 
     def __init__(
-        self, name: str, backend: str, dropout: float, clusters: int, topk: int, bits: int, iterations: int
+        self, name: str, backend: str, dropout: float, clusters: int, topk: int, grouping: str, **options: int
     ) -> None:
-        super().__init__(name, backend, dropout, clusters, bits, iterations)
+        super().__init__(name, backend, dropout, clusters, grouping, **options)
         self.topk = topk
 
     def operator(self, operators: Operators) -> Callable[..., Tensor]:
@@ -34,5 +34,6 @@ class ImprovedClusteredAttention(ClusteredAttention):
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
         """Compute `weights`."""
-        groups_BHN, clusters = self.clusters(q, query_lengths), self.grouping.clusters
+        groups_BHN = self.clusters(q, query_lengths, k, key_lengths)
+        clusters = self.grouping.clusters
         return improved_clustered_weights(q, k, groups_BHN, query_lengths, key_lengths, clusters, self.topk)

@@ -20,12 +20,14 @@ class Option:
         default: default value.
         allowed: range of numbers, or tuple of values.
         help: description.
+        only: earlier option and the value that it must have for this one to apply; None: always applies.
     """
 
     name: str
     default: Value
     allowed: range | tuple[Value, ...]
     help: str
+    only: tuple[str, Value] | None = None
 
     def describe(self) -> str:
         """Return the allowed values as text, e.g. `1 … 63` or `topk | single`."""
@@ -51,12 +53,22 @@ class Schema:
     Attributes:
         letter: letter that stands for the number in the name, C in `clustered-C`; empty without a number.
         size: option that this number sets; None without a number.
-        options: options allowed after the colon, in canonical order.
+        options: options allowed after the colon, in canonical order. A name may recur with another `only`.
     """
 
     letter: str = ""
     size: Option | None = None
     options: tuple[Option, ...] = ()
+
+    def summary(self) -> str:
+        """Return options and defaults, e.g. `grouping (hash), bits (63); grouping=keys: rank (8)`."""
+        defaults = {option.name: option.default for option in reversed(self.options)}
+        parts: dict[str, list[str]] = {"": []}
+        for option in self.options:
+            usual = option.only is None or defaults[option.only[0]] == option.only[1]
+            case = "" if usual or option.only is None else f"{option.only[0]}={write_value(option.only[1])}: "
+            parts.setdefault(case, []).append(f"{option.name} ({write_value(option.default)})")
+        return "; ".join(case + ", ".join(entries) for case, entries in parts.items())
 
 
 @dataclass(frozen=True)
@@ -119,10 +131,17 @@ def parse(name: str, schemas: Mapping[str, Schema]) -> Spec:
         given[key] = text
     written = []
     for option in schema.options:
-        value = option.parse(given[option.name], name) if option.name in given else option.default
+        if option.only and arguments[option.only[0]] != option.only[1]:
+            continue
+        value = option.default
+        if option.name in given:
+            value = option.parse(given.pop(option.name), name)
         arguments[option.name] = value
         if value != option.default:
             written.append(f"{option.name}={write_value(value)}")
+    for key, text in given.items():
+        needed = next(option.only for option in schema.options if option.name == key and option.only)
+        raise UserError(f"attention {name!r}: {key}={text} needs {needed[0]}={write_value(needed[1])}")
     canonical = head + (":" + ",".join(written) if written else "")
     return Spec(canonical, mechanism, arguments)
 
@@ -146,5 +165,5 @@ def _split_head(head: str, name: str, schemas: Mapping[str, Schema]) -> tuple[st
 
 
 def _describe_options(schema: Schema) -> str:
-    allowed = ", ".join(f"{option.name}={option.describe()}" for option in schema.options)
+    allowed = ", ".join(dict.fromkeys(f"{option.name}={option.describe()}" for option in schema.options))
     return f"expected {allowed}" if allowed else "none is allowed"

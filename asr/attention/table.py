@@ -15,7 +15,7 @@ from asr.attention.local import LocalAttention
 from asr.attention.lsh import LSHAttention
 from asr.attention.oracle_top import OracleTopAttention
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
-from asr.attention.spec import Option, Schema, Spec, parse, pattern, write_value
+from asr.attention.spec import Option, Schema, Spec, parse, pattern
 from asr.attention.summary import SummaryMixing
 from asr.errors import UserError
 
@@ -63,8 +63,15 @@ HYPER = "Mai et al. 2022, HyperMixer; 2023, HyperConformer"
 
 COUNT = range(1, 65_537)
 CLUSTERS = Option("clusters", 100, COUNT, "query clusters, C")
-BITS = Option("bits", 63, range(1, 64), "hash bits")
-ITERATIONS = Option("iterations", 10, range(1, 1_001), "Lloyd iterations of K-means, L")
+GROUPING = (
+    Option(
+        "grouping", "hash", ("hash", "keys"), "hash: K-means of sign hashes; keys: in the metric of the keys"
+    ),
+    Option("bits", 63, range(1, 64), "hash bits", only=("grouping", "hash")),
+    Option("iterations", 10, range(1, 1_001), "Lloyd iterations of K-means, L", only=("grouping", "hash")),
+    Option("rank", 8, range(1, 257), "directions of the keys that count", only=("grouping", "keys")),
+    Option("iterations", 2, range(1, 1_001), "Lloyd iterations of K-means, L", only=("grouping", "keys")),
+)
 CAUSAL = Option("causal", False, (False, True), "exclude later positions")
 TOPK = Option("topk", 32, COUNT, "keys with exact weights, K")
 
@@ -86,15 +93,13 @@ MECHANISMS: Mapping[str, Mechanism] = {
             ),
         ),
     ),
-    "clustered": Mechanism(
-        ClusteredAttention, CLUSTERED, "N·C", "N·C", Schema("C", CLUSTERS, (BITS, ITERATIONS))
-    ),
+    "clustered": Mechanism(ClusteredAttention, CLUSTERED, "N·C", "N·C", Schema("C", CLUSTERS, GROUPING)),
     "i-clustered": Mechanism(
         ImprovedClusteredAttention,
         CLUSTERED,
         "N·(C + topk)",
         "N·(C + topk)",
-        Schema("C", CLUSTERS, (TOPK, BITS, ITERATIONS)),
+        Schema("C", CLUSTERS, (TOPK, *GROUPING)),
     ),
     "local": Mechanism(
         LocalAttention,
@@ -205,7 +210,7 @@ def mechanism_table() -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for key, mechanism in MECHANISMS.items():
-        options = ", ".join(f"{o.name} ({write_value(o.default)})" for o in mechanism.schema.options)
+        options = mechanism.schema.summary()
         cells = (
             f"`{pattern(key, mechanism.schema)}`",
             mechanism.family,

@@ -9,7 +9,8 @@ from asr.attention.multihead import shared_keys
 from asr.lengths import keep_mask
 
 C, K = 5, 4
-CROSS = ["full", f"oracle-top-{K}", f"clustered-{C}", f"i-clustered-{C}:topk={K}"]
+KEYS = [f"clustered-{C}:grouping=keys", f"i-clustered-{C}:topk={K},grouping=keys,rank=3,iterations=4"]
+CROSS = ["full", f"oracle-top-{K}", f"clustered-{C}", *KEYS, f"i-clustered-{C}:topk={K}"]
 SHARED = ["shared-full", "lsh-1:chunk=4,buckets=4", "lsh-3:chunk=4,buckets=8"]
 LOCAL = ["local-3", "local-0:global=1", "local-70:global=40"]
 SOFTMAX = CROSS + SHARED + LOCAL
@@ -78,8 +79,11 @@ def oracle_weights(mechanism: QueryKeyMechanism, q: Tensor, k: Tensor) -> Tensor
         return oracles.oracle_top(q, k, mechanism.topk)
     if kind in ("clustered", "i-clustered"):
         grouping = mechanism.grouping
-        hashes = oracles.sign_hash(q, grouping.planes_PD[:, : q.shape[1]].double())
-        groups = oracles.hamming_kmeans(hashes, grouping.clusters, grouping.iterations, grouping.bits)
+        if grouping.needs_keys:
+            groups = oracles.key_groups(q, k, grouping.clusters, grouping.rank, grouping.iterations)
+        else:
+            hashes = oracles.sign_hash(q, grouping.planes_PD[:, : q.shape[1]].double())
+            groups = oracles.hamming_kmeans(hashes, grouping.clusters, grouping.iterations, grouping.bits)
         return (
             oracles.clustered(q, k, groups)
             if kind == "clustered"

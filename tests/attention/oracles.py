@@ -66,6 +66,53 @@ def hamming_kmeans(hashes: list[int], clusters: int, iterations: int, bits: int)
     return groups
 
 
+def key_groups(q: Tensor, k: Tensor, clusters: int, rank: int, iterations: int) -> list[int]:
+    """K-means in the metric d² = (q − q')ᵀ Σ (q − q'), with this project's rules."""
+    n = len(q)
+    if n <= clusters:
+        return list(range(n))
+    factor = key_factor(k, rank)
+    points = [[float((query - q[0]) @ column) for column in factor] for query in q]
+    farthest = max(math.hypot(*point) for point in points)
+    grid = [[round(x * 2**14 / farthest) if farthest else 0 for x in point] for point in points]
+    centroids = [grid[j * n // clusters] for j in range(clusters)]
+    groups: list[int] = []
+    for iteration in range(iterations):
+        if iteration:
+            for j in range(clusters):
+                members = [point for point, group in zip(grid, groups, strict=True) if group == j]
+                if members:
+                    sums = [sum(values) for values in zip(*members, strict=True)]
+                    centroids[j] = [(2 * x + len(members)) // (2 * len(members)) for x in sums]
+        groups = []
+        for point in grid:
+            distances = [sum((x - c) ** 2 for x, c in zip(point, y, strict=True)) for y in centroids]
+            groups.append(distances.index(min(distances)))
+    return groups
+
+
+def key_factor(k: Tensor, rank: int) -> list[Tensor]:
+    """Columns of R: a power iteration, orthonormalised by Gram and Schmidt in the inner product of Σ."""
+    dim, used = k.shape[1], min(len(k), 256)
+    keys = [k[m * len(k) // used] - k[0] for m in range(used)]
+    centre = sum(keys) / used if keys else torch.zeros(dim, dtype=torch.float64)
+    covariance = sum(torch.outer(key - centre, key - centre) for key in keys) + torch.zeros(dim, dim).double()
+    columns = [
+        torch.tensor([(256 * j + d) ** 3 % 1021 / 1021 - 0.5 for d in range(1, dim + 1)], dtype=torch.float64)
+        for j in range(1, min(rank, dim) + 1)
+    ]
+    for _ in range(3):
+        total = sum(float(column @ covariance @ column) for column in columns)
+        basis: list[Tensor] = []
+        for column in columns:
+            for other in basis:
+                column = column - (other @ covariance @ column) * other
+            variance = float(column @ covariance @ column)
+            basis.append(column / math.sqrt(variance) if variance > 2**-40 * total else 0 * column)
+        columns = [covariance @ column for column in basis]
+    return columns
+
+
 def clustered(q: Tensor, k: Tensor, groups: list[int]) -> Tensor:
     """Eq. 3, 4 and 6."""
     weights = torch.zeros(len(q), len(k), dtype=torch.float64)

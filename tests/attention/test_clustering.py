@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mechanisms import LENGTHS, SHARED, build, inputs
 
-from asr.attention.clustered import QueryClusters
+from asr.attention.grouping import HashGrouping
 from asr.attention.hashing import LARGEST_HEAD
 from asr.attention.multihead import shared_keys
 from asr.errors import UserError
@@ -86,7 +86,7 @@ def test_clusters_do_not_depend_on_padding_or_the_batch(poison: float) -> None:
 
 def test_large_heads_are_rejected() -> None:
     grouping = build("clustered-5").grouping
-    assert isinstance(grouping, QueryClusters)
+    assert isinstance(grouping, HashGrouping)
     with pytest.raises(UserError, match=f"head_dim={LARGEST_HEAD + 1}.*{LARGEST_HEAD}"):
         build("clustered-5").clusters(torch.randn(1, 1, 3, LARGEST_HEAD + 1))
 
@@ -107,7 +107,7 @@ print(digest.hexdigest())
 
 
 def test_output_is_the_same_in_every_call_and_process() -> None:
-    names = ["oracle-top-4", "clustered-9", "i-clustered-9:topk=4", *SHARED]
+    names = ["oracle-top-4", "clustered-9", "clustered-9:grouping=keys", "i-clustered-9:topk=4", *SHARED]
     prints = set()
     for draws in (1, 2):
         code = FINGERPRINT.format(draws=draws, names=names)

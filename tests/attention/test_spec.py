@@ -19,8 +19,9 @@ def test_every_option_survives_the_round_trip() -> None:
         heads = [f"{mechanism}-{value}" for value in values_of(size)] if size else [mechanism]
         for head in heads:
             for option in row.schema.options:
+                given = [f"{option.only[0]}={write_value(option.only[1])}"] if option.only else []
                 for value in values_of(option):
-                    spec = parse_name(f"{head}:{option.name}={write_value(value)}")
+                    spec = parse_name(f"{head}:{','.join([*given, f'{option.name}={write_value(value)}'])}")
                     assert spec.mechanism == mechanism
                     assert spec.arguments[option.name] == value
                     assert parse_name(str(spec)) == spec
@@ -32,6 +33,10 @@ def test_canonical_names_order_options_and_drop_defaults() -> None:
         str(parse_name("i-clustered-0100:bits=31,iterations=10,topk=16")) == "i-clustered-100:topk=16,bits=31"
     )
     assert str(parse_name("i-clustered-100:topk=32")) == "i-clustered-100"
+    assert (
+        str(parse_name("i-clustered-9:rank=4,iterations=2,grouping=keys"))
+        == "i-clustered-9:grouping=keys,rank=4"
+    )
     assert build_mechanism("lsh-2:chunk=32").name == "lsh-2"
 
 
@@ -49,7 +54,14 @@ def test_canonical_names_order_options_and_drop_defaults() -> None:
         ("clustered-99999999999999999999", "expected 1 … 65536"),
         ("clustered-9:bits=64", "bits=64, expected 1 … 63"),
         ("clustered-9:bits=-1", "expected 1 … 63"),
-        ("clustered-9:topk=3", "unknown option 'topk=3', expected bits=1 … 63, iterations=1 … 1000"),
+        (
+            "clustered-9:topk=3",
+            "unknown option 'topk=3', expected grouping=hash | keys, bits=1 … 63, "
+            "iterations=1 … 1000, rank=1 … 256",
+        ),
+        ("clustered-9:grouping=key", "grouping=key, expected hash | keys"),
+        ("clustered-9:rank=4", "rank=4 needs grouping=keys"),
+        ("clustered-9:bits=4,grouping=keys", "bits=4 needs grouping=hash"),
         ("clustered-9:", "unknown option ''"),
         ("clustered-9:bits", "unknown option 'bits'"),
         ("clustered-9:bits=3,bits=3", "given twice"),
@@ -80,5 +92,8 @@ def test_table_lists_every_mechanism() -> None:
     assert len(table) == 2 + len(MECHANISMS)
     assert len({line.count("|") for line in table}) == 1
     row = next(line for line in table if "`i-clustered-C`" in line)
-    assert "topk (32), bits (63), iterations (10)" in row
+    options = (
+        "topk (32), grouping (hash), bits (63), iterations (10); grouping=keys: rank (8), iterations (2)"
+    )
+    assert f"| {options} |" in row
     assert "| yes |" in row

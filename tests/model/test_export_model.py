@@ -20,6 +20,7 @@ from attention_ext.hashing import reference as hashing_reference
 from attention_ext.improved_clustered_attention import graph, reference
 
 TINY = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16, subsampling=2)
+KEYS = "i-clustered-8:topk=8,grouping=keys,rank=4,iterations=3"
 
 
 def tiny(attention: str = "full", block: str = "transformer") -> Recognizer:
@@ -112,6 +113,7 @@ def test_errors_name_the_argument_or_option(folder, tmp_path):
         pytest.param("full", "ebranchformer", marks=pytest.mark.slow),
         pytest.param("i-clustered-8:topk=8,iterations=3", "transformer", marks=pytest.mark.slow),
         pytest.param("local-5:global=2", "transformer", marks=pytest.mark.slow),
+        pytest.param(KEYS, "transformer", marks=pytest.mark.slow),
     ],
 )
 def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, block):
@@ -152,6 +154,7 @@ def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, 
         ("local-5:global=2", "transformer"),
         ("linear", "transformer"),
         ("linear:causal=true", "transformer"),
+        (KEYS, "transformer"),
     ],
 )
 def test_torch_export_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, block):

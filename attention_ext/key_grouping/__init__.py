@@ -1,0 +1,1 @@
+"""K-means of queries in the metric that the keys define."""
