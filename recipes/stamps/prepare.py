@@ -26,6 +26,7 @@ from asr.preparation.download import debian_packages
 from asr.preparation.silence import speech_bounds
 from asr.preparation.splits import position
 
+from .joined import joined_cuts
 from .texts import groups, read_texts, spoken, stamp_and_language, unusable
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
@@ -50,6 +51,13 @@ class Options(PreparationOptions):
     )
     silence_db: float = option(40.0, help="silence threshold below the loudest 10 ms", unit="dB", maximum=200)
     margin_s: float = option(0.1, help="silence kept before and after speech", unit="s", maximum=60)
+    joined_s: float = option(
+        0.0,
+        help="join the recordings of dev and test, within a language, up to this length as dev_joined and "
+        "test_joined; 0: don't",
+        unit="s",
+        maximum=3600,
+    )
     tokenizers: list[str] = option(["character"], help=TOKENIZERS_HELP)
 
 
@@ -110,8 +118,14 @@ def prepare(options: Options, folder: Path) -> None:
             samples, digest = result
             kept[split_of[stamp.name]].append((stamp, samples))
             audio[f"wav/{stamp.file}"] = digest
+    splits = {split: list(_cuts(members, folder / "wav")) for split, members in kept.items()}
+    if options.joined_s:
+        for split in ["dev", "test"]:
+            place = folder / "wav" / f"{split}_joined"
+            splits[place.name] = list(joined_cuts(splits[split], options.joined_s, place))
+            audio |= {f"wav/{place.name}/{path.name}": file_digest(path) for path in place.glob("*.wav")}
     preparation.finish(
-        {split: _cuts(members, folder / "wav") for split, members in kept.items()},
+        splits,
         texts={"train": (spoken(stamp.written) for stamp, _ in kept["train"])},
         sources=[source],
         notes={"Licence": LICENCE},

@@ -130,6 +130,28 @@ def test_a_stamp_is_in_one_split_whatever_the_languages(source, tmp_path):
     assert letters == {"train"}  # more stamps than LARGEST_GROUP share one phrase
 
 
+def test_joined_recordings_hold_every_word_of_their_split(source, tmp_path):
+    options = stamps.Options(languages=["fr", "ru"], source=str(source), workers=1, joined_s=8)
+    stamps.prepare(options, tmp_path)
+    single = list(load_cuts(tmp_path / "test.cuts.jsonl.gz"))
+    joined = list(load_cuts(tmp_path / "test_joined.cuts.jsonl.gz"))
+    assert len(joined) < len(single) / 2
+    assert all(1 < cut.duration <= 8 for cut in joined)
+    for language in ["fr", "ru"]:
+        words, joined_words = (
+            sorted(
+                word
+                for cut in cuts
+                if cut.supervisions[0].language == language
+                for word in cut.supervisions[0].text.split()
+            )
+            for cuts in (single, joined)
+        )
+        assert words == joined_words
+    first = joined[0]
+    assert first.load_audio().shape == (1, first.num_samples)
+
+
 def test_an_interrupted_run_keeps_what_it_has_converted(source, tmp_path, capsys):
     broken = source / "usr/share/tuxpaint/stamps/cat/sea_desc_fr.ogg"
     whole = broken.read_bytes()
