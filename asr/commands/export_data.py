@@ -44,6 +44,12 @@ def run(paths: list[str], options: Options) -> None:
                 raise UserError(f"{file}: expected each split once, found {split} also in {other}")
     if not manifests:
         raise UserError("asr export-data takes prepared folders or manifests, found none")
+    exports = []
     for split, path in manifests.items():
         cuts = load_cuts(path)
-        print(f"{len(cuts)} utterances: {FORMATS[options.to](cuts, Path(options.out), split)}")
+        try:
+            exports.append((len(cuts), FORMATS[options.to](cuts, Path(options.out), split)))
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+    for count, write in exports:  # only if all can be written
+        print(f"{count} utterances: {write()}")

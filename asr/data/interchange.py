@@ -5,6 +5,7 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,20 +15,77 @@ from asr.files import atomic_text
 from asr.text.files import CONTROL, write_lines
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
-    from lhotse import CutSet, Recording
+    from lhotse import CutSet, MonoCut, Recording
 
 
-def write_kaldi(cuts: "CutSet", folder: Path, split: str) -> Path:
-    """Write the data directory `folder/split`: wav.scp, segments, text, utt2spk, spk2utt, ….
+Tables = dict[str, dict[str, object]]  # values by key, by file name
+Write = Callable[[], Path]
+ILLEGAL = re.compile(r"(?<!\w)(?:</?s>|#0)(?!\w)")  # symbols of Kaldi's that a transcript must not contain
+CHANNEL_NAMES = "AB"
 
-    Unless every utterance id starts with its speaker, as Kaldi's sorting requires, speakers are added as
-    prefixes. In wav.scp, files other than one-channel wav become pipes through ffmpeg or sph2pipe. If a
-    recording has several channels, each channel becomes a recording and a suffix of its utterances.
+
+def kaldi_export(cuts: "CutSet", folder: Path, split: str) -> Write:
+    """Return a function that writes the data directory `folder/split`.
+
+    Its files pass the checks of Kaldi's `utils/validate_data_dir.sh --no-feats`: wav.scp, segments, text,
+    utt2spk, spk2utt, utt2dur, reco2dur, reco2file_and_channel, and utt2lang and utt2gender where all
+    utterances have one.
+
+    Kaldi wants utterances to be sorted by speaker, too; unless they are, speakers are added as prefixes. In
+    wav.scp, files other than one-channel wav become pipes through ffmpeg or sph2pipe. If a recording has
+    several channels, each channel that has utterances becomes a recording and a suffix of its utterances.
 
     Raises:
-        UserError: an id or a speaker contains a space, two files share a recording id, or Kaldi would run a
-            file's name.
+        UserError: an id or a speaker contains a space, ids can't be sorted by speaker or aren't distinct, two
+            files share a recording id, a recording lacks a channel, Kaldi would run a file's name, or a
+            transcript contains a symbol of Kaldi's.
     """
+    recordings = _kaldi_recordings(cuts)
+    several = any(recording.num_channels > 1 for recording in recordings.values())
+    names = _kaldi_names([(cut.id, cut.supervisions[0].speaker or cut.id) for cut in cuts])
+    tables: Tables = defaultdict(dict)
+    utterances = defaultdict(list)
+    for cut in cuts:
+        segment, recording = cut.supervisions[0], cut.recording
+        name, source = names[cut.id], recording.id
+        if several:
+            name, source = f"{name}-{cut.channel}", f"{source}_{cut.channel}"
+        tables["wav.scp"][source] = _kaldi_source(recording, cut.channel)
+        tables["reco2dur"][source] = recording.duration
+        if cut.channel < len(CHANNEL_NAMES):
+            tables["reco2file_and_channel"][source] = f"{recording.id} {CHANNEL_NAMES[cut.channel]}"
+        utterances[segment.speaker or cut.id].append(name)
+        tables["segments"][name] = f"{source} {cut.start} {round(cut.start + cut.duration, 8)}"
+        tables["text"][name] = _kaldi_text(cut)
+        tables["utt2spk"][name] = segment.speaker or cut.id
+        tables["utt2dur"][name] = cut.duration
+        for optional, value in [("utt2lang", segment.language), ("utt2gender", segment.gender)]:
+            if value is not None:
+                tables[optional][name] = value
+    tables["spk2utt"] = {speaker: " ".join(sorted(names)) for speaker, names in utterances.items()}
+    count = len(list(cuts))
+    if len(tables["utt2spk"]) < count or len(tables["wav.scp"]) < len(
+        {(c.recording_id, c.channel) for c in cuts}
+    ):
+        raise UserError(
+            f"split {split}: expected distinct ids after adding speakers and channels, found two alike"
+        )
+    for optional in ("utt2lang", "utt2gender"):  # Kaldi wants all utterances in a table
+        if len(tables[optional]) < count:
+            del tables[optional]
+    if len(tables["reco2file_and_channel"]) < len(tables["wav.scp"]):
+        del tables["reco2file_and_channel"]
+    return partial(_write_tables, tables, folder / split)
+
+
+def _write_tables(tables: Tables, directory: Path) -> Path:
+    for file, table in tables.items():
+        write_lines(directory / file, (f"{key} {value}" for key, value in sorted(table.items())))
+    return directory
+
+
+def _kaldi_recordings(cuts: "CutSet") -> "dict[str, Recording]":
+    """Return the recordings by id, after checking ids, speakers, files and channels."""
     recordings: dict[str, Recording] = {}
     for cut in cuts:
         known = recordings.setdefault(cut.recording.id, cut.recording)
@@ -39,38 +97,35 @@ def write_kaldi(cuts: "CutSet", folder: Path, split: str) -> Path:
         for name in (cut.id, cut.supervisions[0].speaker or cut.id, cut.recording.id):
             if not name or re.search(r"\s", name) or CONTROL.search(name):
                 raise UserError(f"utterance {cut.id}: Kaldi ids must not contain spaces, found {name!r}")
-    prefixed = all(cut.id.startswith(cut.supervisions[0].speaker or cut.id) for cut in cuts)
-    several = any(recording.num_channels > 1 for recording in recordings.values())
-    tables: dict[str, dict[str, object]] = defaultdict(dict)
-    for recording in recordings.values():
-        for channel in recording.sources[0].channels:
-            name = f"{recording.id}_{channel}" if several else recording.id
-            tables["wav.scp"][name] = _kaldi_source(recording, channel)
-            tables["reco2dur"][name] = recording.duration
-    utterances = defaultdict(list)
-    for cut in cuts:
-        segment = cut.supervisions[0]
-        speaker = segment.speaker or cut.id
-        name = cut.id if prefixed else f"{speaker}-{cut.id}"
-        source = cut.recording.id
-        if several:
-            name, source = f"{name}-{cut.channel}", f"{source}_{cut.channel}"
-        utterances[speaker].append(name)
-        tables["segments"][name] = f"{source} {cut.start} {round(cut.start + cut.duration, 8)}"
-        tables["text"][name] = " ".join((segment.text or "").split())
-        tables["utt2spk"][name] = speaker
-        tables["utt2dur"][name] = cut.duration
-        for optional, value in [("utt2lang", segment.language), ("utt2gender", segment.gender)]:
-            if value is not None:
-                tables[optional][name] = value
-    tables["spk2utt"] = {speaker: " ".join(sorted(names)) for speaker, names in utterances.items()}
-    for optional in ("utt2lang", "utt2gender"):  # Kaldi wants all utterances in a table
-        if len(tables[optional]) < len(tables["text"]):
-            del tables[optional]
-    directory = folder / split
-    for file, table in tables.items():
-        write_lines(directory / file, (f"{key} {value}" for key, value in sorted(table.items())))
-    return directory
+        source = cut.recording.sources[0]
+        if cut.channel not in source.channels:
+            raise UserError(
+                f"utterance {cut.id}: expected a channel of {source.source} ({source.channels}), found "
+                f"{cut.channel}"
+            )
+    return recordings
+
+
+def _kaldi_names(utterances: list[tuple[str, str]]) -> dict[str, str]:
+    """Return ids, with speakers as prefixes if needed, whose order is that of (speaker, id).
+
+    `!` comes before all other characters, so it separates speakers of which one begins like another.
+    """
+    for separator in ("", "-", "!"):
+        names = [f"{speaker}{separator}{name}" if separator else name for name, speaker in utterances]
+        speakers = [speaker for _, speaker in utterances]
+        prefixed = all(name.startswith(speaker) for name, speaker in zip(names, speakers, strict=True))
+        by_name = sorted(zip(names, speakers, strict=True))
+        if prefixed and by_name == sorted(by_name, key=lambda pair: (pair[1], pair[0])):
+            return {name: exported for (name, _), exported in zip(utterances, names, strict=True)}
+    raise UserError("expected ids and speakers that sort alike, as Kaldi needs, found some with `!`")
+
+
+def _kaldi_text(cut: "MonoCut") -> str:
+    text = " ".join((cut.supervisions[0].text or "").split())
+    if found := ILLEGAL.search(text):
+        raise UserError(f"utterance {cut.id}: Kaldi transcripts must not contain {found[0]}")
+    return text
 
 
 def _kaldi_source(recording: "Recording", channel: int) -> str:
@@ -88,39 +143,51 @@ def _kaldi_source(recording: "Recording", channel: int) -> str:
     return f"ffmpeg -threads 1 -i {quoted} -ar {rate} {mapped} -f wav -threads 1 pipe:1 |"
 
 
-def write_nemo(cuts: "CutSet", folder: Path, split: str) -> Path:
-    """Write `folder/split.jsonl`, one object per utterance, with `offset` if it is only part of its file.
+def nemo_export(cuts: "CutSet", folder: Path, split: str) -> Write:
+    """Return a function that writes `folder/split.jsonl`.
+
+    It has one object per utterance, with `offset` if it is only part of its file.
 
     Raises:
         UserError: a recording has several channels, which NeMo manifests can't express.
     """
-    path = folder / f"{split}.jsonl"
-    with atomic_text(path) as file:
-        for cut in cuts:
-            source = cut.recording.sources[0].source
-            channels = cut.recording.num_channels
-            if channels != 1:
-                raise UserError(
-                    f"utterance {cut.id}: NeMo manifests need one-channel audio, found {channels} channels "
-                    f"in {source}"
-                )
-            entry = {"audio_filepath": source, "duration": cut.duration, "text": cut.supervisions[0].text}
-            if cut.start > 0 or cut.duration < cut.recording.duration:
-                entry["offset"] = cut.start
-            entry |= {"speaker": cut.supervisions[0].speaker, "id": cut.id}
-            file.write(json.dumps(entry, ensure_ascii=False) + "\n")
-    return path
+    entries = []
+    for cut in cuts:
+        source = cut.recording.sources[0].source
+        channels = cut.recording.num_channels
+        if channels != 1:
+            raise UserError(
+                f"utterance {cut.id}: NeMo manifests need one-channel audio, found {channels} channels "
+                f"in {source}"
+            )
+        entry = {"audio_filepath": source, "duration": cut.duration, "text": cut.supervisions[0].text}
+        if cut.start > 0 or cut.duration < cut.recording.duration:
+            entry["offset"] = cut.start
+        entries.append(entry | {"speaker": cut.supervisions[0].speaker, "id": cut.id})
+
+    def write() -> Path:
+        path = folder / f"{split}.jsonl"
+        with atomic_text(path) as file:
+            file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+        return path
+
+    return write
 
 
-def write_lhotse(cuts: "CutSet", folder: Path, split: str) -> Path:
-    """Write `folder/lhotse_cuts_<split>.jsonl.gz` with absolute audio paths."""
-    path = folder / f"lhotse_cuts_{split}.jsonl.gz"
-    write_cuts(cuts, path, base=None)
-    return path
+def lhotse_export(cuts: "CutSet", folder: Path, split: str) -> Write:
+    """Return a function that writes `folder/lhotse_cuts_<split>.jsonl.gz` with absolute audio paths."""
+
+    def write() -> Path:
+        path = folder / f"lhotse_cuts_{split}.jsonl.gz"
+        write_cuts(cuts, path, base=None)
+        return path
+
+    return write
 
 
-FORMATS: "dict[str, Callable[[CutSet, Path, str], Path]]" = {
-    "kaldi": write_kaldi,
-    "nemo": write_nemo,
-    "lhotse": write_lhotse,
+# Each checks a split completely before anything is written.
+FORMATS: "dict[str, Callable[[CutSet, Path, str], Write]]" = {
+    "kaldi": kaldi_export,
+    "nemo": nemo_export,
+    "lhotse": lhotse_export,
 }

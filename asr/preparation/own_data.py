@@ -12,7 +12,7 @@ from asr.errors import UserError
 from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.fingerprint import file_state
 from asr.preparation.lexicon import word_lexicon
-from asr.preparation.rows import ROUNDING_S, TEXT_RULES, Row, fitted, normalised_rows
+from asr.preparation.rows import ROUNDING_S, TEXT_RULES, Row, distinct_names, fitted, normalised_rows
 from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
 from asr.preparation.splits import HOLD_OUT, split_rows
 
@@ -107,13 +107,9 @@ def prepare_rows(
 
 
 def _recordings(rows: list[Row], facts: Mapping[str, Sequence[int]]) -> "dict[str, Recording]":
-    """Recordings by path; the id comes from the data, or is the file name with as many folders as needed."""
+    """Recordings by path; the id comes from the data or the file name."""
     given = {row.audio: row.recording for row in rows}
-    unnamed = [path for path, name in given.items() if not name]
-    for depth in range(1, 64):
-        names = {path: "-".join(Path(path).with_suffix("").parts[-depth:]) for path in unnamed}
-        if len(set(names.values())) == len(names):
-            break
+    names = distinct_names(path for path, name in given.items() if not name)
     return {path: recording(name or names[path], path, *facts[path]) for path, name in given.items()}
 
 

@@ -1,10 +1,12 @@
 """Utterances of your own data: transcripts normalised, segments checked against their audio."""
 
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
@@ -152,6 +154,23 @@ def _check_names(row: Row) -> None:
             )
     if re.search(r"^\.|[/\\]", row.split):
         raise UserError(f"{row.where}: expected the name of a split, found {row.split!r}")
+
+
+def distinct_names(paths: Iterable[str]) -> dict[str, str]:
+    """Return a distinct name for each path: the file name without suffix, with as many folders as needed.
+
+    >>> distinct_names(["x/a.wav", "y/a.wav"])
+    {'x/a.wav': 'x-a', 'y/a.wav': 'y-a'}
+    """
+    unnamed = list(dict.fromkeys(paths))
+    names: dict[str, str] = {}
+    for keep_suffix in (False, True):  # a.wav and a.flac may lie in one folder
+        parts = {path: Path(path if keep_suffix else os.path.splitext(path)[0]).parts for path in unnamed}
+        for depth in range(1, max(map(len, parts.values()), default=0) + 1):
+            names = {path: "-".join(parts[path][-depth:]) for path in unnamed}
+            if len(set(names.values())) == len(names):
+                return names
+    return names
 
 
 def fitted(row: Row, facts: Sequence[int]) -> Row:

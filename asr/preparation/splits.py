@@ -90,9 +90,12 @@ def split_groups(groups: Sequence[str], dev_share: float, test_share: float) -> 
         sum(position(group) < limit for group in ordered) for limit in (test_share, test_share + dev_share)
     ]
     tested = _within_reason(below[0], test_share * len(ordered))
-    developed = tested + _within_reason(below[1] - tested, dev_share * len(ordered))
+    developed = _within_reason(below[1] - tested, dev_share * len(ordered))
+    # Training gets the first group, and dev the second.
+    developed = min(developed, len(ordered) - 1)
+    tested = min(tested, len(ordered) - 1 - developed)
     return {
-        group: "test" if rank < tested else "dev" if rank < developed else "train"
+        group: "test" if rank < tested else "dev" if rank < tested + developed else "train"
         for rank, group in enumerate(ordered)
     }
 

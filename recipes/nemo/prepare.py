@@ -1,14 +1,14 @@
 """Recipe `nemo`: convert NVIDIA NeMo manifests (one JSON object per line) to lhotse manifests."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from asr.config import option
 from asr.errors import UserError
 from asr.preparation import Preparation, parse_json, read_lines
 from asr.preparation.own_data import OwnDataOptions, prepare_rows
-from asr.preparation.rows import Row, channel_field, number_field, text_field
+from asr.preparation.rows import Row, channel_field, distinct_names, number_field, text_field
 from asr.preparation.splits import SPLIT_NAMES
 
 SUFFIXES = (".json", ".jsonl")
@@ -34,8 +34,8 @@ def prepare(options: Options, folder: Path) -> None:
     manifests = find_manifests(options.source)
 
     def read(preparation: Preparation) -> Iterator[Row]:
-        for split, path in manifests:
-            yield from read_manifest(path, split, preparation)
+        rows = [row for split, path in manifests for row in read_manifest(path, split, preparation)]
+        return with_ids(rows)
 
     prepare_rows("nemo", options, folder, [path for _, path in manifests], read)
 
@@ -68,8 +68,7 @@ def find_manifests(source: str) -> list[tuple[str, Path]]:
 def read_manifest(path: Path, split: str, preparation: Preparation) -> Iterator[Row]:
     """Yield the utterances of a manifest; broken lines become problems of `preparation`.
 
-    Audio paths are relative to the manifest, as in NeMo. The utterance id is `id` or `utt_id`, else the audio
-    file's name, followed by the offset if there is one.
+    Audio paths are relative to the manifest, as in NeMo. The utterance id is `id` or `utt_id`; empty without.
     """
     lines: list[tuple[int, str]] = []
     with preparation.reporting():
@@ -77,6 +76,19 @@ def read_manifest(path: Path, split: str, preparation: Preparation) -> Iterator[
     for number, line in lines:
         with preparation.reporting():
             yield _row(f"{path}:{number}", line, path.parent, split)
+
+
+def with_ids(rows: list[Row]) -> Iterator[Row]:
+    """Yield the rows, with ids made from the audio file and the offset where they have none.
+
+    Files with the same name in different folders get as many folders as needed before their names.
+    """
+    names = distinct_names(row.audio for row in rows if not row.name)
+    for row in rows:
+        if not row.name:
+            part = f"-{round(1000 * row.start_s):08d}" if row.start_s or row.duration_s else ""
+            row = replace(row, name=names[row.audio].replace(" ", "_") + part)
+        yield row
 
 
 def _row(where: str, line: str, folder: Path, split: str) -> Row:
@@ -90,8 +102,6 @@ def _row(where: str, line: str, folder: Path, split: str) -> Row:
     offset, duration_s = (number_field(entry.get(name), name, where) for name in ("offset", "duration"))
     start_s = offset or 0.0
     name = text_field(entry.get("id") or entry.get("utt_id"), "id", where)
-    if not name:
-        name = Path(audio).stem + (f"-{round(1000 * start_s):08d}" if offset is not None else "")
     return Row(
         name.replace(" ", "_"),
         audio,

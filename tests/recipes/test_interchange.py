@@ -1,6 +1,7 @@
 """Import and export of Kaldi, NeMo and lhotse manifests."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import soundfile
 from asr_recipes.kaldi import prepare as kaldi
 from asr_recipes.lhotse import prepare as lhotse_recipe
 from asr_recipes.nemo import prepare as nemo
+from kaldi_rules import kaldi_faults
 from lhotse import CutSet, load_manifest
 from lhotse.kaldi import load_kaldi_data_dir
 
@@ -80,7 +82,7 @@ def test_export_and_import_round_trip(prepared, tmp_path, name, capsys):
 
 
 def test_kaldi_files(prepared, tmp_path):
-    FORMATS["kaldi"](load_cuts(prepared / "dev.cuts.jsonl.gz"), tmp_path, "dev")
+    FORMATS["kaldi"](load_cuts(prepared / "dev.cuts.jsonl.gz"), tmp_path, "dev")()
     directory = tmp_path / "dev"
     assert (directory / "text").read_text() == "ben-0 part 0\nben-1 part 1\nben-2 part 2\n"
     assert (directory / "segments").read_text().splitlines()[1] == "ben-1 talk 1.125 2.0"
@@ -93,11 +95,90 @@ def test_kaldi_files(prepared, tmp_path):
 def test_kaldi_ids_get_a_speaker_prefix_and_have_no_spaces(prepared, tmp_path):
     cuts = list(load_cuts(prepared / "dev.cuts.jsonl.gz"))
     cuts[0].supervisions[0].speaker = "zoe"
-    FORMATS["kaldi"](CutSet.from_cuts(cuts), tmp_path, "dev")
+    FORMATS["kaldi"](CutSet.from_cuts(cuts), tmp_path, "dev")()
     assert (tmp_path / "dev" / "utt2spk").read_text() == "ben-ben-1 ben\nben-ben-2 ben\nzoe-ben-0 zoe\n"
     cuts[0].supervisions[0].speaker = "zo e"
     with pytest.raises(UserError, match="utterance ben-0: Kaldi ids must not contain spaces, found 'zo e'"):
         FORMATS["kaldi"](CutSet.from_cuts(cuts), tmp_path, "dev")
+
+
+def kaldi_cuts(folder, *rows):
+    """Return cuts of (id, speaker, recording, channel, text); recordings `two…` have two channels."""
+    cuts = []
+    for i, (name, speaker, source, channel, text) in enumerate(rows):
+        channels = 2 if source.startswith("two") else 1
+        wav = write_wav(folder / f"{source}.wav", channels=channels)
+        sound = recording(source, wav, 2 * RATE, RATE, channels)
+        cuts.append(
+            utterance_cut(name, sound, text, speaker, start_s=i / 8, duration_s=0.125, channel=channel)
+        )
+    return CutSet.from_cuts(cuts)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [("a-1", "a", "r", 0, "go"), ("a-2", "a", "r", 0, "é on"), ("b-1", "b", "s", 0, "x")],
+        [("1", "b", "r", 0, "go"), ("2", "a", "r", 0, "on")],
+        [("a-z", "a", "r", 0, "go"), ("a-b-1", "a-b", "r", 0, "on"), ("aé", "aé", "s", 0, "on")],
+        [
+            ("B-1", "B", "r", 0, "go"),
+            ("a-1", "a", "r", 0, "on"),
+            ("é-1", "é", "r", 0, "on"),
+            ("z-1", "z", "r", 0, "on"),
+        ],
+        [("a-1", "a", "two", 1, "go"), ("a-2", "a", "two-b", 0, "on"), ("b-1", "b", "two-b", 1, "on")],
+        [("a-1", "a", "two", 1, "go"), ("a-2", "a", "r", 0, "on")],
+    ],
+    ids=["plain", "prefixes", "nested speakers", "C order", "channels", "a channel without utterances"],
+)
+def test_kaldi_exports_pass_the_checks_of_validate_data_dir(tmp_path, rows):
+    """wav.scp had channels without utterances, and utterances were not sorted by speaker if a speaker's name
+    began like another's; Kaldi refused both.
+    """
+    cuts = kaldi_cuts(tmp_path / "wav", *rows)
+    directory = FORMATS["kaldi"](cuts, tmp_path, "train")()
+    assert kaldi_faults(directory) == []
+    _, supervisions, _ = load_kaldi_data_dir(directory, RATE)
+    assert sorted(s.text for s in supervisions) == sorted(row[-1] for row in rows)
+
+
+def test_the_checks_find_faults(tmp_path):
+    cuts = kaldi_cuts(tmp_path / "wav", ("a-1", "a", "r", 0, "go"), ("b-1", "b", "s", 0, "on"))
+    directory = FORMATS["kaldi"](cuts, tmp_path, "train")()
+    for file in sorted(directory.iterdir()):
+        content = file.read_text()
+        for damaged in ("".join(reversed(content.splitlines(keepends=True))), content.splitlines()[0] + "\n"):
+            file.write_text(damaged)
+            assert kaldi_faults(directory), file
+        file.write_text(content)
+    assert kaldi_faults(directory) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (("b-1", "b b", "s", 0, "on"), "utterance b-1: Kaldi ids must not contain spaces, found 'b b'"),
+        (("b 1", "b", "s", 0, "on"), "utterance b 1: Kaldi ids must not contain spaces, found 'b 1'"),
+        (("b-1", "b", "s", 1, "on"), r"utterance b-1: expected a channel of .*s\.wav \(\[0\]\), found 1"),
+        (("b-1", "b", "s", 0, "on </s>"), "utterance b-1: Kaldi transcripts must not contain </s>"),
+    ],
+)
+def test_exports_that_kaldi_refuses_write_nothing(tmp_path, row, message, capsys):
+    """The first splits were already written when a later one was refused."""
+    folder = tmp_path / "data"
+    save_cuts(kaldi_cuts(tmp_path / "wav", ("a-1", "a", "r", 0, "go")), folder / "dev.cuts.jsonl.gz")
+    save_cuts(kaldi_cuts(tmp_path / "wav", row), folder / "train.cuts.jsonl.gz")
+    assert cli.main(["export-data", str(folder), "to=kaldi", f"out={tmp_path / 'out'}"]) == 1
+    assert re.search(message, " ".join(capsys.readouterr().err.split()))
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_utterances_are_enough(tmp_path):
+    """One was held out for dev and the other for test, and training had none."""
+    source = kaldi_directory(tmp_path / "kaldi", segments=None, utt2spk=None, text="r1 go\nr2 on\n")
+    splits = prepare("kaldi", tmp_path, source=str(source))
+    assert {name: len(found) for name, found in splits.items()} == {"train": 1, "dev": 1}
 
 
 def test_nemo_cannot_name_a_channel(tmp_path):
@@ -209,6 +290,19 @@ def test_nemo_lines(tmp_path):
     }
 
 
+def test_nemo_ids_of_files_with_the_same_name(tmp_path):
+    """Ids were the file names: `ann/1.wav` and `ben/1.wav` were the same utterance."""
+    files = ["ann/1.wav", "ben/1.wav", "ben/1.flac", "ben/two words.wav"]
+    for file in files:
+        write_wav(tmp_path / file)
+    for split, own in (("train", files[:3]), ("dev", files[3:])):
+        lines = [json.dumps({"audio_filepath": file, "text": "go"}) + "\n" for file in own]
+        (tmp_path / f"{split}.json").write_text("".join(lines))
+    splits = prepare("nemo", tmp_path, source=str(tmp_path))
+    assert set(splits["train"]) == {"ann-1.wav", "ben-1.wav", "ben-1.flac"}
+    assert set(splits["dev"]) == {"ben-two_words.wav"}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -273,5 +367,5 @@ def test_wrong_sources(name, tmp_path):
 
 
 def test_lhotse_reads_the_export(prepared, tmp_path):
-    path = FORMATS["lhotse"](load_cuts(prepared / "dev.cuts.jsonl.gz"), tmp_path, "dev")
+    path = FORMATS["lhotse"](load_cuts(prepared / "dev.cuts.jsonl.gz"), tmp_path, "dev")()
     assert load_manifest(path)[0].load_audio().shape == (1, 7000)
