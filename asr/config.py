@@ -203,8 +203,8 @@ def compose(schema: type[Options] | Options, name: str, words: list[str]) -> Opt
     for word in words:
         key, _, value = word.partition("=")
         _check_key(key.lstrip("+~"), known)
-        if key in groups and value not in groups[key]:
-            raise UserError(f"{key}={value}: no such configuration{did_you_mean(value, groups[key])}")
+        if key in groups:
+            _check_choice(key, value, groups[key])
     quoted = [_quote(word) if word.partition("=")[0] in strings - set(groups) else word for word in words]
     chosen = [word for word in words if word.partition("=")[0] in groups.keys() - {"recipe"}]
     try:
@@ -247,6 +247,17 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
             place = place.setdefault(part, {})
         place[last] = value
     return found
+
+
+def group_words(group: str, name: str) -> list[str]:
+    """Return the options in `conf/<group>/<name>.yaml` as `key=value` words.
+
+    Raises:
+        UserError: no such configuration.
+    """
+    _check_choice(group, name, _groups()[group])
+    values = load_yaml(Path(str(importlib.resources.files("asr_conf") / group / f"{name}.yaml")))
+    return [f"{key}={x if isinstance(x, str) else json.dumps(x)}" for key, x in values.items()]
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -293,6 +304,11 @@ def _checked(config: Any) -> Any:
 def _check_key(key: str, known: list[str]) -> None:
     if key not in known:
         raise UserError(f"unknown option {key!r}{did_you_mean(key, known)}")
+
+
+def _check_choice(group: str, name: str, known: list[str]) -> None:
+    if name not in known:
+        raise UserError(f"{group}={name}: no such configuration{did_you_mean(name, known)}")
 
 
 def _groups() -> dict[str, list[str]]:

@@ -25,6 +25,10 @@ from asr.files import atomic_text
 WORTH_A_POOL = 200
 
 
+class ProcessKilled(UserError):
+    """A worker process ended without a result, usually because memory ran out."""
+
+
 class Failed(str):
     """The message of a `UserError` raised for an item, and its kind of problem."""
 
@@ -140,14 +144,14 @@ def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of a call in a new process, which starts with little memory in use.
 
     Raises:
-        UserError: the process was killed, usually because memory ran out.
+        ProcessKilled: usually because memory ran out.
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, initializer=end_with_parent) as pool:
         try:
             return pool.submit(function, *arguments).result()
         except BrokenProcessPool:
-            raise UserError("the process was killed (out of memory?)") from None
+            raise ProcessKilled("the process was killed (out of memory?)") from None
 
 
 def _attempt(function: Callable[[Any], Any], item: Any) -> Any:

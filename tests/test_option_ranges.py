@@ -56,7 +56,7 @@ def invalid(schema: type) -> Iterator[tuple[str, str]]:
 
 def test_all_schemas_are_found() -> None:
     names = {f"{schema.__module__}.{schema.__qualname__}" for schema in SCHEMAS}
-    assert {"asr.training.config.TrainerConfig", "asr.commands.bench.Options"} <= names
+    assert {"asr.training.config.TrainerConfig", "asr.benchmark.options.Options"} <= names
     assert "asr_recipes.copy.task.Options" in names
     assert sum(len(list(invalid(schema))) for schema in SCHEMAS) > 1000
 

@@ -31,7 +31,7 @@ from asr.attention.layer import SelfAttentionLayer
 from asr.attention.multihead import SelfAttention, build_self_attention
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.spec import Spec
-from asr.attention.table import MECHANISMS, build_mechanism, mechanism_table, parse_name
+from asr.attention.table import MECHANISMS, build_mechanism, default_names, mechanism_table, parse_name
 
 __all__ = [
     "MECHANISMS",
@@ -42,6 +42,7 @@ __all__ = [
     "Spec",
     "build_mechanism",
     "build_self_attention",
+    "default_names",
     "mechanism_table",
     "parse_name",
 ]

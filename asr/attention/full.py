@@ -1,5 +1,6 @@
 """Full softmax attention, with separate keys or with keys tied to the queries."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -13,10 +14,15 @@ class FullAttention(SoftmaxMechanism):
     """A = softmax(QKᵀ/√D), V̂ = AV: *Fast Transformers with Clustered Attention* eq. 1–2.
 
     The reference stores N × S weights; native is PyTorch's `scaled_dot_product_attention`.
+
+    Args:
+        name, backend, dropout: see `SoftmaxMechanism`.
+        causal: whether queries see no later keys; self-attention only.
     """
 
-    def __init__(self, name: str, backend: str, dropout: float) -> None:
+    def __init__(self, name: str, backend: str, dropout: float, causal: bool = False) -> None:
         super().__init__(name, backend, dropout, why_not_native=dict.fromkeys(DEVICES))
+        self.causal, self.cross_attention = causal, self.cross_attention and not causal
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
@@ -33,6 +39,9 @@ class FullAttention(SoftmaxMechanism):
         dtype = compute_dtype(q)
         q = zero_padding(q, query_lengths).to(dtype) * q.shape[-1] ** -0.5
         scores_BHNS = q @ zero_padding(k, key_lengths).to(dtype).mT
+        if self.causal:
+            later_NS = torch.ones(scores_BHNS.shape[2:], dtype=torch.bool, device=q.device).triu(1)
+            scores_BHNS = scores_BHNS.masked_fill(later_NS, -torch.inf)
         return zero_padding(masked_softmax(scores_BHNS, key_lengths), query_lengths)
 
     def _attend_native(
@@ -45,9 +54,12 @@ class FullAttention(SoftmaxMechanism):
             # The mask alone would let NaN through, because 0 · NaN is NaN.
             k, v = zero_padding(k, key_lengths), zero_padding(v, key_lengths)
             # Without a valid key all are kept, because a softmax over no key is NaN. Their values are zero.
+            # Causal queries need no mask, because padding comes last.
             keep_BS = keep_mask(key_lengths, k.shape[2]) | (key_lengths == 0).unsqueeze(-1)
-            mask_B11S = keep_BS[:, None, None, :]
-        out_BHNE = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_B11S, dropout_p=self.active_dropout)
+            mask_B11S = None if self.causal else keep_BS[:, None, None, :]
+        out_BHNE = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask_B11S, dropout_p=self.active_dropout, is_causal=self.causal
+        )
         return out_BHNE if query_lengths is None else zero_padding(out_BHNE, query_lengths)
 
 

@@ -76,7 +76,9 @@ CAUSAL = Option("causal", False, (False, True), "exclude later positions")
 TOPK = Option("topk", 32, COUNT, "keys with exact weights, K")
 
 MECHANISMS: Mapping[str, Mechanism] = {
-    "full": Mechanism(FullAttention, "Vaswani et al. 2017", "N²", "N² (native: N)"),
+    "full": Mechanism(
+        FullAttention, "Vaswani et al. 2017", "N²", "N² (native: N)", Schema(options=(CAUSAL,))
+    ),
     "shared-full": Mechanism(SharedFullAttention, REFORMER, "N²", "N² (native: N)"),
     "oracle-top": Mechanism(OracleTopAttention, CLUSTERED, "N²", "N", Schema("K", TOPK)),
     "lsh": Mechanism(
@@ -175,6 +177,12 @@ def parse_name(name: str) -> Spec:
         UserError: an unknown mechanism or option, or a value out of range, with what is allowed.
     """
     return parse(name, {key: mechanism.schema for key, mechanism in MECHANISMS.items()})
+
+
+def default_names() -> list[str]:
+    """Return a name for each mechanism, with its default number: `full`, …, `agglomerative-8`."""
+    sizes = {key: mechanism.schema.size for key, mechanism in MECHANISMS.items()}
+    return [f"{key}-{size.default}" if size else key for key, size in sizes.items()]
 
 
 def build_mechanism(name: str, backend: str = "auto", dropout: float = 0.0) -> QueryKeyMechanism:

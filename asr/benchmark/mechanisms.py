@@ -1,26 +1,22 @@
-"""Time and memory of attention mechanisms, measured side by side.
+"""Time of attention mechanisms and of whole layers, measured side by side.
 
 Each round runs every mechanism once, so that other load on the machine affects all of them alike. Results are
 medians and quartiles over the rounds.
 """
 
 import gc
-import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from asr.attention import build_mechanism
+from asr.attention import build_mechanism, build_self_attention, parse_name
 from asr.benchmark.peers import Attend, build_peer
-from asr.errors import UserError
-from asr.parallel import in_new_process
+from asr.model.blocks import Block, BlockConfig
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PASSES = ("forward", "forward+backward")
@@ -28,28 +24,44 @@ PASSES = ("forward", "forward+backward")
 
 @dataclass(frozen=True)
 class Setup:
-    """What all measurements of a benchmark share."""
+    """What all measurements of a benchmark share.
 
-    batch: int
+    Attributes:
+        heads, head_dim: H and D; the model size of a layer is their product.
+        dtype, device: of input and parameters.
+        seed: seed of the input.
+        layer: measure a transformer layer instead of the mechanism alone.
+        feedforward: hidden size of the layer's feed-forward part; 0: self-attention alone, with projections.
+    """
+
     heads: int
     head_dim: int
     dtype: str
     device: str
     seed: int
+    layer: bool = False
+    feedforward: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem(Setup):
     """Shapes and seed of the random normal input of one measurement."""
 
+    batch: int
     length: int
 
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return q, k, v and the gradient of the output, [B, H, N, D] each."""
+    def tensors(self) -> tuple[list[Tensor], Tensor]:
+        """Return the inputs and the gradient of the output.
+
+        For a mechanism q, k, v and gradient are [B, H, N, D]; for a layer x and gradient are [B, N, M].
+        """
         generator = torch.Generator().manual_seed(self.seed)
-        shape = (4, self.batch, self.heads, self.length, self.head_dim)
-        x = torch.randn(shape, generator=generator).to(self.device, DTYPES[self.dtype])
-        return x[0], x[1], x[2], x[3]
+        if self.layer:
+            shape: tuple[int, ...] = (2, self.batch, self.length, self.heads * self.head_dim)
+        else:
+            shape = (4, self.batch, self.heads, self.length, self.head_dim)
+        *inputs, grad = torch.randn(shape, generator=generator).to(self.device, DTYPES[self.dtype])
+        return inputs, grad
 
 
 @dataclass(frozen=True)
@@ -58,16 +70,17 @@ class Timing:
 
     Attributes:
         name: name as given to `build`.
-        length: N.
+        length, batch: N and B.
         passes: `forward` or `forward+backward`.
         clock: `cpu` or `wall`.
         median_s, quartiles_s: seconds per call, over the rounds.
         per_element_us: median divided by all positions of the batch, in microseconds.
-        ratio: median of the baseline divided by this median; None without a baseline.
+        ratio: the baseline's `per_element_us` divided by this one; None without a baseline.
     """
 
     name: str
     length: int
+    batch: int
     passes: str
     clock: str
     median_s: float
@@ -77,7 +90,7 @@ class Timing:
 
 
 def build(name: str, problem: Problem) -> Attend:
-    """Return the attention function of q, k, v for a name.
+    """Return the function of a problem's inputs that a name stands for.
 
     Args:
         name: a mechanism (`i-clustered-100`), a mechanism with a backend (`i-clustered-100@reference`), or
@@ -93,11 +106,59 @@ def build(name: str, problem: Problem) -> Attend:
             name.removeprefix("peer:"), length=problem.length, batch=problem.batch, device=problem.device
         )
     mechanism_name, _, backend = name.partition("@")
+    if problem.layer:
+        return Layer(mechanism_name, backend or "auto", problem)
     mechanism = build_mechanism(mechanism_name, backend=backend or "auto").eval().to(problem.device)
     if not mechanism.needs_shared_keys:
         return mechanism
     root = problem.head_dim**0.5
     return lambda q, k, v: mechanism(q, torch.nn.functional.normalize(q, dim=-1) * root, v)
+
+
+class Layer(nn.Module):
+    """A transformer layer, or its self-attention alone, of whose input all positions are valid.
+
+    Args:
+        name: mechanism.
+        backend: `auto`, `reference` or `native`.
+        problem: sizes and seed; without dropout.
+    """
+
+    def __init__(self, name: str, backend: str, problem: Problem) -> None:
+        super().__init__()
+        heads, head_dim, hidden = problem.heads, problem.head_dim, problem.feedforward
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(problem.seed)
+            if hidden:
+                config = BlockConfig(heads=heads, head_dim=head_dim, feedforward=hidden)
+                self.layer: nn.Module = Block(config, name, backend)
+            else:
+                self.layer = build_self_attention(name, heads * head_dim, heads, head_dim, backend=backend)
+        self.eval().to(problem.device, DTYPES[problem.dtype])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, N, M] to [B, N, M]."""
+        return self.layer(x, torch.full(x.shape[:1], x.shape[1], device=x.device))
+
+
+def causal_form(name: str) -> str | None:
+    """Return the causal form of a name; None for mechanisms without one, and for names that are causal.
+
+    Example:
+        >>> causal_form("full@reference"), causal_form("agglomerative-8:tie=true"), causal_form("lsh-4")
+        ('full:causal=true@reference', 'agglomerative-8:causal=true,tie=true', None)
+    """
+    head, at, tail = name.partition("@")
+    if head.startswith("peer:") or parse_name(head).arguments.get("causal") is not False:
+        return None
+    return parse_name(f"{head}{',' if ':' in head else ':'}causal=true").name + at + tail
+
+
+def rival(name: str, baseline: str, names: Sequence[str]) -> str:
+    """Return what a mechanism is compared with: the baseline, or its causal form if both are causal."""
+    causal = causal_form(baseline) if baseline in names else None
+    is_causal = not name.startswith("peer:") and parse_name(name.partition("@")[0]).arguments.get("causal")
+    return causal if causal and is_causal and causal in names else baseline
 
 
 def split_threads(name: str) -> tuple[str, int | None]:
@@ -112,8 +173,7 @@ def split_threads(name: str) -> tuple[str, int | None]:
 
 
 def measure(
-    names: list[str],
-    problem: Problem,
+    problems: Mapping[str, Problem],
     baseline: str,
     clock: str,
     threads: int,
@@ -124,8 +184,7 @@ def measure(
     """Time every mechanism, forward only and forward with backward.
 
     Args:
-        names: names as taken by `build`; `full@2` runs with two threads.
-        problem: shapes.
+        problems: shapes by name, as taken by `build`; `full@2` runs with two threads.
         baseline: name that `ratio` compares the others with.
         clock: `cpu` (CPU time of this process) or `wall`.
         threads: CPU threads for names that don't end in a number of threads.
@@ -137,11 +196,11 @@ def measure(
     torch.set_num_threads(threads)
     gc.disable()  # as timeit does; each round begins with a collection instead
     try:
-        attends = {name: build(name, problem) for name in names}
+        attends = {name: build(name, problem) for name, problem in problems.items()}
         return [
             timing
             for name in passes
-            for timing in _measure_pass(attends, problem, name, baseline, clock, threads, rounds, seconds)
+            for timing in _measure_pass(attends, problems, name, baseline, clock, threads, rounds, seconds)
         ]
     finally:
         torch.set_num_threads(before)
@@ -150,8 +209,8 @@ def measure(
 
 
 def _measure_pass(
-    attends: dict[str, Attend],
-    problem: Problem,
+    attends: Mapping[str, Attend],
+    problems: Mapping[str, Problem],
     passes: str,
     baseline: str,
     clock: str,
@@ -159,86 +218,47 @@ def _measure_pass(
     rounds: int,
     seconds: float,
 ) -> list[Timing]:
-    q, k, v, grad = problem.tensors()
+    given = {problem: problem.tensors() for problem in problems.values()}  # equal problems share their input
     times: dict[str, list[float]] = {name: [] for name in attends}
     start = time.perf_counter()
     for index in range(rounds + 1):
         gc.collect()
         for name, attend in attends.items():
-            once = partial(run_once, attend, q, k, v, grad, passes)
+            once = partial(run_once, attend, *given[problems[name]], passes)
             wanted = split_threads(name)[1] or threads
             if torch.get_num_threads() != wanted:
                 torch.set_num_threads(wanted)
                 once()  # wakes the threads, which would slow the timed call
-            taken = _time(once, clock, problem.device)
+            taken = _time(once, clock, problems[name].device)
             if index:
                 times[name].append(taken)
         if index >= 3 and time.perf_counter() - start > seconds:
             break
-    quartiles = {name: np.quantile(values, (0.25, 0.5, 0.75)).tolist() for name, values in times.items()}
-    return [
-        Timing(
-            name,
-            problem.length,
-            passes,
-            clock,
-            median,
-            (low, high),
-            1e6 * median / (problem.batch * problem.length),
-            quartiles[baseline][1] / median if baseline in quartiles else None,
-        )
-        for name, (low, median, high) in quartiles.items()
-    ]
+    timings = []
+    positions = {name: problem.batch * problem.length for name, problem in problems.items()}
+    medians_us = {name: 1e6 * float(np.median(spent)) / positions[name] for name, spent in times.items()}
+    for name, spent in times.items():
+        low, median, high = np.quantile(spent, (0.25, 0.5, 0.75)).tolist()
+        base_us = medians_us.get(rival(name, baseline, list(times)))
+        ratio = None if base_us is None else base_us / medians_us[name]
+        shape = problems[name].length, problems[name].batch
+        per_call_s = median, (low, high)
+        timings.append(Timing(name, *shape, passes, clock, *per_call_s, medians_us[name], ratio))
+    return timings
 
 
-def run_once(attend: Attend, q: Tensor, k: Tensor, v: Tensor, grad: Tensor, passes: str) -> None:
-    """Run a forward pass, followed by a backward pass with `passes="forward+backward"`."""
+def run_once(attend: Attend, inputs: Sequence[Tensor], grad: Tensor, passes: str) -> None:
+    """Run a forward pass, followed by a backward pass with `passes="forward+backward"`.
+
+    The backward pass computes the gradients of the inputs and of a layer's parameters.
+    """
     if passes == "forward":
         with torch.no_grad():
-            attend(q, k, v)
+            attend(*inputs)
         return
-    inputs = [x.detach().requires_grad_() for x in (q, k, v)]
-    attend(*inputs).backward(grad)
-
-
-def can_measure_memory(device: str) -> bool:
-    """Return whether `peak_memory_bytes` works on a device: on any GPU, and on the CPU under Linux."""
-    return device != "cpu" or Path("/proc/self/clear_refs").exists()
-
-
-def peak_memory_bytes(name: str, problem: Problem, passes: str = "forward+backward") -> int:
-    """Return the peak memory of one call, less the memory held before it.
-
-    Measured on the CPU as the resident set of a fresh process (Linux only), on a GPU by PyTorch's allocator.
-    """
-    if problem.device != "cpu":
-        torch.cuda.reset_peak_memory_stats()
-        held = torch.cuda.memory_allocated()
-        run_once(build(name, problem), *problem.tensors(), passes)
-        return torch.cuda.max_memory_allocated() - held
-    try:
-        return cast(int, in_new_process(_peak_resident_bytes, name, problem, passes))
-    except UserError as error:
-        raise UserError(f"memory of {name} at length {problem.length}: {error}") from None
-
-
-def _peak_resident_bytes(name: str, problem: Problem, passes: str) -> int:
-    torch.set_num_threads(1)
-    attend = build(name, problem)
-    small = replace(problem, length=512, batch=1, heads=1)
-    run_once(build(name, small), *small.tensors(), passes)
-    tensors = problem.tensors()
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present resident set
-    held = _status_bytes("VmRSS")
-    run_once(attend, *tensors, passes)
-    return _status_bytes("VmHWM") - held
-
-
-def _status_bytes(key: str) -> int:
-    found = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    if found is None:
-        raise RuntimeError(f"/proc/self/status has no {key}")
-    return 1024 * int(found[1])
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    parameters = list(attend.parameters()) if isinstance(attend, nn.Module) else []
+    torch.autograd.grad(attend(*leaves), [*leaves, *parameters], grad, allow_unused=True)
 
 
 def _time(run: Callable[[], None], clock: str, device: str) -> float:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from asr.errors import UserError
 
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+Attend = Callable[..., Tensor]  # of q, k, v, or of a layer's input
 CHUNK = 32  # positions in a chunk of LSH attention, the default of `lsh` as well
 
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from asr.attention import MECHANISMS, parse_name
 from asr.attention.multihead import SelfAttention
-from asr.benchmark.mechanisms import PASSES, Problem, measure, peak_memory_bytes
+from asr.benchmark.mechanisms import PASSES, Problem, measure
+from asr.benchmark.memory import peak_memory_bytes
 from asr.config import option
 from asr.model.encoder import Encoder
 from asr.training.config import TrainConfig
@@ -118,7 +119,7 @@ def expect(
         problem = _problem(length, training, device)
         size = length * problem.batch
         limits = options.threads, options.rounds, options.seconds
-        for found in measure(names, problem, EXACT, clock, *limits, PASSES[-1:]):
+        for found in measure(dict.fromkeys(names, problem), EXACT, clock, *limits, PASSES[-1:]):
             mixing[found.name].append(training.model.layers * found.median_s / size)
         rest.append(rest_of_step_s(problem, training, clock, options.threads) / size)
     memory: dict[str, float] = {}
@@ -183,7 +184,7 @@ def _problem(length: int, training: TrainConfig, device: str) -> Problem:
     """Return a batch of this length that fills the frame budget."""
     model = training.model
     batch = max(1, training.data.frames_per_batch // (length * model.subsampling))
-    return Problem(batch, model.heads, model.head_dim, "float32", device, 0, length=length)
+    return Problem(model.heads, model.head_dim, "float32", device, 0, batch=batch, length=length)
 
 
 def recommend(expected: Sequence[Expected]) -> Expected:

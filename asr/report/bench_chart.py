@@ -1,13 +1,16 @@
-"""Figure 4: time and memory of attention per position, measured by `asr bench`."""
+"""Time and memory of attention, or of whole layers, per position, measured by `asr bench`."""
 
 import math
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 
+from asr.benchmark.crossings import crossings
 from asr.benchmark.mechanisms import Setup, Timing
+from asr.benchmark.memory import Memory
 from asr.errors import UserError
 from asr.files import build, read_json
 from asr.report import theme
@@ -20,12 +23,12 @@ PASSES = {"forward": "forward", "forward+backward": "forward and backward"}
 
 @dataclass(frozen=True)
 class Record:
-    """The content of a `bench.json`; memory in bytes by pass, mechanism and length."""
+    """The content of a `bench.json`."""
 
     options: dict[str, Any]
     environment: dict[str, Any]
     timings: list[Timing]
-    memory_bytes: dict[str, dict[str, dict[int, int]]]
+    memory: list[Memory]
 
     @property
     def setup(self) -> Setup:
@@ -40,12 +43,11 @@ def read_record(path: Path) -> Record:
     what = "results of asr bench"
     record: Record = build(Record, read_json(path, what), f"{path}: expected {what}")
     try:
-        lengths = [timing.length for timing in record.timings]
-        lengths += [n for sizes in record.memory_bytes.values() for own in sizes.values() for n in own]
-        if min([record.setup.batch, *lengths]) < 1:
-            raise UserError("expected batch and lengths of at least 1")
-        if {timing.passes for timing in record.timings} != set(PASSES):
-            raise UserError(f"expected timings of {' and '.join(PASSES)}")
+        cells: list[Timing | Memory] = [*record.timings, *record.memory]
+        if min((min(cell.length, cell.batch) for cell in cells), default=1) < 1:
+            raise UserError("expected batches and lengths of at least 1")
+        if not record.timings or not {cell.passes for cell in cells} <= PASSES.keys():
+            raise UserError(f"expected timings of {' or '.join(PASSES)}")
         for timing in record.timings:
             if not 0 < timing.per_element_us < math.inf:
                 raise UserError(f"{timing.name}: expected a positive time, found {timing.per_element_us}")
@@ -61,11 +63,9 @@ def figure(path: Path) -> Figure:
         UserError: the file is missing or has another format.
     """
     record = read_record(path)
-    options = record.setup
+    setup, options = record.setup, record.options
     timings, memory = time_rows(record), memory_rows(record)
-    provenance = of_environment(record.environment, seeds=str(options.seed), data="random")
-    shape = f"batch {options.batch}, {options.heads} heads of {options.head_dim}"
-    where = f"{options.dtype} on {options.device}"
+    provenance = of_environment(record.environment, seeds=str(setup.seed), data="random")
     names = theme.in_family_order(list({row["series"]: None for row in timings}))
     lines = lines_of(dict(zip(names, names, strict=True)))
     panels = [
@@ -74,14 +74,23 @@ def figure(path: Path) -> Figure:
         for passes in PASSES
         if (chosen := [row for row in rows if row["passes"] == passes])
     ]
+    faster = [
+        f"{name} is {where} ({PASSES[passes]})"
+        for passes in PASSES
+        if setup.layer
+        for name, where in crossings(
+            [timing for timing in record.timings if timing.passes == passes], str(options.get("baseline"))
+        ).items()
+    ]
     return Figure(
-        key="figure-4",
-        label="Figure 4",
-        title="Time and memory of attention per position",
+        key="figure-4" if path.stem == "bench" else f"figure-{re.sub(r'[^A-Za-z0-9-]', '-', path.stem)}",
+        label="Layers" if setup.layer else "Figure 4",
+        title=f"Time and memory of {'a transformer layer' if setup.layer else 'attention'} per position",
         caption=(
-            f"Attention without projections on random input ({shape}, {where}): medians with quartiles over "
-            "rounds that are interleaved over all mechanisms. A flat line means cost linear in the sequence "
-            "length."
+            f"{_subject(setup)} on random input ({_batch(record)}, {setup.heads} heads of {setup.head_dim}, "
+            f"{setup.dtype} on {setup.device}): medians with quartiles over rounds that are interleaved over "
+            "all mechanisms. A flat line means cost linear in the sequence length."
+            + "".join(f" {sentence}." for sentence in faster)
         ),
         panels=panels,
         series=lines,
@@ -91,11 +100,29 @@ def figure(path: Path) -> Figure:
     )
 
 
+def _subject(setup: Setup) -> str:
+    """Return what was measured."""
+    if not setup.layer:
+        return "Attention without projections"
+    if setup.feedforward:
+        return f"A transformer layer with feed-forward size {setup.feedforward:,}"
+    return "A self-attention layer with projections"
+
+
+def _batch(record: Record) -> str:
+    """Return the batch in words."""
+    batches = {timing.batch for timing in record.timings}
+    if record.options.get("batch") == "max":
+        limit = f"the largest batch that fits into {record.options.get('memory')} GiB"
+        return f"{limit}, {min(batches)} to {max(batches)}"
+    return f"batch {', '.join(map(str, sorted(batches)))}"
+
+
 def time_rows(record: Record) -> list[dict[str, Any]]:
     """Return a row per mechanism, length and pass, in microseconds per position."""
     rows = []
     for timing in record.timings:
-        positions = record.setup.batch * timing.length
+        positions = timing.batch * timing.length
         low, high = (1e6 * bound / positions for bound in timing.quartiles_s)
         rows.append(
             {
@@ -114,17 +141,15 @@ def memory_rows(record: Record) -> list[dict[str, Any]]:
     """Return a row per mechanism, length and pass, in KiB of peak memory per position."""
     return [
         {
-            "series": name,
-            "length": length,
-            "passes": passes,
-            "value": size / 1024 / (record.setup.batch * length),
+            "series": size.name,
+            "length": size.length,
+            "passes": size.passes,
+            "value": size.peak_bytes / 1024 / (size.batch * size.length),
             "low": None,
             "high": None,
         }
-        for passes, of_names in record.memory_bytes.items()
-        for name, sizes in of_names.items()
-        for length, size in sizes.items()
-        if size > 0
+        for size in record.memory
+        if size.peak_bytes > 0
     ]
 
 

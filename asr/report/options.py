@@ -14,7 +14,7 @@ class ReportOptions:
         help="main error rate: per | wer | cer | official; empty: the one chosen by asr compare",
         choices=("", "per", "wer", "cer", "official"),
     )
-    bench: str = option("", help="bench.json of asr bench; empty: searched for in the folder and above")
+    bench: str = option("", help="results of asr bench; empty: bench*.json in the folder or above")
     audio: int = option(
         5, help="number of each model's worst utterances with an audio player; 0: no audio", maximum=10_000
     )

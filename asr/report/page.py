@@ -81,7 +81,7 @@ def _body(
     ]
     yield from (item for item in optional if item)
     yield from _named_or_found(
-        lambda place: [bench_chart.figure(place)], options.bench, beside(folder, "bench.json")
+        lambda place: [bench_chart.figure(place)], options.bench, beside(folder, "bench*.json")
     )
     if results.recipe == "copy":
         yield from filter(None, [copy_chart.figure(results, source)])
@@ -92,31 +92,32 @@ def _body(
                 results, place, source, options.utterance, options.layer, options.head
             ),
             str(folder) if named else "",
-            folder,
+            [folder],
         )
 
 
-def beside(folder: Path, name: str) -> Path | None:
-    """Find a name in a folder, its parent or grandparent: `exp/bench.json` for `exp/compare/x`."""
-    places = [place / name for place in (folder, *folder.resolve().parents[:2])]
-    return next((place for place in places if place.exists()), None)
+def beside(folder: Path, pattern: str) -> list[Path]:
+    """Find files in a folder, its parent or grandparent: `exp/bench*.json` for `exp/compare/x`."""
+    places = (sorted(place.glob(pattern)) for place in (folder, *folder.resolve().parents[:2]))
+    return next(filter(None, places), [])
 
 
-def _named_or_found(draw: Callable[[Path], Iterable[Figure]], named: str, found: Path | None) -> list[Figure]:
-    """Return the figures of a place that the user named, or else of one that was found.
+def _named_or_found(
+    draw: Callable[[Path], Iterable[Figure]], named: str, found: list[Path]
+) -> Iterator[Figure]:
+    """Yield the figures of a place that the user named, or else of those that were found.
 
     Unusable data raise an error if the user named them; otherwise the figure is skipped with a warning.
     """
-    place = Path(named) if named else found
-    if place is None:
-        return []
-    try:
-        return list(draw(place))
-    except UserError as error:
-        if named:
-            raise
-        log.warning("report: skipping a figure: %s", error)
-        return []
+    for place in [Path(named)] if named else found:
+        try:
+            figures = list(draw(place))
+        except UserError as error:
+            if named:
+                raise
+            log.warning("report: skipping a figure: %s", error)
+            continue
+        yield from figures
 
 
 def _render(

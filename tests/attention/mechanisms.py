@@ -13,7 +13,7 @@ KEYS = [f"clustered-{C}:grouping=keys", f"i-clustered-{C}:topk={K},grouping=keys
 CROSS = ["full", f"oracle-top-{K}", f"clustered-{C}", *KEYS, f"i-clustered-{C}:topk={K}"]
 SHARED = ["shared-full", "lsh-1:chunk=4,buckets=4", "lsh-3:chunk=4,buckets=8"]
 LOCAL = ["local-3", "local-0:global=1", "local-70:global=40"]
-SOFTMAX = CROSS + SHARED + LOCAL
+SOFTMAX = [*CROSS, "full:causal=true", *SHARED, *LOCAL]
 LINEAR = ["linear", "linear:causal=true"]
 QUERY_KEY = SOFTMAX + LINEAR
 OWN = [
@@ -89,7 +89,7 @@ def oracle_weights(mechanism: QueryKeyMechanism, q: Tensor, k: Tensor) -> Tensor
             if kind == "clustered"
             else oracles.improved(q, k, groups, mechanism.topk)
         )
-    return oracles.full(q, k)
+    return oracles.full(q, k, causal=mechanism.name == "full:causal=true")
 
 
 def build(name: str, **options: object) -> QueryKeyMechanism:

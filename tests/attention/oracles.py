@@ -24,10 +24,13 @@ def best(scores: list[float], count: int) -> list[int]:
     return sorted(range(len(scores)), key=lambda index: (-scores[index], index))[:count]
 
 
-def full(q: Tensor, k: Tensor) -> Tensor:
-    """Fast Transformers with Clustered Attention, eq. 1."""
-    every = list(range(len(k)))
-    return torch.tensor([softmax(logits(query, k, every)) for query in q], dtype=torch.float64)
+def full(q: Tensor, k: Tensor, causal: bool = False) -> Tensor:
+    """Fast Transformers with Clustered Attention, eq. 1; causal: Attention Is All You Need, section 3.2.3."""
+    weights = torch.zeros(len(q), len(k), dtype=torch.float64)
+    for i, query in enumerate(q):
+        keys = list(range(i + 1 if causal else len(k)))
+        weights[i, keys] = torch.tensor(softmax(logits(query, k, keys)), dtype=torch.float64)
+    return weights
 
 
 def oracle_top(q: Tensor, k: Tensor, topk: int) -> Tensor:

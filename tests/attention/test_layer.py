@@ -134,7 +134,7 @@ def test_autocast(name: str) -> None:
 
 def test_native_full_equals_reference() -> None:
     for rotary in (False, True):
-        for name in ("full", "shared-full"):
+        for name in ("full", "full:causal=true", "shared-full"):
             native, reference = (build(name, backend=b, rotary=rotary) for b in ("native", "reference"))
             assert native.backend_in_use() == "native"
             assert reference.backend_in_use() == "reference"
@@ -142,8 +142,9 @@ def test_native_full_equals_reference() -> None:
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e30])
-def test_native_full_ignores_padding(poison: float) -> None:
-    native, reference = build_mechanism("full", "native"), build_mechanism("full", "reference")
+@pytest.mark.parametrize("name", ["full", "full:causal=true"])
+def test_native_full_ignores_padding(name: str, poison: float) -> None:
+    native, reference = build_mechanism(name, "native"), build_mechanism(name, "reference")
     gradients = []
     for mechanism in (native, reference):
         leaves = [x.requires_grad_() for x in inputs(mechanism, poison=poison)]

@@ -68,7 +68,7 @@ def test_canonical_names_order_options_and_drop_defaults() -> None:
         ("lsh-2:buckets=7", "buckets=7, expected 2 … 65536 in steps of 2"),
         ("cast-8:assign=best", "assign=best, expected topk | single"),
         ("agglomerative-8:causal=yes", "causal=yes, expected false | true"),
-        ("full:x=1", "none is allowed"),
+        ("shared-full:x=1", "none is allowed"),
         ("local", "local-W"),
         ("local-65537", "window=65537, expected 0 … 65536"),
         ("local-8:global=-1", "global=-1, expected 0 … 65536"),

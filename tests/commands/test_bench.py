@@ -14,7 +14,8 @@ from torch import Tensor
 
 from asr import config
 from asr.benchmark import mechanisms
-from asr.benchmark.mechanisms import Problem, can_measure_memory
+from asr.benchmark.mechanisms import Problem
+from asr.benchmark.memory import can_measure_memory
 from asr.commands.bench import Options, run
 from asr.errors import UserError
 
@@ -28,7 +29,7 @@ def test_results_cover_every_name_length_and_pass(tmp_path: Path) -> None:
         heads=2,
         head_dim=8,
         rounds=3,
-        memory=False,
+        peak_memory=False,
         out=str(tmp_path / "b.json"),
     )
     timings = run([], options, console=Console(file=text, width=100))
@@ -60,7 +61,11 @@ def test_a_name_can_set_the_number_of_threads(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(mechanisms, "build", build)
     before = torch.get_num_threads()
     options = Options(attentions=list(seen), lengths=[20], heads=1, head_dim=8, rounds=3, clock="wall")
-    run([], replace(options, memory=False, out=str(tmp_path / "b.json")), console=Console(file=io.StringIO()))
+    run(
+        [],
+        replace(options, peak_memory=False, out=str(tmp_path / "b.json")),
+        console=Console(file=io.StringIO()),
+    )
     assert seen == {"full": {1}, "full@3": {3}}
     assert torch.get_num_threads() == before
 
@@ -70,9 +75,10 @@ def test_memory_is_measured_for_every_pass(tmp_path: Path) -> None:
     out = tmp_path / "b.json"
     options = Options(attentions=["full"], lengths=[900], heads=2, head_dim=8, rounds=1, out=str(out))
     run([], options, console=Console(file=io.StringIO()))
-    memory = json.loads(out.read_text())["memory_bytes"]
-    assert list(memory) == ["forward", "forward+backward"]
-    assert all(set(sizes["full"]) == {"900"} for sizes in memory.values())
+    memory = json.loads(out.read_text())["memory"]
+    assert [size["passes"] for size in memory] == ["forward", "forward+backward"]
+    assert all((size["name"], size["length"], size["batch"]) == ("full", 900, 1) for size in memory)
+    assert all(size["peak_bytes"] > 0 for size in memory)
 
 
 def check_and_run(options: Options) -> None:
@@ -95,6 +101,6 @@ def test_errors_name_the_option(change: dict[str, object], message: str) -> None
     module = {"pytorch-fast-transformers": "fast_transformers", "reformer-pytorch": "reformer_pytorch"}
     if message in module and find_spec(module[message]):
         pytest.skip(f"{message} is installed")
-    options = Options(**{"lengths": [8], "memory": False, **change})  # type: ignore[arg-type]
+    options = Options(**{"lengths": [8], "peak_memory": False, **change})  # type: ignore[arg-type]
     with pytest.raises(UserError, match=message):
         check_and_run(options)

@@ -58,12 +58,10 @@ def test_positions_round_up() -> None:
     assert positions(np.array([1, 4, 5, 8]), 4).tolist() == [1, 1, 2, 2]
 
 
-def timings(names: list[str], problem: Problem, seconds: float) -> list[Timing]:
+def timings(problems: dict[str, Problem], seconds: float) -> list[Timing]:
     """Return what `measure` returns if all mechanisms take this long, forward and backward."""
-    return [
-        Timing(name, problem.length, "forward+backward", "cpu", seconds, (seconds, seconds), 0.0, None)
-        for name in names
-    ]
+    spent = ("forward+backward", "cpu", seconds, (seconds, seconds), 0.0, None)
+    return [Timing(name, problem.length, problem.batch, *spent) for name, problem in problems.items()]
 
 
 def small_training(monkeypatch: pytest.MonkeyPatch, measure: Callable[..., list[Timing]]) -> TrainConfig:
@@ -85,10 +83,11 @@ def expect_costs(
 def test_an_epoch_is_the_sum_over_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention takes N² / 1000 s per layer and sequence, the rest 0.5 s per position."""
 
-    def measure(names: list[str], problem: Problem, *given: object) -> list[Timing]:
+    def measure(problems: dict[str, Problem], *given: object) -> list[Timing]:
+        problem = problems["full"]
         assert given[-1] == ("forward+backward",)
         seconds = problem.batch * problem.length**2 / 1000
-        return timings(names, problem, seconds)
+        return timings(problems, seconds)
 
     training = small_training(monkeypatch, measure)
     lengths = np.array([100, 150, 200])
@@ -103,10 +102,11 @@ def test_extrapolated_costs_grow_for_quadratic_mechanisms_only(monkeypatch: pyte
     """Measuring full attention at the length of an utterance of one hour would take hours."""
     asked = []
 
-    def measure(names: list[str], problem: Problem, *_: object) -> list[Timing]:
+    def measure(problems: dict[str, Problem], *_: object) -> list[Timing]:
+        problem = problems["full"]
         asked.append(problem.length)
         seconds = float(problem.batch * problem.length)
-        return timings(names, problem, seconds)
+        return timings(problems, seconds)
 
     training = small_training(monkeypatch, measure)
     names, hour = ["full", "clustered-25"], 90_000

@@ -136,6 +136,7 @@ def write_bench(path: Path) -> Path:
         {
             "name": name,
             "length": length,
+            "batch": 1,
             "passes": passes,
             "clock": "cpu",
             "median_s": 1e-5 * length * factor,
@@ -148,10 +149,13 @@ def write_bench(path: Path) -> Path:
         for name, factor in (("full", length / 512), ("i-clustered-100@reference", 1.5))
     ]
     record = {
-        "options": {"batch": 1, "heads": 6, "head_dim": 64, "dtype": "float32", "device": "cpu", "seed": 7},
+        "options": {"batch": "1", "heads": 6, "head_dim": 64, "dtype": "float32", "device": "cpu", "seed": 7},
         "environment": {"command": ["asr", "bench"], "commit": "feedbeef" * 5, "processor": "Bench CPU"},
         "timings": timings,
-        "memory_bytes": {"forward+backward": {"full": {"512": 2**21, "1024": 2**23}}},
+        "memory": [
+            {"name": "full", "length": n, "batch": 1, "passes": "forward+backward", "peak_bytes": size}
+            for n, size in ((512, 2**21), (1024, 2**23))
+        ],
     }
     path.write_text(json.dumps(record))
     return path

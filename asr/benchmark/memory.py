@@ -1,0 +1,159 @@
+"""Peak memory of attention mechanisms and layers, and the largest batch that fits."""
+
+import re
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from asr.benchmark.mechanisms import Problem, build, run_once
+from asr.errors import UserError
+from asr.parallel import ProcessKilled, in_new_process
+
+STATUS = Path("/proc/self/status")
+FULL = 0.95  # share of the memory above which no larger batch is tried
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Peak memory of one mechanism at one length, beyond parameters and input.
+
+    Attributes:
+        name: name as given to `build`.
+        length, batch: N and B.
+        passes: `forward` or `forward+backward`.
+        peak_bytes: peak memory of one call.
+    """
+
+    name: str
+    length: int
+    batch: int
+    passes: str
+    peak_bytes: int
+
+
+def can_measure_memory(device: str) -> bool:
+    """Return whether `peak_memory_bytes` works on a device: on any GPU, and on the CPU under Linux."""
+    return device != "cpu" or Path("/proc/self/clear_refs").exists()
+
+
+class TooLarge(UserError):
+    """A call that needs more memory than its limit."""
+
+
+def peak_memory_bytes(
+    name: str, problem: Problem, passes: str = "forward+backward", limit: int | None = None
+) -> int:
+    """Return the peak memory of one call, less the memory held before it: parameters and input.
+
+    Measured on the CPU as the resident set of a fresh process (Linux only), on a GPU by PyTorch's allocator.
+
+    Args:
+        name: a name that `build` takes.
+        problem: shapes.
+        passes: `forward` or `forward+backward`.
+        limit: bytes that the call may take; None: as many as there are.
+
+    Raises:
+        TooLarge: the call needs more than the limit.
+    """
+    what = f"memory of {name} at length {problem.length}"
+    if problem.device != "cpu":
+        peak = _peak_allocated_bytes(name, problem, passes, limit)
+    else:
+        try:
+            peak = cast("int | None", in_new_process(_peak_resident_bytes, name, problem, passes, limit))
+        except ProcessKilled as error:
+            if limit is None:
+                raise UserError(f"{what}: {error}") from None
+            peak = None
+    if peak is None or (limit is not None and peak > limit):
+        raise TooLarge(f"{what}: more than {limit} bytes")
+    return peak
+
+
+def _peak_allocated_bytes(name: str, problem: Problem, passes: str, limit: int | None) -> int | None:
+    """Return the peak of a GPU's memory; None if it ran out and there is a limit."""
+    attend = build(name, problem)
+    try:
+        inputs, grad = problem.tensors()
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        run_once(attend, inputs, grad, passes)
+    except torch.OutOfMemoryError:
+        if limit is None:
+            raise
+        return None
+    return torch.cuda.max_memory_allocated() - held
+
+
+def _peak_resident_bytes(name: str, problem: Problem, passes: str, limit: int | None) -> int | None:
+    """Return the peak of this process's memory; None if an allocation failed because of the limit."""
+    torch.set_num_threads(1)
+    attend = build(name, problem)
+    # A small call first, because code and libraries are loaded when they first run.
+    run_once(attend, *replace(problem, length=64, batch=1).tensors(), passes)
+    inputs, grad = problem.tensors()
+    if limit is not None:
+        # Twice the limit, in virtual memory, not all of which becomes resident: a call that needs far more
+        # fails here instead of exhausting the machine.
+        ceiling = _status_bytes("VmData") + 2 * limit
+        resource.setrlimit(resource.RLIMIT_DATA, (ceiling, ceiling))
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present resident set
+    held = _status_bytes("VmRSS")
+    try:
+        run_once(attend, inputs, grad, passes)
+    except (MemoryError, RuntimeError) as error:
+        if limit is None or not re.search("alloc|memory", str(error)):
+            raise
+        return None
+    return _status_bytes("VmHWM") - held
+
+
+def _status_bytes(key: str) -> int:
+    found = re.search(rf"{key}:\s+(\d+) kB", STATUS.read_text())
+    if found is None:
+        raise RuntimeError(f"{STATUS} has no {key}")
+    return 1024 * int(found[1])
+
+
+def largest_batch(
+    peak_bytes: Callable[[int], int | None], limit: int, first: int = 1
+) -> tuple[int, int] | None:
+    """Return the largest batch that fits into memory, and its peak in bytes.
+
+    Memory is close to linear in the batch, so each attempt continues the line through the last two that
+    fitted. A batch that takes more than 95 % of the limit is accepted as the largest.
+
+    Args:
+        peak_bytes: peak memory of a batch; None if it doesn't fit.
+        limit: memory in bytes.
+        first: batch to try first.
+
+    Returns:
+        Batch and bytes, or None if not even one sequence fits.
+
+    Example:
+        >>> largest_batch(lambda batch: 100 + 10 * batch, 1000)
+        (90, 1000)
+        >>> largest_batch(lambda batch: 2000 * batch, 1000) is None
+        True
+    """
+    before, fits, refused, batch = (0, 0), (0, 0), 0, first
+    while True:
+        peak = peak_bytes(batch)
+        if peak is None or peak > limit:
+            refused = batch
+        else:
+            before, fits = fits, (batch, peak)
+        most, size = fits
+        if refused == most + 1 or size > FULL * limit:
+            return fits if most else None
+        slope = max(size - before[1], 1) / max(most - before[0], 1)
+        guess = most + int((limit - size) / slope)
+        if refused and guess >= refused:
+            guess = (most + refused) // 2
+        batch = max(most + 1, guess)

@@ -1,0 +1,117 @@
+"""Options of `asr bench`, and the mechanisms that they stand for."""
+
+from dataclasses import dataclass
+
+from asr import config
+from asr.attention import MECHANISMS, default_names, parse_name
+from asr.attention.layer import OwnParameterLayer
+from asr.benchmark.mechanisms import DTYPES, PASSES, causal_form, split_threads
+from asr.config import option
+from asr.errors import UserError
+
+CLOCKS = ("cpu", "wall")
+CAUSAL = ("named", "both")
+ALL = "all"
+LARGEST_BATCH = 1_000_000
+
+
+@dataclass
+class Options:
+    """Options of `asr bench`."""
+
+    figure: str = option(
+        "",
+        help="options of a paper's figure, conf/figure/<name>.yaml; other options override them: "
+        "clustered | agglomerative | cast",
+    )
+    attentions: list[str] = option(
+        ["full", "lsh-1", "lsh-4", "clustered-100", "i-clustered-100"],
+        help="mechanisms, or all; name@reference selects a backend, name@2 two threads (with clock=wall), "
+        "peer:i-clustered-100 selects pytorch-fast-transformers, peer:lsh-4 reformer-pytorch",
+    )
+    causal: str = option(
+        "named",
+        help="named: as in attentions; both: also the causal form of mechanisms that have one",
+        choices=CAUSAL,
+    )
+    lengths: list[int] = option(
+        [512, 1024, 2048, 4096, 8192, 16384, 32768], help="sequence lengths N", minimum=1, maximum=100_000_000
+    )
+    baseline: str = option("full", help="mechanism that the others are compared with")
+    layer: bool = option(
+        False,
+        help="measure a whole transformer layer, with projections and feed-forward part; includes mechanisms "
+        "with parameters of their own",
+    )
+    feedforward: int = option(
+        1536,
+        help="with layer=true: hidden size of the feed-forward part; 0: self-attention alone",
+        maximum=1_000_000,
+    )
+    batch: str = option("1", help="sequences B, or max: as many as fit into `memory`")
+    memory: float = option(
+        2.0,
+        help="with batch=max: memory that a call may take beyond parameters and input",
+        unit="GiB",
+        minimum=0.01,
+        maximum=100_000,
+    )
+    heads: int = option(6, help="heads H", minimum=1, maximum=100_000)
+    head_dim: int = option(64, help="head size D", minimum=1, maximum=4096)
+    passes: list[str] = option(list(PASSES), help=" | ".join(PASSES), choices=PASSES)
+    dtype: str = option("float32", help=" | ".join(DTYPES), choices=DTYPES)
+    device: str = option("cpu", help="auto | cpu | cuda")
+    clock: str = option("cpu", help="cpu: CPU time; wall: elapsed time (always used on cuda)", choices=CLOCKS)
+    threads: int = option(1, help="threads on the CPU", minimum=1, maximum=1024)
+    rounds: int = option(
+        15, help="maximum number of rounds, after one warm-up round", minimum=1, maximum=1_000_000
+    )
+    seconds: float = option(
+        10.0,
+        help="time limit for the rounds of one length and pass; at least three rounds run",
+        unit="s",
+        maximum=1e6,
+    )
+    peak_memory: bool = option(True, help="also measure peak memory (on the CPU: Linux only)")
+    out: str = option("exp/bench.json", help="results file; the plot is written beside it as .png and .pdf")
+    seed: int = option(0, help="random seed for the input", maximum=2**32 - 1)
+
+    def check(self) -> None:
+        """Raise UserError for an empty list, a name that can't be measured, or options without effect."""
+        for name in ("attentions", "lengths", "passes"):
+            if not getattr(self, name):
+                raise UserError(f"{name}=[]: expected at least one")
+        if self.batch != "max" and not (self.batch.isdecimal() and 1 <= int(self.batch) <= LARGEST_BATCH):
+            raise UserError(f"batch={self.batch}: expected max or a number 1 … {LARGEST_BATCH}")
+        if self.batch != "max":
+            config.refuse(self, ["memory"], "without batch=max")
+        if not self.layer:
+            config.refuse(self, ["feedforward"], "without layer=true")
+        for name in self.attentions:
+            if name != ALL:
+                self._check_name(name)
+
+    def _check_name(self, name: str) -> None:
+        head, (_, threads) = name.partition("@")[0], split_threads(name)
+        if threads == 0:
+            raise UserError(f"attentions={name}: expected at least 1 thread")
+        if threads and self.clock == "cpu":
+            raise UserError(f"attentions={name}: CPU time adds up over threads; use clock=wall")
+        if name.startswith("peer:"):
+            if self.layer:
+                raise UserError(f"attentions={name}: expected a mechanism of this program with layer=true")
+        elif not self.layer and has_own_parameters(head):
+            raise UserError(f"attentions={name}: has parameters of its own; use layer=true")
+
+    def names(self) -> list[str]:
+        """Return what to measure: `attentions` with `all` and `causal` resolved."""
+        every = [name for name in default_names() if self.layer or not has_own_parameters(name)]
+        named = [x for name in self.attentions for x in (every if name == ALL else [name])]
+        if self.causal == "both":
+            named = [x for name in named for x in (name, causal_form(name)) if x]
+        return list(dict.fromkeys(named))
+
+
+def has_own_parameters(name: str) -> bool:
+    """Return whether a mechanism is measured as part of a layer only."""
+    return issubclass(MECHANISMS[parse_name(name).mechanism].build, OwnParameterLayer)
