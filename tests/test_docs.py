@@ -28,7 +28,7 @@ SMALL = {
     "trainer.precision=fp32 data.workers=0 model.layers=1 model.subsampling=4 data.frames_per_batch=3000",
     "compare": "budget= steps=1 seeds=[0] trainer.threads=1 data.workers=0 model.layers=1 timing_repeats=1",
     "advise": "longest=64 rounds=1 seconds=0.1 memory=false attentions=[full,clustered-10]",
-    "bench": "lengths=[64] rounds=1 seconds=0.1 peak_memory=false",
+    "bench": "lengths=[64] batch=1 rounds=1 seconds=0.1 peak_memory=false",
     "decode": "jobs=1 device=cpu",
     "score": "samples=10",
     "lm": "order=2",

@@ -14,6 +14,7 @@ from asr.errors import UserError
 from asr.parallel import ProcessKilled, in_new_process
 
 STATUS = Path("/proc/self/status")
+STEEPEST = 16  # attempts grow at most by this factor of what the last one's memory suggests
 FULL = 0.95  # share of the memory above which no larger batch is tried
 
 
@@ -152,8 +153,9 @@ def largest_batch(
         most, size = fits
         if refused == most + 1 or size > FULL * limit:
             return fits if most else None
-        slope = max(size - before[1], 1) / max(most - before[0], 1)
-        guess = most + int((limit - size) / slope)
+        # Allocations are rounded, so that two close batches may need the same memory.
+        slope = max((size - before[1]) / (most - before[0]), size / most / STEEPEST) if most else limit
+        guess = most + int((limit - size) / max(slope, 1))
         if refused and guess >= refused:
             guess = (most + refused) // 2
         batch = max(most + 1, guess)

@@ -1,0 +1,242 @@
+"""`asr bench layer=true`: every mechanism in a layer, the largest batch, causal forms, papers' figures."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import asr_conf
+import pytest
+import torch
+from rich.console import Console
+
+from asr.attention import MECHANISMS, default_names
+from asr.benchmark import measurement
+from asr.benchmark.crossings import crossings
+from asr.benchmark.mechanisms import Problem, Timing, build, causal_form, measure, rival, run_once
+from asr.benchmark.memory import TooLarge, can_measure_memory, largest_batch, peak_memory_bytes
+from asr.commands.bench import Options, parse, run
+from asr.errors import UserError
+from asr.report import bench_chart
+
+LAYER = Problem(8, 8, "float32", "cpu", 0, layer=True, feedforward=96, batch=2, length=40)
+FIGURES = sorted(path.stem for path in Path(asr_conf.__file__).parent.glob("figure/*.yaml"))
+SMALL = ["heads=2", "head_dim=8", "feedforward=32", "rounds=1", "seconds=0"]
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+@pytest.mark.parametrize("name", default_names())
+def test_every_row_of_the_table_can_be_measured_in_a_layer(name: str) -> None:
+    layer = build(name, LAYER)
+    inputs, grad = LAYER.tensors()
+    for passes in ("forward", "forward+backward"):
+        run_once(layer, inputs, grad, passes)
+    assert layer(*inputs).shape == grad.shape == (2, 40, 64)
+
+
+def test_a_name_for_every_row() -> None:
+    assert len(default_names()) == len(MECHANISMS)
+    options = Options(attentions=["all"], layer=True)
+    assert options.names() == default_names()
+    own = {"cast-8", "agglomerative-8"}
+    assert own.isdisjoint(replace(options, layer=False).names())
+    assert own <= set(options.names())
+
+
+def test_the_feed_forward_part_is_optional() -> None:
+    def weights(feedforward: int) -> int:
+        layer = build("full", replace(LAYER, feedforward=feedforward))
+        return sum(x.numel() for x in layer.parameters() if x.dim() == 2)  # type: ignore[attr-defined]
+
+    assert weights(0) == 4 * 64 * 64
+    assert weights(96) == 4 * 64 * 64 + 2 * 64 * 96
+
+
+def test_half_precision_reaches_the_parameters() -> None:
+    half = replace(LAYER, dtype="bfloat16")
+    assert build("full", half)(*half.tensors()[0]).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("first", [1, 5, 300])
+@pytest.mark.parametrize("fixed", [0, 7_000_000, 90_000_000])
+@pytest.mark.parametrize("each", [90_000, 3_000_000, 40_000_000])
+def test_the_largest_batch_is_found_in_few_attempts(fixed: int, each: int, first: int) -> None:
+    """Allocators round: here to 4 MB, which isn't linear."""
+    limit, tried = 100_000_000, []
+
+    def peak(batch: int) -> int | None:
+        tried.append(batch)
+        size = -(-(fixed + each * batch) // 4_000_000) * 4_000_000
+        return size if size < 2 * limit else None
+
+    found = largest_batch(peak, limit, first)
+    most = next(batch for batch in range(1, 2000) if (peak(batch) or limit + 1) > limit) - 1
+    if most == 0:
+        assert found is None
+        return
+    assert found is not None
+    batch, size = found
+    assert size == peak(batch) <= limit
+    assert batch == most or size > 0.95 * limit
+    assert len(tried) - most - 2 <= 12
+
+
+@pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc (Linux)")
+def test_a_call_beyond_the_limit_ends_instead_of_filling_the_memory() -> None:
+    """Weights of 8 heads and 6,000 positions take 1.1 GB in plain PyTorch."""
+    with pytest.raises(TooLarge, match="full@reference at length 6000"):
+        peak_memory_bytes("full@reference", replace(LAYER, length=6000), "forward", limit=20_000_000)
+
+
+def test_the_largest_batch_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`full` needs N² bytes for a sequence, so that its batch shrinks faster, and none fits at N = 40."""
+
+    def peak(name: str, problem: Problem, passes: str, limit: int) -> int:
+        each = problem.length**2 if name == "full" else 20 * problem.length
+        size = problem.batch * each * 8192
+        if size > limit:
+            raise TooLarge(name)
+        return size
+
+    monkeypatch.setattr(measurement, "peak_memory_bytes", peak)
+    out = tmp_path / "bench.json"
+    names = "attentions=[full,cast-2]"
+    words = [names, "layer=true", "batch=max", "memory=0.01", "lengths=[10,20,40]", f"out={out}"]
+    console = quiet()
+    run([], parse([*words, *SMALL, "passes=[forward]"]), console=console)
+    record = json.loads(out.read_text())
+    batches = {(x["name"], x["length"]): x["batch"] for x in record["timings"]}
+    assert batches == {
+        ("full", 10): 13,
+        ("full", 20): 3,
+        ("cast-2", 10): 6,
+        ("cast-2", 20): 3,
+        ("cast-2", 40): 1,
+    }
+    assert {(x["name"], x["length"]): x["batch"] for x in record["memory"]} == batches
+    assert all(x["per_element_us"] > 0 for x in record["timings"])
+    assert next(x["ratio"] for x in record["timings"] if x["length"] == 40) is None
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "N=40: memory of full, forward: one sequence needs more than 0.01 GiB" in shown
+    figure = bench_chart.figure(out)
+    assert "the largest batch that fits into 0.01 GiB, 1 to 13" in figure.caption
+    assert (figure.label, len(figure.panels)) == ("Layers", 2)
+
+
+def test_causal_forms_are_compared_with_the_causal_baseline() -> None:
+    names = Options(
+        attentions=["full", "lsh-1", "agglomerative-8@reference"], causal="both", layer=True
+    ).names()
+    assert names == [
+        "full",
+        "full:causal=true",
+        "lsh-1",
+        "agglomerative-8@reference",
+        "agglomerative-8:causal=true@reference",
+    ]
+    assert [rival(name, "full", names) for name in names] == [
+        "full",
+        "full:causal=true",
+        "full",
+        "full",
+        "full:causal=true",
+    ]
+    assert rival(names[-1], "full", ["full", names[-1]]) == "full"
+    assert causal_form("agglomerative-8:causal=true") is None
+    timings = measure(dict.fromkeys(names, LAYER), "full", "cpu", 1, 3, 0.0, ("forward",))
+    by_name = {timing.name: timing for timing in timings}
+    causal = by_name[names[-1]]
+    expected = by_name["full:causal=true"].per_element_us / causal.per_element_us
+    assert causal.ratio == pytest.approx(expected)
+
+
+def test_crossings_stand_beside_the_papers() -> None:
+    def timing(name: str, length: int, ratio: float) -> Timing:
+        return Timing(name, length, 1, "forward", "cpu", 1.0, (1.0, 1.0), 1.0, ratio)
+
+    lengths = (512, 2048)
+    rows = {"full": (1.0, 1.0), "clustered-100": (0.5, 2.0), "lsh-1": (0.5, 0.8), "peer:lsh-1": (2.0, 3.0)}
+    timings = [timing(name, n, x) for name, pair in rows.items() for n, x in zip(lengths, pair, strict=True)]
+    assert crossings(timings, "full") == {
+        "clustered-100": "faster than full from 1,000; paper: about 1,000 (Vyas et al. 2020, C.1)",
+        "lsh-1": "faster than full nowhere up to 2,048",
+        "peer:lsh-1": "faster than full from 512 or less",
+    }
+
+
+def test_an_interrupted_benchmark_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interruption in the last of several hours lost all of them."""
+    asked: list[int] = []
+
+    def interrupted(problems: dict[str, Problem], *rest: object) -> list[Timing]:
+        length = problems["full"].length
+        asked.append(length)
+        if asked == [10, 20, 30]:
+            raise KeyboardInterrupt
+        return measure(problems, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(measurement, "measure", interrupted)
+    monkeypatch.setattr("asr.commands.bench.export", lambda figure, folder: [])
+    out = tmp_path / "bench.json"
+    words = ["attentions=[full]", "layer=true", "lengths=[10,20,30]", "passes=[forward]", "peak_memory=false"]
+    options = parse([*words, *SMALL, f"out={out}"])
+    with pytest.raises(KeyboardInterrupt):
+        run([], options, console=quiet())
+    assert not out.exists()
+    assert (tmp_path / "bench.unfinished.jsonl").exists()
+    again = quiet()
+    assert [timing.length for timing in run([], options, console=again)] == [10, 20, 30]
+    assert asked == [10, 20, 30, 30]
+    assert "reusing 2 results" in again.file.getvalue()  # type: ignore[attr-defined]
+    assert not (tmp_path / "bench.unfinished.jsonl").exists()
+    run([], replace(options, seed=1), console=quiet())
+    assert asked[4:] == [10, 20, 30]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_option_sets_that_other_options_override(name: str) -> None:
+    options = parse([f"figure={name}"])
+    assert (options.layer, options.figure) == (True, name)
+    assert options.out == f"exp/bench-{name}.json"
+    assert parse(["lengths=[7]", f"figure={name}", "out=x.json"]).lengths == [7]
+
+
+def test_the_figures_are_those_of_the_papers() -> None:
+    assert FIGURES == ["agglomerative", "cast", "clustered"]
+    clustered, agglomerative = parse(["figure=clustered"]), parse(["figure=agglomerative"])
+    assert (clustered.batch, clustered.heads, clustered.head_dim, clustered.feedforward) == (
+        "max",
+        6,
+        64,
+        1536,
+    )
+    assert clustered.lengths == [2**power for power in range(9, 16)]
+    assert (agglomerative.batch, agglomerative.heads * agglomerative.head_dim) == ("32", 512)
+    assert agglomerative.names()[1::2] == ["full:causal=true", "agglomerative-8:causal=true"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["figure=clusterd"], "did you mean 'clustered'"),
+        (["batch=0"], "batch=0: expected max or a number 1 … 1000000"),
+        (["batch=many"], "batch=many: expected max"),
+        (["memory=4"], "memory=4.0: has no effect without batch=max"),
+        (["feedforward=8"], "without layer=true"),
+        (["attentions=[cast-8]"], "attentions=cast-8: has parameters of its own; use layer=true"),
+        (
+            ["layer=true", "attentions=[peer:lsh-1]"],
+            "attentions=peer:lsh-1: expected a mechanism of this program",
+        ),
+        (["passes=[]"], "passes=[]: expected at least one"),
+        (["passes=[backward]"], "expected one of forward, forward+backward"),
+        (["causal=never"], "expected one of named, both"),
+    ],
+)
+def test_errors_name_the_option(words: list[str], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(words)
+    assert message in caught.value.line
