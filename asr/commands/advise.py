@@ -1,6 +1,7 @@
 """`asr advise`: recommend an attention mechanism for your data and machine."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from asr.data.module import manifest_path
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.training.config import TrainConfig, chosen_recipe, train_options, train_schema
+from asr.training.sizes import settled
 
 POSITIONAL = "<manifest or prepared folder> [options of asr train, for model and frame budget]"
 Options = AdviceConfig
@@ -45,6 +47,7 @@ def run(paths: list[Path], asked: tuple[Options, TrainConfig]) -> None:
     if len(paths) != 1:
         raise UserError(f"asr advise takes one manifest or prepared folder, found {len(paths)}")
     manifest = manifest_path(str(paths[0]), "train")
+    training = settled(replace(training, data=replace(training.data, train=[str(manifest)])))
     cuts = load_cuts(manifest, require_text=False)
     data = training.data
     durations_s = Concatenation([cut.duration for cut in cuts], data.concatenate_s, training.seed).durations(

@@ -12,6 +12,7 @@ from asr.compare.results import Candidate
 from asr.config import flat, to_dict
 from asr.errors import UserError
 from asr.training.config import TrainConfig, train_options
+from asr.training.sizes import settled
 
 OWN_KEYS = ("attention", "label", "seeds", "init_from")
 NOT_PROTOCOL = ("attention", "run", "seed", "resume", "init_from")
@@ -27,7 +28,7 @@ def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainC
     Raises:
         UserError: an unknown key or mechanism, a duplicate label, or circular finetuning.
     """
-    protocol = flat(to_dict(train_options(request.words)))
+    protocol = flat(to_dict(settled(train_options(request.words))))
     asked = [{"attention": name} for name in request.options.attentions]
     asked += [_keys(entry) for entry in request.options.candidates]
     waiting: list[Candidate] = []
@@ -107,7 +108,7 @@ def _plan(
 ) -> tuple[Candidate, TrainConfig]:
     spec = parse_name(str(entry["attention"]))
     changes = [f"{key}={_word(value)}" for key, value in entry.items() if key not in OWN_KEYS]
-    training = train_options([*request.words, *changes, f"attention={spec.name}"])
+    training = settled(train_options([*request.words, *changes, f"attention={spec.name}"]))
     resolved = flat(to_dict(training))
     overrides = {
         key: value for key, value in resolved.items() if value != protocol[key] and key not in NOT_PROTOCOL

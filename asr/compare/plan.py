@@ -23,6 +23,7 @@ from asr.model import checkpoint
 from asr.training.config import TrainConfig, recipe_task, train_options, train_options_from
 from asr.training.recognition import training_lexicon
 from asr.training.resume import start_digest
+from asr.training.sizes import settled
 
 # Options that change neither the outcome of a training nor its cost.
 IMMATERIAL = ("run", "resume", "trainer.checkpoint_every", "data.prefetch")
@@ -79,7 +80,7 @@ def make_plan(request: Request) -> Plan:
         UserError: invalid candidates, a mechanism that fits no candidate, or a missing manifest.
     """
     options = request.options
-    protocol = train_options(request.words)
+    protocol = settled(train_options(request.words))
     candidates, training_options = plan_candidates(request)
     folder = Path(options.folder or Path("exp", "compare", protocol.recipe.name))
     decoding = plan_decoding(options)

@@ -38,7 +38,9 @@ class DataConfig:
     )
     dev: str = option("", help="development manifest; empty: split `dev` next to the first training manifest")
     frames_per_batch: int = option(
-        20000, help="maximum number of feature frames per batch, padding included", unit="frames", minimum=1
+        20000,
+        help="maximum number of feature frames per batch, padding included; 0: by the amount of data",
+        unit="frames",
     )
     utterances_per_batch: int = option(
         0, help="number of utterances per training batch, instead of frames_per_batch; 0: frames_per_batch"

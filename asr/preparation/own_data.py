@@ -14,7 +14,7 @@ from asr.preparation.fingerprint import file_state
 from asr.preparation.lexicon import word_lexicon
 from asr.preparation.rows import ROUNDING_S, TEXT_RULES, Row, distinct_names, fitted, normalised_rows
 from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
-from asr.preparation.splits import HOLD_OUT, split_rows
+from asr.preparation.splits import HOLD_OUT, SHARE_RULE, split_rows
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording
@@ -34,9 +34,11 @@ class OwnDataOptions(PreparationOptions):
     split: str = option(
         "", help="put all utterances into this split, e.g. test for a test set alone; empty: see dev_share"
     )
-    dev_share: float = option(0.05, help="share held out for dev if the data has no dev split", maximum=0.49)
-    test_share: float = option(
-        0.05, help="share held out for test if the data has no splits at all", maximum=0.49
+    dev_share: float | None = option(
+        None, help=f"share held out for dev if the data has no dev split; null: {SHARE_RULE}", maximum=0.49
+    )
+    test_share: float | None = option(
+        None, help="share held out for test if the data has no splits at all; null: as for dev", maximum=0.49
     )
     hold_out: str = option(
         "auto",

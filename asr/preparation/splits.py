@@ -18,12 +18,16 @@ SPLIT_NAMES = {
     "testing": "test",
 }
 HOLD_OUT = ["auto", "speaker", "text"]
+SHARE = 0.05
+SHARE_RULE = "5 %, but at least 10 utterances or, with few, a sixth"
+# Fewer utterances tell too little about an error rate; more would leave too little to train on.
+LEAST_HELD_OUT, LARGEST_SHARE = 10, 1 / 6
 # With fewer speakers than this, `auto` holds out sentences.
 SPEAKERS_TO_HOLD_OUT = 10
 
 
 def split_rows(
-    rows: list[Row], hold_out: str, dev_share: float, test_share: float
+    rows: list[Row], hold_out: str, dev_share: float | None, test_share: float | None
 ) -> tuple[str, dict[str, list[Row]]]:
     """Return a sentence on how the rows were split, for the data card, and the rows by split.
 
@@ -33,8 +37,8 @@ def split_rows(
     Args:
         rows: rows with text and speaker.
         hold_out: one of `HOLD_OUT`.
-        dev_share: share of groups held out for dev, 0 … 1.
-        test_share: share of groups held out for test, 0 … 1.
+        dev_share: share of groups held out for dev, 0 … 1; None: see `SHARE_RULE`.
+        test_share: share of groups held out for test, 0 … 1; None: see `SHARE_RULE`.
 
     Raises:
         UserError: only some rows name a split.
@@ -62,18 +66,22 @@ def split_rows(
     for row, group in zip(candidates, groups, strict=True):
         splits[chosen[group]].append(row)
     kind = "speakers" if by_speaker else "sentences (identical ones together)"
-    how = f"Held out by hash as whole {kind}: {dev_share:g} for dev"
-    how += "; other splits as named by the data." if pool else f", {test_share:g} for test."
+    how = f"Held out by hash as whole {kind}: {_described(dev_share)} for dev"
+    how += "; other splits as named by the data." if pool else f", {_described(test_share)} for test."
     first = ["train", "dev", "test"]
     order = first + [name for name in splits if name not in first]
     return how, {name: splits[name] for name in order if splits[name] or name == "train"}
+
+
+def _described(share: float | None) -> str:
+    return SHARE_RULE if share is None else f"{share:g}"
 
 
 def _split_name(written: str) -> str:
     return SPLIT_NAMES.get(written.strip().lower(), written.strip())
 
 
-def split_groups(groups: Sequence[str], dev_share: float, test_share: float) -> dict[str, str]:
+def split_groups(groups: Sequence[str], dev_share: float | None, test_share: float | None) -> dict[str, str]:
     """Return the split of each group.
 
     Each group's hash decides, so that groups keep their split when data is added. With few groups, chance
@@ -81,16 +89,26 @@ def split_groups(groups: Sequence[str], dev_share: float, test_share: float) -> 
     then correct it.
 
     Args:
-        groups: speakers or sentences, never divided between splits.
-        dev_share: share of groups for dev, 0 … 1.
-        test_share: share of groups for test, 0 … 1.
+        groups: speaker or sentence of each utterance, never divided between splits.
+        dev_share: share of groups for dev, 0 … 1; None: see `SHARE_RULE`.
+        test_share: share of groups for test, 0 … 1; None: see `SHARE_RULE`.
     """
-    ordered = sorted(set(groups), key=position)
-    below = [
-        sum(position(group) < limit for group in ordered) for limit in (test_share, test_share + dev_share)
-    ]
-    tested = _within_reason(below[0], test_share * len(ordered))
-    developed = _within_reason(below[1] - tested, dev_share * len(ordered))
+    sizes = Counter(groups)
+    ordered = sorted(sizes, key=position)
+    counts: list[int] = []
+    limit = 0.0
+    for share in (test_share, dev_share):
+        limit += SHARE if share is None else share
+        first = sum(counts)
+        count = sum(position(group) < limit for group in ordered) - first
+        count = _within_reason(count, (SHARE if share is None else share) * len(ordered))
+        if share is None:
+            wanted = min(LEAST_HELD_OUT, int(len(groups) * LARGEST_SHARE))
+            most = int(len(ordered) * LARGEST_SHARE)  # a speaker may have most of the utterances
+            while count < most and sum(sizes[group] for group in ordered[first : first + count]) < wanted:
+                count += 1
+        counts.append(count)
+    tested, developed = counts
     # Training gets the first group, and dev the second.
     developed = min(developed, len(ordered) - 1)
     tested = min(tested, len(ordered) - 1 - developed)

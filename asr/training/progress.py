@@ -1,5 +1,6 @@
 """Progress of training: a bar on a terminal, otherwise one line per validation."""
 
+import logging
 import time
 from math import nan
 from typing import Any
@@ -11,6 +12,10 @@ from rich.progress import TextColumn
 
 from asr.console import progress
 from asr.training.task import TrainingTask
+
+log = logging.getLogger(__name__)
+
+UNLEARNED = 0.95  # dev error rate; a model that only predicts blanks has 1
 
 
 def position(task: lightning.LightningModule) -> tuple[float, float]:
@@ -69,6 +74,30 @@ class Bar(lightning.Callback):
     ) -> None:
         """Stop updating the bar."""
         self.progress.stop()
+
+
+class WarnUnlearned(lightning.Callback):
+    """Warns once if nearly every label is wrong after a third of training, and says what to change."""
+
+    def __init__(self) -> None:
+        self.warned = False
+
+    @rank_zero_only
+    def on_validation_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
+        """Warn if a third of the plan is over and the dev error rate is above `UNLEARNED`."""
+        assert isinstance(task, TrainingTask)
+        done, total = position(task)
+        if self.warned or 3 * done < total or task.dev_error <= UNLEARNED:
+            return
+        self.warned = True
+        log.warning(
+            "%s is %.1f %% after %.0f %% of training: the model isn't learning. Start from a trained model "
+            "(init_from=<run>), train for more steps (trainer.max_epochs, smaller data.frames_per_batch), "
+            "change optimizer.learning_rate, or check that the transcripts fit the audio (asr align)",
+            _error_label(task),
+            100 * task.dev_error,
+            100 * done / total,
+        )
 
 
 class Lines(lightning.Callback):

@@ -27,7 +27,7 @@ from asr.training.config import PRECISIONS, TrainConfig, recipe_task
 from asr.training.cost import Cost
 from asr.training.csv_logger import MetricsFile
 from asr.training.plan import ENDLESS
-from asr.training.progress import Bar, Lines
+from asr.training.progress import Bar, Lines, WarnUnlearned
 from asr.training.recognition import build_recognition
 from asr.training.resume import (
     ResumePoint,
@@ -40,6 +40,8 @@ from asr.training.resume import (
     start_digest,
 )
 from asr.training.signals import Signals, Stopped
+from asr.training.sizes import reasons, settled
+from asr.training.start import offered_starts
 from asr.training.task import TrainingTask
 
 log = logging.getLogger(__name__)
@@ -63,10 +65,11 @@ def train(options: TrainConfig, watchers: Sequence[lightning.Callback] = ()) -> 
     """
     _check(options)
     folder = run_folder(options)
+    asked, options = options, settled(options)
     with Signals() as signals:
         try:
             with locked(folder, "asr train") if _is_first_process() else nullcontext():
-                _train(options, folder, watchers, signals)
+                _train(options, folder, watchers, signals, reasons(asked, options))
         except Stopped as stop:
             if not _is_first_process():
                 raise SystemExit(0) from None  # otherwise Lightning kills the first process
@@ -78,7 +81,11 @@ def train(options: TrainConfig, watchers: Sequence[lightning.Callback] = ()) -> 
 
 
 def _train(
-    options: TrainConfig, folder: Path, watchers: Sequence[lightning.Callback], signals: Signals
+    options: TrainConfig,
+    folder: Path,
+    watchers: Sequence[lightning.Callback],
+    signals: Signals,
+    notes: list[str],
 ) -> None:
     point = find_resume_point(options, folder)
     if options.trainer.threads:
@@ -102,6 +109,9 @@ def _train(
             return
     if _is_first_process():
         _begin(options, task, data, folder, environment, point)
+        if point is None:
+            for line in [*notes, *offered_starts(options, folder)]:
+                print(f"  {line}", flush=True)
 
     trainer = build_trainer(options, task, folder, point, cost, signals, watchers)
     with _named_failures(options, folder):
@@ -185,7 +195,7 @@ def build_trainer(
     progress = Bar(terminal) if terminal.is_terminal else Lines()
     # SaveResumePoint comes first, so that writing them doesn't count as training time.
     callbacks = [SaveResumePoint(checkpoints, options.trainer.checkpoint_every, signals), cost]
-    callbacks += [KeepBest(checkpoints, options.trainer.keep_best), progress, *watchers]
+    callbacks += [KeepBest(checkpoints, options.trainer.keep_best), progress, WarnUnlearned(), *watchers]
     if options.trainer.early_stopping or options.trainer.stop_at is not None:
         patience = options.trainer.early_stopping or task.plan.steps  # without early stopping: unlimited
         callbacks.append(

@@ -102,6 +102,8 @@ class TrainingTask(lightning.LightningModule):
         seconds = time.perf_counter() - self.step_started
         self.log("data_epoch", float(batch.plan.epoch))
         self.log("frames_per_s", self.frames(batch) / seconds)
+        if self.trainer.global_step >= self.plan.steps:
+            self.trainer.should_stop = True  # so that Lightning validates the last step, too
 
     @property
     def _data(self) -> TrainingData:
@@ -160,6 +162,8 @@ class TrainingTask(lightning.LightningModule):
     def on_validation_epoch_start(self) -> None:
         """Reset the sums."""
         self.dev_sums[:] = 0
+        if self.trainer.global_step >= self.plan.steps:
+            self.trainer.should_stop = False  # the plan ends training; early stopping may set it again
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Accumulate errors and losses."""

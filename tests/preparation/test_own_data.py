@@ -80,6 +80,24 @@ def test_shares_are_met_and_positions_are_fixed():
     assert set(split_groups(["a", "b", "c"], 0, 0).values()) == {"train"}
 
 
+def test_few_utterances_give_held_out_sets_of_some_size():
+    """Of 30 recordings, one was held out for dev and two for test."""
+
+    def sizes(groups: list[str], *shares: float | None) -> tuple[int, ...]:
+        splits = split_groups(groups, *(shares or (None, None)))
+        found = [splits[group] for group in groups]
+        return tuple(found.count(name) for name in ("train", "dev", "test"))
+
+    assert sizes([str(number) for number in range(30)]) == (20, 5, 5)
+    assert sizes([str(number) for number in range(100)]) == (80, 10, 10)
+    assert sizes([str(number) for number in range(30)], 0.05, 0.05) == (28, 1, 1)  # as asked for
+    assert sizes([str(number % 12) for number in range(48)])[1:] == (8, 8)  # whole speakers of four
+    assert sizes(["a", "b", "c"]) == (1, 1, 1)
+    _, dev, test = sizes([str(number) for number in range(2000)])
+    assert abs(dev - 100) < 25
+    assert abs(test - 100) < 25
+
+
 @pytest.mark.parametrize(
     ("rule", "text"),
     [

@@ -1,0 +1,68 @@
+"""Batch size and number of epochs by the amount of training data, where the options leave them open."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from asr.data.manifest import manifest_entries
+from asr.data.module import manifest_path
+from asr.data.sampler import plan_by_length
+from asr.training.config import TrainConfig
+
+BATCHES_PER_EPOCH = 100  # as far as the limits of a batch allow
+FRAMES_PER_BATCH = (1_000, 20_000)  # 10 to 200 s with the usual frame shift
+EPOCHS = 40
+STEPS = 500  # fewer optimiser steps hardly teach anything from random weights
+VALIDATIONS = 40
+
+
+def settled(options: TrainConfig) -> TrainConfig:
+    """Return the options with numbers for `data.frames_per_batch=0` and `trainer.max_epochs=0`.
+
+    They depend on the training manifests and the other options alone, so that a resumed run gets the same.
+
+    Raises:
+        UserError: a manifest is missing or broken.
+    """
+    data, trainer = options.data, options.trainer
+    if data.frames_per_batch and trainer.max_epochs:
+        return options
+    frames = _training_frames(options)
+    size = data.frames_per_batch or int(np.clip(frames.sum() // BATCHES_PER_EPOCH, *FRAMES_PER_BATCH))
+    options = replace(options, data=replace(data, frames_per_batch=size))
+    if trainer.max_epochs:
+        return options
+    batches = len(plan_by_length(frames, size, np.argsort(frames, kind="stable"))) if len(frames) else 1
+    steps = max(1, batches // (trainer.devices * trainer.nodes * trainer.accumulate))  # per epoch
+    epochs = max(EPOCHS, -(-STEPS // steps))
+    every = trainer.validate_every or steps * -(-epochs // VALIDATIONS)
+    return replace(options, trainer=replace(trainer, max_epochs=epochs, validate_every=every))
+
+
+def reasons(asked: TrainConfig, found: TrainConfig) -> list[str]:
+    """Return a line on each option that `settled` has chosen."""
+    lines = []
+    if not asked.data.frames_per_batch:
+        low, high = FRAMES_PER_BATCH
+        lines.append(
+            f"data.frames_per_batch={found.data.frames_per_batch}, because the data was to give about "
+            f"{BATCHES_PER_EPOCH} batches of {low:,} to {high:,} frames"
+        )
+    if not asked.trainer.max_epochs and not (asked.trainer.max_steps or asked.trainer.budget):
+        lines.append(
+            f"trainer.max_epochs={found.trainer.max_epochs} trainer.validate_every="
+            f"{found.trainer.validate_every}, for at least {EPOCHS} epochs and {STEPS} steps"
+        )
+    return lines
+
+
+def _training_frames(options: TrainConfig) -> np.ndarray:
+    """Return the feature frames of the training utterances within the limits of duration, [utterances]."""
+    data = options.data
+    entries = (entry for place in data.train for entry in manifest_entries(manifest_path(place, "train")))
+    durations = (entry.get("duration") for entry in entries)
+    durations_s = np.array([x for x in durations if isinstance(x, int | float)], dtype=np.float64)
+    fitting = (durations_s >= data.min_duration_s) & (durations_s <= data.max_duration_s)
+    chosen_s = durations_s[: data.max_utterances or None][fitting[: data.max_utterances or None]]
+    frames = np.rint(chosen_s / min(options.augment.speed_factors) * 1000 / options.features.frame_shift_ms)
+    return np.maximum(1, frames).astype(np.int64)

@@ -1,0 +1,71 @@
+"""Trained runs from whose weights a new run could start."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from asr import config
+from asr.attention.table import MECHANISMS, parse_name
+from asr.config import flat
+from asr.data.module import prepared_folder
+from asr.errors import UserError
+from asr.training.config import TrainConfig, recipe_task, train_options_from
+
+RUNS = Path("exp")
+# Options of the model that another run's weights don't depend on.
+FREE = {"model.dropout", "model.position_shift"}
+
+
+def offered_starts(options: TrainConfig, folder: Path) -> list[str]:
+    """Return a line with the options that start training from the newest suitable run in `exp/`, if any.
+
+    The run has another recipe's data, an exchangeable mechanism and the same unit of targets; phones also
+    suit data with a lexicon. Options in which its model differs are part of the line.
+
+    Args:
+        options: options of the run that begins.
+        folder: its run folder.
+    """
+    if options.init_from or recipe_task(options.recipe.name):
+        return []
+    finished = sorted(RUNS.glob("*/*/training.json"), key=lambda path: path.stat().st_mtime)
+    for run in (path.parent for path in reversed(finished)):
+        if run.absolute() != folder.absolute() and (words := _words(options, run)) is not None:
+            return [f"to start from a trained model: {' '.join([f'init_from={run}', *words])}"]
+    return []
+
+
+def _words(options: TrainConfig, run: Path) -> list[str] | None:
+    """Return the options to change in order to start from a run; None if it doesn't suit."""
+    try:
+        values = config.load_yaml(run / "config.yaml")
+        other = train_options_from(values, str(run))
+        json.loads((run / "training.json").read_text())
+    except (OSError, ValueError, UserError):  # unfinished, or from another version of the program
+        return None
+    if recipe_task(other.recipe.name) or other.data.train == options.data.train:
+        return None
+    lexicon = all((prepared_folder(place) / "lexicon.txt").is_file() for place in options.data.train)
+    unit = other.tokenizer.kind
+    if unit != options.tokenizer.kind and not (unit == "phone" and lexicon):
+        return None
+    if not _exchangeable(options.attention, other.attention):
+        return None
+    own, theirs = _shape(options), _shape(other)
+    changes = {key: value for key, value in theirs.items() if own.get(key) != value}
+    if unit != options.tokenizer.kind:
+        changes = {"tokenizer.kind": unit, **changes}
+    return [f"{key}={_word(value)}" for key, value in changes.items()]
+
+
+def _shape(options: TrainConfig) -> dict[str, Any]:
+    values = flat({"features": config.to_dict(options.features), "model": config.to_dict(options.model)})
+    return {key: value for key, value in values.items() if key not in FREE}
+
+
+def _word(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _exchangeable(one: str, other: str) -> bool:
+    return one == other or all(MECHANISMS[parse_name(x).mechanism].exchange == "yes" for x in (one, other))
