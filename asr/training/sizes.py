@@ -32,7 +32,8 @@ def settled(options: TrainConfig) -> TrainConfig:
     options = replace(options, data=replace(data, frames_per_batch=size))
     if trainer.max_epochs:
         return options
-    batches = len(plan_by_length(frames, size, np.argsort(frames, kind="stable"))) if len(frames) else 1
+    order = np.argsort(frames, kind="stable")
+    batches = len(plan_by_length(frames, size, order, data.utterances_per_batch)) if len(frames) else 1
     steps = max(1, batches // (trainer.devices * trainer.nodes * trainer.accumulate))  # per epoch
     epochs = max(EPOCHS, -(-STEPS // steps))
     every = trainer.validate_every or steps * -(-epochs // VALIDATIONS)
