@@ -177,7 +177,7 @@ class Recognizer:
         beam, source = config.beam, None
         if self.run_folder is not None:
             beam, source = tuned(self.run_folder, config.decoder, beam)
-        return build_decoder(config.decoder, self.tokenizer, beam), source
+        return build_decoder(config.decoder, self.tokenizer, beam, self.model.config.topology), source
 
     def state(self) -> dict[str, Any]:
         """Return configuration, tokenizer and weights as plain data and tensors."""

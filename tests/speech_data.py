@@ -20,6 +20,7 @@ def speech_data(
         recognizer.tokenizer,
         recognizer.model.config.features,
         recognizer.model.encoder_frames,
+        topology="ctc",
         seed=seed,
         speed_factors=list(speed_factors),
     )

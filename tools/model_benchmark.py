@@ -23,7 +23,7 @@ from asr.console import open_console
 from asr.errors import run_program
 from asr.losses.ctc import ctc_loss
 from asr.model.encoder import Encoder, ModelConfig
-from asr.model.head import CTCHead
+from asr.model.head import Head
 from asr.parallel import in_new_process
 from asr.training.config import train_options
 from asr.training.optimizer import OptimizerConfig, build_optimizer
@@ -56,7 +56,7 @@ class Model(torch.nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.encoder = Encoder(preset, MEL_BINS, attention, "auto")
-        self.head = CTCHead(preset.heads * preset.head_dim, VOCABULARY)
+        self.head = Head(preset.heads * preset.head_dim, VOCABULARY)
 
     def forward(self, features: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Map [B, T, F] and [B] to [B, T', V] and [B]."""

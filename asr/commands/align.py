@@ -101,7 +101,9 @@ def run(paths: list[Path], options: Options) -> None:
         try:
             utterance = load()
             log_probs_TV = emissions(model, utterance.samples, options, utterance.id)
-            words = align_text(log_probs_TV, utterance.text, tokenizer, model.frame_s, utterance.id)
+            words = align_text(
+                log_probs_TV, utterance.text, tokenizer, model.frame_s, utterance.id, model.config.topology
+            )
         except UserError as error:
             errors.append(error.line)
             continue

@@ -152,7 +152,7 @@ class Training:
 class Evaluation:
     """One trained model, run with one mechanism on one split.
 
-    Forward times cover encoder and CTC head over the whole split. The repeats of all models and mechanisms
+    Forward times cover encoder and head over the whole split. The repeats of all models and mechanisms
     are interleaved. Only the first seed of a candidate is timed; other seeds have None.
 
     Attributes:

@@ -20,7 +20,7 @@ from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan
 from asr.data.stream import TrainingData
 from asr.errors import UserError
 from asr.files import file_digest
-from asr.losses.ctc import frames_needed
+from asr.losses.topology import frames_needed
 from asr.model.features import FeatureConfig
 from asr.parallel import end_with_parent
 from asr.text.files import write_table
@@ -128,6 +128,7 @@ class SpeechData(TrainingData):
         tokenizer: tokenizer for the targets.
         features: sample rate and frame shift of the model.
         encoder_frames: number of encoder frames for a duration in seconds.
+        topology: topology of the labels, which decides how many frames they need.
         seed: random seed for the order of batches and for speed perturbation.
         speed_factors: factors of speed perturbation.
 
@@ -142,6 +143,7 @@ class SpeechData(TrainingData):
         features: FeatureConfig,
         encoder_frames: Callable[[float], int],
         *,
+        topology: str,
         seed: int,
         speed_factors: list[float],
     ) -> None:
@@ -150,6 +152,7 @@ class SpeechData(TrainingData):
         self.tokenizer = tokenizer
         self.features = features
         self.encoder_frames = encoder_frames
+        self.topology = topology
         self.seed = seed
         self.speed_factors = speed_factors
         self.left_out: list[tuple[str, str, str]] = []
@@ -191,7 +194,7 @@ class SpeechData(TrainingData):
         if not self.config.min_duration_s <= cut.duration <= self.config.max_duration_s:
             limits = f"{self.config.min_duration_s} … {self.config.max_duration_s} s"
             return f"duration {cut.duration:.2f} s is outside {limits}"
-        needed = frames_needed(self.tokenizer.encode(cut.supervisions[0].text))
+        needed = frames_needed(self.tokenizer.encode(cut.supervisions[0].text), self.topology)
         frames = self.encoder_frames(cut.duration / fastest)
         if frames < needed:
             return f"the targets need {needed} encoder frames, found {frames}"

@@ -1,6 +1,4 @@
-"""The CTC loss, and the number of frames that a target needs."""
-
-import itertools
+"""The CTC loss."""
 
 from torch import Tensor, nn
 
@@ -10,7 +8,8 @@ BLANK = 0
 def ctc_loss(log_probs_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor) -> Tensor:
     """Return the unnormalised CTC loss of each utterance (Graves et al. 2006).
 
-    The loss is infinite if the target needs more frames than the utterance has (see `frames_needed`).
+    The loss is infinite if the target needs more frames than the utterance has (see
+    `topology.frames_needed`).
 
     Args:
         log_probs_BTV: [B, T, V] float32 log-probabilities.
@@ -30,14 +29,3 @@ def ctc_loss(log_probs_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_
         reduction="none",
         zero_infinity=False,
     )
-
-
-def frames_needed(tokens: list[int]) -> int:
-    """Return the minimum number of frames for `tokens`: one per token, and a blank between repeats.
-
-    Example:
-        >>> frames_needed([5, 5, 7])
-        4
-    """
-    repeats = sum(a == b for a, b in itertools.pairwise(tokens))
-    return len(tokens) + repeats

@@ -1,62 +1,72 @@
-"""The losses by name, their options, and the interface that training uses."""
+"""The losses by name, and their options."""
 
-from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from asr.config import option
+from asr.config import option, refuse
+from asr.losses.base import Loss
 from asr.losses.ctc import ctc_loss
+from asr.losses.label_ngram import estimate_labels
+from asr.losses.mmi import MMILoss
+from asr.losses.topology import TOPOLOGIES
 
-LOSSES = ("ctc",)
+LOSSES = ("ctc", "mmi")
 
 
 @dataclass
 class LossConfig:
     """The loss."""
 
-    name: str = option("ctc", help=" | ".join(LOSSES), choices=LOSSES)
+    name: str = option("ctc", help="ctc | mmi (maximum mutual information over utterances)", choices=LOSSES)
+    topology: str = option(
+        "ctc",
+        help="mmi: ctc (CTC-CRF) | hmm (two outputs per label, and silence: lattice-free MMI)",
+        choices=TOPOLOGIES,
+    )
+    order: int = option(
+        2, help="mmi: length of the denominator's n-grams of training labels", choices=(2, 3, 4)
+    )
+    histories: int = option(
+        2000, help="mmi: n-gram histories of two or more labels to keep, the most frequent ones", maximum=1e6
+    )
+    leak: float = option(1e-5, help="mmi: leaky-HMM coefficient of the denominator; 0: not leaky", maximum=1)
+    ctc_weight: float = option(0.1, help="mmi: weight of the CTC loss that is added", maximum=1e6)
 
-
-class Loss(nn.Module):
-    """A loss of label sequences given the outputs of the acoustic model.
-
-    What a loss estimates from the training labels is in buffers that are not saved: it is estimated again
-    when training resumes, and `digest` tells whether it is the same.
-
-    Attributes:
-        digest: hash of what was estimated from the training labels; empty if nothing was.
-    """
-
-    digest = ""
-
-    @abstractmethod
-    def forward(
-        self, outputs_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor
-    ) -> Tensor:
-        """Return the loss of each utterance, summed over its labels.
-
-        Args:
-            outputs_BTV: [B, T, V] outputs of the acoustic model, float32.
-            lengths_B: [B] valid frames.
-            tokens_BU: [B, U] targets, right-padded.
-            token_lengths_B: [B] valid targets.
-
-        Returns:
-            [B] losses in nats; infinite if an utterance has too few frames for its target.
-        """
+    def check(self) -> None:
+        """Raise UserError for options of mmi with another loss."""
+        if self.name != "mmi":
+            refuse(self, ("topology", "order", "histories", "leak", "ctc_weight"), f"with loss={self.name}")
 
 
 class CTCLoss(Loss):
     """See `ctc_loss`."""
 
     def forward(
-        self, outputs_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor
+        self, outputs_BTO: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor
     ) -> Tensor:
         """See `Loss`."""
-        return ctc_loss(outputs_BTV, lengths_B, tokens_BU, token_lengths_B)
+        return ctc_loss(outputs_BTO, lengths_B, tokens_BU, token_lengths_B)
 
 
-def build_loss(config: LossConfig) -> Loss:
-    """Return the loss that the options name."""
-    return CTCLoss()
+def build_loss(config: LossConfig, vocabulary: int, targets: Iterable[Sequence[int]]) -> Loss:
+    """Return the loss that the options name.
+
+    Args:
+        config: options.
+        vocabulary: number of labels V, blank included.
+        targets: labels of each training utterance; read only if the loss needs them.
+
+    Raises:
+        UserError: there are no labels to estimate an n-gram from.
+    """
+    if config.name == "ctc":
+        return CTCLoss()
+    return MMILoss(
+        estimate_labels(targets, vocabulary, config.order, config.histories),
+        order=config.order,
+        topology=config.topology,
+        leak=config.leak,
+        ctc_weight=config.ctc_weight,
+    )

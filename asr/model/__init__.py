@@ -1,1 +1,1 @@
-"""The acoustic model: filter banks, encoder and CTC head, its checkpoints and exports."""
+"""The acoustic model: filter banks, encoder and head, its checkpoints and exports."""

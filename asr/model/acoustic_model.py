@@ -1,4 +1,4 @@
-"""The acoustic model: audio to CTC log-probabilities."""
+"""The acoustic model: audio to log-probabilities of labels."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from asr.errors import UserError
 from asr.model.augment import AugmentConfig, augment_audio, spec_augment
 from asr.model.encoder import Encoder, ModelConfig
 from asr.model.features import FeatureConfig, FilterBanks, Normalisation
-from asr.model.head import CTCHead
+from asr.model.head import Head
 
 
 @dataclass
@@ -25,11 +25,12 @@ class AcousticModelConfig:
     backend: str = "auto"
     features: FeatureConfig = field(default_factory=FeatureConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    topology: str = "ctc"  # of the labels, see asr/losses/topology.py
     longest_s: float = 0.0  # longest training audio; 0: unknown
 
 
 class AcousticModel(nn.Module):
-    """Filter banks → normalisation → encoder → CTC head.
+    """Filter banks → normalisation → encoder → head.
 
     Args:
         config: features, encoder and attention mechanism.
@@ -48,7 +49,8 @@ class AcousticModel(nn.Module):
         window_frames = max(1, round(1000 * features.normalise_window_s / features.frame_shift_ms))
         self.normalisation = Normalisation(features.normalise, features.mel_bins, window_frames)
         self.encoder = Encoder(config.model, features.mel_bins, config.attention, config.backend)
-        self.head = CTCHead(config.model.heads * config.model.head_dim, vocabulary)
+        size = config.model.heads * config.model.head_dim
+        self.head = Head(size, vocabulary, config.topology)
 
     def forward(self, audio: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Compute log-probabilities.
@@ -58,7 +60,7 @@ class AcousticModel(nn.Module):
             lengths: [B] valid samples.
 
         Returns:
-            [B, T, V] float32 log-probabilities and [B] valid frames.
+            [B, T, O] float32 log-probabilities of the outputs and [B] valid frames; see `Head`.
         """
         if self.training:
             audio = augment_audio(audio, lengths, self.augment)

@@ -130,7 +130,8 @@ def write_program(model: AcousticModel, path: Path) -> None:
 def write_onnx(model: AcousticModel, symbols: Sequence[str], path: Path) -> None:
     """Write ONNX with inputs `features`, `lengths` and outputs `log_probs`, `frames`.
 
-    The metadata of the file contains the symbols, in order, and the settings of the filter banks as JSON.
+    The metadata of the file contains the symbols, in order, the topology of the labels, and the settings of
+    the filter banks as JSON.
 
     Raises:
         UserError: the extra `export` is not installed, or the mechanism can't be exported.
@@ -158,6 +159,7 @@ def write_onnx(model: AcousticModel, symbols: Sequence[str], path: Path) -> None
             "features": json.dumps(to_dict(model.config.features)),
             "attention": model.config.attention,
             "frame_s": str(model.frame_s),
+            "topology": model.config.topology,
         },
     )
     write_bytes(proto.SerializeToString(), path)

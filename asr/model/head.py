@@ -1,32 +1,42 @@
-"""The CTC head: encoder states to log-probabilities over the vocabulary."""
+"""The head: encoder states to scores of the outputs that labels emit."""
 
 import math
 
 from torch import Tensor, nn
 
 from asr.losses.ctc import BLANK
+from asr.losses.topology import output_count
 
 INITIAL_BLANK_PROBABILITY = 0.9
 
 
-class CTCHead(nn.Module):
-    """Linear projection to the vocabulary with log-softmax in float32.
+class Head(nn.Module):
+    """Linear projection to the outputs of a topology, with log-softmax in float32.
 
-    The bias is initialised to predict blank with probability 0.9. With uniform initial probabilities and
-    ten frames per label, training can get stuck predicting each label until the next one, without blanks.
+    For `ctc`, the bias is initialised to predict blank with probability 0.9. With uniform initial
+    probabilities and ten frames per label, training can get stuck predicting each label until the next one,
+    without blanks.
 
     Args:
         size: model size M.
         vocabulary: vocabulary size V, including blank (index 0).
+        topology: topology of the labels, `ctc` or `hmm`.
     """
 
-    def __init__(self, size: int, vocabulary: int) -> None:
+    def __init__(self, size: int, vocabulary: int, topology: str = "ctc") -> None:
         super().__init__()
-        self.projection = nn.Linear(size, vocabulary)
+        self.topology = topology
+        self.projection = nn.Linear(size, output_count(topology, vocabulary))
         nn.init.zeros_(self.projection.bias)
+        if topology != "ctc":
+            return
         odds = INITIAL_BLANK_PROBABILITY / (1 - INITIAL_BLANK_PROBABILITY)
         nn.init.constant_(self.projection.bias[BLANK], math.log(odds * max(1, vocabulary - 1)))
 
     def forward(self, states: Tensor) -> Tensor:
-        """Map [B, T, M] to log-probabilities [B, T, V], float32."""
-        return self.projection(states).float().log_softmax(dim=-1)
+        """Map [B, T, M] to log-probabilities of the outputs [B, T, O], float32.
+
+        In training with `hmm`, they are not normalised: its loss does not need it.
+        """
+        scores = self.projection(states).float()
+        return scores if self.training and self.topology == "hmm" else scores.log_softmax(dim=-1)

@@ -43,7 +43,7 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
         title=f"{named} against the time of a full forward pass",
         caption=(
             f"One point per model, run with the mechanism it was trained with. Time is {clock_words(clock)} "
-            "of encoder and CTC head over the whole split, the median of repeats. "
+            "of encoder and head over the whole split, the median of repeats. "
             f"Vertical bars: 95 % interval {_interval_words(of_split)}. Horizontal bars: lowest to "
             "highest repeat. Dashed line: Pareto front; models with overlapping times count as equally fast."
         ),

@@ -65,7 +65,7 @@ def attention_maps(
     features, frames = recognizer.model.filter_banks(audio.unsqueeze(0), torch.tensor([len(audio)]))
     log_probs, encoder_frames = recognizer.model(audio.unsqueeze(0), torch.tensor([len(audio)]))
     ids = recognizer.tokenizer.encode(text)
-    spans = force_align(log_probs[0, : int(encoder_frames)], ids)
+    spans = force_align(log_probs[0, : int(encoder_frames)], ids, topology=recognizer.model.config.topology)
     return AttentionMaps(
         {name: weights(recognizer.model, name, q_1HND, k_1HND)[head - 1] for name in names},
         features[0, : int(frames)],

@@ -107,7 +107,7 @@ def cost_table(results: Results) -> Table | None:
             label: next((x.audio_s for x in results.evaluations_of(label, split)), 0) for label in labels
         }
         add(
-            Column(f"forward, {split}", f"{what} time of encoder and CTC head"),
+            Column(f"forward, {split}", f"{what} time of encoder and head"),
             [
                 replace(cell, detail=f"{cell.detail}, {seconds / time.value:.0f} × real time".strip(", "))
                 if time and seconds

@@ -1,8 +1,9 @@
-"""Lexicon-constrained CTC beam search with an optional word n-gram model (flashlight)."""
+"""Lexicon-constrained beam search with an optional word n-gram model (flashlight)."""
 
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,13 @@ from asr.errors import UserError
 from asr.lm.arpa import read_vocabulary
 from asr.lm.ngram import check_casing, is_special, load_kenlm, warn_unknown
 from asr.losses.ctc import BLANK
+from asr.losses.topology import output_count
+from asr.search.half_frames import (
+    half_frame_log_probs,
+    half_frame_spellings,
+    label_count,
+    read_half_frames,
+)
 from asr.search.path import TokenPath, Word
 from asr.search.spelling import (
     Labels,
@@ -56,6 +64,7 @@ class BeamSearch:
         lm_weight: float = 2.0,
         word_score: float = -1.0,
         nbest: int = 1,
+        topology: str = "ctc",
     ):
         """Build the decoder, which takes seconds for a lexicon of 100,000 words.
 
@@ -73,12 +82,16 @@ class BeamSearch:
             word_score: score added for every word; negative values favour fewer words. At 0 without `lm`,
                 a word costs the same as a split into short words, and short words win.
             nbest: number of hypotheses with different words to return: the best and its `alternatives`.
+            topology: topology of the labels.
 
         Raises:
-            UserError: flashlight-text is not installed, there are no words, or `lm` can't be read or differs
-                from the words in case.
+            UserError: flashlight-text is not installed, there are no words, `lm` can't be read or differs
+                from the words in case, or `tokens` is set for the topology `hmm`.
         """
+        if tokens and topology == "hmm":  # half of the frames tell nothing about their labels
+            raise UserError(f"beam.tokens={tokens}: has no effect on a model with the topology hmm")
         self._size = len(tokenizer)
+        self._topology = topology
         self._gap = tokenizer.symbols.index(WORD_GAP) if tokenizer.unit == "character" else BLANK
         self._spellings = _spellings(tokenizer, words, lexicon or tokenizer.lexicon, lm)
         self._words = list(self._spellings)
@@ -88,7 +101,7 @@ class BeamSearch:
         self._options: dict[str, Any] = {
             "beam_size": beam,
             # 4 more for held labels, few of which are probable in a frame.
-            "beam_size_token": (tokens or self._size) + 4,
+            "beam_size_token": 2 * self._size if topology == "hmm" else (tokens or self._size) + 4,
             "beam_threshold": threshold,
             "lm_weight": lm_weight,
             "word_score": word_score,
@@ -114,8 +127,8 @@ class BeamSearch:
             Per utterance the labels with their frames, the words, and the score: natural-log acoustic score
             plus the weighted terms. An utterance for which the beam holds no words comes back empty.
         """
-        if log_probs_BTV.shape[2] != self._size:
-            raise UserError(f"BeamSearch: expected {self._size} labels, found {log_probs_BTV.shape[2]}")
+        if log_probs_BTV.shape[2] != (outputs := output_count(self._topology, self._size)):
+            raise UserError(f"BeamSearch: expected {outputs} outputs, found {log_probs_BTV.shape[2]}")
         log_probs_BTV = log_probs_BTV.detach().to("cpu", torch.float32)
         return [
             self._decode(log_probs_TV[:length])
@@ -125,13 +138,19 @@ class BeamSearch:
     def _decode(self, log_probs_TV: Tensor) -> TokenPath:
         if len(log_probs_TV) == 0:
             return TokenPath([], [], [], [])
-        emissions_TV = held_log_probs(log_probs_TV)
+        hmm = self._topology == "hmm"
+        emissions_TV = half_frame_log_probs(log_probs_TV, self._gap) if hmm else held_log_probs(log_probs_TV)
         # The result counts the start as a frame: [start, T frames, end].
         results = self._decoder.decode(emissions_TV.data_ptr(), *emissions_TV.shape)
         found: dict[str | None, TokenPath] = {}
         for result in results[: self._nbest * SAME_TEXT if self._nbest > 1 else 1]:
-            labels = [unheld(label, self._size) for label in result.tokens[1:-1]]
-            path = self._read_path(labels, result.words[1:], result.score)
+            labels, words = result.tokens[1:-1], result.words[1:]
+            if hmm:
+                path = read_half_frames(labels, words, self._words, self._gap, self._size)
+                path = replace(path, score=result.score)
+            else:
+                labels = [unheld(label, self._size) for label in labels]
+                path = self._read_path(labels, words, result.score)
             found.setdefault(path.text, path)
         best, *others = list(found.values())[: self._nbest] or [TokenPath([], [], [], [])]
         best.alternatives.extend(others)
@@ -175,10 +194,12 @@ class BeamSearch:
     def _build_trie(self, homophones: bool) -> Any:
         from flashlight.lib.text.decoder import SmearingMode, Trie
 
-        trie = Trie(2 * self._size - 1, self._gap)
+        hmm = self._topology == "hmm"
+        trie = Trie(label_count(self._size) if hmm else 2 * self._size - 1, self._gap)
         index = {word: number for number, word in enumerate(self._words)}
         start = self._lm.start(False)
-        for word, labels in with_held_labels(self._spellings, self._size, homophones):
+        spell = half_frame_spellings if hmm else with_held_labels
+        for word, labels in spell(self._spellings, self._size, homophones):
             trie.insert(list(labels), index[word], self._lm.score(start, index[word])[1])
         trie.smear(SmearingMode.MAX)
         return trie

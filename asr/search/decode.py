@@ -122,7 +122,8 @@ def decode_split(
     folder = Path(options.output or run_folder / "decode" / options.split / name)
     with locked(folder, "asr decode"):
         started = time.perf_counter()
-        with SearchPool(options.decoder, tokenizer, options.beam, options.jobs) as pool:
+        topology = model.config.topology
+        with SearchPool(options.decoder, tokenizer, options.beam, options.jobs, topology) as pool:
             prepare_s = time.perf_counter() - started
             if options.tune:
                 split = options.tune

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from torch import Tensor
 
@@ -141,7 +142,7 @@ def words_of(path: TokenPath, tokenizer: Tokenizer) -> list[Word] | None:
     return words
 
 
-def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig) -> Decoder:
+def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig, topology: str = "ctc") -> Decoder:
     """Return a decoder.
 
     Args:
@@ -150,6 +151,7 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig) -> Decoder:
             phones, all but `beam` are followed by `WordSearch`.
         tokenizer: tokenizer of the model.
         beam: options; ignored by `greedy`.
+        topology: topology of the labels.
 
     Returns:
         A function of log-probabilities [B, T, V] and lengths [B].
@@ -184,6 +186,7 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig) -> Decoder:
                 lm_weight=weights.lm_weight,
                 word_score=weights.word_score,
                 nbest=beam.nbest,
+                topology=topology,
             )
         case "prefix":
             search: Decoder = PrefixSearch(
@@ -192,11 +195,14 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig) -> Decoder:
                 tokens=beam.tokens,
                 token_threshold=beam.token_threshold,
                 nbest=beam.nbest,
+                topology=topology,
             )
         case "cuda":
+            if topology != "ctc":
+                raise UserError(f"decoder=cuda: expected the topology ctc, found {topology}: use prefix")
             search = CudaSearch(tokenizer, beam=weights.size, nbest=beam.nbest)
         case _:
-            search = greedy_search
+            search = partial(greedy_search, topology=topology)
     return (
         search if tokenizer.lexicon is None else WithWords(search, tokenizer, WordSearch(tokenizer.lexicon))
     )

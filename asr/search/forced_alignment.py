@@ -9,8 +9,9 @@ import torchaudio.functional
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.losses.ctc import BLANK, frames_needed
-from asr.search.viterbi import best_path
+from asr.losses.ctc import BLANK
+from asr.losses.topology import frames_needed, split_outputs
+from asr.search.viterbi import best_path, label_spans
 from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer
 
 # torchaudio's search stores a byte per frame and state. Above this size `best_path` is used instead, which
@@ -48,16 +49,19 @@ class AlignedWord:
     tokens: list[AlignedToken]
 
 
-def force_align(log_probs_TV: Tensor, ids: Sequence[int], utterance: str = "utterance") -> list[TokenSpan]:
+def force_align(
+    log_probs_TV: Tensor, ids: Sequence[int], utterance: str = "utterance", topology: str = "ctc"
+) -> list[TokenSpan]:
     """Return the frames of each label of a known transcript, by Viterbi alignment.
 
     The CTC paths are those of Graves et al. 2006. The search is `torchaudio.functional.forced_align`, or
-    `best_path` if the former's table would be large. Time is O(T·U).
+    `best_path` if the former's table would be large or the topology is not CTC's. Time is O(T·U).
 
     Args:
         log_probs_TV: [T, V] log-probabilities of one utterance, without padded frames.
         ids: U labels, without blanks.
         utterance: name of the utterance or file, for errors.
+        topology: topology of the labels.
 
     Returns:
         U spans in order; the frames between them are blank.
@@ -71,7 +75,7 @@ def force_align(log_probs_TV: Tensor, ids: Sequence[int], utterance: str = "utte
         [(0, 2), (3, 4)]
     """
     T = log_probs_TV.shape[0]
-    needed = frames_needed(list(ids))
+    needed = frames_needed(ids, topology)
     if needed > T:
         raise UserError(f"{utterance}: its transcript needs {needed} encoder frames, found {T}")
     if not ids:
@@ -80,22 +84,33 @@ def force_align(log_probs_TV: Tensor, ids: Sequence[int], utterance: str = "utte
     log_probs_TV = log_probs_TV.detach().float().cpu().contiguous()
     if log_probs_TV.isnan().any():  # torchaudio would return labels from anywhere in memory
         raise UserError(f"{utterance}: expected log-probabilities, found NaN")
-    if T * (2 * len(ids) + 1) > LARGEST_TABLE:
-        path_T, log_prob = best_path(log_probs_TV, ids)
+    if topology == "hmm" or T * (2 * len(ids) + 1) > LARGEST_TABLE:
+        state_T, log_prob = best_path(log_probs_TV, ids, topology)
+        spans = label_spans(state_T)
     else:
         path_1T, log_probs_1T = torchaudio.functional.forced_align(
             log_probs_TV.unsqueeze(0), torch.tensor([list(ids)]), blank=BLANK
         )
-        path_T, log_prob = path_1T[0].long(), float(log_probs_1T.sum())
+        log_prob = float(log_probs_1T.sum())
+        merged = torchaudio.functional.merge_tokens(path_1T[0], log_probs_1T[0], blank=BLANK)
+        spans = [(span.start, span.end) for span in merged]
     if not math.isfinite(log_prob):
         raise UserError(f"{utterance}: no path has a probability above zero for its transcript")
-    probs_T = log_probs_TV.gather(1, path_T.unsqueeze(1)).squeeze(1).exp()
-    spans = torchaudio.functional.merge_tokens(path_T, probs_T, blank=BLANK)
-    return [TokenSpan(span.start, span.end, min(1.0, float(span.score))) for span in spans]
+    first_TV, later_TV = split_outputs(log_probs_TV, topology)
+    found = []
+    for label, (start, end) in zip(ids, spans, strict=True):
+        probs_T = torch.cat((first_TV[start : start + 1, label], later_TV[start + 1 : end, label])).exp()
+        found.append(TokenSpan(start, end, min(1.0, float(probs_T.mean()))))
+    return found
 
 
 def align_text(
-    log_probs_TV: Tensor, text: str, tokenizer: Tokenizer, frame_s: float, utterance: str = "utterance"
+    log_probs_TV: Tensor,
+    text: str,
+    tokenizer: Tokenizer,
+    frame_s: float,
+    utterance: str = "utterance",
+    topology: str = "ctc",
 ) -> list[AlignedWord]:
     """Return the times of the words of a transcript and of their labels.
 
@@ -105,6 +120,7 @@ def align_text(
         tokenizer: tokenizer of the model.
         frame_s: duration of an encoder frame in seconds.
         utterance: name of the utterance or file, for errors.
+        topology: topology of the labels.
 
     Raises:
         UserError: as in `force_align`, or the transcript has no labels.
@@ -113,7 +129,7 @@ def align_text(
     ids = [index for _, labels in parts for index in labels]
     if not ids:
         raise UserError(f"{utterance}: its transcript has no label of the model's vocabulary")
-    spans = iter(force_align(log_probs_TV, ids, utterance=utterance))
+    spans = iter(force_align(log_probs_TV, ids, utterance, topology))
     words = []
     for word, labels in parts:
         own = [

@@ -39,9 +39,11 @@ class SearchPool:
         ...     found = list(pool.results())
     """
 
-    def __init__(self, name: str, tokenizer: Tokenizer, beam: BeamConfig, jobs: int = 1) -> None:
+    def __init__(
+        self, name: str, tokenizer: Tokenizer, beam: BeamConfig, jobs: int = 1, topology: str = "ctc"
+    ) -> None:
         """Build the decoder; errors as in `build_decoder`, before any process starts."""
-        self.decoder = build_decoder(name, tokenizer, beam)
+        self.decoder = build_decoder(name, tokenizer, beam, topology)
         self._weights: Weights | None = None
         self._jobs = jobs
         self._done: deque[Found | Future[Found]] = deque()
@@ -51,7 +53,7 @@ class SearchPool:
                 jobs,
                 worker_context(__name__),
                 initializer=_start_worker,
-                initargs=(name, tokenizer.state(), beam),
+                initargs=(name, tokenizer.state(), beam, topology),
             )
 
     def __enter__(self) -> "SearchPool":
@@ -118,11 +120,11 @@ class _Worker:
     weights: Weights | None = None
 
 
-def _start_worker(name: str, tokenizer: dict[str, Any], beam: BeamConfig) -> None:
+def _start_worker(name: str, tokenizer: dict[str, Any], beam: BeamConfig, topology: str) -> None:
     end_with_parent()
     logging.disable(logging.WARNING)  # the main process has logged the warnings
     torch.set_num_threads(1)
-    _Worker.decoder = build_decoder(name, tokenizer_from_state(tokenizer), beam)
+    _Worker.decoder = build_decoder(name, tokenizer_from_state(tokenizer), beam, topology)
 
 
 def _search(name: str, emissions_TV: Any, weights: Weights | None) -> Found:

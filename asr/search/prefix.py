@@ -1,4 +1,4 @@
-"""CTC prefix beam search without a lexicon, with an optional n-gram model of labels or words."""
+"""Prefix beam search without a lexicon, with an optional n-gram model of labels or words."""
 
 import copy
 import math
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from asr.errors import UserError
 from asr.losses.ctc import BLANK
+from asr.losses.topology import split_outputs
 from asr.search.fusion import Context, NoModel
 from asr.search.path import TokenPath
 from asr.search.times import align_labels
@@ -40,6 +41,7 @@ class PrefixSearch:
         tokens: int = 0,
         token_threshold: float = 10.0,
         nbest: int = 1,
+        topology: str = "ctc",
     ) -> None:
         """Build the search.
 
@@ -50,6 +52,7 @@ class PrefixSearch:
             token_threshold: maximum distance to the best label of a frame (natural log); worse labels are
                 skipped.
             nbest: number of hypotheses to return: the best and its `alternatives`.
+            topology: topology of the labels.
         """
         if min(beam, nbest) < 1 or tokens < 0 or not token_threshold >= 0:
             raise UserError(
@@ -61,6 +64,7 @@ class PrefixSearch:
         self._tokens = tokens
         self._token_threshold = token_threshold
         self._nbest = nbest
+        self._topology = topology
 
     def with_weights(self, beam: int, lm_weight: float, word_score: float) -> "PrefixSearch":
         """Return a search with other weights that shares the language model."""
@@ -88,35 +92,41 @@ class PrefixSearch:
 
     def _decode(self, log_probs_TV: Tensor) -> TokenPath:
         beam = [Prefix(None, BLANK, self._fusion.start(), 0.0, log_blank=0.0)]
-        for log_probs_V in log_probs_TV.numpy():
-            beam = self._step(beam, log_probs_V)
+        first_TV, later_TV = split_outputs(log_probs_TV, self._topology)
+        for first_V, later_V in zip(first_TV.numpy(), later_TV.numpy(), strict=True):
+            beam = self._step(beam, first_V, later_V)
         scored = [(prefix.score + self._fusion.finish(prefix.context), prefix) for prefix in beam]
         scored.sort(key=lambda pair: -pair[0])
         best, *others = (
-            align_labels(log_probs_TV, prefix.labels(), score) for score, prefix in scored[: self._nbest]
+            align_labels(log_probs_TV, prefix.labels(), score, self._topology)
+            for score, prefix in scored[: self._nbest]
         )
         best.alternatives.extend(others)
         return best
 
-    def _step(self, beam: list["Prefix"], log_probs_V: NDArray[np.float32]) -> list["Prefix"]:
+    def _step(
+        self, beam: list["Prefix"], first_V: NDArray[np.float32], later_V: NDArray[np.float32]
+    ) -> list["Prefix"]:
         """Process a frame: extend every prefix by blank, by its last label again, or by a new label."""
-        log_probs: list[float] = log_probs_V.tolist()
-        labels = self._labels(log_probs_V)
+        first: list[float] = first_V.tolist()
+        later: list[float] = later_V.tolist()
+        labels = self._labels(first_V, max(first_V.max(), later_V.max()))
+        ctc = self._topology == "ctc"
         reached = dict.fromkeys(beam)  # ordered set; a prefix and one extended into it are the same node
         for prefix in beam:
             total = prefix.total
-            prefix.next_blank = _log_add(prefix.next_blank, total + log_probs[BLANK])
-            prefix.next_label = _log_add(prefix.next_label, prefix.log_label + log_probs[prefix.label])
+            prefix.next_blank = _log_add(prefix.next_blank, total + first[BLANK])
+            prefix.next_label = _log_add(prefix.next_label, prefix.log_label + later[prefix.label])
             for label in labels:
-                # Repeating the last label starts a new one only after a blank.
-                before = prefix.log_blank if label == prefix.label else total
+                # With CTC, repeating the last label starts a new one only after a blank.
+                before = prefix.log_blank if ctc and label == prefix.label else total
                 if before == IMPOSSIBLE:
                     continue
                 child = prefix.children.get(label)
                 if child is None:
                     context, added = self._fusion.extend(prefix.context, label)
                     child = prefix.children[label] = Prefix(prefix, label, context, prefix.added + added)
-                child.next_label = _log_add(child.next_label, before + log_probs[label])
+                child.next_label = _log_add(child.next_label, before + first[label])
                 reached[child] = None
         for prefix in reached:
             prefix.advance()
@@ -125,9 +135,9 @@ class PrefixSearch:
             prefix.drop()
         return best[: self._beam]
 
-    def _labels(self, log_probs_V: NDArray[np.float32]) -> list[int]:
+    def _labels(self, log_probs_V: NDArray[np.float32], best: float) -> list[int]:
         """Return the labels to try, without blank."""
-        likely = np.flatnonzero(log_probs_V >= log_probs_V.max() - self._token_threshold)
+        likely = np.flatnonzero(log_probs_V >= best - self._token_threshold)
         if self._tokens and len(likely) > self._tokens:
             likely = likely[np.argsort(-log_probs_V[likely], kind="stable")[: self._tokens]]
         return [label for label in likely.tolist() if label != BLANK]

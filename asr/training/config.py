@@ -59,7 +59,7 @@ def parse_budget(text: str, clock: str = "wall") -> TimeBudget | None:
 
 @dataclass
 class TokenizerConfig:
-    """Units of the CTC targets."""
+    """Units of the targets."""
 
     kind: str = option(
         "phone",

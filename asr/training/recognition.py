@@ -13,7 +13,9 @@ from torch import Tensor
 from asr.data.batch import Batch
 from asr.data.module import SpeechData, load_training_cuts, manifest_path, prepared_folder
 from asr.errors import UserError
-from asr.losses.loss import Loss, build_loss
+from asr.losses.base import Loss
+from asr.losses.loss import build_loss
+from asr.losses.topology import joined_outputs, split_outputs
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.features import CorpusStatistics
 from asr.recognizer import Recognizer
@@ -61,7 +63,7 @@ class RecognitionTask(TrainingTask):
         losses = self.loss(log_probs, frames, batch.tokens, batch.token_lengths)
         labels = zip(batch.tokens.tolist(), batch.token_lengths.tolist(), strict=True)
         spoken = [ids[:length] for ids, length in labels]
-        heard = [path.ids for path in greedy_search(log_probs, frames)]
+        heard = [path.ids for path in greedy_search(log_probs, frames, self.model.config.topology)]
         counts = ErrorCounts.between(self._scored(spoken), self._scored(heard))
         return counts.errors, counts.length, float(losses.sum()), float(batch.token_lengths.sum())
 
@@ -79,13 +81,14 @@ class RecognitionTask(TrainingTask):
         return Recognizer(self.model, self.tokenizer).state()
 
     def describe(self, device_type: str) -> dict[str, Any]:
-        """Return the mechanism, the backend it runs on, and hashes of vocabulary and lexicon."""
+        """Return the mechanism, the backend it runs on, and hashes of labels, lexicon and n-gram."""
         lexicon = self.tokenizer.lexicon
         return {
             "attention": self.model.config.attention,
             "backend": self.model.backend_on(device_type),
             "tokenizer": self.tokenizer.digest,
             "lexicon": lexicon.digest if lexicon else None,
+            "label_ngram": self.loss.digest or None,
         }
 
 
@@ -93,7 +96,13 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
     """Return the task and data of a speech recipe."""
     tokenizer = training_tokenizer(options)
     model = AcousticModel(
-        AcousticModelConfig(options.attention, options.backend, options.features, options.model),
+        AcousticModelConfig(
+            options.attention,
+            options.backend,
+            options.features,
+            options.model,
+            options.loss.topology,
+        ),
         len(tokenizer),
         options.augment,
     )
@@ -104,6 +113,7 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
         tokenizer,
         options.features,
         model.encoder_frames,
+        topology=options.loss.topology,
         seed=options.seed,
         speed_factors=options.augment.speed_factors,
     )
@@ -114,7 +124,9 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
     model.config.longest_s = data.longest_s
     if options.features.normalise == "corpus" and not options.init_from and not resuming:
         corpus_statistics(model, data)
-    return RecognitionTask(model, tokenizer, build_loss(options.loss), training_plan(options, data)), data
+    targets = (tokenizer.encode(cut.supervisions[0].text or "") for cut in data.train_cuts)
+    loss = build_loss(options.loss, len(tokenizer), targets)
+    return RecognitionTask(model, tokenizer, loss, training_plan(options, data)), data
 
 
 def training_tokenizer(options: TrainConfig) -> Tokenizer:
@@ -172,7 +184,7 @@ def training_lexicon(options: TrainConfig) -> Lexicon | None:
 def initialise(model: AcousticModel, tokenizer: Tokenizer, source: str) -> None:
     """Initialise a model with the weights of another run, trained with this or an exchangeable mechanism.
 
-    The rows of the CTC head are matched by symbol.
+    The rows of the head are matched by symbol.
 
     Raises:
         UserError: the models differ in size, or their vocabularies in kind.
@@ -198,11 +210,16 @@ def initialise(model: AcousticModel, tokenizer: Tokenizer, source: str) -> None:
         )
     weights = dict(other.model.state_dict())
     for name, own in model.head.named_parameters(prefix="head"):
-        theirs, merged = weights[name], own.detach().clone()
+        # Both kinds of outputs, with the outputs as the last dimension.
+        theirs = split_outputs(weights[name].movedim(0, -1), other.model.config.topology)
+        merged = [x.clone() for x in split_outputs(own.detach().movedim(0, -1), model.config.topology)]
         for i, symbol in enumerate(tokenizer.symbols):
             if symbol in row:
-                merged[i] = theirs[row[symbol]]
-        weights[name] = merged
+                for mine, known in zip(merged, theirs, strict=True):
+                    mine[..., i] = known[..., row[symbol]]
+        first, later = merged
+        hmm = model.config.topology == "hmm"
+        weights[name] = (joined_outputs(first, later, "hmm") if hmm else first).movedim(-1, 0)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -43,7 +43,7 @@ FREE_ON_RESUME = PLACEMENT | {
     "trainer.stop_at",
 }
 # Entries of environment.json that must not change when a run resumes.
-INPUTS = ("data", "lexicon", "tokenizer", "start")
+INPUTS = ("data", "label_ngram", "lexicon", "tokenizer", "start")
 # Entries of a checkpoint that weights alone lack.
 STATE = ("global_step", "optimizer_states", "lr_schedulers", "loops", "callbacks", "nonfinite", "dev_error")
 

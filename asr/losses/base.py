@@ -1,0 +1,34 @@
+"""The interface of the losses."""
+
+from abc import abstractmethod
+
+from torch import Tensor, nn
+
+
+class Loss(nn.Module):
+    """A loss of label sequences given the outputs of the acoustic model.
+
+    What a loss estimates from the training labels is in buffers that are not saved: it is estimated again
+    when training resumes, and `digest` tells whether it is the same.
+
+    Attributes:
+        digest: hash of what was estimated from the training labels; empty if nothing was.
+    """
+
+    digest = ""
+
+    @abstractmethod
+    def forward(
+        self, outputs_BTO: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_lengths_B: Tensor
+    ) -> Tensor:
+        """Return the loss of each utterance, summed over its labels.
+
+        Args:
+            outputs_BTO: [B, T, O] outputs of the acoustic model, float32.
+            lengths_B: [B] valid frames.
+            tokens_BU: [B, U] targets, right-padded.
+            token_lengths_B: [B] valid targets.
+
+        Returns:
+            [B] losses in nats; infinite if an utterance has too few frames for its target.
+        """

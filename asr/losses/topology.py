@@ -1,0 +1,57 @@
+"""The topologies of a label: the outputs that it emits, frame by frame.
+
+Both have an output 0 that any number of frames may emit between labels and at the ends of an utterance: blank
+or silence. They differ in what a label emits:
+
+* `ctc` (Graves et al. 2006): its output in every frame. Equal neighbours need a blank between them.
+* `hmm` (Povey et al. 2016, *Purely sequence-trained neural networks for ASR based on lattice-free MMI*;
+  Hadian et al. 2018, *End-to-end speech recognition using lattice-free MMI*): one output in its first frame,
+  and another in all later ones. Outputs 1 … V − 1 are the first ones of labels 1 … V − 1, V … 2V − 2 the
+  later ones.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+TOPOLOGIES = ("ctc", "hmm")
+
+
+def output_count(topology: str, vocabulary: int) -> int:
+    """Return the number of outputs for V labels, blank included."""
+    return 2 * vocabulary - 1 if topology == "hmm" else vocabulary
+
+
+def split_outputs(outputs: Tensor, topology: str) -> tuple[Tensor, Tensor]:
+    """Return the scores with which each label starts, and those with which it goes on.
+
+    Args:
+        outputs: [..., V] for `ctc`, [..., 2V − 1] for `hmm`.
+        topology: `ctc` or `hmm`.
+
+    Returns:
+        [..., V] each; both have output 0 at index 0. For `ctc` they are the same tensor.
+    """
+    if topology == "ctc":
+        return outputs, outputs
+    vocabulary = (outputs.shape[-1] + 1) // 2
+    first = outputs[..., :vocabulary]
+    return first, torch.cat((outputs[..., :1], outputs[..., vocabulary:]), dim=-1)
+
+
+def joined_outputs(first: Tensor, later: Tensor, topology: str) -> Tensor:
+    """Add up what `split_outputs` split, e.g. occupancies; output 0 of `later` counts only for `ctc`."""
+    return first + later if topology == "ctc" else torch.cat((first, later[..., 1:]), dim=-1)
+
+
+def frames_needed(tokens: Sequence[int], topology: str) -> int:
+    """Return the minimum number of frames for `tokens`: one per token, and for CTC a blank between repeats.
+
+    Example:
+        >>> frames_needed([5, 5, 7], "ctc"), frames_needed([5, 5, 7], "hmm")
+        (4, 3)
+    """
+    repeats = sum(a == b for a, b in itertools.pairwise(tokens)) if topology == "ctc" else 0
+    return len(tokens) + repeats

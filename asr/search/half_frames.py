@@ -1,0 +1,99 @@
+"""The `hmm` topology for flashlight's CTC search, which knows only labels that emit one output.
+
+Every frame becomes two. In the first half, a label starts (`a`), goes on (`b`), or there is silence, with the
+outputs' log-probabilities; the second half is free and leads from `a` to `b`. A label is spelled `a b`, so
+that one of a single frame takes `a` in the first half and `b` in the second, and equal neighbours need no
+blank. A word is completed by an end mark in a second half, because flashlight can't stay on a word's last
+label: with the last label's `a` followed by the mark in the same frame, or by `b` and the mark in a later
+one.
+
+    frame         1       2       3
+    half        1   2   1   2   1   2
+    T of CAT    a   b   b   b   b   end     (three frames)
+    T of CAT    a   end                     (one frame)
+
+The scores are exact, but the search also finds paths with silence between the first frame of a label and the
+next ones.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from asr.losses.ctc import BLANK
+from asr.losses.topology import split_outputs
+from asr.search.path import TokenPath, Word
+from asr.search.spelling import IMPOSSIBLE, Labels, held
+
+
+def label_count(size: int) -> int:
+    """Return the number of labels in half frames: silence, `a` and `b` of each of V − 1, end mark."""
+    return 2 * size
+
+
+def half_frame_spellings(
+    spellings: dict[str, list[Labels]], size: int, homophones: bool
+) -> Iterator[tuple[str, Labels]]:
+    """Yield each word with the label sequences to insert into the decoder's trie.
+
+    Args:
+        spellings: words and their spellings.
+        size: number of labels V.
+        homophones: whether to yield every word with a spelling, or only the first.
+    """
+    end = label_count(size) - 1
+    first_word: dict[Labels, str] = {}
+    for word, spelled in spellings.items():
+        for labels in spelled:
+            if first_word.setdefault(labels, word) != word and not homophones:
+                continue
+            *inner, last = labels
+            start = [half for label in inner for half in (label, held(label, size))]
+            yield word, (*start, last, end)
+            yield word, (*start, last, held(last, size), end)
+
+
+def half_frame_log_probs(log_probs_TO: Tensor, gap: int) -> Tensor:
+    """Map log-probabilities of the outputs, [T, 2V − 1], to those of half frames, [2T, 2V].
+
+    Args:
+        log_probs_TO: log-probabilities of one utterance.
+        gap: label on which the decoder stays between words. If it is not silence, it is one label in all its
+            frames.
+    """
+    first_TV, later_TV = split_outputs(log_probs_TO, "hmm")
+    T, V = first_TV.shape
+    halves = first_TV.new_full((T, 2, label_count(V)), IMPOSSIBLE)
+    halves[:, 0, :V] = first_TV
+    halves[:, 0, V:-1] = later_TV[:, 1:]
+    halves[:, 1, V:] = 0.0
+    halves[:, 1, BLANK] = 0.0
+    if gap != BLANK:
+        halves[:, 0, gap] = torch.maximum(first_TV[:, gap], later_TV[:, gap])
+        halves[:, 1, gap] = 0.0
+    return halves.flatten(0, 1).contiguous()
+
+
+def read_half_frames(labels: list[int], words: list[int], names: list[str], gap: int, size: int) -> TokenPath:
+    """Convert the decoder's path: a label per half frame, and a word where one is completed, otherwise −1."""
+    ids: list[int] = []
+    frames: list[int] = []
+    ends: list[int] = []
+    found: list[Word] = []
+    before = BLANK
+    for t, (label, *_) in enumerate(zip(labels[::2], labels[1::2], strict=True)):
+        if 0 < label < size and not label == gap == before:
+            ids.append(label)
+            frames.append(t)
+            ends.append(t + 1)
+        elif label != BLANK:
+            ends[-1] = t + 1
+        before = label
+        for word in words[2 * t : 2 * t + 2]:
+            if word >= 0:
+                first = found[-1].end if found else 0
+                while first < len(ids) and ids[first] == gap:
+                    first += 1
+                found.append(Word(names[word], first, len(ids)))
+    return TokenPath(ids, frames, ends, found)
