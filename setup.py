@@ -31,7 +31,14 @@ INSTALLED_NAME = {
     "recipes": "asr_recipes",
 }
 SOURCES = Path("attention_ext")
-OPERATORS = ("hashing", "kmeans", "clustered_attention", "improved_clustered_attention", "lsh_attention")
+OPERATORS = (
+    "hashing",
+    "kmeans",
+    "clustered_attention",
+    "improved_clustered_attention",
+    "lsh_attention",
+    "local_attention",
+)
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"  # torch 2.11
 AVX2 = ["-mavx2", "-mfma", "-mbmi2"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]

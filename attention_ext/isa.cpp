@@ -17,6 +17,7 @@
 #include "hashing/hash.h"
 #include "improved_clustered_attention/exact.h"
 #include "kmeans/assign.h"
+#include "local_attention/bands_backward.h"
 #include "lsh_attention/buckets.h"
 #include "lsh_attention/windows.h"
 #include "cpu/kernels.h"
@@ -52,6 +53,9 @@ constexpr Kernels<T> kernel_table = {
     .window_scratch = window_scratch<T>,
     .window = window_block<T>,
     .window_backward = window_backward_block<T>,
+    .band_scratch = band_scratch<T>,
+    .band = band_block<T>,
+    .band_backward = band_backward_block<T>,
 };
 
 }  // namespace

@@ -4,10 +4,18 @@ from attention_ext.clustered_attention import native as clustered_attention
 from attention_ext.hashing import native as hashing
 from attention_ext.improved_clustered_attention import native as improved_clustered_attention
 from attention_ext.kmeans import native as kmeans
+from attention_ext.local_attention import native as local_attention
 from attention_ext.lsh_attention import native as lsh_attention
 
 
 def register() -> None:
     """Register every operator that is not registered yet; the CPU library must be loaded."""
-    for operator in (hashing, kmeans, clustered_attention, improved_clustered_attention, lsh_attention):
+    for operator in (
+        hashing,
+        kmeans,
+        clustered_attention,
+        improved_clustered_attention,
+        lsh_attention,
+        local_attention,
+    ):
         operator.register()

@@ -30,4 +30,10 @@ STABLE_TORCH_LIBRARY(attention_ext, library) {
   library.def(
       "lsh_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor lengths, int chunk, float dropout, "
       "Tensor? seed, Tensor out, Tensor softmax, Tensor order) -> (Tensor, Tensor, Tensor)");
+  library.def(
+      "local_attention(Tensor q, Tensor k, Tensor v, Tensor lengths, int window, int globals, float dropout, "
+      "Tensor? seed) -> (Tensor, Tensor)");
+  library.def(
+      "local_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor lengths, int window, int globals, "
+      "float dropout, Tensor? seed, Tensor out, Tensor softmax) -> (Tensor, Tensor, Tensor)");
 }

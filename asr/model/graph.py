@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from asr.attention.clustered import ClusteredAttention
 from asr.attention.linear import CHUNK, LinearAttention
 from asr.attention.local import LocalAttention
+from asr.attention.table import parse_name
 from asr.config import to_dict
 from asr.errors import UserError
 from asr.files import atomic_binary, write_bytes
@@ -82,7 +83,7 @@ def graph_module(model: AcousticModel) -> FeaturesToLogProbs:
         UserError: a mechanism that can't be exported.
     """
     name = model.config.attention
-    if not any(name == known or name.startswith(f"{known}-") for known in FAMILY):
+    if parse_name(name).mechanism not in FAMILY:
         raise UserError(
             f"attention {name!r} can't be exported as a graph: expected one of {', '.join(FAMILY)} "
             "(format=safetensors supports any mechanism)"

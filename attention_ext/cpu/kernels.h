@@ -262,6 +262,41 @@ struct WindowBackwardTask {
   char* scratch;
 };
 
+// Local attention: a block of one head's queries.
+template <class T>
+struct BandBlock {
+  int64_t D, E, window;
+  int64_t globals;     // first positions, at most the length, that see all and are seen by all
+  int64_t length;      // valid positions
+  int64_t first, end;  // the block's queries
+  const T *q, *k, *v;  // of the whole head
+  int64_t stride_q, stride_k, stride_v;
+  T scale;
+  Dropout dropout;
+  uint64_t first_row;  // index of the head's first query among all rows
+};
+
+template <class T>
+struct BandTask {
+  BandBlock<T> block;
+  T *maximum_N, *inverse_sum_N, *out_NE;
+  char* scratch;
+};
+
+// Rows of gradients are padded. Tasks whose blocks are not neighbours write different rows of grad_k and grad_v, except
+// those of global positions, which go to the task's own `spill_…`.
+template <class T>
+struct BandBackwardTask {
+  BandBlock<T> block;
+  const T* grad;
+  int64_t stride_grad;
+  const T *maximum_N, *inverse_sum_N;
+  const T* delta_N;  // gradient · output
+  T *grad_q, *grad_k, *grad_v;
+  T *spill_queries, *spill_keys, *spill_values;
+  char* scratch;
+};
+
 template <class T>
 struct Kernels {
   int64_t width;  // lanes of a vector
@@ -298,6 +333,10 @@ struct Kernels {
   int64_t (*window_scratch)(int64_t rows, int64_t window, int64_t R, int64_t D, int64_t E, bool backward);
   void (*window)(const WindowTask<T>&);
   void (*window_backward)(const WindowBackwardTask<T>&);
+
+  int64_t (*band_scratch)(int64_t D, int64_t E, bool backward);
+  void (*band)(const BandTask<T>&);
+  void (*band_backward)(const BandBackwardTask<T>&);
 };
 
 struct WordKernels {

@@ -1,8 +1,15 @@
-"""Local attention on the compiled kernels, with its derivative."""
+"""Local attention on the compiled kernels, with its derivative; on CUDA, on PyTorch's fused attention."""
 
+import functools
+from typing import Any
+
+import torch
 from torch import Tensor
 
+from attention_ext.autograd import DifferentiableOperator, needs_gradient
+from attention_ext.library import require
 from attention_ext.local_attention import sdpa
+from attention_ext.tensors import compute_dtype, contiguous_like, dropout_seed
 
 
 def local_attention(
@@ -14,5 +21,58 @@ def local_attention(
     first: int,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Attend to the keys within a window and to the first positions; equals `reference.local_attention`."""
-    return sdpa.local_attention(q_BHND, k_BHND, v_BHNE, lengths_B, window, first, dropout)
+    """Attend to the keys within a window and to the first positions; equals `reference.local_attention`.
+
+    *Longformer* §3.1. Sums are accumulated in float32 (float64 for float64). Memory grows with N·(D + E); weights
+    are never stored. Padded positions are never read. On CUDA, see `sdpa.local_attention`.
+
+    Args:
+        q_BHND, k_BHND, v_BHNE: queries, keys and values of the same type.
+        lengths_B: valid positions of each sequence.
+        window: W ≥ 0, neighbours on each side.
+        first: G ≥ 0, global positions.
+        dropout: dropout probability of the weights; PyTorch's generator seeds each call.
+
+    Returns:
+        [B, H, N, E]; zeros at padding.
+    """
+    if q_BHND.device.type == "cuda":
+        return sdpa.local_attention(q_BHND, k_BHND, v_BHNE, lengths_B, window, first, dropout)
+    if not torch.compiler.is_compiling():
+        require(q_BHND.device.type)
+        register()
+    seed = dropout_seed(q_BHND, dropout)
+    return _differentiable(
+        q_BHND,
+        k_BHND,
+        v_BHNE,
+        lengths_B,
+        window,
+        first,
+        dropout,
+        seed,
+        differentiate=needs_gradient(q_BHND, k_BHND, v_BHNE),
+    )[0]
+
+
+def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    return (*inputs, *output)
+
+
+_differentiable = DifferentiableOperator("local_attention", _backward_arguments)
+
+
+@functools.cache
+def register() -> None:
+    """Register output shapes and the derivative with PyTorch."""
+
+    @torch.library.register_fake("attention_ext::local_attention")
+    def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+        B, H, N, _D = q.shape
+        return q.new_empty(B, H, N, v.shape[3]), q.new_empty(B, H, 2, N, dtype=compute_dtype(q))
+
+    @torch.library.register_fake("attention_ext::local_attention_backward")
+    def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return contiguous_like(q), contiguous_like(k), contiguous_like(v)
+
+    _differentiable.register()
