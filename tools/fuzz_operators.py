@@ -49,6 +49,8 @@ from attention_ext.improved_clustered_attention import native as improved_native
 from attention_ext.improved_clustered_attention import reference as improved_reference
 from attention_ext.kmeans import native as kmeans_native
 from attention_ext.kmeans import reference as kmeans_reference
+from attention_ext.local_attention import native as local_native
+from attention_ext.local_attention import reference as local_reference
 from attention_ext.lsh_attention import native as lsh_native
 from attention_ext.lsh_attention import reference as lsh_reference
 
@@ -88,6 +90,8 @@ HEAD_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 16, 17, 24, 31, 32, 33, 48, 63, 64
 CLUSTERS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 100, 257, 1024)
 TOPK = (1, 2, 3, 7, 8, 9, 16, 31, 32, 33, 100, 1000, 2**40)
 CHUNKS = (1, 2, 3, 5, 8, 16, 31, 32, 33, 64, 75, 1000, 2**62)
+WINDOWS = (0, 0, 1, 2, 7, 16, 31, 64, 200, 1000, 2**62)
+FIRST = (0, 0, 0, 1, 2, 5, 17, 33, 300, 2**62)
 MOST_PAIRS = 100_000  # batch · heads · queries · keys of a case
 INTEGERS = (-(2**63), -(2**31), -1, 0, 1, 2, 1025, 2**31, 2**40, 2**62, 2**63 - 1)
 FLOATS = (-0.1, 1.0, 1 - 2**-53, 1e-320, float("nan"), float("inf"))
@@ -181,7 +185,9 @@ class Draw:
 
 def make_call(draw: Draw) -> Call:
     """Return a random valid call."""
-    operator = draw.of("hash_sign", "hamming_kmeans", "lsh_buckets", *["clustered", "improved", "lsh"] * 3)
+    operator = draw.of(
+        "hash_sign", "hamming_kmeans", "lsh_buckets", *["clustered", "improved", "lsh", "local"] * 3
+    )
     B, H, N, S = (
         draw.of(0, *[1, 2, 3] * 8),
         draw.of(0, *[1, 2, 3] * 8),
@@ -189,10 +195,11 @@ def make_call(draw: Draw) -> Call:
         draw.of(*POSITIONS),
     )
     D, E = draw.of(*HEAD_SIZES), draw.of(*HEAD_SIZES)
-    S = N if operator == "lsh" or draw.chance(0.5) else S
+    alike = operator in ("lsh", "local")  # self-attention only
+    S = N if alike or draw.chance(0.5) else S
     while B * H * N * S > MOST_PAIRS:
         B, H, N, S = max(1, B - 1), max(1, H - 1), N // 2, S // 2
-    S = N if operator == "lsh" else S
+    S = N if alike else S
     query_lengths = draw.lengths(B, N)
     dtype, wild = draw.of(*DTYPES), draw.chance(0.15)
     match operator:
@@ -214,7 +221,7 @@ def make_call(draw: Draw) -> Call:
             x = draw.laid_out(draw.poisoned(x, query_lengths))
             others = {"rotations_RDF": draw.laid_out(rotations.to(draw.of(torch.float32, torch.float64)))}
             return Call(operator, [x], others, query_lengths, query_lengths, wild)
-    key_lengths = query_lengths if operator == "lsh" or N == S else draw.lengths(B, S)
+    key_lengths = query_lengths if N == S else draw.lengths(B, S)
     q, k, v = (draw.vectors(dtype, wild, B, H, *size) for size in ((N, D), (S, D), (S, E)))
     grad = torch.randn(B, H, N, E, generator=draw.generator).to(dtype)
     vectors = [
@@ -223,7 +230,9 @@ def make_call(draw: Draw) -> Call:
     ]
     others: dict[str, Any] = {"dropout": draw.of(0.0, 0.0, 0.0, 0.1, 0.9)}
     padding = torch.arange(N) >= query_lengths[:, None]
-    if operator == "lsh":
+    if operator == "local":
+        others |= {"window": draw.of(*WINDOWS), "first": draw.of(*FIRST)}
+    elif operator == "lsh":
         most, R = draw.of(1, 2, 16, 65_536) - 1, draw.of(1, 1, 2, 3, 8)
         buckets = draw.integers(0, most, B, H, R, N, dtype=torch.int32)
         buckets = buckets.masked_fill(padding[:, None, None], 2**31 - 1)
@@ -239,8 +248,12 @@ def make_call(draw: Draw) -> Call:
 
 
 def attend(call: Call, native: bool, *inputs: Tensor) -> Tensor:
-    """Return the output of clustered, improved or LSH attention."""
+    """Return the output of clustered, improved, LSH or local attention."""
     options = dict(call.others)
+    if call.operator == "local":
+        return (local_native if native else local_reference).local_attention(
+            *inputs, lengths_B=call.query_lengths, **options
+        )
     if call.operator == "lsh":
         return (lsh_native if native else lsh_reference).lsh_attention(
             *inputs, lengths_B=call.query_lengths, **options
@@ -376,6 +389,11 @@ def raw_calls(call: Call) -> Iterator[tuple[str, list[Any]]]:
         return
     dropout = others.pop("dropout")
     chosen = [dropout, torch.tensor([7]) if dropout else None]
+    if call.operator == "local":
+        arguments = [*call.vectors, call.query_lengths, others["window"], others["first"], *chosen]
+        yield "local_attention", arguments
+        yield "local_attention_backward", [call.grad, *arguments, *ops.local_attention(*arguments)]
+        return
     if call.operator == "lsh":
         sizes = [call.query_lengths, others["chunk"]]
         arguments = [*call.vectors, others["buckets_BHRN"], *sizes, *chosen]
@@ -433,8 +451,11 @@ def spoil_tensor(draw: Draw, x: Tensor) -> tuple[str, Any, bool]:
     return "absent", None, False
 
 
-def spoil(draw: Draw, arguments: list[Any]) -> tuple[str, list[Any], bool]:
-    """Return a description of the fault, the arguments with it, and whether the operator must refuse them."""
+def spoil(draw: Draw, arguments: list[Any], least: int) -> tuple[str, list[Any], bool]:
+    """Return a description of the fault, the arguments with it, and whether the operator must refuse them.
+
+    Integers below `least` must be refused.
+    """
     i = draw.random.randrange(len(arguments))
     value, must_refuse = arguments[i], False
     match value:
@@ -444,7 +465,7 @@ def spoil(draw: Draw, arguments: list[Any]) -> tuple[str, list[Any], bool]:
             fault, value = "bool", not value
         case int():
             fault, value = "integer", draw.of(*INTEGERS)
-            must_refuse = value < 1
+            must_refuse = value < least
         case float():
             fault, value = "float", draw.of(*FLOATS)
             must_refuse = not 0 <= value < 1
@@ -459,7 +480,7 @@ def spoil(draw: Draw, arguments: list[Any]) -> tuple[str, list[Any], bool]:
 def refuse(call: Call, draw: Draw) -> str:
     """Spoil one argument of an operator behind the call and return `refused`, `accepted` or what deviates."""
     name, arguments = draw.of(*raw_calls(call))
-    fault, arguments, must_refuse = spoil(draw, arguments)
+    fault, arguments, must_refuse = spoil(draw, arguments, least=0 if call.operator == "local" else 1)
     print(f"  {name}: {fault}", flush=True)
     try:
         getattr(torch.ops.attention_ext, name)(*arguments)

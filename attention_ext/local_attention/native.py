@@ -23,8 +23,8 @@ def local_attention(
 ) -> Tensor:
     """Attend to the keys within a window and to the first positions; equals `reference.local_attention`.
 
-    *Longformer* §3.1. Sums are accumulated in float32 (float64 for float64). Memory grows with N·(D + E); weights
-    are never stored. Padded positions are never read. On CUDA, see `sdpa.local_attention`.
+    *Longformer* §3.1. Sums are accumulated in float32 (float64 for float64). Memory grows with N·(D + E);
+    weights are never stored. Padded positions are never read. On CUDA, see `sdpa.local_attention`.
 
     Args:
         q_BHND, k_BHND, v_BHNE: queries, keys and values of the same type.

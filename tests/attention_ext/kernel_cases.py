@@ -188,12 +188,14 @@ def valid_calls(ops: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-def valid_lsh_calls(ops: Any) -> dict[str, dict[str, Any]]:
-    """The same for the operators of LSH attention, which CUDA lacks."""
+def valid_cpu_calls(ops: Any) -> dict[str, dict[str, Any]]:
+    """The same for the operators of LSH and local attention, which CUDA lacks."""
     clustered = valid_calls(ops)["clustered_attention_backward"]
     q = clustered["q"]
-    common = {"q": q, "k": q, "v": clustered["v"], "lengths": clustered["query_lengths"], "chunk": 2}
+    vectors = {"q": q, "k": q, "v": clustered["v"], "lengths": clustered["query_lengths"]}
+    common, local = {**vectors, "chunk": 2}, {**vectors, "window": 2, "globals": 1}
     dropout = {"dropout": 0.0, "seed": None}
+    saved_local = dict(zip(["out", "softmax"], ops.local_attention(**local, **dropout), strict=True))
     buckets = torch.arange(36, dtype=torch.int32).view(2, 2, 1, 9)
     names = ["out", "softmax", "order"]
     saved = dict(zip(names, ops.lsh_attention(**common, buckets=buckets, **dropout), strict=True))
@@ -201,6 +203,8 @@ def valid_lsh_calls(ops: Any) -> dict[str, dict[str, Any]]:
         "lsh_buckets": {"x": q, "rotations": torch.randn(1, 4, 2), "lengths": common["lengths"]},
         "lsh_attention": {**common, "buckets": buckets, **dropout},
         "lsh_attention_backward": {"grad": clustered["grad"], **common, **dropout, **saved},
+        "local_attention": {**local, **dropout},
+        "local_attention_backward": {"grad": clustered["grad"], **local, **dropout, **saved_local},
     }
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import INVALID, needs_kernels, valid_calls, valid_lsh_calls, without_memory
+from kernel_cases import INVALID, needs_kernels, valid_calls, valid_cpu_calls, without_memory
 from torch import full, tensor, zeros
 
 from attention_ext import why_unavailable
@@ -12,7 +12,7 @@ from attention_ext import why_unavailable
 pytestmark = needs_kernels
 LARGEST = 2**31 - 1
 
-# What only the CPU checks, because the values lie in memory, and LSH attention, which CUDA lacks.
+# What only the CPU checks, because the values lie in memory, and LSH and local attention, which CUDA lacks.
 ON_THE_CPU = [
     ("hamming_kmeans", {"lengths": tensor([9, 10])}, "lengths must lie in 0 … 9, found 10"),
     ("hamming_kmeans", {"lengths": tensor([9, -1])}, "lengths must lie in 0 … 9, found -1"),
@@ -76,6 +76,15 @@ ON_THE_CPU = [
     ("lsh_attention_backward", {"softmax": zeros(2, 2, 1, 9)}, r"softmax must be \[2, 2, 2, 9\]"),
     ("lsh_attention_backward", {"out": zeros(2, 2, 9, 3).half()}, "out must be what forward returned"),
     ("lsh_attention_backward", {"grad": zeros(2, 2, 9, 4)}, r"grad must be \[2, 2, 9, 3\]"),
+    ("local_attention", {"k": zeros(2, 2, 8, 4), "v": zeros(2, 2, 8, 3)}, r"k must be \[2, 2, 9, 4\]"),
+    ("local_attention", {"v": without_memory(2, 2, 9, 3)}, "v has no memory"),
+    ("local_attention", {"window": -1}, "window must be at least 0, found -1"),
+    ("local_attention", {"globals": -(2**62)}, "globals must be at least 0, found -4611686018427387904"),
+    ("local_attention", {"lengths": tensor([9, 10])}, "lengths must lie in 0 … 9, found 10"),
+    ("local_attention", {"dropout": 0.5}, "dropout needs a seed"),
+    ("local_attention_backward", {"softmax": zeros(2, 2, 1, 9)}, r"softmax must be \[2, 2, 2, 9\]"),
+    ("local_attention_backward", {"out": zeros(2, 2, 9, 3).half()}, "out must be what forward returned"),
+    ("local_attention_backward", {"grad": zeros(2, 2, 9, 4)}, r"grad must be \[2, 2, 9, 3\]"),
 ]
 
 
@@ -84,7 +93,7 @@ def test_invalid_calls_are_refused(operator: str, changes: dict[str, Any], messa
     """A head size of 0 once corrupted the heap; forged top keys or orders were used as addresses."""
     assert why_unavailable("cpu") is None
     ops = torch.ops.attention_ext
-    arguments = {**valid_calls(ops), **valid_lsh_calls(ops)}[operator]
+    arguments = {**valid_calls(ops), **valid_cpu_calls(ops)}[operator]
     getattr(ops, operator)(**arguments)
     with pytest.raises(RuntimeError, match=message) as caught:
         getattr(ops, operator)(**(arguments | changes))
