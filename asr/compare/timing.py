@@ -158,8 +158,7 @@ def _run(runner: Runner, features: Tensor, frames: Tensor, repeat: int, device: 
     synchronize()
     wall, cpu = time.perf_counter(), time.process_time()
     try:
-        states, _ = runner.model.encoder(features, frames)
-        runner.model.head(states)
+        runner.model.emit(features, frames)
         synchronize()
     except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
         runner.error = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -33,6 +33,16 @@ class LossConfig:
     )
     leak: float = option(1e-5, help="mmi: leaky-HMM coefficient of the denominator; 0: not leaky", maximum=1)
     ctc_weight: float = option(0.1, help="mmi: weight of the CTC loss that is added", maximum=1e6)
+    intermediate: list[int] = option(
+        [], help="blocks, from 1, whose outputs are trained as well, e.g. [3,6]", minimum=1, maximum=1000
+    )
+    intermediate_weight: float = option(0.3, help="weight of the intermediate losses' mean", maximum=1)
+    consistency: float = option(
+        0.0,
+        help="weight of the difference between two SpecAugment views of an utterance, e.g. 0.2; batches "
+        "then have half the utterances; 0: one view",
+        maximum=1000,
+    )
 
     def check(self) -> None:
         """Raise UserError for options of mmi with another loss."""

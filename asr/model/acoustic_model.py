@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from asr.attention.layer import SelfAttentionLayer
 from asr.config import from_dict, to_dict
 from asr.errors import UserError
-from asr.model.augment import AugmentConfig, augment_audio, spec_augment
+from asr.model.augment import AugmentConfig, augment_audio, spec_augment, with_more_time_masks
 from asr.model.encoder import Encoder, ModelConfig
 from asr.model.features import FeatureConfig, FilterBanks, Normalisation
 from asr.model.head import Head
@@ -27,10 +27,14 @@ class AcousticModelConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     topology: str = "ctc"  # of the labels, see asr/losses/topology.py
     longest_s: float = 0.0  # longest training audio; 0: unknown
+    intermediate: list[int] = field(default_factory=list)  # blocks whose states are mapped to labels as well
 
 
 class AcousticModel(nn.Module):
     """Filter banks → normalisation → encoder → head.
+
+    A self-conditioned model adds W p to the input of a block, where p are the posteriors of the block before
+    (Nozaki and Komatsu 2021, equation 10).
 
     Args:
         config: features, encoder and attention mechanism.
@@ -49,8 +53,9 @@ class AcousticModel(nn.Module):
         window_frames = max(1, round(1000 * features.normalise_window_s / features.frame_shift_ms))
         self.normalisation = Normalisation(features.normalise, features.mel_bins, window_frames)
         self.encoder = Encoder(config.model, features.mel_bins, config.attention, config.backend)
-        size = config.model.heads * config.model.head_dim
-        self.head = Head(size, vocabulary, config.topology)
+        self.head = Head(config.model.size, vocabulary, config.topology)
+        outputs, conditioned = self.head.projection.out_features, config.model.self_conditioned
+        self.condition = nn.Linear(outputs, config.model.size) if conditioned else None
 
     def forward(self, audio: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Compute log-probabilities.
@@ -62,14 +67,54 @@ class AcousticModel(nn.Module):
         Returns:
             [B, T, O] float32 log-probabilities of the outputs and [B] valid frames; see `Head`.
         """
+        log_probs, frames = self.emit(*self.input(audio, lengths))
+        return log_probs[-1], frames
+
+    def input(self, audio: Tensor, lengths: Tensor, views: int = 1) -> tuple[Tensor, Tensor]:
+        """Compute normalised features, augmented in training.
+
+        Args:
+            audio: [B, samples] in −1 … 1, right-padded.
+            lengths: [B] valid samples.
+            views: number of differently augmented copies of each utterance.
+
+        Returns:
+            [views · B, T, F], one view of all utterances after the other, and [views · B] valid frames.
+        """
         if self.training:
             audio = augment_audio(audio, lengths, self.augment)
         features, frames = self.filter_banks(audio, lengths)
-        features = self.normalisation(features, frames)
+        features = self.normalisation(features, frames).repeat(views, 1, 1)
+        frames = frames.repeat(views)
         if self.training:
-            features = spec_augment(features, frames, self.augment)
-        states, frames = self.encoder(features, frames)
-        return self.head(states), frames
+            augment = self.augment if views == 1 else with_more_time_masks(self.augment)
+            features = spec_augment(features, frames, augment)
+        return features, frames
+
+    def emit(self, features: Tensor, lengths: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Map normalised features to log-probabilities.
+
+        Args:
+            features: [B, T, F].
+            lengths: [B] valid frames.
+
+        Returns:
+            [B, T', O] of the encoder, and in training or of a self-conditioned model before it those of the
+            blocks in `config.intermediate`; [B] valid encoder frames.
+        """
+        found: list[Tensor] = []
+
+        def tap(number: int, states: Tensor) -> Tensor:
+            if number not in self.config.intermediate:
+                return states
+            found.append(self.head(self.encoder.norm(states)))
+            if self.condition is None:
+                return states
+            return states + self.condition(found[-1].softmax(dim=-1).to(states.dtype))
+
+        tapped = self.training or self.condition is not None
+        states, lengths = self.encoder(features, lengths, tap if tapped else None)
+        return [*found, self.head(states)], lengths
 
     @property
     def device(self) -> torch.device:

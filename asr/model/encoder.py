@@ -1,6 +1,7 @@
 """The acoustic encoder: subsampling, positional information and blocks."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +34,11 @@ class ModelConfig(BlockConfig):
     )
     position_kernel: int = option(
         31, help="convolution: kernel size, odd", unit="frames", minimum=1, maximum=10_001
+    )
+
+    self_conditioned: bool = option(
+        False,
+        help="add the posteriors of the blocks in loss.intermediate to the input of the next block",
     )
 
     def check(self) -> None:
@@ -181,12 +187,16 @@ class Encoder(nn.Module):
         unnormed = config.block == "transformer" and config.norm == "pre"
         self.norm = nn.LayerNorm(size) if unnormed else nn.Identity()
 
-    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, features: Tensor, lengths: Tensor, tap: Callable[[int, Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Encode features.
 
         Args:
             features: [B, T, F].
             lengths: [B] valid frames.
+            tap: function of a block's number, from 1, and its output [B, T', M] that returns the input of the
+                next block; not called for the last block.
 
         Returns:
             States [B, T', M] and [B] valid encoder frames, where T' is T / subsampling rounded up.
@@ -195,6 +205,8 @@ class Encoder(nn.Module):
         if self.positions is not None:
             x = self.positions(x, lengths)
         x = self.dropout(x)
-        for block in self.blocks:
+        for number, block in enumerate(self.blocks, 1):
             x = block(x, lengths)
+            if tap is not None and number < len(self.blocks):
+                x = tap(number, x)
         return self.norm(x), lengths

@@ -41,21 +41,19 @@ class FeaturesToLogProbs(nn.Module):
 
     def __init__(self, model: AcousticModel) -> None:
         super().__init__()
-        self.normalisation = model.normalisation
-        self.encoder = model.encoder
-        self.head = model.head
+        self.model = model
         self.subsampling = model.config.model.subsampling
         self.extra_frames = self.subsampling * _most_needed(model)
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Map [B, T, F] log-mel energies with [B] valid frames to [B, T', V] and [B] encoder frames."""
         size = (features.shape[1] + self.subsampling - 1) // self.subsampling
-        features = self.normalisation(features, lengths)
+        features = self.model.normalisation(features, lengths)
         # At least as many frames as clusters and top keys, because torch.export is slow with a minimum of two
         # sizes; and more than one block of queries, because it specialises on one.
         features = nn.functional.pad(features, (0, 0, 0, self.extra_frames))
-        states, frames = self.encoder(features, lengths)
-        return self.head(states[:, :size]), frames
+        log_probs, frames = self.model.emit(features, lengths)
+        return log_probs[-1][:, :size], frames
 
 
 def _most_needed(model: AcousticModel) -> int:

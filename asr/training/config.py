@@ -164,6 +164,22 @@ class TrainConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
 
+    def check(self) -> None:
+        """Raise UserError if the options of the loss don't fit those of the model and of augmentation."""
+        blocks = self.loss.intermediate
+        if blocks and max(blocks) >= self.model.layers:
+            raise UserError(
+                f"loss.intermediate={blocks}: expected blocks before the last, 1 … {self.model.layers - 1}"
+            )
+        if self.model.self_conditioned and not blocks:
+            raise UserError("model.self_conditioned=true: expected loss.intermediate=[…], found []")
+        masks = self.augment.frequency_masks or self.augment.time_mask_every
+        if self.loss.consistency and not masks:
+            raise UserError(
+                f"loss.consistency={self.loss.consistency:g}: the two views differ by SpecAugment, which is "
+                "off: set augment.frequency_masks and augment.time_mask_every"
+            )
+
 
 def recipe_task(name: str) -> ModuleType | None:
     """Return the module `asr_recipes.<name>.task` of a recipe with its own task; None if it has none.

@@ -4,6 +4,7 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from asr.data.batch import Batch
-from asr.data.module import SpeechData, load_training_cuts, manifest_path, prepared_folder
+from asr.data.module import DataConfig, SpeechData, load_training_cuts, manifest_path, prepared_folder
 from asr.errors import UserError
 from asr.losses.base import Loss
 from asr.losses.loss import build_loss
 from asr.losses.topology import joined_outputs, split_outputs
+from asr.losses.views import training_loss
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.features import CorpusStatistics
 from asr.recognizer import Recognizer
@@ -53,8 +55,10 @@ class RecognitionTask(TrainingTask):
 
     def losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the loss of each utterance and the number of target tokens."""
-        outputs, frames = self.model(batch.audio, batch.audio_lengths)
-        losses = self.loss(outputs, frames, batch.tokens, batch.token_lengths)
+        config = self.plan.options.loss
+        features, frames = self.model.input(batch.audio, batch.audio_lengths, 2 if config.consistency else 1)
+        outputs, frames = self.model.emit(features, frames)
+        losses = training_loss(self.loss, config, outputs, frames, batch.tokens, batch.token_lengths)
         return losses, batch.token_lengths.sum()
 
     def dev_counts(self, batch: Batch) -> tuple[float, float, float, float]:
@@ -101,7 +105,8 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
             options.backend,
             options.features,
             options.model,
-            options.loss.topology,
+            topology=options.loss.topology,
+            intermediate=options.loss.intermediate,
         ),
         len(tokenizer),
         options.augment,
@@ -109,7 +114,7 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
     if options.init_from and not resuming:
         initialise(model, tokenizer, options.init_from)
     data = SpeechData(
-        options.data,
+        halved(options.data) if options.loss.consistency else options.data,
         tokenizer,
         options.features,
         model.encoder_frames,
@@ -127,6 +132,15 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
     targets = (tokenizer.encode(cut.supervisions[0].text or "") for cut in data.train_cuts)
     loss = build_loss(options.loss, len(tokenizer), targets)
     return RecognitionTask(model, tokenizer, loss, training_plan(options, data)), data
+
+
+def halved(data: DataConfig) -> DataConfig:
+    """Return the options of batches that need as much memory with two views as `data`'s with one."""
+    return replace(
+        data,
+        frames_per_batch=max(1, data.frames_per_batch // 2),
+        utterances_per_batch=-(-data.utterances_per_batch // 2),
+    )
 
 
 def training_tokenizer(options: TrainConfig) -> Tokenizer:

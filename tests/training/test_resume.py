@@ -82,6 +82,16 @@ def metrics_without_time(folder: Path) -> list[dict[str, str]]:
             ],
         ),
         ([17], ["data.workers=1"]),
+        (
+            [17],
+            [
+                "model.layers=2",
+                "model.layer_drop=0.3",
+                "model.self_conditioned=true",
+                "loss.intermediate=[1]",
+                "loss.consistency=0.2",
+            ],
+        ),
     ],
 )
 def test_interrupted_equals_uninterrupted(
