@@ -59,11 +59,8 @@ def test_the_dry_run_shows_the_grid_beside_the_paper(
     assert cli.main([*words, "dry_run=true"]) == 0
     shown = capsys.readouterr().out
     assert ("44.88" in shown) == (plan == "wsj_table1")
-    rows = {
-        line.split("│")[1].strip(): line.split("│")[3].strip()
-        for line in shown.splitlines()
-        if "to do" in line
-    }
+    table = [line.split("│") for line in shown.splitlines() if "│ to do" in line]
+    rows = {columns[1].strip(): columns[3].strip() for columns in table}
     if plan == "wsj_table1":
         steps = {name: rows[f"{name}, seed 0"] for name in ("full", "lsh-4", "clustered-100")}
         assert steps == {"full": "4", "lsh-4": "2", "clustered-100": "1"}
