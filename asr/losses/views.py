@@ -42,7 +42,8 @@ def training_loss(
         w = config.intermediate_weight
         total = (1 - w) * final + w * torch.stack(intermediate).mean(0)
     if views == 2:
-        total = total + config.consistency * disagreement(*outputs[-1].split(B), lengths[:B])
+        one, other = outputs[-1].split(B)
+        total = total + config.consistency * disagreement(one, other, lengths[:B])
     return total
 
 
