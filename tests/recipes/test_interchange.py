@@ -10,7 +10,6 @@ import soundfile
 from asr_recipes.kaldi import prepare as kaldi
 from asr_recipes.lhotse import prepare as lhotse_recipe
 from asr_recipes.nemo import prepare as nemo
-from kaldi_rules import kaldi_faults
 from lhotse import CutSet, load_manifest
 from lhotse.kaldi import load_kaldi_data_dir
 
@@ -19,6 +18,7 @@ from asr.data.interchange import FORMATS
 from asr.data.manifest import load_cuts, save_cuts
 from asr.errors import UserError
 from asr.preparation import recording, utterance_cut
+from tests.recipes.kaldi_rules import kaldi_faults
 
 RATE = 8000
 RECIPES = {"kaldi": kaldi, "nemo": nemo, "lhotse": lhotse_recipe}

@@ -142,18 +142,6 @@ def test_second_run_has_nothing_to_do(discs: Miniature, tmp_path: Path, capsys) 
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == written
 
 
-@pytest.mark.parametrize("inside", ["", "csr_1_senn_d1"])
-def test_discs_may_be_some_folders_deeper(discs: Miniature, tmp_path: Path, inside: str) -> None:
-    for disc in discs.root.iterdir():
-        number = "LDC93S6B" if disc.name.startswith("11") else "LDC94S13B"
-        number = f"{number}/{inside}"
-        (tmp_path / "corpus" / number).mkdir(parents=True, exist_ok=True)
-        (tmp_path / "corpus" / number / disc.name.replace("-", "_").replace(".", "_")).symlink_to(disc)
-    deeper = dataclasses.replace(discs, root=tmp_path / "corpus")
-    folder = prepare(deeper, tmp_path / "data")
-    assert len(load_cuts(folder / "si284.cuts.jsonl.gz")) == 7
-
-
 def test_official_counts() -> None:
     assert {split.name: (split.utterances, split.words) for split in OFFICIAL} == {
         "si84": (7138, 0),
@@ -396,6 +384,63 @@ def test_prepare_train_decode_score(
     assert score["word_filter"]["drop"] == ["<NOISE>", "<SPOKEN_NOISE>", "<UNK>"]
     if metric == "per":
         assert score["lexicon"] == Lexicon.load("data/wsj/lexicon.txt").digest
+
+
+def arranged(discs: Miniature, root: Path, layout: str) -> Path:
+    """Return a folder with links to the discs, arranged in one of the ways in which copies are kept."""
+    for disc in discs.root.iterdir():
+        series, number = disc.name.split("-")
+        old = series == "11"
+        place = {
+            "one folder of links": disc.name,
+            "series as delivered": f"LDC93S6B/csr_1_senn_d{number}" if old else "LDC94S13B",
+            "names with underscores": "LDC93S6A" if old else "LDC94S13A",
+        }[layout]
+        if layout != "one folder of links":
+            name = disc.name.replace("-", "_").replace(".", "_") if "underscores" in layout else disc.name
+            place = f"{place}/{name}"
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        (root / place).symlink_to(disc)
+    return root
+
+
+def without_audio(manifest: Path) -> list[dict]:
+    """Return the entries of a manifest without the paths of the audio."""
+    entries = [json.loads(line) for line in gzip.decompress(manifest.read_bytes()).splitlines()]
+    for entry in entries:
+        entry["recording"]["sources"][0].pop("source")
+    return entries
+
+
+def test_every_layout_gives_the_same_data_and_scores(
+    discs: Miniature, merged: Miniature, tmp_path: Path, monkeypatch
+) -> None:
+    """Training is shared, since the layouts give equal manifests."""
+    monkeypatch.chdir(tmp_path)
+    roots = {"discs": discs.root, "merged": merged.root}
+    for layout in ("one folder of links", "series as delivered", "names with underscores"):
+        roots[layout] = arranged(discs, tmp_path / layout.replace(" ", "-"), layout)
+    folders = {
+        layout: Path("data", "wsj" if layout == "discs" else root.name) for layout, root in roots.items()
+    }
+    for layout, folder in folders.items():
+        words = [f"corpus={roots[layout]}", f"folder={folder}", "workers=1", "tokenizers=[phone]"]
+        assert cli.main(["prepare", "wsj", *words]) == 0
+    names = {str(path.relative_to("data/wsj")) for path in Path("data/wsj").rglob("*") if path.is_file()}
+    for folder in folders.values():
+        for name in names - {"README.md", "preparation.json", "lock"}:
+            if name.endswith(".cuts.jsonl.gz"):
+                assert without_audio(folder / name) == without_audio(Path("data/wsj", name))
+            else:
+                assert (folder / name).read_bytes() == Path("data/wsj", name).read_bytes()
+    first = train_decode_score("wsj", "dev93", "attention=full")
+    for folder in folders.values():
+        out = f"exp/{folder.name}"
+        words = ["exp/run", f"data={folder}", "split=dev93", "device=cpu", f"output={out}"]
+        assert cli.main(["decode", *words]) == 0
+        assert cli.main(["score", out]) == 0
+        score = json.loads(Path(out, "score.json").read_text())
+        assert score | {"decode_s": first["decode_s"]} == first
 
 
 def test_words_outside_cmudict_are_guessed(
