@@ -154,6 +154,7 @@ def parse(schema: type[Options], words: list[str]) -> Options:
     """
     config = OmegaConf.structured(schema)
     known = [key for key, *_ in describe(schema)]
+    _check_flags(schema, words)
     for word in words:
         key, _, value = word.partition("=")
         _check_key(key, known)
@@ -205,6 +206,7 @@ def compose(schema: type[Options] | Options, name: str, words: list[str]) -> Opt
         _check_key(key.lstrip("+~"), known)
         if key in groups:
             _check_choice(key, value, groups[key])
+    _check_flags(schema, words)
     quoted = [_quote(word) if word.partition("=")[0] in strings - set(groups) else word for word in words]
     chosen = [word for word in words if word.partition("=")[0] in groups.keys() - {"recipe"}]
     try:
@@ -309,6 +311,15 @@ def _check_key(key: str, known: list[str]) -> None:
 def _check_choice(group: str, name: str, known: list[str]) -> None:
     if name not in known:
         raise UserError(f"{group}={name}: no such configuration{did_you_mean(name, known)}")
+
+
+def _check_flags(schema: Any, words: list[str]) -> None:
+    """Raise UserError for a number as the value of a flag: OmegaConf takes every number but 0 for true."""
+    flags = {key for key, kind, *_ in describe(schema) if kind == "bool"}
+    for word in words:
+        key, _, value = word.partition("=")
+        if key in flags and re.fullmatch(r"[-+]?[\d._]+", value):
+            raise UserError(f"{word}: expected true or false")
 
 
 def _groups() -> dict[str, list[str]]:

@@ -151,3 +151,19 @@ def test_a_model_chosen_on_the_command_line_wins_over_the_recipes(recipe: str, m
     changed = train_options([*words, "model.layers=7", "optimizer.betas=[0.5,0.6]"])
     assert changed.model == replace(options.model, layers=7)
     assert changed.optimizer == replace(options.optimizer, betas=[0.5, 0.6])
+
+
+@pytest.mark.parametrize("value", ["7", "1", "0", "-2.5"])
+def test_a_number_is_no_flag(value: str) -> None:
+    """`resample=7` meant true."""
+
+    @dataclass
+    class Flags:
+        resample: bool = option(True, help="a flag")
+
+    message = rf"{value}: expected true or false"
+    with pytest.raises(UserError, match=f"resample={message}"):
+        config.parse(Flags, [f"resample={value}"])
+    with pytest.raises(UserError, match=rf"data\.resample={message}"):
+        train_options(["recipe=demo", f"data.resample={value}"])
+    assert config.parse(Flags, ["resample=false"]).resample is False

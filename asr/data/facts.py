@@ -1,7 +1,8 @@
 """Check audio files: length, sample rate and channels as in the header, and the samples behind it."""
 
-import struct
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import soundfile
@@ -14,6 +15,8 @@ from asr.files import require_file
 VERIFY_HELP = "decode every file to check that it is complete; false: read headers only"
 SAMPLE_RATES = (4_000, 384_000)  # Hz; a rate outside is taken for a damaged header
 BLOCK_SAMPLES = 1 << 20
+LARGEST_OGG_PAGE = 65_307  # bytes
+END_OF_OGG = 4  # flag of a stream's last page
 
 
 def check_rate(rate: int, path: str | Path) -> None:
@@ -28,7 +31,7 @@ def header_facts(path: str | Path) -> tuple[int, int, int]:
 
     Raises:
         UserError: the file is missing, empty, no regular file, or neither SPHERE nor readable by libsndfile;
-            its sample rate is absurd; or it is a wav or plain SPHERE file shorter than its header states.
+            its sample rate is absurd; or it is truncated, as far as `check_complete` can tell.
     """
     if not require_file(path, "an audio file", "missing_audio"):
         raise UserError(f"{path}: expected audio, found an empty file", "truncated_audio")
@@ -49,12 +52,7 @@ def header_facts(path: str | Path) -> tuple[int, int, int]:
     check_rate(rate, path)
     if samples <= 0:
         raise UserError(f"{path}: expected audio, found no samples", "truncated_audio")
-    found, promised = Path(path).stat().st_size, riff_bytes(path)
-    if found + 1 < promised:  # a padding byte may be missing
-        raise UserError(
-            f"{path}: expected {promised} bytes, as its header says, found {found} (a truncated file?)",
-            "truncated_audio",
-        )
+    check_complete(path)
     return facts
 
 
@@ -71,9 +69,10 @@ def audio_facts(path: str | Path) -> tuple[int, int, int]:
         return facts
     found = 0
     try:
-        for block in soundfile.blocks(str(path), BLOCK_SAMPLES // channels, dtype="float32", always_2d=True):
-            checked(block, str(path), found)
-            found += len(block)
+        with soundfile.SoundFile(str(path)) as file:
+            for block in read_blocks(file, BLOCK_SAMPLES // channels):
+                checked(block, str(path), found)
+                found += len(block)
     except soundfile.LibsndfileError as error:
         reason = str(error).rpartition(": ")[2].rstrip(".")
         raise UserError(f"{path}: damaged after {found / rate:.1f} s ({reason})") from None
@@ -107,13 +106,57 @@ def checked(samples: NDArray[np.float32], source: str, first: int = 0) -> NDArra
     return samples
 
 
-def riff_bytes(path: str | Path) -> int:
-    """Return the length that the header of a wav file states, in bytes; 0 if it states none."""
+def check_complete(path: str | Path) -> None:
+    """Raise a `UserError` if a file is shorter than its container states, or an Ogg stream has no end.
+
+    Checked are wav, RF64, AIFF, AU, Wave64, Ogg and plain SPHERE, with any suffix. Other containers don't
+    state their length, or decoding shows it (FLAC, MP3).
+    """
+    size = Path(path).stat().st_size
     with open(path, "rb") as file:
-        head = file.read(12)
-    if head[:4] != b"RIFF" or head[8:] != b"WAVE":
-        return 0
-    stated = struct.unpack("<I", head[4:8])[0]
-    if stated in (0, 0xFFFFFFFF) or stated >= 0x7FFFF000:  # streamed: the length was not known
-        return 0
-    return int(stated) + 8
+        head = file.read(32)
+        file.seek(max(0, size - LARGEST_OGG_PAGE))
+        tail = file.read() if head[:4] == b"OggS" else b""
+    if is_sphere(path):
+        read_header(path)
+    stated = stated_bytes(head)
+    if size + 1 < stated:  # a padding byte may be missing
+        raise UserError(
+            f"{path}: expected {stated} bytes, as its header says, found {size} (a truncated file?)",
+            "truncated_audio",
+        )
+    last_page = tail.rpartition(b"OggS")[2]
+    if tail and not (len(last_page) > 1 and last_page[1] & END_OF_OGG):
+        raise UserError(
+            f"{path}: expected the end of an Ogg stream, found none (a truncated file?)", "truncated_audio"
+        )
+
+
+def stated_bytes(head: bytes) -> int:
+    """Return the length of a file that its first 32 bytes state; 0 if they state none, as in a stream."""
+    order: Literal["little", "big"]
+    match head[:4], head[8:12]:
+        case b"RIFF", b"WAVE":
+            before, place, order, unknown = 8, slice(4, 8), "little", 0x7FFFF000
+        case b"RF64", b"WAVE":
+            before, place, order, unknown = 8, slice(20, 28), "little", 1 << 62
+        case b"FORM", b"AIFF" | b"AIFC":
+            before, place, order, unknown = 8, slice(4, 8), "big", 0x7FFFF000
+        case b".snd", _:
+            before = int.from_bytes(head[4:8], "big")
+            place, order, unknown = slice(8, 12), "big", 0x7FFFF000
+        case b"riff", _:  # Wave64, whose length includes its name and itself
+            before, place, order, unknown = 0, slice(16, 24), "little", 1 << 62
+        case _:
+            return 0
+    stated = int.from_bytes(head[place], order)
+    return before + stated if 0 < stated < unknown else 0
+
+
+def read_blocks(file: soundfile.SoundFile, samples: int) -> Iterator[NDArray[np.float32]]:
+    """Yield the rest of a file in blocks [samples, channels].
+
+    Unlike `file.blocks()`, which fills up what a truncated file lacks with what lies in memory.
+    """
+    while len(block := file.read(samples, "float32", always_2d=True)):
+        yield block

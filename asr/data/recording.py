@@ -10,7 +10,7 @@ import soxr
 from numpy.typing import NDArray
 
 from asr.data.audio import notice_resampling
-from asr.data.facts import check_rate, checked, riff_bytes
+from asr.data.facts import check_complete, check_rate, checked, read_blocks
 from asr.data.sphere import is_sphere, read_header, read_sphere
 from asr.errors import UserError
 from asr.files import kind_of
@@ -108,9 +108,11 @@ def _open(path: Path) -> tuple[int, Iterator[Samples]]:
         file = soundfile.SoundFile(path)
     except (soundfile.LibsndfileError, TypeError):  # TypeError: soundfile wants a format for names in .raw
         return _open_with_ffmpeg(path)
-    if (size := path.stat().st_size) + 1 < (promised := riff_bytes(path)):  # libsndfile ignores it
-        log.warning("%s: truncated: found %d of %d bytes", path, size, promised)
-    return file.samplerate, file.blocks(BLOCK_S * file.samplerate, dtype="float32", always_2d=True)
+    try:
+        check_complete(path)  # libsndfile doesn't
+    except UserError as error:
+        log.warning("%s", error)
+    return file.samplerate, read_blocks(file, BLOCK_S * file.samplerate)
 
 
 def _open_with_ffmpeg(path: Path) -> tuple[int, Iterator[Samples]]:

@@ -11,12 +11,14 @@ from asr.data.facts import audio_facts, header_facts
 from asr.errors import UserError
 
 RATE = 16000
+CONTAINERS = {"a.aiff": "AIFF", "a.au": "AU", "a.w64": "W64", "a.ogg": "OGG"}
+CONTAINERS |= {"b.wav": "RF64", "c.wav": "NIST"}
 SAMPLES = (0.1 * np.random.default_rng(0).standard_normal((3 * RATE, 2))).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg", "a.mp3", "a.aiff", "a.WAV"])
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.mp3", "a.WAV", *CONTAINERS])
 def test_facts_of_whole_files(name, tmp_path):
-    soundfile.write(tmp_path / name, SAMPLES, RATE)
+    soundfile.write(tmp_path / name, SAMPLES, RATE, format=CONTAINERS.get(name))
     assert audio_facts(tmp_path / name) == header_facts(tmp_path / name) == (3 * RATE, RATE, 2)
 
 
@@ -56,16 +58,20 @@ def with_sample(path, value):
         ("a.wav", lambda path: with_sample(path, -np.inf), "sample 12345 is not finite", False),
         ("a.flac", lambda path: cut_short(path, 0.9), "damaged after", False),
         ("a.flac", lambda path: path.write_bytes(b"fLaC" + bytes(2000)), "can't be read", True),
+        *((name, lambda path: cut_short(path, 0.6), r"truncated file\?\)", True) for name in CONTAINERS),
+        ("a.mp3", lambda path: cut_short(path, 0.6), "expected 24000 samples, as its header says", False),
         ("a.raw", lambda path: None, "can't be read", True),
     ],
 )
 def test_damaged_files_are_named(name, damage, message, header, tmp_path):
-    """A header of 1 Hz, samples that are no number and truncated files passed the preparation."""
+    """A header of 1 Hz, samples that are no number and truncated files passed the preparation: libsndfile
+    shortens the stated length of most, and soundfile filled up truncated mp3 with what lay in memory.
+    """
     path = tmp_path / name
     if name.endswith("raw"):
         path.write_bytes(bytes(100))
     else:
-        soundfile.write(path, SAMPLES, RATE)
+        soundfile.write(path, SAMPLES, RATE, format=CONTAINERS.get(name))
     damage(path)
     for check in [audio_facts, *([header_facts] if header else [])]:
         with pytest.raises(UserError, match=message) as error:
