@@ -16,12 +16,15 @@ NOISES: dict[str, list[Phones]] = {
     "[vocalized-noise]": [(SPOKEN_NOISE,)],
     "[laughter]": [("LAU",)],
 }
-# Letter names, most of which the MS98 dictionary lacks, in its phones.
+# Letter names, most of which the MS98 dictionary lacks, in its phones; equal to Kaldi's MSU_single_letter.txt
+# (swbd/s5c), as quoted by public recipes.
 LETTERS = """
 a ey|b b iy|c s iy|d d iy|e iy|f eh f|g jh iy|h ey ch|i ay|j jh ey|k k ey|l eh l|m eh m|n eh n|o ow|p p iy
 q k y uw|r aa r|s eh s|t t iy|u y uw|v v iy|w d ah b ax l y uw|x eh k s|y w ay|z z iy
 """
-# The phones of the MS98 dictionary.
+# The 42 phones of the MS98 dictionary: CMUdict's 39 with ax, el and en. Checked against Kaldi's recipe
+# fisher_swbd, which maps its pronunciations to CMUdict's phones by replacing just these three. The dictionary
+# itself was not at hand; lines with other phones are left out and listed.
 PHONES = """
 aa ae ah ao aw ax ay b ch d dh eh el en er ey f g hh ih iy jh k l m n ng ow oy p r s sh t th uh uw v w y z zh
 """

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from asr_recipes.switchboard import prepare as switchboard
+from asr_recipes.switchboard import pronunciations
 from asr_recipes.switchboard.eval2000 import Span, widened
 from asr_recipes.switchboard.splits import divide, without_copies
 from asr_recipes.switchboard.transcripts import Segment, parse_line
@@ -31,6 +32,8 @@ from asr.scoring.sclite import find_hubscr
 from asr.scoring.stm import read_stm
 from asr.scoring.word_filter import rules_beside
 from asr.search.decode import DecodeOptions
+from asr.text import g2p
+from asr.text.cmudict import without_stress
 from asr.text.lexicon import Lexicon
 from asr.training.config import train_options
 from asr.training.run import train
@@ -330,6 +333,7 @@ import os, signal, sys
 from pathlib import Path
 from asr import parallel
 from asr_recipes.switchboard import prepare as switchboard
+from asr_recipes.switchboard import pronunciations
 
 add, keys = parallel.Journal.add, []
 
@@ -569,3 +573,10 @@ def test_prepare_train_decode_score(prepared, tmp_path):
     if find_hubscr():
         for part in parts.values():
             assert all(part["sclite"][name] == part[name] for name in part["sclite"] if name in part)
+
+
+def test_the_phones_of_the_dictionary_are_those_of_cmudict_and_three_syllabic_ones():
+    cmudict = {phone.lower() for phone in without_stress(g2p.PHONES)}
+    assert set(pronunciations.PHONES.split()) == cmudict | {"ax", "el", "en"}
+    for [phones] in pronunciations.letters().values():
+        assert set(phones) <= set(pronunciations.PHONES.split())
