@@ -26,7 +26,7 @@ SIZES = {"greedy": 1, "beam": 300, "prefix": 50, "cuda": 10}
 # Options of each decoder, and those that need a language model.
 USED = {
     "beam": ("size", "threshold", "tokens", "lexicon", "lm_weight", "word_score", "nbest"),
-    "prefix": ("size", "tokens", "token_threshold", "lm_weight", "word_score", "nbest"),
+    "prefix": ("size", "tokens", "token_threshold", "lm_weight", "word_score", "label_score", "nbest"),
     "cuda": ("size", "nbest"),
 }
 WITH_LM = {"beam": ("lm_weight",), "prefix": ("lm_weight", "word_score")}
@@ -75,6 +75,13 @@ class BeamConfig:
     word_score: float | None = option(
         None,
         help="score added per word, negative for fewer words; null: the tuned one, else -1",
+        unit="nats",
+        minimum=-1000,
+        maximum=1000,
+    )
+    label_score: float = option(
+        0.0,
+        help="prefix: score added per label, positive against deletions",
         unit="nats",
         minimum=-1000,
         maximum=1000,
@@ -194,6 +201,7 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig, topology: s
                 beam=weights.size,
                 tokens=beam.tokens,
                 token_threshold=beam.token_threshold,
+                label_score=beam.label_score,
                 nbest=beam.nbest,
                 topology=topology,
             )

@@ -40,6 +40,7 @@ class PrefixSearch:
         beam: int = 50,
         tokens: int = 0,
         token_threshold: float = 10.0,
+        label_score: float = 0.0,
         nbest: int = 1,
         topology: str = "ctc",
     ) -> None:
@@ -51,6 +52,7 @@ class PrefixSearch:
             tokens: number of most probable labels tried in a frame; 0: all.
             token_threshold: maximum distance to the best label of a frame (natural log); worse labels are
                 skipped.
+            label_score: score added for each label.
             nbest: number of hypotheses to return: the best and its `alternatives`.
             topology: topology of the labels.
         """
@@ -63,6 +65,7 @@ class PrefixSearch:
         self._beam = beam
         self._tokens = tokens
         self._token_threshold = token_threshold
+        self._label_score = label_score
         self._nbest = nbest
         self._topology = topology
 
@@ -125,7 +128,8 @@ class PrefixSearch:
                 child = prefix.children.get(label)
                 if child is None:
                     context, added = self._fusion.extend(prefix.context, label)
-                    child = prefix.children[label] = Prefix(prefix, label, context, prefix.added + added)
+                    added += prefix.added + self._label_score
+                    child = prefix.children[label] = Prefix(prefix, label, context, added)
                 child.next_label = _log_add(child.next_label, before + first[label])
                 reached[child] = None
         for prefix in reached:
@@ -157,7 +161,7 @@ class Prefix:
         self.parent = parent
         self.label = label
         self.context = context
-        self.added = added  # score of the language model
+        self.added = added  # score of the language model and of the number of labels
         self.children: dict[int, Prefix] = {}
         # Log-probabilities of the alignments that end in blank, and of those that end in the label.
         self.log_blank, self.log_label = log_blank, IMPOSSIBLE

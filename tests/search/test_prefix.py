@@ -47,6 +47,17 @@ def test_scores_are_sums_over_all_alignments(seed):
     assert [path.score for path in found] == pytest.approx([score for _, score in expected], abs=1e-4)
 
 
+@pytest.mark.parametrize("label_score", [-0.8, 0.8])
+def test_every_label_adds_its_score(label_score):
+    log_probs = random_log_probs(1, 5, 4)
+    expected = {ids: score + label_score * len(ids) for ids, score in brute_force(log_probs[0]).items()}
+    search = PrefixSearch(NoModel(), label_score=label_score, nbest=len(expected), **EVERYTHING)
+    (best,) = search(log_probs, torch.tensor([5]))
+    found = {tuple(path.ids): path.score for path in [best, *best.alternatives]}
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert tuple(best.ids) == max(expected, key=expected.get)
+
+
 def test_a_narrow_beam_never_overestimates_a_score():
     for seed in range(3):
         log_probs = random_log_probs(seed, 5, 4)
