@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a fresh clone to a report: install, make the demo corpus, train, decode, score, compare.
+# From a fresh clone to a report and a model: install, make the demo corpus, train, decode, score, export, compare.
 #
 #   bash tools/demo.sh
 #
@@ -20,7 +20,8 @@ for split in test test_voices; do
     asr decode "$run" split="$split" decoder=beam
     results+=("$run/decode/$split/full-beam")
 done
-asr score "${results[@]}" details=false
+asr score "${results[@]}"
+asr export "$run" out=exp/demo/model
 # Reuses the model trained above and trains the second one.
 asr compare recipe=demo attentions=[full,i-clustered-25] evaluate=[full,clustered-25,i-clustered-25] folder=exp/demo/compare
 cat <<END
@@ -29,5 +30,6 @@ The speech is synthetic: these error rates show that everything works, not how w
   $run/                       configuration, metrics.csv, checkpoints, training.json, TensorBoard events
   $run/decode/<split>/<attention>-<decoder>/  hyp.jsonl, score.json, alignments.txt, speakers.tsv
   exp/demo/compare/report.html      the comparison, for a browser; results.json and results.csv are beside it
-  asr transcribe $run <file.wav>                  try it on a recording
+  exp/demo/model/                   the model alone, with its lexicon: copy it to any machine with this package and run
+                                    asr transcribe model <file.wav>
 END

@@ -341,7 +341,7 @@ class Results:
         if not found:
             return None
         if len(found) == 1:
-            low, high = found[0]["interval"]
+            low, high = found[0]["interval"] or (None, None)  # unknown for a single utterance
             return Estimate(found[0]["rate"], low, high, 1, "utterances")
         return over_seeds([rate["rate"] for rate in found])
 
@@ -406,7 +406,7 @@ def _write_csv(results: Results, path: Path) -> None:
         row |= {name: getattr(evaluation, name) for name in ("split", "attention", "decoder", "status")}
         for metric in results.metrics():
             rate = evaluation.rates.get(metric, {})
-            low, high = rate.get("interval", (None, None))
+            low, high = rate.get("interval") or (None, None)
             row |= {metric: rate.get("rate"), f"{metric}_low": low, f"{metric}_high": high}
             counts = ("substitutions", "deletions", "insertions", "length")
             row |= {f"{metric}_{name}": rate.get(name) for name in counts}

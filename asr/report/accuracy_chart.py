@@ -1,6 +1,5 @@
 """Figure 1: error rate against the time of a full forward pass, with the Pareto front."""
 
-import math
 from collections.abc import Collection
 from typing import Any
 
@@ -9,10 +8,11 @@ import altair as alt
 from asr.compare.results import Results
 from asr.console import duration
 from asr.report import theme
-from asr.report.axes import log_axis, log_ticks, needs_log
+from asr.report.axes import extent, log_axis, log_ticks, needs_log
 from asr.report.figure import Figure, Panel, Provenance, Series, spec_of
 from asr.report.labels import ANCHORS, HALF, NARROW, WIDE, place_labels
 from asr.report.words import clock_words, duration_range, mechanism_words, metric_words, percent
+from asr.scoring.estimates import Estimate
 
 EXCHANGED = "exchanged at evaluation"
 HEIGHT = 400
@@ -90,12 +90,27 @@ def points(results: Results, split: str, metric: str) -> list[dict[str, Any]]:
                     "high": None if estimate.high is None else 100 * estimate.high,
                 }
             )
-    # Of models that are level in time, the line of the front skips all but the most accurate so far.
-    lowest = math.inf
-    for row in sorted(rows, key=lambda row: (row["time_s"], row["rate"])):
-        row["step"] = row["front"] and row["rate"] < lowest
-        lowest = row["rate"] if row["step"] else lowest
+    steps = _steps(results, split, metric)
+    for row in rows:
+        row["step"] = row["own"] and row["model"] in steps
     return rows
+
+
+def _steps(results: Results, split: str, metric: str) -> list[str]:
+    """Return the models that the line of the front connects: of those level in time, the most accurate.
+
+    A single one is left out, because it makes no line.
+    """
+    found: list[tuple[Estimate, float, str]] = []
+    for label in results.front(split):  # the fastest first
+        time, rate = results.forward_time(label, split), results.error_rate(label, split, metric)
+        if time is None or rate is None:
+            continue
+        if found and found[-1][0].level_with(time):
+            found[-1] = min(found[-1], (time, rate.value, label), key=lambda entry: entry[1])
+        elif not found or rate.value < found[-1][1]:
+            found.append((time, rate.value, label))
+    return [label for *_, label in found] if len(found) > 1 else []
 
 
 def _log_axes(rows: list[dict[str, Any]]) -> tuple[str, ...]:
@@ -125,7 +140,8 @@ def _spec(
     legend = alt.Legend(title=None, orient="top", symbolOpacity=1, values=trained)
     error = f"{metric_words(metric)} (%)"
     title = f"forward pass over {split}, {clock_words(clock)} (s)"
-    across = _axis([row["time_s"] for row in rows], 24, "x" in log)
+    times = [value for row in rows for name in ("time_s", "time_low", "time_high") if (value := row[name])]
+    across = _axis(times, 24, "x" in log)
     x = alt.X("time_s:Q", title=title, **across)
     bounds = [value for row in rows for name in ("rate", "low", "high") if (value := row[name])]
     y = alt.Y("rate:Q", title=error, **_axis(bounds, 16, "y" in log))
@@ -185,8 +201,10 @@ def _spec(
 
 def _axis(values: list[float], padding: float, log: bool) -> dict[str, Any]:
     if not log:
-        # Vega would round an axis over a single value to the nearest integer.
-        return {"scale": alt.Scale(zero=len(set(values)) == 1, padding=padding)}
+        low, high = extent(values)
+        if (low, high) == (min(values), max(values)):
+            return {"scale": alt.Scale(zero=False, padding=padding)}
+        return {"scale": alt.Scale(domain=[low, high], zero=False, nice=False, padding=padding)}
     scale = alt.Scale(type="log", nice=False, padding=padding)
     return {"scale": scale, "axis": log_axis(log_ticks(values))}
 

@@ -1,6 +1,5 @@
 """Figure 8: attention maps beside the spectrogram, and the approximation error by layer."""
 
-import base64
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from asr.errors import UserError
 from asr.recognizer import Recognizer
 from asr.report import theme
 from asr.report.attention_maps import AttentionMaps, approximation_errors, attention_maps
-from asr.report.figure import Figure, Panel, Provenance, Series, line_channels, lines_of, spec_of
+from asr.report.figure import Figure, Panel, Provenance, Series, data_uri, line_channels, lines_of, spec_of
 from asr.report.findings import main_split
 
 SIZE = 340  # side of a map, pixels
@@ -157,7 +156,7 @@ def picture(values: Tensor, scale: float) -> str:
     image.putpalette(palette.round().astype(np.uint8).flatten().tolist())
     buffer = io.BytesIO()
     image.save(buffer, "PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return data_uri(buffer.getvalue(), "image/png")
 
 
 def _map_spec(maps: AttentionMaps, name: str) -> dict[str, Any]:
@@ -170,11 +169,14 @@ def _map_spec(maps: AttentionMaps, name: str) -> dict[str, Any]:
     span = (high - low) or 1.0
     relative_NN = maps.weights_NN[name].clamp(min=0) / max(scale, 1e-9)
     images = [
-        (picture(relative_NN**GAMMA, 1.0), 0, frames, 0, frames),
-        (picture(spectrum_FT, span), 0, frames, edge, near),
-        (picture(spectrum_FT.T, span), edge, near, 0, frames),
+        (f"attention weights of {name}, {frames} by {frames}", relative_NN**GAMMA, 1.0, 0, frames, 0, frames),
+        ("spectrogram along the keys", spectrum_FT, span, 0, frames, edge, near),
+        ("spectrogram along the queries", spectrum_FT.T, span, edge, near, 0, frames),
     ]
-    rows = [{"url": url, "x": x, "x2": x2, "y": y, "y2": y2} for url, x, x2, y, y2 in images]
+    rows = [
+        {"name": text, "url": picture(values, limit), "x": x, "x2": x2, "y": y, "y2": y2}
+        for text, values, limit, x, x2, y, y2 in images
+    ]
     limits = alt.Scale(domain=[edge, frames], nice=False, zero=False)
     downward = alt.Scale(domain=[edge, frames], nice=False, zero=False, reverse=True)
     pictures = (
@@ -186,6 +188,7 @@ def _map_spec(maps: AttentionMaps, name: str) -> dict[str, Any]:
             y=alt.Y("y:Q", scale=downward, axis=None),
             y2="y2:Q",
             url="url:N",
+            description="name:N",  # for screen readers, which would read the address
         )
     )
     return spec_of(alt.layer(pictures, *_label_layers(maps, frames, near / 2, limits, downward)))

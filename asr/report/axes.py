@@ -1,13 +1,28 @@
-"""Logarithmic axes: when a figure needs one, and round numbers for its labels."""
+"""Axes: the least span of a linear one, when a figure needs a logarithmic one, and round labels for it."""
 
 import math
 from collections.abc import Sequence
 
 import altair as alt
 
+LEAST_SPAN = 0.2  # of a linear axis, as a fraction of its centre: a difference of 0.2 % must not fill it
 SPREAD = 3.0  # ratio of largest to smallest value above which a linear axis crowds the small ones
 TICKS = 4  # minimum number of labels, if round numbers allow it
 STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8))  # round numbers per decade, from few to many
+
+
+def extent(values: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of a linear axis: those of the values, or further apart if these hardly differ.
+
+    Example:
+        >>> extent([2.0, 9.0]), extent([99.8, 100.2]), extent([0.0])
+        ((2.0, 9.0), (90.0, 110.0), (0.0, 1.0))
+    """
+    low, high = min(values), max(values)
+    if low == high == 0:
+        return 0.0, 1.0
+    margin = max(0.0, LEAST_SPAN * abs(low + high) / 2 - (high - low)) / 2
+    return low - margin, high + margin
 
 
 def needs_log(values: Sequence[float]) -> bool:

@@ -1,6 +1,5 @@
 """Data for the error browser: the worst utterances of every system with alignments and audio."""
 
-import base64
 import io
 import logging
 from collections import Counter
@@ -13,6 +12,7 @@ from asr.compare.results import OFFICIAL, Evaluation, Results
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
+from asr.report.figure import data_uri
 from asr.scoring.alignment import Edit
 from asr.scoring.hypotheses import HYPOTHESES, SCORE, read_hypotheses
 from asr.scoring.run import read_score
@@ -42,7 +42,7 @@ def browse(results: Results, folder: Path, audio: int) -> dict[str, Any] | None:
     evaluations = first_seeds(results)
     scores = [(evaluation, _score(folder / evaluation.folder)) for evaluation in evaluations]
     systems = [
-        _system(results, evaluation, found, TOKENS // len(scores)) for evaluation, found in scores if found
+        _system(results, evaluation, *found, TOKENS // len(scores)) for evaluation, found in scores if found
     ]
     if not systems:
         return None
@@ -59,19 +59,23 @@ def first_seeds(results: Results) -> list[Evaluation]:
     return sorted(found, key=lambda x: not results.is_own(x))
 
 
-def _score(folder: Path) -> Score | None:
+def _score(folder: Path) -> tuple[Score, dict[str, str]] | None:
+    """Return the score of a decode folder and the words of each reference; None if it can't be scored."""
     try:
         hypotheses = read_hypotheses(folder / HYPOTHESES)
         summary = read_score(folder) if (folder / SCORE).exists() else {}
         rules, align = summary.get("word_filter"), summary.get("alignment", "unit")
         word_filter = WordFilterRules.from_dict(rules, str(folder / SCORE)) if rules else None
-        return score(hypotheses, align=align, filter_words=word_filter, samples=1)
+        spoken = {x.id: x.reference or "" for x in hypotheses}
+        return score(hypotheses, align=align, filter_words=word_filter, samples=1), spoken
     except UserError as error:
         log.warning("report: %s", error)
         return None
 
 
-def _system(results: Results, evaluation: Evaluation, found: Score, tokens: int) -> dict[str, Any]:
+def _system(
+    results: Results, evaluation: Evaluation, found: Score, spoken: dict[str, str], tokens: int
+) -> dict[str, Any]:
     metric = _metric(results, found)
     name = evaluation.candidate
     if not results.is_own(evaluation):
@@ -85,7 +89,7 @@ def _system(results: Results, evaluation: Evaluation, found: Score, tokens: int)
         "metric": metric.upper(),
         "of": len(found.utterances),
         "confusions": _confusions(found, metric),
-        "utterances": [_utterance(entry, metric) for entry in chosen],
+        "utterances": [_utterance(entry, metric, spoken[entry.id]) for entry in chosen],
     }
 
 
@@ -114,13 +118,17 @@ def _choose(ordered: list[UtteranceScore], metric: Metric, tokens: int) -> list[
     return sorted(kept, key=lambda entry: priority[entry.id][1])
 
 
-def _utterance(entry: UtteranceScore, metric: Metric) -> dict[str, Any]:
+def _utterance(entry: UtteranceScore, metric: Metric, spoken: str) -> dict[str, Any]:
+    """Return the alignment of an utterance; beside phones, that of its words or the words spoken."""
     counts = entry.counts[metric]
+    words = entry.alignments.get("wer") if metric == "per" else None
     return {
         "id": entry.id,
         "speaker": entry.speaker,
         "counts": [counts.substitutions, counts.deletions, counts.insertions, counts.length],
         "edits": [_edit(edit) for edit in entry.alignments[metric]],
+        "words": [_edit(edit) for edit in words or ()],
+        "spoken": spoken if metric == "per" and not words else "",
     }
 
 
@@ -159,7 +167,7 @@ def _audio(results: Results, systems: list[dict[str, Any]], count: int) -> dict[
         if ident not in cuts[split]:
             continue
         try:
-            uri = data_uri(cuts[split][ident])
+            uri = _sound(cuts[split][ident])
         except UserError as error:
             log.warning("report: no audio for %s: %s", ident, error)
             continue
@@ -180,7 +188,7 @@ def _cuts(results: Results, split: str) -> dict[str, Any]:
         return {}
 
 
-def data_uri(cut: Any) -> str:
+def _sound(cut: Any) -> str:
     """Return an utterance as a data URI with MP3 audio, 5 KB per second before base64."""
     buffer = io.BytesIO()
     soundfile.write(
@@ -192,4 +200,4 @@ def data_uri(cut: Any) -> str:
         bitrate_mode="CONSTANT",
         compression_level=0.8,
     )
-    return "data:audio/mpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return data_uri(buffer.getvalue(), "audio/mpeg")

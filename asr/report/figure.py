@@ -1,5 +1,6 @@
 """A figure of the report: panels, legend, provenance, and static export."""
 
+import base64
 import io
 import json
 from collections import Counter
@@ -138,21 +139,24 @@ def spec_of(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> dict[str, Any
     return spec
 
 
-def interactive_spec(panel: Panel) -> dict[str, Any]:
-    """Return a panel for the page, which provides width and legend.
+def page_panel(figure: Figure, panel: Panel) -> dict[str, Any]:
+    """Return a panel for the page, which draws it, or all panels of a figure for an SVG file.
 
-    The page sets the signal `hidden` to the list of hidden series.
+    The page sets the signal `hidden` to the list of hidden series. Screen readers read the description.
     """
-    spec = theme.coloured(_without_legends(panel.spec), theme.css_references())
+    spec = theme.coloured(panel.spec, theme.css_references())
     shown = {"filter": "indexof(hidden, datum.series) < 0"}
     return {
-        "$schema": f"https://vega.github.io/schema/vega-lite/v{theme.VEGA_LITE.split('.')[0]}.json",
-        **spec,
-        "transform": [shown, *spec.get("transform", [])],
-        "params": [*spec.get("params", []), {"name": "hidden", "value": []}],
-        "width": panel.width or "container",
+        "title": panel.title,
+        "width": panel.width,
         "height": panel.height,
-        "autosize": {"type": "fit-x" if panel.width is None else "pad", "contains": "padding"},
+        "spec": {
+            "$schema": f"https://vega.github.io/schema/vega-lite/v{theme.VEGA_LITE.split('.')[0]}.json",
+            "description": ": ".join(filter(None, [figure.title, panel.title])),
+            **spec,
+            "transform": [shown, *spec.get("transform", [])],
+            "params": [*spec.get("params", []), {"name": "hidden", "value": []}],
+        },
     }
 
 
@@ -205,11 +209,6 @@ def export(figure: Figure, folder: Path) -> list[Path]:
     return [png, pdf, caption]
 
 
-def _without_legends(spec: Any) -> Any:
-    match spec:
-        case list():
-            return [_without_legends(item) for item in spec]
-        case dict():
-            spec = {key: value if key == "data" else _without_legends(value) for key, value in spec.items()}
-            return spec | {"legend": None} if "legend" in spec else spec
-    return spec
+def data_uri(content: bytes, media: str) -> str:
+    """Return a file as a data URI; `media` is its type, e.g. `image/png`."""
+    return f"data:{media};base64,{base64.b64encode(content).decode()}"

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from asr.compare.results import Results
 from asr.console import duration
-from asr.report.words import clock_words, duration_range, metric_words, percent
+from asr.report.words import clock_words, conditions_words, duration_range, metric_words, percent
 from asr.scoring.estimates import Estimate, fastest
 
 
@@ -35,6 +35,7 @@ def findings(results: Results) -> list[Finding]:
         *_speed(rates, times, results.clock, split),
         *_front(times, results.front(split)),
         *_exchange(results, split, metric),
+        *_busy(results),
         *_missing(results),
     ]
 
@@ -83,6 +84,12 @@ def _speed(
     if all(time.count == 1 for time in times.values()):
         text += " Each pass was timed only once, so the spread is unknown."
     yield Finding("Fastest", text)
+
+
+def _busy(results: Results) -> Iterator[Finding]:
+    sentences = [conditions_words(split, x) for split, x in results.conditions.items() if x.busy()]
+    if sentences:
+        yield Finding("Busy machine", " ".join(sentences))
 
 
 def _front(times: dict[str, Estimate], front: list[str]) -> Iterator[Finding]:

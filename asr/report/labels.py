@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from asr.report.axes import extent
+
 Anchor = tuple[Literal["left", "right"], int, int]
 ANCHORS: dict[str, Anchor] = {  # alignment and offset in pixels
     "right": ("left", 10, 1),
@@ -79,9 +81,10 @@ def _with_ends(
 ) -> list[list[float]]:
     """Return values, lower and upper ends of their bars in pixels; a missing end is the value itself."""
     values = np.array([[row[key] if row[x] is None else row[x] for row in rows] for x in (key, *ends)])
-    values = np.log(values) if log else values
-    span = float(np.ptp(values))
-    shares = (values - values.min()) / span if span else np.full_like(values, 0.5)
+    low, high = (values.min(), values.max()) if log else extent(values.flatten().tolist())
+    if log:
+        values, low, high = np.log(values), np.log(low), np.log(high)
+    shares = (values - low) / (high - low) if high > low else np.full_like(values, 0.5)
     return (size * (0.05 + 0.9 * shares)).tolist()
 
 

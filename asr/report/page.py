@@ -21,7 +21,7 @@ from asr.files import check_writable, write_text
 from asr.report import accuracy_chart, attention_chart, bench_chart, copy_chart, curves_chart, theme
 from asr.report.error_browser import browse
 from asr.report.exchange_table import exchange_table
-from asr.report.figure import Figure, Provenance, export, interactive_spec
+from asr.report.figure import ALONE_WIDTH, STATIC_WIDTH, Figure, Provenance, data_uri, export, page_panel
 from asr.report.findings import findings
 from asr.report.options import ReportOptions
 from asr.report.protocol import protocol_line, settings
@@ -30,6 +30,7 @@ from asr.report.tables import Table, cost_table, search_table
 from asr.report.words import conditions_words
 
 PAGE = "report.html"
+MEDIA = {".png": "image/png", ".pdf": "application/pdf"}
 
 log = logging.getLogger(__name__)
 
@@ -58,12 +59,12 @@ def write_report(results: Results, folder: Path, options: ReportOptions | None =
     source = of_results(results)
     body = list(_body(results, folder, options, source))
     figures = [item for item in body if isinstance(item, Figure)]
+    files = {figure.key: export(figure, folder / "figures") for figure in figures if options.static}
     if options.static:
-        written = {path for figure in figures for path in export(figure, folder / "figures")}
-        for stale in set((folder / "figures").glob("figure-*.*")) - written:
+        for stale in set((folder / "figures").glob("figure-*.*")).difference(*files.values()):
             stale.unlink()
     path = folder / PAGE
-    html = _render(results, body, browse(results, folder, options.audio), source, options.static)
+    html = _render(results, body, browse(results, folder, options.audio), source, files)
     write_text(html, path)
     return path
 
@@ -125,7 +126,7 @@ def _render(
     body: list[Figure | Table],
     errors: dict[str, Any] | None,
     source: Provenance,
-    static: bool,
+    exported: dict[str, list[Path]],
 ) -> str:
     files = resources.files("asr.report") / "templates"
     library = _library()
@@ -162,7 +163,15 @@ def _render(
         commands=[x.command for x in results.trainings if x.command]
         + [x.command for x in results.evaluations if x.command],
         source=source,
-        static=static,
+        # In the page itself, so that the buttons work in a copy of it.
+        downloads={
+            key: [
+                (path, data_uri(path.read_bytes(), MEDIA[path.suffix]))
+                for path in paths
+                if path.suffix in MEDIA
+            ]
+            for key, paths in exported.items()
+        },
         colour=lambda name: f"var(--{theme.token(name)[1:]})",
         shape=lambda name: theme.SHAPE_PATHS[theme.look(name).shape],
         dashes=theme.DASHES,
@@ -170,12 +179,15 @@ def _render(
         page_data={
             "figures": {
                 figure.key: {
-                    "specs": [interactive_spec(panel) for panel in figure.panels],
+                    "panels": [page_panel(figure, panel) for panel in figure.panels],
+                    "columns": figure.columns,
                     "log": list(figure.log_at_first),
                 }
                 for figure in figures
             },
             "config": theme.coloured(theme.vega_config(), theme.css_references()),
+            "light": {f"--{name[1:]}": colour for name, colour in theme.colours(dark=False).items()},
+            "widths": [ALONE_WIDTH, STATIC_WIDTH],
             "errors": errors,
         },
     )

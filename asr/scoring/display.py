@@ -26,10 +26,11 @@ def _percent(counts: ErrorCounts) -> str:
 
 
 def rate_cells(rate: ErrorRate) -> list[str]:
-    """Return cells for rate and 95 % interval in %, substitutions, deletions and insertions."""
-    counts, (low, high) = rate.counts, rate.interval
+    """Return rate and 95 % interval in % (empty if unknown), substitutions, deletions and insertions."""
+    counts = rate.counts
+    interval = "–".join(f"{100 * end:.2f}" for end in rate.interval or ())
     errors = (counts.substitutions, counts.deletions, counts.insertions)
-    return [f"{100 * rate.rate:.2f}", f"{100 * low:.2f}–{100 * high:.2f}", *map(str, errors)]
+    return [f"{100 * rate.rate:.2f}", interval, *map(str, errors)]
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:

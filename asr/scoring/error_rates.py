@@ -54,10 +54,13 @@ class ErrorCounts:
 
 @dataclass(frozen=True)
 class ErrorRate:
-    """An error rate (fraction) with its 95 % interval and its error counts."""
+    """An error rate (fraction) with its 95 % interval and its error counts.
+
+    The interval is None for a single utterance, whose spread is unknown.
+    """
 
     counts: ErrorCounts
-    interval: Interval
+    interval: Interval | None
 
     @property
     def rate(self) -> float:
@@ -66,14 +69,15 @@ class ErrorRate:
 
     def as_dict(self) -> dict[str, object]:
         """Return the entry of `score.json`."""
-        return {"rate": self.rate, "interval": list(self.interval), **asdict(self.counts)}
+        return {"rate": self.rate, "interval": self.interval and list(self.interval), **asdict(self.counts)}
 
 
 def error_rate(utterances: Sequence[ErrorCounts], *, samples: int = 1000, seed: int = 0) -> ErrorRate:
     """Pool the utterances' counts and estimate a bootstrap interval."""
     errors = np.array([counts.errors for counts in utterances])
     lengths = np.array([counts.length for counts in utterances])
-    interval = bootstrap_interval(errors, lengths, samples=samples, seed=seed)
+    several = len(utterances) > 1
+    interval = bootstrap_interval(errors, lengths, samples=samples, seed=seed) if several else None
     return ErrorRate(sum(utterances, ErrorCounts()), interval)
 
 

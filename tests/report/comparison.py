@@ -25,6 +25,7 @@ from asr.scoring.score import score
 
 INJECTION = "<script>alert(1)</script>"
 NASTY = ["</script><!--", INJECTION, "<img/src=x>", "&amp;", "~full", "${x}", "{{x}}"]
+SPOKEN = "go on <b>"
 PHONES = [*"BDFGKLMNPRSTVWZ", "AA", "AE", "AH", "EH", "IH", "IY", "OW", "UW"]
 MODELS = {  # PER in %, forward seconds, seconds per epoch
     "full": (8.1, 9.2, 61.0),
@@ -171,7 +172,7 @@ def _references(random: np.random.Generator, manifest: Path | None, utterances: 
         phones = [str(phone) for phone in random.choice(PHONES, int(random.integers(15, 60)))]
         if i == 0:
             phones[:7], speaker = NASTY, INJECTION
-        references.append(Hypothesis(ident, speaker, duration_s, None, phones, [], [], None, "phone"))
+        references.append(Hypothesis(ident, speaker, duration_s, SPOKEN, phones, [], [], None, "phone"))
     return references
 
 

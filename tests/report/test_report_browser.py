@@ -1,12 +1,13 @@
 """The page in a browser: charts, no errors, no requests, toggles, sorting, dark theme, phone, print."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from comparison import INJECTION
+from comparison import INJECTION, SPOKEN
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(
@@ -55,6 +56,85 @@ def visit(browser: Any, written: Path) -> Iterator[Visit]:
 def test_the_console_is_empty_and_nothing_is_requested(visit: Visit, written: Path) -> None:
     assert visit.messages == []
     assert [url for url in visit.requests if not url.startswith("data:")] == [written.as_uri()]
+
+
+@pytest.fixture(scope="module")
+def mailed(browser: Any, written: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
+    """A copy of the page without the folder `figures`."""
+    alone = shutil.copy(written, tmp_path_factory.mktemp("mailed") / "page.html")
+    visit = Visit(browser, alone, offline=True, viewport={"width": 1280, "height": 900})
+    yield visit
+    assert visit.messages == []
+    visit.context.close()
+
+
+def save(visit: Visit, button: str) -> Path:
+    with visit.page.expect_download() as caught:
+        visit.page.locator(button).click()
+    place = Path(caught.value.path())
+    return place.rename(place.with_name(caught.value.suggested_filename))
+
+
+@pytest.mark.parametrize(("kind", "start"), [("PNG", b"\x89PNG"), ("PDF", b"%PDF")])
+def test_a_mailed_copy_has_its_pictures(mailed: Visit, written: Path, kind: str, start: bytes) -> None:
+    """The links led to files beside the page, which a mailed copy lacks."""
+    saved = save(mailed, f"#figure-7 a:text-is('{kind}')")
+    assert saved.name == f"figure-7.{kind.lower()}"
+    assert saved.read_bytes().startswith(start)
+    assert saved.read_bytes() == (written.parent / "figures" / saved.name).read_bytes()
+
+
+def test_a_saved_svg_holds_all_panels_and_the_legend(mailed: Visit) -> None:
+    """Six panels were six files, and the legend, which is part of the page, was in none of them."""
+    button = mailed.page.locator("#figure-7 [data-series='full']")
+    button.click()
+    svg = save(mailed, "#figure-7 [data-svg]").read_text()
+    button.click()
+    assert svg.startswith("<svg")
+    assert "var(--" not in svg
+    labels = [title for title in ("training loss", "dev loss", "dev PER (%)") if svg.count(f">{title}<") == 2]
+    assert len(labels) == 3
+    assert "role-legend-label" in svg
+    assert ">i-clustered-25<" in svg
+    shown, everything = (save(mailed, f"#{name} [data-svg]").read_text() for name in ("figure-8", "figure-1"))
+    assert shown.count("<image") == 9
+    assert svg.count("model: full;") == 0  # hidden on the page
+    assert ">i-clustered<" in everything
+
+
+@pytest.mark.parametrize(
+    ("format", "row"),
+    [
+        ("markdown", r"^\| full \| \d+\.\d\d \(\d+\.\d\d–\d+\.\d\d\) \|"),
+        ("latex", r"^  full & \d+\.\d\d \(\d+\.\d\d--\d+\.\d\d\) &"),
+    ],
+)
+def test_a_copied_table_keeps_its_intervals(mailed: Visit, format: str, row: str) -> None:
+    mailed.page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    mailed.page.locator(f"#table-2 [data-copy='{format}']").click()
+    copied = str(mailed.page.evaluate("window.copied"))
+    assert re.search(row, copied, flags=re.M), copied
+
+
+def test_charts_pictures_and_players_have_names(mailed: Visit) -> None:
+    """A screen reader read the base64 of a heat map."""
+    names = mailed.page.locator(".view svg").evaluate_all(
+        "nodes => nodes.map(x => x.closest('[aria-label]').getAttribute('aria-label'))"
+    )
+    assert len(names) == 15
+    assert all(names)
+    pictures = mailed.page.locator("#figure-8 .mark-image > *").evaluate_all(
+        "nodes => nodes.map(x => x.getAttribute('aria-label'))"
+    )
+    assert len(pictures) == 9
+    assert all(name.startswith(("attention weights of", "spectrogram along")) for name in pictures)
+    players = mailed.page.locator("#utterances audio")
+    assert players.count() > 0
+    assert str(players.first.get_attribute("aria-label")).startswith("Utterance ")
+
+
+def test_the_error_browser_shows_words_beside_phones(mailed: Visit) -> None:
+    assert mailed.page.locator("#utterances > li .spoken").first.inner_text() == f"“{SPOKEN}”"
 
 
 def test_every_chart_has_its_marks(visit: Visit) -> None:

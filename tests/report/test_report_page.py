@@ -70,7 +70,7 @@ def test_the_page_needs_no_network(html: str, elements: Elements) -> None:
     for tag, attributes in elements.tags:
         for name in ("src", "href", "srcset", "action", "poster"):
             link = attributes.get(name) or "#"
-            assert link.startswith(("#", "data:", "figures/")), (tag, link)
+            assert link.startswith(("#", "data:")), (tag, link)
     (policy,) = [x["content"] for tag, x in elements.tags if tag == "meta" and "http-equiv" in x]
     assert policy
     assert policy.startswith("default-src 'none'")

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from asr.scoring.display import rate_cells
 from asr.scoring.error_rates import ErrorCounts, bootstrap_interval, error_rate
 
 
@@ -58,6 +59,13 @@ def test_a_single_sample_has_a_reference_token(seed):
     """With samples=1, `asr score` ended in an IndexError if only empty references were drawn."""
     errors, lengths = np.array([1, 0, 0]), np.array([4, 0, 0])
     assert bootstrap_interval(errors, lengths, samples=1, seed=seed) == (0.25, 0.25)
+
+
+def test_a_single_utterance_has_no_interval():
+    """`asr score` and the report printed 25.00 (25.00–25.00), as if the rate were certain."""
+    rate = error_rate([ErrorCounts(1, 0, 0, 4)])
+    assert rate.as_dict()["interval"] is None
+    assert rate_cells(rate)[:2] == ["25.00", ""]
 
 
 def test_counts_pool_over_utterances():

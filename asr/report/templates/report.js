@@ -39,9 +39,17 @@
     return copy;
   };
 
+  const withoutLegends = (spec) => {
+    if (Array.isArray(spec)) return spec.map(withoutLegends);
+    if (spec === null || typeof spec !== "object") return spec;
+    const copy = Object.entries(spec).map(([key, value]) =>
+      [key, key === "legend" ? null : key === "data" ? value : withoutLegends(value)]);
+    return Object.fromEntries(copy);
+  };
+
   const loaded = all("figure.chart").map((figure) => {
-    const { specs, log } = data.figures[figure.dataset.figure];
-    const state = { figure, specs, hidden: [], axes: {}, views: [] };
+    const { panels, columns, log } = data.figures[figure.dataset.figure];
+    const state = { figure, panels, columns, hidden: [], axes: {}, views: [] };
     for (const button of all("[data-log]", figure)) {
       const axis = button.dataset.log;
       state.axes[axis] = log.includes(axis);
@@ -66,13 +74,21 @@
     return state;
   });
 
+  const scaled = (state, i) => {
+    const { spec } = state.panels[i];
+    return Object.keys(state.axes).length > 0 ? withScale(spec, state.axes) : spec;
+  };
+
   async function draw(state) {
     const places = all(".view", state.figure);
     for (const view of state.views) view.finalize();
     state.views = [];
     for (const [i, place] of places.entries()) {
-      const touched = Object.keys(state.axes).length > 0;
-      const spec = touched ? withScale(state.specs[i], state.axes) : state.specs[i];
+      const { width, height } = state.panels[i];
+      const spec = {
+        ...withoutLegends(scaled(state, i)), width: width ?? "container", height,
+        autosize: { type: width === null ? "fit-x" : "pad", contains: "padding" },
+      };
       const { view } = await vegaEmbed(place, spec, {
         actions: false, logLevel: 1, renderer: "svg", ast: true, config: data.config,
         tooltip: { theme: "custom", disableDefaultStyle: false },
@@ -94,13 +110,24 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
+  // All panels as shown, in one file with Vega's legend, on white as in the other files.
   async function save(state) {
-    const style = getComputedStyle(document.documentElement);
-    for (const [i, view] of state.views.entries()) {
-      const svg = (await view.toSVG()).replace(/var\((--[\w-]+)\)/g, (_, name) => style.getPropertyValue(name).trim());
-      const suffix = state.views.length > 1 ? `-${i + 1}` : "";
-      download(`${state.figure.dataset.figure}${suffix}.svg`, "image/svg+xml", svg);
-    }
+    const params = new Map();
+    const panels = state.panels.map(({ title, width, height }, i) => {
+      const { params: own, $schema, ...spec } = scaled(state, i);
+      for (const param of own) params.set(param.name, param); // Vega-Lite wants them at the top level
+      const [alone, beside] = data.widths;
+      return { ...spec, ...(title && { title }), height, width: width ?? (state.panels.length > 1 ? beside : alone) };
+    });
+    params.set("hidden", { name: "hidden", value: state.hidden });
+    const spec = { $schema: state.panels[0].spec.$schema, concat: panels, columns: state.columns,
+      params: [...params.values()], padding: 8 };
+    const light = (x) => JSON.parse(JSON.stringify(x).replace(/var\((--[\w-]+)\)/g, (all, name) => data.light[name] ?? all));
+    const { view } = await vegaEmbed(make("div"), light(spec), {
+      actions: false, logLevel: 1, renderer: "svg", ast: true, config: { ...light(data.config), background: "#ffffff" },
+    });
+    download(`${state.figure.dataset.figure}.svg`, "image/svg+xml", await view.toSVG());
+    view.finalize();
   }
 
   // Theme
@@ -137,9 +164,10 @@
     }));
   }
 
-  const cellText = (cell) => {
-    const value = cell.querySelector(".value");
-    return (value || cell).textContent.trim().replace(/\s+/g, " ");
+  const tidy = (node) => node.textContent.trim().replace(/\s+/g, " ");
+  const cellText = (cell) => { // `8.10 (7.52–8.71)`: the value with its interval or range
+    const [value, detail] = [cell.querySelector(".value"), cell.querySelector("small")];
+    return value && detail ? `${tidy(value)} (${tidy(detail)})` : tidy(value || cell);
   };
   const writers = {
     markdown: (rows) => {
@@ -148,7 +176,7 @@
       return [line(clean[0]), line(clean[0].map((_, i) => (i ? "---:" : "---"))), ...clean.slice(1).map(line)].join("\n");
     },
     latex: (rows) => {
-      const escaped = (text) => text.replace(/\\/g, "\\textbackslash ").replace(/[&%$#_{}]/g, "\\$&").replace(/–/g, "--");
+      const escaped = (text) => text.replace(/\\/g, "\\textbackslash ").replace(/[&%$#_{}]/g, "\\$&").replace(/–/g, "--").replace(/×/g, "$\\times$");
       const line = (row) => `  ${row.map(escaped).join(" & ")} \\\\`;
       return [`\\begin{tabular}{l${"r".repeat(rows[0].length - 1)}}`, "  \\toprule", line(rows[0]), "  \\midrule",
         ...rows.slice(1).map(line), "  \\bottomrule", "\\end{tabular}"].join("\n");
@@ -233,19 +261,26 @@
         const player = make("audio");
         player.controls = true;
         player.preload = "none";
+        player.setAttribute("aria-label", `Utterance ${entry.id} of ${system.split}, speaker ${entry.speaker}`);
         player.src = sound;
         head.append(player);
       }
+      item.append(head, alignment(entry.edits));
+      if (entry.words.length) item.append(alignment(entry.words));
+      if (entry.spoken) item.append(make("p", "spoken", `“${entry.spoken}”`));
+      return item;
+    };
+
+    const alignment = (edits) => {
       const line = make("div", "alignment");
-      for (const edit of entry.edits) {
+      for (const edit of edits) {
         const [kind, reference, heard] = typeof edit === "string" ? ["=", edit, edit] : edit;
         const column = make("span", kind === "=" ? "" : kind);
         column.append(make("span", "", (reference ?? GAP) === " " ? "␣" : reference ?? GAP));
         if (kind !== "=") column.append(make("span", "", heard ?? GAP), make("span", "kind", kind));
         line.append(column);
       }
-      item.append(head, line);
-      return item;
+      return line;
     };
 
     const again = () => { shown = PAGE; show(); };
