@@ -4,6 +4,7 @@ import importlib
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from types import ModuleType
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from asr.console import open_console
 from asr.errors import UserError, did_you_mean, run_program
 
 # Here rather than in the commands' modules, whose imports take seconds.
+WIDE = 120  # columns of a terminal that shows types and defaults in columns of their own
 COMMANDS = {
     "prepare": "prepare a recipe's corpus: asr prepare demo",
     "train": "train a recogniser: asr train recipe=demo attention=i-clustered-25 model=tiny",
@@ -29,6 +31,7 @@ COMMANDS = {
     "advise": "recommend a mechanism for your data on this machine: asr advise data/demo model=wsj",
     "report": "rewrite a comparison's report.html: asr report exp/demo/compare bench=exp/bench.json layer=3",
     "export": "export a model: asr export exp/demo/full out=model",
+    "completion": "complete words in bash, zsh or fish: asr completion bash",
     "export-data": "convert manifests for Kaldi, NeMo or lhotse: "
     "asr export-data data/demo to=kaldi out=data/demo_kaldi",
 }
@@ -68,10 +71,19 @@ def run_command(name: str, *words: str) -> None:
         print(__version__)
         return
     if name in ("--help", "-h", "help"):
-        print_overview()
+        if words:  # asr help train
+            run_command(words[0], "--help", *words[1:])
+        else:
+            print_overview()
         return
     if name not in COMMANDS:
         raise UserError(f"unknown command {name!r}{did_you_mean(name, list(COMMANDS))}")
+    if (name, *words[:1]) == ("completion", "words"):  # called by the shells' scripts, options and all
+        from asr.commands.completion import candidates
+
+        _, command_name, second, word, position = words
+        print("\n".join(candidates(command_name, second, word, int(position))))
+        return
     command = command_module(name)
     if "--help" in words or "-h" in words:
         print_help(name, command, [word for word in words if word not in ("--help", "-h")])
@@ -102,7 +114,23 @@ def print_overview() -> None:
     for name, purpose in COMMANDS.items():
         table.add_row(name, purpose)
     console = open_console(markup=False)
-    console.print(table, "asr <command> --help lists a command's options; --debug shows tracebacks.")
+    console.print(table, "asr help <command> lists a command's options; --debug shows tracebacks.")
+
+
+def option_table(rows: Sequence[tuple[str, str, str, str]], width: int) -> Table:
+    """Return a table of (option, type, default, meaning) for a console; names of options are never cut."""
+    table = Table()
+    table.add_column("option", no_wrap=True, min_width=max(len(key) for key, *_ in rows))
+    if width < WIDE:
+        table.add_column("meaning (type; default)")
+        for key, kind, default, text in rows:
+            table.add_row(key, f"{text} ({kind}; {default or 'empty'})")
+        return table
+    for name in ("type", "default", "meaning"):
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def print_help(name: str, command: ModuleType, paths: list[str]) -> None:
@@ -114,9 +142,6 @@ def print_help(name: str, command: ModuleType, paths: list[str]) -> None:
     console.print(" ".join(["asr", name, *filter(None, [command.POSITIONAL]), "key=value …"]))
     console.print(COMMANDS[name])
     if schema:
-        table = Table("option", "type", "default", "meaning")
-        for row in describe(schema):
-            table.add_row(*row)
-        console.print(table)
+        console.print(option_table(list(describe(schema)), console.width))
     if hasattr(command, "details"):
         console.print(command.details(paths))

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 from asr.errors import UserError, did_you_mean
 from asr.files import write_text
+from asr.values import hydra_value, in_words, read_value
 
 Options = TypeVar("Options")
 
@@ -153,17 +154,15 @@ def parse(schema: type[Options], words: list[str]) -> Options:
         UserError: unknown key, wrong type or missing value.
     """
     config = OmegaConf.structured(schema)
-    known = [key for key, *_ in describe(schema)]
+    kinds = {key: kind for key, kind, *_ in describe(schema)}
     _check_flags(schema, words)
     for word in words:
         key, _, value = word.partition("=")
-        _check_key(key, known)
+        _check_key(key, list(kinds))
         try:
-            kind = OmegaConf.get_type(OmegaConf.select(OmegaConf.structured(schema), key))
-            parsed = value if kind is str else OmegaConf.from_dotlist([f"value={value}"])["value"]
-            OmegaConf.update(config, key, parsed)
-        except omegaconf.errors.OmegaConfBaseException as error:
-            raise UserError(f"{word}: {_first_line(error)}") from error
+            OmegaConf.update(config, key, read_value(value, kinds[key]))
+        except (omegaconf.errors.OmegaConfBaseException, yaml.YAMLError) as error:
+            raise UserError(f"{word}: expected {in_words(kinds[key])}") from error
     return _checked(config)
 
 
@@ -199,15 +198,15 @@ def compose(schema: type[Options] | Options, name: str, words: list[str]) -> Opt
 
     ConfigStore.instance().store(name=f"{name}_schema", node=schema)
     groups = _groups()
-    strings = {key for key, kind, *_ in describe(schema) if kind.startswith("str")}
-    known = [key for key, *_ in describe(schema)] + list(groups)
+    kinds = {key: kind for key, kind, *_ in describe(schema)}
+    known = [*kinds, *groups]
     for word in words:
         key, _, value = word.partition("=")
         _check_key(key.lstrip("+~"), known)
         if key in groups:
             _check_choice(key, value, groups[key])
     _check_flags(schema, words)
-    quoted = [_quote(word) if word.partition("=")[0] in strings - set(groups) else word for word in words]
+    quoted = [_quote(word, kinds) if word.partition("=")[0] not in groups else word for word in words]
     chosen = [word for word in words if word.partition("=")[0] in groups.keys() - {"recipe"}]
     try:
         with hydra.initialize_config_module("asr_conf", version_base="1.3"):
@@ -218,6 +217,10 @@ def compose(schema: type[Options] | Options, name: str, words: list[str]) -> Opt
             config = hydra.compose(name, quoted)
         return _checked(config)
     except (omegaconf.errors.OmegaConfBaseException, HydraException) as error:
+        for word in words:
+            key, _, value = word.partition("=")
+            if key in kinds and not _fits(schema, key, value, kinds[key]):
+                raise UserError(f"{word}: expected {in_words(kinds[key])}") from error
         raise UserError(f"configuration {name}: {_first_line(error)}") from error
 
 
@@ -289,6 +292,14 @@ def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     except omegaconf.errors.OmegaConfBaseException as error:
+        kinds = {key: kind for key, kind, *_ in describe(schema)}
+        for key, value in flat(values).items():
+            if key not in kinds:
+                raise UserError(
+                    f"{source}: unknown option {key!r}{did_you_mean(key, list(kinds))}"
+                ) from error
+            if not _fits(schema, key, value):
+                raise UserError(f"{source}: {key}={value}: expected {in_words(kinds[key])}") from error
         raise UserError(f"{source}: {_first_line(error)}") from error
 
 
@@ -298,7 +309,10 @@ def save(options: Any, path: Path) -> None:
 
 
 def _checked(config: Any) -> Any:
-    options = OmegaConf.to_object(config)
+    try:
+        options = OmegaConf.to_object(config)
+    except omegaconf.errors.MissingMandatoryValue as error:
+        raise UserError(f"{error.full_key}=: expected a value, found none") from error
     check(options)
     return options
 
@@ -332,12 +346,18 @@ def _groups() -> dict[str, list[str]]:
     }
 
 
-def _quote(word: str) -> str:
+def _quote(word: str, kinds: Mapping[str, str]) -> str:
     key, _, value = word.partition("=")
-    if value == "null" or value[:1] in "'\"":
-        return word
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"{key}='{escaped}'"
+    return f"{key}={hydra_value(value, kinds[key])}" if key in kinds else word
+
+
+def _fits(schema: Any, key: str, value: Any, kind: str = "") -> bool:
+    """Return whether an option takes a value, or text that is read as its `kind`."""
+    try:
+        OmegaConf.update(OmegaConf.structured(schema), key, read_value(value, kind) if kind else value)
+    except (omegaconf.errors.OmegaConfBaseException, yaml.YAMLError):
+        return False
+    return True
 
 
 def _first_line(error: Exception) -> str:

@@ -40,6 +40,14 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
+def device_words(environment: dict[str, Any]) -> str:
+    """Return the device of a run with its name: `cuda (NVIDIA H200)`, `cpu (2 threads)`."""
+    threads = environment.get("threads")
+    names = environment.get("gpus") or [] if environment["device"] == "cuda" else []
+    names = list(dict.fromkeys(names)) or [f"{threads} thread{'s' if threads != 1 else ''}"]
+    return f"{environment['device']} ({', '.join(names)})"
+
+
 def pick_device(name: str) -> str:
     """Return the name of the device to compute on.
 

@@ -120,6 +120,24 @@ def _describe_os_error(error: OSError) -> str:
     return ": ".join([*places[:1], error.strerror or str(error)])
 
 
+def in_words(error: BaseException) -> str:
+    """Return what an exception of a library says in one line, without names of types and error numbers.
+
+    Example:
+        >>> in_words(FileNotFoundError(2, "No such file or directory", "a.json")), in_words(KeyError("steps"))
+        ('a.json: No such file or directory', 'no steps')
+    """
+    if isinstance(error, UserError):
+        return error.line
+    if isinstance(error, OSError):
+        return _describe_os_error(error)
+    if isinstance(error, KeyError) and error.args:
+        return f"no {error.args[0]}"
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def _discard_output() -> None:
     """Discard unwritten output, which the interpreter would flush again at exit."""
     with suppress(OSError, ValueError):

@@ -42,6 +42,84 @@ def test_parse_errors_name_the_option(word: str, message: str) -> None:
         config.parse(Outer, [word])
 
 
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("inner.names=full,lsh-1", ["full", "lsh-1"]),
+        ("inner.names=full", ["full"]),
+        ("inner.names=", []),
+        ("inner.names=[]", []),
+        (
+            "inner.names=i-clustered-100:topk=32,bits=63,full",
+            ["i-clustered-100:topk=32,bits=63", "full"],
+        ),
+        ("inner.names=[lsh-4:chunk=16,buckets=8, full]", ["lsh-4:chunk=16,buckets=8", "full"]),
+        ("inner.names=peer:lsh-4,full@2", ["peer:lsh-4", "full@2"]),
+        ("inner.names=checkpoint=best,jobs=2", ["checkpoint=best", "jobs=2"]),
+        ("inner.names=attention=lsh-4:chunk=16,jobs=2", ["attention=lsh-4:chunk=16", "jobs=2"]),
+    ],
+)
+def test_lists_need_no_brackets(word: str, names: list[str]) -> None:
+    """`attentions=full` ended with "str is not a ListConfig"; zsh expands brackets."""
+    assert config.parse(Outer, [word]).inner.names == names
+    assert config.parse(Ranged, ["sizes=3,4"]).sizes == [3, 4]
+
+
+def test_composed_lists_need_no_brackets() -> None:
+    """Hydra took a comma for a sweep."""
+    for word in ("data.train=a b/x,c's.gz", "data.train=['a b/x',\"c's.gz\"]"):
+        assert train_options(["recipe=demo", word]).data.train == ["a b/x", "c's.gz"]
+    assert train_options(["optimizer.betas=0.8,0.9"]).optimizer.betas == [
+        0.8,
+        0.9,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("rate=fast", "rate=fast: expected a number"),
+        ("inner.size=2.5", "inner.size=2.5: expected a whole number"),
+        ("inner.size={a: 1}", "inner.size={a: 1}: expected a whole number"),
+        ("inner.size=[", "inner.size=[: expected a whole number"),
+    ],
+)
+def test_a_wrong_type_is_a_sentence(word: str, expected: str) -> None:
+    """Messages named the classes of the configuration library: "could not be converted to Integer"."""
+    with pytest.raises(UserError) as caught:
+        config.parse(Outer, [word])
+    assert expected == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["model.layers=six"], "model.layers=six: expected a whole number"),
+        (["optimizer.betas=a,b"], "optimizer.betas=a,b: expected a list of numbers, e.g. 1,2"),
+        (["trainer.stop_at=soon"], "trainer.stop_at=soon: expected a number or null"),
+    ],
+)
+def test_a_wrong_type_is_a_sentence_when_composing(words: list[str], expected: str) -> None:
+    with pytest.raises(UserError) as caught:
+        train_options(words)
+    assert expected == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"rate": "fast"}, "x.yaml: rate=fast: expected a number"),
+        ({"inner": {"names": "a"}}, "x.yaml: inner.names=a: expected a list, e.g. a,b"),
+        ({"inner": {"sise": 3}}, "x.yaml: unknown option 'inner.sise' (did you mean 'inner.size'?)"),
+        ({"inner": 3}, "x.yaml: unknown option 'inner' (did you mean 'inner.size'?)"),
+    ],
+)
+def test_a_wrong_file_is_a_sentence(values: dict[str, object], expected: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config.from_dict(Outer, values, "x.yaml")
+    assert expected == str(caught.value)
+
+
 def test_describe_lists_every_option_with_its_unit() -> None:
     rows = {key: (default, text) for key, _, default, text in config.describe(Outer)}
     assert rows["inner.size"] == ("3", "a size [frames]")

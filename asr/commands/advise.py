@@ -12,7 +12,7 @@ from asr import config
 from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import MECHANISMS, parse_name
 from asr.compare.advice import AdviceConfig, Expected, expect, positions, reason, recommend, usual_mechanisms
-from asr.compare.options import joined
+from asr.compare.options import canonical
 from asr.console import duration, open_console, progress
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import load_cuts
@@ -31,7 +31,7 @@ def parse(words: list[str]) -> tuple[Options, TrainConfig]:
     own, others = config.divide(words, Options, train_schema(chosen_recipe(words)))
     options = config.parse(Options, own)
     training = train_options(others)
-    options.attentions = joined(options.attentions)
+    options.attentions = canonical(options.attentions)
     for name in options.attentions:
         if not issubclass(MECHANISMS[parse_name(name).mechanism].build, SoftmaxMechanism):
             raise UserError(

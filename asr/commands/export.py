@@ -26,10 +26,10 @@ class Options:
         help="folder (safetensors) or file (.pt2, .onnx); empty: in the run folder or beside the checkpoint",
     )
     format: str = option(
-        "safetensors",
+        "",
         help="safetensors: weights, configuration and tokenizer, readable by asr and Recognizer.load; "
-        "torch_export | onnx: a graph from filter banks to log-probabilities",
-        choices=FORMATS,
+        "torch_export | onnx: a graph from filter banks to log-probabilities; empty: by the suffix of out",
+        choices=("", *FORMATS),
     )
     checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
     attention: str = option("", help="attention mechanism in place of the trained one; empty: as trained")
@@ -44,7 +44,9 @@ def run(paths: Sequence[str | Path], options: Options) -> list[Path]:
     if len(paths) != 1:
         raise UserError(f"asr export takes one {POSITIONAL}, found {len(paths)}")
     source = Path(paths[0])
-    suffix = FORMATS[options.format]
+    by_suffix = {suffix: name for name, suffix in FORMATS.items()}
+    form = options.format or by_suffix.get(Path(options.out).suffix, "safetensors")
+    suffix = FORMATS[form]
     folder = source if source.is_dir() else source.parent
     out = Path(options.out) if options.out else folder / f"model{suffix}"
     if suffix:
@@ -53,12 +55,14 @@ def run(paths: Sequence[str | Path], options: Options) -> list[Path]:
         if out.suffix != suffix:
             raise UserError(f"out={out}: expected a file that ends in {suffix}")
         check_writable(out)
+    elif out.suffix in by_suffix and out.suffix:
+        raise UserError(f"out={out}: expected a folder for format={form}, found the name of a file")
     else:
         check_replaceable(out)
     recognizer = Recognizer.load(source, checkpoint=options.checkpoint, attention=options.attention)
     console = Console(stderr=True)
-    with console.status(f"exporting {source} as {options.format}"):
-        match options.format:
+    with console.status(f"exporting {source} as {form}"):
+        match form:
             case "safetensors":
                 files = write_portable(recognizer.state(), out)
             case "onnx":

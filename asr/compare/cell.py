@@ -23,7 +23,7 @@ from rich.console import Console
 from asr.compare.timing import forward_times
 from asr.config import from_dict, nested
 from asr.environment import pick_device
-from asr.errors import UserError
+from asr.errors import in_words
 from asr.files import atomic_path, write_json
 from asr.recognizer import Recognizer
 from asr.scoring.run import ScoreOptions, score_paths
@@ -153,9 +153,7 @@ def work(folder: Path, cell: Cell) -> None:
         result = {"training": _train, "evaluation": _evaluate, "timing": _time}[cell.kind](folder, cell)
     except Exception as error:
         traceback.print_exc()
-        line = error.line if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        first = (line.strip().splitlines() or [type(error).__name__])[0]
-        write_state(folder, cell, "failed", error=first, seconds=time.monotonic() - started)
+        write_state(folder, cell, "failed", error=in_words(error), seconds=time.monotonic() - started)
         return
     write_state(folder, cell, "done", seconds=time.monotonic() - started, result=result)
 

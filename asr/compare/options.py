@@ -151,8 +151,8 @@ def parse(words: list[str]) -> Request:
         key = word.partition("=")[0]
         if key in TRAINING_SET_HERE:
             raise UserError(f"{word}: asr compare sets this itself; use {TRAINING_SET_HERE[key]}")
-    options.attentions = joined(options.attentions)
-    options.evaluate = options.evaluate if options.evaluate == [OWN] else joined(options.evaluate)
+    options.attentions = canonical(options.attentions)
+    options.evaluate = options.evaluate if options.evaluate == [OWN] else canonical(options.evaluate)
     if options.budget:
         shared += [f"trainer.budget={options.budget}", f"trainer.budget_clock={options.budget_clock}"]
         shared += ["trainer.max_steps=0"]
@@ -164,20 +164,14 @@ def parse(words: list[str]) -> Request:
     return Request(options, shared, command, paper)
 
 
-def joined(names: list[str]) -> list[str]:
-    """Rejoin mechanism names that contain commas and were split as list entries.
+def canonical(names: list[str]) -> list[str]:
+    """Return mechanism names in their canonical form.
 
     Example:
-        >>> joined(["full", "lsh-4:chunk=16", "buckets=8"])
-        ['full', 'lsh-4:chunk=16,buckets=8']
+        >>> canonical(["lsh-4:chunk=16,buckets=64"])
+        ['lsh-4:chunk=16']
     """
-    whole: list[str] = []
-    for name in map(str, names):
-        if whole and ":" in whole[-1] and ":" not in name and "=" in name:
-            whole[-1] += f",{name}"
-        else:
-            whole.append(name)
-    return [parse_name(name).name for name in whole]
+    return [parse_name(name).name for name in names]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from asr.data.facts import checked
 from asr.data.sphere import SUFFIXES, read_header, read_sphere
-from asr.errors import UserError
+from asr.errors import UserError, in_words
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,7 @@ def load_cut(
     except Exception as error:  # lhotse wraps every backend's own exceptions
         if known := _user_error(error):
             raise UserError(f"utterance {cut.id}: {known}") from error
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"utterance {cut.id}: cannot read {file}: {reason}") from error
+        raise UserError(f"utterance {cut.id}: cannot read {file}: {in_words(error)}") from error
     if audio.shape[0] != 1:
         raise UserError(f"utterance {cut.id}: {file} has {audio.shape[0]} channels, expected 1")
     samples = checked(audio[0], f"utterance {cut.id}: {file}")

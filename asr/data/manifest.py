@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.data.facts import check_rate
-from asr.errors import UserError
+from asr.errors import UserError, in_words
 from asr.files import atomic_binary, parse_json, require_file
 from asr.text.files import CONTROL
 
@@ -83,7 +83,7 @@ def load_cuts(path: str | Path, require_text: bool = True) -> "CutSet":
                 last = described, Recording.from_dict(absolute) if absolute else None
             cut.recording = last[1]
         except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
-            raise UserError(f"{where}: not a lhotse cut ({type(error).__name__}: {error})") from None
+            raise UserError(f"{where}: not a lhotse cut ({in_words(error)})") from None
         check_cut(cut, where, files, require_text)
         cuts.append(cut)
     if not cuts:

@@ -7,7 +7,7 @@ from typing import IO, cast
 
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path
-from asr.errors import UserError
+from asr.errors import UserError, in_words
 from asr.files import require_file
 from asr.text.tokenizer import NOISE_WORD
 
@@ -42,6 +42,6 @@ def _lines(path: Path) -> Iterator[str]:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
             yield from cast(IO[str], file)
     except (EOFError, OSError) as error:
-        raise UserError(f"{path}: the file can't be read ({error})") from None
+        raise UserError(f"{path}: the file can't be read ({in_words(error)})") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: expected UTF-8 text, found other bytes at byte {error.start}") from None

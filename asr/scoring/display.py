@@ -74,8 +74,13 @@ def _comparison_table(names: Sequence[str], scores: Sequence[Score]) -> Table:
     return table
 
 
-def print_score(console: Console, folder: Path, result: Score, worst: int, most_frequent: int = 0) -> None:
-    """Print one system's rates overall, by speaker and by length, frequent errors and worst utterances."""
+def print_score(
+    console: Console, folder: Path, result: Score, worst: int, most_frequent: int = 0, *, details: bool = True
+) -> None:
+    """Print one system's rates and its most frequent errors.
+
+    With details, also print its rates by speaker and by length, and the worst utterances.
+    """
     console.print(_rate_table(folder, result))
     speed = ""
     if result.real_time_factor is not None:
@@ -85,15 +90,20 @@ def print_score(console: Console, folder: Path, result: Score, worst: int, most_
     console.print(f"{len(result.utterances)} utterances{audio}{speed}, aligned with {costs}", highlight=False)
     if (words := result.pronunciations) and words.words > words.model:
         console.print(str(words), soft_wrap=True, highlight=False)
-    console.print(_speaker_table(result))
+    if details:
+        console.print(_speaker_table(result))
     headlines = [metric for metric in HEADLINES if metric in result.rates]
     for metric in headlines:
-        console.print(_length_table(result, metric))
+        if details:
+            console.print(_length_table(result, metric))
         pairs = confusions(result.utterances, metric)[: max(most_frequent, 0)]
         if pairs:
             shown = ", ".join(f"{pair.reference} → {pair.hypothesis} {pair.times}×" for pair in pairs)
             line = f"most frequent errors ({TOKEN_OF[metric]}s): {shown}"
             console.print(line, markup=False, highlight=False)
+    if not details:
+        console.print("details=true prints speakers, lengths and the worst utterances", highlight=False)
+        return
     if worst > 0:
         console.print("[bold]Worst utterances[/]")
     for entry in result.utterances[: max(worst, 0)]:

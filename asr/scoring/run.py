@@ -13,7 +13,14 @@ from asr.console import open_console
 from asr.errors import UserError
 from asr.files import build, check_writable, file_digest, locked, read_json, write_json, write_text
 from asr.scoring.alignment import COSTS, render
-from asr.scoring.display import counts_line, print_comparison, print_pairs, print_score, short_names
+from asr.scoring.display import (
+    counts_line,
+    print_comparison,
+    print_pairs,
+    print_score,
+    rate_cells,
+    short_names,
+)
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import HYPOTHESES, RECORD, SCORE, TABLES, Hypothesis, read_hypotheses
 from asr.scoring.official import official_score, print_official, reference_of
@@ -43,7 +50,7 @@ FIELDS = ("rate", "errors", "substitutions", "deletions", "insertions", "length"
 class ScoreOptions:
     """How to score, and what to print and write."""
 
-    details: bool = option(True, help="print each system's speakers and worst utterances; false: one table")
+    details: bool = option(False, help="also print speakers, lengths and the worst utterances of each system")
     align: str = option(
         "unit",
         help="unit: all errors cost the same, as in jiwer; sclite: 4 for a substitution, 3 for a deletion or "
@@ -118,7 +125,7 @@ def score_paths(
             console=console,
         )
         heard = files[0] if files[0].suffix in REFERENCE_OF else files[1]
-        print_score(console, heard, result, options.worst if options.details else 0, options.confusions)
+        print_score(console, heard, result, options.worst, options.confusions, details=options.details)
         return [result]
     refuse(options, ("glm",), "for decode folders: expected <hyp.ctm> <ref.stm>")
     folders = [path.parent if path.name == HYPOTHESES else path for path in files]
@@ -134,10 +141,10 @@ def score_paths(
         with locked(folder, "asr score"):
             result = _score_folder(folder, hypotheses, options, filter_words, console)
         scores.append(result)
-        if options.details:
-            print_score(console, folder, result, options.worst, options.confusions)
+        if options.details or len(folders) == 1:
+            print_score(console, folder, result, options.worst, options.confusions, details=options.details)
             console.print(f"{SCORE}, {', '.join(TABLES)}: {folder}", soft_wrap=True, markup=False)
-    if len(scores) > 1 or not options.details:
+    if len(scores) > 1:
         shared = [_restricted(result, idents, options) for result, idents in zip(scores, kept, strict=True)]
         for name, result, rest in zip(names, scores, shared, strict=True):
             if left_out := len(result.utterances) - len(rest.utterances):
@@ -190,13 +197,29 @@ def _restricted(result: Score, idents: set[str], options: ScoreOptions) -> Score
     return pooled(utterances, align=options.align, samples=options.samples, seed=options.seed)
 
 
-def _score_folder(
+def rates_line(folder: Path) -> str:
+    """Return the error rates of a decode folder with their intervals: `PER 5.41 % (4.90–5.93), WER …`.
+
+    Without references, return why there are none.
+    """
+    try:
+        result, _ = _scored(folder, read_hypotheses(folder / HYPOTHESES), ScoreOptions())
+    except UserError as error:
+        return f"none ({error})"
+    shown = [
+        (metric, *rate_cells(result.rates[metric])[:2]) for metric in HEADLINES if metric in result.rates
+    ]
+    rates = [f"{metric.upper()} {rate} %" + (f" ({ends})" if ends else "") for metric, rate, ends in shown]
+    return f"{', '.join(rates)}; details: asr score {folder}"
+
+
+def _scored(
     folder: Path,
     hypotheses: list[Hypothesis],
     options: ScoreOptions,
-    filter_words: WordFilter | None,
-    console: Console,
-) -> Score:
+    filter_words: WordFilter | None = None,
+) -> tuple[Score, WordFilter | None]:
+    """Return the score of hypotheses, and the word filter that was applied."""
     path = folder / HYPOTHESES
     record = _read_decode_record(folder / RECORD)
     if filter_words is None and options.word_filter and (rules := record.get("word_filter")):
@@ -213,12 +236,26 @@ def _score_folder(
         )
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    (folder / SCORE).unlink(missing_ok=True)
-    result = replace(result, decode_s=record.get("decode_s"), lexicon=record.get("lexicon"))
+    counts = None
     if found := record.get("pronunciations"):
         counts = build(WordCounts, found, f"{folder / RECORD}: pronunciations")
-        counts.warn(str(folder))
-        result = replace(result, pronunciations=counts)
+    result = replace(
+        result, decode_s=record.get("decode_s"), lexicon=record.get("lexicon"), pronunciations=counts
+    )
+    return result, filter_words
+
+
+def _score_folder(
+    folder: Path,
+    hypotheses: list[Hypothesis],
+    options: ScoreOptions,
+    filter_words: WordFilter | None,
+    console: Console,
+) -> Score:
+    result, filter_words = _scored(folder, hypotheses, options, filter_words)
+    (folder / SCORE).unlink(missing_ok=True)
+    if result.pronunciations:
+        result.pronunciations.warn(str(folder))
     write_text("\n".join(_alignment_text(entry) for entry in result.utterances), folder / "alignments.txt")
     for name, rows in _tables(result).items():
         write_table(folder / name, rows[0], rows[1:])
@@ -227,10 +264,10 @@ def _score_folder(
     if options.ctm:
         write_ctm_and_stm(folder, hypotheses)
     # Written last: if score.json exists, the other files are complete.
-    summary = result.as_dict() | {"hypotheses": file_digest(path)}
+    summary = result.as_dict() | {"hypotheses": file_digest(folder / HYPOTHESES)}
     if isinstance(filter_words, WordFilterRules):
         summary["word_filter"] = asdict(filter_words)
-    if official := _official(folder, hypotheses, record.get("manifest") or "", options, console):
+    if official := _official(folder, hypotheses, options, console):
         summary["official"] = official
     write_json(summary, folder / SCORE)
     return result
@@ -253,10 +290,10 @@ def read_score(folder: Path) -> dict[str, Any]:
 
 
 def _official(
-    folder: Path, hypotheses: list[Hypothesis], decoded: str, options: ScoreOptions, console: Console
+    folder: Path, hypotheses: list[Hypothesis], options: ScoreOptions, console: Console
 ) -> dict[str, object]:
     """Return the official scores by subset, if the manifest has a reference in NIST's formats beside it."""
-    manifest = Path(decoded)
+    manifest = Path(_read_decode_record(folder / RECORD).get("manifest") or "")
     if not manifest.is_file() or reference_of(manifest) is None:
         return {}
     if hypotheses[0].text is None:

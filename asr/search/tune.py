@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.config import check
-from asr.errors import UserError
+from asr.errors import UserError, in_words
 from asr.files import build, file_digest, read_json, write_json
 from asr.search.decoder import WEIGHTED, BeamConfig, Weights
 
@@ -126,5 +126,5 @@ def _read(path: Path) -> dict[str, Any]:
         return records
     except (UserError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
-            f"{path}: expected weights recorded by tune=, found {error!r}; delete it and tune again"
+            f"{path}: expected weights recorded by tune=, found {in_words(error)}; delete it and tune again"
         ) from None

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from asr import config
 from asr.data.stream import TrainingData
-from asr.environment import describe_environment, pick_device
+from asr.environment import describe_environment, device_words, pick_device
 from asr.errors import UserError
 from asr.files import locked, write_json
 from asr.model import checkpoint
@@ -257,7 +257,8 @@ def _begin(
     data.write_report(folder)
     resumed = f", resumed at step {point.step}" if point else ""
     print(
-        f"{folder}: {options.attention}, {_parameters(task) / 1e6:.2f} M parameters, {data.describe()}, "
+        f"{folder}: {options.attention} on {device_words(environment)}, "
+        f"{_parameters(task) / 1e6:.2f} M parameters, {data.describe()}, "
         f"{data.epoch_batches(0)} batches per epoch, {task.plan.length}{resumed}",
         flush=True,
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from asr.compare.candidates import evaluated_with, plan_candidates
-from asr.compare.options import joined, parse
+from asr.compare.options import parse
 from asr.compare.results import Candidate
 from asr.config import flat, nested
 
@@ -54,8 +54,11 @@ def test_finetuned_candidates_follow_their_parents() -> None:
     assert [x.label for x in candidates(f"candidates=[{last},{middle},{first}]")] == ["a", "b", "c"]
 
 
-def test_names_with_commas_are_rejoined() -> None:
-    assert joined(["full", "lsh-4:chunk=16", "buckets=8", "cast-8"]) == [
+@pytest.mark.parametrize(
+    "names", ["full,lsh-4:chunk=16,buckets=8,cast-8", "[full, lsh-4:chunk=16,buckets=8, cast-8]"]
+)
+def test_names_with_commas_stay_whole(names: str) -> None:
+    assert [x.label for x in candidates(f"attentions={names}")] == [
         "full",
         "lsh-4:chunk=16,buckets=8",
         "cast-8",

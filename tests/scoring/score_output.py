@@ -16,5 +16,5 @@ def scored(paths: Sequence[str | Path], **options) -> list[Score]:
 
 def printed(paths: Sequence[str | Path], width: int = 80, **options) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
-    score_paths(paths, ScoreOptions(**options), console=console)
+    score_paths(paths, ScoreOptions(**{"details": True, **options}), console=console)
     return console.export_text()

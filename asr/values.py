@@ -1,0 +1,87 @@
+"""Values of options as a user writes them: lists with or without brackets, and what is expected in words."""
+
+import re
+from typing import Any
+
+from omegaconf import OmegaConf
+
+WITH_OPTIONS = re.compile(r"[^=]*:\w+=")  # the start of `i-clustered-100:topk=32`
+OPTION = re.compile(r"\w+=[^:=]*")
+KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+
+
+def read_value(text: str, kind: str) -> Any:
+    """Return the value of an option.
+
+    Args:
+        text: value as given; a list may lack its brackets, which shells such as zsh expand.
+        kind: type of the option as `asr.config.describe` gives it.
+
+    Example:
+        >>> read_value("full,lsh-4:chunk=16,buckets=8", "list[str]"), read_value("0,1", "list[int]")
+        (['full', 'lsh-4:chunk=16,buckets=8'], [0, 1])
+    """
+    if kind.startswith("str") and "None" not in kind:
+        return text
+    if kind.startswith("list[str]") and not text.startswith("["):
+        return join_options([entry.strip() for entry in text.split(",")] if text else [])
+    if kind.startswith("list[") and not text.startswith("["):
+        text = f"[{text}]"
+    value = OmegaConf.from_dotlist([f"value={text}"])["value"]
+    if kind.startswith("list[str]") and all(isinstance(entry, str) for entry in value):
+        return join_options(list(value))
+    return value
+
+
+def join_options(entries: list[str]) -> list[str]:
+    """Rejoin entries that are the further options of a mechanism's name.
+
+    An entry `key=value` belongs to the one before if that is a name with options, `name:key=value`. Options
+    of a command, `key=value` without a name before them, stay apart.
+
+    Example:
+        >>> join_options(["i-clustered-100:topk=32", "bits=63", "full"])
+        ['i-clustered-100:topk=32,bits=63', 'full']
+        >>> join_options(["checkpoint=best", "jobs=2"])
+        ['checkpoint=best', 'jobs=2']
+    """
+    whole: list[str] = []
+    for entry in entries:
+        if whole and WITH_OPTIONS.match(whole[-1]) and OPTION.fullmatch(entry):
+            whole[-1] += f",{entry}"
+        else:
+            whole.append(entry)
+    return whole
+
+
+def hydra_value(text: str, kind: str) -> str:
+    """Return a value in Hydra's grammar: text in quotes, lists in brackets."""
+    if kind.startswith("list[") and not text.startswith("["):
+        entries = read_value(text, kind)
+        return f"[{','.join(map(_quoted if kind.startswith('list[str]') else str, entries))}]"
+    if kind.startswith("str") and text != "null" and text[:1] not in tuple("'\""):
+        return _quoted(text)
+    return text
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def in_words(kind: str) -> str:
+    """Return the values that an option takes, from its type.
+
+    Example:
+        >>> in_words("int ≥ 1"), in_words("float | None"), in_words("list[int] ≥ 1")
+        ('a whole number', 'a number or null', 'a list of whole numbers, e.g. 1,2')
+    """
+    if entries := re.match(r"list\[(\w+)", kind):
+        inner = KINDS.get(entries[1], "value").removeprefix("a ")
+        if inner == "text":
+            return "a list, e.g. a,b"
+        return (
+            f"a list of {inner}s, e.g. 1,2" if inner.endswith(("number", "value")) else f"a list of {inner}"
+        )
+    name = KINDS.get(kind.split()[0], kind)
+    return f"{name} or null" if "None" in kind else name

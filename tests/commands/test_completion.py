@@ -1,0 +1,115 @@
+"""Completion: the candidates are those of the commands themselves, and the shells take them."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asr import config
+from asr.attention.table import MECHANISMS, parse_name
+from asr.cli import COMMANDS, command_module, main
+from asr.commands import completion, lm, prepare
+from asr.commands.completion import candidates
+
+
+def described(schema: object) -> set[str]:
+    return {key for key, *_ in config.describe(schema)}
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"prepare", "lm", "completion"}))
+def test_options_read_from_the_sources_are_those_of_the_command(command: str) -> None:
+    """The sources are read because importing PyTorch takes seconds."""
+    wanted = described(command_module(command).Options)
+    if command in completion.WITH_TRAINING:
+        wanted |= described(command_module("train").Options)
+    assert set(completion._options(command, "")) == wanted
+
+
+@pytest.mark.parametrize("recipe", [name for name in prepare.recipes() if prepare.has_preparation(name)])
+def test_options_of_recipes_are_complete(recipe: str) -> None:
+    wanted = {f"{key}=" for key in described(prepare.recipe_module(recipe).Options)}
+    assert set(candidates("prepare", recipe, "", 3)) == wanted | {"folder="}
+
+
+def test_names_come_from_their_tables() -> None:
+    assert candidates("", "", "", 1) == [*COMMANDS, "help"]
+    assert candidates("help", "", "tra", 2) == ["train", "transcribe"]
+    assert candidates("prepare", "", "", 2) == [x for x in prepare.recipes() if prepare.has_preparation(x)]
+    assert candidates("train", "", "recipe=", 2) == [f"recipe={name}" for name in prepare.recipes()]
+    assert "model=wsj" in candidates("train", "", "model=", 2)
+    assert candidates("lm", "", "", 2) == list(lm.SCHEMAS)
+    assert set(candidates("lm", "score", "", 3)) == {f"{key}=" for key in described(lm.ScoreOptions)}
+    assert candidates("decode", "", "decoder=", 2) == [
+        "decoder=greedy",
+        "decoder=beam",
+        "decoder=prefix",
+        "decoder=cuda",
+    ]
+    names = [name.removeprefix("attention=") for name in candidates("train", "", "attention=", 2)]
+    assert [parse_name(name).mechanism for name in names] == list(MECHANISMS)
+    assert candidates("compare", "", "attentions=full,i-", 2) == ["attentions=full,i-clustered-100"]
+
+
+def test_completion_is_quick() -> None:
+    """Neither PyTorch nor OmegaConf is imported."""
+    code = (
+        "import sys; from asr.cli import main\n"
+        "main(['completion', 'words', 'train', '', 'attention=', '2'])\n"
+        "print({'torch', 'omegaconf', 'lhotse', 'hydra', 'numpy'} & set(sys.modules))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()[-1] == "set()"
+
+
+# What a shell offers for a line: each asks `asr`, here this module, which the script finds on the PATH.
+ASK = {
+    "bash": 'COMP_LINE="asr $1"; COMP_POINT=${#COMP_LINE}; COMP_WORDS=(asr $1); COMP_CWORD=$2; '
+    'compopt() { :; }; _asr; printf "%s\\n" "${COMPREPLY[@]}"',
+    "fish": 'complete -C "asr $argv[1]"',
+}
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+@pytest.mark.parametrize(
+    ("line", "position", "offered"),
+    [
+        ("tran", 1, "transcribe"),
+        ("train attention=i-", 2, "i-clustered-100"),
+        ("compare attentions=full,ls", 2, "full,lsh-4"),
+        ("prepare de", 2, "demo"),
+    ],
+)
+def test_the_shells_offer_the_candidates(
+    shell: str, line: str, position: int, offered: str, tmp_path: Path
+) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"no {shell} on this machine")
+    script = tmp_path / f"ask.{shell}"
+    script.write_text(completion.SHELLS[shell] + ASK[shell] + "\n")
+    asr = tmp_path / "asr"
+    asr.write_text(f'#!/bin/sh\nexec {sys.executable} -m asr "$@"\n')
+    asr.chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "PYTHONPATH": ":".join(sys.path),
+    }
+    command = [program, str(script), line, str(position)]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert found.stderr == ""
+    assert [
+        x.strip().removeprefix("attention=").removeprefix("attentions=")
+        for x in found.stdout.split("\n")
+        if x
+    ] == [offered]
+
+
+def test_the_script_of_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bsh"]) == 1
+    assert "did you mean 'bash'?" in capsys.readouterr().err
+    assert main(["completion", "zsh"]) == 0
+    assert capsys.readouterr().out == completion.SHELLS["zsh"]
+    if zsh := shutil.which("zsh"):
+        subprocess.run([zsh, "-n", "-c", completion.SHELLS["zsh"]], check=True)
