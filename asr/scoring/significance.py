@@ -117,6 +117,8 @@ def _pair(first: str, one: Score, second: str, other: Score, *, samples: int, se
         check_same_ids(firsts, seconds, first, second)
     except UserError as error:
         return PairedScores(first, second, {}, str(error))
+    if len(firsts) == 1:
+        return PairedScores(first, second, {}, "because one utterance has no spread")
     tests: dict[Metric, Comparison] = {}
     for metric in HEADLINES:
         if metric not in one.rates or metric not in other.rates:
