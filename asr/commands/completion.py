@@ -142,7 +142,7 @@ def _mechanisms() -> list[str]:
     for key, row in _read("asr.attention.table", "MECHANISMS").items():
         schema = [x for x in row.args if isinstance(x, ast.Call) and getattr(x.func, "id", "") == "Schema"]
         size = ""
-        if schema:
+        if schema and len(schema[0].args) > 1:  # else without a number in its name
             option: Any = schema[0].args[1]
             option = _read("asr.attention.table", option.id) if isinstance(option, ast.Name) else option
             size = f"-{ast.literal_eval(option.args[1])}"
