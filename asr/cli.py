@@ -82,7 +82,7 @@ def run_command(name: str, *words: str) -> None:
         from asr.commands.completion import candidates
 
         _, command_name, second, word, position = words
-        print("\n".join(candidates(command_name, second, word, int(position))))
+        print("\n".join(candidates(COMMANDS, command_name, second, word, int(position))))
         return
     command = command_module(name)
     if "--help" in words or "-h" in words:

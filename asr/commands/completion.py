@@ -2,7 +2,7 @@
 
 import ast
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,19 +74,18 @@ def main(paths: list[str], options: list[str]) -> None:
     print(SHELLS[paths[0]], end="")
 
 
-def candidates(command: str, second: str, word: str, position: int) -> list[str]:
+def candidates(commands: Iterable[str], command: str, second: str, word: str, position: int) -> list[str]:
     """Return the completions of a word.
 
     Args:
+        commands: names of all commands.
         command: first word after `asr`.
         second: second word, the recipe of `asr prepare`.
         word: word to complete, perhaps empty.
         position: index of the word; that of the command is 1.
     """
-    from asr.cli import COMMANDS
-
     if position == 1 or (position == 2 and command == "help"):
-        found = [*COMMANDS, "help"] if position == 1 else list(COMMANDS)
+        found = [*commands, "help"] if position == 1 else list(commands)
     elif "=" in word:
         key, _, value = word.partition("=")
         head = value[: value.rfind(",") + 1]  # the entries of a list that are complete

@@ -30,26 +30,30 @@ def test_options_read_from_the_sources_are_those_of_the_command(command: str) ->
 @pytest.mark.parametrize("recipe", [name for name in prepare.recipes() if prepare.has_preparation(name)])
 def test_options_of_recipes_are_complete(recipe: str) -> None:
     wanted = {f"{key}=" for key in described(prepare.recipe_module(recipe).Options)}
-    assert set(candidates("prepare", recipe, "", 3)) == wanted | {"folder="}
+    assert set(candidates(COMMANDS, "prepare", recipe, "", 3)) == wanted | {"folder="}
 
 
 def test_names_come_from_their_tables() -> None:
-    assert candidates("", "", "", 1) == [*COMMANDS, "help"]
-    assert candidates("help", "", "tra", 2) == ["train", "transcribe"]
-    assert candidates("prepare", "", "", 2) == [x for x in prepare.recipes() if prepare.has_preparation(x)]
-    assert candidates("train", "", "recipe=", 2) == [f"recipe={name}" for name in prepare.recipes()]
-    assert "model=wsj" in candidates("train", "", "model=", 2)
-    assert candidates("lm", "", "", 2) == list(lm.SCHEMAS)
-    assert set(candidates("lm", "score", "", 3)) == {f"{key}=" for key in described(lm.ScoreOptions)}
-    assert candidates("decode", "", "decoder=", 2) == [
+    assert candidates(COMMANDS, "", "", "", 1) == [*COMMANDS, "help"]
+    assert candidates(COMMANDS, "help", "", "tra", 2) == ["train", "transcribe"]
+    assert candidates(COMMANDS, "prepare", "", "", 2) == [
+        x for x in prepare.recipes() if prepare.has_preparation(x)
+    ]
+    assert candidates(COMMANDS, "train", "", "recipe=", 2) == [f"recipe={name}" for name in prepare.recipes()]
+    assert "model=wsj" in candidates(COMMANDS, "train", "", "model=", 2)
+    assert candidates(COMMANDS, "lm", "", "", 2) == list(lm.SCHEMAS)
+    assert set(candidates(COMMANDS, "lm", "score", "", 3)) == {
+        f"{key}=" for key in described(lm.ScoreOptions)
+    }
+    assert candidates(COMMANDS, "decode", "", "decoder=", 2) == [
         "decoder=greedy",
         "decoder=beam",
         "decoder=prefix",
         "decoder=cuda",
     ]
-    names = [name.removeprefix("attention=") for name in candidates("train", "", "attention=", 2)]
+    names = [name.removeprefix("attention=") for name in candidates(COMMANDS, "train", "", "attention=", 2)]
     assert [parse_name(name).mechanism for name in names] == list(MECHANISMS)
-    assert candidates("compare", "", "attentions=full,i-", 2) == ["attentions=full,i-clustered-100"]
+    assert candidates(COMMANDS, "compare", "", "attentions=full,i-", 2) == ["attentions=full,i-clustered-100"]
 
 
 def test_completion_is_quick() -> None:

@@ -15,9 +15,9 @@ import omegaconf
 import yaml
 from omegaconf import OmegaConf
 
+from asr.config.values import hydra_value, in_words, read_value
 from asr.errors import UserError, did_you_mean
 from asr.files import write_text
-from asr.values import hydra_value, in_words, read_value
 
 Options = TypeVar("Options")
 
