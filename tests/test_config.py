@@ -245,3 +245,9 @@ def test_a_number_is_no_flag(value: str) -> None:
     with pytest.raises(UserError, match=rf"data\.resample={message}"):
         train_options(["recipe=demo", f"data.resample={value}"])
     assert config.parse(Flags, ["resample=false"]).resample is False
+
+
+def test_a_path_with_a_null_character_is_refused() -> None:
+    """`asr report` and `asr export-data` ended with a traceback."""
+    with pytest.raises(UserError, match=r"'a\\x00b': expected no null character"):
+        config.split_words(["a\0b", "split=test"])

@@ -138,7 +138,14 @@ def refuse(options: Any, names: Iterable[str], why: str) -> None:
 
 
 def split_words(words: list[str]) -> tuple[list[str], list[str]]:
-    """Split command-line arguments into paths and `key=value` options; an existing file is a path."""
+    """Split command-line arguments into paths and `key=value` options; an existing file is a path.
+
+    Raises:
+        UserError: a word contains a null character, which no path can have.
+    """
+    for word in words:
+        if "\0" in word:
+            raise UserError(f"{word!r}: expected no null character")
     options = [word for word in words if KEY_VALUE.match(word) and not os.path.exists(word)]
     return [word for word in words if word not in options], options
 
