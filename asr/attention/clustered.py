@@ -1,6 +1,7 @@
 """Clustered attention: one row of weights per cluster of queries."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ class ClusteredAttention(SoftmaxMechanism):
     """
 
     def __init__(
-        self, name: str, backend: str, dropout: float, clusters: int, grouping: str, **options: int
+        self, name: str, backend: str, dropout: float, clusters: int, grouping: str, **options: Any
     ) -> None:
         super().__init__(name, backend, dropout, why_not_native=why_no_kernels(clusters, backend))
         self.grouping = GROUPINGS[grouping](clusters, **options)

@@ -1,30 +1,33 @@
 """Groupings of queries into clusters: by sign hashes, or by what the keys can tell apart."""
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.attention.backend import Operators
-from asr.attention.hashing import LARGEST_HEAD, fixed_normal, slice_head
+from asr.attention.hashing import LARGEST_HEAD, RandomDirections
 
 
 class HashGrouping(nn.Module):
     """Clusters of queries with similar sign hashes: K-means in Hamming space.
 
     *Fast Transformers with Clustered Attention* §3.2.2. The hash planes are a buffer saved with the model, so
-    that queries are clustered alike in training, in evaluation and on any machine.
+    that queries are clustered alike in training, in evaluation and on any machine. The paper's code draws
+    planes and biases in every forward pass; `planes=fresh,bias=true` does so in training.
 
     Args:
         clusters: C.
         bits: hash bits, 1 … 63.
         iterations: iterations of Lloyd's algorithm, L.
+        planes: `fixed`, `layer` or `fresh`, see `RandomDirections`.
+        bias: whether bit p is the sign of x·plane_p + b_p instead of x·plane_p.
     """
 
     needs_keys = False
-    planes_PD: Tensor
 
-    def __init__(self, clusters: int, bits: int, iterations: int) -> None:
+    def __init__(self, clusters: int, bits: int, iterations: int, planes: str, bias: bool) -> None:
         super().__init__()
-        self.clusters, self.bits, self.iterations = clusters, bits, iterations
-        self.register_buffer("planes_PD", fixed_normal(bits, LARGEST_HEAD))
+        self.clusters, self.bits, self.iterations, self.bias = clusters, bits, iterations, bias
+        self.planes_PD = RandomDirections(bits, LARGEST_HEAD, axis=1, planes=planes, bias=bias)
 
     def forward(
         self,
@@ -35,8 +38,9 @@ class HashGrouping(nn.Module):
         operators: Operators,
     ) -> Tensor:
         """Return the cluster of every query, [B, H, N] int32; −1 at padding. Backends agree bit for bit."""
-        planes_PD = slice_head(self.planes_PD, q_BHND.shape[-1], axis=1)
-        hashes_BHN = operators.hash_sign(q_BHND.detach(), planes_PD)
+        planes_PD = self.planes_PD(q_BHND.shape[-1])
+        x_BHND = F.pad(q_BHND.detach(), (0, 1), value=1.0) if self.bias else q_BHND.detach()
+        hashes_BHN = operators.hash_sign(x_BHND, planes_PD)
         return operators.hamming_kmeans(
             hashes_BHN, query_lengths_B, self.clusters, self.iterations, self.bits
         )

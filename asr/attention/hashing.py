@@ -1,25 +1,66 @@
-"""Fixed random directions for hashing vectors, stored with the model."""
+"""Random directions for hashing vectors: stored with the model, or drawn in each training step."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.errors import UserError
+from asr.seeds import derived_seed
 
 LARGEST_HEAD = 256
 SEED = 2020
+PLANES = ("fixed", "layer", "fresh")
 
 
-def fixed_normal(*shape: int) -> Tensor:
-    """Return standard normal numbers, the same on every call and machine, without the global generator."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(SEED))
+class RandomDirections(nn.Module):
+    """Normal random directions for heads of up to `LARGEST_HEAD` dimensions, the same for all heads.
 
+    Stored directions are a buffer, saved with the model: the same on every call and machine.
 
-def slice_head(directions: Tensor, dim: int, axis: int) -> Tensor:
-    """Return the first D entries along an axis of size `LARGEST_HEAD`.
-
-    Raises:
-        UserError: D is too large.
+    Args:
+        shape: shape of the directions, `LARGEST_HEAD` along `axis`.
+        axis: axis of the head's dimensions.
+        planes: `fixed`: the same in all layers; `layer`: each layer has its own, see `number_layers`;
+            `fresh`: drawn in each forward pass of training from PyTorch's generator, which is seeded for
+            every step, and as `fixed` in evaluation.
+        bias: whether to append a column of normal biases along the last axis.
     """
-    if dim > LARGEST_HEAD:
-        raise UserError(f"head_dim={dim}: mechanisms with hashing support heads of at most {LARGEST_HEAD}")
-    return directions.narrow(axis, 0, dim)
+
+    stored: Tensor
+
+    def __init__(self, *shape: int, axis: int, planes: str, bias: bool = False) -> None:
+        super().__init__()
+        self.shape, self.axis, self.planes, self.bias = shape, axis, planes, bias
+        self.register_buffer("stored", self._draw(SEED))
+
+    def number(self, layer: int) -> None:
+        """Choose the directions of a layer, counted from 0."""
+        if self.planes == "layer":
+            self.stored.copy_(self._draw(derived_seed(SEED, layer)))
+
+    def forward(self, dim: int) -> Tensor:
+        """Return directions of size D = `dim` along the axis, and D + 1 with a bias.
+
+        Raises:
+            UserError: D is too large.
+        """
+        if dim > LARGEST_HEAD:
+            raise UserError(
+                f"head_dim={dim}: mechanisms with hashing support heads of at most {LARGEST_HEAD}"
+            )
+        fresh = self.planes == "fresh" and self.training
+        drawn = torch.randn_like(self.stored) if fresh else self.stored
+        directions = drawn.narrow(self.axis, 0, dim)
+        return torch.cat((directions, drawn[..., -1:]), dim=-1) if self.bias else directions
+
+    def _draw(self, seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)  # PyTorch's own is left alone
+        directions = torch.randn(*self.shape, generator=generator)
+        if not self.bias:
+            return directions
+        return torch.cat((directions, torch.randn(*self.shape[:-1], 1, generator=generator)), dim=-1)
+
+
+def number_layers(model: nn.Module) -> None:
+    """Give each layer of a model directions of its own where `planes=layer` asks for them."""
+    for layer, directions in enumerate(x for x in model.modules() if isinstance(x, RandomDirections)):
+        directions.number(layer)

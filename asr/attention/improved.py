@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -23,7 +24,7 @@ class ImprovedClusteredAttention(ClusteredAttention):
     """
 
     def __init__(
-        self, name: str, backend: str, dropout: float, clusters: int, topk: int, grouping: str, **options: int
+        self, name: str, backend: str, dropout: float, clusters: int, topk: int, grouping: str, **options: Any
     ) -> None:
         super().__init__(name, backend, dropout, clusters, grouping, **options)
         self.topk = topk

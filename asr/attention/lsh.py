@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 import attention_ext
-from asr.attention.hashing import LARGEST_HEAD, fixed_normal, slice_head
+from asr.attention.hashing import LARGEST_HEAD, RandomDirections
 from asr.attention.softmax import SoftmaxMechanism, filled_lengths
 from attention_ext.lsh_attention.reference import lsh_weights
 
@@ -16,33 +16,42 @@ class LSHAttention(SoftmaxMechanism):
 
     Args:
         name, backend, dropout: see `SoftmaxMechanism`.
-        rounds: hash rounds, R.
+        hashes: hash rounds, R.
         chunk: sorted positions in a chunk, m.
         buckets: hash buckets, an even number.
+        planes: random rotations: `fixed`, `layer` or `fresh`, see `RandomDirections`.
+        rounds: `merge`: softmax over the keys seen in any round, as in the paper; `mean`: mean of the rounds'
+            outputs, as in pytorch-fast-transformers (where each position sees itself, too).
     """
 
     needs_shared_keys = True
     cross_attention = False
-    rotations_RDF: Tensor
 
     def __init__(
-        self, name: str, backend: str, dropout: float, rounds: int, chunk: int, buckets: int
+        self,
+        name: str,
+        backend: str,
+        dropout: float,
+        hashes: int,
+        chunk: int,
+        buckets: int,
+        planes: str,
+        rounds: str,
     ) -> None:
         reasons = {
             "cpu": attention_ext.why_unavailable("cpu"),
             "cuda": "this mechanism has no CUDA kernels",
         }
         super().__init__(name, backend, dropout, why_not_native=reasons)
-        self.chunk = chunk
-        self.register_buffer("rotations_RDF", fixed_normal(rounds, LARGEST_HEAD, buckets // 2))
+        self.chunk, self.rounds = chunk, rounds
+        self.rotations_RDF = RandomDirections(hashes, LARGEST_HEAD, buckets // 2, axis=1, planes=planes)
         self.operators = self.backend.operators()
 
     @torch.no_grad()
     def hash(self, k: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return each position's bucket in each round, [B, H, R, N] int32; backends agree bit for bit."""
         operators = self.operators[self.backend.on(k.device.type)]
-        rotations_RDF = slice_head(self.rotations_RDF, k.shape[-1], axis=1)
-        return operators.lsh_buckets(k.detach(), rotations_RDF, filled_lengths(lengths, k))
+        return operators.lsh_buckets(k.detach(), self.rotations_RDF(k.shape[-1]), filled_lengths(lengths, k))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
@@ -51,10 +60,17 @@ class LSHAttention(SoftmaxMechanism):
         lengths_B = filled_lengths(query_lengths, q)
         buckets_BHRN = self.hash(k, lengths_B)
         operators = self.operators[self.backend.on(q.device.type)]
-        return operators.lsh_attention(
-            q, k, v, buckets_BHRN, lengths_B, chunk=self.chunk, dropout=self.active_dropout
-        )
+        options = {"chunk": self.chunk, "dropout": self.active_dropout}
+        outputs = [
+            operators.lsh_attention(q, k, v, part, lengths_B, **options) for part in self._parts(buckets_BHRN)
+        ]
+        return outputs[0] if len(outputs) == 1 else torch.stack(outputs).mean(0)
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
         """Compute `weights`."""
-        return lsh_weights(q, k, self.hash(k, key_lengths), key_lengths, self.chunk)
+        parts = self._parts(self.hash(k, key_lengths))
+        return torch.stack([lsh_weights(q, k, part, key_lengths, self.chunk) for part in parts]).mean(0)
+
+    def _parts(self, buckets_BHRN: Tensor) -> tuple[Tensor, ...]:
+        """Return the rounds that share a softmax."""
+        return buckets_BHRN.split(1, dim=2) if self.rounds == "mean" else (buckets_BHRN,)

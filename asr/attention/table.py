@@ -7,6 +7,7 @@ from asr.attention.agglomerative import AgglomerativeAttention
 from asr.attention.cast import CAST
 from asr.attention.clustered import ClusteredAttention
 from asr.attention.full import FullAttention, SharedFullAttention
+from asr.attention.hashing import PLANES
 from asr.attention.hyper import HyperMixing
 from asr.attention.improved import ImprovedClusteredAttention
 from asr.attention.layer import OwnParameterLayer
@@ -63,12 +64,15 @@ HYPER = "Mai et al. 2022, HyperMixer; 2023, HyperConformer"
 
 COUNT = range(1, 65_537)
 CLUSTERS = Option("clusters", 100, COUNT, "query clusters, C")
+DIRECTIONS = "hash planes: the same in all layers, of each layer, or drawn anew in each training step"
 GROUPING = (
     Option(
         "grouping", "hash", ("hash", "keys"), "hash: K-means of sign hashes; keys: in the metric of the keys"
     ),
     Option("bits", 63, range(1, 64), "hash bits", only=("grouping", "hash")),
     Option("iterations", 10, range(1, 1_001), "Lloyd iterations of K-means, L", only=("grouping", "hash")),
+    Option("planes", "fixed", PLANES, DIRECTIONS, only=("grouping", "hash")),
+    Option("bias", False, (False, True), "planes that miss the origin", only=("grouping", "hash")),
     Option("rank", 8, range(1, 257), "directions of the keys that count", only=("grouping", "keys")),
     Option("iterations", 2, range(1, 1_001), "Lloyd iterations of K-means, L", only=("grouping", "keys")),
 )
@@ -88,10 +92,12 @@ MECHANISMS: Mapping[str, Mechanism] = {
         "N·R·chunk",
         Schema(
             "R",
-            Option("rounds", 4, range(1, 65), "hash rounds, R"),
+            Option("hashes", 4, range(1, 65), "hash rounds, R"),
             (
                 Option("chunk", 32, COUNT, "sorted positions in a chunk"),
                 Option("buckets", 64, range(2, 65_537, 2), "hash buckets"),
+                Option("planes", "fixed", PLANES, DIRECTIONS),
+                Option("rounds", "merge", ("merge", "mean"), "one softmax over all rounds, or their mean"),
             ),
         ),
     ),

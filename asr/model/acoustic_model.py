@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from asr.attention.hashing import number_layers
 from asr.attention.layer import SelfAttentionLayer
 from asr.config import from_dict, to_dict
 from asr.errors import UserError
@@ -149,6 +150,7 @@ class AcousticModel(nn.Module):
         backend = backend or self.config.backend
         for layer in self.attention_layers():
             layer.set_mechanism(name, backend=backend)
+        number_layers(self.encoder)
         self.config.attention, self.config.backend = name, backend
 
     def backend_on(self, device_type: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from asr.attention.hashing import number_layers
 from asr.config import option
 from asr.errors import UserError
 from asr.lengths import zero_padding
@@ -183,6 +184,7 @@ class Encoder(nn.Module):
             )
             for i in range(config.layers)
         )
+        number_layers(self.blocks)
         # Only the residual stream of pre-norm transformer blocks isn't normalised already.
         unnormed = config.block == "transformer" and config.norm == "pre"
         self.norm = nn.LayerNorm(size) if unnormed else nn.Identity()

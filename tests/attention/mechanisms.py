@@ -10,8 +10,10 @@ from asr.lengths import keep_mask
 
 C, K = 5, 4
 KEYS = [f"clustered-{C}:grouping=keys", f"i-clustered-{C}:topk={K},grouping=keys,rank=3,iterations=4"]
-CROSS = ["full", f"oracle-top-{K}", f"clustered-{C}", *KEYS, f"i-clustered-{C}:topk={K}"]
+BIASED = f"clustered-{C}:planes=fresh,bias=true"
+CROSS = ["full", f"oracle-top-{K}", f"clustered-{C}", BIASED, *KEYS, f"i-clustered-{C}:topk={K}"]
 SHARED = ["shared-full", "lsh-1:chunk=4,buckets=4", "lsh-3:chunk=4,buckets=8"]
+SHARED += ["lsh-3:chunk=4,buckets=8,planes=layer,rounds=mean"]
 LOCAL = ["local-3", "local-0:global=1", "local-70:global=40"]
 SOFTMAX = [*CROSS, "full:causal=true", *SHARED, *LOCAL]
 LINEAR = ["linear", "linear:causal=true"]
@@ -70,7 +72,9 @@ def oracle_weights(mechanism: QueryKeyMechanism, q: Tensor, k: Tensor) -> Tensor
     q, k = q.double(), k.double()
     kind = mechanism.name.split(":")[0].rsplit("-", 1)[0]
     if kind.startswith("lsh"):
-        return oracles.lsh(q, k, mechanism.rotations_RDF[:, : q.shape[1]].double(), mechanism.chunk)
+        rotations_RDF = mechanism.rotations_RDF(q.shape[1]).double()
+        parts = rotations_RDF.split(1) if mechanism.rounds == "mean" else [rotations_RDF]
+        return sum(oracles.lsh(q, k, part, mechanism.chunk) for part in parts) / len(parts)
     if kind == "local":
         return oracles.local(q, k, mechanism.window, mechanism.first)
     if kind == "linear":
@@ -82,7 +86,8 @@ def oracle_weights(mechanism: QueryKeyMechanism, q: Tensor, k: Tensor) -> Tensor
         if grouping.needs_keys:
             groups = oracles.key_groups(q, k, grouping.clusters, grouping.rank, grouping.iterations)
         else:
-            hashes = oracles.sign_hash(q, grouping.planes_PD[:, : q.shape[1]].double())
+            planes_PD = grouping.planes_PD(q.shape[1]).double()
+            hashes = oracles.sign_hash(q, planes_PD[:, : q.shape[1]], planes_PD[:, q.shape[1] :])
             groups = oracles.hamming_kmeans(hashes, grouping.clusters, grouping.iterations, grouping.bits)
         return (
             oracles.clustered(q, k, groups)

@@ -43,9 +43,11 @@ def oracle_top(q: Tensor, k: Tensor, topk: int) -> Tensor:
     return weights
 
 
-def sign_hash(x: Tensor, planes: Tensor) -> list[int]:
-    """Section 3.2.2: bit p is the sign of the product with plane p."""
-    return [sum(1 << p for p, plane in enumerate(planes) if float(row @ plane) > 0) for row in x]
+def sign_hash(x: Tensor, planes: Tensor, bias: Tensor) -> list[int]:
+    """Section 3.2.2: bit p is the sign of the product with plane p, plus its bias if there is one."""
+    return [
+        sum(1 << p for p, plane in enumerate(planes) if float(row @ plane + bias[p].sum()) > 0) for row in x
+    ]
 
 
 def hamming_kmeans(hashes: list[int], clusters: int, iterations: int, bits: int) -> list[int]:

@@ -28,7 +28,9 @@ def test_hashes_equal_the_oracle() -> None:
     assert hashes[0, 0, 3] == 0
     for b in range(2):
         for h in range(3):
-            assert hashes[b, h].tolist() == oracles.sign_hash(x[b, h].double(), planes.double())
+            assert hashes[b, h].tolist() == oracles.sign_hash(
+                x[b, h].double(), planes.double(), planes[:, :0]
+            )
 
 
 def test_hash_bits_are_exact_near_a_hyperplane() -> None:

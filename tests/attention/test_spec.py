@@ -57,7 +57,8 @@ def test_canonical_names_order_options_and_drop_defaults() -> None:
         (
             "clustered-9:topk=3",
             "unknown option 'topk=3', expected grouping=hash | keys, bits=1 … 63, "
-            "iterations=1 … 1000, rank=1 … 256",
+            "iterations=1 … 1000, "
+            "planes=fixed | layer | fresh, bias=false | true, rank=1 … 256",
         ),
         ("clustered-9:grouping=key", "grouping=key, expected hash | keys"),
         ("clustered-9:rank=4", "rank=4 needs grouping=keys"),
@@ -65,6 +66,11 @@ def test_canonical_names_order_options_and_drop_defaults() -> None:
         ("clustered-9:", "unknown option ''"),
         ("clustered-9:bits", "unknown option 'bits'"),
         ("clustered-9:bits=3,bits=3", "given twice"),
+        ("clustered-9:planes=new", "planes=new, expected fixed | layer | fresh"),
+        ("i-clustered-9:bias=1", "bias=1, expected false | true"),
+        ("clustered-9:grouping=keys,planes=fresh", "planes"),
+        ("lsh-2:rounds=sum", "rounds=sum, expected merge | mean"),
+        ("lsh-0", "hashes=0, expected 1 … 64"),
         ("lsh-2:buckets=7", "buckets=7, expected 2 … 65536 in steps of 2"),
         ("cast-8:assign=best", "assign=best, expected topk | single"),
         ("agglomerative-8:causal=yes", "causal=yes, expected false | true"),
@@ -93,7 +99,8 @@ def test_table_lists_every_mechanism() -> None:
     assert len({line.count("|") for line in table}) == 1
     row = next(line for line in table if "`i-clustered-C`" in line)
     options = (
-        "topk (32), grouping (hash), bits (63), iterations (10); grouping=keys: rank (8), iterations (2)"
+        "topk (32), grouping (hash), bits (63), iterations (10), planes (fixed), "
+        "bias (false); grouping=keys: rank (8), iterations (2)"
     )
     assert f"| {options} |" in row
     assert "| yes |" in row
