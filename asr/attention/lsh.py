@@ -7,6 +7,7 @@ import attention_ext
 from asr.attention.hashing import LARGEST_HEAD, RandomDirections
 from asr.attention.softmax import SoftmaxMechanism, filled_lengths
 from attention_ext.lsh_attention.reference import lsh_weights
+from attention_ext.tensors import compute_dtype
 
 
 class LSHAttention(SoftmaxMechanism):
@@ -61,6 +62,8 @@ class LSHAttention(SoftmaxMechanism):
         buckets_BHRN = self.hash(k, lengths_B)
         operators = self.operators[self.backend.on(q.device.type)]
         options = {"chunk": self.chunk, "dropout": self.active_dropout}
+        if self.rounds == "mean":  # in half precision, the mean alone is rounded
+            q, k, v = (x.to(compute_dtype(x)) for x in (q, k, v))
         outputs = [
             operators.lsh_attention(q, k, v, part, lengths_B, **options) for part in self._parts(buckets_BHRN)
         ]
