@@ -24,6 +24,7 @@ COMMANDS = {
     "decode": "decode a split: asr decode exp/demo/full split=test attention=i-clustered-25 decoder=beam",
     "score": "score hypotheses and compare systems: asr score exp/demo/full/decode/test/full-greedy",
     "align": "align transcripts with audio: asr align exp/demo/full recording.wav text='go on'",
+    "segment": "divide a recording and its text into utterances: asr segment exp/demo/full book.wav book.txt",
     "transcribe": "transcribe audio files: asr transcribe exp/demo/full recording.wav",
     "bench": "time attention mechanisms: asr bench attentions=[full,i-clustered-100] lengths=[512,1024]",
     "compare": "train, decode and time mechanisms side by side: "

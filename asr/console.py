@@ -1,7 +1,9 @@
 """Terminal output: tables, progress bars, durations."""
 
+import logging
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from rich.console import Console
@@ -90,3 +92,36 @@ def duration(seconds: float | None) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+class _Grouping(logging.Handler):
+    """Collects log records by their message before arguments are filled in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups: dict[tuple[str, str], list[logging.LogRecord]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Collect a record."""
+        self.groups.setdefault((record.name, str(record.msg)), []).append(record)
+
+
+@contextmanager
+def grouped_warnings() -> Iterator[None]:
+    """Show the warnings of the block at its end: of those that differ in names and numbers only, the first.
+
+    The number of others is appended.
+    """
+    package = logging.getLogger("asr")
+    handler = _Grouping()
+    package.addHandler(handler)
+    package.propagate = False
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+        package.propagate = True
+        for first, *others in handler.groups.values():
+            if others:
+                first.msg, first.args = f"{first.getMessage()} (and {len(others)} more)", ()
+            logging.getLogger(first.name).handle(first)

@@ -1,11 +1,15 @@
 """The recogniser: an acoustic model with its tokenizer, to transcribe and decode."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from asr.config import check
-from asr.data.recording import read_recording
+from asr.data.recording import Samples, channels_of, read_recording, read_stream
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
@@ -16,8 +20,10 @@ from asr.search.decode import DecodeOptions, decode_split
 from asr.search.decoder import Decoder, build_decoder
 from asr.search.tune import tuned
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
-from asr.transcription.run import TranscriptionConfig, transcribe_samples
+from asr.transcription.run import TranscriptionConfig, transcribe_all, transcribe_samples
 from asr.transcription.transcript import Transcript
+
+Audio = str | Path | NDArray[Any] | torch.Tensor | IO[bytes]
 
 
 class Recognizer:
@@ -96,16 +102,35 @@ class Recognizer:
         """Set the attention mechanism of every layer; see `AcousticModel.set_attention`."""
         self.model.set_attention(name, backend)
 
-    def transcribe(self, path: str | Path, **options: Any) -> Transcript:
-        """Transcribe an audio file of any length, sample rate and container.
+    @overload
+    def transcribe(self, audio: Audio, sample_rate: int | None = None, **options: Any) -> Transcript: ...
+    @overload
+    def transcribe(
+        self, audio: Sequence[Audio], sample_rate: int | None = None, **options: Any
+    ) -> list[Transcript]: ...
+    def transcribe(
+        self, audio: Audio | Sequence[Audio], sample_rate: int | None = None, **options: Any
+    ) -> Transcript | list[Transcript]:
+        """Transcribe a recording of any length, sample rate and container, or a list of them in batches.
 
         Args:
-            path: file that libsndfile or FFmpeg can read.
+            audio: path of a file that libsndfile or FFmpeg can read, a file object opened in binary mode, or
+                an array or tensor, [samples] or [channels, samples], floats in −1 … 1 or integers; or a list
+                of these.
+            sample_rate: sample rate of arrays and tensors in Hz.
             options: fields of `TranscriptionConfig`: `mode="chunked"`, `decoder="beam"`, … Weights not set
                 in `beam` default to those that `asr decode … tune=dev` stored in the run folder.
 
+        Returns:
+            A transcript, or a list of them in order.
+
         Raises:
-            UserError: the file can't be read, or is shorter than one frame.
+            UserError: audio can't be read, or is shorter than one frame.
+
+        Example:
+            >>> recognizer = Recognizer.load("exp/demo/full")  # doctest: +SKIP
+            >>> recognizer.transcribe(torch.randn(16000), 16000).duration_s  # doctest: +SKIP
+            1.0
         """
         config = TranscriptionConfig(**options)
         if config.channels != "mix":
@@ -113,25 +138,46 @@ class Recognizer:
                 f"channels={config.channels!r}: expected 'mix'; for one transcript per channel use "
                 "transcribe_channels()"
             )
-        return self.transcribe_channels(path, config)[0]
+        check(config)
+        several = isinstance(audio, list | tuple)
+        items: list[Audio] = list(audio) if several else [audio]  # type: ignore[arg-type, list-item]
+        named = [
+            (
+                _name(item, number if several else None),
+                self._channels(item, sample_rate, "mix", number if several else None)[0],
+            )
+            for number, item in enumerate(items, start=1)
+        ]
+        decoder = self.decoder(config)[0]
+        found = transcribe_all(self.model, self.tokenizer, named, config, decoder)
+        return found if several else found[0]
 
     def transcribe_channels(
-        self, path: str | Path, config: TranscriptionConfig, decoder: Decoder | None = None
+        self,
+        audio: Audio,
+        config: TranscriptionConfig,
+        decoder: Decoder | None = None,
+        *,
+        sample_rate: int | None = None,
+        advance: Callable[[float], None] = lambda share: None,
     ) -> list[Transcript]:
-        """Transcribe the channels of an audio file, or their average.
+        """Transcribe the channels of a recording, or their average.
 
         Args:
-            path: file that libsndfile or FFmpeg can read.
+            audio: see `transcribe`.
             config: mode, channels and decoder.
-            decoder: decoder to reuse for several files; None: build one from `config`.
+            decoder: decoder to reuse for several recordings; None: build one from `config`.
+            sample_rate: sample rate of an array or tensor in Hz.
+            advance: called with the share of the work done since the last call; the shares add up to 1.
 
         Raises:
-            UserError: the file can't be read, or is shorter than one frame.
+            UserError: the audio can't be read, or is shorter than one frame.
         """
         check(config)
-        recording = read_recording(Path(path), self.model.sample_rate, config.channels)
+        recording = self._channels(audio, sample_rate, config.channels)
         decoder = decoder or self.decoder(config)[0]
         several = config.channels == "separate" and len(recording) > 1
+        name = _name(audio)
         return [
             transcribe_samples(
                 self.model,
@@ -139,11 +185,30 @@ class Recognizer:
                 samples,
                 config,
                 decoder,
-                name=f"{path}, channel {number}" if several else str(path),
+                name=f"{name}, channel {number}" if several else name,
                 channel=number if several else None,
+                advance=lambda share: advance(share / len(recording)),
             )
             for number, samples in enumerate(recording, start=1)
         ]
+
+    def _channels(
+        self, audio: Audio, rate: int | None, channels: str, number: int | None = None
+    ) -> list[Samples]:
+        """Return the samples of each channel at the model's rate."""
+        name = _name(audio, number)
+        if isinstance(audio, str | Path):
+            return read_recording(Path(audio), self.model.sample_rate, channels)
+        if isinstance(audio, np.ndarray | torch.Tensor):
+            if rate is None:
+                raise UserError(f"{name}: expected its sample_rate, found none")
+            return channels_of(audio, rate, self.model.sample_rate, channels, name)
+        if hasattr(audio, "read"):
+            return read_stream(audio, self.model.sample_rate, channels, name)
+        raise UserError(
+            f"{name}: expected a path, an array or tensor with its rate, or a file object, "
+            f"found {type(audio).__name__}"
+        )
 
     def decode(
         self,
@@ -192,3 +257,11 @@ class Recognizer:
             )
         tokenizer = tokenizer_from_state(state["tokenizer"])
         return cls(AcousticModel.from_state(state, len(tokenizer), source), tokenizer)
+
+
+def _name(audio: Any, number: int | None = None) -> str:
+    """Return the name of a recording in messages; `number` tells those without a name apart."""
+    if isinstance(audio, str | Path):
+        return str(audio)
+    kind = "recording" if number is None else f"recording {number}"
+    return str(getattr(audio, "name", None) or kind)

@@ -1,7 +1,9 @@
 """The recogniser: transcription, exchangeable attention, saved state."""
 
+import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 import torch
@@ -89,3 +91,38 @@ def test_transcribing_restores_the_models_mode(trained: Path, tone_corpus: Path)
     recognizer.model.eval()
     recognizer.transcribe(wav, mode="chunked")
     assert not recognizer.model.training
+
+
+def test_recordings_come_as_paths_arrays_tensors_file_objects_and_lists(
+    trained: Path, tone_corpus: Path
+) -> None:
+    recognizer = Recognizer.load(trained)
+    wavs = [tone_corpus / "wav" / f"test-{i}.wav" for i in range(4)]
+    expected = [recognizer.transcribe(wav) for wav in wavs]
+    samples, rate = soundfile.read(wavs[0], dtype="int16")
+    floats = (samples / 32768).astype(np.float32)
+    for audio in (samples, floats, torch.from_numpy(floats).unsqueeze(0), floats.astype(np.float64)):
+        assert recognizer.transcribe(audio, rate) == expected[0]
+    with wavs[0].open("rb") as stream:
+        assert recognizer.transcribe(stream) == expected[0]
+    assert recognizer.transcribe(io.BytesIO(wavs[0].read_bytes())) == expected[0]
+    together = recognizer.transcribe([str(wavs[0]), wavs[1], *wavs[2:]])
+    assert [x.text for x in together] == [x.text for x in expected]
+    assert [x.times_s for x in together] == [x.times_s for x in expected]
+    assert recognizer.transcribe([]) == []
+
+
+def test_audio_that_is_not_a_recording_is_named(trained: Path) -> None:
+    recognizer = Recognizer.load(trained)
+    for audio, rate, message in [
+        (np.zeros(8000, np.float32), None, "recording: expected its sample_rate, found none"),
+        (np.zeros((8000, 2), np.float32), 8000, "expected .*channels, samples.*found shape .8000, 2"),
+        (np.zeros(8000, complex), 8000, "expected floats .* found complex128"),
+        (np.full(8000, np.nan, np.float32), 8000, "recording: sample 0 is not finite"),
+        (np.zeros(8000, np.float32), 10, "recording: expected a sample rate"),
+        (7, None, "expected a path, an array or tensor with its rate, or a file object, found int"),
+        ([np.ones(8000, np.float32), np.ones(1, np.float32)], 8000, "recording 2: 0.1 ms is shorter"),
+        (io.BytesIO(b""), None, "recording: empty file"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            recognizer.transcribe(audio, rate)

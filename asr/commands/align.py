@@ -22,10 +22,10 @@ from asr.files import atomic_text, check_writable, write_text
 from asr.model.checkpoint import LoadOptions
 from asr.recognizer import Recognizer
 from asr.scoring.ctm import CtmWord, write_ctm
-from asr.search.forced_alignment import AlignedToken, AlignedWord, align_text
+from asr.search.forced_alignment import LEAST_FIT, AlignedText, AlignedToken, AlignedWord, align_text
 from asr.text.files import read_text
+from asr.transcription.encoding import EncodingOptions, emissions, is_out_of_memory
 from asr.transcription.formats import textgrid
-from asr.transcription.run import EncodingOptions, emissions, is_out_of_memory
 
 POSITIONAL = "<run folder or checkpoint> [<audio file>]"
 
@@ -40,6 +40,9 @@ class Options(EncodingOptions, LoadOptions):
     data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
     text: str = option("", help="transcript of the audio file; empty: the .txt file next to it")
     output: str = option("", help="folder; empty: <run>/align/<split>, or the audio file's folder")
+    min_fit: float = option(
+        LEAST_FIT, help="report transcripts that fit their audio less as wrong, and leave them out", maximum=1
+    )
 
 
 @dataclass(frozen=True)
@@ -94,16 +97,21 @@ def run(paths: list[Path], options: Options) -> None:
     check_writable(folder / f"{name}.jsonl")
 
     count = len(loads)
-    aligned: list[tuple[Utterance, list[AlignedWord]]] = []
+    aligned: list[tuple[Utterance, AlignedText]] = []
     errors = []
     unknown: Counter[str] = Counter()
     for stem, load in track(loads.items(), "aligning", total=count):
         try:
             utterance = load()
             log_probs_TV = emissions(model, utterance.samples, options, utterance.id)
-            words = align_text(
+            found = align_text(
                 log_probs_TV, utterance.text, tokenizer, model.frame_s, utterance.id, model.config.topology
             )
+            if found.fit < options.min_fit:
+                raise UserError(
+                    f"{utterance.id}: the transcript doesn't fit the audio: expected a fit of at least "
+                    f"min_fit={options.min_fit:g}, found {found.fit:.3f}"
+                )
         except UserError as error:
             errors.append(error.line)
             continue
@@ -113,11 +121,13 @@ def run(paths: list[Path], options: Options) -> None:
             errors.append(f"{stem}: out of memory: use mode=chunked or a linear attention mechanism")
             continue
         unknown.update(tokenizer.oov(utterance.text))
-        _write_textgrid(utterance, words, recognizer, folder / f"{stem}.TextGrid")
-        aligned.append((utterance, words))
+        _write_textgrid(utterance, found.words, recognizer, folder / f"{stem}.TextGrid")
+        aligned.append((utterance, found))
     if aligned:
         _write_tables(aligned, folder, name)
-        print(f"aligned {len(aligned)} of {count} utterances: {folder}")
+        worst = min(aligned, key=lambda pair: pair[1].fit)
+        least = f"fit {worst[1].fit:.2f}" if count == 1 else f"least fit {worst[1].fit:.2f} ({worst[0].id})"
+        print(f"aligned {len(aligned)} of {count} utterances: {folder}; {least}")
     if unknown:
         log.warning(
             "unreliable times for words outside the model's vocabulary (%d): %s%s",
@@ -164,19 +174,20 @@ def _write_textgrid(
     write_text(textgrid(tiers, duration_s), path)
 
 
-def _write_tables(aligned: list[tuple[Utterance, list[AlignedWord]]], folder: Path, name: str) -> None:
+def _write_tables(aligned: list[tuple[Utterance, AlignedText]], folder: Path, name: str) -> None:
     """Write `<name>.words.ctm`, `<name>.tokens.ctm` (times in the recording) and `<name>.jsonl`."""
     write_ctm(
         folder / f"{name}.words.ctm",
-        [_ctm(utterance, word.word, word) for utterance, words in aligned for word in words],
+        [_ctm(utterance, word.word, word) for utterance, text in aligned for word in text.words],
     )
     write_ctm(
         folder / f"{name}.tokens.ctm",
-        [_ctm(u, token.label, token) for u, words in aligned for word in words for token in word.tokens],
+        [_ctm(u, token.label, token) for u, text in aligned for word in text.words for token in word.tokens],
     )
     with atomic_text(folder / f"{name}.jsonl") as file:
-        for utterance, words in aligned:
-            entry = {"id": utterance.id, "words": [asdict(word) for word in words]}
+        for utterance, text in aligned:
+            words = [asdict(word) for word in text.words]
+            entry = {"id": utterance.id, "fit": round(text.fit, 4), "words": words}
             file.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
 

@@ -2,23 +2,25 @@
 
 import logging
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.progress import SpinnerColumn, TextColumn
 
 from asr.config import option
-from asr.console import progress
+from asr.console import grouped_warnings, progress
 from asr.errors import UserError
 from asr.files import check_writable, write_text
 from asr.model.checkpoint import LoadOptions
 from asr.model.features import NORMALISATIONS
 from asr.recognizer import Recognizer
+from asr.transcription.encoding import is_out_of_memory
 from asr.transcription.formats import FORMATS, write_transcript
-from asr.transcription.run import TranscriptionConfig, is_out_of_memory
+from asr.transcription.run import TranscriptionConfig
 from asr.transcription.transcript import Transcript
 
-POSITIONAL = "<run folder or checkpoint> <audio file or folder> …"
+POSITIONAL = "<run folder or checkpoint> <audio file, folder or - for standard input> …"
 SUFFIXES = {"text": ".txt", "json": ".json", "srt": ".srt", "vtt": ".vtt", "textgrid": ".TextGrid"}
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,11 @@ class Options(TranscriptionConfig, LoadOptions):
         choices=("", *NORMALISATIONS),
     )
     format: str = option("text", help=" | ".join(FORMATS), choices=FORMATS)
-    output: str = option("", help="folder for one file per recording; empty: standard output")
+    output: str = option(
+        "",
+        help="folder for one file per recording; empty: standard output, or beside each of several "
+        "recordings for srt, vtt and textgrid",
+    )
 
 
 def run(paths: list[Path], options: Options) -> None:
@@ -42,24 +48,28 @@ def run(paths: list[Path], options: Options) -> None:
     files = _audio_files(paths[1:], options)
     if not files:
         raise UserError("asr transcribe takes a run folder or checkpoint and at least one audio file")
-    if len(files) > 1 and options.format not in ("text", "json") and not options.output:
-        raise UserError(
-            f"format={options.format} with {len(files)} files: expected a folder to write to, output=<folder>"
-        )
-    if options.output:
-        _check_places(files)
+    beside = len(files) > 1 and options.format not in ("text", "json") and not options.output
+    to_files = beside or bool(options.output)
+    if to_files:
+        _check_places(files, replace=not beside)
     recognizer = _load(Path(paths[0]), options)
     decoder, source = recognizer.decoder(options)
     if source:
         print(f"decoder weights from {source}", file=sys.stderr)
     errors = []
-    # A long recording is one step: the spinner shows that work goes on.
-    with progress(SpinnerColumn(), TextColumn("{task.fields[file]}")) as bars:
+    # Encoding in one pass is one step: the spinner shows that work goes on.
+    columns = SpinnerColumn(), TextColumn("{task.fields[file]}")
+    with grouped_warnings(), progress(*columns, counts=False) as bars:
         task = bars.add_task("transcribing", total=len(files), file="")
-        for file, place in files:
+        for done, (file, place) in enumerate(files, start=1):
             bars.update(task, file=file.name)
+
+            def advance(share: float) -> None:
+                bars.advance(task, share)
+
             try:
-                transcripts = recognizer.transcribe_channels(file, options, decoder)
+                audio = sys.stdin.buffer if str(file) == "-" else file
+                transcripts = recognizer.transcribe_channels(audio, options, decoder, advance=advance)
             except UserError as error:
                 errors.append(error.line)
             except (RuntimeError, MemoryError) as error:
@@ -67,8 +77,10 @@ def run(paths: list[Path], options: Options) -> None:
                     raise
                 errors.append(f"{file}: out of memory: use mode=chunked or a linear attention mechanism")
             else:
-                _write(transcripts, file, place, options, single=len(files) == 1)
-            bars.advance(task)
+                _write(transcripts, file, place if to_files else None, options, single=len(files) == 1)
+            bars.update(task, completed=done)
+    if beside:
+        print(f"transcripts are beside the recordings: {files[0][1]}, …", file=sys.stderr)
     if len(files) == 1 and errors:
         raise UserError(errors[0])
     for line in errors:
@@ -78,27 +90,31 @@ def run(paths: list[Path], options: Options) -> None:
 
 
 def _audio_files(paths: list[Path], options: Options) -> list[tuple[Path, Path]]:
-    """Return (audio file, its transcript in the output folder) of all files in `paths` and their folders.
+    """Return (audio file, its transcript) of all files in `paths` and their folders.
 
-    Transcripts and hidden files are left out. Subfolders are kept in the output folder.
+    Transcripts and hidden files are left out. Subfolders are kept in the output folder. The transcript of
+    `x.wav` is `x.srt`, or `x.wav.srt` where `x.flac` is transcribed, too.
     """
-    suffix = SUFFIXES[options.format]
-    files: list[tuple[Path, Path]] = []
+    files: list[tuple[Path, Path]] = []  # audio file, and its place with the audio's suffix
     for path in map(Path, paths):
+        root = Path(options.output) if options.output else path if path.is_dir() else path.parent
         if not path.is_dir():
-            files.append((path, Path(options.output, path.name + suffix)))
+            files.append((path, root / (path.name if str(path) != "-" else "standard-input")))
             continue
         found = sorted(file for file in path.rglob("*") if file.is_file())
         others = (*SUFFIXES.values(), ".ctm", ".jsonl")
         audio = [x for x in found if not x.name.startswith(".") and x.suffix not in others]
         if len(audio) < len(found):
             log.warning("%s: skipped %d transcripts or hidden files", path, len(found) - len(audio))
-        files += [(file, Path(options.output, f"{file.relative_to(path)}{suffix}")) for file in audio]
-    return files
+        files += [(file, root / file.relative_to(path)) for file in audio]
+    same = Counter(place.with_suffix("") for _, place in files)
+    stems = [place if same[place.with_suffix("")] > 1 else place.with_suffix("") for _, place in files]
+    suffix = SUFFIXES[options.format]
+    return [(file, stem.with_name(stem.name + suffix)) for (file, _), stem in zip(files, stems, strict=True)]
 
 
-def _check_places(files: list[tuple[Path, Path]]) -> None:
-    """Raise UserError if a transcript can't be written, or two transcripts have the same path."""
+def _check_places(files: list[tuple[Path, Path]], *, replace: bool) -> None:
+    """Raise UserError if a transcript can't be written or would replace another, or a file that is there."""
     written: dict[Path, Path] = {}
     for file, place in files:
         if place in written:
@@ -106,6 +122,8 @@ def _check_places(files: list[tuple[Path, Path]]) -> None:
                 f"{written[place]} and {file}: expected different transcripts, found {place} for both"
             )
         written[place] = file
+        if place.exists() and not replace:
+            raise UserError(f"{place}: expected no such file yet; write to a folder with output=<folder>")
         check_writable(place)
 
 
@@ -119,8 +137,10 @@ def _load(path: Path, options: Options) -> Recognizer:
     return recognizer
 
 
-def _write(transcripts: list[Transcript], file: Path, place: Path, options: Options, single: bool) -> None:
-    if options.output:
+def _write(
+    transcripts: list[Transcript], file: Path, place: Path | None, options: Options, single: bool
+) -> None:
+    if place:
         try:
             write_text(write_transcript(transcripts, options.format, str(file)), place)
         except OSError as error:

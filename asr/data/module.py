@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from asr.config import load_yaml, option
 from asr.data.batch import Batch, Utterances
 from asr.data.concatenate import Concatenation
+from asr.data.facts import MAX_DURATION_S
 from asr.data.manifest import load_cuts
 from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan_by_length
 from asr.data.stream import TrainingData
@@ -54,7 +55,7 @@ class DataConfig:
     prefetch: int = option(8, help="number of batches each worker loads ahead", minimum=1, maximum=10_000)
     min_duration_s: float = option(0.1, help="leave out shorter utterances, and list them", unit="s")
     max_duration_s: float = option(
-        40.0, help="leave out longer utterances, and list them", unit="s", minimum=0.01
+        MAX_DURATION_S, help="leave out longer utterances, and list them", unit="s", minimum=0.01
     )
     concatenate_s: float = option(
         0.0, help="join training utterances, with pauses, up to this length; 0: don't join", unit="s"

@@ -1,15 +1,21 @@
 """Read recordings of any length, sample rate and container in blocks, resampled and checked."""
 
 import logging
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
+import av
 import numpy as np
 import soundfile
 import soxr
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from asr.data.audio import notice_resampling
+from asr.data.audio import convert, notice_resampling
 from asr.data.facts import check_complete, check_rate, checked, read_blocks
 from asr.data.sphere import is_sphere, read_header, read_sphere
 from asr.errors import UserError
@@ -19,14 +25,18 @@ log = logging.getLogger(__name__)
 
 CHANNELS = ("mix", "separate")
 BLOCK_S = 30
+AVERAGED = "%s: %d channels are averaged to one; for a call with a speaker on each: channels=separate"
 CLIPPED_LEVEL = 0.999
 CLIPPED_SHARE = 1e-3  # share of samples above which clipping is reported
 SILENT_PEAK = 1e-4  # −80 dB of full scale
 
+# What decoders raise for broken or unusual files: PyAV and soundfile also raise plain errors.
+UNREADABLE = (soundfile.SoundFileError, av.FFmpegError, ValueError, TypeError, RuntimeError)
+
 Samples = NDArray[np.float32]
 
 
-def read_recording(path: Path, sample_rate: int, channels: str = "mix") -> list[Samples]:
+def read_recording(path: Path, sample_rate: int, channels: str = "mix", name: str = "") -> list[Samples]:
     """Return the channels of an audio file that libsndfile or FFmpeg can read.
 
     The container is detected from the content, not from the file name; from a video the first audio track
@@ -36,6 +46,7 @@ def read_recording(path: Path, sample_rate: int, channels: str = "mix") -> list[
         path: path of a file: wav, flac, mp3, ogg, SPHERE, m4a, mp4, mkv, …
         sample_rate: target sample rate in Hz.
         channels: `mix` averages the channels, `separate` keeps them.
+        name: name of the recording in messages; empty: its path.
 
     Returns:
         [samples] float32 for each channel; a single one with `mix`.
@@ -43,17 +54,17 @@ def read_recording(path: Path, sample_rate: int, channels: str = "mix") -> list[
     Raises:
         UserError: the file is missing, empty or not audio, or has samples that are not finite.
     """
-    if channels not in CHANNELS:
-        raise UserError(f"channels={channels!r}: expected one of {CHANNELS}")
-    rate, blocks = _open(path)
-    check_rate(rate, path)
+    _check_channels(channels)
+    name = name or str(path)
+    rate, blocks = _open(path, name)
+    check_rate(rate, name)
     clipped = total = 0
 
     def checked_blocks() -> Iterator[Samples]:
         nonlocal clipped, total
-        for block in _readable(blocks, rate, path):
+        for block in _readable(blocks, rate, name):
             if not total and block.shape[1] > 1 and channels == "mix":
-                log.warning("%s: %d channels are averaged to one", path, block.shape[1])
+                log.warning(AVERAGED, name, block.shape[1])
             clipped += int((np.abs(block) >= CLIPPED_LEVEL).any(axis=1).sum())
             total += len(block)
             samples = block.mean(axis=1, keepdims=True) if channels == "mix" else block
@@ -63,12 +74,61 @@ def read_recording(path: Path, sample_rate: int, channels: str = "mix") -> list[
         notice_resampling(rate, sample_rate)
     parts = list(resampled(checked_blocks(), rate, sample_rate))
     if not total:
-        raise UserError(f"{path}: no samples")
+        raise UserError(f"{name}: no samples")
     if clipped > CLIPPED_SHARE * total:
-        log.warning("%s: clipped: %.1f %% of the samples are at full scale", path, 100 * clipped / total)
+        log.warning("%s: clipped: %.1f %% of the samples are at full scale", name, 100 * clipped / total)
     recording = np.concatenate(parts, axis=1)
     parts.clear()
-    return [checked(channel, str(path)) for channel in recording]
+    return [checked(channel, name) for channel in recording]
+
+
+def read_stream(stream: IO[bytes], sample_rate: int, channels: str = "mix", name: str = "") -> list[Samples]:
+    """Return the channels of audio read from a file object opened in binary mode; see `read_recording`.
+
+    The content goes through a temporary file, because some containers can't be read from front to back.
+    """
+    name = name or str(getattr(stream, "name", "file object"))
+    with tempfile.NamedTemporaryFile(prefix="recording-") as copy:
+        shutil.copyfileobj(stream, copy)
+        copy.flush()
+        return read_recording(Path(copy.name), sample_rate, channels, name)
+
+
+def channels_of(
+    audio: NDArray[Any] | Tensor, rate: int, sample_rate: int, channels: str = "mix", name: str = "array"
+) -> list[Samples]:
+    """Return the channels of samples in memory as `read_recording` does.
+
+    Args:
+        audio: [samples] or [channels, samples]; floats in −1 … 1, or integers of their type's full scale.
+        rate: their sample rate in Hz.
+        sample_rate: target sample rate in Hz.
+        channels: `mix` averages the channels, `separate` keeps them.
+        name: name of the recording, for messages.
+
+    Raises:
+        UserError: another shape or type, no samples, or samples that are not finite.
+    """
+    _check_channels(channels)
+    check_rate(rate, name)
+    values = audio.detach().cpu().numpy() if isinstance(audio, torch.Tensor) else np.asarray(audio)
+    if values.ndim not in (1, 2) or (values.ndim == 2 and values.shape[0] > values.shape[1]):
+        raise UserError(
+            f"{name}: expected [samples] or [channels, samples], found shape {list(values.shape)}"
+        )
+    if values.dtype.kind not in "fi":
+        raise UserError(f"{name}: expected floats in −1 … 1 or integers, found {values.dtype}")
+    scale = -float(np.iinfo(values.dtype).min) if values.dtype.kind == "i" else 1.0
+    samples = np.atleast_2d(values).astype(np.float32) / np.float32(scale)
+    if channels == "mix" and len(samples) > 1:
+        log.warning(AVERAGED, name, len(samples))
+        samples = samples.mean(axis=0, keepdims=True)
+    return [checked(convert(checked(own, name), rate, sample_rate), name) for own in samples]
+
+
+def _check_channels(channels: str) -> None:
+    if channels not in CHANNELS:
+        raise UserError(f"channels={channels!r}: expected one of {CHANNELS}")
 
 
 def is_silent(samples: Samples) -> bool:
@@ -95,36 +155,35 @@ def resampled(blocks: Iterator[Samples], rate: int, sample_rate: int) -> Iterato
         yield stream.resample_chunk(np.empty((0, len(block)), np.float32), last=True).T
 
 
-def _open(path: Path) -> tuple[int, Iterator[Samples]]:
+def _open(path: Path, name: str) -> tuple[int, Iterator[Samples]]:
     """Return the sample rate in Hz and the samples in blocks [samples, channels]."""
     if not path.is_file():
         found = f"expected an audio file, found a {kind_of(path)}" if path.exists() else "no such file"
-        raise UserError(f"{path}: {found}")
+        raise UserError(f"{name}: {found}")
     if path.stat().st_size == 0:
-        raise UserError(f"{path}: empty file")
+        raise UserError(f"{name}: empty file")
     if is_sphere(path):
         return read_header(path).sample_rate, iter([np.ascontiguousarray(read_sphere(path).T)])
     try:
         file = soundfile.SoundFile(path)
-    except (soundfile.LibsndfileError, TypeError):  # TypeError: soundfile wants a format for names in .raw
-        return _open_with_ffmpeg(path)
+    except UNREADABLE:  # TypeError: soundfile wants a format for names in .raw
+        return _open_with_ffmpeg(path, name)
     try:
         check_complete(path)  # libsndfile doesn't
     except UserError as error:
-        log.warning("%s", error)
+        log.warning("%s", str(error).replace(str(path), name))
     return file.samplerate, read_blocks(file, BLOCK_S * file.samplerate)
 
 
-def _open_with_ffmpeg(path: Path) -> tuple[int, Iterator[Samples]]:
-    import av
-
+def _open_with_ffmpeg(path: Path, name: str) -> tuple[int, Iterator[Samples]]:
     try:
         container = av.open(str(path))
         stream = next(iter(container.streams.audio), None)
-    except av.FFmpegError as error:
-        raise UserError(f"{path}: not a readable audio file ({error.strerror})") from error
+    except UNREADABLE as error:
+        reason = getattr(error, "strerror", "") or " ".join(str(error).split())
+        raise UserError(f"{name}: not a readable audio file ({reason})") from error
     if stream is None:
-        raise UserError(f"{path}: no audio in this file")
+        raise UserError(f"{name}: no audio in this file")
 
     def blocks() -> Iterator[Samples]:
         resampler = av.AudioResampler(format="fltp")
@@ -141,18 +200,16 @@ def _open_with_ffmpeg(path: Path) -> tuple[int, Iterator[Samples]]:
     return stream.rate, blocks()
 
 
-def _readable(blocks: Iterator[Samples], rate: int, path: Path) -> Iterator[Samples]:
+def _readable(blocks: Iterator[Samples], rate: int, name: str) -> Iterator[Samples]:
     """Yield blocks up to the first that can't be decoded, and warn about its position."""
-    import av
-
     samples = 0
     try:
         for block in blocks:
             samples += len(block)
             if len(block):
                 yield block
-    except (soundfile.LibsndfileError, av.FFmpegError) as error:
+    except UNREADABLE as error:
         reason = " ".join(str(error).split())
         if not samples:
-            raise UserError(f"{path}: not a readable audio file ({reason})") from error
-        log.warning("%s: damaged after %.1f s (%s): the rest is skipped", path, samples / rate, reason)
+            raise UserError(f"{name}: not a readable audio file ({reason})") from error
+        log.warning("%s: damaged after %.1f s (%s): the rest is skipped", name, samples / rate, reason)

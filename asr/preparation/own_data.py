@@ -1,12 +1,15 @@
 """Preparation of your own data: from rows of audio, text and speaker to splits, lexicon and manifests."""
 
+import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.config import option
-from asr.data.facts import VERIFY_HELP, audio_facts, header_facts
+from asr.console import duration
+from asr.data.facts import MAX_DURATION_S, VERIFY_HELP, audio_facts, header_facts
 from asr.data.manifest import TOLERANCE_S
 from asr.errors import UserError
 from asr.preparation.cuts import recording, utterance_cut
@@ -18,6 +21,8 @@ from asr.preparation.splits import HOLD_OUT, SHARE_RULE, split_rows
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording
+
+SHORT_BYTES = 50_000  # 40 s at 10 kbit/s; smaller files need no look at their header
 
 
 @dataclass
@@ -73,6 +78,7 @@ def prepare_rows(
         return
     spoken = list(normalised_rows(list(read(preparation)), preparation, options.text))
     preparation.check()
+    _notice_long(spoken, preparation)
     paths = sorted({row.audio for row in spoken})
     read_facts = audio_facts if options.verify else header_facts
     found = preparation.map(read_facts, paths, "reading audio", key=file_state)
@@ -106,6 +112,25 @@ def prepare_rows(
         sources=sources,
         notes=notes,
     )
+
+
+def _notice_long(rows: list[Row], preparation: Preparation) -> None:
+    """Say before hours of audio are decoded that training will leave out long recordings."""
+    long: list[tuple[str, float]] = []
+    for path in sorted({row.audio for row in rows if row.duration_s is None}):
+        if not os.path.isfile(path) or os.path.getsize(path) < SHORT_BYTES:
+            continue
+        with contextlib.suppress(UserError):  # reported when the file is decoded
+            samples, rate, _ = header_facts(path)
+            if samples > MAX_DURATION_S * rate:
+                long.append((path, samples / rate))
+    if long:
+        path, seconds = long[0]
+        preparation.say(
+            f"{len(long)} recordings are longer than data.max_duration_s={MAX_DURATION_S:g}, e.g. {path} "
+            f"({duration(seconds)}): training leaves them out. Divide them with their texts into utterances: "
+            f"asr segment <run> {path} {Path(path).with_suffix('.txt')}"
+        )
 
 
 def _recordings(rows: list[Row], facts: Mapping[str, Sequence[int]]) -> "dict[str, Recording]":

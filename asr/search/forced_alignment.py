@@ -17,6 +17,8 @@ from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer
 # torchaudio's search stores a byte per frame and state. Above this size `best_path` is used instead, which
 # takes twice the time but hardly any memory.
 LARGEST_TABLE = 2**28
+# Below this fit, a text isn't what was said. docs/long-recordings.md has the hit rates.
+LEAST_FIT = 0.2
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,14 @@ class TokenSpan:
     start_frame: int
     end_frame: int
     confidence: float
+
+
+@dataclass(frozen=True)
+class AlignedText:
+    """The words of a transcript, and how well it fits the audio as a whole: see `fit`, 0 … 1."""
+
+    words: list["AlignedWord"]
+    fit: float
 
 
 @dataclass(frozen=True)
@@ -104,6 +114,40 @@ def force_align(
     return found
 
 
+def fit(
+    log_probs_TV: Tensor,
+    spans: Sequence[TokenSpan],
+    ids: Sequence[int],
+    first: int = 0,
+    topology: str = "ctc",
+) -> float:
+    """Return how well aligned labels fit the audio: the geometric mean of p(aligned) / p(best), 0 … 1.
+
+    p(aligned) and p(best) are the probabilities of the aligned and of the most probable label or blank in a
+    frame; the mean is over the frames in which one of them is a label, so that silence doesn't count. Unlike
+    the mean posterior of CTC segmentation (Kürzinger et al. 2020, section 2.3), the ratio doesn't fall where
+    the model hesitates between several labels, as in noise.
+
+    Args:
+        log_probs_TV: [T, V] log-probabilities.
+        spans: frames of each label.
+        ids: label of each span.
+        first: number of the first row of `log_probs_TV` among the frames of the spans.
+        topology: topology of the labels.
+    """
+    first_TV, later_TV = split_outputs(log_probs_TV, topology)
+    aligned_T = first_TV[:, BLANK].clone()
+    best_T, found_T = log_probs_TV.max(dim=-1)
+    spoken_T = found_T != BLANK
+    for span, label in zip(spans, ids, strict=True):
+        start, end = span.start_frame - first, span.end_frame - first
+        aligned_T[start] = first_TV[start, label]
+        aligned_T[start + 1 : end] = later_TV[start + 1 : end, label]
+        spoken_T[start:end] = True
+    ratios = (aligned_T - best_T)[spoken_T]
+    return math.exp(float(ratios.double().mean())) if len(ratios) else 0.0
+
+
 def align_text(
     log_probs_TV: Tensor,
     text: str,
@@ -111,8 +155,8 @@ def align_text(
     frame_s: float,
     utterance: str = "utterance",
     topology: str = "ctc",
-) -> list[AlignedWord]:
-    """Return the times of the words of a transcript and of their labels.
+) -> AlignedText:
+    """Return the times of the words of a transcript and of their labels, and how well it fits.
 
     Args:
         log_probs_TV: [T, V] log-probabilities of one utterance, without padded frames.
@@ -129,7 +173,8 @@ def align_text(
     ids = [index for _, labels in parts for index in labels]
     if not ids:
         raise UserError(f"{utterance}: its transcript has no label of the model's vocabulary")
-    spans = iter(force_align(log_probs_TV, ids, utterance, topology))
+    found = force_align(log_probs_TV, ids, utterance, topology)
+    spans = iter(found)
     words = []
     for word, labels in parts:
         own = [
@@ -144,7 +189,7 @@ def align_text(
         if word:
             mean = sum(token.confidence for token in own) / len(own)
             words.append(AlignedWord(word, own[0].start_s, own[-1].end_s, round(mean, 4), own))
-    return words
+    return AlignedText(words, fit(log_probs_TV.detach().float().cpu(), found, ids, topology=topology))
 
 
 def word_labels(text: str, tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:

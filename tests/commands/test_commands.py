@@ -1,12 +1,16 @@
 """The commands, end to end on the tone corpus."""
 
 import json
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
+import soundfile
 from lhotse.utils import fastcopy
 
 from asr import Recognizer
@@ -111,7 +115,7 @@ def test_transcribe_reports_full_memory_and_unwritable_files(
     wav = str(tone_corpus / "wav" / "test-0.wav")
     (tmp_path / "file").write_text("")
     assert main(["transcribe", str(trained), wav, f"output={tmp_path / 'file' / 'folder'}"]) == 1
-    assert "test-0.wav.txt: can't be written" in capsys.readouterr().err
+    assert "test-0.txt: can't be written" in capsys.readouterr().err
     for error in (MemoryError("Unable to allocate 6 GiB"), RuntimeError("you can't allocate memory: 6 GiB")):
         monkeypatch.setattr("asr.recognizer.read_recording", mock.Mock(side_effect=error))
         assert main(["transcribe", str(trained), wav]) == 1
@@ -212,7 +216,54 @@ def test_transcripts_of_equally_named_recordings_stay_apart(
         in capsys.readouterr().err
     )
     assert main(["transcribe", str(trained), str(tmp_path / "in"), f"output={out}"]) == 0
-    assert {str(path.relative_to(out)) for path in out.rglob("*.txt")} == {"a/x.wav.txt", "b/x.wav.txt"}
+    assert {str(path.relative_to(out)) for path in out.rglob("*.txt")} == {"a/x.txt", "b/x.txt"}
+
+
+def test_several_recordings_get_subtitles_beside_them(
+    trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`format=srt` refused several files; the transcript of x.wav was x.wav.srt."""
+    audio = (tone_corpus / "wav" / "test-0.wav").read_bytes()
+    for name in ("x.wav", "y.wav", "y.mp3"):
+        (tmp_path / name).write_bytes(audio)
+    words = ["transcribe", str(trained), str(tmp_path), "format=srt"]
+    assert main(words) == 0
+    assert {path.name for path in tmp_path.glob("*.srt")} == {"x.srt", "y.wav.srt", "y.mp3.srt"}
+    assert "transcripts are beside the recordings" in capsys.readouterr().err
+    assert main(words) == 1
+    assert "x.srt: expected no such file yet; write to a folder with output=" in capsys.readouterr().err
+
+
+def test_a_recording_is_read_from_standard_input(trained: Path, tone_corpus: Path) -> None:
+    wav = tone_corpus / "wav" / "test-0.wav"
+    command = [sys.executable, "-m", "asr", "transcribe", str(trained)]
+    with wav.open("rb") as audio:
+        piped = subprocess.run([*command, "-"], stdin=audio, capture_output=True, text=True, check=True)
+    assert piped.stdout.strip() == Recognizer.load(trained).transcribe(wav).text
+    shell = f"{' '.join(command)} {wav} {wav} {wav} | head -1"
+    first = subprocess.run(shell, shell=True, capture_output=True, text=True, check=True)
+    assert len(first.stdout.splitlines()) == 1
+    assert "Traceback" not in first.stderr
+
+
+def test_warnings_are_summed_up_and_a_broken_file_does_not_end_the_batch(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each of a hundred stereo calls gave a line; a GSM file gave a traceback."""
+    noise = 0.1 * np.random.default_rng(0).standard_normal((8000, 2))
+    for name in ("a", "b", "c"):
+        soundfile.write(tmp_path / f"{name}.wav", noise, 16000)
+    soundfile.write(tmp_path / "gsm.wav", noise[:, 0], 8000, subtype="GSM610")
+    (tmp_path / "broken.wav").write_bytes(b"RIFF" + bytes(2000))
+    assert main(["transcribe", str(trained), str(tmp_path)]) == 1
+    shown = capsys.readouterr()
+    names = [Path(line.split("\t")[0]).name for line in shown.out.splitlines()]
+    assert names == ["a.wav", "b.wav", "c.wav", "gsm.wav"]
+    assert "broken.wav: not a readable audio file" in shown.err
+    (averaged,) = [record.message for record in caplog.records if "averaged" in record.message]
+    assert "a.wav: 2 channels are averaged to one" in averaged
+    assert "channels=separate" in averaged
+    assert averaged.endswith("(and 2 more)")
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_words_take_the_times_of_their_labels() -> None:
     labels = [0, *tokenizer.encode("go")[:1] * 2, *tokenizer.encode("go")[1:], 0, *tokenizer.encode("on"), 0]
     log_probs = torch.full((len(labels), len(tokenizer)), -5.0)
     log_probs[range(len(labels)), labels] = -0.1
-    go, on = align_text(log_probs, "go on", tokenizer, frame_s=0.04)
+    go, on = align_text(log_probs, "go on", tokenizer, frame_s=0.04).words
     assert (go.word, go.start_s, go.end_s) == ("go", 0.04, 0.16)
     assert [(token.label, token.start_s, token.end_s) for token in on.tokens] == [
         ("AA", 0.2, 0.24),

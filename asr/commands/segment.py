@@ -1,0 +1,95 @@
+"""`asr segment`: divide a long recording and its text into utterances to train on."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import soundfile
+
+from asr.config import option
+from asr.console import duration, grouped_warnings, progress
+from asr.data.recording import Samples, read_recording
+from asr.errors import UserError
+from asr.files import atomic_path, check_writable, write_text
+from asr.model.checkpoint import LoadOptions
+from asr.preparation.rows import TEXT_RULES, normalise
+from asr.recognizer import Recognizer
+from asr.search.forced_alignment import LEAST_FIT
+from asr.text.files import read_text, write_table
+from asr.transcription.encoding import EncodingOptions, emissions
+from asr.transcription.segmentation import Utterance, segment, sentences
+
+POSITIONAL = "<run folder or checkpoint> <recording> <text file>"
+LEFT_OUT = "left_out.tsv"
+
+
+@dataclass
+class Options(EncodingOptions, LoadOptions):
+    """Options of `asr segment`."""
+
+    output: str = option("", help="folder; empty: <recording>.segments beside the recording")
+    text: str = option(
+        "words",
+        help="how the model's texts were normalised: none | lower | words (lower-case, no punctuation)",
+        choices=TEXT_RULES,
+    )
+    longest_s: float = option(15.0, help="divide longer lines in their pauses", unit="s", minimum=1)
+    min_fit: float = option(LEAST_FIT, help="leave out and list utterances that fit less", maximum=1)
+
+
+def run(paths: list[Path], options: Options) -> None:
+    """Write a FLAC and a text file per utterance, and list those left out."""
+    if len(paths) != 3:
+        raise UserError("asr segment takes a run folder or checkpoint, a recording and its text file")
+    source, recording, text = map(Path, paths)
+    folder = Path(options.output or recording.with_name(f"{recording.stem}.segments"))
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"{folder}: expected a new or empty folder (output=)")
+    lines = [(line, normalise(line, options.text)) for line in sentences(read_text(text))]
+    if not any(spoken for _, spoken in lines):
+        raise UserError(f"{text}: expected the words of the recording, found none")
+    check_writable(folder / LEFT_OUT)
+    recognizer = Recognizer.load_as(source, options)
+    model = recognizer.model
+    if model.config.topology != "ctc":
+        raise UserError(f"{source}: expected a model with CTC's topology, found {model.config.topology}")
+    with grouped_warnings(), progress(counts=False) as bars:
+        task = bars.add_task("encoding", total=1.0)
+        (samples,) = read_recording(recording, model.sample_rate)
+        log_probs_TV = emissions(
+            model, samples, options, str(recording), advance=lambda share: bars.advance(task, share)
+        )
+        bars.update(task, description="aligning", total=None)
+        spoken = [line for line in lines if line[1]]
+        found = segment(
+            log_probs_TV, spoken, recognizer.tokenizer, model.frame_s, options.longest_s, str(recording)
+        )
+    kept = [utterance for utterance in found if utterance.fit >= options.min_fit]
+    if not kept:
+        best = max(utterance.fit for utterance in found)
+        raise UserError(
+            f"{text}: the text doesn't fit {recording}: expected utterances with a fit of at least "
+            f"min_fit={options.min_fit:g}, found at most {best:.3f}"
+        )
+    for utterance in kept:
+        _write(utterance, samples, model.sample_rate, folder / _name(recording, utterance), options.text)
+    others = [x for x in found if x.fit < options.min_fit]
+    rows = [(f"{x.start_s:.2f}", f"{x.end_s:.2f}", f"{x.fit:.3f}", x.text) for x in others]
+    write_table(folder / LEFT_OUT, ["start", "end", "fit", "text"], rows)
+    kept_s, whole_s = sum(x.end_s - x.start_s for x in kept), len(samples) / model.sample_rate
+    print(f"{folder}: {len(kept)} utterances, {duration(kept_s)} of {duration(whole_s)}")
+    if rows:
+        print(f"left out {len(rows)} that don't fit: {folder / LEFT_OUT}", file=sys.stderr)
+    print(f"next: asr prepare folder audio={folder}")
+
+
+def _name(recording: Path, utterance: Utterance) -> str:
+    return f"{recording.stem}-{round(1000 * utterance.start_s):08d}"
+
+
+def _write(utterance: Utterance, samples: Samples, rate: int, path: Path, rule: str) -> None:
+    """Write `<path>.flac` and `<path>.txt`."""
+    own = samples[round(utterance.start_s * rate) : round(utterance.end_s * rate)]
+    with atomic_path(path.with_name(f"{path.name}.flac"), sync=False) as temporary:
+        soundfile.write(temporary, own, rate, "PCM_16", format="FLAC")
+    write_text(normalise(utterance.text, rule) + "\n", path.with_name(f"{path.name}.txt"))

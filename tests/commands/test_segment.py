@@ -1,0 +1,90 @@
+"""`asr segment`: a long recording and its text become utterances that `asr prepare folder` reads."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from tone_corpora import tones
+
+from asr.cli import main
+from asr.data.manifest import load_cuts
+from asr.text.files import read_text
+from asr.transcription.segmentation import sentences
+
+LINES = ["a cat", "sea back be tea", "tea a cat be", "back sea", "be be a cat"]
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a recording of the lines."""
+    random = np.random.default_rng(3)
+    pause = (0.003 * random.standard_normal(800)).astype(np.float32)
+    path = tmp_path_factory.mktemp("book") / "book.wav"
+    parts = [part for line in LINES for part in (tones(line, 16000, random), pause)]
+    soundfile.write(path, np.concatenate(parts), 16000)
+    return path
+
+
+def test_a_recording_becomes_training_data(
+    trained: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "book.txt"
+    text.write_text("A cat. Sea back be tea.\nTea a cat be.\nBack sea.\nBe be a cat!\n")
+    out = tmp_path / "out"
+    assert main(["segment", str(trained), str(recording), str(text), f"output={out}"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{out}: 5 utterances" in shown
+    assert f"next: asr prepare folder audio={out}" in shown
+    parts = sorted(out.glob("*.flac"))
+    assert [read_text(part.with_suffix(".txt")).strip() for part in parts] == LINES
+    assert read_text(out / "left_out.tsv") == "start\tend\tfit\ttext\n"
+    assert len({part.stem for part in parts}) == 5
+
+    data = tmp_path / "data"
+    assert main(["prepare", "folder", f"audio={out}", f"folder={data}", "workers=1", "test_share=0"]) == 0
+    cuts = [cut for split in ("train", "dev") for cut in load_cuts(data / f"{split}.cuts.jsonl.gz")]
+    texts = {cut.supervisions[0].text for cut in cuts}
+    assert texts == set(LINES)
+    assert main(["segment", str(trained), str(recording), str(text), f"output={out}"]) == 1
+    assert "expected a new or empty folder" in capsys.readouterr().err
+
+
+def test_a_wrong_text_is_reported(
+    trained: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`asr align` said "aligned 1 of 1" to any text."""
+    text = tmp_path / "other.txt"
+    text.write_text("tea sea tea\nsea sea\ntea tea tea sea\n")
+    assert (
+        main(
+            ["segment", str(trained), str(recording), str(text), f"output={tmp_path / 'out'}", "min_fit=0.9"]
+        )
+        == 1
+    )
+    assert "other.txt: the text doesn't fit" in capsys.readouterr().err
+    part = tmp_path / "part.wav"
+    audio, rate = soundfile.read(recording)
+    soundfile.write(part, audio[: rate // 2], rate)
+    assert main(["align", str(trained), str(part), "text=sea tea sea"]) == 1
+    assert "doesn't fit the audio: expected a fit of at least min_fit=0.2" in capsys.readouterr().err
+    assert main(["align", str(trained), str(part), "text=sea tea sea", "min_fit=0"]) == 0
+    assert main(["align", str(trained), str(part), "text=a cat"]) == 0
+    shown = capsys.readouterr().out
+    assert "fit 0.9" in shown or "fit 1.0" in shown
+
+
+def test_long_lines_are_divided_in_pauses(trained: Path, recording: Path, tmp_path: Path) -> None:
+    text = tmp_path / "book.txt"
+    text.write_text(" ".join(LINES))
+    words = ["segment", str(trained), str(recording), str(text), f"output={tmp_path / 'out'}", "longest_s=1"]
+    assert main(words) == 0
+    parts = sorted((tmp_path / "out").glob("*.flac"))
+    assert len(parts) >= len(LINES)
+    assert " ".join(read_text(part.with_suffix(".txt")).strip() for part in parts) == " ".join(LINES)
+    assert max(soundfile.info(part).duration for part in parts) < 1.5
+
+
+def test_sentences() -> None:
+    text = "“Stop,” she said.  He didn't…\n\nMr Brown; and so on"
+    assert sentences(text) == ["“Stop,” she said.", "He didn't…", "Mr Brown;", "and so on"]
