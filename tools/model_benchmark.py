@@ -1,10 +1,12 @@
 """Benchmark attention mechanisms inside the model: a training step, or encoding a long recording.
 
     python tools/model_benchmark.py attentions=[full,i-clustered-100]  # training steps, interleaved
+    python tools/model_benchmark.py attentions=[full] loss.name=mmi loss.order=4       # with another loss
     python tools/model_benchmark.py attentions=[full,i-clustered-100] encode=60000
 
 The model defaults to the preset `wsj` (9 layers, no subsampling; choose another with `model=`); features
-are random. Times are CPU seconds of the process, which other load on the machine affects least.
+are random, and labels follow a Markov chain with Zipf's distribution after each label. Times are CPU seconds
+of the process, which other load on the machine affects least.
 """
 
 import itertools
@@ -12,7 +14,7 @@ import resource
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from rich.table import Table
@@ -21,7 +23,7 @@ from asr import config
 from asr.config import option
 from asr.console import open_console
 from asr.errors import run_program
-from asr.losses.ctc import ctc_loss
+from asr.losses.loss import LossConfig, build_loss
 from asr.model.encoder import Encoder, ModelConfig
 from asr.model.head import Head
 from asr.parallel import in_new_process
@@ -31,6 +33,7 @@ from asr.training.optimizer import OptimizerConfig, build_optimizer
 MEL_BINS = 40
 VOCABULARY = 42
 FRAMES_PER_LABEL = 12
+TRAINING_UTTERANCES = 1000  # for the denominator of loss.name=mmi
 PARTS = ("forward", "loss", "backward", "optimiser")
 
 
@@ -47,21 +50,33 @@ class Options:
         0, help="encode a recording of this length instead, each mechanism in its own process", unit="frames"
     )
     threads: int = option(1, help="PyTorch threads")
+    loss: LossConfig = field(default_factory=LossConfig)
 
 
 class Model(torch.nn.Module):
-    """Features to CTC log-probabilities."""
+    """Features to log-probabilities of the outputs."""
 
-    def __init__(self, preset: ModelConfig, attention: str) -> None:
+    def __init__(self, preset: ModelConfig, attention: str, topology: str) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.encoder = Encoder(preset, MEL_BINS, attention, "auto")
-        self.head = Head(preset.heads * preset.head_dim, VOCABULARY)
+        self.head = Head(preset.heads * preset.head_dim, VOCABULARY, topology)
 
     def forward(self, features: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Map [B, T, F] and [B] to [B, T', V] and [B]."""
+        """Map [B, T, F] and [B] to [B, T', O] and [B]."""
         states, lengths = self.encoder(features, lengths)
         return self.head(states), lengths
+
+
+def markov_labels(utterances: int, count: int, generator: torch.Generator) -> torch.Tensor:
+    """Return [utterances, count] labels; after each label, ranks of the next are drawn as 1 / rank."""
+    ranked = torch.rand(VOCABULARY, VOCABULARY - 1, generator=generator).argsort(dim=1) + 1
+    chance = 1 / torch.arange(1, VOCABULARY).double()
+    labels = torch.zeros(utterances, count + 1, dtype=torch.long)
+    for u in range(count):
+        rank = torch.multinomial(chance, utterances, replacement=True, generator=generator)
+        labels[:, u + 1] = ranked[labels[:, u], rank]
+    return labels[:, 1:]
 
 
 def training_steps(preset: ModelConfig, optimizer: OptimizerConfig, options: Options) -> None:
@@ -70,9 +85,11 @@ def training_steps(preset: ModelConfig, optimizer: OptimizerConfig, options: Opt
     features = torch.randn(options.batch, options.frames, MEL_BINS, generator=generator)
     lengths = torch.full((options.batch,), options.frames)
     count = options.frames // preset.subsampling // FRAMES_PER_LABEL
-    labels = torch.randint(1, VOCABULARY, (options.batch, count), generator=generator)
+    labels = markov_labels(options.batch, count, generator)
+    training = markov_labels(TRAINING_UTTERANCES, count, generator).tolist()
+    loss_of = build_loss(options.loss, VOCABULARY, training)
     label_lengths = torch.full((options.batch,), count)
-    models = {name: Model(preset, name) for name in options.attentions}
+    models = {name: Model(preset, name, options.loss.topology) for name in options.attentions}
     optimizers = {
         name: build_optimizer(dict(model.named_parameters()), optimizer) for name, model in models.items()
     }
@@ -82,7 +99,7 @@ def training_steps(preset: ModelConfig, optimizer: OptimizerConfig, options: Opt
             marks = [time.process_time()]
             log_probs, frames = model(features, lengths)
             marks.append(time.process_time())
-            loss = ctc_loss(log_probs, frames, labels, label_lengths).sum() / label_lengths.sum()
+            loss = loss_of(log_probs, frames, labels, label_lengths).sum() / label_lengths.sum()
             marks.append(time.process_time())
             loss.backward()
             marks.append(time.process_time())
@@ -111,7 +128,7 @@ def training_steps(preset: ModelConfig, optimizer: OptimizerConfig, options: Opt
 def encode(preset: ModelConfig, attention: str, options: Options) -> tuple[float, float, float]:
     """Encode one recording; return CPU seconds, wall seconds and peak MiB beyond model and input."""
     torch.set_num_threads(options.threads)
-    model = Model(preset, attention).eval()
+    model = Model(preset, attention, options.loss.topology).eval()
     features = torch.randn(1, options.encode, MEL_BINS, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         model(features[:, :512], torch.tensor([512]))

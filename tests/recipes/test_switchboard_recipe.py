@@ -522,6 +522,7 @@ def test_resolved_configuration_matches_the_paper():
     assert (optimizer.name, optimizer.learning_rate, optimizer.weight_decay) == ("radam", 2e-4, 0.01)
     assert optimizer.schedule == "plateau"
     assert options.trainer.clip == 10.0
+    assert (options.loss.name, options.loss.topology) == ("mmi", "hmm")
     assert (features.mel_bins, features.sample_rate) == (80, 8000)
     assert 0 < features.low_freq_hz < features.high_freq_hz < 4000
     assert options.data.max_duration_s >= 38.5  # 3,850 frames
@@ -557,7 +558,7 @@ def test_other_targets_leave_noises_out(kind, prepared, tmp_path, monkeypatch):
 
 def test_prepare_train_decode_score(prepared, tmp_path):
     run_folder = tmp_path / "exp"
-    length = ["trainer.max_steps=60", "trainer.validate_every=60"]
+    length = ["trainer.max_steps=60", "trainer.validate_every=60", "loss.order=2"]
     train(train_options([*small(prepared, run_folder), *length]))
     folder = Recognizer.load(run_folder).decode(DecodeOptions(split="eval2000", decoder="beam"))
     console = Console(width=200, record=True)
