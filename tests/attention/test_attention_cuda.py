@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from mechanisms import LENGTHS, OWN, QUERY_KEY, SOFTMAX, build, inputs
+from mechanisms import LENGTHS, LOCAL, OWN, QUERY_KEY, SOFTMAX, build, inputs
 
 from asr.attention import build_self_attention
 
@@ -35,6 +35,22 @@ def test_same_output_and_gradients(name: str) -> None:
         results.append([out.detach().cpu(), *(leaf.grad.cpu() for leaf in leaves)])
     for cpu, cuda in zip(*results, strict=True):
         torch.testing.assert_close(cuda, cpu, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_block_banded_sdpa_equals_the_reference(name: str, dtype: torch.dtype) -> None:
+    """What local attention's native backend is on CUDA, with gradients."""
+    results = []
+    for backend in ("reference", "native"):
+        mechanism = build(name, backend=backend).cuda()
+        leaves = [x.cuda().requires_grad_() for x in inputs(mechanism, dtype=dtype)]
+        out = mechanism(*leaves, LENGTHS.cuda())
+        out.square().sum().backward()
+        results.append([out.detach(), *(leaf.grad for leaf in leaves)])
+    tolerance = 1e-4 if dtype == torch.float32 else 5e-2
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", QUERY_KEY + OWN)

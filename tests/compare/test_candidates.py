@@ -10,7 +10,8 @@ from asr.compare.results import Candidate
 from asr.config import flat, nested
 
 SHARED = ["recipe=demo", "model.layers=4"]
-ALL = ["full", "shared-full", "lsh-1", "clustered-25", "oracle-top-32", "cast-8", "agglomerative-8"]
+SOFTMAX = ["full", "shared-full", "lsh-1", "clustered-25", "oracle-top-32", "local-64"]
+ALL = [*SOFTMAX, "linear", "cast-8", "agglomerative-8", "summary"]
 
 
 def candidates(*words: str) -> list[Candidate]:
@@ -68,10 +69,14 @@ def test_names_with_commas_stay_whole(names: str) -> None:
 @pytest.mark.parametrize(
     ("trained", "evaluated"),
     [
-        ("full", ["full", "clustered-25", "oracle-top-32"]),
-        ("i-clustered-25", ["i-clustered-25", "full", "clustered-25", "oracle-top-32"]),
-        ("shared-full", ["shared-full", "full", "lsh-1", "clustered-25", "oracle-top-32"]),
-        ("lsh-4", ["lsh-4", "full", "shared-full", "lsh-1", "clustered-25", "oracle-top-32"]),
+        ("full", ["full", "clustered-25", "oracle-top-32", "local-64"]),
+        ("i-clustered-25", ["i-clustered-25", "full", "clustered-25", "oracle-top-32", "local-64"]),
+        ("local-8", ["local-8", "full", "clustered-25", "oracle-top-32", "local-64"]),
+        ("shared-full", ["shared-full", "full", "lsh-1", "clustered-25", "oracle-top-32", "local-64"]),
+        ("lsh-4", ["lsh-4", "full", "shared-full", "lsh-1", "clustered-25", "oracle-top-32", "local-64"]),
+        ("linear", ["linear"]),
+        ("linear:causal=true", ["linear:causal=true"]),
+        ("summary", ["summary"]),
         ("cast-8", ["cast-8"]),
         ("agglomerative-8", ["agglomerative-8"]),
     ],

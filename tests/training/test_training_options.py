@@ -24,6 +24,10 @@ CHOICES = {
     "agglomerative": ["attention=agglomerative-4"],
     "lsh": ["attention=lsh-2"],
     "oracle": ["attention=oracle-top-8"],
+    "local": ["attention=local-3:global=1"],
+    "linear": ["attention=linear:causal=true"],
+    "summary": ["attention=summary"],
+    "hyper": ["attention=hyper"],
     "i-clustered": ["attention=i-clustered-8:topk=4"],
 }
 
