@@ -85,6 +85,7 @@ def metrics_without_time(folder: Path) -> list[dict[str, str]]:
         (
             [17],
             [
+                "attention=clustered-4:planes=fresh,bias=true",
                 "model.layers=2",
                 "model.layer_drop=0.3",
                 "model.self_conditioned=true",
