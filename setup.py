@@ -34,6 +34,7 @@ SOURCES = Path("attention_ext")
 OPERATORS = (
     "hashing",
     "kmeans",
+    "key_grouping",
     "clustered_attention",
     "improved_clustered_attention",
     "lsh_attention",

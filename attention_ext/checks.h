@@ -193,6 +193,25 @@ inline void check_kmeans(
   require_range(bits, 1, 63, "bits");
 }
 
+inline void check_key_groups(
+    const Tensor& q, const Tensor& k, const Tensor& query_lengths, const Tensor& key_lengths, int64_t clusters,
+    int64_t rank, int64_t iterations) {
+  require_dimensions(q, 4, "[B, H, N, D]", "q");
+  require_dimensions(k, 4, "[B, H, S, D]", "k");
+  require_shape(k, {q.size(0), q.size(1), k.size(2), q.size(3)}, "k");
+  require_range(q.size(3), 1, 256, "the head size");
+  if (q.size(2) >= 1ll << 31 || k.size(2) >= 1ll << 31) fail("at most 2^31 − 1 positions");
+  require_floating(q, "q");
+  if (q.scalar_type() != k.scalar_type()) fail("q and k must share a type");
+  require_usable(q, q, "q");
+  require_usable(k, q, "k");
+  check_lengths(query_lengths, q.size(0), q, "query_lengths");
+  check_lengths(key_lengths, q.size(0), q, "key_lengths");
+  require_range(clusters, 1, 1024, "clusters");
+  require_range(rank, 1, 256, "rank");
+  require_range(iterations, 1, 1'000'000, "iterations");
+}
+
 inline void check_buckets(const Tensor& x, const Tensor& rotations, const Tensor& lengths) {
   require_dimensions(x, 4, "[B, H, N, D]", "x");
   require_dimensions(rotations, 3, "[R, D, F]", "rotations");

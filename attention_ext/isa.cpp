@@ -16,6 +16,7 @@
 #include "clusters/dense.h"
 #include "hashing/hash.h"
 #include "improved_clustered_attention/exact.h"
+#include "key_grouping/points.h"
 #include "kmeans/assign.h"
 #include "local_attention/bands_backward.h"
 #include "lsh_attention/buckets.h"
@@ -35,6 +36,7 @@ constexpr Kernels<T> kernel_table = {
     .hash_rows = hash_rows,
     .hash_integers = hash_integers<T>,
     .hash = hash_block<T>,
+    .shift_rows = shift_rows<T>,
     .sum_rows = sum_rows<T>,
     .sum_groups = sum_groups<T>,
     .dot_rows = dot_rows<T>,
@@ -71,6 +73,16 @@ const InstructionSet ISA_TABLE = {
          .slice = slice,
          .assign = assign_block,
          .update = update_centroids},
+    .points =
+        {.width = Simd<double>::width,
+         .block = point_block,
+         .covariance = key_covariance,
+         .factor = key_factor,
+         .project = project_points,
+         .round = round_points,
+         .pack = pack_centroids,
+         .nearest = nearest_points,
+         .sum = sum_groups<double>},
 };
 
 }  // namespace attention_ext

@@ -1,5 +1,6 @@
 // All CUDA operators in one translation unit: parsing PyTorch's headers once rather than five times halves the build.
 #include "hashing/cuda.cu"
+#include "key_grouping/cuda.cu"
 #include "kmeans/cuda.cu"
 
 #include "clusters/cuda_dense.cu"

@@ -3,6 +3,7 @@
 from attention_ext.clustered_attention import native as clustered_attention
 from attention_ext.hashing import native as hashing
 from attention_ext.improved_clustered_attention import native as improved_clustered_attention
+from attention_ext.key_grouping import native as key_grouping
 from attention_ext.kmeans import native as kmeans
 from attention_ext.local_attention import native as local_attention
 from attention_ext.lsh_attention import native as lsh_attention
@@ -13,6 +14,7 @@ def register() -> None:
     for operator in (
         hashing,
         kmeans,
+        key_grouping,
         clustered_attention,
         improved_clustered_attention,
         lsh_attention,

@@ -4,6 +4,9 @@
 STABLE_TORCH_LIBRARY(attention_ext, library) {
   library.def("choose_instruction_set(str name) -> str");
   library.def("hash_sign(Tensor x, Tensor planes) -> Tensor");
+  library.def(
+      "key_groups(Tensor q, Tensor k, Tensor query_lengths, Tensor key_lengths, int clusters, int rank, "
+      "int iterations) -> Tensor");
   library.def("hamming_kmeans(Tensor hashes, Tensor lengths, int clusters, int iterations, int bits) -> Tensor");
   library.def(
       "clustered_attention(Tensor q, Tensor k, Tensor v, Tensor groups, Tensor query_lengths, "

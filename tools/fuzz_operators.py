@@ -47,6 +47,8 @@ from attention_ext.hashing import native as hashing_native
 from attention_ext.hashing import reference as hashing_reference
 from attention_ext.improved_clustered_attention import native as improved_native
 from attention_ext.improved_clustered_attention import reference as improved_reference
+from attention_ext.key_grouping import native as key_native
+from attention_ext.key_grouping import reference as key_reference
 from attention_ext.kmeans import native as kmeans_native
 from attention_ext.kmeans import reference as kmeans_reference
 from attention_ext.local_attention import native as local_native
@@ -186,7 +188,11 @@ class Draw:
 def make_call(draw: Draw) -> Call:
     """Return a random valid call."""
     operator = draw.of(
-        "hash_sign", "hamming_kmeans", "lsh_buckets", *["clustered", "improved", "lsh", "local"] * 3
+        "hash_sign",
+        "hamming_kmeans",
+        "key_groups",
+        "lsh_buckets",
+        *["clustered", "improved", "lsh", "local"] * 3,
     )
     B, H, N, S = (
         draw.of(0, *[1, 2, 3] * 8),
@@ -213,6 +219,15 @@ def make_call(draw: Draw) -> Call:
             hashes = draw.integers(0, 2**bits - 1 - (bits == 63), B, H, N)
             others = {"clusters": draw.of(*CLUSTERS), "iterations": draw.of(1, 2, 3, 10), "bits": bits}
             return Call(operator, [draw.laid_out(hashes)], others, query_lengths, query_lengths)
+        case "key_groups":
+            key_lengths = draw.lengths(B, S)
+            q, k = (
+                draw.laid_out(draw.poisoned(draw.vectors(dtype, wild, B, H, size, D), lengths))
+                for size, lengths in ((N, query_lengths), (S, key_lengths))
+            )
+            others = {"k_BHSD": k, "query_lengths_B": query_lengths, "key_lengths_B": key_lengths}
+            others |= {"clusters": draw.of(*CLUSTERS), "rank": draw.of(1, 2, 7, 8, 9, 16, 33, 256)}
+            return Call(operator, [q], others | {"iterations": draw.of(1, 2, 5)}, *[query_lengths] * 2, wild)
         case "lsh_buckets":
             x = draw.vectors(dtype, wild, B, H, N, D)
             rotations = torch.randn(
@@ -328,6 +343,7 @@ def compare(call: Call) -> str:
     functions: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         "hash_sign": (hashing_native.hash_sign, hashing_reference.hash_sign, {}),
         "hamming_kmeans": (kmeans_native.hamming_kmeans, kmeans_reference.hamming_kmeans, lengths),
+        "key_groups": (key_native.key_groups, key_reference.key_groups, {}),
         "lsh_buckets": (lsh_native.lsh_buckets, lsh_reference.lsh_buckets, lengths),
     }
     if call.operator in functions:
@@ -380,7 +396,7 @@ def raw_calls(call: Call) -> Iterator[tuple[str, list[Any]]]:
     """Yield the PyTorch operators behind a call with their arguments; backward with what forward returned."""
     ops, others = torch.ops.attention_ext, dict(call.others)
     if not call.needs:
-        more = [] if call.operator == "hash_sign" else [call.query_lengths]
+        more = [] if call.operator in ("hash_sign", "key_groups") else [call.query_lengths]
         middle = list(others.values())
         yield (
             call.operator,

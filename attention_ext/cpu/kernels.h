@@ -105,6 +105,9 @@ struct HashTask {
   T* scratch;  // hash_rows × the larger of padded(bits) and padded_pairs(D)
 };
 
+constexpr int64_t most_key_dims = 256;  // head size for grouping by keys
+constexpr int64_t nearest_tile = 4;     // centroids compared at once
+
 constexpr int triples = 21;  // groups of three among the 63 bit planes
 
 // Assignment of one block of queries to clusters; updates the clusters' bit counts.
@@ -309,6 +312,9 @@ struct Kernels {
   bool hash_integers;  // whether products in integers are supported
   void (*hash)(const HashTask<T>&);
 
+  void (*shift_rows)(
+      int64_t count, int64_t size, const int32_t* chosen, const T* rows, int64_t stride, const T* first, double* to);
+
   void (*sum_rows)(
       int64_t count, int64_t size, const int32_t* chosen, const T* rows, int64_t stride, const T* weights, T* sum);
   void (*sum_groups)(
@@ -348,11 +354,34 @@ struct WordKernels {
   void (*update)(const UpdateTask&);
 };
 
+// K-means in the metric of the keys (key_grouping/points.h). Rows of D or rank numbers are padded.
+struct PointKernels {
+  int64_t width;  // doubles in a vector
+  int64_t block;  // points compared at once
+
+  int64_t padded(int64_t n) const { return (n + width - 1) / width * width; }
+  int64_t rounded(int64_t n) const { return (n + block - 1) / block * block; }
+  int64_t tiled(int64_t C) const { return (C + nearest_tile - 1) / nearest_tile * nearest_tile; }
+
+  void (*covariance)(int64_t count, int64_t D, const double* x, double* covariance);
+  void (*factor)(int64_t D, int64_t rank, const double* covariance, double* factor, double* scratch);
+  double (*project)(int64_t count, int64_t D, int64_t rank, const double* x, const double* factor, double* points);
+  void (*round)(int64_t count, int64_t rank, double farthest, double* points, int32_t* pairs);
+  void (*pack)(int64_t C, int64_t rank, const double* centroids, int32_t* pairs, int32_t* squares);
+  bool (*nearest)(
+      int64_t count, int64_t C, int64_t rank, const int32_t* points, const int32_t* centroids, const int32_t* squares,
+      int32_t* groups);
+  void (*sum)(
+      int64_t count, int64_t size, const int32_t* groups, const double* points, int64_t stride, double* sums,
+      int64_t stride_sums);
+};
+
 struct InstructionSet {
   const char* name;
   Kernels<float> single_precision;
   Kernels<double> double_precision;
   WordKernels words;
+  PointKernels points;
 };
 
 // The set selected by `choose_instruction_set`, by default the fastest that this machine supports.

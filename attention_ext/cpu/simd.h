@@ -154,6 +154,19 @@ inline __attribute__((always_inline)) Vec<T> fold_lanes(Vec<T>* x, Join join) {
   return x[0];
 }
 
+// In each lane: product of the low halves plus product of the high halves.
+inline __attribute__((always_inline)) Mask<float> multiply_pairs(Mask<float> a, Mask<float> b) {
+#if VECTOR_BYTES == 64 && defined(__AVX512BW__)
+  return (Mask<float>)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif VECTOR_BYTES == 32 && defined(__AVX2__)
+  return (Mask<float>)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif VECTOR_BYTES == 16
+  return (Mask<float>)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#else
+  return (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
 // exp(x) for x ≤ 0 with an error below 2 ulp: x = n·ln 2 + r, a polynomial in r (Cephes), n added to the
 // exponent. Arguments below −87 give exp(−87) ≈ 1e−38, negligible beside the largest weight, 1.
 inline Vec<float> exp_vec(Vec<float> x) {

@@ -45,19 +45,6 @@ constexpr bool hash_integers = false;
 template <>
 constexpr bool hash_integers<float> = true;
 
-// In each lane: product of the low halves plus product of the high halves.
-inline __attribute__((always_inline)) Mask<float> multiply_pairs(Mask<float> a, Mask<float> b) {
-#if VECTOR_BYTES == 64 && defined(__AVX512BW__)
-  return (Mask<float>)_mm512_madd_epi16((__m512i)a, (__m512i)b);
-#elif VECTOR_BYTES == 32 && defined(__AVX2__)
-  return (Mask<float>)_mm256_madd_epi16((__m256i)a, (__m256i)b);
-#elif VECTOR_BYTES == 16
-  return (Mask<float>)_mm_madd_epi16((__m128i)a, (__m128i)b);
-#else
-  return (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
-#endif
-}
-
 // Quantise rows to 16-bit integers and compute their 1-norms. Elements d and d + W of every 2·W share a lane. A row is
 // scaled to the given norm, or less so that its largest element is at most 32,767.
 inline void quantise(const HashTask<float>& task, int64_t pairs, int32_t* pairs_NJ, float* norms) {

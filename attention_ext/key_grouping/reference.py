@@ -8,7 +8,7 @@ from attention_ext.tensors import zero_padding
 MOST_KEYS = 256  # in the covariance, at evenly spread positions
 STEPS = 3  # power iterations
 SINGULAR = 2.0**-40  # directions with less than this share of the variance are dropped
-GRID = 2.0**14  # distance of the farthest query from the first one, in grid steps
+GRID = 2.0**13  # distance of the farthest query from the first one, in grid steps
 
 
 def key_groups(

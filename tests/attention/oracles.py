@@ -79,7 +79,7 @@ def key_groups(q: Tensor, k: Tensor, clusters: int, rank: int, iterations: int) 
     factor = key_factor(k, rank)
     points = [[float((query - q[0]) @ column) for column in factor] for query in q]
     farthest = max(math.hypot(*point) for point in points)
-    grid = [[round(x * 2**14 / farthest) if farthest else 0 for x in point] for point in points]
+    grid = [[round(x * 2**13 / farthest) if farthest else 0 for x in point] for point in points]
     centroids = [grid[j * n // clusters] for j in range(clusters)]
     groups: list[int] = []
     for iteration in range(iterations):

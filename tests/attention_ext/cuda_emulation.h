@@ -152,6 +152,25 @@ static inline unsigned atomicOr(unsigned* to, unsigned value) {
   return before;
 }
 
+template <class T>
+static inline T atomicMax(T* to, T value) {
+  const T before = *to;
+  if (value > before) *to = value;
+  return before;
+}
+
+static inline long long __double_as_longlong(double x) {
+  long long bits;
+  memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+
+static inline double __longlong_as_double(long long bits) {
+  double x;
+  memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+
 static inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 
 static inline uint32_t __float_as_uint(float x) {

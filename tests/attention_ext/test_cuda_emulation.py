@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import INVALID, Problem, error, needs_kernels, padded, problem, valid_calls
+from kernel_cases import INVALID, Problem, error, needs_kernels, padded, poison, problem, valid_calls
 from torch import Tensor
 
 from attention_ext.clustered_attention.reference import clustered_attention
 from attention_ext.clusters.reference import centroid_scores, membership
 from attention_ext.hashing.reference import hash_sign
 from attention_ext.improved_clustered_attention.reference import improved_clustered_attention, top_keys
+from attention_ext.key_grouping.reference import key_groups
 from attention_ext.kmeans.reference import hamming_kmeans
 
 HERE = Path(__file__).parent
@@ -99,6 +100,31 @@ def test_groups_with_many_ties(ops: Any, bits: int) -> None:
     hashes, lengths = random_hashes((2, 2, 300), bits), torch.tensor([300, 133])
     found = ops.hamming_kmeans(hashes, lengths, 40, 10, bits)
     assert torch.equal(found, hamming_kmeans(hashes, lengths, 40, 10, bits))
+
+
+@every_order
+@pytest.mark.parametrize(
+    ("D", "rank", "clusters", "iterations", "dtype"),
+    [
+        (36, 8, 5, 3, torch.float32),
+        (5, 9, 33, 2, torch.bfloat16),
+        (33, 20, 30, 3, torch.float16),
+        (33, 30, 139, 2, torch.float32),
+    ],
+)
+def test_groups_by_keys(
+    ops: Any, D: int, rank: int, clusters: int, iterations: int, dtype: torch.dtype
+) -> None:
+    """Few keys and more than are sampled; sums and centroids in and beyond shared memory."""
+    lengths, keys = torch.tensor([0, clusters, clusters + 1, 300]), torch.tensor([9, 300, 1, 290])
+    q, k = (torch.randn(4, 1, 300, D, generator=generator(i)).to(dtype) for i in (1, 2))
+    arguments = poison(q, lengths), poison(k, keys), lengths, keys, clusters, rank, iterations
+    assert torch.equal(ops.key_groups(*arguments), key_groups(*arguments))
+
+
+def test_groups_by_equal_keys(ops: Any) -> None:
+    q, k, lengths = torch.randn(1, 2, 60, 8), torch.full((1, 2, 60, 8), 0.1), torch.tensor([60])
+    assert (ops.key_groups(q, k, lengths, lengths, 7, 8, 3) == 0).all()
 
 
 CASES = {  # K and the problem

@@ -18,6 +18,8 @@ ON_THE_CPU = [
     ("hamming_kmeans", {"lengths": tensor([9, -1])}, "lengths must lie in 0 … 9, found -1"),
     ("hamming_kmeans", {"bits": 4}, "hashes must have no bits above the lowest 4"),
     ("hamming_kmeans", {"hashes": full((2, 2, 9), -1)}, "hashes must have no bits above"),
+    ("key_groups", {"query_lengths": tensor([9, 10])}, "query_lengths must lie in 0 … 9, found 10"),
+    ("key_groups", {"key_lengths": tensor([-1, 9])}, "key_lengths must lie in 0 … 9, found -1"),
     (
         "clustered_attention",
         {"query_lengths": tensor([-1, 9]).int()},
