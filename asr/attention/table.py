@@ -74,7 +74,7 @@ GROUPING = (
     Option("planes", "fixed", PLANES, DIRECTIONS, only=("grouping", "hash")),
     Option("bias", False, (False, True), "planes that miss the origin", only=("grouping", "hash")),
     Option("rank", 8, range(1, 257), "directions of the keys that count", only=("grouping", "keys")),
-    Option("iterations", 2, range(1, 1_001), "Lloyd iterations of K-means, L", only=("grouping", "keys")),
+    Option("iterations", 3, range(1, 1_001), "Lloyd iterations of K-means, L", only=("grouping", "keys")),
 )
 CAUSAL = Option("causal", False, (False, True), "exclude later positions")
 TOPK = Option("topk", 32, COUNT, "keys with exact weights, K")

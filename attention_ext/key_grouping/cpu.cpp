@@ -9,7 +9,7 @@
 namespace attention_ext {
 namespace {
 
-constexpr int64_t most_keys = 256;       // in the covariance
+constexpr int64_t most_keys = 128;       // in the covariance
 constexpr int64_t least_queries = 1024;  // of a block, if a head is split
 
 // One head: its queries in blocks, each with points and sums of its own.
@@ -71,7 +71,7 @@ struct Head {
   int64_t count(int64_t i) const { return std::min(block, n - first(i)); }
 
   void project(int64_t i) {
-    constexpr int64_t few = 64;  // rows in the cache
+    constexpr int64_t few = 24;  // rows that stay in the cache
     const int64_t rows = points.padded(D);
     std::vector<double> x(few * rows);
     for (int64_t at = first(i), end = at + count(i); at < end; at += few) {

@@ -8,8 +8,8 @@ namespace attention_ext {
 namespace {
 
 constexpr int key_tile = 32;                            // rows and columns of the covariance in a block
-constexpr int64_t key_samples = 256;                    // most keys in the covariance
-constexpr int key_steps = 3;                            // power iterations
+constexpr int64_t key_samples = 128;                    // most keys in the covariance
+constexpr int key_steps = 2;                            // power iterations
 constexpr double key_singular = 9.094947017729282e-13;  // 2⁻⁴⁰: least share of the variance
 constexpr double key_grid = 8192;
 constexpr int short_rank = 8;         // points of at most this many coordinates are kept in registers
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-// R ← ΣU, three times, where U spans the columns of R and UᵀΣU = 1. `rest` holds D + rank rows. Grid (1, heads).
+// R ← ΣU, in each step, where U spans the columns of R and UᵀΣU = 1. `rest` holds D + rank rows. Grid (1, heads).
 __global__ void __launch_bounds__(threads)
     key_factor(int D, int rank, const double* covariance, double* factor, double* rest) {
   const int64_t head = blockIdx.y;

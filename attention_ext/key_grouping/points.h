@@ -7,25 +7,38 @@
 namespace attention_ext {
 namespace {
 
-constexpr int64_t key_steps = 3;                     // power iterations
+constexpr int64_t key_steps = 2;                     // power iterations
 constexpr double key_singular = 9.094947017729e-13;  // 2⁻⁴⁰: least share of the variance
 constexpr double key_grid = 8192;
+
+// The numbers at `from` in float64, W at once.
+inline Vec<double> load_doubles(const double* from) { return load(from); }
+inline Vec<double> load_doubles(const float* from) {
+  typedef float Half __attribute__((vector_size(VECTOR_BYTES / 2)));
+  Half x;
+  memcpy(&x, from, sizeof(x));
+  return __builtin_convertvector(x, Vec<double>);
+}
 
 // to[count, padded size] = rows − first in float64, zero-padded; the rows of `chosen`, or consecutive ones if null.
 template <class T>
 void shift_rows(
     int64_t count, int64_t size, const int32_t* chosen, const T* rows, int64_t stride, const T* first, double* to) {
-  const int64_t padded = round_up(size, Simd<double>::width);
-  for (int64_t i = 0; i < count; ++i, to += padded) {
+  constexpr int64_t W = Simd<double>::width, ahead = 16;
+  for (int64_t i = 0; i < count; ++i, to += round_up(size, W)) {
     const T* row = rows + (chosen ? chosen[i] : i) * stride;
-    for (int64_t d = 0; d < size; ++d) to[d] = static_cast<double>(row[d]) - static_cast<double>(first[d]);
-    for (int64_t d = size; d < padded; ++d) to[d] = 0;
+    const T* later = chosen ? rows + chosen[i + ahead < count ? i + ahead : i] * stride : row + ahead * stride;
+    for (int64_t d = 0; d < size; d += 64 / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(later + d);
+    int64_t d = 0;
+    for (; d + W <= size; d += W) store(to + d, load_doubles(row + d) - load_doubles(first + d));
+    for (; d < size; ++d) to[d] = static_cast<double>(row[d]) - static_cast<double>(first[d]);
+    for (; d < round_up(size, W); ++d) to[d] = 0;
   }
 }
 
 // covariance[D, padded D] = xᵀx − ssᵀ/count, with s the sum of the rows of x, [count, padded D].
 inline void key_covariance(int64_t count, int64_t D, const double* x, double* covariance) {
-  constexpr int64_t W = Simd<double>::width, block = 2 * W;
+  constexpr int64_t W = Simd<double>::width, block = W;
   const int64_t padded = round_up(D, W);
   for (int64_t i = 0; i < padded; i += block) {  // the upper triangle, in blocks of rows
     const int64_t rows = padded - i < block ? padded - i : block;

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from attention_ext.tensors import zero_padding
 
-MOST_KEYS = 256  # in the covariance, at evenly spread positions
-STEPS = 3  # power iterations
+MOST_KEYS = 128  # in the covariance, at evenly spread positions
+STEPS = 2  # power iterations
 SINGULAR = 2.0**-40  # directions with less than this share of the variance are dropped
 GRID = 2.0**13  # distance of the farthest query from the first one, in grid steps
 

@@ -98,7 +98,7 @@ def key_groups(q: Tensor, k: Tensor, clusters: int, rank: int, iterations: int) 
 
 def key_factor(k: Tensor, rank: int) -> list[Tensor]:
     """Columns of R: a power iteration, orthonormalised by Gram and Schmidt in the inner product of Σ."""
-    dim, used = k.shape[1], min(len(k), 256)
+    dim, used = k.shape[1], min(len(k), 128)
     keys = [k[m * len(k) // used] - k[0] for m in range(used)]
     centre = sum(keys) / used if keys else torch.zeros(dim, dtype=torch.float64)
     covariance = sum(torch.outer(key - centre, key - centre) for key in keys) + torch.zeros(dim, dim).double()
@@ -106,7 +106,7 @@ def key_factor(k: Tensor, rank: int) -> list[Tensor]:
         torch.tensor([(256 * j + d) ** 3 % 1021 / 1021 - 0.5 for d in range(1, dim + 1)], dtype=torch.float64)
         for j in range(1, min(rank, dim) + 1)
     ]
-    for _ in range(3):
+    for _ in range(2):
         total = sum(float(column @ covariance @ column) for column in columns)
         basis: list[Tensor] = []
         for column in columns:

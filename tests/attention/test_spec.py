@@ -34,7 +34,7 @@ def test_canonical_names_order_options_and_drop_defaults() -> None:
     )
     assert str(parse_name("i-clustered-100:topk=32")) == "i-clustered-100"
     assert (
-        str(parse_name("i-clustered-9:rank=4,iterations=2,grouping=keys"))
+        str(parse_name("i-clustered-9:rank=4,iterations=3,grouping=keys"))
         == "i-clustered-9:grouping=keys,rank=4"
     )
     assert build_mechanism("lsh-2:chunk=32").name == "lsh-2"
@@ -100,7 +100,7 @@ def test_table_lists_every_mechanism() -> None:
     row = next(line for line in table if "`i-clustered-C`" in line)
     options = (
         "topk (32), grouping (hash), bits (63), iterations (10), planes (fixed), "
-        "bias (false); grouping=keys: rank (8), iterations (2)"
+        "bias (false); grouping=keys: rank (8), iterations (3)"
     )
     assert f"| {options} |" in row
     assert "| yes |" in row
