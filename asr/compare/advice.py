@@ -32,8 +32,8 @@ class AdviceConfig:
 
     attentions: list[str] = option(
         [],
-        help="mechanisms of the softmax family; empty: full, lsh-1, lsh-4, clustered and i-clustered, the "
-        "last two with 100 clusters, or 25 for short utterances",
+        help="mechanisms of the softmax family; empty: full, lsh-1, lsh-4, clustered, i-clustered and "
+        "i-clustered with grouping=keys, the last three with 100 clusters, or 25 for short utterances",
     )
     longest: int = option(
         4096,
@@ -82,7 +82,8 @@ class Expected:
 def usual_mechanisms(positions_95: int) -> list[str]:
     """Return the mechanisms worth measuring, given the 95th percentile of lengths in encoder positions."""
     clusters = 100 if positions_95 > 400 else 25
-    return ["full", "lsh-1", "lsh-4", f"clustered-{clusters}", f"i-clustered-{clusters}"]
+    improved = f"i-clustered-{clusters}"
+    return ["full", "lsh-1", "lsh-4", f"clustered-{clusters}", improved, f"{improved}:grouping=keys"]
 
 
 def positions(frames: NDArray[np.int64], subsampling: int) -> NDArray[np.int64]:
@@ -192,7 +193,12 @@ def recommend(expected: Sequence[Expected]) -> Expected:
 
     A coarser approximation replaces a closer one if it saves more than a tenth of an epoch.
     """
-    ordered = sorted(expected, key=lambda x: (NEARNESS.index(parse_name(x.name).mechanism), x.epoch_s))
+
+    def rank(entry: Expected) -> tuple[int, bool, float]:
+        spec = parse_name(entry.name)  # with as many clusters, groups by keys are closer than by hashes
+        return NEARNESS.index(spec.mechanism), spec.arguments.get("grouping") == "hash", entry.epoch_s
+
+    ordered = sorted(expected, key=rank)
     taken = ordered[0]
     for entry in ordered[1:]:
         if entry.epoch_s < WORTH * taken.epoch_s:

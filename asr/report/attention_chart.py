@@ -118,8 +118,8 @@ def mechanisms(results: Results, candidate: Candidate) -> list[str]:
         and is_exchangeable(name)
         and can_run(candidate.attention, name)
     ]
-    sizes = [x.rpartition("-")[2] for x in found if theme.family(x) in ("clustered", "i-clustered")]
-    clusters = next((size for size in sizes if size.isdigit()), "25")
+    stems = [x.partition(":")[0] for x in found if theme.family(x) in ("clustered", "i-clustered")]
+    clusters = stems[0].rpartition("-")[2] if stems else "25"
     for kind in ("clustered", "i-clustered"):
         if not any(theme.family(name) == kind for name in found):
             found.append(f"{kind}-{clusters}")

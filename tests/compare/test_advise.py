@@ -23,6 +23,10 @@ def expected(name: str, epoch_s: float) -> Expected:
     [
         ({"full": 10.0, "i-clustered-25": 9.5, "clustered-25": 9.2}, "full"),
         ({"full": 10.0, "i-clustered-25": 8.0, "clustered-25": 7.5}, "i-clustered-25"),
+        (
+            {"full": 10.0, "i-clustered-25": 8.0, "i-clustered-25:grouping=keys": 8.5},
+            "i-clustered-25:grouping=keys",
+        ),
         ({"full": 10.0, "i-clustered-25": 8.0, "clustered-25": 5.0}, "clustered-25"),
         ({"clustered-25": 5.0, "lsh-1": 9.0, "full": 10.0}, "clustered-25"),
     ],
@@ -118,8 +122,8 @@ def test_extrapolated_costs_grow_for_quadratic_mechanisms_only(monkeypatch: pyte
 
 
 def test_default_mechanisms_depend_on_the_lengths() -> None:
-    assert usual_mechanisms(90)[-1] == "i-clustered-25"
-    assert usual_mechanisms(800)[-1] == "i-clustered-100"
+    assert usual_mechanisms(90)[-2:] == ["i-clustered-25", "i-clustered-25:grouping=keys"]
+    assert usual_mechanisms(800)[-1] == "i-clustered-100:grouping=keys"
 
 
 def test_advice_on_a_manifest(tone_corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:

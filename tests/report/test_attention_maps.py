@@ -53,12 +53,14 @@ def test_the_default_head_is_the_most_peaked(
 def test_exact_mechanisms_have_no_error_and_few_clusters_have_one(
     recognizer: Recognizer, spoken: tuple[torch.Tensor, str]
 ) -> None:
-    rows = approximation_errors(recognizer.model, [spoken[0]], ["full", "oracle-top-1000", "clustered-2"])
+    names = ["full", "oracle-top-1000", "clustered-2", "clustered-2:grouping=keys"]
+    rows = approximation_errors(recognizer.model, [spoken[0]], names)
     errors = {row["mechanism"]: float(row["error"]) for row in rows}
-    assert len(rows) == 3  # one layer
+    assert len(rows) == 4  # one layer
     assert errors["full"] == 0
     assert errors["oracle-top-1000"] == pytest.approx(0, abs=1e-5)
     assert 0.001 < errors["clustered-2"] <= 2
+    assert 0.001 < errors["clustered-2:grouping=keys"] <= 2
 
 
 def test_errors_are_averaged_over_positions_of_all_utterances(
