@@ -8,7 +8,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from asr.data.sphere import SUFFIXES, is_sphere, read_header, read_sphere
+from asr.data.sphere import MAGIC, SUFFIXES, is_sphere, read_header, read_sphere
 from asr.errors import UserError
 from asr.files import require_file
 
@@ -36,8 +36,8 @@ def header_facts(path: str | Path) -> tuple[int, int, int]:
     """
     if not require_file(path, "an audio file", "missing_audio"):
         raise UserError(f"{path}: expected audio, found an empty file", "truncated_audio")
-    if str(path).lower().endswith(SUFFIXES) and is_sphere(path):
-        header = read_header(path)
+    if sphere := str(path).lower().endswith(SUFFIXES) and is_sphere(path):
+        header = read_header(path)  # checks the length, too
         facts = header.samples, header.sample_rate, header.channels
     else:
         try:
@@ -53,7 +53,8 @@ def header_facts(path: str | Path) -> tuple[int, int, int]:
     check_rate(rate, path)
     if samples <= 0:
         raise UserError(f"{path}: expected audio, found no samples", "truncated_audio")
-    check_complete(path)
+    if not sphere:
+        check_complete(path)
     return facts
 
 
@@ -118,7 +119,7 @@ def check_complete(path: str | Path) -> None:
         head = file.read(32)
         file.seek(max(0, size - LARGEST_OGG_PAGE))
         tail = file.read() if head[:4] == b"OggS" else b""
-    if is_sphere(path):
+    if head.startswith(MAGIC):
         read_header(path)
     stated = stated_bytes(head)
     if size + 1 < stated:  # a padding byte may be missing
