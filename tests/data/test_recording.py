@@ -127,7 +127,9 @@ def test_clipping_and_truncation_are_reported(tmp_path: Path, caplog: pytest.Log
     path.write_bytes(path.read_bytes()[:20_000])
     (audio,) = read_recording(path, 16000)
     assert len(audio) == (20_000 - 44) // 2
-    assert "loud.wav: expected 32044 bytes, as its header says, found 20000 (a truncated file?)" in caplog.text
+    assert (
+        "loud.wav: expected 32044 bytes, as its header says, found 20000 (a truncated file?)" in caplog.text
+    )
 
 
 def test_a_damaged_flac_is_read_up_to_the_damage(

@@ -319,7 +319,7 @@ def test_options_that_abort_flashlight_are_refused(options):
 
 def test_log_probabilities_of_other_labels_are_refused():
     """Flashlight reads memory beyond the log-probabilities."""
-    with pytest.raises(UserError, match=r"BeamSearch: expected [0-9]+ labels, found 2"):
+    with pytest.raises(UserError, match=r"BeamSearch: expected [0-9]+ outputs, found 2"):
         BeamSearch(TOKENIZER)(torch.zeros(1, 3, 2), torch.tensor([3]))
 
 
