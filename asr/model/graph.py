@@ -8,7 +8,10 @@ reference backend, i-clustered in a form without sorting.
 
 import copy
 import json
-from collections.abc import Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,9 +124,24 @@ def write_program(model: AcousticModel, path: Path) -> None:
 
     It accepts any batch size, and sequences of at least two encoder frames.
     """
-    program = export_program(model)
+    with _quiet():
+        program = export_program(model)
     with atomic_binary(path) as file:
         torch.export.save(program, file)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide what PyTorch's exporter says of itself: packages that it could use, its deprecated calls."""
+    exporter = logging.getLogger("torch.onnx")
+    level = exporter.level
+    exporter.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        exporter.setLevel(level)
 
 
 def write_onnx(model: AcousticModel, symbols: Sequence[str], path: Path) -> None:
@@ -140,14 +158,15 @@ def write_onnx(model: AcousticModel, symbols: Sequence[str], path: Path) -> None
         import onnxscript  # noqa: F401  (required by torch.onnx)
     except ImportError as error:
         raise UserError(f"ONNX export needs {error.name}: pip install 'clustered-asr[export]'") from None
-    program = torch.onnx.export(
-        export_program(model),
-        input_names=list(INPUTS),
-        output_names=list(OUTPUTS),
-        opset_version=OPSET,
-        dynamo=True,
-        verbose=False,
-    )
+    with _quiet():
+        program = torch.onnx.export(
+            export_program(model),
+            input_names=list(INPUTS),
+            output_names=list(OUTPUTS),
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        )
     if program is None:
         raise UserError(f"{path}: torch.onnx returned no model")
     proto = program.model_proto
