@@ -8,13 +8,14 @@ from types import ModuleType
 from typing import Any
 
 from asr.attention.backend import BACKENDS
-from asr.config import compose, from_dict, option
+from asr.config import compose, from_dict, option, refuse
 from asr.data.module import DataConfig
 from asr.errors import UserError
 from asr.losses.loss import LossConfig
 from asr.model.augment import AugmentConfig
 from asr.model.encoder import ModelConfig
 from asr.model.features import FeatureConfig
+from asr.search.decoder import BeamConfig
 from asr.training.optimizer import OptimizerConfig
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -132,6 +133,29 @@ class TrainerConfig:
 
 
 @dataclass
+class SelectionConfig:
+    """What the best checkpoint is best at."""
+
+    metric: str = option(
+        "greedy",
+        help="error rate on the development data: greedy (of labels, by greedy search) | wer (of words, by "
+        "decoder=beam)",
+        choices=("greedy", "wer"),
+    )
+    utterances: int = option(
+        200, help="metric=wer: utterances to decode, the first of the development data", minimum=1
+    )
+    beam: BeamConfig = field(default_factory=BeamConfig)
+
+    def check(self) -> None:
+        """Raise UserError for options of the search that have no effect."""
+        if self.metric == "wer":
+            self.beam.check_used("beam")
+        else:
+            refuse(self, ("utterances", "beam"), f"with select.metric={self.metric}")
+
+
+@dataclass
 class RecipeConfig:
     """The recipe: a corpus or a task."""
 
@@ -163,6 +187,7 @@ class TrainConfig:
     loss: LossConfig = field(default_factory=LossConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    select: SelectionConfig = field(default_factory=SelectionConfig)
 
     def check(self) -> None:
         """Raise UserError if the options of the loss don't fit those of the model and of augmentation."""

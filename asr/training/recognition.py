@@ -23,6 +23,7 @@ from asr.model.features import CorpusStatistics
 from asr.recognizer import Recognizer
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.score import scored_phones
+from asr.scoring.word_filter import rules_beside
 from asr.search.greedy import greedy_search
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import obtain_tokenizer
@@ -30,28 +31,40 @@ from asr.text.pronunciation import warn
 from asr.text.tokenizer import NOISE_WORDS, PhoneTokenizer, Tokenizer
 from asr.training.config import TrainConfig
 from asr.training.plan import TrainingPlan, training_plan
+from asr.training.selection import WordErrors
 from asr.training.task import TrainingTask
 
 log = logging.getLogger(__name__)
 
 
 class RecognitionTask(TrainingTask):
-    """Training of an acoustic model, validated by the error rate of greedy search.
+    """Training of an acoustic model, validated by the error rate of greedy or of beam search.
 
     Args:
         model: acoustic model.
         tokenizer: tokenizer for the targets.
         loss: loss of an utterance.
         plan: length of training, optimiser and clipping.
+        word_errors: beam search on development data; None: greedy search.
     """
 
     model: AcousticModel
 
-    def __init__(self, model: AcousticModel, tokenizer: Tokenizer, loss: Loss, plan: TrainingPlan) -> None:
+    def __init__(
+        self,
+        model: AcousticModel,
+        tokenizer: Tokenizer,
+        loss: Loss,
+        plan: TrainingPlan,
+        word_errors: WordErrors | None = None,
+    ) -> None:
         super().__init__(model, plan)
         self.tokenizer = tokenizer
         self.loss = loss
-        self.error_rate_name = {"phone": "dev_per", "character": "dev_cer"}.get(tokenizer.unit, "dev_ter")
+        self.word_errors = word_errors
+        unit = "word" if word_errors else tokenizer.unit
+        names = {"phone": "dev_per", "character": "dev_cer", "word": "dev_wer"}
+        self.error_rate_name = names.get(unit, "dev_ter")
 
     def losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the loss of each utterance and the number of target tokens."""
@@ -62,14 +75,20 @@ class RecognitionTask(TrainingTask):
         return losses, batch.token_lengths.sum()
 
     def dev_counts(self, batch: Batch) -> tuple[float, float, float, float]:
-        """Return the errors of greedy search, the scored tokens, the summed loss and the target tokens."""
+        """Return errors, scored tokens or words, the summed loss and the target tokens."""
         log_probs, frames = self.model(batch.audio, batch.audio_lengths)
         losses = self.loss(log_probs, frames, batch.tokens, batch.token_lengths)
+        if self.word_errors:
+            counts = self.word_errors.counts(batch.ids, log_probs, frames)
+        else:
+            counts = self._label_errors(batch, log_probs, frames)
+        return counts.errors, counts.length, float(losses.sum()), float(batch.token_lengths.sum())
+
+    def _label_errors(self, batch: Batch, log_probs: Tensor, frames: Tensor) -> ErrorCounts:
         labels = zip(batch.tokens.tolist(), batch.token_lengths.tolist(), strict=True)
         spoken = [ids[:length] for ids, length in labels]
         heard = [path.ids for path in greedy_search(log_probs, frames, self.model.config.topology)]
-        counts = ErrorCounts.between(self._scored(spoken), self._scored(heard))
-        return counts.errors, counts.length, float(losses.sum()), float(batch.token_lengths.sum())
+        return ErrorCounts.between(self._scored(spoken), self._scored(heard))
 
     def _scored(self, labels: list[list[int]]) -> list[list[str]]:
         """Return the symbols that `asr score` counts, of every utterance."""
@@ -131,7 +150,11 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
         corpus_statistics(model, data)
     targets = (tokenizer.encode(cut.supervisions[0].text or "") for cut in data.train_cuts)
     loss = build_loss(options.loss, len(tokenizer), targets)
-    return RecognitionTask(model, tokenizer, loss, training_plan(options, data)), data
+    word_errors = None
+    if options.select.metric == "wer":
+        rules = rules_beside(data.dev)
+        word_errors = WordErrors(options.select, data.dev_cuts, tokenizer, options.loss.topology, rules)
+    return RecognitionTask(model, tokenizer, loss, training_plan(options, data), word_errors), data
 
 
 def halved(data: DataConfig) -> DataConfig:

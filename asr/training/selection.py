@@ -1,0 +1,56 @@
+"""Word errors of beam search on development utterances, by which training selects its best checkpoint."""
+
+from collections.abc import Iterable
+
+import torch
+from lhotse.cut import MonoCut
+from torch import Tensor
+
+from asr.errors import UserError
+from asr.scoring.error_rates import ErrorCounts
+from asr.scoring.score import WordFilter, scored_words
+from asr.search.decoder import Decoder, build_decoder, text_of
+from asr.text.tokenizer import Tokenizer
+from asr.training.config import SelectionConfig
+
+
+class WordErrors:
+    """Counts the word errors of `decoder=beam`.
+
+    Args:
+        config: number of utterances, and options of the search.
+        cuts: development data, of which the first utterances are decoded.
+        tokenizer: tokenizer of the model.
+        topology: topology of the labels.
+        filter_words: scoring rules of the data.
+
+    Raises:
+        UserError: invalid options of the search, or no words in the utterances.
+    """
+
+    def __init__(
+        self,
+        config: SelectionConfig,
+        cuts: Iterable[MonoCut],
+        tokenizer: Tokenizer,
+        topology: str,
+        filter_words: WordFilter | None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.filter_words = filter_words
+        self.decoder: Decoder = build_decoder("beam", tokenizer, config.beam, topology)
+        chosen = list(cuts)[: config.utterances]
+        words = scored_words((cut.supervisions[0].text for cut in chosen), filter_words)
+        self.references = {cut.id: said for cut, said in zip(chosen, words, strict=True)}
+        if not any(words):
+            raise UserError("select.metric=wer: the development data have no words")
+
+    def counts(self, ids: list[str], log_probs_BTO: Tensor, lengths_B: Tensor) -> ErrorCounts:
+        """Return the errors of the utterances of a batch that are among the first ones."""
+        rows = [row for row, name in enumerate(ids) if name in self.references]
+        if not rows:
+            return ErrorCounts()
+        index = torch.tensor(rows, device=log_probs_BTO.device)
+        paths = self.decoder(log_probs_BTO[index], lengths_B[index])
+        heard = scored_words((text_of(path, self.tokenizer) for path in paths), self.filter_words)
+        return ErrorCounts.between([self.references[ids[row]] for row in rows], heard)

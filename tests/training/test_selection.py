@@ -1,0 +1,73 @@
+"""Selection of the best checkpoint by the word error rate of beam search."""
+
+from pathlib import Path
+
+import jiwer
+import pytest
+import torch
+from runs import metrics
+from tone_corpora import TINY
+
+from asr import Recognizer
+from asr.data.manifest import load_cuts
+from asr.errors import UserError
+from asr.scoring.score import scored_words
+from asr.scoring.word_filter import WordFilterRules
+from asr.search.decoder import BeamConfig, build_decoder, text_of
+from asr.training.config import SelectionConfig, train_options
+from asr.training.recognition import build_recognition
+from asr.training.run import train
+from asr.training.selection import WordErrors
+
+
+def test_word_errors_are_those_of_beam_search_on_the_first_utterances(
+    trained: Path, tone_corpus: Path
+) -> None:
+    recognizer = Recognizer.load(trained)
+    tokenizer = recognizer.tokenizer
+    cuts = list(load_cuts(tone_corpus / "dev.cuts.jsonl.gz"))
+    config = SelectionConfig("wer", utterances=3, beam=BeamConfig(size=5))
+    errors = WordErrors(config, cuts, tokenizer, "ctc", None)
+    torch.manual_seed(0)
+    log_probs = torch.randn(len(cuts), 40, len(tokenizer)).log_softmax(-1)
+    lengths = torch.full((len(cuts),), 40)
+    ids = [cut.id for cut in reversed(cuts)]
+    first, rest = (
+        errors.counts(ids[part], log_probs[part], lengths[part]) for part in (slice(0, 4), slice(4, None))
+    )
+    total = first + rest
+    decoder = build_decoder("beam", tokenizer, config.beam)
+    heard = [text_of(path, tokenizer) or "" for path in decoder(log_probs[-3:], lengths[-3:])]
+    said = [cut.supervisions[0].text for cut in cuts[2::-1]]
+    expected = jiwer.process_words(
+        *([" ".join(words) for words in scored_words(texts)] for texts in (said, heard))
+    )
+    assert total.errors == expected.substitutions + expected.deletions + expected.insertions
+    assert total.length == sum(len(text.split()) for text in said)
+    word = said[0].split()[0]
+    dropping = WordErrors(config, cuts, tokenizer, "ctc", WordFilterRules(drop=[word]))
+    assert dropping.counts(ids, log_probs, lengths).length == total.length - " ".join(said).split().count(
+        word
+    )
+
+
+def test_training_validates_by_words(tone_corpus: Path, tmp_path: Path) -> None:
+    words = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.max_steps=2"]
+    words += ["select.metric=wer", "select.utterances=4", "select.beam.size=5"]
+    train(train_options(words))
+    rates = [float(row["dev_wer"]) for row in metrics(tmp_path) if row["dev_wer"]]
+    assert rates
+    assert all(rate >= 0 for rate in rates)
+    assert list(tmp_path.glob("checkpoints/best-*.ckpt"))
+
+
+def test_options_of_the_search_need_the_metric_and_words(tone_corpus: Path) -> None:
+    with pytest.raises(UserError, match=r"utterances=5: has no effect with select\.metric=greedy"):
+        train_options(["select.utterances=5"])
+    with pytest.raises(UserError, match=r"beam\.token_threshold=3.*no effect with decoder=beam"):
+        train_options(["select.metric=wer", "select.beam.token_threshold=3"])
+    options = train_options(
+        [*TINY, f"data.train=[{tone_corpus}]", "select.metric=wer", "select.beam.lm=no.arpa"]
+    )
+    with pytest.raises((UserError, OSError), match=r"no\.arpa"):
+        build_recognition(options, resuming=False)
