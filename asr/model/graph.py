@@ -69,7 +69,7 @@ def _most_needed(model: AcousticModel) -> int:
             case LocalAttention():
                 sizes += [module.window, module.first, SMALLEST_BLOCK]
             case LinearAttention():
-                sizes += [CHUNK]
+                sizes += [2 * CHUNK]  # causal attention sums over all chunks but the last
     return max(sizes)
 
 
