@@ -151,7 +151,7 @@ def test_segments_contain_the_words_in_order(
 ) -> None:
     path = tmp_path / "long.wav"
     soundfile.write(path, long_audio[: 12 * 16000], 16000)
-    for options in ({}, {"mode": "chunked", "chunk_s": 5, "overlap_s": 1}):
+    for options in ({"mode": "onepass"}, {"mode": "chunked", "chunk_s": 5, "overlap_s": 1}):
         transcript = recognizer.transcribe(path, **options)
         said = [word.word for segment in transcript.segments for word in segment.words]
         assert said == transcript.text.split()
