@@ -12,7 +12,6 @@ import soundfile
 from rich.console import Console
 
 from asr.config import option
-from asr.data.recording import read_recording
 from asr.errors import UserError
 from asr.files import file_digest
 from asr.preparation import (
@@ -141,6 +140,8 @@ def _cut(item: Recorded, options: Options) -> "MonoCut | str":
     if not path.exists():
         return "no recording"
     if item.wav:  # FFmpeg reads g722, which has no header
+        from asr.data.recording import read_recording  # loads PyTorch, which takes seconds
+
         samples, sample_rate = read_recording(path, options.sample_rate)[0], options.sample_rate
     else:
         _, sample_rate, channels = audio_facts(path)

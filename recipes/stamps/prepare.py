@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import soundfile
 
 from asr.config import option
-from asr.data.audio import convert
 from asr.data.facts import checked
 from asr.errors import UserError
 from asr.files import atomic_path, file_digest
@@ -26,7 +25,6 @@ from asr.preparation.download import debian_packages
 from asr.preparation.silence import speech_bounds
 from asr.preparation.splits import position
 
-from .joined import joined_cuts
 from .texts import groups, read_texts, spoken, stamp_and_language, unusable
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
@@ -120,6 +118,8 @@ def prepare(options: Options, folder: Path) -> None:
             audio[f"wav/{stamp.file}"] = digest
     splits = {split: list(_cuts(members, folder / "wav")) for split, members in kept.items()}
     if options.joined_s:
+        from .joined import joined_cuts  # loads PyTorch, which takes seconds
+
         for split in ["dev", "test"]:
             place = folder / "wav" / f"{split}_joined"
             splits[place.name] = list(joined_cuts(splits[split], options.joined_s, place))
@@ -207,6 +207,8 @@ def _convert(task: tuple[Stamp, Path, Options]) -> tuple[int, str] | str:
         channels, _ = soundfile.read(stamp.path, dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise UserError(f"{stamp.path}: expected an audio file, {error}") from None
+    from asr.data.audio import convert  # with lhotse, which loads PyTorch and takes seconds
+
     whole = convert(checked(channels, str(stamp.path)).mean(axis=1), rate, RATE)
     bounds = speech_bounds(whole, RATE, options.silence_db)
     if bounds is None:
