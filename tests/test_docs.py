@@ -31,6 +31,7 @@ SMALL = {
     "bench": "lengths=[64] batch=1 rounds=1 seconds=0.1 peak_memory=false",
     "decode": "jobs=1 device=cpu",
     "score": "samples=10",
+    "align": "min_fit=0",
     "lm": "order=2",
 }
 # Words of commands that are parsed but not run, with what they need.

@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from asr.attention import parse_name
+from asr.attention.table import MECHANISMS, parse_name
 from asr.compare.results import Conditions, Results
 from asr.console import duration
 from asr.errors import UserError
@@ -82,17 +82,25 @@ def metric_words(metric: str) -> str:
 
 
 def mechanism_words(attention: str) -> str:
-    """Return the options of a mechanism as text.
+    """Return the numbers of a mechanism, and its other options if they differ from their defaults, as text.
 
     Example:
         >>> mechanism_words("i-clustered-25"), mechanism_words("full")
         ('clusters 25, topk 32, bits 63, iterations 10', '–')
+        >>> mechanism_words("clustered-25:bits=31,bias=true")
+        'clusters 25, bits 31, iterations 10, bias True'
     """
     try:
-        arguments = parse_name(attention).arguments
+        spec = parse_name(attention)
     except UserError:  # results may come from a version with other mechanisms
         return DASH
-    return ", ".join(f"{name} {value}" for name, value in arguments.items()) or DASH
+    defaults = {option.name: option.default for option in MECHANISMS[spec.mechanism].schema.options}
+    shown = [
+        f"{name} {value}"
+        for name, value in spec.arguments.items()
+        if not isinstance(value, bool | str) or value != defaults.get(name)
+    ]
+    return ", ".join(shown) or DASH
 
 
 def hardware_words(environment: dict[str, Any]) -> str:

@@ -20,7 +20,9 @@ from asr.text.tokenizer import Tokenizer
 # less well, so it lies between the fits of wrong and of right texts.
 WILDCARD = 0.4
 PADDING_S = 0.2  # largest margin before and after an utterance
-SENTENCE = re.compile(r"(?<=[.!?…:;])[\"”’')\]]*\s+")
+CLOSING = r"[\"”’')\]]"
+# Space after punctuation and at most two closing quotes or brackets.
+SENTENCE = re.compile(rf"(?:(?<=[.!?…:;])|(?<=[.!?…:;]{CLOSING})|(?<=[.!?…:;]{CLOSING}{CLOSING}))\s+")
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from torch import Tensor
 import attention_ext
 from asr.attention import build_mechanism
 from asr.attention.hashing import RandomDirections
-from asr.model.acoustic_model import AcousticModel
+from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.seeds import derived_seed
-from asr.training.config import TrainConfig
 
 FRESH = [
     "clustered-5:planes=fresh",
@@ -21,7 +20,7 @@ FRESH = [
 
 def stored(attention: str, swapped_to: str = "") -> list[Tensor]:
     """Return the directions of every layer of a model with three layers."""
-    config = TrainConfig(attention=attention)
+    config = AcousticModelConfig(attention)
     config.model.layers, config.model.heads, config.model.head_dim = 3, 2, 8
     model = AcousticModel(config, vocabulary=5)
     if swapped_to:

@@ -7,7 +7,7 @@ from asr.commands.prepare import has_preparation, recipe_module
 from asr.text.prepared import parse_name, tokenizer_name
 from asr.training.config import train_options
 
-RECIPES = ["demo", "folder", "librispeech", "prompts", "switchboard", "wsj"]
+RECIPES = ["demo", "folder", "librispeech", "prompts", "stamps", "switchboard", "wsj"]
 RECIPES += ["wsj_4layers", "wsj_6layers", "wsj_modern"]
 
 

@@ -121,7 +121,7 @@ def test_charts_pictures_and_players_have_names(mailed: Visit) -> None:
     names = mailed.page.locator(".view svg").evaluate_all(
         "nodes => nodes.map(x => x.closest('[aria-label]').getAttribute('aria-label'))"
     )
-    assert len(names) == 15
+    assert len(names) == 14
     assert all(names)
     pictures = mailed.page.locator("#figure-8 .mark-image > *").evaluate_all(
         "nodes => nodes.map(x => x.getAttribute('aria-label'))"

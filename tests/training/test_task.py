@@ -13,7 +13,7 @@ import torch
 from runs import assert_same_weights, metrics, weights
 from tone_corpora import TINY
 
-import asr.training.recognition
+import asr.losses.loss
 from asr.cli import main
 from asr.errors import UserError
 from asr.losses.ctc import ctc_loss
@@ -38,7 +38,7 @@ def break_losses(monkeypatch: pytest.MonkeyPatch, calls: range) -> list[int]:
                 losses = losses * float("nan")
         return losses
 
-    monkeypatch.setattr(asr.training.recognition, "ctc_loss", broken)
+    monkeypatch.setattr(asr.losses.loss, "ctc_loss", broken)
     return count
 
 
@@ -91,7 +91,7 @@ def test_steps_with_a_nonfinite_gradient_are_skipped(
         losses = ctc_loss(*args)
         return losses if next(calls) == 0 else InfiniteGradient.apply(losses)
 
-    monkeypatch.setattr(asr.training.recognition, "ctc_loss", broken)
+    monkeypatch.setattr(asr.losses.loss, "ctc_loss", broken)
     folder = train(options(tone_corpus, tmp_path / "run", "trainer.max_steps=3"))
     assert json.loads((folder / "training.json").read_text())["skipped_batches"] == 2
     assert all(x.isfinite().all() for x in weights(folder).values())
@@ -108,7 +108,7 @@ def test_training_without_a_single_finite_step_fails(
 ) -> None:
     """With fewer batches than nonfinite_patience, training that learnt nothing ended as a success."""
     spoil = (lambda x: x * float("nan")) if what == "loss" else InfiniteGradient.apply
-    monkeypatch.setattr(asr.training.recognition, "ctc_loss", lambda *args: spoil(ctc_loss(*args)))
+    monkeypatch.setattr(asr.losses.loss, "ctc_loss", lambda *args: spoil(ctc_loss(*args)))
     words = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.max_steps=3"]
     for extra in ([], ["resume=auto"]):  # the second finds the steps taken
         assert main(["train", *words, *extra]) == 1
@@ -126,7 +126,7 @@ def test_running_out_of_memory_is_found_before_the_first_step(
     def out_of_memory(*args: torch.Tensor) -> torch.Tensor:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(asr.training.recognition, "ctc_loss", out_of_memory)
+    monkeypatch.setattr(asr.losses.loss, "ctc_loss", out_of_memory)
     with pytest.raises(UserError, match=r"out of memory on the largest batch: \d+ utterances of up to"):
         train(options(tone_corpus, tmp_path / "run", "trainer.max_steps=3"))
     assert not (tmp_path / "run" / "checkpoints").exists()
