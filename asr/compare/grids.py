@@ -1,12 +1,9 @@
 """Comparisons described by a file: the papers' grids in conf/plan/, or a user's own."""
 
-import importlib.resources
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from asr.config import flat, load_yaml
+from asr.config import configurations, load_yaml, option_words
 from asr.errors import UserError, did_you_mean
 from asr.files import build
 
@@ -24,12 +21,6 @@ class Paper:
     title: str
     columns: list[str]
     rows: dict[str, list[float | None]]
-
-
-def grid_names() -> list[str]:
-    """Return the names of the grids in conf/plan/."""
-    folder = importlib.resources.files("asr_conf") / "plan"
-    return sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml"))
 
 
 def with_grid(words: list[str]) -> tuple[list[str], Paper | None]:
@@ -52,18 +43,14 @@ def with_grid(words: list[str]) -> tuple[list[str], Paper | None]:
     found = values.pop("paper", None)
     paper = None if found is None else build(Paper, found, f"{path}: paper")
     given = {word.partition("=")[0] for word in words}
-    own = [f"{key}={_text(value)}" for key, value in flat(values).items() if key not in given]
+    own = [word for word in option_words(values) if word.partition("=")[0] not in given]
     return [*own, *words], paper
 
 
 def _path(name: str) -> Path:
     """Return the path of a grid, given by its name or as a YAML file."""
-    if name in grid_names():
-        return Path(str(importlib.resources.files("asr_conf") / "plan" / f"{name}.yaml"))
-    if Path(name).is_file():
-        return Path(name)
-    raise UserError(f"plan={name}: no such plan or file{did_you_mean(name, grid_names())}")
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    plans = configurations("plan")
+    path = plans.get(name, Path(name))
+    if not path.is_file():
+        raise UserError(f"plan={name}: no such plan or file{did_you_mean(name, list(plans))}")
+    return path

@@ -22,6 +22,10 @@ from asr.files import write_text
 Options = TypeVar("Options")
 
 LARGEST = 1e9  # default maximum of a number; lower ones are shown by --help
+OPTION_FILES = (
+    "figure",
+    "plan",
+)  # folders of conf/ that hold options of asr bench and asr compare, no config groups
 KEY_VALUE = re.compile(r"\+{0,2}~?[A-Za-z_][\w./@-]*=")
 
 
@@ -267,9 +271,25 @@ def group_words(group: str, name: str) -> list[str]:
     Raises:
         UserError: no such configuration.
     """
-    _check_choice(group, name, _groups()[group])
-    values = load_yaml(Path(str(importlib.resources.files("asr_conf") / group / f"{name}.yaml")))
-    return [f"{key}={x if isinstance(x, str) else json.dumps(x)}" for key, x in values.items()]
+    files = configurations(group)
+    _check_choice(group, name, list(files))
+    return option_words(load_yaml(files[name]))
+
+
+def configurations(group: str) -> dict[str, Path]:
+    """Return the files in `conf/<group>/` by name."""
+    folder = Path(str(importlib.resources.files("asr_conf") / group))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def option_words(values: Mapping[str, Any]) -> list[str]:
+    """Return nested options as `key=value` words.
+
+    Example:
+        >>> option_words({"recipe": "demo", "model": {"layers": 6}, "seeds": [0, 1]})
+        ['recipe=demo', 'model.layers=6', 'seeds=[0, 1]']
+    """
+    return [f"{key}={x if isinstance(x, str) else json.dumps(x)}" for key, x in flat(values).items()]
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -344,13 +364,10 @@ def _check_flags(schema: Any, words: list[str]) -> None:
 
 
 def _groups() -> dict[str, list[str]]:
-    """Return the names of the configurations in each config group; plans of asr compare are none."""
-    root = importlib.resources.files("asr_conf")
-    return {
-        folder.name: sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml"))
-        for folder in root.iterdir()
-        if folder.is_dir() and folder.name != "plan" and not folder.name.startswith("__")
-    }
+    """Return the names of the configurations in each config group."""
+    root = Path(str(importlib.resources.files("asr_conf")))
+    folders = [x.name for x in root.iterdir() if x.is_dir() and not x.name.startswith("__")]
+    return {name: list(configurations(name)) for name in folders if name not in OPTION_FILES}
 
 
 def _quote(word: str, kinds: Mapping[str, str]) -> str:

@@ -45,7 +45,8 @@ class AugmentConfig:
 
 def with_more_time_masks(config: AugmentConfig) -> AugmentConfig:
     """Return options with 2.5 times as many time masks, as CR-CTC uses (Yao et al. 2024, section 3.3)."""
-    return replace(config, time_mask_every=round(config.time_mask_every / 2.5))
+    every = config.time_mask_every
+    return replace(config, time_mask_every=max(1, round(every / 2.5)) if every else 0)
 
 
 def augment_audio(audio: Tensor, lengths: Tensor, config: AugmentConfig) -> Tensor:

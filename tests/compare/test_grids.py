@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from asr.compare.candidates import evaluated_with, plan_candidates
-from asr.compare.grids import grid_names
 from asr.compare.options import Request, parse
+from asr.config import configurations
 from asr.errors import UserError
 
 
@@ -15,7 +15,7 @@ def request(name: str, *words: str) -> Request:
     return parse([f"plan={name}", "decoder=greedy", "beam.lm=", "tune=", *words])
 
 
-@pytest.mark.parametrize("name", grid_names())
+@pytest.mark.parametrize("name", configurations("plan"))
 def test_every_grid_is_a_valid_comparison(name: str) -> None:
     asked = request(name)
     candidates, trainings = plan_candidates(asked)
