@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from asr.model.checkpoint import FORMAT, LAST, best_name, save
 from asr.training.csv_logger import MetricsFile
+from asr.training.plan import round_up
 from asr.training.signals import Signals, Stopped
 from asr.training.task import TrainingTask
 
@@ -24,11 +25,13 @@ class SaveResumePoint(lightning.Callback):
         folder: folder for checkpoints.
         every: optimiser steps between checkpoints.
         signals: signals that end training.
+        whole: checkpoints are written, and training ends, after multiples of this many optimiser steps.
     """
 
-    def __init__(self, folder: Path, every: int, signals: Signals) -> None:
+    def __init__(self, folder: Path, every: int, signals: Signals, whole: int = 1) -> None:
         self.path = folder / LAST
-        self.every = every
+        self.every = round_up(every, whole)
+        self.whole = whole
         self.signals = signals
         self.written = 0
 
@@ -41,15 +44,15 @@ class SaveResumePoint(lightning.Callback):
     def on_train_batch_start(
         self, trainer: lightning.Trainer, task: lightning.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Write a checkpoint if one is due, but not in the middle of gradient accumulation.
+        """Write a checkpoint if one is due, but not while gradients accumulate or processes differ.
 
         Raises:
             Stopped: a signal was received; the checkpoint has been written.
         """
         _correct_batch_counts(trainer)
-        if batch_idx % trainer.accumulate_grad_batches:
-            return
         steps = trainer.global_step
+        if batch_idx % trainer.accumulate_grad_batches or steps % self.whole:
+            return
         stop = trainer.strategy.reduce_boolean_decision(bool(self.signals.received), all=False)
         if steps > self.written and (stop or steps % self.every == 0):
             self.written = steps

@@ -120,15 +120,30 @@ class TrainerConfig:
     devices: int = option(1, help="number of devices per machine", minimum=1, maximum=1024)
     nodes: int = option(1, help="number of machines", minimum=1, maximum=100_000)
     strategy: str = option("auto", help="auto | ddp | fsdp", choices=("auto", "ddp", "fsdp"))
+    average_every: int = option(
+        0,
+        help="several processes: average weights this often, instead of gradients at every step; 0: never",
+        unit="optimiser steps",
+    )
     threads: int = option(0, help="CPU threads per process; 0: PyTorch's default", maximum=1024)
 
     def check(self) -> None:
-        """Raise UserError for an invalid budget, or more checkpoints to average than to keep."""
+        """Raise UserError for an invalid budget, or options that don't fit together."""
         parse_budget(self.budget)
         if self.average_best > self.keep_best:
             raise UserError(
                 f"trainer.average_best={self.average_best}: expected at most "
                 f"trainer.keep_best={self.keep_best}"
+            )
+        if self.average_every and self.strategy == "fsdp":
+            raise UserError(
+                f"trainer.average_every={self.average_every}: expected 0 with trainer.strategy=fsdp, whose "
+                "processes share the weights"
+            )
+        if self.average_every and self.validate_every % self.average_every:
+            raise UserError(
+                f"trainer.validate_every={self.validate_every}: expected a multiple of "
+                f"trainer.average_every={self.average_every}, so that averaged weights are validated"
             )
 
 

@@ -22,6 +22,7 @@ from asr.environment import describe_environment, device_words, pick_device
 from asr.errors import UserError
 from asr.files import locked, write_json
 from asr.model import checkpoint
+from asr.training.averaging import AverageWeights, averages_weights, training_strategy
 from asr.training.checkpoints import KeepBest, SaveResumePoint, StopConverged, StopEarly
 from asr.training.config import PRECISIONS, TrainConfig, recipe_task
 from asr.training.cost import Cost
@@ -194,7 +195,9 @@ def build_trainer(
     terminal = Console(stderr=True)
     progress = Bar(terminal) if terminal.is_terminal else Lines()
     # SaveResumePoint comes first, so that writing them doesn't count as training time.
-    callbacks = [SaveResumePoint(checkpoints, options.trainer.checkpoint_every, signals), cost]
+    apart = averages_weights(options.trainer)
+    whole = options.trainer.average_every if apart else 1
+    callbacks = [SaveResumePoint(checkpoints, options.trainer.checkpoint_every, signals, whole), cost]
     callbacks += [KeepBest(checkpoints, options.trainer.keep_best), progress, WarnUnlearned(), *watchers]
     if options.trainer.early_stopping or options.trainer.stop_at is not None:
         patience = options.trainer.early_stopping or task.plan.steps  # without early stopping: unlimited
@@ -203,11 +206,13 @@ def build_trainer(
         )
     if options.optimizer.minimum_rate:
         callbacks.append(StopConverged(options.optimizer.minimum_rate))
+    if apart:
+        callbacks.append(AverageWeights(whole, task.plan.steps))
     return lightning.Trainer(
         accelerator=options.trainer.accelerator,
         devices=options.trainer.devices,
         num_nodes=options.trainer.nodes,
-        strategy=options.trainer.strategy,
+        strategy=training_strategy(options.trainer),
         precision=PRECISIONS[options.trainer.precision],  # type: ignore[arg-type]
         max_steps=task.plan.steps,
         max_epochs=-1,

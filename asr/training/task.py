@@ -140,7 +140,10 @@ class TrainingTask(lightning.LightningModule):
         )
         self.log("gradient_norm", norm)
         self.log("learning_rate", optimizer.param_groups[0]["lr"])
-        if self.finite_in_window and bool(norm.isfinite()):
+        finite = bool(norm.isfinite())
+        if self.plan.options.trainer.average_every:  # gradients differ between processes: skip on all or none
+            finite = self.trainer.strategy.reduce_boolean_decision(finite, all=True)
+        if self.finite_in_window and finite:
             self.nonfinite["finite"] += 1
         elif not self._scaled:
             if self.finite_in_window:
