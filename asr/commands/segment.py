@@ -62,7 +62,13 @@ def run(paths: list[Path], options: Options) -> None:
         bars.update(task, description="aligning", total=None)
         spoken = [line for line in lines if line[1]]
         found = segment(
-            log_probs_TV, spoken, recognizer.tokenizer, model.frame_s, options.longest_s, str(recording)
+            log_probs_TV,
+            spoken,
+            recognizer.tokenizer,
+            model.frame_s,
+            options.longest_s,
+            options.min_fit,
+            str(recording),
         )
     kept = [utterance for utterance in found if utterance.fit >= options.min_fit]
     if not kept:

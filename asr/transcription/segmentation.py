@@ -4,16 +4,19 @@ As in CTC segmentation (Kürzinger et al. 2020), the text is aligned at once, in
 for each label. Between its lines, a wildcard may take up speech that the text doesn't have.
 """
 
+import contextlib
+import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.search.forced_alignment import TokenSpan, fit, force_align, word_labels
+from asr.search.forced_alignment import LEAST_FIT, TokenSpan, fit, force_align, word_labels
 from asr.text.tokenizer import Tokenizer
 
 # Probability of the wildcard relative to the most probable label of a frame. It takes up speech that fits
@@ -41,6 +44,18 @@ class Utterance:
     fit: float
 
 
+class _Part(NamedTuple):
+    """A line, or a part of a long one, in frames `start` … `end` − 1."""
+
+    text: str
+    start: int
+    end: int
+    fit: float
+
+
+_Line = tuple[str, list[tuple[str, list[int]]]]  # as written; its words with their labels
+
+
 @dataclass(frozen=True)
 class _Placed:
     word: str
@@ -65,9 +80,13 @@ def segment(
     tokenizer: Tokenizer,
     frame_s: float,
     longest_s: float,
+    min_fit: float = LEAST_FIT,
     name: str = "recording",
 ) -> list[Utterance]:
     """Return the utterances of a recording in order, those that don't fit included.
+
+    A line that was not spoken displaces its neighbours. So successive lines that don't fit are aligned again,
+    one by one.
 
     Args:
         log_probs_TV: [T, V] log-probabilities of the recording.
@@ -75,45 +94,108 @@ def segment(
         tokenizer: tokenizer of the model.
         frame_s: duration of an encoder frame in seconds.
         longest_s: longest utterance; longer lines are divided in the longest pauses between their words.
+        min_fit: least fit of a line that was spoken.
         name: name of the recording, for errors.
 
     Raises:
         UserError: the recording has too few frames for the text, or the text no label of the vocabulary.
     """
-    wildcard = log_probs_TV.shape[1]
-    ids = [wildcard]
-    parts: list[list[tuple[str, list[int]]]] = []
-    for _, spoken in lines:
-        parts.append(word_labels(spoken, tokenizer))
-        ids += [*(label for _, labels in parts[-1] for label in labels), wildcard]
-    if len(ids) == len(lines) + 1:
+    parts = [(written, word_labels(spoken, tokenizer)) for written, spoken in lines]
+    parts = [(written, words) for written, words in parts if any(word for word, _ in words)]
+    if not parts:
         raise UserError(f"{name}: its text has no label of the model's vocabulary")
-    extra_T1 = log_probs_TV.max(dim=-1, keepdim=True).values + math.log(WILDCARD)
-    spans = iter(force_align(torch.cat([log_probs_TV, extra_T1], dim=1), ids, name)[1:])
-    found: list[Utterance] = []
-    edge_s = 0.0
-    for (written, _), part in zip(lines, parts, strict=True):
-        placed = [_Placed(word, labels, [next(spans) for _ in labels]) for word, labels in part]
-        next(spans)  # the wildcard after the line
-        words = [item for item in placed if item.word]
-        if words:
-            shown = written.split()
-            texts = shown if len(shown) == len(words) else [item.word for item in words]
-            for first, end in _division(words, longest_s / frame_s):
-                inner = placed[placed.index(words[first]) : placed.index(words[end - 1]) + 1]
-                start, stop = inner[0].spans[0].start_frame, inner[-1].spans[-1].end_frame
-                labels = [label for item in inner for label in item.labels]
-                own = [span for item in inner for span in item.spans]
-                rate = fit(log_probs_TV[start:stop], own, labels, first=start)
-                found.append(Utterance(" ".join(texts[first:end]), start * frame_s, stop * frame_s, rate))
-    end_s = len(log_probs_TV) * frame_s
-    starts = [x.start_s for x in found[1:]] + [end_s]
+    aligner = _Aligner(log_probs_TV, longest_s / frame_s, name)
+    found = aligner.place(parts, 0, len(log_probs_TV))
+    fits = [max(x.fit for x in line) >= min_fit for line in found]
+    end = 0
+    for fitting, group in itertools.groupby(range(len(parts)), lambda i: fits[i]):
+        run = list(group)
+        if not fitting and len(run) > 1:
+            after = found[run[-1] + 1][0].start if run[-1] + 1 < len(found) else len(log_probs_TV)
+            for i, line in aligner.place_singly({i: parts[i] for i in run}, end, after, min_fit).items():
+                found[i] = line
+        end = found[run[-1]][-1].end
+    every = sorted((x for line in found for x in line), key=lambda x: x.start)
+    kept = _padded([x for x in every if x.fit >= min_fit], frame_s, len(log_probs_TV))
+    others = [Utterance(x.text, x.start * frame_s, x.end * frame_s, x.fit) for x in every if x.fit < min_fit]
+    return sorted([*kept, *others], key=lambda x: x.start_s)
+
+
+class _Aligner:
+    """Aligns lines with parts of a recording.
+
+    Args:
+        log_probs_TV: [T, V] log-probabilities of the recording.
+        longest: largest number of frames of an utterance.
+        name: name of the recording, for errors.
+    """
+
+    def __init__(self, log_probs_TV: Tensor, longest: float, name: str) -> None:
+        self.log_probs_TV = log_probs_TV
+        extra_T1 = log_probs_TV.max(dim=-1, keepdim=True).values + math.log(WILDCARD)
+        self.scores_TV = torch.cat([log_probs_TV, extra_T1], dim=1)
+        self.longest = longest
+        self.name = name
+
+    def place(self, lines: Sequence[_Line], start: int, end: int) -> list[list[_Part]]:
+        """Return the parts of each line, with wildcards around the lines, in frames `start` … `end` − 1."""
+        wildcard = self.log_probs_TV.shape[1]
+        ids = [wildcard]
+        for _, words in lines:
+            ids += [*(label for _, labels in words for label in labels), wildcard]
+        spans = force_align(self.scores_TV[start:end], ids, self.name)[1:]
+        moved = (replace(x, start_frame=x.start_frame + start, end_frame=x.end_frame + start) for x in spans)
+        return [self._divide(line, moved) for line in lines]
+
+    def place_singly(
+        self, lines: dict[int, _Line], start: int, end: int, min_fit: float
+    ) -> dict[int, list[_Part]]:
+        """Return the parts of the lines that fit, each aligned without the others but after its predecessors.
+
+        The line that fits best is placed first, then those before and those after it.
+        """
+        alone = {}
+        for i, line in lines.items():
+            with contextlib.suppress(UserError):  # too few frames for its labels
+                alone[i] = self.place([line], start, end)[0]
+        best = max(alone, key=lambda i: max(x.fit for x in alone[i]), default=None)
+        if best is None or max(x.fit for x in alone[best]) < min_fit:
+            return {}
+        before = {i: line for i, line in lines.items() if i < best}
+        after = {i: line for i, line in lines.items() if i > best}
+        found = {best: alone[best]}
+        found |= self.place_singly(before, start, alone[best][0].start, min_fit)
+        return found | self.place_singly(after, alone[best][-1].end, end, min_fit)
+
+    def _divide(self, line: _Line, spans: Iterator[TokenSpan]) -> list[_Part]:
+        """Take the spans of a line's labels and of the wildcard after it; return its parts."""
+        written, words = line
+        placed = [_Placed(word, labels, [next(spans) for _ in labels]) for word, labels in words]
+        next(spans)
+        spoken = [item for item in placed if item.word]
+        shown = written.split()
+        texts = shown if len(shown) == len(spoken) else [item.word for item in spoken]
+        found = []
+        for first, end in _division(spoken, self.longest):
+            inner = placed[placed.index(spoken[first]) : placed.index(spoken[end - 1]) + 1]
+            labels = [label for item in inner for label in item.labels]
+            own = [span for item in inner for span in item.spans]
+            start, stop = own[0].start_frame, own[-1].end_frame
+            rate = fit(self.log_probs_TV[start:stop], own, labels, first=start)
+            found.append(_Part(" ".join(texts[first:end]), start, stop, rate))
+        return found
+
+
+def _padded(parts: Sequence[_Part], frame_s: float, frames: int) -> list[Utterance]:
+    """Return utterances with margins of up to `PADDING_S`, at most half-way to their neighbours."""
+    starts = [x.start for x in parts[1:]] + [frames]
     padded = []
-    for utterance, following_s in zip(found, starts, strict=True):
-        start_s = max(utterance.start_s - PADDING_S, (edge_s + utterance.start_s) / 2)
-        stop_s = min(utterance.end_s + PADDING_S, (utterance.end_s + following_s) / 2)
-        padded.append(Utterance(utterance.text, start_s, stop_s, utterance.fit))
-        edge_s = utterance.end_s
+    edge = 0
+    for x, following in zip(parts, starts, strict=False):  # no parts: one start too many
+        start_s = max(x.start * frame_s - PADDING_S, (edge + x.start) / 2 * frame_s)
+        stop_s = min(x.end * frame_s + PADDING_S, (x.end + following) / 2 * frame_s)
+        padded.append(Utterance(x.text, start_s, stop_s, x.fit))
+        edge = x.end
     return padded
 
 

@@ -55,7 +55,7 @@ class Options:
     )
     systems: list[str] = option(
         ["i-clustered-100", "full", "chunked"],
-        help="attention mechanisms in one pass; chunked, or chunked:<chunk_s>:<overlap_s>",
+        help="attention mechanisms in one pass; chunked, or chunked:<chunk_s>:<overlap_s>; auto: the default mode",
     )
     longest_full: float = option(
         60.0, help="longest recording measured with full", unit="min", maximum=10_000
@@ -161,7 +161,7 @@ def measure(model: str, system: str, audio: Path, normalise: str) -> tuple[dict[
         UserError: the process failed; the message quotes its last line.
     """
     name, _, sizes = system.partition(":") if system.startswith("chunked") else (system, "", "")
-    words = [f"attention={system}"]
+    words = ["mode=auto"] if system == "auto" else ["mode=onepass", f"attention={system}"]
     if name == "chunked":
         words = ["mode=chunked", "attention=full"]
         words += [

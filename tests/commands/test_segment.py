@@ -50,6 +50,20 @@ def test_a_recording_becomes_training_data(
     assert "expected a new or empty folder" in capsys.readouterr().err
 
 
+def test_lines_that_were_not_spoken_are_left_out_alone(
+    trained: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They displaced their neighbours, which were left out, too."""
+    text = tmp_path / "book.txt"
+    unspoken = "sea tea sea sea tea"
+    text.write_text("\n".join([*LINES[:2], unspoken, *LINES[2:4], unspoken, LINES[4]]))
+    out = tmp_path / "out"
+    assert main(["segment", str(trained), str(recording), str(text), f"output={out}"]) == 0
+    assert [read_text(part).strip() for part in sorted(out.glob("*.txt"))] == LINES
+    assert [row.split("\t")[3] for row in read_text(out / "left_out.tsv").splitlines()[1:]] == [unspoken] * 2
+    assert "left out 2 that don't fit" in capsys.readouterr().err
+
+
 def test_a_wrong_text_is_reported(
     trained: Path, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
