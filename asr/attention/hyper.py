@@ -9,7 +9,7 @@ from asr.lengths import zero_padding
 
 
 class HyperMixing(OwnParameterLayer):
-    """TM(X) = LayerNorm(W₁ GELU(W₂ᵀ X)), with rows of W₁ and W₂ generated from the positions' vectors.
+    """TM(X) = LayerNorm(W₂ GELU(W₁ᵀ X)), with rows of W₁ and W₂ generated from the positions' vectors.
 
     Mai et al. 2022, *HyperMixer* (arXiv 2203.03691) §3: row t of W_i is an MLP of x_t, so that any length
     fits. Multi-head as in *HyperConformer* (Mai et al. 2023, arXiv 2305.18281): each head has its own two
@@ -22,7 +22,7 @@ class HyperMixing(OwnParameterLayer):
         model_dim: M, a multiple of H.
         heads: H.
         head_dim: unused.
-        dropout: dropout probability on W₁.
+        dropout: dropout probability on W₂.
         hidden: d', hidden units of all heads, a multiple of H; 0: 2·M.
         tie: whether W₁ = W₂.
     """
@@ -43,8 +43,8 @@ class HyperMixing(OwnParameterLayer):
         for size, what in ((model_dim, "model_dim"), (hidden, "hidden")):
             if size % heads:
                 raise UserError(f"attention {name!r}: {what}={size} is not a multiple of {heads} heads")
-        self.read = HeadwiseMLP(heads, model_dim // heads, hidden // heads)  # W₂
-        self.write = self.read if tie else HeadwiseMLP(heads, model_dim // heads, hidden // heads)  # W₁
+        self.read = HeadwiseMLP(heads, model_dim // heads, hidden // heads)  # W₁
+        self.write = self.read if tie else HeadwiseMLP(heads, model_dim // heads, hidden // heads)  # W₂
         self.norm = nn.LayerNorm(model_dim)
         self.heads = heads
         self.dropout = nn.Dropout(dropout)
