@@ -225,6 +225,19 @@ def test_cells_with_other_settings_are_refused_or_run_again(
     assert "running again" in capsys.readouterr().out
 
 
+def test_losses_with_different_outputs_are_compared_and_reported(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "run_job", in_process)
+    both = "candidates=[{attention: full}, {attention: full, label: lf_mmi, loss: lf_mmi, loss.order: 2}]"
+    assert main(words(tone_corpus, tmp_path, both, "evaluate=[clustered-3]")) == 0
+    results = read_results(tmp_path)
+    for label in ("full", "lf_mmi"):
+        assert results.error_rate(label, "test", "per") is not None
+        assert results.error_rate(label, "test", "per", attention="clustered-3") is not None
+    assert "lf_mmi" in (tmp_path / "report.html").read_text()
+
+
 @pytest.mark.usefixtures("fast")
 def test_a_failed_candidate_is_reported_and_the_others_run(
     tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

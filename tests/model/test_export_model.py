@@ -24,10 +24,12 @@ TINY = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16, subsampling=2)
 KEYS = "i-clustered-8:topk=8,grouping=keys,rank=4,iterations=3"
 
 
-def tiny(attention: str = "full", block: str = "transformer") -> Recognizer:
+def tiny(attention: str = "full", block: str = "transformer", topology: str = "ctc") -> Recognizer:
     torch.manual_seed(1)
     architecture = dataclasses.replace(TINY, block=block)
-    config = AcousticModelConfig(attention, features=FeatureConfig(mel_bins=20), model=architecture)
+    config = AcousticModelConfig(
+        attention, features=FeatureConfig(mel_bins=20), model=architecture, topology=topology
+    )
     tokenizer = CharacterTokenizer.train(["größe", "go on"])
     return Recognizer(AcousticModel(config, len(tokenizer)).eval(), tokenizer)
 
@@ -108,20 +110,21 @@ def test_errors_name_the_argument_or_option(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("attention", "block"),
+    ("attention", "block", "topology"),
     [
-        ("full", "conformer"),
-        pytest.param("full", "ebranchformer", marks=pytest.mark.slow),
-        pytest.param("i-clustered-8:topk=8,iterations=3", "transformer", marks=pytest.mark.slow),
-        pytest.param("local-5:global=2", "transformer", marks=pytest.mark.slow),
-        pytest.param(KEYS, "transformer", marks=pytest.mark.slow),
+        ("full", "conformer", "ctc"),
+        pytest.param("full", "ebranchformer", "ctc", marks=pytest.mark.slow),
+        pytest.param("full", "transformer", "hmm", marks=pytest.mark.slow),
+        pytest.param("i-clustered-8:topk=8,iterations=3", "transformer", "ctc", marks=pytest.mark.slow),
+        pytest.param("local-5:global=2", "transformer", "ctc", marks=pytest.mark.slow),
+        pytest.param(KEYS, "transformer", "ctc", marks=pytest.mark.slow),
     ],
 )
-def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, block):
+def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, block, topology):
     """In one batch and one by one: batch and time are dynamic, and padding has no effect."""
     pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
     runtime = pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")
-    recognizer = tiny(attention, block)
+    recognizer = tiny(attention, block, topology)
     model = recognizer.model
     write_portable(recognizer.state(), tmp_path / "model")
     with warnings.catch_warnings():
@@ -129,7 +132,9 @@ def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, 
         (file,) = export.run([tmp_path / "model"], export.Options(out=str(tmp_path / "m.onnx")))
     assert file.is_file()
     session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    assert json.loads(session.get_modelmeta().custom_metadata_map["symbols"]) == recognizer.tokenizer.symbols
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert json.loads(metadata["symbols"]) == recognizer.tokenizer.symbols
+    assert metadata["topology"] == topology
     model.set_attention(attention, backend="reference")
     audio, samples = utterances()
     with torch.no_grad():
