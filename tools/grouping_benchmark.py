@@ -17,11 +17,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.attention import build_mechanism
 from asr.attention.clustered import ClusteredAttention
+from asr.attention.hashing import number_layers
 from asr.attention.multihead import SelfAttention
+from asr.attention.softmax import QueryKeyMechanism
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.recognizer import Recognizer
@@ -54,6 +56,13 @@ def projections(recognizer: Recognizer, audio: Tensor) -> list[tuple[Tensor, Ten
     return [layer.project(x) for layer, x in inputs]
 
 
+def of_layers(name: str, layers: int) -> list[QueryKeyMechanism]:
+    """Return the mechanism of each layer, with hash planes of its own for `planes=layer`."""
+    mechanisms = [build_mechanism(name, backend="reference") for _ in range(layers)]
+    number_layers(nn.ModuleList(mechanisms))
+    return mechanisms
+
+
 @torch.inference_mode()
 def distances(options: argparse.Namespace) -> None:
     """Print distances and errors, means over recordings, layers, heads and queries."""
@@ -69,15 +78,16 @@ def distances(options: argparse.Namespace) -> None:
     ]
     names += options.also
     full = build_mechanism("full", backend="reference")
-    mechanisms = {name: build_mechanism(name, backend="reference") for name in names}
+    layers = len(list(recognizer.model.attention_layers()))
+    mechanisms = {name: of_layers(name, layers) for name in names}
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     lengths = []
     for audio in recordings:
-        for q, k, v in projections(recognizer, audio):
+        for layer, (q, k, v) in enumerate(projections(recognizer, audio)):
             exact = full.weights(q, k)
             out = exact @ v
-            for name, mechanism in mechanisms.items():
-                weights = mechanism.weights(q, k)
+            for name in names:
+                weights = mechanisms[name][layer].weights(q, k)
                 error = (weights @ v - out).norm() / out.norm()
                 found[name].append((float((weights - exact).abs().sum(-1).mean()), float(error)))
         lengths.append(q.shape[2])
