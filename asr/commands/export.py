@@ -13,7 +13,7 @@ from asr.model.graph import write_onnx, write_program
 from asr.model.portable import check_replaceable, write_portable
 from asr.recognizer import Recognizer
 
-POSITIONAL = "<run or checkpoint>"
+POSITIONAL = "<run folder or checkpoint>"
 FORMATS = {"safetensors": "", "torch_export": ".pt2", "onnx": ".onnx"}
 
 

@@ -94,7 +94,7 @@ class CompareConfig(SearchOptions):
     reuse: str = option(
         "",
         help="folder whose finished runs, at any depth, are used instead of training again; "
-        "empty: exp/<recipe>; none",
+        "empty: exp/<recipe>; none: train all",
     )
     changed: str = option(
         "refuse", help="if existing cells have other settings: refuse | rerun", choices=("refuse", "rerun")

@@ -32,7 +32,11 @@ class LossConfig:
         2000, help="mmi: n-gram histories of two or more labels to keep, the most frequent ones", maximum=1e6
     )
     leak: float = option(1e-5, help="mmi: leaky-HMM coefficient of the denominator; 0: not leaky", maximum=1)
-    ctc_weight: float = option(0.1, help="mmi: weight of the CTC loss that is added", maximum=1e6)
+    ctc_weight: float = option(
+        0.1,
+        help="mmi: weight of the loss without an n-gram (CTC, for topology=ctc) that is added",
+        maximum=1e6,
+    )
     intermediate: list[int] = option(
         [], help="blocks, from 1, whose outputs are trained as well, e.g. [3,6]", minimum=1, maximum=1000
     )

@@ -19,7 +19,7 @@ SPLIT_NAMES = {
 }
 HOLD_OUT = ["auto", "speaker", "text"]
 SHARE = 0.05
-SHARE_RULE = "5 %, but at least 10 utterances or, with few, a sixth"
+SHARE_RULE = "5 %, but at least 10 utterances, or a sixth of fewer than 60"
 # Fewer utterances tell too little about an error rate; more would leave too little to train on.
 LEAST_HELD_OUT, LARGEST_SHARE = 10, 1 / 6
 # With fewer speakers than this, `auto` holds out sentences.

@@ -145,7 +145,7 @@ def _length_table(result: Score, metric: Metric) -> Table:
 
 
 def print_pairs(console: Console, pairs: Sequence[PairedScores]) -> None:
-    """Print the significance tests of each pair of systems."""
+    """Print the significance tests of systems against the first."""
     for pair in pairs:
         title = f"{pair.second} against {pair.first}"
         if pair.why_none:

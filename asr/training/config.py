@@ -122,7 +122,8 @@ class TrainerConfig:
     strategy: str = option("auto", help="auto | ddp | fsdp", choices=("auto", "ddp", "fsdp"))
     average_every: int = option(
         0,
-        help="several processes: average weights this often, instead of gradients at every step; 0: never",
+        help="several processes: average weights this often, instead of gradients at every step; 0: never. "
+        "validate_every is rounded up to a multiple if it is 0, else must be one",
         unit="optimiser steps",
     )
     threads: int = option(0, help="CPU threads per process; 0: PyTorch's default", maximum=1024)

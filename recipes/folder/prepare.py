@@ -30,7 +30,7 @@ class Options(OwnDataOptions):
     audio: str = option("", help="folder with the recordings; subfolders are searched")
     transcripts: str = option(
         "",
-        help="table (.tsv, .csv, .jsonl), folder with one table per split (train.tsv, dev.tsv, …) or "
+        help="table (.tsv, .csv, .json, .jsonl), folder with one table per split (train.tsv, dev.tsv, …) or "
         "with one .txt per recording; empty: the .txt beside each recording",
     )
     columns: str = option("", help="unusual column names of the table: audio:clip,text:phrase")
