@@ -1,0 +1,196 @@
+"""Batches of items of similar length, each determined by (seed, position in the stream)."""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from asr_recipes.longrange.items import Item, Source
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from asr.data.sampler import BatchPlan
+from asr.data.stream import TrainingData
+
+POOL = 8  # batches that are drawn together and sorted by length, so that they hold little padding
+ENDLESS_EPOCH = 250  # batches between validations if there is no end of items
+
+
+@dataclass(frozen=True)
+class ItemBatch:
+    """A batch of items.
+
+    Attributes:
+        values: [B, N] uint8, values of the positions; the two sequences of a pair follow each other.
+        lengths: [B] valid positions.
+        labels: [items] int64; there are one or two sequences per item.
+        plan: position in the stream; `utterances` are the numbers of the items.
+    """
+
+    values: Tensor
+    lengths: Tensor
+    labels: Tensor
+    plan: BatchPlan
+
+    @property
+    def ids(self) -> list[str]:
+        """Names of the items, for messages."""
+        return [f"item {index}" for index in self.plan.utterances]
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "ItemBatch":
+        """Return the batch on another device."""
+        values, lengths, labels = (x.to(device) for x in (self.values, self.lengths, self.labels))
+        return replace(self, values=values, lengths=lengths, labels=labels)
+
+
+def collate(items: list[Item], plan: BatchPlan, size: int = 0) -> ItemBatch:
+    """Pad items with zeros on the right.
+
+    Args:
+        items: items with the same number of sequences.
+        plan: position in the stream.
+        size: number of positions N; 0: that of the longest sequence.
+    """
+    sequences = [torch.from_numpy(sequence) for item in items for sequence in item.sequences]
+    lengths = torch.tensor([len(sequence) for sequence in sequences])
+    values = torch.zeros(len(sequences), size or int(lengths.max()), dtype=torch.uint8)
+    for row, sequence in zip(values, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    return ItemBatch(values, lengths, torch.tensor([item.label for item in items]), plan)
+
+
+class TrainingBatches(Dataset[ItemBatch]):
+    """The training batches: sorted by length within pools of eight batches, which are shuffled.
+
+    Args:
+        source: items.
+        batch: items in a batch.
+        seed: random seed of the order.
+    """
+
+    def __init__(self, source: Source, batch: int, seed: int) -> None:
+        self.source, self.batch, self.seed = source, batch, seed
+        self.pool = functools.lru_cache(maxsize=1)(self._pool)
+
+    def __getitem__(self, plan: BatchPlan) -> ItemBatch:
+        number, place = divmod(plan.position, POOL)
+        members = self.pool(number)[place]
+        epoch = plan.position * self.batch // (self.source.count("train") or ENDLESS_EPOCH * self.batch)
+        plan = replace(plan, utterances=tuple(index for index, _ in members), epoch=epoch)
+        return collate([item for _, item in members], plan)
+
+    def _pool(self, number: int) -> list[list[tuple[int, Item]]]:
+        """Return the numbers and items of the batches in a pool."""
+        first = number * POOL * self.batch
+        indices = self._indices(first, first + POOL * self.batch)
+        members = [(index, self.source.item("train", index)) for index in indices]
+        members.sort(key=lambda member: member[1].length)
+        order = np.random.default_rng([self.seed, number]).permutation(POOL)
+        return [members[i * self.batch : (i + 1) * self.batch] for i in order]
+
+    def _indices(self, start: int, end: int) -> list[int]:
+        """Return the items at positions start … end − 1 of the stream of epochs."""
+        count = self.source.count("train")
+        if not count:
+            return list(range(start, end))
+        epochs = range(start // count, (end - 1) // count + 1)
+        orders = [np.random.default_rng([self.seed, 0, epoch]).permutation(count) for epoch in epochs]
+        skipped = start - epochs[0] * count
+        return np.concatenate(orders)[skipped : skipped + end - start].tolist()
+
+
+class EvaluationBatches(Dataset[ItemBatch]):
+    """The first items of a split, in batches of similar length.
+
+    Args:
+        source: items.
+        split: `dev` or `test`.
+        batch: items in a batch.
+        most: maximum number of items.
+    """
+
+    def __init__(self, source: Source, split: str, batch: int, most: int) -> None:
+        self.source, self.split, self.batch = source, split, batch
+        self.count = min(most, source.count(split) or most)
+
+    def __len__(self) -> int:
+        return -(-self.count // self.batch)
+
+    def __getitem__(self, number: int) -> ItemBatch:
+        members = self.members[number * self.batch : (number + 1) * self.batch]
+        return collate([item for _, item in members], BatchPlan(tuple(i for i, _ in members), 0, number))
+
+    @functools.cached_property
+    def members(self) -> list[tuple[int, Item]]:
+        """Numbers and items, shortest first."""
+        members = [(index, self.source.item(self.split, index)) for index in range(self.count)]
+        return sorted(members, key=lambda member: member[1].length)
+
+
+class ItemData(TrainingData):
+    """Training batches from the cursor on, and fixed development batches.
+
+    Args:
+        source: items.
+        batch: items in a batch.
+        dev_items: maximum number of development items.
+        seed: random seed of the order of training items.
+    """
+
+    def __init__(self, source: Source, batch: int, dev_items: int, seed: int) -> None:
+        super().__init__()
+        self.source = source
+        self.training = TrainingBatches(source, batch, seed)
+        self.dev = EvaluationBatches(source, "dev", batch, dev_items)
+
+    def epoch_batches(self, epoch: int, ranks: int = 1) -> int:
+        """Return the batches in an epoch; with endless items, the number between validations."""
+        count = self.source.count("train")
+        return max(1, count // (self.training.batch * ranks)) if count else ENDLESS_EPOCH
+
+    def worst_batch(self) -> ItemBatch:
+        """Return a batch padded to the maximum length, as if all its sequences had it."""
+        plan = BatchPlan(())
+        items = [item for _, item in self.training.pool(0)[0]]
+        batch = collate(items, plan, self.source.longest)
+        return replace(batch, lengths=torch.full_like(batch.lengths, self.source.longest))
+
+    def advice(self, batch: ItemBatch) -> str:
+        """Return the size of a batch and the option to lower if it doesn't fit in memory."""
+        return f"{len(batch.lengths)} sequences of {batch.values.shape[1]} positions; lower recipe.batch"
+
+    def describe(self) -> str:
+        """Return the task, its lengths and the size of the development data."""
+        return f"{self.source.describe()}, {self.dev.count} development items"
+
+    def digests(self) -> dict[str, str]:
+        """Return a hash of the files that items are read from."""
+        return self.source.digests()
+
+    def padding_share(self) -> float:
+        """Return the fraction of padding in the first pool of batches, 0 … 1."""
+        batches = [self.training[BatchPlan((), 0, i)] for i in range(POOL)]
+        return 1.0 - sum(int(x.lengths.sum()) for x in batches) / sum(x.values.numel() for x in batches)
+
+    def train_dataloader(self) -> DataLoader[ItemBatch]:
+        """Return the training batches from the cursor on; ranks take turns."""
+        ranks, rank = self.rank()
+        plans = _Plans(self.batches, self.cursor.batches, ranks, rank)
+        return DataLoader(self.training, batch_size=None, sampler=plans)
+
+    def val_dataloader(self) -> DataLoader[ItemBatch]:
+        """Return the development batches; ranks take turns."""
+        ranks, rank = self.rank()
+        return DataLoader(self.dev, batch_size=None, sampler=range(rank, len(self.dev), ranks))
+
+
+class _Plans(Sampler[BatchPlan]):
+    def __init__(self, batches: int, start: int, ranks: int, rank: int) -> None:
+        self.batches, self.start, self.ranks, self.rank = batches, start, ranks, rank
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __iter__(self) -> Iterator[BatchPlan]:
+        return (BatchPlan((), 0, i * self.ranks + self.rank) for i in range(self.start, self.batches))

@@ -1,0 +1,70 @@
+"""Items to classify: sequences of small integers with a label, each determined by split, seed and index."""
+
+import random
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+SPLITS = ("train", "dev", "test")
+FIXED_SEED = 0  # of the splits for evaluation, which are the same in every run
+
+
+@dataclass(frozen=True)
+class Item:
+    """An item.
+
+    Attributes:
+        sequences: one array [N] uint8, or two in a task about pairs.
+        label: class, 0 … classes − 1.
+    """
+
+    sequences: tuple[NDArray[np.uint8], ...]
+    label: int
+
+    @property
+    def length(self) -> int:
+        """Return the length of the longest sequence."""
+        return max(map(len, self.sequences))
+
+
+class Source(ABC):
+    """The items of a task.
+
+    Attributes:
+        classes: number of labels.
+        values: number of values that a position can have; 0: the sequence is a square grey image, read row by
+            row.
+        towers: number of sequences in an item, 1 or 2.
+        longest: maximum length of a sequence.
+    """
+
+    classes: int
+    values: int
+    towers: int = 1
+    longest: int
+
+    @abstractmethod
+    def count(self, split: str) -> int:
+        """Return the number of items in a split; 0: endless."""
+
+    @abstractmethod
+    def item(self, split: str, index: int) -> Item:
+        """Return item `index` of a split, index < count."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return a short description."""
+
+    def digests(self) -> dict[str, str]:
+        """Return a hash of each file or folder that items are read from."""
+        return {}
+
+
+def randomness(split: str, seed: int, index: int) -> random.Random:
+    """Return the random numbers of a generated item.
+
+    Only `random()` is drawn from them: Python keeps its sequence in all versions.
+    """
+    return random.Random(SPLITS.index(split) << 96 | seed << 64 | index)

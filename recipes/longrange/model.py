@@ -1,0 +1,138 @@
+"""The classifier: the encoder of the acoustic model, mean pooling and two linear layers."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asr.attention.layer import SelfAttentionLayer
+from asr.config import to_dict
+from asr.errors import UserError
+from asr.lengths import zero_padding
+from asr.model import checkpoint
+from asr.model.encoder import Encoder, ModelConfig
+
+
+class SymbolFeatures(nn.Module):
+    """One-hot vectors of symbols or bytes."""
+
+    def __init__(self, values: int) -> None:
+        super().__init__()
+        self.size = values
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Map [B, N] integers to [B, N, F], F the number of values."""
+        return nn.functional.one_hot(values.long(), self.size).float()
+
+
+class PixelFeatures(nn.Module):
+    """Grey value, row and column of each pixel of an image that is read row by row.
+
+    Row and column are encoded by sine and cosine with 1, 2, 4, … periods in the image; the shortest period is
+    four pixels.
+
+    Args:
+        side: side of the image in pixels.
+    """
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        periods = 2.0 ** torch.arange(max(1, int(math.log2(side)) - 1))
+        angle = 2 * math.pi / side * torch.arange(side).unsqueeze(1) * periods
+        code = torch.cat((angle.sin(), angle.cos()), dim=1)
+        rows, columns = code.repeat_interleave(side, dim=0), code.repeat(side, 1)
+        self.register_buffer("places", torch.cat((rows, columns), dim=1), persistent=False)
+        self.size = 1 + self.places.shape[1]
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Map [B, N] grey values, 0 … 255, to [B, N, F]."""
+        places = self.places[: values.shape[1]].expand(len(values), -1, -1)
+        return torch.cat((values.unsqueeze(-1) / 255, places), dim=-1)
+
+
+class Classifier(nn.Module):
+    """Classifies sequences, or pairs of sequences.
+
+    The states of the encoder are averaged over the valid positions. Two sequences a and b give the features
+    a, b, a ⊙ b and a − b, as in Long Range Arena's retrieval task.
+
+    Args:
+        config: architecture of the encoder.
+        values: number of values of a position; 0: grey values of a square image.
+        longest: maximum number of positions; that of every sequence if they are images.
+        towers: sequences in an item, 1 or 2.
+        classes: number of labels.
+        attention: attention mechanism.
+        backend: `auto`, `reference` or `native`.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        values: int,
+        longest: int,
+        towers: int,
+        classes: int,
+        attention: str,
+        backend: str,
+    ) -> None:
+        super().__init__()
+        self.config, self.backend, self.towers = config, backend, towers
+        self.features = SymbolFeatures(values) if values else PixelFeatures(math.isqrt(longest))
+        self.encoder = Encoder(config, self.features.size, attention, backend)
+        self.classifier = nn.Sequential(
+            nn.Linear(config.size * (4 if towers == 2 else 1), config.size),
+            nn.ReLU(),
+            nn.Linear(config.size, classes),
+        )
+
+    @property
+    def attention(self) -> str:
+        """Canonical name of the mechanism."""
+        return self.attention_layers()[0].name
+
+    def attention_layers(self) -> list[SelfAttentionLayer]:
+        """Return the attention layers, first to last."""
+        return [layer for layer in self.modules() if isinstance(layer, SelfAttentionLayer)]
+
+    def forward(self, values: Tensor, lengths: Tensor) -> Tensor:
+        """Map sequences [B, N] with [B] lengths to logits [B / towers, classes]."""
+        states, lengths = self.encoder(self.features(values), lengths)
+        total = zero_padding(states, lengths).sum(
+            dim=1, dtype=torch.promote_types(states.dtype, torch.float32)
+        )
+        mean = total / lengths.unsqueeze(-1).clamp(min=1)
+        if self.towers == 2:
+            a, b = mean[0::2], mean[1::2]
+            mean = torch.cat((a, b, a * b, a - b), dim=-1)
+        return self.classifier(mean)
+
+    def state(self) -> dict[str, Any]:
+        """Return sizes, mechanism and weights as plain data and tensors."""
+        state = {"config": to_dict(self.config), "attention": self.attention}
+        return state | {"weights": self.state_dict()}
+
+    def initialise(self, source: str) -> None:
+        """Start from the weights of a run, trained with this or an exchangeable mechanism.
+
+        Args:
+            source: run folder or checkpoint.
+
+        Raises:
+            UserError: no such run, weights that don't fit, or mechanisms that can't be exchanged.
+        """
+        state = checkpoint.load(checkpoint.find(Path(source)))["model"]
+        own = self.attention
+        try:
+            self.exchange(state["attention"], "reference")
+            self.load_state_dict(state["weights"])
+            self.exchange(own, self.backend)
+        except (KeyError, RuntimeError, UserError) as error:
+            raise UserError(f"init_from={source}: {' '.join(str(error).split())[:300]}") from None
+
+    def exchange(self, attention: str, backend: str) -> None:
+        """Exchange the mechanism of all layers; see `SelfAttentionLayer.set_mechanism`."""
+        for layer in self.attention_layers():
+            layer.set_mechanism(attention, backend)

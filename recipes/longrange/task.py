@@ -1,0 +1,122 @@
+"""Long-range classification: ListOps and pathfinder, classified by the mean of the encoder's states.
+
+*Long Range Arena*, Tay et al. 2021, the benchmark of *CAST*, van Engelenhoven et al. 2024.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from asr_recipes.longrange.data import ItemBatch, ItemData
+from asr_recipes.longrange.items import Source
+from asr_recipes.longrange.listops import ListOps
+from asr_recipes.longrange.model import Classifier
+from asr_recipes.longrange.pathfinder import Pathfinder
+from torch import Tensor, nn
+
+from asr.config import option, refuse
+from asr.training.config import RecipeConfig, TrainConfig
+from asr.training.plan import training_plan
+from asr.training.task import TrainingTask
+
+TASKS = ("listops", "pathfinder")
+SIZES = (16, 32, 64, 128, 256)
+
+
+@dataclass
+class Options(RecipeConfig):
+    """Options of long-range classification."""
+
+    name: str = option("longrange", help="name of the recipe; the run folder is exp/<name>/<attention>")
+    task: str = option("listops", help=" | ".join(TASKS), choices=TASKS)
+    length: int = option(
+        2000,
+        help="listops: maximum length of an expression; the minimum is a quarter",
+        unit="symbols",
+        minimum=16,
+        maximum=100_000,
+    )
+    size: int = option(
+        32, help=f"pathfinder: side of an image: {' | '.join(map(str, SIZES))}", unit="pixels", choices=SIZES
+    )
+    dashes: int = option(
+        9, help="pathfinder: dashes in each of the two long curves; more are harder", minimum=2, maximum=30
+    )
+    batch: int = option(32, help="items in a batch", minimum=1, maximum=65_536)
+    dev_items: int = option(500, help="development items", minimum=1, maximum=1_000_000)
+
+    def check(self) -> None:
+        """Raise UserError for options that have no effect on the task."""
+        without = ("size", "dashes") if self.task == "listops" else ("length",)
+        refuse(self, without, f"with recipe.task={self.task}")
+
+
+class LongRangeTask(TrainingTask):
+    """Trains with the cross-entropy of the labels, validated by the share of wrong labels."""
+
+    model: Classifier
+    error_rate_name = "dev_error"
+
+    def losses(self, batch: ItemBatch) -> tuple[Tensor, Tensor]:
+        """Return the cross-entropy of each item and the number of items."""
+        logits = self.model(batch.values, batch.lengths).float()
+        losses = nn.functional.cross_entropy(logits, batch.labels, reduction="none")
+        return losses, torch.tensor(len(losses), device=losses.device)
+
+    def dev_counts(self, batch: ItemBatch) -> tuple[float, float, float, float]:
+        """Return wrong labels, items, summed loss and items."""
+        logits = self.model(batch.values, batch.lengths).float()
+        loss = nn.functional.cross_entropy(logits, batch.labels, reduction="sum")
+        items = float(len(batch.labels))
+        return float((logits.argmax(dim=-1) != batch.labels).sum()), items, float(loss), items
+
+    def frames(self, batch: ItemBatch) -> int:
+        """Return the number of valid positions in a batch."""
+        return int(batch.lengths.sum())
+
+    def model_state(self) -> dict[str, Any]:
+        """Return sizes, mechanism and weights."""
+        return self.model.state()
+
+    def describe(self, device_type: str) -> dict[str, Any]:
+        """Return the mechanism and its backend."""
+        layer = self.model.attention_layers()[0]
+        return {"attention": self.model.attention, "backend": layer.backend_on(device_type)}
+
+
+def build(options: TrainConfig, resuming: bool) -> tuple[LongRangeTask, ItemData]:
+    """Return the task and its data.
+
+    Raises:
+        UserError: curves that don't fit in an image, or weights of init_from that don't fit the model.
+    """
+    recipe = options.recipe
+    assert isinstance(recipe, Options)
+    source = build_source(recipe, options.seed)
+    data = ItemData(source, recipe.batch, recipe.dev_items, options.seed)
+    model = build_model(options, source)
+    if options.init_from and not resuming:
+        model.initialise(options.init_from)
+    return LongRangeTask(model, training_plan(options, data)), data
+
+
+def build_source(recipe: Options, seed: int) -> Source:
+    """Return the items of the task."""
+    match recipe.task:
+        case "listops":
+            return ListOps(recipe.length, seed)
+        case _:
+            return Pathfinder(recipe.size, recipe.dashes, seed)
+
+
+def build_model(options: TrainConfig, source: Source) -> Classifier:
+    """Return an untrained classifier of a source's items."""
+    return Classifier(
+        options.model,
+        source.values,
+        source.longest,
+        source.towers,
+        source.classes,
+        options.attention,
+        options.backend,
+    )

@@ -1,0 +1,322 @@
+"""Long-range classification: independent evaluators of the labels, exact resuming, padding."""
+
+from collections import Counter, deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from asr_recipes.longrange.data import POOL, EvaluationBatches, ItemData, TrainingBatches, collate
+from asr_recipes.longrange.items import Item, Source
+from asr_recipes.longrange.listops import SYMBOLS, ListOps
+from asr_recipes.longrange.model import Classifier
+from asr_recipes.longrange.pathfinder import DISC, Pathfinder, reach
+from asr_recipes.longrange.task import LongRangeTask, build_model, build_source
+from runs import Killed, assert_same_weights, metrics, weights
+
+from asr import Recognizer
+from asr.cli import main
+from asr.data.sampler import BatchPlan
+from asr.errors import UserError
+from asr.training.config import train_options
+from asr.training.run import train
+
+SMALL = ["recipe=longrange", "model.layers=1", "model.heads=2", "model.head_dim=16", "model.feedforward=64"]
+SMALL += [
+    "trainer.accelerator=cpu",
+    "optimizer.learning_rate=3e-3",
+    "recipe.length=16",
+    "recipe.dev_items=200",
+]
+
+
+def evaluate(words: list[str]) -> int:
+    """Return the value of the expression that a list of words begins with, and remove it from the list."""
+    word = words.pop(0)
+    if word.isdigit():
+        return int(word)
+    arguments = []
+    while words[0] != "]":
+        arguments.append(evaluate(words))
+    words.pop(0)
+    match word:
+        case "[MIN":
+            return sorted(arguments)[0]
+        case "[MAX":
+            return sorted(arguments)[-1]
+        case "[SM":
+            return sum(arguments) % 10
+        case "[MED":
+            return int(np.median(arguments))  # as in Long Range Arena's generator
+    raise AssertionError(word)
+
+
+def depth(words: list[str]) -> int:
+    level = deepest = 0
+    for word in words:
+        level += (word[0] == "[") - (word == "]")
+        deepest = max(deepest, level)
+    return deepest
+
+
+@pytest.mark.parametrize("longest", [16, 200, 2000])
+def test_listops_values_equal_those_of_a_recursive_evaluator(longest: int) -> None:
+    source = ListOps(longest, seed=3)
+    labels: Counter[int] = Counter()
+    seen: set[str] = set()
+    deepest = 0
+    for index in range(150):
+        for split in ("train", "dev"):
+            item = source.item(split, index)
+            words = [SYMBOLS[i] for i in item.sequences[0]]
+            seen |= set(words)
+            assert longest // 4 <= len(words) == item.length <= longest
+            deepest = max(deepest, depth(words))
+            labels[item.label] += 1
+            assert evaluate(words) == item.label
+            assert words == []
+    assert set(labels) == set(range(10))
+    assert max(labels.values()) < 90  # of 300
+    assert seen == set(SYMBOLS)
+    assert deepest == {16: 4, 200: 9, 2000: 9}[longest]
+
+
+def fill(image: np.ndarray, start: tuple[int, int], step: int, lit: np.ndarray) -> np.ndarray:
+    """Return the lit pixels that are reached from a start in steps of at most `step` rows and columns."""
+    reached = np.zeros_like(lit)
+    reached[start] = True
+    waiting = deque([start])
+    while waiting:
+        y, x = waiting.popleft()
+        for b in range(max(0, y - step), min(len(image), y + step + 1)):
+            for a in range(max(0, x - step), min(len(image), x + step + 1)):
+                if lit[b, a] and not reached[b, a]:
+                    reached[b, a] = True
+                    waiting.append((b, a))
+    return reached
+
+
+def flood_label(image: np.ndarray) -> int:
+    """Return whether a flood fill from one of the two discs reaches the other."""
+    discs = image == DISC
+    first = fill(image, tuple(np.argwhere(discs)[0]), 1, discs)
+    rest = discs & ~first
+    second = fill(image, tuple(np.argwhere(rest)[0]), 1, discs)
+    assert (rest == second).all()
+    assert first.sum() == second.sum()
+    flooded = fill(image, tuple(np.argwhere(first)[0]), reach(len(image)), image > 0)
+    assert (flooded & second).any() == (second <= flooded).all()
+    return int((flooded & second).any())
+
+
+@pytest.mark.parametrize(("size", "dashes", "count"), [(16, 3, 30), (32, 6, 30), (32, 14, 10), (64, 9, 8)])
+def test_pathfinder_labels_equal_those_of_a_flood_fill(size: int, dashes: int, count: int) -> None:
+    source = Pathfinder(size, dashes, seed=1)
+    labels = []
+    for index in range(count):
+        item = source.item("train", index)
+        image = item.sequences[0].reshape(size, size)
+        assert item.length == size * size
+        assert flood_label(image) == item.label
+        labels.append(item.label)
+    assert set(labels) == {0, 1}
+
+
+def test_the_distance_of_the_discs_does_not_tell_the_label() -> None:
+    """Curves of three dashes were shorter than the distance of discs on different curves: 74 % were told."""
+    source = Pathfinder(16, 3, seed=0)
+    rows = []
+    for index in range(300):
+        item = source.item("train", index)
+        discs = np.argwhere(item.sequences[0].reshape(16, 16) == DISC)
+        rows.append((np.ptp(discs, axis=0).max(), item.label))
+    distances, labels = np.array(rows).T
+    accuracies = [((distances > bound) == labels).mean() for bound in range(16)]
+    assert max(*accuracies, *(1 - x for x in accuracies)) < 0.6
+
+
+@pytest.mark.parametrize("source", [ListOps, lambda size, seed: Pathfinder(16, 2, seed)])
+def test_split_seed_and_index_determine_an_item(source: type[ListOps]) -> None:
+    def values(seed: int, split: str, index: int) -> list[int]:
+        return source(100, seed).item(split, index).sequences[0].tolist()
+
+    assert values(0, "train", 5) == values(0, "train", 5)
+    assert values(0, "dev", 5) == values(1, "dev", 5)
+    different = [values(0, "train", 5), values(1, "train", 5), values(0, "train", 6)]
+    different += [values(0, "dev", 5), values(0, "test", 5)]
+    assert len({tuple(x) for x in different}) == 5
+
+
+class Numbers(Source):
+    """Item i is a sequence of i + 1 numbers i; there are `items` of them."""
+
+    classes, values, longest = 2, 256, 256
+
+    def __init__(self, items: int) -> None:
+        self.items = items
+
+    def count(self, split: str) -> int:
+        return self.items
+
+    def item(self, split: str, index: int) -> Item:
+        return Item((np.full(index + 1, index, dtype=np.uint8),), index % 2)
+
+    def describe(self) -> str:
+        return "numbers"
+
+
+@pytest.mark.parametrize("items", [1, 5, 30, 31, 100])
+def test_every_epoch_holds_every_item_once(items: int) -> None:
+    batches = TrainingBatches(Numbers(items), batch=3, seed=0)
+    plans = [batches[BatchPlan((), 0, position)].plan for position in range(2 * POOL * 5)]
+    drawn = Counter(index for plan in plans for index in plan.utterances)
+    pools = len(plans) * 3
+    assert sum(drawn.values()) == pools
+    assert set(drawn.values()) <= {pools // items, pools // items + 1}
+    assert [plan.epoch for plan in plans] == [position * 3 // items for position in range(len(plans))]
+
+
+def test_batches_hold_little_padding_and_do_not_depend_on_those_before() -> None:
+    source = ListOps(400, seed=0)
+    data = ItemData(source, batch=8, dev_items=100, seed=0)
+    assert data.padding_share() < 0.15
+    in_order = [data.training[BatchPlan((), 0, position)] for position in range(20)]
+    alone = TrainingBatches(source, 8, 0)[BatchPlan((), 0, 13)]
+    assert torch.equal(alone.values, in_order[13].values)
+    assert alone.ids == in_order[13].ids
+    widths = [batch.values.shape[1] for batch in in_order]
+    assert widths != sorted(widths)
+    other = TrainingBatches(source, 8, 1)[BatchPlan((), 0, 13)]
+    assert other.ids != alone.ids
+    assert data.worst_batch().values.shape == (8, 400)
+
+
+def test_evaluation_covers_the_first_items_of_a_split() -> None:
+    batches = EvaluationBatches(Numbers(20), "dev", batch=8, most=18)
+    assert len(batches) == 3
+    drawn = [index for i in range(3) for index in batches[i].plan.utterances]
+    assert drawn == list(range(18))
+    assert EvaluationBatches(Numbers(20), "dev", batch=8, most=50).count == 20
+    assert EvaluationBatches(ListOps(16, 0), "dev", batch=8, most=50).count == 50
+
+
+@pytest.mark.parametrize("attention", ["full", "i-clustered-5", "cast-4", "summary"])
+def test_padding_changes_nothing(attention: str) -> None:
+    options = train_options([*SMALL, f"attention={attention}", "recipe.length=60"])
+    source = build_source(options.recipe, 0)
+    model = build_model(options, source).eval()
+    items = [source.item("train", index) for index in range(4)]
+    batch = collate(items, BatchPlan(()), size=77)
+    logits = model(batch.values, batch.lengths)
+    for row, item in zip(logits, items, strict=True):
+        alone = collate([item], BatchPlan(()))
+        torch.testing.assert_close(model(alone.values, alone.lengths)[0], row, rtol=0, atol=1e-5)
+
+
+def test_pixels_have_their_grey_value_row_and_column() -> None:
+    config = train_options(["recipe=longrange"]).model
+    model = Classifier(config, 0, 64, 1, 2, "full", "auto")
+    image = torch.arange(64, dtype=torch.uint8).view(1, 64)
+    features = model.features(image)[0].view(8, 8, -1)
+    torch.testing.assert_close(features[..., 0], torch.arange(64.0).view(8, 8) / 255)
+    rows, columns = features[..., 1:].chunk(2, dim=-1)
+    assert (rows == rows[:, :1]).all()
+    assert (columns == columns[:1]).all()
+    assert len({tuple(row.tolist()) for row in rows[:, 0]}) == 8
+    assert torch.equal(rows[:, 0], columns[0])
+
+
+def test_a_small_model_learns_short_expressions(tmp_path: Path) -> None:
+    train(
+        train_options(
+            [
+                *SMALL,
+                f"run={tmp_path}",
+                "trainer.max_steps=300",
+                "trainer.validate_every=50",
+                "model.dropout=0",
+            ]
+        )
+    )
+    errors = [float(row["dev_error"]) for row in metrics(tmp_path) if row["dev_error"]]
+    assert errors[0] > 0.75
+    assert errors[-1] < 0.65
+
+
+@pytest.mark.parametrize("words", [[], ["recipe.task=pathfinder", "recipe.size=16", "recipe.dashes=3"]])
+def test_an_interrupted_run_equals_an_uninterrupted_one(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [word for word in SMALL if not (words and word.startswith("recipe.length"))]
+    given += [
+        *words,
+        "recipe.batch=4",
+        "recipe.dev_items=8",
+        "trainer.max_steps=20",
+        "trainer.validate_every=6",
+    ]
+    given += ["trainer.checkpoint_every=5", "model.dropout=0.2", "resume=auto"]
+    train(train_options([*given, f"run={tmp_path / 'whole'}"]))
+    original = LongRangeTask.training_step
+
+    def dies(self: LongRangeTask, *rest: object) -> torch.Tensor:
+        if self._data.cursor.batches == 12:
+            raise Killed
+        return original(self, *rest)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LongRangeTask, "training_step", dies)
+        with pytest.raises(Killed):
+            train(train_options([*given, f"run={tmp_path / 'parts'}"]))
+    train(train_options([*given, f"run={tmp_path / 'parts'}"]))
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+    errors = [[row["dev_error"] for row in metrics(tmp_path / run)] for run in ("whole", "parts")]
+    assert errors[0] == errors[1]
+
+
+def test_weights_start_a_run_with_another_mechanism(tmp_path: Path) -> None:
+    words = [*SMALL, "trainer.max_steps=1", "optimizer.learning_rate=0"]
+    train(train_options([*words, f"run={tmp_path / 'full'}"]))
+    words += [f"init_from={tmp_path / 'full'}"]
+    train(train_options([*words, f"run={tmp_path / 'other'}", "attention=i-clustered-3:topk=32"]))
+    before, after = weights(tmp_path / "full"), weights(tmp_path / "other")
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    for unfit in ("attention=cast-4", "model.heads=1"):
+        with pytest.raises(UserError, match="init_from="):
+            train(train_options([*words, f"run={tmp_path / 'third'}", unfit]))
+    with pytest.raises(UserError, match="expected the checkpoint of a recogniser"):
+        Recognizer.load(tmp_path / "full")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["recipe.task=images"], "recipe.task=images: expected one of listops, pathfinder"),
+        (["recipe.length=15"], "recipe.length=15: expected a number 16 … 100000"),
+        (["recipe.size=16"], "size=16: has no effect with recipe.task=listops"),
+        (
+            ["recipe.task=pathfinder", "recipe.length=100"],
+            "length=100: has no effect with recipe.task=pathfinder",
+        ),
+        (
+            ["recipe.task=pathfinder", "recipe.size=48"],
+            "recipe.size=48: expected one of 16, 32, 64, 128, 256",
+        ),
+        (
+            ["recipe.task=pathfinder", "recipe.size=16", "recipe.dashes=9"],
+            "recipe.dashes=9: two such curves don't fit in 16 × 16 pixels",
+        ),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["train", "recipe=longrange", *words, f"run={tmp_path / 'run'}"]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_there_is_nothing_to_prepare(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", "longrange"]) == 1
+    assert "nothing to prepare" in capsys.readouterr().err
+    assert main(["train", "--help", "recipe=longrange"]) == 0
+    assert "recipe.dashes" in capsys.readouterr().out
