@@ -55,7 +55,8 @@ class Options:
     )
     systems: list[str] = option(
         ["i-clustered-100", "full", "chunked"],
-        help="attention mechanisms in one pass; chunked, or chunked:<chunk_s>:<overlap_s>; auto: the default mode",
+        help="attention mechanisms in one pass; chunked, or chunked:<chunk_s>:<overlap_s>; auto: the default "
+        "mode",
     )
     longest_full: float = option(
         60.0, help="longest recording measured with full", unit="min", maximum=10_000

@@ -37,6 +37,8 @@ class PixelFeatures(nn.Module):
         side: side of the image in pixels.
     """
 
+    places: Tensor
+
     def __init__(self, side: int) -> None:
         super().__init__()
         periods = 2.0 ** torch.arange(max(1, int(math.log2(side)) - 1))
@@ -80,8 +82,9 @@ class Classifier(nn.Module):
     ) -> None:
         super().__init__()
         self.config, self.backend, self.towers = config, backend, towers
-        self.features = SymbolFeatures(values) if values else PixelFeatures(math.isqrt(longest))
-        self.encoder = Encoder(config, self.features.size, attention, backend)
+        features = SymbolFeatures(values) if values else PixelFeatures(math.isqrt(longest))
+        self.features = features
+        self.encoder = Encoder(config, features.size, attention, backend)
         self.classifier = nn.Sequential(
             nn.Linear(config.size * (4 if towers == 2 else 1), config.size),
             nn.ReLU(),

@@ -1,9 +1,9 @@
 """Pathfinder: whether two discs lie on the same dashed curve.
 
 Linsley et al. 2018, *Learning long-range spatial dependencies with horizontal gated recurrent units*, as in
-Long Range Arena (Tay et al. 2021): an image holds two long curves, two discs, and short curves as distractors.
-The label is 1 if the discs mark both ends of one curve, 0 if they mark one end of each. The discs lie as far
-apart with either label.
+Long Range Arena (Tay et al. 2021): an image holds two long curves, two discs and short distractors. The label
+is 1 if the discs mark both ends of one curve, 0 if they mark one end of each. The discs lie as far apart with
+either label.
 
 The images are drawn here, not by the authors' program. A unit is size / 32 pixels, at least 1. A dash is two
 units long and one pixel wide, the gap to the next one is one unit, and other curves keep a distance of more
