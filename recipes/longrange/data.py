@@ -54,7 +54,7 @@ def collate(items: list[Item], plan: BatchPlan, size: int = 0) -> ItemBatch:
     """
     sequences = [torch.from_numpy(sequence) for item in items for sequence in item.sequences]
     lengths = torch.tensor([len(sequence) for sequence in sequences])
-    values = torch.zeros(len(sequences), size or int(lengths.max()), dtype=torch.uint8)
+    values = torch.zeros(len(sequences), size or max(1, int(lengths.max())), dtype=torch.uint8)
     for row, sequence in zip(values, sequences, strict=True):
         row[: len(sequence)] = sequence
     return ItemBatch(values, lengths, torch.tensor([item.label for item in items]), plan)

@@ -1,25 +1,29 @@
-"""Long-range classification: ListOps and pathfinder, classified by the mean of the encoder's states.
+"""Long-range classification of sequences by the mean of the encoder's states.
 
 *Long Range Arena*, Tay et al. 2021, the benchmark of *CAST*, van Engelenhoven et al. 2024.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from asr_recipes.longrange.data import ItemBatch, ItemData
+from asr_recipes.longrange.folders import PAIR_FILES, ListOpsFiles, PairFiles, PathfinderFolder
 from asr_recipes.longrange.items import Source
 from asr_recipes.longrange.listops import ListOps
 from asr_recipes.longrange.model import Classifier
 from asr_recipes.longrange.pathfinder import Pathfinder
+from asr_recipes.longrange.text import PassagePairs, TextFolder
 from torch import Tensor, nn
 
 from asr.config import option, refuse
+from asr.errors import UserError
 from asr.training.config import RecipeConfig, TrainConfig
 from asr.training.plan import training_plan
 from asr.training.task import TrainingTask
 
-TASKS = ("listops", "pathfinder")
+TASKS = ("listops", "pathfinder", "text", "retrieval")
 SIZES = (16, 32, 64, 128, 256)
 
 
@@ -31,8 +35,8 @@ class Options(RecipeConfig):
     task: str = option("listops", help=" | ".join(TASKS), choices=TASKS)
     length: int = option(
         2000,
-        help="listops: maximum length of an expression; the minimum is a quarter",
-        unit="symbols",
+        help="maximum length of a sequence; the rest of a text is cut off; listops: the minimum is a quarter",
+        unit="symbols or bytes",
         minimum=16,
         maximum=100_000,
     )
@@ -42,13 +46,21 @@ class Options(RecipeConfig):
     dashes: int = option(
         9, help="pathfinder: dashes in each of the two long curves; more are harder", minimum=2, maximum=30
     )
+    folder: str = option(
+        "",
+        help="folder with the task's public data, or with texts; empty: listops and pathfinder are generated",
+    )
     batch: int = option(32, help="items in a batch", minimum=1, maximum=65_536)
     dev_items: int = option(500, help="development items", minimum=1, maximum=1_000_000)
 
     def check(self) -> None:
         """Raise UserError for options that have no effect on the task."""
-        without = ("size", "dashes") if self.task == "listops" else ("length",)
+        without = ("length",) if self.task == "pathfinder" else ("size", "dashes")
         refuse(self, without, f"with recipe.task={self.task}")
+        if self.task in ("text", "retrieval") and not self.folder:
+            raise UserError(f"recipe.folder=: expected a folder of texts with recipe.task={self.task}")
+        if self.folder:
+            refuse(self, ("dashes",), "with recipe.folder")
 
 
 class LongRangeTask(TrainingTask):
@@ -88,7 +100,7 @@ def build(options: TrainConfig, resuming: bool) -> tuple[LongRangeTask, ItemData
     """Return the task and its data.
 
     Raises:
-        UserError: curves that don't fit in an image, or weights of init_from that don't fit the model.
+        UserError: see `build_source`, or weights of init_from don't fit the model.
     """
     recipe = options.recipe
     assert isinstance(recipe, Options)
@@ -101,12 +113,25 @@ def build(options: TrainConfig, resuming: bool) -> tuple[LongRangeTask, ItemData
 
 
 def build_source(recipe: Options, seed: int) -> Source:
-    """Return the items of the task."""
+    """Return the items of the task.
+
+    Raises:
+        UserError: files of `recipe.folder` are missing or can't be read, or curves don't fit in an image.
+    """
+    folder = Path(recipe.folder)
     match recipe.task:
         case "listops":
-            return ListOps(recipe.length, seed)
-        case _:
+            return ListOpsFiles(folder, recipe.length) if recipe.folder else ListOps(recipe.length, seed)
+        case "pathfinder":
+            if recipe.folder:
+                return PathfinderFolder(folder, recipe.size)
             return Pathfinder(recipe.size, recipe.dashes, seed)
+        case "text":
+            return TextFolder(folder, recipe.length)
+        case _:
+            if (folder / PAIR_FILES["train"]).exists():
+                return PairFiles(folder, recipe.length)
+            return PassagePairs(folder, recipe.length, seed)
 
 
 def build_model(options: TrainConfig, source: Source) -> Classifier:

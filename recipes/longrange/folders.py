@@ -1,0 +1,223 @@
+"""The public files of Long Range Arena, read where they are: ListOps, pathfinder and retrieval."""
+
+from pathlib import Path
+
+import numpy as np
+from asr_recipes.longrange.items import Item, Source
+from asr_recipes.longrange.listops import SYMBOLS
+from numpy.typing import NDArray
+from PIL import Image
+
+from asr.errors import UserError
+from asr.files import file_digest, require_file
+
+LISTOPS_FILES = {"train": "basic_train.tsv", "dev": "basic_val.tsv", "test": "basic_test.tsv"}
+PAIR_FILES = {split: f"new_aan_pairs.{split}.tsv" for split in ("train", "test")}
+PAIR_FILES["dev"] = "new_aan_pairs.eval.tsv"
+SHARES = {"train": (0.0, 0.8), "dev": (0.8, 0.9), "test": (0.9, 1.0)}  # of the images
+
+
+class Lines:
+    """The lines of a file, read one at a time.
+
+    Args:
+        path: file.
+        header: first line, which is skipped; empty: there is none.
+
+    Raises:
+        UserError: no such file, no line, or another header.
+    """
+
+    def __init__(self, path: Path, header: bytes = b"") -> None:
+        require_file(path, "a file of Long Range Arena")
+        self.path = path
+        with path.open("rb") as file:
+            if header and (found := file.readline().rstrip(b"\r\n")) != header:
+                raise UserError(f"{path}: expected the header {header.decode()!r}, found {found[:60]!r}")
+            ends = [file.tell()]
+            for line in file:
+                ends.append(ends[-1] + len(line))
+        self.starts = np.array(ends[:-1], dtype=np.int64)
+        self.first = 2 if header else 1
+        if not len(self.starts):
+            raise UserError(f"{path}: expected lines, found none")
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> bytes:
+        with self.path.open("rb") as file:
+            file.seek(self.starts[index])
+            return file.readline().rstrip(b"\r\n")
+
+    def name(self, index: int) -> str:
+        """Return file and line number, for messages."""
+        return f"{self.path}:{index + self.first}"
+
+
+class FileSource(Source):
+    """Items in the lines of a file per split.
+
+    Args:
+        folder: folder with the files.
+        files: name of the file of each split; the one of the test split may be missing.
+        header: first line of every file; empty: there is none.
+    """
+
+    def __init__(self, folder: Path, files: dict[str, str], header: bytes = b"") -> None:
+        self.folder = folder
+        self.files = {split: folder / name for split, name in files.items()}
+        self.header = header
+        self.found = {split: Lines(self.files[split], header) for split in ("train", "dev")}
+
+    def lines(self, split: str) -> Lines:
+        """Return the lines of a split."""
+        if split not in self.found:
+            self.found[split] = Lines(self.files[split], self.header)
+        return self.found[split]
+
+    def count(self, split: str) -> int:
+        """Return the number of lines."""
+        return len(self.lines(split))
+
+    def digests(self) -> dict[str, str]:
+        """Return the hash of the files for training and development."""
+        return {split: file_digest(self.files[split]) for split in ("train", "dev")}
+
+
+class ListOpsFiles(FileSource):
+    """`basic_{train,val,test}.tsv`: an expression in parentheses, a tab, and its value.
+
+    Args:
+        folder: folder with the files.
+        longest: maximum number of symbols; a longer expression is an error.
+    """
+
+    classes = 10
+    values = len(SYMBOLS)
+
+    def __init__(self, folder: Path, longest: int) -> None:
+        super().__init__(folder, LISTOPS_FILES, b"Source\tTarget")
+        self.longest = longest
+
+    def item(self, split: str, index: int) -> Item:
+        """Return the symbols of an expression, without parentheses, and its value."""
+        lines = self.lines(split)
+        source, _, value = lines[index].decode(errors="replace").partition("\t")
+        words = [word for word in source.split() if word not in "()"]
+        if not words or not set(words) <= set(SYMBOLS) or value not in SYMBOLS[:10]:
+            raise UserError(f"{lines.name(index)}: expected an expression, a tab and a digit")
+        if len(words) > self.longest:
+            raise UserError(f"{lines.name(index)}: {len(words)} symbols, raise recipe.length={self.longest}")
+        return Item((np.array([SYMBOLS.index(word) for word in words], dtype=np.uint8),), int(value))
+
+    def describe(self) -> str:
+        """Return the task and the folder."""
+        return f"ListOps from {self.folder}, {self.count('train')} training items"
+
+
+class PairFiles(FileSource):
+    """`new_aan_pairs.{train,eval,test}.tsv`: label, two ids and two texts, separated by tabs.
+
+    Args:
+        folder: folder with the files.
+        longest: the rest of a text is cut off, in bytes.
+    """
+
+    classes, values, towers = 2, 256, 2
+
+    def __init__(self, folder: Path, longest: int) -> None:
+        super().__init__(folder, PAIR_FILES)
+        self.longest = longest
+
+    def item(self, split: str, index: int) -> Item:
+        """Return the bytes of two texts and whether one cites the other."""
+        lines = self.lines(split)
+        fields = [field.removeprefix(b'"').removesuffix(b'"') for field in lines[index].split(b"\t")]
+        if len(fields) != 5 or fields[0] not in (b"0", b"1", b"0.0", b"1.0"):
+            raise UserError(f"{lines.name(index)}: expected a label 0 or 1, two ids and two texts, with tabs")
+        one, other = (text_values(field, self.longest) for field in fields[3:])
+        return Item((one, other), int(fields[0][:1]))
+
+    def describe(self) -> str:
+        """Return the task and the folder."""
+        return f"retrieval from {self.folder}, {self.count('train')} training pairs"
+
+
+class PathfinderFolder(Source):
+    """Images such as `pathfinder32/curv_contour_length_14`, listed in `metadata/*.npy`, which are text.
+
+    The first 80 % of the images are for training, 10 % for development, 10 % for tests. Empty files are left
+    out.
+
+    Args:
+        folder: folder with `imgs` and `metadata`.
+        size: side of the images in pixels.
+
+    Raises:
+        UserError: no metadata, a line that can't be read, or images of another size.
+    """
+
+    classes = 2
+    values = 0
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder = folder
+        self.longest = size * size
+        self.size = size
+        lists = sorted((folder / "metadata").glob("*.npy"), key=lambda path: (len(path.name), path.name))
+        if not lists:
+            raise UserError(f"{folder}: expected metadata/*.npy, found none")
+        listed = [found for path in lists for found in self._read(path)]
+        self.images = [found for found in listed if require_file(found[0], "an image")]
+        self.left_out = len(listed) - len(self.images)
+        self.item("train", 0)
+
+    def count(self, split: str) -> int:
+        """Return the number of images."""
+        start, end = self._bounds(split)
+        return end - start
+
+    def item(self, split: str, index: int) -> Item:
+        """Return the pixels of an image and its label."""
+        path, label = self.images[self._bounds(split)[0] + index]
+        try:
+            with Image.open(path) as image:
+                grey = np.array(image.convert("L"))
+        except OSError as error:
+            raise UserError(f"{path}: expected an image, found {error}") from None
+        if grey.shape != (self.size, self.size):
+            found = " × ".join(map(str, grey.shape))
+            raise UserError(f"{path}: expected recipe.size={self.size} pixels per side, found {found}")
+        return Item((grey.reshape(-1),), label)
+
+    def describe(self) -> str:
+        """Return the task, the folder and what was left out."""
+        found = f"pathfinder from {self.folder}, {self.count('train')} training images"
+        return found + (f", {self.left_out} empty files left out" if self.left_out else "")
+
+    def digests(self) -> dict[str, str]:
+        """Return a hash of each list of images."""
+        lists = sorted((self.folder / "metadata").glob("*.npy"))
+        return {f"metadata/{path.name}": file_digest(path) for path in lists}
+
+    def _bounds(self, split: str) -> tuple[int, int]:
+        low, high = SHARES[split]
+        return round(low * len(self.images)), round(high * len(self.images))
+
+    def _read(self, path: Path) -> list[tuple[Path, int]]:
+        """Return the paths and labels in a list: lines of folder, name, number, label and further values."""
+        found = []
+        for number, line in enumerate(path.read_bytes().decode("latin-1").splitlines(), start=1):
+            fields = line.split(" ")
+            if len(fields) < 4 or fields[3] not in ("0", "1"):
+                raise UserError(
+                    f"{path}:{number}: expected folder, name, number and label, found {line[:60]!r}"
+                )
+            found.append((self.folder / fields[0] / fields[1], int(fields[3])))
+        return found
+
+
+def text_values(text: bytes, longest: int) -> NDArray[np.uint8]:
+    """Return the first bytes of a text, [N] uint8."""
+    return np.frombuffer(text[:longest], dtype=np.uint8).copy()

@@ -1,0 +1,161 @@
+"""Texts as bytes: classes are folders of files; pairs are passages of one file or of two."""
+
+import hashlib
+from pathlib import Path
+
+from asr_recipes.longrange.folders import text_values
+from asr_recipes.longrange.items import FIXED_SEED, Item, Source, randomness
+
+from asr.errors import UserError
+from asr.files import require_file
+
+SPLIT_FOLDERS = {"train": ("train",), "dev": ("dev", "val", "test"), "test": ("test",)}
+HELD_OUT = 10  # without folders of splits, every tenth file is for development, the next one for tests
+SHORTEST = 32  # bytes of a file from which pairs of passages are drawn
+
+
+class TextFolder(Source):
+    """The bytes of text files, labelled by their folder.
+
+    The files are in `<split>/<label>/`, with split `train` and `dev`, `val` or `test` (the first of them that
+    exists), such as the IMDB reviews of Long Range Arena; labels without development texts are left out. In a
+    folder without `train`, they are in `<label>/`, and a hash of its name decides the split of a file.
+
+    Args:
+        folder: folder.
+        longest: the rest of a text is cut off, in bytes.
+
+    Raises:
+        UserError: fewer than two labels, more than 256, or a label without training texts.
+    """
+
+    values = 256
+
+    def __init__(self, folder: Path, longest: int) -> None:
+        self.folder = folder
+        self.longest = longest
+        found = {split: _labelled(folder, split) for split in SPLIT_FOLDERS}
+        self.labels = sorted(found["dev"])
+        self.classes = len(self.labels)
+        if not 2 <= self.classes <= 256:
+            raise UserError(
+                f"{folder}: expected 2 to 256 labels with development texts, found {self.classes}"
+            )
+        for label in self.labels:
+            if label not in found["train"]:
+                raise UserError(f"{folder}: expected training texts of {label!r}, found none")
+        self.texts = {
+            split: [(path, label) for label, name in enumerate(self.labels) for path in members.get(name, [])]
+            for split, members in found.items()
+        }
+
+    def count(self, split: str) -> int:
+        """Return the number of texts."""
+        return len(self.texts[split])
+
+    def item(self, split: str, index: int) -> Item:
+        """Return the bytes of a text and its label."""
+        path, label = self.texts[split][index]
+        require_file(path, "a text")
+        with path.open("rb") as file:
+            return Item((text_values(file.read(self.longest), self.longest),), label)
+
+    def describe(self) -> str:
+        """Return the folder, the number of labels and of texts."""
+        counts = f"{self.count('train')} training texts, {self.count('dev')} development texts"
+        return f"texts from {self.folder}, {self.classes} labels, {counts}"
+
+    def digests(self) -> dict[str, str]:
+        """Return a hash of the names and sizes of the files for training and development."""
+        return {split: _names_digest([path for path, _ in self.texts[split]]) for split in ("train", "dev")}
+
+
+class PassagePairs(Source):
+    """Passages of the first half of a file and of the second half of the same or another file, as bytes.
+
+    The label is 1 if they are from one file. Pairs are drawn from (split, seed, number); a hash of its name
+    decides the split of a file.
+
+    Args:
+        folder: folder with text files, at any depth.
+        longest: maximum length of a passage in bytes.
+        seed: random seed of the training pairs.
+
+    Raises:
+        UserError: fewer than two files in a split.
+    """
+
+    classes, values, towers = 2, 256, 2
+
+    def __init__(self, folder: Path, longest: int, seed: int) -> None:
+        self.folder = folder
+        self.longest = longest
+        self.seed = seed
+        files = [path for path in _files(folder) if path.stat().st_size >= SHORTEST]
+        self.texts: dict[str, list[Path]] = {split: [] for split in SPLIT_FOLDERS}
+        for path in files:
+            self.texts[_split_by_name(folder, path)].append(path)
+        for split, members in self.texts.items():
+            if len(members) < 2:
+                raise UserError(
+                    f"{folder}: expected two files of {SHORTEST} bytes for {split}, found {len(members)}"
+                )
+
+    def count(self, split: str) -> int:
+        """Return 0: there is no end of pairs."""
+        return 0
+
+    def item(self, split: str, index: int) -> Item:
+        """Return two passages and whether they are from one file."""
+        numbers = randomness(split, self.seed if split == "train" else FIXED_SEED, index)
+        texts = self.texts[split]
+        label = int(2 * numbers.random())
+        one = int(len(texts) * numbers.random())
+        other = one if label else (one + 1 + int((len(texts) - 1) * numbers.random())) % len(texts)
+        first, second = texts[one].read_bytes(), texts[other].read_bytes()
+        halves = first[: len(first) // 2], second[len(second) // 2 :]
+        starts = [int((max(0, len(half) - self.longest) + 1) * numbers.random()) for half in halves]
+        passages = [half[start:] for half, start in zip(halves, starts, strict=True)]
+        return Item(tuple(text_values(passage, self.longest) for passage in passages), label)
+
+    def describe(self) -> str:
+        """Return the folder and the number of files."""
+        counts = ", ".join(f"{len(members)} {split}" for split, members in self.texts.items())
+        return f"pairs of passages from {self.folder}, files: {counts}"
+
+    def digests(self) -> dict[str, str]:
+        """Return a hash of the names and sizes of the files for training and development."""
+        return {split: _names_digest(self.texts[split]) for split in ("train", "dev")}
+
+
+def _labelled(folder: Path, split: str) -> dict[str, list[Path]]:
+    """Return the files of each label in a split, sorted."""
+    if (folder / "train").is_dir():
+        places = [folder / name for name in SPLIT_FOLDERS[split] if (folder / name).is_dir()]
+        place, whole = (places[0] if places else None), True
+    else:
+        place, whole = folder, False
+    names = sorted(path for path in place.iterdir() if path.is_dir()) if place and place.is_dir() else []
+    found = {
+        path.name: [x for x in _files(path) if whole or _split_by_name(folder, x) == split] for path in names
+    }
+    return {label: paths for label, paths in found.items() if paths}
+
+
+def _files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise UserError(f"{folder}: expected a folder of texts, found none")
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _split_by_name(folder: Path, path: Path) -> str:
+    name = str(path.relative_to(folder)).encode(errors="surrogateescape")
+    share = int(hashlib.sha256(name).hexdigest(), 16) % HELD_OUT
+    return {0: "dev", 1: "test"}.get(share, "train")
+
+
+def _names_digest(paths: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(f"{path}\t{path.stat().st_size}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:12]
