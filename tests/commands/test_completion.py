@@ -1,6 +1,9 @@
 """Completion: the candidates are those of the commands themselves, and the shells take them."""
 
+import os
+import pty
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -115,5 +118,25 @@ def test_the_script_of_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture
     assert "did you mean 'bash'?" in capsys.readouterr().err
     assert main(["completion", "zsh"]) == 0
     assert capsys.readouterr().out == completion.SHELLS["zsh"]
-    if zsh := shutil.which("zsh"):
-        subprocess.run([zsh, "-n", "-c", completion.SHELLS["zsh"]], check=True)
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh on this machine")
+def test_an_interactive_zsh_completes_words(tmp_path: Path) -> None:
+    (tmp_path / "asr").write_text(f'#!/bin/sh\nexec {sys.executable} -m asr "$@"\n')
+    (tmp_path / "asr").chmod(0o755)
+    (tmp_path / ".zshrc").write_text(f"PS1=\n{completion.SHELLS['zsh']}")
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(tmp_path)
+        places = {
+            "PATH": f"{tmp_path}:/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "PYTHONPATH": ":".join(sys.path),
+        }
+        os.execvpe("zsh", ["zsh", "-i"], places | {"TERM": "dumb", "PROMPT_EOL_MARK": ""})
+    shown = ""
+    os.write(terminal, b"asr train recipe=demo attention=i-cl\t")
+    while "attention=i-clustered-100 " not in shown:  # the test's time limit ends it otherwise
+        shown += os.read(terminal, 65536).decode(errors="replace")
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
