@@ -1,5 +1,7 @@
 """CAST: attention within clusters around learned surrogate tokens, and summaries of the other clusters."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -7,6 +9,9 @@ from torch import Tensor, nn
 from asr.attention.layer import OwnParameterLayer
 from asr.lengths import keep_mask, zero_padding
 from attention_ext.improved_clustered_attention.reference import gather_rows
+
+LAPLACE_MEAN = 0.5**0.5
+LAPLACE_DEVIATION = (4 * math.pi) ** -0.5
 
 
 class CAST(OwnParameterLayer):
@@ -26,6 +31,10 @@ class CAST(OwnParameterLayer):
     G_j is discrete, and the figure doesn't show how φ receives a gradient. Here it does through the
     temperatures s₁ of steps 4 and 5, which weigh a token's key side against its query side as step 2 does.
 
+    With `function=laplace`, each softmax over m values t becomes ½(1 + erf((t − μ) / (σ√2))) / m, with μ = √½
+    and σ = √(1/4π) (*Mega*, Ma et al. 2022): positive weights with a sum of at most 1. The division keeps the
+    size of the output independent of m.
+
     Args:
         name, backend: see `OwnParameterLayer`.
         model_dim, heads, head_dim: M, H, D.
@@ -34,6 +43,10 @@ class CAST(OwnParameterLayer):
         assign: `topk`: each cluster takes its κ best tokens, and a token may be in none or several;
             `single`: each token is in exactly one cluster.
         capacity: κ; 0 means ⌈n/C⌉ for a sequence of n tokens, which is also the least κ with `single`.
+        count: `all`: C clusters; `root`: a sequence of n tokens has only the first ⌈√n⌉ of them, at most C,
+            and κ follows. Then the cost N·(C + κ) is lowest, N·√N.
+        heads_: `own`: each head assigns tokens by its own A_g; `shared`: all heads by the mean of their A_g.
+        function: `softmax` or `laplace`.
     """
 
     def __init__(
@@ -47,9 +60,15 @@ class CAST(OwnParameterLayer):
         clusters: int,
         assign: str,
         capacity: int,
+        count: str,
+        heads_: str,
+        function: str,
     ) -> None:
         super().__init__(name, backend)
         self.heads, self.clusters, self.assign, self.capacity = heads, clusters, assign, capacity
+        self.follows_length = count == "root"
+        self.shared = heads_ == "shared"
+        self.function = function
         self.query = nn.Linear(model_dim, heads * head_dim)
         self.key = nn.Linear(model_dim, heads * head_dim)
         self.value = nn.Linear(model_dim, heads * head_dim)
@@ -77,47 +96,82 @@ class CAST(OwnParameterLayer):
         """Return A of step 1, [B, H, N, C], for queries or keys."""
         return x_BHND @ self.surrogates_HCD.to(x_BHND.dtype).mT * x_BHND.shape[-1] ** -0.5
 
-    def members(self, affinity_BHNC: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+    def joint_affinity(
+        self, affinity_q_BHNC: Tensor, affinity_k_BHNC: Tensor, gate_B1N1: Tensor, used_BC: Tensor
+    ) -> Tensor:
+        """Return A_g of step 2, [B, H, N, C], or [B, 1, N, C] if heads share it; −2 for unused clusters."""
+        used_B11C = used_BC[:, None, None] if self.follows_length else None
+        share_B1N1 = gate_B1N1.sigmoid()
+        q_BHNC, k_BHNC = self._weigh(affinity_q_BHNC, used_B11C), self._weigh(affinity_k_BHNC, used_B11C)
+        joint_BHNC = share_B1N1 * q_BHNC + (1 - share_B1N1) * k_BHNC
+        if self.shared:
+            joint_BHNC = joint_BHNC.mean(1, keepdim=True)
+        return joint_BHNC if used_B11C is None else joint_BHNC.masked_fill(~used_B11C, -2.0)
+
+    def in_use(self, lengths_B: Tensor) -> Tensor:
+        """Return a mask of the clusters in use by n tokens, [B, C]: all, or j < ⌈√n⌉, j from 0."""
+        index_C = torch.arange(self.clusters, device=lengths_B.device)
+        least_C = index_C.square() if self.follows_length else torch.full_like(index_C, -1)
+        return least_C < lengths_B.unsqueeze(1)
+
+    def members(self, affinity_BHNC: Tensor, lengths_B: Tensor, used_BC: Tensor) -> tuple[Tensor, Tensor]:
         """Return the tokens of each cluster, [B, H, C, K], and a mask of the filled slots."""
         N = affinity_BHNC.shape[2]
         slots = self._capacity(N)
-        even_B = (lengths_B + self.clusters - 1) // self.clusters
+        used_B = used_BC.sum(1).clamp(min=1)
+        even_B = (lengths_B + used_B - 1) // used_B
         capacity_B = even_B if self.capacity == 0 else lengths_B.clamp(max=self.capacity)
         if self.assign == "single":
             return assign_single(affinity_BHNC, lengths_B, torch.maximum(capacity_B, even_B), slots)
-        return assign_top(affinity_BHNC, lengths_B, capacity_B, slots)
+        members_BHCK, filled_BHCK = assign_top(affinity_BHNC, lengths_B, capacity_B, slots)
+        return members_BHCK, filled_BHCK & used_BC[:, None, :, None]
 
     def _capacity(self, size: int) -> int:
         """Return κ for `size` tokens."""
-        even = -(-size // self.clusters)
+        used = min(self.clusters, math.isqrt(size - 1) + 1) if self.follows_length and size else self.clusters
+        even = -(-size // used)
         capacity = min(self.capacity, size) or even
         return max(capacity, even) if self.assign == "single" else capacity
+
+    def _weigh(self, logits: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Return the attention function of the last dimension, 0 (softmax: close to 0) where not kept."""
+        if self.function == "softmax":
+            lowest = torch.finfo(logits.dtype).min
+            return (logits if keep is None else logits.masked_fill(~keep, lowest)).softmax(-1)
+        weights = 0.5 * (1 + torch.erf((logits - LAPLACE_MEAN) / (LAPLACE_DEVIATION * 2**0.5)))
+        if keep is None:
+            return weights / logits.shape[-1]
+        return weights.masked_fill(~keep, 0.0) / keep.sum(-1, keepdim=True).clamp(min=1)
+
+    def _attend(self, q_BHCKD: Tensor, k_BHCKD: Tensor, v_BHCKE: Tensor, filled_BHCK: Tensor) -> Tensor:
+        """Return R_intra of step 3, [B, H, C, K, E]."""
+        # An empty cluster attends to all its slots, because a softmax over no key is NaN.
+        keep_BHC1K = (filled_BHCK | ~filled_BHCK.any(-1, keepdim=True)).unsqueeze(-2)
+        dropout = self.dropout if self.training else 0.0
+        if self.function == "softmax":
+            q, k, v, mask = (x.flatten(1, 2) for x in (q_BHCKD, k_BHCKD, v_BHCKE, keep_BHC1K))
+            return F.scaled_dot_product_attention(q, k, v, mask, dropout).view_as(v_BHCKE)
+        logits_BHCKK = q_BHCKD @ k_BHCKD.mT * q_BHCKD.shape[-1] ** -0.5
+        return F.dropout(self._weigh(logits_BHCKK, keep_BHC1K), dropout) @ v_BHCKE
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, gate_B1N1: Tensor, lengths_B: Tensor) -> Tensor:
         """Return R, [B, H, N, E] (steps 1 to 5)."""
         affinity_q_BHNC, affinity_k_BHNC = self.affinities(q), self.affinities(k)
-        share_B1N1 = gate_B1N1.sigmoid()
-        joint_BHNC = share_B1N1 * affinity_q_BHNC.softmax(-1) + (1 - share_B1N1) * affinity_k_BHNC.softmax(-1)
-        members_BHCK, filled_BHCK = self.members(joint_BHNC.detach(), lengths_B)
+        used_BC = self.in_use(lengths_B)
+        with torch.no_grad():
+            joint_BHNC = self.joint_affinity(affinity_q_BHNC, affinity_k_BHNC, gate_B1N1, used_BC)
+        found = self.members(joint_BHNC, lengths_B, used_BC)
+        members_BHCK, filled_BHCK = (x.expand(-1, self.heads, -1, -1) for x in found)
 
         q_BHCKD, k_BHCKD, v_BHCKE = (gather_rows(x, members_BHCK) for x in (q, k, v))
-        intra_BHCKE = F.scaled_dot_product_attention(
-            q_BHCKD.flatten(1, 2),
-            k_BHCKD.flatten(1, 2),
-            v_BHCKE.flatten(1, 2),
-            # An empty cluster attends to all its slots, because a softmax over no key is NaN.
-            attn_mask=(filled_BHCK | ~filled_BHCK.any(-1, keepdim=True)).flatten(1, 2).unsqueeze(2),
-            dropout_p=self.dropout if self.training else 0.0,
-        ).view_as(v_BHCKE)
+        intra_BHCKE = self._attend(q_BHCKD, k_BHCKD, v_BHCKE, filled_BHCK)
 
-        lowest = torch.finfo(q.dtype).min
         sharp_BHNC = affinity_k_BHNC * (1 + F.softplus(-gate_B1N1))
-        logits_BHCK = sharp_BHNC.mT.gather(3, members_BHCK).masked_fill(~filled_BHCK, lowest)
-        inter_BHCE = (logits_BHCK.softmax(-1).unsqueeze(-2) @ v_BHCKE).squeeze(-2)
+        shares_BHCK = self._weigh(sharp_BHNC.mT.gather(3, members_BHCK), filled_BHCK)
+        inter_BHCE = (shares_BHCK.unsqueeze(-2) @ v_BHCKE).squeeze(-2)
 
         logits_BHNC = affinity_q_BHNC * (1 + F.softplus(gate_B1N1))
-        empty_BH1C = ~filled_BHCK.any(-1).unsqueeze(2)
-        weights_BHNC = logits_BHNC.masked_fill(empty_BH1C, lowest).softmax(-1)
+        weights_BHNC = self._weigh(logits_BHNC, filled_BHCK.any(-1).unsqueeze(2))
 
         joined_BHCN = torch.zeros_like(weights_BHNC.mT).scatter_add(3, members_BHCK, filled_BHCK.to(q.dtype))
         others_BHNE = weights_BHNC.masked_fill(joined_BHCN.mT > 0, 0.0) @ inter_BHCE

@@ -159,5 +159,5 @@ def build_self_attention(
         mechanism = build_mechanism(name, backend=backend, dropout=dropout)
         return SelfAttention(mechanism, model_dim, heads, head_dim, rotary)
     sizes = {"model_dim": model_dim, "heads": heads, "head_dim": head_dim}
-    arguments: dict[str, Any] = {"dropout": dropout, **sizes, **spec.keywords()}
+    arguments: dict[str, Any] = {"dropout": dropout, **sizes, **spec.keywords(sizes)}
     return build(name=spec.name, backend=backend, **arguments)

@@ -2,7 +2,7 @@
 
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,9 +88,16 @@ class Spec:
     def __str__(self) -> str:
         return self.name
 
-    def keywords(self) -> dict[str, Any]:
-        """Return the arguments as those of a Python call: `global` becomes `global_`."""
-        return {f"{key}_" if keyword.iskeyword(key) else key: value for key, value in self.arguments.items()}
+    def keywords(self, taken: Collection[str] = ()) -> dict[str, Any]:
+        """Return the arguments as those of a Python call: `global` becomes `global_`, and so do taken names.
+
+        Args:
+            taken: names of the call's other arguments.
+        """
+        return {
+            f"{key}_" if keyword.iskeyword(key) or key in taken else key: value
+            for key, value in self.arguments.items()
+        }
 
 
 def pattern(mechanism: str, schema: Schema) -> str:

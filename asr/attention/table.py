@@ -130,8 +130,8 @@ MECHANISMS: Mapping[str, Mechanism] = {
     "cast": Mechanism(
         CAST,
         "van Engelenhoven et al. 2024, CAST",
-        "N·(C + capacity), capacity N/C by default",
-        "N·C",
+        "N·(C + capacity), capacity N/C by default; count=root: N·√N",
+        "N·C; count=root: N·√N",
         Schema(
             "C",
             Option("clusters", 8, COUNT, "clusters and surrogate tokens, C"),
@@ -143,6 +143,9 @@ MECHANISMS: Mapping[str, Mechanism] = {
                     "topk: clusters choose tokens; single: each token joins one cluster",
                 ),
                 Option("capacity", 0, range(65_537), "tokens per cluster; 0: N / C"),
+                Option("count", "all", ("all", "root"), "clusters in use: all, or the first √N"),
+                Option("heads", "own", ("own", "shared"), "clusters of each head, or the same for all heads"),
+                Option("function", "softmax", ("softmax", "laplace"), "attention function"),
             ),
         ),
     ),

@@ -4,6 +4,7 @@ Each takes one head of one unpadded sequence: q [N, D], k [S, D], v [S, E]. Weig
 """
 
 import math
+import statistics
 
 import torch
 from torch import Tensor
@@ -272,6 +273,12 @@ def single_assignment(affinity: Tensor, capacity: int) -> list[int]:
     return [j for j in owner if j is not None]
 
 
+def laplace(values: list[float]) -> list[float]:
+    """Mega: the normal distribution function with mean √½ and variance 1/4π, divided by their number."""
+    normal = statistics.NormalDist(math.sqrt(0.5), math.sqrt(1 / (4 * math.pi)))
+    return [normal.cdf(value) / len(values) for value in values]
+
+
 def cast(x: Tensor, layer: torch.nn.Module) -> Tensor:
     """CAST, the six steps of the layer's docstring; x is [N, M]."""
     parameters = {name: value.detach().double() for name, value in layer.named_parameters()}
@@ -283,32 +290,42 @@ def cast(x: Tensor, layer: torch.nn.Module) -> Tensor:
     gate = [float(g) for g in linear("gate")]
     q, k, v = (linear(name).view(n, heads, -1) for name in ("query", "key", "value"))
     scale = 1 / math.sqrt(q.shape[-1])
+    if layer.follows_length:
+        clusters = min(clusters, math.ceil(math.sqrt(n)))
+    function = softmax if layer.function == "softmax" else laplace
     even = math.ceil(n / clusters)
     capacity = min(layer.capacity, n) or even
     mixed = torch.zeros_like(v)
-    for h in range(heads):
-        surrogates = parameters["surrogates_HCD"][h]
-        a_q, a_k = scale * q[:, h] @ surrogates.T, scale * k[:, h] @ surrogates.T
-        joint = []
+
+    def joint_affinity(h: int) -> Tensor:
+        surrogates = parameters["surrogates_HCD"][h, :clusters]
+        rows = []
         for i in range(n):
             share = 1 / (1 + math.exp(-gate[i]))
-            sides = zip(softmax(a_q[i].tolist()), softmax(a_k[i].tolist()), strict=True)
-            joint.append([share * side_q + (1 - share) * side_k for side_q, side_k in sides])
+            side_q, side_k = (function((scale * surrogates @ side[i, h]).tolist()) for side in (q, k))
+            rows.append([share * a + (1 - share) * b for a, b in zip(side_q, side_k, strict=True)])
+        return torch.tensor(rows, dtype=torch.float64)
+
+    affinities = [joint_affinity(h) for h in range(heads)]
+    for h in range(heads):
+        surrogates = parameters["surrogates_HCD"][h, :clusters]
+        a_q, a_k = scale * q[:, h] @ surrogates.T, scale * k[:, h] @ surrogates.T
+        joint = sum(affinities) / heads if layer.shared else affinities[h]
         if layer.assign == "single":
-            owner = single_assignment(torch.tensor(joint, dtype=torch.float64), max(capacity, even))
+            owner = single_assignment(joint, max(capacity, even))
             groups = [[i for i in range(n) if owner[i] == j] for j in range(clusters)]
         else:
-            groups = [best([row[j] for row in joint], capacity) for j in range(clusters)]
+            groups = [best(joint[:, j].tolist(), capacity) for j in range(clusters)]
         alive = [j for j in range(clusters) if groups[j]]
         summaries = {}
         for j in alive:
-            shares = softmax([float(a_k[i, j]) * (1 + math.log1p(math.exp(-gate[i]))) for i in groups[j]])
+            shares = function([float(a_k[i, j]) * (1 + math.log1p(math.exp(-gate[i]))) for i in groups[j]])
             summaries[j] = sum(share * v[i, h] for share, i in zip(shares, groups[j], strict=True))
         for i in range(n):
-            shares = softmax([float(a_q[i, j]) * (1 + math.log1p(math.exp(gate[i]))) for j in alive])
+            shares = function([float(a_q[i, j]) * (1 + math.log1p(math.exp(gate[i]))) for j in alive])
             for share, j in zip(shares, alive, strict=True):
                 if i in groups[j]:
-                    inside = softmax([float(q[i, h] @ k[l, h]) * scale for l in groups[j]])
+                    inside = function([float(q[i, h] @ k[l, h]) * scale for l in groups[j]])
                     part = sum(weight * v[l, h] for weight, l in zip(inside, groups[j], strict=True))
                 else:
                     part = summaries[j]

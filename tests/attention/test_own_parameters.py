@@ -1,5 +1,7 @@
 """Mechanisms with parameters of their own equal their oracles and have the properties of their papers."""
 
+import math
+
 import oracles
 import pytest
 import torch
@@ -61,7 +63,15 @@ def test_cannot_be_exchanged(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cast-3:assign=single", "cast-3:assign=single,capacity=5", "agglomerative-4", "summary", "hyper"]
+    "name",
+    [
+        "cast-3:assign=single",
+        "cast-3:assign=single,capacity=5",
+        "cast-9:assign=single,count=root,heads=shared",
+        "agglomerative-4",
+        "summary",
+        "hyper",
+    ],
 )
 def test_every_position_depends_on_every_other(name: str) -> None:
     layer = build(name)
@@ -110,6 +120,52 @@ def test_assignments_equal_the_oracle(size: int, clusters: int, spare: int, leve
         for j in range(clusters):
             tokens = members[b, 0, j][filled[b, 0, j]].tolist()
             assert tokens == oracles.best(affinity[b, 0, :n, j].tolist(), int(capacity[b]))
+
+
+def count_clusters(layer: torch.nn.Module, lengths: list[int]) -> list[int]:
+    return layer.in_use(torch.tensor(lengths)).sum(1).tolist()
+
+
+def test_the_number_of_clusters_follows_the_length() -> None:
+    lengths = [0, 1, 2, 4, 5, 9, 10, 16, 17, 63, 64, 65, 81, 82, 10_000]
+    assert count_clusters(build("cast-9:count=root"), lengths) == [
+        0,
+        1,
+        2,
+        2,
+        3,
+        3,
+        4,
+        4,
+        5,
+        8,
+        8,
+        9,
+        9,
+        9,
+        9,
+    ]
+    assert count_clusters(build("cast-9"), lengths) == [9] * len(lengths)
+    layer = build("cast-9:count=root")
+    for n in range(1, 200):
+        used = min(9, math.isqrt(n - 1) + 1)
+        assert layer._capacity(n) == -(-n // used)
+        assert layer._capacity(n) <= layer._capacity(n + 1)  # so that slots for the padded length suffice
+
+
+def test_shared_heads_assign_the_same_tokens() -> None:
+    x = layer_input(8, torch.float64).nan_to_num()
+    found = {}
+    for name in ("cast-3", "cast-3:heads=shared"):
+        layer = build(name)
+        q, k = (layer._split_heads(project(x)) for project in (layer.query, layer.key))
+        used, gate = layer.in_use(LENGTHS), layer.gate(x).unsqueeze(1)
+        joint = layer.joint_affinity(layer.affinities(q), layer.affinities(k), gate, used)
+        found[name] = joint, layer.members(joint, LENGTHS, used)[0]
+    (own, each), (mean, common) = found.values()
+    torch.testing.assert_close(own.mean(1, keepdim=True), mean)
+    assert (each[:, 0] != each[:, 1]).any()
+    assert common.shape[1] == 1
 
 
 def test_causal_output_equals_that_of_every_prefix() -> None:
