@@ -79,11 +79,7 @@ class CAST(OwnParameterLayer):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Attend: [B, N, M] with [B] lengths to [B, N, M]."""
-        B, N, _ = x.shape
-        if lengths is None:
-            lengths = x.new_full((B,), N, dtype=torch.int64)
-        lengths = lengths.to(x.device)
-        x = zero_padding(x, lengths)
+        x, lengths = _without_padding(x, lengths)
         q, k, v = (self._split_heads(project(x)) for project in (self.query, self.key, self.value))
         gate_B1N1 = self.gate(x).unsqueeze(1)
         dtype = torch.promote_types(x.dtype, torch.float32)
@@ -91,6 +87,29 @@ class CAST(OwnParameterLayer):
             mixed = self._mix(q.to(dtype), k.to(dtype), v.to(dtype), gate_B1N1.to(dtype), lengths)
         y = self.output(mixed.to(v.dtype).transpose(1, 2).flatten(2))
         return zero_padding(y, lengths)
+
+    @torch.no_grad()
+    def assignments(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the clusters of the tokens, for pictures.
+
+        Args:
+            x: [B, N, M].
+            lengths: [B] valid positions; None means all.
+
+        Returns:
+            The cluster of each token, [B, H, N] int64: if there are several, the one with the highest A_g; −1
+            for tokens in none and for padding. A_g of step 2, [B, H, N, C].
+        """
+        x, lengths = _without_padding(x, lengths)
+        q, k = (self._split_heads(project(x)) for project in (self.query, self.key))
+        used_BC = self.in_use(lengths)
+        gate_B1N1 = self.gate(x).unsqueeze(1)
+        joint_BHNC = self.joint_affinity(self.affinities(q), self.affinities(k), gate_B1N1, used_BC)
+        members_BHCK, filled_BHCK = self.members(joint_BHNC, lengths, used_BC)
+        joined_BHCN = torch.zeros_like(joint_BHNC.mT).scatter_add(3, members_BHCK, filled_BHCK.to(x.dtype))
+        score_BHN, cluster_BHN = joint_BHNC.masked_fill(joined_BHCN.mT == 0, -1.0).max(-1)
+        cluster_BHN = cluster_BHN.masked_fill(score_BHN < 0, -1)
+        return cluster_BHN.expand(-1, self.heads, -1), joint_BHNC.expand(-1, self.heads, -1, -1)
 
     def affinities(self, x_BHND: Tensor) -> Tensor:
         """Return A of step 1, [B, H, N, C], for queries or keys."""
@@ -182,6 +201,14 @@ class CAST(OwnParameterLayer):
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def _without_padding(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return [B, N, M] with zeros as padding, and [B] lengths."""
+    if lengths is None:
+        lengths = x.new_full((len(x),), x.shape[1], dtype=torch.int64)
+    lengths = lengths.to(x.device)
+    return zero_padding(x, lengths), lengths
 
 
 def assign_top(

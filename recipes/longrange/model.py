@@ -126,14 +126,17 @@ class Classifier(nn.Module):
         Raises:
             UserError: no such run, weights that don't fit, or mechanisms that can't be exchanged.
         """
-        state = checkpoint.load(checkpoint.find(Path(source)))["model"]
-        own = self.attention
         try:
-            self.exchange(state["attention"], "reference")
-            self.load_state_dict(state["weights"])
-            self.exchange(own, self.backend)
+            self.restore(checkpoint.load(checkpoint.find(Path(source)))["model"])
         except (KeyError, RuntimeError, UserError) as error:
             raise UserError(f"init_from={source}: {' '.join(str(error).split())[:300]}") from None
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Load the weights in a state, and keep the mechanism."""
+        own = self.attention
+        self.exchange(state["attention"], "reference")
+        self.load_state_dict(state["weights"])
+        self.exchange(own, self.backend)
 
     def exchange(self, attention: str, backend: str) -> None:
         """Exchange the mechanism of all layers; see `SelfAttentionLayer.set_mechanism`."""

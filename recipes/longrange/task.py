@@ -17,9 +17,11 @@ from asr_recipes.longrange.pathfinder import Pathfinder
 from asr_recipes.longrange.text import PassagePairs, TextFolder
 from torch import Tensor, nn
 
-from asr.config import option, refuse
+from asr.config import load_yaml, option, refuse
 from asr.errors import UserError
-from asr.training.config import RecipeConfig, TrainConfig
+from asr.files import require_file
+from asr.model import checkpoint
+from asr.training.config import RecipeConfig, TrainConfig, train_options_from
 from asr.training.plan import training_plan
 from asr.training.task import TrainingTask
 
@@ -132,6 +134,26 @@ def build_source(recipe: Options, seed: int) -> Source:
             if (folder / PAIR_FILES["train"]).exists():
                 return PairFiles(folder, recipe.length)
             return PassagePairs(folder, recipe.length, seed)
+
+
+def load_run(run: str) -> tuple[Classifier, Source, TrainConfig]:
+    """Return the trained classifier, the items and the options of a run.
+
+    Args:
+        run: run folder.
+
+    Raises:
+        UserError: no run of this recipe, or a damaged checkpoint.
+    """
+    path = Path(run, "config.yaml")
+    require_file(path, "the options of a run")
+    options = train_options_from(load_yaml(path), str(path))
+    if not isinstance(options.recipe, Options):
+        raise UserError(f"{path}: expected recipe.name=longrange, found {options.recipe.name}")
+    source = build_source(options.recipe, options.seed)
+    model = build_model(options, source)
+    model.restore(checkpoint.load(checkpoint.find(Path(run)))["model"])
+    return model.eval(), source, options
 
 
 def build_model(options: TrainConfig, source: Source) -> Classifier:
