@@ -1,12 +1,11 @@
 """Options from YAML files and `key=value` words; unknown keys are errors."""
 
-import dataclasses
 import importlib.resources
 import json
 import os
 import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
