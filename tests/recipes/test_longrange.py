@@ -1,17 +1,21 @@
 """Long-range classification: independent evaluators of the labels, exact resuming, padding."""
 
+import json
 from collections import Counter, deque
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from asr_recipes.longrange.data import POOL, EvaluationBatches, ItemData, TrainingBatches, collate
+from asr_recipes.longrange.evaluate import Options, evaluate
+from asr_recipes.longrange.evaluate import main as main_evaluation
 from asr_recipes.longrange.items import Item, Source
 from asr_recipes.longrange.listops import SYMBOLS, ListOps
 from asr_recipes.longrange.model import Classifier
 from asr_recipes.longrange.pathfinder import DISC, Pathfinder, reach
-from asr_recipes.longrange.task import LongRangeTask, build_model, build_source
+from asr_recipes.longrange.task import LongRangeTask, build_model, build_source, load_run
 from runs import Killed, assert_same_weights, metrics, weights
 
 from asr import Recognizer
@@ -30,14 +34,14 @@ SMALL += [
 ]
 
 
-def evaluate(words: list[str]) -> int:
+def value_of(words: list[str]) -> int:
     """Return the value of the expression that a list of words begins with, and remove it from the list."""
     word = words.pop(0)
     if word.isdigit():
         return int(word)
     arguments = []
     while words[0] != "]":
-        arguments.append(evaluate(words))
+        arguments.append(value_of(words))
     words.pop(0)
     match word:
         case "[MIN":
@@ -73,7 +77,7 @@ def test_listops_values_equal_those_of_a_recursive_evaluator(longest: int) -> No
             assert longest // 4 <= len(words) == item.length <= longest
             deepest = max(deepest, depth(words))
             labels[item.label] += 1
-            assert evaluate(words) == item.label
+            assert value_of(words) == item.label
             assert words == []
     assert set(labels) == set(range(10))
     assert max(labels.values()) < 90  # of 300
@@ -272,6 +276,33 @@ def test_an_interrupted_run_equals_an_uninterrupted_one(
     assert_same_weights(tmp_path / "whole", tmp_path / "parts")
     errors = [[row["dev_error"] for row in metrics(tmp_path / run)] for run in ("whole", "parts")]
     assert errors[0] == errors[1]
+
+
+def test_errors_on_test_items_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(train_options([*SMALL, "trainer.max_steps=2", f"run={tmp_path / 'run'}"]))
+    result = evaluate(str(tmp_path / "run"), "test", 70)
+    model, source, _ = load_run(str(tmp_path / "run"))
+    items = [source.item("test", index) for index in range(70)]
+    guesses = [model(*alone(item)).argmax() for item in items]
+    wrong = np.mean([int(guess) != item.label for guess, item in zip(guesses, items, strict=True)])
+    assert result.error_rate == pytest.approx(wrong)
+    assert result.items == 70
+    low, high = result.interval
+    assert low < result.error_rate < high
+    approximate = Options(runs=[str(tmp_path / "run")], items=9, attention="clustered-3:bits=63")
+    main_evaluation(replace(approximate, output=str(tmp_path / "results.json")))
+    assert "clustered-3 " in capsys.readouterr().out
+    assert json.loads((tmp_path / "results.json").read_text())["results"][0]["items"] == 9
+    for words, message in (([], "runs="), ([tmp_path / "no"], "expected the options of a run")):
+        with pytest.raises(UserError, match=message):
+            main_evaluation(Options(runs=[str(word) for word in words]))
+    with pytest.raises(UserError, match="parameters of its own"):
+        main_evaluation(replace(approximate, attention="cast-4"))
+
+
+def alone(item: Item) -> tuple[torch.Tensor, torch.Tensor]:
+    batch = collate([item], BatchPlan(()))
+    return batch.values, batch.lengths
 
 
 def test_weights_start_a_run_with_another_mechanism(tmp_path: Path) -> None:
