@@ -110,7 +110,7 @@ class _Grouping(logging.Handler):
 def grouped_warnings() -> Iterator[None]:
     """Show the warnings of the block at its end: of those that differ in names and numbers only, the first.
 
-    The number of others is appended.
+    The first in the alphabet, because threads warn in any order. The number of others is appended.
     """
     package = logging.getLogger("asr")
     handler = _Grouping()
@@ -121,7 +121,8 @@ def grouped_warnings() -> Iterator[None]:
     finally:
         package.removeHandler(handler)
         package.propagate = True
-        for first, *others in handler.groups.values():
+        for group in handler.groups.values():
+            first, *others = sorted({x.getMessage(): x for x in group}.values(), key=lambda x: x.getMessage())
             if others:
                 first.msg, first.args = f"{first.getMessage()} (and {len(others)} more)", ()
             logging.getLogger(first.name).handle(first)

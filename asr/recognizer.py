@@ -1,6 +1,6 @@
 """The recogniser: an acoustic model with its tokenizer, to transcribe and decode."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, overload
 
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from asr.config import check
-from asr.data.recording import Samples, channels_of, read_recording, read_stream
+from asr.data.recording import channels_of, read_recording, read_stream
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
@@ -20,7 +20,8 @@ from asr.search.decode import DecodeOptions, decode_split
 from asr.search.decoder import Decoder, build_decoder
 from asr.search.tune import tuned
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
-from asr.transcription.run import TranscriptionConfig, transcribe_all, transcribe_samples
+from asr.transcription.many import Outcome, Source, Transcriber
+from asr.transcription.run import TranscriptionConfig
 from asr.transcription.transcript import Transcript
 
 Audio = str | Path | NDArray[Any] | torch.Tensor | IO[bytes]
@@ -138,73 +139,76 @@ class Recognizer:
                 f"channels={config.channels!r}: expected 'mix'; for one transcript per channel use "
                 "transcribe_channels()"
             )
-        check(config)
         several = isinstance(audio, list | tuple)
         items: list[Audio] = list(audio) if several else [audio]  # type: ignore[arg-type, list-item]
-        named = [
-            (
-                _name(item, number if several else None),
-                self._channels(item, sample_rate, "mix", number if several else None)[0],
-            )
-            for number, item in enumerate(items, start=1)
-        ]
-        decoder = self.decoder(config)[0]
-        found = transcribe_all(self.model, self.tokenizer, named, config, decoder)
+        found = []
+        for outcome in self.transcribe_each(items, config, sample_rate=sample_rate):
+            if isinstance(outcome, Exception):
+                raise outcome
+            found += outcome
         return found if several else found[0]
 
     def transcribe_channels(
-        self,
-        audio: Audio,
-        config: TranscriptionConfig,
-        decoder: Decoder | None = None,
-        *,
-        sample_rate: int | None = None,
-        advance: Callable[[float], None] = lambda share: None,
+        self, audio: Audio, config: TranscriptionConfig, *, sample_rate: int | None = None
     ) -> list[Transcript]:
         """Transcribe the channels of a recording, or their average.
 
         Args:
             audio: see `transcribe`.
             config: mode, channels and decoder.
-            decoder: decoder to reuse for several recordings; None: build one from `config`.
             sample_rate: sample rate of an array or tensor in Hz.
-            advance: called with the share of the work done since the last call; the shares add up to 1.
 
         Raises:
             UserError: the audio can't be read, or is shorter than one frame.
         """
-        check(config)
-        recording = self._channels(audio, sample_rate, config.channels)
-        decoder = decoder or self.decoder(config)[0]
-        several = config.channels == "separate" and len(recording) > 1
-        name = _name(audio)
-        return [
-            transcribe_samples(
-                self.model,
-                self.tokenizer,
-                samples,
-                config,
-                decoder,
-                name=f"{name}, channel {number}" if several else name,
-                channel=number if several else None,
-                advance=lambda share: advance(share / len(recording)),
-            )
-            for number, samples in enumerate(recording, start=1)
-        ]
+        (outcome,) = self.transcribe_each([audio], config, sample_rate=sample_rate)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
-    def _channels(
-        self, audio: Audio, rate: int | None, channels: str, number: int | None = None
-    ) -> list[Samples]:
-        """Return the samples of each channel at the model's rate."""
-        name = _name(audio, number)
+    def transcribe_each(
+        self,
+        audio: Sequence[Audio],
+        config: TranscriptionConfig,
+        decoder: Decoder | None = None,
+        *,
+        sample_rate: int | None = None,
+        advance: Callable[[float], None] = lambda share: None,
+    ) -> Iterator[Outcome]:
+        """Yield the transcripts of the channels of each recording, or the error that it raised.
+
+        Args:
+            audio: recordings, see `transcribe`.
+            config: mode, channels and decoder.
+            decoder: decoder; None: build one from `config`.
+            sample_rate: sample rate of arrays and tensors in Hz.
+            advance: called with the share of a recording done since the last call; the shares of each add up
+                to 1.
+        """
+        check(config)
+        numbers = range(1, len(audio) + 1) if len(audio) > 1 else [None]
+        sources = [
+            self._source(item, sample_rate, config.channels, number)
+            for item, number in zip(audio, numbers, strict=False)
+        ]
+        decoder = decoder or self.decoder(config)[0]
+        yield from Transcriber(self.model, self.tokenizer, config, decoder)(sources, advance)
+
+    def _source(self, audio: Audio, rate: int | None, channels: str, number: int | None) -> Source:
+        """Return a recording to be read at the model's rate; `number` tells those without a name apart."""
+        target = self.model.sample_rate
         if isinstance(audio, str | Path):
-            return read_recording(Path(audio), self.model.sample_rate, channels)
+            path = Path(audio)
+            size = path.stat().st_size if path.is_file() else 0
+            return Source(str(audio), size, lambda: read_recording(path, target, channels))
+        kind = "recording" if number is None else f"recording {number}"
+        name = str(getattr(audio, "name", None) or kind)
         if isinstance(audio, np.ndarray | torch.Tensor):
             if rate is None:
                 raise UserError(f"{name}: expected its sample_rate, found none")
-            return channels_of(audio, rate, self.model.sample_rate, channels, name)
+            return Source(name, audio.nbytes, lambda: channels_of(audio, rate, target, channels, name))
         if hasattr(audio, "read"):
-            return read_stream(audio, self.model.sample_rate, channels, name)
+            return Source(name, None, lambda: read_stream(audio, target, channels, name))
         raise UserError(
             f"{name}: expected a path, an array or tensor with its rate, or a file object, "
             f"found {type(audio).__name__}"
@@ -257,11 +261,3 @@ class Recognizer:
             )
         tokenizer = tokenizer_from_state(state["tokenizer"])
         return cls(AcousticModel.from_state(state, len(tokenizer), source), tokenizer)
-
-
-def _name(audio: Any, number: int | None = None) -> str:
-    """Return the name of a recording in messages; `number` tells those without a name apart."""
-    if isinstance(audio, str | Path):
-        return str(audio)
-    kind = "recording" if number is None else f"recording {number}"
-    return str(getattr(audio, "name", None) or kind)

@@ -4,6 +4,7 @@ import logging
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.progress import SpinnerColumn, TextColumn
@@ -61,24 +62,19 @@ def run(paths: list[Path], options: Options) -> None:
     columns = SpinnerColumn(), TextColumn("{task.fields[file]}")
     with grouped_warnings(), progress(*columns, counts=False) as bars:
         task = bars.add_task("transcribing", total=len(files), file="")
-        for done, (file, place) in enumerate(files, start=1):
-            bars.update(task, file=file.name)
-
-            def advance(share: float) -> None:
-                bars.advance(task, share)
-
-            try:
-                audio = sys.stdin.buffer if str(file) == "-" else file
-                transcripts = recognizer.transcribe_channels(audio, options, decoder, advance=advance)
-            except UserError as error:
-                errors.append(error.line)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
+        audio = [sys.stdin.buffer if str(file) == "-" else file for file, _ in files]
+        outcomes = recognizer.transcribe_each(audio, options, decoder, advance=partial(bars.advance, task))
+        bars.update(task, file=files[0][0].name)
+        for done, (outcome, (file, place)) in enumerate(zip(outcomes, files, strict=True), start=1):
+            if isinstance(outcome, UserError):
+                errors.append(outcome.line)
+            elif isinstance(outcome, Exception):
+                if not is_out_of_memory(outcome):
+                    raise outcome
                 errors.append(f"{file}: out of memory: use mode=chunked or a linear attention mechanism")
             else:
-                _write(transcripts, file, place if to_files else None, options, single=len(files) == 1)
-            bars.update(task, completed=done)
+                _write(outcome, file, place if to_files else None, options, single=len(files) == 1)
+            bars.update(task, completed=done, file=files[min(done, len(files) - 1)][0].name)
     if beside:
         print(f"transcripts are beside the recordings: {files[0][1]}, …", file=sys.stderr)
     if len(files) == 1 and errors:

@@ -40,7 +40,7 @@ DECODING_SET_HERE = {
     "attention": "evaluate=[…]",
     "output": "folder=…",
 }
-UNKEYED_DECODING = ("jobs", "workers")  # hypotheses do not depend on them
+UNKEYED_DECODING = ("jobs",)  # hypotheses do not depend on them
 
 
 @dataclass

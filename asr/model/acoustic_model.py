@@ -185,8 +185,10 @@ class AcousticModel(nn.Module):
 def evaluating(model: AcousticModel) -> Iterator[None]:
     """Put the model in evaluation mode within a `with` block, and restore its mode afterwards."""
     training = model.training
-    model.eval()
+    if training:
+        model.eval()
     try:
         yield
     finally:
-        model.train(training)
+        if training:
+            model.train()

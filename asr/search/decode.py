@@ -73,7 +73,6 @@ class DecodeOptions(SearchOptions, LoadOptions):
     frames_per_batch: int = option(
         20000, help="maximum number of feature frames per batch, padding included", unit="frames", minimum=1
     )
-    workers: int = option(0, help="number of processes that load audio", maximum=1024)
     resample: bool = option(True, help="resample audio with another sample rate; false: stop with an error")
     g2p: bool = option(
         True,
@@ -210,7 +209,6 @@ def _emissions(model: AcousticModel, cuts: CutSet, options: DecodeOptions) -> It
         model,
         cuts,
         frames_per_batch=options.frames_per_batch,
-        workers=options.workers,
         resample=options.resample,
     )
 

@@ -3,17 +3,18 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from lhotse import CutSet
 from torch import Tensor
-from torch.utils.data import DataLoader
 
-from asr.data.batch import Utterances
+from asr.data.batch import Batch, Utterances
 from asr.data.sampler import BatchPlan, plan_by_length
 from asr.errors import UserError
-from asr.model.acoustic_model import AcousticModel, evaluating
+from asr.model.acoustic_model import AcousticModel
+from asr.model.threads import in_threads
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Emissions:
         ids: [B] names of the utterances.
         log_probs_BTV: [B, T, V] log-probabilities on the model's device, blank at index 0.
         lengths_B: [B] valid frames.
-        encode_s: wall time of features and encoder in seconds.
+        encode_s: time of features and encoder in seconds, in a thread of its own.
     """
 
     ids: list[str]
@@ -34,37 +35,35 @@ class Emissions:
 
 
 def emissions(
-    model: AcousticModel, cuts: CutSet, *, frames_per_batch: int, workers: int = 0, resample: bool = True
+    model: AcousticModel, cuts: CutSet, *, frames_per_batch: int, resample: bool = True
 ) -> Iterator[Emissions]:
-    """Yield the log-probabilities of all cuts, longest first.
+    """Yield the log-probabilities of all cuts, longest first; audio is read ahead in threads.
 
     Args:
         model: acoustic model.
         cuts: utterances with audio.
         frames_per_batch: maximum number of feature frames per batch, padding included.
-        workers: number of processes that load audio.
         resample: resample audio with another sample rate; false: raise UserError.
     """
     features = model.config.features
     frames = np.array([max(1, round(cut.duration * 1000 / features.frame_shift_ms)) for cut in cuts])
     plans = plan_by_length(frames, frames_per_batch, np.argsort(-frames, kind="stable"))
-    loader = DataLoader(
-        Utterances(cuts, None, features.sample_rate, resample=resample),
-        batch_size=None,
-        sampler=[BatchPlan(tuple(plan.tolist())) for plan in plans],
-        num_workers=workers,
-    )
-    for batch in loader:
-        started = time.perf_counter()
-        batch = batch.to(model.device)
-        with torch.inference_mode(), evaluating(model):
-            log_probs_BTV, lengths_B = model(batch.audio, batch.audio_lengths)
-        for name, log_probs_TV, length in zip(batch.ids, log_probs_BTV, lengths_B.tolist(), strict=True):
-            if log_probs_TV[:length].isnan().any():
-                raise UserError(
-                    f"utterance {name}: expected log-probabilities, found NaN (samples far beyond "
-                    "1, or a broken model?)"
-                )
-        if model.device.type == "cuda":
-            torch.cuda.synchronize()  # otherwise the encoder's time would count as search time
-        yield Emissions(batch.ids, log_probs_BTV, lengths_B, time.perf_counter() - started)
+    utterances = Utterances(cuts, None, features.sample_rate, resample=resample)
+    batches = [BatchPlan(tuple(plan.tolist())) for plan in plans]
+    return in_threads(model, utterances.__getitem__, partial(_encode, model), batches)
+
+
+@torch.inference_mode()
+def _encode(model: AcousticModel, batch: Batch) -> Emissions:
+    started = time.perf_counter()
+    batch = batch.to(model.device)
+    log_probs_BTV, lengths_B = model(batch.audio, batch.audio_lengths)
+    for name, log_probs_TV, length in zip(batch.ids, log_probs_BTV, lengths_B.tolist(), strict=True):
+        if log_probs_TV[:length].isnan().any():
+            raise UserError(
+                f"utterance {name}: expected log-probabilities, found NaN (samples far beyond "
+                "1, or a broken model?)"
+            )
+    if model.device.type == "cuda":
+        torch.cuda.synchronize()  # otherwise the encoder's time would count as search time
+    return Emissions(batch.ids, log_probs_BTV, lengths_B, time.perf_counter() - started)

@@ -2,24 +2,22 @@
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.config import check, option
 from asr.data.recording import Samples, is_silent
-from asr.data.sampler import plan_by_length
 from asr.errors import UserError
 from asr.losses.ctc import BLANK
 from asr.model.acoustic_model import AcousticModel
 from asr.search.decoder import BeamConfig, Decoder, search, text_of
 from asr.search.path import TokenPath, Word
 from asr.text.tokenizer import Tokenizer
-from asr.transcription.encoding import EncodingOptions, emissions, encode, finite
+from asr.transcription.encoding import EncodingOptions, emissions
 from asr.transcription.transcript import Transcript, split_segments, timed_words
 
 log = logging.getLogger(__name__)
@@ -30,7 +28,6 @@ LOW_CONFIDENCE = 0.8
 # The search runs on stretches of 10 to 30 s, cut in the longest pause within this range.
 STRETCH_S = (10.0, 30.0)
 STRETCHES_PER_BATCH = 8
-SECONDS_PER_BATCH = 120.0  # of short recordings encoded together, padding included
 
 
 @dataclass
@@ -85,7 +82,9 @@ def transcribe_samples(
         UserError: the recording is shorter than one frame.
     """
     check(config)
-    duration_s = _check_length(model, samples, name)
+    duration_s = len(samples) / model.sample_rate
+    if model.encoder_frames(duration_s) == 0:
+        raise UserError(f"{name}: {1000 * duration_s:.1f} ms is shorter than one frame")
     if is_silent(samples):
         log.warning("%s: the recording is silent", name)
         advance(1.0)
@@ -96,60 +95,10 @@ def transcribe_samples(
     path = decode_stretches(
         decoder, log_probs_TV, model.frame_s, advance=lambda share: advance((1 - ENCODING_SHARE) * share)
     )
-    return _transcript(path, model, tokenizer, config, duration_s, name, channel)
+    return transcript_of(path, model, tokenizer, config, duration_s, name, channel)
 
 
-def transcribe_all(
-    model: AcousticModel,
-    tokenizer: Tokenizer,
-    recordings: Sequence[tuple[str, Samples]],
-    config: TranscriptionConfig,
-    decoder: Decoder,
-) -> list[Transcript]:
-    """Transcribe several recordings; short ones are encoded together, similar lengths in a batch.
-
-    Args:
-        model: acoustic model.
-        tokenizer: tokenizer of the model.
-        recordings: name and [samples] of each.
-        config: mode, chunks and minimum confidence.
-        decoder: decoder, built by `build_decoder`.
-
-    Raises:
-        UserError: a recording is shorter than one frame.
-    """
-    seconds = [_check_length(model, samples, name) for name, samples in recordings]
-    whole = [
-        i
-        for i, (_, samples) in enumerate(recordings)
-        if not config.in_chunks(seconds[i], model.config.longest_s) and not is_silent(samples)
-    ]
-    found: dict[int, Transcript] = {}
-    frames = np.array([len(recordings[i][1]) for i in whole], dtype=np.int64)
-    order = np.argsort(-frames, kind="stable")
-    budget = round(SECONDS_PER_BATCH * model.sample_rate)
-    for plan in plan_by_length(frames, budget, order) if whole else []:
-        batch = [whole[i] for i in plan.tolist()]
-        log_probs = encode(model, [torch.from_numpy(recordings[i][1]) for i in batch])
-        for i, log_probs_TV in zip(batch, log_probs, strict=True):
-            name = recordings[i][0]
-            path = decode_stretches(decoder, finite(log_probs_TV, name), model.frame_s)
-            found[i] = _transcript(path, model, tokenizer, config, seconds[i], name)
-    return [
-        found[i] if i in found else transcribe_samples(model, tokenizer, samples, config, decoder, name=name)
-        for i, (name, samples) in enumerate(recordings)
-    ]
-
-
-def _check_length(model: AcousticModel, samples: Samples, name: str) -> float:
-    """Return the duration in seconds; raise UserError if it is shorter than a frame."""
-    duration_s = len(samples) / model.sample_rate
-    if model.encoder_frames(duration_s) == 0:
-        raise UserError(f"{name}: {1000 * duration_s:.1f} ms is shorter than one frame")
-    return duration_s
-
-
-def _transcript(
+def transcript_of(
     path: TokenPath,
     model: AcousticModel,
     tokenizer: Tokenizer,
@@ -158,6 +107,7 @@ def _transcript(
     name: str,
     channel: int | None = None,
 ) -> Transcript:
+    """Return the transcript of a search result; warn about low confidence."""
     tokens = tokenizer.tokens(path.ids)
     times_s = [round(frame * model.frame_s, 3) for frame in path.frames]
     text = text_of(path, tokenizer)
@@ -189,6 +139,8 @@ def split_stretches(log_probs_TV: Tensor, frame_s: float) -> list[int]:
     """
     T = len(log_probs_TV)
     shortest, longest = (max(1, round(seconds / frame_s)) for seconds in STRETCH_S)
+    if longest >= T:
+        return [0, T]
     frame = torch.arange(T)
     speech = log_probs_TV.argmax(dim=-1) != BLANK
     before = frame - torch.where(speech, frame, -T).cummax(dim=0).values

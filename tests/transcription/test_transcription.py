@@ -130,7 +130,7 @@ def test_progress_adds_up_to_one(recognizer: Recognizer, long_audio: np.ndarray,
     for mode in ("onepass", "chunked"):
         shares: list[float] = []
         config = TranscriptionConfig(mode=mode)
-        recognizer.transcribe_channels(path, config, advance=shares.append)
+        list(recognizer.transcribe_each([path], config, advance=shares.append))
         assert sum(shares) == pytest.approx(1)
         assert len(shares) > (5 if mode == "chunked" else 1)
 
