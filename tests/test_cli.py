@@ -32,7 +32,11 @@ def run_python(code: str, **environment: str) -> str:
         (["--version"], set()),
         (["nosuch"], set()),
         (["prepare", "--help"], {"omegaconf"}),
-        *((["prepare", name, "--help"], {"omegaconf"}) for name in prepare.recipes() if name != "copy"),
+        *(
+            (["prepare", name, "--help"], {"omegaconf"})
+            for name in prepare.recipes()
+            if prepare.has_preparation(name)
+        ),
         (["score", "--help"], {"omegaconf"}),
         (["lm", "--help"], {"omegaconf"}),
         (["report", "--help"], {"omegaconf"}),
