@@ -200,15 +200,14 @@ def _restricted(result: Score, idents: set[str], options: ScoreOptions) -> Score
 def rates_line(folder: Path) -> str:
     """Return the error rates of a decode folder with their intervals: `PER 5.41 % (4.90–5.93), WER …`.
 
-    Without references, return why there are none.
+    CER stands in for PER if there are no phones. Without references, return why there are none.
     """
     try:
         result, _ = _scored(folder, read_hypotheses(folder / HYPOTHESES), ScoreOptions())
     except UserError as error:
         return f"none ({error})"
-    shown = [
-        (metric, *rate_cells(result.rates[metric])[:2]) for metric in HEADLINES if metric in result.rates
-    ]
+    metrics = HEADLINES if "per" in result.rates else (*HEADLINES, "cer")
+    shown = [(metric, *rate_cells(result.rates[metric])[:2]) for metric in metrics if metric in result.rates]
     rates = [f"{metric.upper()} {rate} %" + (f" ({ends})" if ends else "") for metric, rate, ends in shown]
     return f"{', '.join(rates)}; details: asr score {folder}"
 

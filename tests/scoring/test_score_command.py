@@ -6,7 +6,7 @@ from score_output import printed, scored
 
 from asr.errors import UserError
 from asr.scoring.hypotheses import Hypothesis, write_decoded, write_hypotheses
-from asr.scoring.run import ScoreOptions, read_score, score_paths
+from asr.scoring.run import ScoreOptions, rates_line, read_score, score_paths
 
 
 def make_folder(folder, *, record=None):
@@ -21,6 +21,15 @@ def make_folder(folder, *, record=None):
     if record is not None:
         (folder / "decode.json").write_text(record)
     return folder
+
+
+def test_the_rates_that_asr_decode_prints(tmp_path):
+    """The CER of a character model was not among them."""
+    assert rates_line(make_folder(tmp_path / "phones")).startswith("PER 25.00 % (0.00–50.00), WER 50.00 %")
+    letters = [Hypothesis("a", "anna", 1.0, "go on", None, list("go_on"), [0.1] * 5, "go un", "character")]
+    (tmp_path / "letters").mkdir()
+    write_hypotheses(tmp_path / "letters" / "hyp.jsonl", letters)
+    assert rates_line(tmp_path / "letters").startswith("WER 50.00 %, CER 20.00 %")
 
 
 def test_writes_score_alignments_and_speakers(tmp_path):
