@@ -26,6 +26,7 @@ COMMANDS = {
     "align": "align transcripts with audio: asr align exp/demo/full recording.wav text='go on'",
     "segment": "divide a recording and its text into utterances: asr segment exp/demo/full book.wav book.txt",
     "transcribe": "transcribe audio files: asr transcribe exp/demo/full recording.wav",
+    "merge": "join the shards of decode, align or transcribe: asr merge exp/demo/full/align/test",
     "bench": "time attention mechanisms: asr bench attentions=[full,i-clustered-100] lengths=[512,1024]",
     "compare": "train, decode and time mechanisms side by side: "
     "asr compare recipe=demo attentions=[full,i-clustered-25]",
@@ -142,7 +143,7 @@ def print_help(name: str, command: ModuleType, paths: list[str]) -> None:
     console = open_console(markup=False)
     console.print(" ".join(["asr", name, *filter(None, [command.POSITIONAL]), "key=value …"]))
     console.print(COMMANDS[name])
-    if schema:
-        console.print(option_table(list(describe(schema)), console.width))
+    if rows := list(describe(schema)) if schema else []:
+        console.print(option_table(rows, console.width))
     if hasattr(command, "details"):
         console.print(command.details(paths))

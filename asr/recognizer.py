@@ -19,6 +19,7 @@ from asr.model.portable import portable_folder, read_portable
 from asr.search.decode import DecodeOptions, decode_split
 from asr.search.decoder import Decoder, build_decoder
 from asr.search.tune import tuned
+from asr.shards import Shard
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.transcription.many import Outcome, Source, Transcriber
 from asr.transcription.run import TranscriptionConfig
@@ -142,7 +143,7 @@ class Recognizer:
         several = isinstance(audio, list | tuple)
         items: list[Audio] = list(audio) if several else [audio]  # type: ignore[arg-type, list-item]
         found = []
-        for outcome in self.transcribe_each(items, config, sample_rate=sample_rate):
+        for _, outcome in self.transcribe_each(items, config, sample_rate=sample_rate):
             if isinstance(outcome, Exception):
                 raise outcome
             found += outcome
@@ -161,7 +162,7 @@ class Recognizer:
         Raises:
             UserError: the audio can't be read, or is shorter than one frame.
         """
-        (outcome,) = self.transcribe_each([audio], config, sample_rate=sample_rate)
+        ((_, outcome),) = self.transcribe_each([audio], config, sample_rate=sample_rate)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -173,15 +174,17 @@ class Recognizer:
         decoder: Decoder | None = None,
         *,
         sample_rate: int | None = None,
+        shard: Shard | None = None,
         advance: Callable[[float], None] = lambda share: None,
-    ) -> Iterator[Outcome]:
-        """Yield the transcripts of the channels of each recording, or the error that it raised.
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Yield each recording's position, and the transcripts of its channels or the error that it raised.
 
         Args:
             audio: recordings, see `transcribe`.
             config: mode, channels and decoder.
             decoder: decoder; None: build one from `config`.
             sample_rate: sample rate of arrays and tensors in Hz.
+            shard: only the recordings of a shard.
             advance: called with the share of a recording done since the last call; the shares of each add up
                 to 1.
         """
@@ -192,7 +195,7 @@ class Recognizer:
             for item, number in zip(audio, numbers, strict=False)
         ]
         decoder = decoder or self.decoder(config)[0]
-        yield from Transcriber(self.model, self.tokenizer, config, decoder)(sources, advance)
+        yield from Transcriber(self.model, self.tokenizer, config, decoder)(sources, shard, advance)
 
     def _source(self, audio: Audio, rate: int | None, channels: str, number: int | None) -> Source:
         """Return a recording to be read at the model's rate; `number` tells those without a name apart."""
@@ -219,6 +222,7 @@ class Recognizer:
         options: DecodeOptions,
         *,
         weights_in: Path | None = None,
+        shard: Shard | None = None,
         advance: Callable[[float], None] = lambda share: None,
     ) -> Path:
         """Decode a split of a corpus and return the folder of hypotheses; see `decode_split`."""
@@ -231,6 +235,7 @@ class Recognizer:
             checkpoint=self.file,
             run_folder=self.run_folder,
             weights_in=weights_in,
+            shard=shard,
             advance=advance,
         )
 

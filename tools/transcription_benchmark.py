@@ -67,7 +67,7 @@ def main(words: list[str]) -> None:
 
     def texts(paths: list[Path]) -> list[str]:
         found = []
-        for outcome in recognizer.transcribe_each(paths, plan, decoder):
+        for _, outcome in recognizer.transcribe_each(paths, plan, decoder):
             if isinstance(outcome, Exception):
                 raise outcome
             found.append(outcome[0].text)

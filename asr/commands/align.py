@@ -2,7 +2,6 @@
 
 import json
 import logging
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -11,18 +10,19 @@ from pathlib import Path
 
 from lhotse.cut import MonoCut
 
-from asr.config import option, refuse
+from asr.config import option, refuse, to_dict
 from asr.console import track
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path, training_folder
 from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
-from asr.files import atomic_text, check_writable, write_text
+from asr.files import check_writable, file_digest
 from asr.model.checkpoint import LoadOptions
 from asr.recognizer import Recognizer
-from asr.scoring.ctm import CtmWord, write_ctm
+from asr.scoring.ctm import CtmWord, ctm_text
 from asr.search.forced_alignment import LEAST_FIT, AlignedText, AlignedToken, AlignedWord, align_text
+from asr.shards import Result, ShardOptions, Work, job, parse_shard, write_shard
 from asr.text.files import read_text
 from asr.transcription.encoding import EncodingOptions, emissions, is_out_of_memory
 from asr.transcription.formats import textgrid
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Options(EncodingOptions, LoadOptions):
+class Options(EncodingOptions, LoadOptions, ShardOptions):
     """Options of `asr align`."""
 
     split: str = option("test", help="split to align, unless an audio file is given")
@@ -73,9 +73,10 @@ def run(paths: list[Path], options: Options) -> None:
     recognizer = Recognizer.load_as(paths[0], options)
     model, tokenizer = recognizer.model, recognizer.tokenizer
     run_folder = recognizer.run_folder
+    inputs: dict[str, str] = {}
     assert run_folder is not None
     if len(paths) == 2:
-        refuse(options, ("split", "data"), f"to align {paths[1]}")
+        refuse(options, ("split", "data", "shard"), f"to align {paths[1]}")
         audio = Path(paths[1])
         folder, name = Path(options.output or audio.parent), audio.stem
         loads: dict[str, Callable[[], Utterance]] = {
@@ -84,7 +85,9 @@ def run(paths: list[Path], options: Options) -> None:
     else:
         if options.text:
             raise UserError(f"text={options.text!r}: expected an audio file to align it with, found none")
-        cuts = list(load_cuts(manifest_path(options.data or training_folder(run_folder), options.split)))
+        manifest = manifest_path(options.data or training_folder(run_folder), options.split)
+        cuts = list(load_cuts(manifest))
+        inputs = {"data": file_digest(manifest), "device": model.device.type}
         folder, name = Path(options.output or run_folder / "align" / options.split), options.split
         loads = {}
         for cut in cuts:
@@ -96,11 +99,13 @@ def run(paths: list[Path], options: Options) -> None:
             loads[stem] = partial(_from_cut, cut, model.sample_rate)
     check_writable(folder / f"{name}.jsonl")
 
-    count = len(loads)
-    aligned: list[tuple[Utterance, AlignedText]] = []
-    errors = []
+    shard = parse_shard(options.shard)
+    items = list(enumerate(loads.items()))
+    own = shard.of(items) if shard else items
+    fits: list[tuple[float, str]] = []
+    results: dict[int, Result] = {}
     unknown: Counter[str] = Counter()
-    for stem, load in track(loads.items(), "aligning", total=count):
+    for position, (stem, load) in track(own, "aligning"):
         try:
             utterance = load()
             log_probs_TV = emissions(model, utterance.samples, options, utterance.id)
@@ -113,21 +118,29 @@ def run(paths: list[Path], options: Options) -> None:
                     f"min_fit={options.min_fit:g}, found {found.fit:.3f}"
                 )
         except UserError as error:
-            errors.append(error.line)
+            results[position] = Result(error=error.line)
             continue
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            errors.append(f"{stem}: out of memory: use mode=chunked or a linear attention mechanism")
+            results[position] = Result(
+                error=f"{stem}: out of memory: use mode=chunked or a linear attention mechanism"
+            )
             continue
         unknown.update(tokenizer.oov(utterance.text))
-        _write_textgrid(utterance, found.words, recognizer, folder / f"{stem}.TextGrid")
-        aligned.append((utterance, found))
-    if aligned:
-        _write_tables(aligned, folder, name)
-        worst = min(aligned, key=lambda pair: pair[1].fit)
-        least = f"fit {worst[1].fit:.2f}" if count == 1 else f"least fit {worst[1].fit:.2f} ({worst[0].id})"
-        print(f"aligned {len(aligned)} of {count} utterances: {folder}; {least}")
+        grid = _textgrid(utterance, found.words, recognizer)
+        results[position] = Result({f"{stem}.TextGrid": grid} | _tables(utterance, found, name))
+        fits.append((found.fit, utterance.id))
+    work = Work(job("align", to_dict(options), **inputs), len(loads), results, [])
+    if shard:
+        work.job["model"] = model.digest()
+        write_shard(shard, folder, work)
+    else:
+        work.write(folder)
+    if fits:
+        fit, worst = min(fits)
+        least = f"fit {fit:.2f}" if len(own) == 1 else f"least fit {fit:.2f} ({worst})"
+        print(f"aligned {len(fits)} of {len(own)} utterances: {folder}; {least}")
     if unknown:
         log.warning(
             "unreliable times for words outside the model's vocabulary (%d): %s%s",
@@ -135,12 +148,7 @@ def run(paths: list[Path], options: Options) -> None:
             ", ".join(sorted(unknown)[:10]),
             " …" if len(unknown) > 10 else "",
         )
-    if count == 1 and errors:
-        raise UserError(errors[0])
-    for line in errors:
-        print(f"asr: {line}", file=sys.stderr)
-    if errors:
-        raise UserError(f"{len(errors)} of {count} utterances could not be aligned")
+    work.report()
 
 
 def _from_file(audio: Path, text: str, sample_rate: int) -> Utterance:
@@ -161,34 +169,26 @@ def _from_cut(cut: MonoCut, sample_rate: int) -> Utterance:
     return Utterance(cut.id, text, samples, cut.recording_id, str(cut.channel + 1), cut.start)
 
 
-def _write_textgrid(
-    utterance: Utterance, words: list[AlignedWord], recognizer: Recognizer, path: Path
-) -> None:
-    """Write a TextGrid with tiers for words and labels; times are relative to the utterance."""
+def _textgrid(utterance: Utterance, words: list[AlignedWord], recognizer: Recognizer) -> str:
+    """Return a TextGrid with tiers for words and labels; times are relative to the utterance."""
     tokens = [token for word in words for token in word.tokens]
     tiers = {
         "words": [(word.start_s, word.end_s, word.word) for word in words],
         f"{recognizer.tokenizer.unit}s": [(token.start_s, token.end_s, token.label) for token in tokens],
     }
-    duration_s = len(utterance.samples) / recognizer.model.sample_rate
-    write_text(textgrid(tiers, duration_s), path)
+    return textgrid(tiers, len(utterance.samples) / recognizer.model.sample_rate)
 
 
-def _write_tables(aligned: list[tuple[Utterance, AlignedText]], folder: Path, name: str) -> None:
-    """Write `<name>.words.ctm`, `<name>.tokens.ctm` (times in the recording) and `<name>.jsonl`."""
-    write_ctm(
-        folder / f"{name}.words.ctm",
-        [_ctm(utterance, word.word, word) for utterance, text in aligned for word in text.words],
-    )
-    write_ctm(
-        folder / f"{name}.tokens.ctm",
-        [_ctm(u, token.label, token) for u, text in aligned for word in text.words for token in word.tokens],
-    )
-    with atomic_text(folder / f"{name}.jsonl") as file:
-        for utterance, text in aligned:
-            words = [asdict(word) for word in text.words]
-            entry = {"id": utterance.id, "fit": round(text.fit, 4), "words": words}
-            file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+def _tables(utterance: Utterance, text: AlignedText, name: str) -> dict[str, str]:
+    """Return the lines of the words and tokens (CTM, times in the recording) and of `<name>.jsonl`."""
+    words = [_ctm(utterance, word.word, word) for word in text.words]
+    tokens = [_ctm(utterance, token.label, token) for word in text.words for token in word.tokens]
+    entry = {"id": utterance.id, "fit": round(text.fit, 4), "words": [asdict(word) for word in text.words]}
+    return {
+        f"{name}.words.ctm": ctm_text(words),
+        f"{name}.tokens.ctm": ctm_text(tokens),
+        f"{name}.jsonl": json.dumps(entry, ensure_ascii=False) + "\n",
+    }
 
 
 def _ctm(utterance: Utterance, label: str, aligned: AlignedWord | AlignedToken) -> CtmWord:

@@ -9,15 +9,17 @@ from pathlib import Path
 
 from rich.progress import SpinnerColumn, TextColumn
 
-from asr.config import option
+from asr.config import option, to_dict
 from asr.console import grouped_warnings, progress
 from asr.errors import UserError
 from asr.files import check_writable, write_text
 from asr.model.checkpoint import LoadOptions
 from asr.model.features import NORMALISATIONS
 from asr.recognizer import Recognizer
+from asr.shards import Result, ShardOptions, Work, digest_of, job, parse_shard, write_shard
 from asr.transcription.encoding import is_out_of_memory
 from asr.transcription.formats import FORMATS, write_transcript
+from asr.transcription.many import Outcome
 from asr.transcription.run import TranscriptionConfig
 from asr.transcription.transcript import Transcript
 
@@ -28,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Options(TranscriptionConfig, LoadOptions):
+class Options(TranscriptionConfig, LoadOptions, ShardOptions):
     """Options of `asr transcribe`."""
 
     normalise: str = option(
@@ -49,6 +51,8 @@ def run(paths: list[Path], options: Options) -> None:
     files = _audio_files(paths[1:], options)
     if not files:
         raise UserError("asr transcribe takes a run folder or checkpoint and at least one audio file")
+    if options.shard and not options.output:
+        raise UserError(f"shard={options.shard}: expected output=<folder>, where asr merge joins transcripts")
     beside = len(files) > 1 and options.format not in ("text", "json") and not options.output
     to_files = beside or bool(options.output)
     if to_files:
@@ -57,32 +61,43 @@ def run(paths: list[Path], options: Options) -> None:
     decoder, source = recognizer.decoder(options)
     if source:
         print(f"decoder weights from {source}", file=sys.stderr)
-    errors = []
+    shard = parse_shard(options.shard)
+    results: dict[int, Result] = {}
     # Encoding in one pass is one step: the spinner shows that work goes on.
     columns = SpinnerColumn(), TextColumn("{task.fields[file]}")
     with grouped_warnings(), progress(*columns, counts=False) as bars:
-        task = bars.add_task("transcribing", total=len(files), file="")
+        task = bars.add_task("transcribing", total=len(files), file=files[0][0].name)
         audio = [sys.stdin.buffer if str(file) == "-" else file for file, _ in files]
-        outcomes = recognizer.transcribe_each(audio, options, decoder, advance=partial(bars.advance, task))
-        bars.update(task, file=files[0][0].name)
-        for done, (outcome, (file, place)) in enumerate(zip(outcomes, files, strict=True), start=1):
-            if isinstance(outcome, UserError):
-                errors.append(outcome.line)
-            elif isinstance(outcome, Exception):
-                if not is_out_of_memory(outcome):
-                    raise outcome
-                errors.append(f"{file}: out of memory: use mode=chunked or a linear attention mechanism")
-            else:
+        advance = partial(bars.advance, task)
+        outcomes = recognizer.transcribe_each(audio, options, decoder, shard=shard, advance=advance)
+        for position, outcome in outcomes:
+            file, place = files[position]
+            results[position] = _result(outcome, file)
+            if isinstance(outcome, list) and shard:
+                text = write_transcript(outcome, options.format, str(file))
+                results[position].files[str(place.relative_to(options.output))] = text
+            elif isinstance(outcome, list):
                 _write(outcome, file, place if to_files else None, options, single=len(files) == 1)
-            bars.update(task, completed=done, file=files[min(done, len(files) - 1)][0].name)
+            bars.update(task, completed=len(results), file=files[min(position + 1, len(files) - 1)][0].name)
+    inputs = {"files": digest_of([str(file) for file, _ in files]), "device": recognizer.model.device.type}
+    work = Work(job("transcribe", to_dict(options), **inputs), len(files), results, [])
+    if shard:
+        work.job["model"] = recognizer.model.digest()
+        write_shard(shard, Path(options.output), work)
     if beside:
         print(f"transcripts are beside the recordings: {files[0][1]}, …", file=sys.stderr)
-    if len(files) == 1 and errors:
-        raise UserError(errors[0])
-    for line in errors:
-        print(f"asr: {line}", file=sys.stderr)
-    if errors:
-        raise UserError(f"{len(errors)} of {len(files)} files could not be transcribed")
+    work.report()
+
+
+def _result(outcome: Outcome, file: Path) -> Result:
+    """Return the error of a recording, if it has one; raise errors that are not the recording's."""
+    if isinstance(outcome, list):
+        return Result()
+    if isinstance(outcome, UserError):
+        return Result(error=outcome.line)
+    if not is_out_of_memory(outcome):
+        raise outcome
+    return Result(error=f"{file}: out of memory: use mode=chunked or a linear attention mechanism")
 
 
 def _audio_files(paths: list[Path], options: Options) -> list[tuple[Path, Path]]:

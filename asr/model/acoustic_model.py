@@ -1,5 +1,6 @@
 """The acoustic model: audio to log-probabilities of labels."""
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -160,6 +161,13 @@ class AcousticModel(nn.Module):
     def attention_layers(self) -> list[SelfAttentionLayer]:
         """Return the attention layers, first to last."""
         return [layer for layer in self.modules() if isinstance(layer, SelfAttentionLayer)]
+
+    def digest(self) -> str:
+        """Return a hash of configuration and weights."""
+        digest = hashlib.sha256(repr(to_dict(self.config)).encode())
+        for name, weights in self.state_dict().items():
+            digest.update(name.encode() + weights.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:12]
 
     def state(self) -> dict[str, Any]:
         """Return configuration and weights as plain data and tensors."""

@@ -73,9 +73,14 @@ def write_ctm(path: str | Path, entries: Iterable[CtmEntry]) -> None:
     write_lines(path, (line for entry in in_order(entries) for line in format_entry(entry)))
 
 
+def ctm_text(entries: Iterable[CtmEntry]) -> str:
+    """Return the lines that `write_ctm` writes."""
+    return "".join(f"{line}\n" for entry in in_order(entries) for line in format_entry(entry))
+
+
 def in_order(entries: Iterable[CtmEntry]) -> list[CtmEntry]:
-    """Sort by recording, channel and start time; ties keep their order."""
-    return sorted(entries, key=lambda entry: (entry.file, entry.channel, entry.start_s))
+    """Sort by recording, channel and start time as written; ties keep their order."""
+    return sorted(entries, key=lambda x: (one_field(x.file), one_field(x.channel), round(x.start_s, 3)))
 
 
 def format_entry(entry: CtmEntry) -> Iterator[str]:

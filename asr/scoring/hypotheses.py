@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,13 +61,13 @@ class Hypothesis:
         ]
 
 
-def write_decoded(folder: Path, hypotheses: Iterable[Hypothesis], record: dict[str, Any]) -> None:
-    """Write decode.json, then hyp.jsonl; scores of earlier hypotheses are removed first.
+def write_decoded(folder: Path, lines: str, record: dict[str, Any]) -> None:
+    """Write decode.json, then the lines of hyp.jsonl; scores of earlier hypotheses are removed first.
 
     Nothing is removed before both files are on the disk, under temporary names.
     """
     with atomic_text(folder / HYPOTHESES) as file:
-        file.writelines(_lines(hypotheses))
+        file.write(lines)
         file.flush()
         with atomic_text(folder / RECORD) as about:
             about.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
@@ -80,12 +80,12 @@ def write_decoded(folder: Path, hypotheses: Iterable[Hypothesis], record: dict[s
 def write_hypotheses(path: str | Path, hypotheses: Iterable[Hypothesis]) -> None:
     """Write JSONL; the file appears under its name only once it is complete."""
     with atomic_text(path) as file:
-        file.writelines(_lines(hypotheses))
+        file.writelines(map(hypothesis_line, hypotheses))
 
 
-def _lines(hypotheses: Iterable[Hypothesis]) -> Iterator[str]:
-    for hypothesis in hypotheses:
-        yield json.dumps(dataclasses.asdict(hypothesis), ensure_ascii=False, allow_nan=False) + "\n"
+def hypothesis_line(hypothesis: Hypothesis) -> str:
+    """Return the line of a hypothesis in hyp.jsonl."""
+    return json.dumps(dataclasses.asdict(hypothesis), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_hypotheses(path: str | Path) -> list[Hypothesis]:

@@ -2,7 +2,8 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,26 +11,29 @@ from typing import Any
 import torch
 from lhotse import CutSet
 
-from asr.config import option, refuse
+from asr.config import option, refuse, to_dict
 from asr.console import duration, progress
 from asr.data.manifest import load_cuts
 from asr.data.module import manifest_path, split_beside, training_folder
 from asr.environment import git_commit
 from asr.errors import UserError
-from asr.files import locked
+from asr.files import file_digest, locked
 from asr.model.acoustic_model import AcousticModel
 from asr.model.checkpoint import LoadOptions
 from asr.scoring.error_rates import ErrorCounts
-from asr.scoring.hypotheses import Hypothesis, write_decoded
+from asr.scoring.hypotheses import HYPOTHESES, hypothesis_line, write_decoded
 from asr.scoring.score import scored_words
 from asr.scoring.word_filter import rules_beside
-from asr.search.decoder import DECODERS, WEIGHTED, BeamConfig, Weights, text_of, words_of
+from asr.search.decoded import hypothesis_of, reference_tokens
+from asr.search.decoder import DECODERS, WEIGHTED, BeamConfig, Weights, text_of
 from asr.search.emissions import Emissions, emissions
-from asr.search.path import TokenPath
 from asr.search.pool import Found, SearchPool
 from asr.search.tune import Trial, record, tune, tuned
+from asr.shards import Result, Shard, Work, job, write_shard
 from asr.text.pronunciation import ReferencePhones
 from asr.text.tokenizer import PhoneTokenizer, Tokenizer
+
+SUMMED = ("audio_s", "decode_s", "prepare_s", "encode_s", "search_cpu_s")
 
 
 @dataclass
@@ -89,6 +93,7 @@ def decode_split(
     checkpoint: Path,
     run_folder: Path,
     weights_in: Path | None = None,
+    shard: Shard | None = None,
     advance: Callable[[float], None] = lambda share: None,
 ) -> Path:
     """Decode a split.
@@ -100,6 +105,7 @@ def decode_split(
         checkpoint: file that the model was loaded from.
         run_folder: run folder of the model.
         weights_in: folder for tuned weights; None: the run folder.
+        shard: decode only the batches of a shard, and write its results for `asr merge`.
         advance: called with the fraction of utterances decoded, 0 … 1.
 
     Returns:
@@ -119,7 +125,7 @@ def decode_split(
     lm = f"-{Path(options.beam.lm).name.partition('.')[0]}" if options.beam.lm else ""
     name = f"{model.config.attention}-{options.decoder}{lm}"
     folder = Path(options.output or run_folder / "decode" / options.split / name)
-    with locked(folder, "asr decode"):
+    with nullcontext() if shard else locked(folder, "asr decode"):
         started = time.perf_counter()
         topology = model.config.topology
         with SearchPool(options.decoder, tokenizer, options.beam, options.jobs, topology) as pool:
@@ -134,13 +140,18 @@ def decode_split(
             if options.decoder in WEIGHTED:
                 pool.reweight(beam.weights(options.decoder))
             started = time.perf_counter()
-            found, encode_s = _search(model, cuts, pool, options, advance)
+            found, encode_s = _search(model, cuts, pool, options, shard, advance)
             seconds = time.perf_counter() - started
-        hypotheses = [
-            _hypothesis(tokenizer, model.frame_s, found[cut.id].path, cut, references, beam.nbest)
-            for cut in cuts
-        ]
-        audio_s = sum(cut.duration for cut in cuts)
+        # All shards count all words.
+        spoken = [reference_tokens(tokenizer, cut, references) for cut in cuts]
+        lines = {
+            position: hypothesis_line(
+                hypothesis_of(tokenizer, model.frame_s, found[cut.id].path, cut, tokens, beam.nbest)
+            )
+            for position, (cut, tokens) in enumerate(zip(cuts, spoken, strict=True))
+            if cut.id in found
+        }
+        audio_s = sum(cut.duration for cut in cuts if cut.id in found)
         search_s = sum(result.cpu_s for result in found.values())
         rules = rules_beside(manifest)
         about = {
@@ -160,21 +171,43 @@ def decode_split(
             "word_filter": asdict(rules) if rules else None,
             "audio_s": audio_s,
             "decode_s": seconds,
-            "real_time_factor": seconds / audio_s,
             "prepare_s": prepare_s,
             "encode_s": encode_s,
             "search_cpu_s": search_s,
-            "search_real_time_factor_per_core": search_s / audio_s,
         }
-        write_decoded(folder, hypotheses, about)
+        if not shard:
+            write_decoded(folder, "".join(lines.values()), joined_record([about]))
     print(
-        f"decoded {len(cuts)} utterances, {duration(audio_s)} of audio, in {duration(seconds)} "
-        f"(real-time factor {seconds / audio_s:.4f}; encoder {encode_s / audio_s:.4f}, "
-        f"search on one core {search_s / audio_s:.4f})"
+        f"decoded {len(lines)} utterances, {duration(audio_s)} of audio, in {duration(seconds)} "
+        f"(real-time factor {_ratio(seconds, audio_s):.4f}; encoder {_ratio(encode_s, audio_s):.4f}, "
+        f"search on one core {_ratio(search_s, audio_s):.4f})"
     )
+    if shard:
+        inputs = {"model": model.digest(), "data": file_digest(manifest), "device": model.device.type}
+        if options.beam.lm:
+            inputs["lm"] = file_digest(options.beam.lm)
+        same = job("decode", to_dict(options) | {"beam": about["beam"]}, **inputs)
+        results = {position: Result({HYPOTHESES: line}) for position, line in lines.items()}
+        write_shard(shard, folder, Work(same, len(cuts), results, [about]))
+        return folder
     if references:
         references.report(manifest)
     return folder
+
+
+def joined_record(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the record of all shards, decode.json: durations are summed, the rest is that of the first."""
+    sums = {name: sum(record[name] for record in records) for name in SUMMED}
+    return {
+        **records[0],
+        **sums,
+        "real_time_factor": _ratio(sums["decode_s"], sums["audio_s"]),
+        "search_real_time_factor_per_core": _ratio(sums["search_cpu_s"], sums["audio_s"]),
+    }
+
+
+def _ratio(seconds: float, audio_s: float) -> float:
+    return seconds / audio_s if audio_s else 0.0
 
 
 def _search(
@@ -182,6 +215,7 @@ def _search(
     cuts: CutSet,
     pool: SearchPool,
     options: DecodeOptions,
+    shard: Shard | None,
     advance: Callable[[float], None],
 ) -> tuple[dict[str, Found], float]:
     """Return the result of each utterance, and the encoder's time in seconds."""
@@ -196,7 +230,7 @@ def _search(
                 bars.advance(row)
             advance(len(found) / len(cuts))
 
-        for batch in _emissions(model, cuts, options):
+        for batch in _emissions(model, cuts, options, shard):
             encode_s += batch.encode_s
             pool.put(batch.ids, batch.log_probs_BTV, batch.lengths_B)
             collect(pool.ready())
@@ -204,12 +238,15 @@ def _search(
     return found, encode_s
 
 
-def _emissions(model: AcousticModel, cuts: CutSet, options: DecodeOptions) -> Iterator[Emissions]:
+def _emissions(
+    model: AcousticModel, cuts: CutSet, options: DecodeOptions, shard: Shard | None = None
+) -> Iterator[Emissions]:
     return emissions(
         model,
         cuts,
         frames_per_batch=options.frames_per_batch,
         resample=options.resample,
+        shard=shard,
     )
 
 
@@ -265,47 +302,3 @@ def _describe(trial: Trial) -> str:
         f"WER {100 * trial.rate:.2f} % (lm_weight {weights.lm_weight:g}, word_score {weights.word_score:g}, "
         f"size {weights.size})"
     )
-
-
-def _hypothesis(
-    tokenizer: Tokenizer,
-    frame_s: float,
-    path: TokenPath,
-    cut: Any,
-    references: ReferencePhones | None,
-    nbest: int,
-) -> Hypothesis:
-    supervision = cut.supervisions[0]
-    text = supervision.text
-    hypotheses = [path, *path.alternatives]
-    return Hypothesis(
-        id=cut.id,
-        speaker=supervision.speaker or "unknown",
-        duration_s=cut.duration,
-        reference=text,
-        reference_tokens=references(text) if references else tokenizer.tokens(tokenizer.encode(text)),
-        tokens=tokenizer.tokens(path.ids),
-        times_s=[round(frame * frame_s, 3) for frame in path.frames],
-        text=text_of(path, tokenizer),
-        unit=tokenizer.unit,
-        words=_word_times(tokenizer, frame_s, path),
-        nbest=[{"text": text_of(other, tokenizer), "score": other.score} for other in hypotheses]
-        if nbest > 1
-        else None,
-    )
-
-
-def _word_times(tokenizer: Tokenizer, frame_s: float, path: TokenPath) -> list[dict[str, Any]] | None:
-    """Return each word with its times in seconds and the mean confidence of its labels."""
-    words = words_of(path, tokenizer)
-    if words is None:
-        return None
-    return [
-        {
-            "word": word.word,
-            "start_s": round(path.frames[word.start] * frame_s, 3),
-            "end_s": round(path.ends[word.end - 1] * frame_s, 3),
-            "confidence": round(sum(path.confidences[word.start : word.end]) / (word.end - word.start), 4),
-        }
-        for word in words
-    ]

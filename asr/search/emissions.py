@@ -15,6 +15,7 @@ from asr.data.sampler import BatchPlan, plan_by_length
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
 from asr.model.threads import in_threads
+from asr.shards import Shard
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,12 @@ class Emissions:
 
 
 def emissions(
-    model: AcousticModel, cuts: CutSet, *, frames_per_batch: int, resample: bool = True
+    model: AcousticModel,
+    cuts: CutSet,
+    *,
+    frames_per_batch: int,
+    resample: bool = True,
+    shard: Shard | None = None,
 ) -> Iterator[Emissions]:
     """Yield the log-probabilities of all cuts, longest first; audio is read ahead in threads.
 
@@ -44,13 +50,15 @@ def emissions(
         cuts: utterances with audio.
         frames_per_batch: maximum number of feature frames per batch, padding included.
         resample: resample audio with another sample rate; false: raise UserError.
+        shard: only the batches of a shard.
     """
     features = model.config.features
     frames = np.array([max(1, round(cut.duration * 1000 / features.frame_shift_ms)) for cut in cuts])
     plans = plan_by_length(frames, frames_per_batch, np.argsort(-frames, kind="stable"))
     utterances = Utterances(cuts, None, features.sample_rate, resample=resample)
     batches = [BatchPlan(tuple(plan.tolist())) for plan in plans]
-    return in_threads(model, utterances.__getitem__, partial(_encode, model), batches)
+    own = shard.of(batches) if shard else batches
+    return in_threads(model, utterances.__getitem__, partial(_encode, model), own)
 
 
 @torch.inference_mode()

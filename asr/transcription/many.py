@@ -16,6 +16,7 @@ from asr.model.acoustic_model import AcousticModel
 from asr.model.threads import in_threads
 from asr.search.decoder import Decoder
 from asr.search.path import TokenPath
+from asr.shards import Shard
 from asr.text.tokenizer import Tokenizer
 from asr.transcription.encoding import LONGER_THAN_TRAINING, LONGEST_CHUNK_S, encode, finite, is_out_of_memory
 from asr.transcription.run import TranscriptionConfig, decode_stretches, transcribe_samples, transcript_of
@@ -72,25 +73,34 @@ class Transcriber:
     decoder: Decoder
 
     def __call__(
-        self, sources: Sequence[Source], advance: Callable[[float], None] = lambda share: None
-    ) -> Iterator[Outcome]:
-        """Yield the transcripts of the channels of each recording in order, or the error that it raised.
+        self,
+        sources: Sequence[Source],
+        shard: Shard | None = None,
+        advance: Callable[[float], None] = lambda share: None,
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Yield each recording's position, and the transcripts of its channels or the error that it raised.
 
         Args:
             sources: recordings.
+            shard: only the groups of a shard, so that each batch is the same without shards.
             advance: called with the share of a recording done since the last call; the shares of each add
                 up to 1 unless it raises an error.
         """
         check(self.config)
         work = self if self.config.decoder == "greedy" else self._searching_in_turn()
-        for alone, groups in groupby(group_sources(sources), key=lambda group: len(group) == 1):
-            if alone:
-                for (source,) in groups:
-                    yield work._finish(_read(source), advance)
-                continue
-            for group in in_threads(self.model, _read_all, work._search, list(groups)):
-                for channels in group:
-                    yield work._finish(channels, advance)
+        groups = list(group_positions(sources))
+        own = shard.of(groups) if shard else groups
+        for alone, together in groupby(own, key=lambda group: len(group) == 1):
+            positions = list(together)
+            chosen = [[sources[i] for i in group] for group in positions]
+            searched = (
+                ([_read(source)] for (source,) in chosen)
+                if alone
+                else in_threads(self.model, _read_all, work._search, chosen)
+            )
+            for group, found in zip(positions, searched, strict=True):
+                for position, channels in zip(group, found, strict=True):
+                    yield position, work._finish(channels, advance)
 
     def _searching_in_turn(self) -> "Transcriber":
         """Return the same with a decoder that one thread uses at a time; beam searches have state."""
@@ -174,16 +184,16 @@ class Transcriber:
         return transcript_of(channel.path, model, tokenizer, config, duration_s, channel.name, channel.number)
 
 
-def group_sources(sources: Sequence[Source]) -> list[list[Source]]:
+def group_positions(sources: Sequence[Source]) -> list[list[int]]:
     """Divide recordings, in order, into groups to read together; large ones and streams are alone."""
-    groups: list[list[Source]] = []
+    groups: list[list[int]] = []
     room = 0
-    for source in sources:
+    for position, source in enumerate(sources):
         size = GROUP_BYTES + 1 if source.size is None else source.size
         if not groups or size > room or len(groups[-1]) == GROUP:
             groups.append([])
             room = GROUP_BYTES
-        groups[-1].append(source)
+        groups[-1].append(position)
         room -= size
     return groups
 

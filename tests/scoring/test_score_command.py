@@ -141,5 +141,5 @@ def test_a_score_of_other_hypotheses_is_noticed(tmp_path):
     write_hypotheses(folder / "hyp.jsonl", [])
     with pytest.raises(UserError, match="found one of other hypotheses"):
         read_score(folder)
-    write_decoded(folder, [], {"decode_s": 1.0})
+    write_decoded(folder, "", {"decode_s": 1.0})
     assert {path.name for path in folder.iterdir()} == {"hyp.jsonl", "decode.json", "lock"}

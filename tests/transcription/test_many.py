@@ -12,7 +12,7 @@ from tone_corpora import tones
 from asr import Recognizer
 from asr.data.recording import Samples
 from asr.transcription import many
-from asr.transcription.many import GROUP, GROUP_BYTES, Source, group_sources
+from asr.transcription.many import GROUP, GROUP_BYTES, Source, group_positions
 from asr.transcription.run import TranscriptionConfig
 
 TEXTS = ["a cat", "sea back be", "tea a cat be", "back sea", "be be a", "a"]
@@ -43,7 +43,8 @@ def test_transcripts_are_those_of_one_by_one(
     together = list(recognizer.transcribe_each(speech, config, sample_rate=16000, advance=shares.append))
     alone = [recognizer.transcribe_channels(own, config, sample_rate=16000) for own in speech]
     assert len({transcripts[0].text for transcripts in alone}) > 3
-    for (found,), (expected,) in zip(together, alone, strict=True):
+    assert [position for position, _ in together] == list(range(len(speech)))
+    for (_, (found,)), (expected,) in zip(together, alone, strict=True):
         assert (found.text, found.tokens, found.times_s) == (expected.text, expected.tokens, expected.times_s)
         assert found.confidence == pytest.approx(expected.confidence, abs=1e-3)
     assert sum(shares) == pytest.approx(len(speech))
@@ -59,7 +60,8 @@ def test_a_failing_recording_leaves_the_others(
     soundfile.write(tmp_path / "3.wav", speech[0][:50], 16000)
     soundfile.write(tmp_path / "4.wav", np.stack([speech[4], speech[4][::-1]], axis=1), 16000)
     paths = [tmp_path / f"{number}.wav" for number in range(6)]
-    outcomes = list(recognizer.transcribe_each(paths, TranscriptionConfig(channels="separate")))
+    config = TranscriptionConfig(channels="separate")
+    outcomes = [outcome for _, outcome in recognizer.transcribe_each(paths, config)]
     errors = [str(outcome) if isinstance(outcome, Exception) else "" for outcome in outcomes]
     assert "1.wav: not a readable audio file" in errors[1]
     assert "2.wav: no such file" in errors[2]
@@ -82,8 +84,8 @@ def test_a_batch_that_does_not_fit_into_memory_is_encoded_one_by_one(
 
     expected = [transcript.text for transcript in recognizer.transcribe(speech, 16000)]
     monkeypatch.setattr(many, "encode", limited)
-    outcomes = list(recognizer.transcribe_each(speech, TranscriptionConfig(), sample_rate=16000))
-    for samples, outcome, text in zip(speech, outcomes, expected, strict=True):
+    outcomes = recognizer.transcribe_each(speech, TranscriptionConfig(), sample_rate=16000)
+    for samples, (_, outcome), text in zip(speech, outcomes, expected, strict=True):
         if len(samples) == longest:
             assert isinstance(outcome, RuntimeError)
         else:
@@ -104,7 +106,7 @@ def test_an_unknown_error_is_not_hidden(
 def test_groups_keep_the_order_and_large_recordings_are_alone() -> None:
     sizes = [10] * (GROUP + 2) + [GROUP_BYTES // 2] * 3 + [GROUP_BYTES + 1, 0, None, 10]
     sources = [Source(str(i), size, list) for i, size in enumerate(sizes)]
-    groups = group_sources(sources)
-    assert [source for group in groups for source in group] == sources
+    groups = group_positions(sources)
+    assert [position for group in groups for position in group] == list(range(len(sources)))
     assert [len(group) for group in groups] == [GROUP, 3, 2, 1, 1, 1, 1]
-    assert group_sources([]) == []
+    assert group_positions([]) == []

@@ -1,0 +1,40 @@
+"""`asr merge`: join what the shards of decode, transcribe or align have written."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from asr.errors import UserError
+from asr.files import locked
+from asr.scoring.hypotheses import HYPOTHESES, write_decoded
+from asr.scoring.run import rates_line
+from asr.search.decode import joined_record
+from asr.shards import read_shards, remove_shards
+
+POSITIONAL = "<output folder of asr decode, transcribe or align with shard=>"
+
+
+@dataclass
+class Options:
+    """Options of `asr merge`: none."""
+
+
+def run(paths: list[Path], options: Options) -> None:
+    """Write the files that one process would have written, and remove the shards.
+
+    Raises:
+        UserError: a shard is missing or of another job, or items of the shards failed.
+    """
+    if len(paths) != 1:
+        raise UserError(f"asr merge takes one {POSITIONAL}, found {len(paths)}")
+    folder = Path(paths[0])
+    work = read_shards(folder)
+    with locked(folder, "asr merge"):
+        if work.job["command"] == "decode":
+            write_decoded(folder, work.files().get(HYPOTHESES, ""), joined_record(work.records))
+        else:
+            work.write(folder)
+        remove_shards(folder)
+    print(f"joined: {folder}")
+    if work.job["command"] == "decode":
+        print(f"error rates: {rates_line(folder)}")
+    work.report()

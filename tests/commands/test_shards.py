@@ -1,0 +1,107 @@
+"""Shards of decode, align and transcribe: their union is byte for byte what one process writes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from asr.cli import main
+from asr.shards import parse_shard
+
+COMMANDS = {
+    "decode": ["decode", "{run}", "split=dev", "frames_per_batch=200"],
+    "align": ["align", "{run}", "split=dev"],
+    "align with failures": ["align", "{run}", "split=dev", "min_fit=0.99"],
+    "transcribe": ["transcribe", "{run}", "{wav}", "format=json"],
+}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder except locks and the record of decoding, which has times."""
+    names = ("lock", "decode.json")
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in names
+    }
+
+
+@pytest.fixture
+def words(trained: Path, tone_corpus: Path, request: pytest.FixtureRequest) -> list[str]:
+    return [word.format(run=trained, wav=tone_corpus / "wav") for word in COMMANDS[request.param]]
+
+
+@pytest.mark.parametrize("words", COMMANDS, indirect=True)
+def test_the_union_is_what_one_process_writes(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asr.transcription.many.GROUP", 3)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    failed = main([*words, f"output={whole}"])
+    error = capsys.readouterr().err
+    for index in (2, 3, 1):
+        main([*words, f"output={parts}", f"shard={index}/3"])
+    assert set(contents(parts)) == {f"shards/{index}-of-3.jsonl" for index in (1, 2, 3)}
+    capsys.readouterr()
+    assert main(["merge", str(parts)]) == failed
+    assert contents(parts) == contents(whole)
+    assert capsys.readouterr().err == error
+    if words[0] == "decode":
+        one, union = (json.loads((folder / "decode.json").read_text()) for folder in (whole, parts))
+        assert union["audio_s"] == pytest.approx(one["audio_s"])
+        assert {key: union[key] for key in ("lexicon", "pronunciations", "beam")} == {
+            key: one[key] for key in ("lexicon", "pronunciations", "beam")
+        }
+    assert main(["merge", str(parts)]) == 1
+    assert "expected shards/1-of-" in capsys.readouterr().err
+
+
+def test_missing_and_foreign_shards_are_refused(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["decode", str(trained), "split=dev", f"output={tmp_path}"]
+
+    def merge() -> str:
+        capsys.readouterr()
+        assert main(["merge", str(tmp_path)]) == 1
+        return capsys.readouterr().err
+
+    assert main([*words, "shard=1/2"]) == 0
+    assert "2-of-2.jsonl: expected shard 2 of 2, found none" in merge()
+    assert main([*words, "shard=2/2", "attention=clustered-5"]) == 0
+    line = merge()
+    assert "2-of-2.jsonl: expected the job of" in line
+    assert "found another: options.attention is 'clustered-5' instead of ''" in line
+    assert main([*words, "shard=2/2", "split=test"]) == 0
+    assert "found another: options.split is 'test' instead of 'dev'" in merge()
+    assert main([*words, "shard=2/2"]) == 0
+    assert main([*words, "shard=2/3"]) == 0
+    assert "expected a shard of 2" in merge()
+    (tmp_path / "shards" / "2-of-3.jsonl").unlink()
+    shard = tmp_path / "shards" / "2-of-2.jsonl"
+    shard.write_text(shard.read_text()[:-20])
+    assert "2-of-2.jsonl" in merge()
+    first = (tmp_path / "shards" / "1-of-2.jsonl").read_text()
+    shard.write_text(first)
+    assert "expected the shard of its name, found 1 of 2" in merge()
+    shard.write_text(first.replace("[1, 2]", "[2, 2]", 1).replace('"hyp.jsonl"', '"../../hyp.jsonl"'))
+    assert "a file outside the folder: ../../hyp.jsonl" in merge()
+    shard.unlink()
+    assert main([*words, "shard=2/2"]) == 0
+    assert main(["merge", str(tmp_path)]) == 0
+
+
+def test_options_that_do_not_fit_a_shard(
+    trained: Path, tone_corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wav = str(tone_corpus / "wav" / "test-0.wav")
+    for words, message in [
+        (["decode", str(trained), "shard=3/2"], "shard=3/2: expected i/n with 1 ≤ i ≤ n"),
+        (["decode", str(trained), "shard=1/2", "decoder=prefix", "tune=dev"], "tune before dividing"),
+        (["transcribe", str(trained), wav, "shard=1/2"], "expected output=<folder>"),
+        (["align", str(trained), wav, "shard=1/2"], "shard=1/2: has no effect"),
+        (["merge"], "asr merge takes one"),
+    ]:
+        assert main(words) == 1
+        assert message in capsys.readouterr().err
+    assert parse_shard("") is None
