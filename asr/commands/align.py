@@ -24,7 +24,7 @@ from asr.scoring.ctm import CtmWord, ctm_text
 from asr.search.forced_alignment import LEAST_FIT, AlignedText, AlignedToken, AlignedWord, align_text
 from asr.shards import Result, ShardOptions, Work, job, parse_shard, write_shard
 from asr.text.files import read_text
-from asr.transcription.encoding import EncodingOptions, emissions, is_out_of_memory
+from asr.transcription.encoding import TOO_LONG, EncodingOptions, emissions, is_out_of_memory
 from asr.transcription.formats import textgrid
 
 POSITIONAL = "<run folder or checkpoint> [<audio file>]"
@@ -123,9 +123,7 @@ def run(paths: list[Path], options: Options) -> None:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            results[position] = Result(
-                error=f"{stem}: out of memory: use mode=chunked or a linear attention mechanism"
-            )
+            results[position] = Result(error=f"{stem}: {TOO_LONG}")
             continue
         unknown.update(tokenizer.oov(utterance.text))
         grid = _textgrid(utterance, found.words, recognizer)

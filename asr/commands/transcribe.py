@@ -17,7 +17,7 @@ from asr.model.checkpoint import LoadOptions
 from asr.model.features import NORMALISATIONS
 from asr.recognizer import Recognizer
 from asr.shards import Result, ShardOptions, Work, digest_of, job, parse_shard, write_shard
-from asr.transcription.encoding import is_out_of_memory
+from asr.transcription.encoding import TOO_LONG, is_out_of_memory
 from asr.transcription.formats import FORMATS, write_transcript
 from asr.transcription.many import Outcome
 from asr.transcription.run import TranscriptionConfig
@@ -97,7 +97,7 @@ def _result(outcome: Outcome, file: Path) -> Result:
         return Result(error=outcome.line)
     if not is_out_of_memory(outcome):
         raise outcome
-    return Result(error=f"{file}: out of memory: use mode=chunked or a linear attention mechanism")
+    return Result(error=f"{file}: {TOO_LONG}")
 
 
 def _audio_files(paths: list[Path], options: Options) -> list[tuple[Path, Path]]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr.errors import UserError
-from asr.text.files import one_field, read_lines, write_lines
+from asr.files import write_text
+from asr.text.files import one_field, read_lines
 
 BEGIN, NEXT, END = "<ALT_BEGIN>", "<ALT>", "<ALT_END>"
 
@@ -70,7 +71,7 @@ def read_ctm(path: str | Path) -> list[CtmEntry]:
 
 def write_ctm(path: str | Path, entries: Iterable[CtmEntry]) -> None:
     """Write words and alternatives sorted by recording, channel and time, as sclite requires."""
-    write_lines(path, (line for entry in in_order(entries) for line in format_entry(entry)))
+    write_text(ctm_text(entries), path)
 
 
 def ctm_text(entries: Iterable[CtmEntry]) -> str:

@@ -20,6 +20,7 @@ MODES = ("auto", "onepass", "chunked")
 CHUNKS_PER_BATCH = 4
 LONGEST_CHUNK_S = 20.0
 LONGER_THAN_TRAINING = 1.5  # ratio to the longest training audio above which mode=auto encodes in chunks
+TOO_LONG = "out of memory: use mode=chunked or a linear attention mechanism"
 UNLIKE_TRAINING = 4.0  # ratio above which mode=onepass gives a warning
 
 

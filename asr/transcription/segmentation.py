@@ -188,10 +188,10 @@ class _Aligner:
 
 def _padded(parts: Sequence[_Part], frame_s: float, frames: int) -> list[Utterance]:
     """Return utterances with margins of up to `PADDING_S`, at most half-way to their neighbours."""
-    starts = [x.start for x in parts[1:]] + [frames]
     padded = []
     edge = 0
-    for x, following in zip(parts, starts, strict=False):  # no parts: one start too many
+    for i, x in enumerate(parts):
+        following = parts[i + 1].start if i + 1 < len(parts) else frames
         start_s = max(x.start * frame_s - PADDING_S, (edge + x.start) / 2 * frame_s)
         stop_s = min(x.end * frame_s + PADDING_S, (x.end + following) / 2 * frame_s)
         padded.append(Utterance(x.text, start_s, stop_s, x.fit))
