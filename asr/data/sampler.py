@@ -145,3 +145,23 @@ class BatchStream(Sampler[BatchPlan]):
         batches = [plans[i] for i in random.permutation(len(plans))]
         missing = -len(batches) % self.ranks
         return batches + list(itertools.islice(itertools.cycle(batches), missing))
+
+
+class NumberedPlans(Sampler[BatchPlan]):
+    """A stream of batches that are functions of their number; ranks take turns.
+
+    Args:
+        batches: length of this rank's stream, counted from its beginning.
+        ranks: number of processes.
+        rank: index of this process.
+        start: number of this rank's batches to leave out; it does not change `len()`.
+    """
+
+    def __init__(self, batches: int, ranks: int = 1, rank: int = 0, start: int = 0) -> None:
+        self.batches, self.ranks, self.rank, self.start = batches, ranks, rank, start
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __iter__(self) -> Iterator[BatchPlan]:
+        return (BatchPlan((), 0, i * self.ranks + self.rank) for i in range(self.start, self.batches))

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 import lightning
 import torch
+from torch.utils.data import DataLoader, Dataset
 
-from asr.data.sampler import BatchPlan, Cursor
+from asr.data.sampler import BatchPlan, Cursor, NumberedPlans
 
 
 class StreamBatch(Protocol):
@@ -81,3 +82,38 @@ class TrainingData(lightning.LightningDataModule):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a saved cursor."""
         self.cursor = Cursor(**state_dict)
+
+
+class Batches(Protocol):
+    """Batches by number."""
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+
+    def __getitem__(self, number: int) -> Any:
+        """Return a batch."""
+
+
+class NumberedBatches(TrainingData):
+    """Training batches that are functions of their number, and fixed development batches; ranks take turns.
+
+    Args:
+        training: returns the batch of a plan, of which only `position`, the batch's number in the stream of
+            all ranks, is set.
+        dev: development batches.
+    """
+
+    def __init__(self, training: Dataset[Any], dev: Batches) -> None:
+        super().__init__()
+        self.training_batches, self.dev_batches = training, dev
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Return the training batches from the cursor on."""
+        plans = NumberedPlans(self.batches, *self.rank(), start=self.cursor.batches)
+        return DataLoader(self.training_batches, batch_size=None, sampler=plans)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """Return the development batches."""
+        ranks, rank = self.rank()
+        numbers = range(rank, len(self.dev_batches), ranks)
+        return DataLoader(self.dev_batches, batch_size=None, sampler=numbers)  # type: ignore[arg-type]

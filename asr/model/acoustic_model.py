@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asr.attention.hashing import number_layers
-from asr.attention.layer import SelfAttentionLayer
 from asr.config import from_dict, to_dict
 from asr.errors import UserError
+from asr.model.attention_model import AttentionModel
 from asr.model.augment import AugmentConfig, augment_audio, spec_augment, with_more_time_masks
 from asr.model.encoder import Encoder, ModelConfig
 from asr.model.features import FeatureConfig, FilterBanks, Normalisation
@@ -32,7 +31,7 @@ class AcousticModelConfig:
     intermediate: list[int] = field(default_factory=list)  # blocks whose states are mapped to labels as well
 
 
-class AcousticModel(nn.Module):
+class AcousticModel(AttentionModel):
     """Filter banks → normalisation → encoder → head.
 
     A self-conditioned model adds W p to the input of a block, where p are the posteriors of the block before
@@ -149,18 +148,8 @@ class AcousticModel(nn.Module):
             UserError: the mechanism has parameters of its own, or doesn't fit the layer.
         """
         backend = backend or self.config.backend
-        for layer in self.attention_layers():
-            layer.set_mechanism(name, backend=backend)
-        number_layers(self.encoder)
+        super().set_attention(name, backend)
         self.config.attention, self.config.backend = name, backend
-
-    def backend_on(self, device_type: str) -> str:
-        """Return the backend that attention uses on a device: `cpu` or `cuda`."""
-        return self.attention_layers()[0].backend_on(device_type)
-
-    def attention_layers(self) -> list[SelfAttentionLayer]:
-        """Return the attention layers, first to last."""
-        return [layer for layer in self.modules() if isinstance(layer, SelfAttentionLayer)]
 
     def digest(self) -> str:
         """Return a hash of configuration and weights."""

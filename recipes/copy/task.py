@@ -6,19 +6,17 @@ copied from the other half.
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from asr.attention.layer import SelfAttentionLayer
-from asr.config import option, to_dict
+from asr.config import option
 from asr.data.sampler import BatchPlan
-from asr.data.stream import TrainingData
+from asr.data.stream import NumberedBatches
 from asr.errors import UserError
-from asr.model import checkpoint
+from asr.model.attention_model import AttentionModel, initialise, model_state
 from asr.model.encoder import Encoder, ModelConfig
 from asr.seeds import derived_seed
 from asr.training.config import RecipeConfig, TrainConfig
@@ -109,7 +107,7 @@ class Sequences(Dataset[CopyBatch]):
         return CopyBatch(*make_sequences(BATCH, self.length, generator), plan)
 
 
-class CopyData(TrainingData):
+class CopyData(NumberedBatches):
     """Random training sequences and a fixed development set.
 
     Args:
@@ -118,9 +116,11 @@ class CopyData(TrainingData):
     """
 
     def __init__(self, length: int, seed: int) -> None:
-        super().__init__()
         self.length = length
         self.seed = seed
+        dev = Sequences(length, DEV_SEED)
+        plans = (BatchPlan((), 0, i) for i in range(DEV_BATCHES))
+        super().__init__(Sequences(length, seed), [dev[plan] for plan in plans])
 
     def epoch_batches(self, epoch: int, ranks: int = 1) -> int:
         """Return the validation interval, because there are no epochs."""
@@ -142,30 +142,8 @@ class CopyData(TrainingData):
         """Return no hashes, because length and seed determine the sequences."""
         return {}
 
-    def train_dataloader(self) -> DataLoader[CopyBatch]:
-        """Return the training batches from the cursor on; ranks take turns."""
-        ranks, rank = self.rank()
-        plans = _Plans(self.batches, self.cursor.batches, ranks, rank)
-        return DataLoader(Sequences(self.length, self.seed), batch_size=None, sampler=plans)
 
-    def val_dataloader(self) -> DataLoader[CopyBatch]:
-        """Return the development batches, which are the same in every run."""
-        plans = [BatchPlan((), 0, i) for i in range(DEV_BATCHES)]
-        return DataLoader(Sequences(self.length, DEV_SEED), batch_size=None, sampler=plans)
-
-
-class _Plans(torch.utils.data.Sampler[BatchPlan]):
-    def __init__(self, batches: int, start: int, ranks: int, rank: int) -> None:
-        self.batches, self.start, self.ranks, self.rank = batches, start, ranks, rank
-
-    def __len__(self) -> int:
-        return self.batches
-
-    def __iter__(self) -> Any:
-        return (BatchPlan((), 0, i * self.ranks + self.rank) for i in range(self.start, self.batches))
-
-
-class CopyModel(nn.Module):
+class CopyModel(AttentionModel):
     """The encoder of the acoustic model on one-hot symbols, with a linear classifier.
 
     Args:
@@ -179,13 +157,8 @@ class CopyModel(nn.Module):
         if config.subsampling != 1:
             raise UserError(f"model.subsampling={config.subsampling}: expected 1 for masked copy")
         self.config = config
-        self.attention = attention
         self.encoder = Encoder(config, MASK + 1, attention, backend)
         self.classifier = nn.Linear(config.heads * config.head_dim, SYMBOLS + 1)
-
-    def attention_layers(self) -> list[SelfAttentionLayer]:
-        """Return the attention layers, first to last."""
-        return [layer for layer in self.modules() if isinstance(layer, SelfAttentionLayer)]
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map symbols [B, N] to logits [B, N, 11]."""
@@ -221,13 +194,11 @@ class CopyTask(TrainingTask):
 
     def model_state(self) -> dict[str, Any]:
         """Return sizes, mechanism and weights."""
-        state = {"config": to_dict(self.model.config), "attention": self.model.attention}
-        return state | {"weights": self.model.state_dict()}
+        return model_state(self.model, self.model.config)
 
     def describe(self, device_type: str) -> dict[str, Any]:
         """Return the mechanism and its backend."""
-        layer = self.model.attention_layers()[0]
-        return {"attention": self.model.attention, "backend": layer.backend_on(device_type)}
+        return {"attention": self.model.attention, "backend": self.model.backend_on(device_type)}
 
 
 def build(options: TrainConfig, resuming: bool) -> tuple[CopyTask, CopyData]:
@@ -240,22 +211,5 @@ def build(options: TrainConfig, resuming: bool) -> tuple[CopyTask, CopyData]:
     data = CopyData(options.recipe.length, options.seed)
     model = CopyModel(options.model, options.attention, options.backend)
     if options.init_from and not resuming:
-        initialise(model, options.init_from)
+        initialise(model, options.init_from, options.backend)
     return CopyTask(model, training_plan(options, data)), data
-
-
-def initialise(model: CopyModel, source: str) -> None:
-    """Initialise a model with the weights of another run, trained with this or an exchangeable mechanism.
-
-    Raises:
-        UserError: no such run, or weights that don't fit the model.
-    """
-    state = checkpoint.load(checkpoint.find(Path(source)))["model"]
-    try:
-        other = CopyModel(model.config, state["attention"], "reference")
-        other.load_state_dict(state["weights"])
-        for layer in other.attention_layers():
-            layer.set_mechanism(model.attention, backend="reference")
-        model.load_state_dict(other.state_dict())
-    except (KeyError, RuntimeError, UserError) as error:
-        raise UserError(f"init_from={source}: {' '.join(str(error).split())[:300]}") from None

@@ -1,17 +1,16 @@
 """Batches of items of similar length, each determined by (seed, position in the stream)."""
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from asr_recipes.longrange.items import Item, Source
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset
 
 from asr.data.sampler import BatchPlan
-from asr.data.stream import TrainingData
+from asr.data.stream import NumberedBatches
 
 POOL = 8  # batches that are drawn together and sorted by length, so that they hold little padding
 ENDLESS_EPOCH = 250  # batches between validations if there is no end of items
@@ -128,8 +127,8 @@ class EvaluationBatches(Dataset[ItemBatch]):
         return sorted(members, key=lambda member: member[1].length)
 
 
-class ItemData(TrainingData):
-    """Training batches from the cursor on, and fixed development batches.
+class ItemData(NumberedBatches):
+    """Training batches, and fixed development batches.
 
     Args:
         source: items.
@@ -139,10 +138,10 @@ class ItemData(TrainingData):
     """
 
     def __init__(self, source: Source, batch: int, dev_items: int, seed: int) -> None:
-        super().__init__()
         self.source = source
         self.training = TrainingBatches(source, batch, seed)
         self.dev = EvaluationBatches(source, "dev", batch, dev_items)
+        super().__init__(self.training, self.dev)
 
     def epoch_batches(self, epoch: int, ranks: int = 1) -> int:
         """Return the batches in an epoch; with endless items, the number between validations."""
@@ -172,25 +171,3 @@ class ItemData(TrainingData):
         """Return the fraction of padding in the first pool of batches, 0 … 1."""
         batches = [self.training[BatchPlan((), 0, i)] for i in range(POOL)]
         return 1.0 - sum(int(x.lengths.sum()) for x in batches) / sum(x.values.numel() for x in batches)
-
-    def train_dataloader(self) -> DataLoader[ItemBatch]:
-        """Return the training batches from the cursor on; ranks take turns."""
-        ranks, rank = self.rank()
-        plans = _Plans(self.batches, self.cursor.batches, ranks, rank)
-        return DataLoader(self.training, batch_size=None, sampler=plans)
-
-    def val_dataloader(self) -> DataLoader[ItemBatch]:
-        """Return the development batches; ranks take turns."""
-        ranks, rank = self.rank()
-        return DataLoader(self.dev, batch_size=None, sampler=range(rank, len(self.dev), ranks))
-
-
-class _Plans(Sampler[BatchPlan]):
-    def __init__(self, batches: int, start: int, ranks: int, rank: int) -> None:
-        self.batches, self.start, self.ranks, self.rank = batches, start, ranks, rank
-
-    def __len__(self) -> int:
-        return self.batches
-
-    def __iter__(self) -> Iterator[BatchPlan]:
-        return (BatchPlan((), 0, i * self.ranks + self.rank) for i in range(self.start, self.batches))

@@ -64,7 +64,7 @@ def evaluate(run: str, split: str, items: int, attention: str = "") -> Result:
     """
     model, source, options = load_run(run)
     if attention:
-        model.exchange(parse_name(attention).name, model.backend)
+        model.set_attention(parse_name(attention).name, model.backend)
     recipe = options.recipe
     batches = EvaluationBatches(source, split, recipe.batch, items)
     wrong: list[bool] = []

@@ -1,17 +1,12 @@
 """The classifier: the encoder of the acoustic model, mean pooling and two linear layers."""
 
 import math
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from asr.attention.layer import SelfAttentionLayer
-from asr.config import to_dict
-from asr.errors import UserError
 from asr.lengths import zero_padding
-from asr.model import checkpoint
+from asr.model.attention_model import AttentionModel
 from asr.model.encoder import Encoder, ModelConfig
 
 
@@ -54,7 +49,7 @@ class PixelFeatures(nn.Module):
         return torch.cat((values.unsqueeze(-1) / 255, places), dim=-1)
 
 
-class Classifier(nn.Module):
+class Classifier(AttentionModel):
     """Classifies sequences, or pairs of sequences.
 
     The states of the encoder are averaged over the valid positions. Two sequences a and b give the features
@@ -91,15 +86,6 @@ class Classifier(nn.Module):
             nn.Linear(config.size, classes),
         )
 
-    @property
-    def attention(self) -> str:
-        """Canonical name of the mechanism."""
-        return self.attention_layers()[0].name
-
-    def attention_layers(self) -> list[SelfAttentionLayer]:
-        """Return the attention layers, first to last."""
-        return [layer for layer in self.modules() if isinstance(layer, SelfAttentionLayer)]
-
     def forward(self, values: Tensor, lengths: Tensor) -> Tensor:
         """Map sequences [B, N] with [B] lengths to logits [B / towers, classes]."""
         states, lengths = self.encoder(self.features(values), lengths)
@@ -111,34 +97,3 @@ class Classifier(nn.Module):
             a, b = mean[0::2], mean[1::2]
             mean = torch.cat((a, b, a * b, a - b), dim=-1)
         return self.classifier(mean)
-
-    def state(self) -> dict[str, Any]:
-        """Return sizes, mechanism and weights as plain data and tensors."""
-        state = {"config": to_dict(self.config), "attention": self.attention}
-        return state | {"weights": self.state_dict()}
-
-    def initialise(self, source: str) -> None:
-        """Start from the weights of a run, trained with this or an exchangeable mechanism.
-
-        Args:
-            source: run folder or checkpoint.
-
-        Raises:
-            UserError: no such run, weights that don't fit, or mechanisms that can't be exchanged.
-        """
-        try:
-            self.restore(checkpoint.load(checkpoint.find(Path(source)))["model"])
-        except (KeyError, RuntimeError, UserError) as error:
-            raise UserError(f"init_from={source}: {' '.join(str(error).split())[:300]}") from None
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Load the weights in a state, and keep the mechanism."""
-        own = self.attention
-        self.exchange(state["attention"], "reference")
-        self.load_state_dict(state["weights"])
-        self.exchange(own, self.backend)
-
-    def exchange(self, attention: str, backend: str) -> None:
-        """Exchange the mechanism of all layers; see `SelfAttentionLayer.set_mechanism`."""
-        for layer in self.attention_layers():
-            layer.set_mechanism(attention, backend)

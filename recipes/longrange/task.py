@@ -21,6 +21,7 @@ from asr.config import load_yaml, option, refuse
 from asr.errors import UserError
 from asr.files import require_file
 from asr.model import checkpoint
+from asr.model.attention_model import initialise, model_state, restore
 from asr.training.config import RecipeConfig, TrainConfig, train_options_from
 from asr.training.plan import training_plan
 from asr.training.task import TrainingTask
@@ -90,12 +91,11 @@ class LongRangeTask(TrainingTask):
 
     def model_state(self) -> dict[str, Any]:
         """Return sizes, mechanism and weights."""
-        return self.model.state()
+        return model_state(self.model, self.model.config)
 
     def describe(self, device_type: str) -> dict[str, Any]:
         """Return the mechanism and its backend."""
-        layer = self.model.attention_layers()[0]
-        return {"attention": self.model.attention, "backend": layer.backend_on(device_type)}
+        return {"attention": self.model.attention, "backend": self.model.backend_on(device_type)}
 
 
 def build(options: TrainConfig, resuming: bool) -> tuple[LongRangeTask, ItemData]:
@@ -110,7 +110,7 @@ def build(options: TrainConfig, resuming: bool) -> tuple[LongRangeTask, ItemData
     data = ItemData(source, recipe.batch, recipe.dev_items, options.seed)
     model = build_model(options, source)
     if options.init_from and not resuming:
-        model.initialise(options.init_from)
+        initialise(model, options.init_from, options.backend)
     return LongRangeTask(model, training_plan(options, data)), data
 
 
@@ -152,7 +152,7 @@ def load_run(run: str) -> tuple[Classifier, Source, TrainConfig]:
         raise UserError(f"{path}: expected recipe.name=longrange, found {options.recipe.name}")
     source = build_source(options.recipe, options.seed)
     model = build_model(options, source)
-    model.restore(checkpoint.load(checkpoint.find(Path(run)))["model"])
+    restore(model, checkpoint.load(checkpoint.find(Path(run)))["model"], options.backend)
     return model.eval(), source, options
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asr.data.sampler import BatchStream, Cursor, padding_share, plan_by_length
+from asr.data.sampler import BatchStream, Cursor, NumberedPlans, padding_share, plan_by_length
 from asr.errors import UserError
 
 
@@ -87,3 +87,12 @@ def test_resuming_plans_no_previous_epoch(monkeypatch: pytest.MonkeyPatch) -> No
 def test_no_utterances_is_an_error() -> None:
     with pytest.raises(UserError, match="no utterances"):
         BatchStream(np.zeros(0, dtype=np.int64), 100, 1)
+
+
+def test_ranks_take_turns_in_a_stream_of_numbered_batches() -> None:
+    streams = [NumberedPlans(5, ranks=3, rank=rank) for rank in range(3)]
+    positions = [[plan.position for plan in stream] for stream in streams]
+    assert positions == [list(range(rank, 15, 3)) for rank in range(3)]
+    resumed = NumberedPlans(5, ranks=3, rank=1, start=2)
+    assert [plan.position for plan in resumed] == positions[1][2:]
+    assert len(resumed) == 5

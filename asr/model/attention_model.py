@@ -1,0 +1,76 @@
+"""Models of any kind whose self-attention layers share one mechanism: exchange, state and initial weights."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from asr.attention.hashing import number_layers
+from asr.attention.layer import SelfAttentionLayer
+from asr.config import to_dict
+from asr.errors import UserError
+from asr.model import checkpoint
+
+
+class AttentionModel(nn.Module):
+    """A model whose self-attention layers share one mechanism."""
+
+    def attention_layers(self) -> list[SelfAttentionLayer]:
+        """Return the attention layers, first to last."""
+        return [layer for layer in self.modules() if isinstance(layer, SelfAttentionLayer)]
+
+    @property
+    def attention(self) -> str:
+        """Canonical name of the mechanism."""
+        return self.attention_layers()[0].name
+
+    def backend_on(self, device_type: str) -> str:
+        """Return the backend that attention uses on a device: `cpu` or `cuda`."""
+        return self.attention_layers()[0].backend_on(device_type)
+
+    def set_attention(self, name: str, backend: str | None = None) -> None:
+        """Exchange the mechanism of all layers; see `SelfAttentionLayer.set_mechanism`."""
+        for layer in self.attention_layers():
+            layer.set_mechanism(name, backend)
+        number_layers(self)
+
+
+def model_state(model: AttentionModel, config: Any) -> dict[str, Any]:
+    """Return configuration, mechanism and weights as plain data and tensors."""
+    return {"config": to_dict(config), "attention": model.attention, "weights": model.state_dict()}
+
+
+def restore(model: AttentionModel, state: dict[str, Any], backend: str) -> None:
+    """Load weights that were trained with the model's mechanism or an exchangeable one.
+
+    Args:
+        model: the model; it keeps its mechanism.
+        state: see `model_state`.
+        backend: backend of the model's mechanism.
+
+    Raises:
+        KeyError: the state is incomplete.
+        RuntimeError: the model has other sizes.
+        UserError: the mechanisms can't be exchanged.
+    """
+    own = model.attention
+    model.set_attention(state["attention"], "reference")
+    model.load_state_dict(state["weights"])
+    model.set_attention(own, backend)
+
+
+def initialise(model: AttentionModel, source: str, backend: str) -> None:
+    """Start from the weights of a run, trained with this or an exchangeable mechanism.
+
+    Args:
+        model: the model; it keeps its mechanism.
+        source: run folder or checkpoint, the option `init_from`.
+        backend: backend of the model's mechanism.
+
+    Raises:
+        UserError: no such run, weights that don't fit, or mechanisms that can't be exchanged.
+    """
+    try:
+        restore(model, checkpoint.load(checkpoint.find(Path(source)))["model"], backend)
+    except (KeyError, RuntimeError, UserError) as error:
+        raise UserError(f"init_from={source}: {' '.join(str(error).split())[:300]}") from None
