@@ -111,16 +111,23 @@ def alternate(candidates: dict[str, Callable[[], object]], rounds: int) -> dict[
 
 @torch.inference_mode()
 def times(options: argparse.Namespace) -> None:
-    """Print the time of grouping into 100 clusters, and of whole calls."""
+    """Print the time of both groupings, and of whole calls."""
     torch.set_num_threads(1)
     for length in options.lengths:
         q, k, v = torch.randn(3, 1, 6, length, 64, generator=torch.Generator().manual_seed(0))
         groupings, calls = {}, {}
         for grouping in GROUPINGS:
-            mechanism = build_mechanism(f"clustered-100:grouping={grouping}", backend="native").eval()
+            mechanism = build_mechanism(
+                f"clustered-{options.clusters}:grouping={grouping}", backend="native"
+            ).eval()
             assert isinstance(mechanism, ClusteredAttention)
             groupings[grouping] = partial(mechanism.clusters, q, k=k)
-        for name in ("i-clustered-100", "i-clustered-100:grouping=keys", "i-clustered-50:grouping=keys"):
+        for clusters, grouping in (
+            (options.clusters, "hash"),
+            (options.clusters, "keys"),
+            (options.clusters // 2, "keys"),
+        ):
+            name = f"i-clustered-{clusters}:grouping={grouping}"
             mechanism = build_mechanism(name, backend="native").eval()
             calls[name] = partial(mechanism, q, k, v)
         for title, candidates in (("grouping=", groupings), ("", calls)):
@@ -147,6 +154,7 @@ def main() -> None:
     distance.set_defaults(run_command=distances)
     timing = commands.add_parser("time")
     timing.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 4096, 16384])
+    timing.add_argument("--clusters", type=int, default=100)
     timing.add_argument("--rounds", type=int, default=25)
     timing.set_defaults(run_command=times)
     options = parser.parse_args()

@@ -6,6 +6,8 @@ from torch import Tensor, nn
 from asr.attention.backend import Operators
 from asr.attention.hashing import LARGEST_HEAD, RandomDirections
 
+FEW = 50  # with fewer clusters, better groups cost little and gain more
+
 
 class HashGrouping(nn.Module):
     """Clusters of queries with similar sign hashes: K-means in Hamming space.
@@ -53,15 +55,17 @@ class KeyGrouping(nn.Module):
 
     Args:
         clusters: C.
-        rank: directions of the keys that count, at most D.
-        iterations: iterations of Lloyd's algorithm, L.
+        rank: directions of the keys that count, at most D; 0: 8, or 12 with fewer than `FEW` clusters.
+        iterations: iterations of Lloyd's algorithm, L; 0: 3, or 4 with fewer than `FEW` clusters.
     """
 
     needs_keys = True
 
     def __init__(self, clusters: int, rank: int, iterations: int) -> None:
         super().__init__()
-        self.clusters, self.rank, self.iterations = clusters, rank, iterations
+        self.clusters = clusters
+        self.rank = rank or (12 if clusters < FEW else 8)
+        self.iterations = iterations or (4 if clusters < FEW else 3)
 
     def forward(
         self,

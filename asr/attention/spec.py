@@ -61,7 +61,7 @@ class Schema:
     options: tuple[Option, ...] = ()
 
     def summary(self) -> str:
-        """Return options and defaults, e.g. `grouping (hash), bits (63); grouping=keys: rank (8)`."""
+        """Return options and defaults, e.g. `grouping (hash), bits (63); grouping=keys: rank (0)`."""
         defaults = {option.name: option.default for option in reversed(self.options)}
         parts: dict[str, list[str]] = {"": []}
         for option in self.options:

@@ -7,6 +7,7 @@ from asr.attention.agglomerative import AgglomerativeAttention
 from asr.attention.cast import CAST
 from asr.attention.clustered import ClusteredAttention
 from asr.attention.full import FullAttention, SharedFullAttention
+from asr.attention.grouping import FEW
 from asr.attention.hashing import PLANES
 from asr.attention.hyper import HyperMixing
 from asr.attention.improved import ImprovedClusteredAttention
@@ -73,8 +74,20 @@ GROUPING = (
     Option("iterations", 10, range(1, 1_001), "Lloyd iterations of K-means, L", only=("grouping", "hash")),
     Option("planes", "fixed", PLANES, DIRECTIONS, only=("grouping", "hash")),
     Option("bias", False, (False, True), "planes that miss the origin", only=("grouping", "hash")),
-    Option("rank", 8, range(1, 257), "directions of the keys that count", only=("grouping", "keys")),
-    Option("iterations", 3, range(1, 1_001), "Lloyd iterations of K-means, L", only=("grouping", "keys")),
+    Option(
+        "rank",
+        0,
+        range(257),
+        f"directions of the keys that count; 0: 8, or 12 with fewer than {FEW} clusters",
+        only=("grouping", "keys"),
+    ),
+    Option(
+        "iterations",
+        0,
+        range(1_001),
+        f"Lloyd iterations of K-means, L; 0: 3, or 4 with fewer than {FEW} clusters",
+        only=("grouping", "keys"),
+    ),
 )
 CAUSAL = Option("causal", False, (False, True), "exclude later positions")
 TOPK = Option("topk", 32, COUNT, "keys with exact weights, K")

@@ -136,6 +136,15 @@ def test_groups_do_not_depend_on_padding_or_the_batch(name: str, poison: float) 
             assert torch.equal(groups[b : b + 1, :, :n], alone)
 
 
+def test_fewer_clusters_get_more_directions_and_iterations() -> None:
+    q, k = torch.randn(2, 1, 2, 300, 32, generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([300])
+    for clusters, rank, iterations in ((49, 12, 4), (50, 8, 3)):
+        mechanism = build(f"clustered-{clusters}:grouping=keys")
+        expected = key_groups(q, k, lengths, lengths, clusters, rank, iterations)
+        assert mechanism.clusters(q, k=k).equal(expected)
+
+
 def test_clusters_without_keys_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"'clustered-3:grouping=keys' .* expected clusters\(q, lengths, k\)"

@@ -169,6 +169,7 @@ def test_pretrained_encoder_keeps_its_embeddings() -> None:
     clusters' weights too.
     """
     names = ["full", "clustered-25", "i-clustered-25", "i-clustered-25:topk=128", "oracle-top-32"]
+    names.append("i-clustered-25:grouping=keys")
     table = similarities(names, [128, 512], texts=4)
     for size in (128, 512):
         assert table["full", size] > 1 - 1e-5
@@ -177,12 +178,11 @@ def test_pretrained_encoder_keeps_its_embeddings() -> None:
     assert table["i-clustered-25", 128] >= 0.99
     assert table["i-clustered-25", 512] >= 0.95
     assert table["i-clustered-25:topk=128", 512] >= 0.98
+    assert table["i-clustered-25:grouping=keys", 512] >= 0.98
 
 
 if __name__ == "__main__":
-    for (name, size), cosine in similarities(
-        ["full", "clustered-25", "i-clustered-25", "clustered-100", "i-clustered-100"],
-        [128, 256, 384, 512],
-        texts=16,
-    ).items():
-        print(f"{name:16} {size:4} {cosine:.4f}")
+    kinds = [f"{kind}-{clusters}" for clusters in (25, 100) for kind in ("clustered", "i-clustered")]
+    keys = [f"i-clustered-{clusters}:grouping=keys" for clusters in (25, 100)]
+    for (name, size), cosine in similarities([*kinds, *keys], [128, 256, 384, 512], texts=16).items():
+        print(f"{name:29} {size:4} {cosine:.4f}")
