@@ -1,6 +1,6 @@
 """Measure the transcription of many short recordings: one by one, and together in batches and threads.
 
-    python tools/transcription_benchmark.py model=exp/demo/full data=data/demo files=200 seconds=3
+    OMP_WAIT_POLICY=PASSIVE python tools/transcription_benchmark.py files=200 seconds=3  # threads wait as in asr
 
 The recordings are consecutive pieces of a split's speech. Ways take turns after a round that warms up; times
 are medians (smallest … largest) without the start of the program. Texts must be the same.

@@ -12,7 +12,6 @@ from asr.text.lexicon import Lexicon
 POSITION_BITS = 24
 START_MASK = (1 << POSITION_BITS) - 1
 EDIT = 1000 << POSITION_BITS
-UNREACHED = np.int64(1) << 62
 
 
 class WordSearch:
@@ -69,10 +68,11 @@ class WordSearch:
             self._levels.append(slice(begin, len(parents)))
             depth += 1
         self._parents = np.array(parents)
-        self._from_root = np.array(depths, dtype=np.int64) * EDIT
         self._ends = np.array(sorted(word_of))
         self._words = [word_of[node] for node in self._ends.tolist()]
-        self._phones = np.array(phones_of)
+        self._from_root_to_ends = np.array(depths, dtype=np.int64)[self._ends] * EDIT
+        phone_of = np.array(phones_of)
+        self._edges = [np.flatnonzero(phone_of == phone) for phone in self._phone_ids.values()]
 
     def __call__(self, phones: Sequence[str]) -> list[Word]:
         """Return the words with the least cost and the phones that each covers.
@@ -106,24 +106,25 @@ class WordSearch:
             word that ends there (-1: the last phone is outside all words) and the word's start.
         """
         boundaries = [(0, -1, 0)]
-        # best[node]: least cost of reaching the node, and the start of its word.
-        best = self._from_root.copy()
-        best[0] = UNREACHED
-        root = np.int64(0)
+        # best[node]: least cost of reaching the node, less that of deleting all its phones, and the start of
+        # its word. Deleting a phone therefore leaves the number as it is.
+        best = np.zeros(len(self._parents), dtype=np.int64)
         moved = np.empty_like(best)
+        levels = [(best[level], self._parents[level], moved[level]) for level in self._levels[1:]]
+        root = 0
         for position, phone in enumerate(ids, start=1):
             # Match or substitute the phone on an edge of the trie, or insert it at a node.
             best[0] = root
             np.take(best, self._parents, out=moved, mode="clip")
-            moved += (self._phones != phone) * np.int64(EDIT)
+            moved[self._edges[phone]] -= EDIT
             best += EDIT
             np.minimum(best, moved, out=best)
-            best[0] = UNREACHED
             # Delete phones of a word, level by level from the root.
-            for level in self._levels[1:]:
-                np.minimum(best[level], best[self._parents[level]] + EDIT, out=best[level])
+            for own, parents, deleted in levels:
+                np.take(best, parents, out=deleted, mode="clip")
+                np.minimum(own, deleted, out=own)
             # End a word here, or leave the phone outside all words.
-            ends = best[self._ends]
+            ends = best[self._ends] + self._from_root_to_ends
             end = int(ends.argmin())
             cost = (int(ends[end]) >> POSITION_BITS << POSITION_BITS) + self._penalty
             outside = boundaries[-1][0] + EDIT
@@ -132,6 +133,6 @@ class WordSearch:
             else:
                 boundaries.append((outside, -1, position))
             # Start a new word here, possibly with deleted phones.
-            root = np.int64(boundaries[-1][0] + position)
-            np.minimum(best, self._from_root + root, out=best)
+            root = boundaries[-1][0] + position
+            np.minimum(best, root, out=best)
         return boundaries
