@@ -1,9 +1,10 @@
 """Measure the transcription of many short recordings: one by one, and together in batches and threads.
 
-    OMP_WAIT_POLICY=PASSIVE python tools/transcription_benchmark.py files=200 seconds=3  # threads wait as in asr
+    OMP_WAIT_POLICY=PASSIVE python tools/transcription_benchmark.py files=200 seconds=3
 
 The recordings are consecutive pieces of a split's speech. Ways take turns after a round that warms up; times
-are medians (smallest … largest) without the start of the program. Texts must be the same.
+are medians (smallest … largest) without the start of the program. Texts must be the same. `asr` sets
+OMP_WAIT_POLICY itself.
 """
 
 import statistics
