@@ -33,7 +33,8 @@ class CAST(OwnParameterLayer):
 
     With `function=laplace`, each softmax over m values t becomes ½(1 + erf((t − μ) / (σ√2))) / m, with μ = √½
     and σ = √(1/4π) (*Mega*, Ma et al. 2022): positive weights with a sum of at most 1. The division keeps the
-    size of the output independent of m.
+    size of the output independent of m. Dividing by m, the mean of `heads=shared` and the number of clusters
+    of `count=root` are choices of this implementation.
 
     Args:
         name, backend: see `OwnParameterLayer`.
