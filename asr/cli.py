@@ -31,6 +31,8 @@ COMMANDS = {
     "compare": "train, decode and time mechanisms side by side: "
     "asr compare recipe=demo attentions=[full,i-clustered-25]",
     "advise": "recommend a mechanism for your data on this machine: asr advise data/demo model=wsj",
+    "approximate": "evaluate a fine-tuned transformers model with its attention exchanged: "
+    "asr approximate model=models/rte task=rte",
     "report": "rewrite a comparison's report.html: asr report exp/compare/demo bench=exp/bench.json layer=3",
     "export": "export a model: asr export exp/demo/full out=model",
     "completion": "complete words in bash, zsh or fish: asr completion bash",

@@ -37,6 +37,7 @@ SMALL = {
 # Words of commands that are parsed but not run, with what they need.
 NEEDS = {
     "wsj": "a licensed corpus",
+    "approximate": "a fine-tuned model; tests/commands/test_approximate.py runs it with tiny ones",
     "book": "a recording that the model fits; tests/commands/test_segment.py divides one",
     "figure=": "minutes; tests/commands/test_bench_layers.py runs them small",
     "switchboard": "a licensed corpus",

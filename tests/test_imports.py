@@ -13,7 +13,7 @@ LAYERS = [
     {"attention"},
     {"model", "losses", "data", "lm", "preparation", "benchmark"},
     {"search", "scoring"},
-    {"transcription"},
+    {"transcription", "approximation"},
     {"training", "recognizer"},
     {"compare", "report"},
     {"commands", "cli", "__main__"},

@@ -1,0 +1,1 @@
+"""Fine-tuned transformers models whose attention is exchanged, without retraining."""

@@ -1,0 +1,82 @@
+"""Options of `asr approximate`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from asr.approximation.glue import TASKS
+from asr.config import option
+from asr.environment import pick_device
+from asr.errors import UserError
+
+SQUAD = "squad"
+PLACE = "{task}"
+
+
+@dataclass
+class Options:
+    """Options of `asr approximate`."""
+
+    model: str = option(
+        "", help="folder of a fine-tuned transformers model; {task} in it stands for each task's name"
+    )
+    task: list[str] = option([], help=" | ".join((*TASKS, SQUAD)), choices=(*TASKS, SQUAD))
+    data: str = option(
+        "glue_data",
+        help="folder with the public files (RTE/dev.tsv, squad/dev-v1.1.json, …) or one file; {task} as in "
+        "model",
+    )
+    attentions: list[str] = option(
+        ["full", "clustered-25", "i-clustered-25", "i-clustered-25:grouping=keys", "local-64"],
+        help="mechanisms of the softmax family; ratios are to full",
+    )
+    labels: list[str] = option(
+        [],
+        help="class of each output of the model, e.g. entailment,neutral,contradiction; empty: as its "
+        "configuration says, else GLUE's order",
+    )
+    max_length: int = option(
+        0, help="longest input; 0: 384 for squad, 128 for the others", unit="tokens", maximum=1_000_000
+    )
+    stride: int = option(
+        128, help="squad: tokens from the start of a window to the next one's", unit="tokens", minimum=1
+    )
+    max_answer: int = option(30, help="squad: longest answer", unit="tokens", minimum=1, maximum=10_000)
+    nbest: int = option(20, help="squad: answers kept per question", minimum=1, maximum=1000)
+    examples: int = option(0, help="evaluate the first ones only; 0: all")
+    batch: int = option(
+        4096, help="size of a batch, padding included", unit="tokens", minimum=1, maximum=100_000_000
+    )
+    samples: int = option(1000, help="bootstrap samples for the intervals", minimum=10, maximum=1_000_000)
+    seed: int = option(0, help="random seed of the bootstrap", maximum=2**32 - 1)
+    question: str = option("", help="squad: id of the question whose map is drawn; empty: the median length")
+    layer: int = option(0, help="squad: layer of the map, from 1; 0: the last", maximum=10_000)
+    head: int = option(0, help="squad: head of the map, from 1; 0: the most peaked one", maximum=10_000)
+    backend: str = option("auto", help="auto | reference | native", choices=("auto", "reference", "native"))
+    device: str = option("auto", help="auto | cpu | cuda")
+    folder: str = option("exp/approximate", help="output folder")
+
+    def check(self) -> None:
+        """Raise UserError for an unknown task, an empty list, or several tasks with one model."""
+        if not self.model:
+            raise UserError("model=: expected the folder of a fine-tuned model, found none")
+        for name in ("attentions", "task"):
+            if not getattr(self, name):
+                raise UserError(f"{name}=[]: expected at least one")
+        if len(set(self.task)) > 1 and PLACE not in self.model and not _one_model(self.task):
+            raise UserError(
+                f"model={self.model}: a model is fine-tuned for one task; with several, write "
+                f"{PLACE} for its name"
+            )
+        pick_device(self.device)
+
+    def model_of(self, task: str) -> Path:
+        """Return the folder of a task's model; both sets of MNLI share one."""
+        return Path(self.model.replace(PLACE, task.partition("-")[0]))
+
+    def data_of(self, task: str) -> Path:
+        """Return where a task's data are."""
+        return Path(self.data.replace(PLACE, task.partition("-")[0]))
+
+
+def _one_model(tasks: list[str]) -> bool:
+    return len({task.partition("-")[0] for task in tasks}) == 1

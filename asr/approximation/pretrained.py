@@ -1,0 +1,129 @@
+"""A fine-tuned transformers model from a local folder, run with any mechanism."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asr.approximation.spans import Window
+from asr.attention.transformers_adapter import ReplacedAttention, register_attention
+from asr.errors import UserError, in_words
+from asr.files import file_digest
+
+
+class Pretrained:
+    """A model with its tokenizer.
+
+    Args:
+        folder: what `save_pretrained` wrote, model and tokenizer.
+        model_class: class of transformers that loads the model, e.g. `AutoModelForQuestionAnswering`.
+        device: device to compute on.
+
+    Raises:
+        UserError: transformers is missing, the folder can't be read, the model isn't fine-tuned for this kind
+            of task, or its attention can't be exchanged.
+    """
+
+    def __init__(self, folder: Path, model_class: str, device: str) -> None:
+        if not (folder / "config.json").is_file():
+            raise UserError(
+                f"model={folder}: expected a folder with a transformers model, found no config.json"
+            )
+        try:
+            import transformers
+        except ImportError as error:
+            raise UserError(
+                "transformers ≥ 5 is not installed: pip install clustered-asr[transformers]"
+            ) from error
+        self.folder, self.device = folder, device
+        with _quiet(transformers):
+            try:
+                self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+                self.model, report = getattr(transformers, model_class).from_pretrained(
+                    folder, local_files_only=True, output_loading_info=True, dtype=torch.float32
+                )
+            except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+                raise UserError(f"model={folder}: {in_words(error)}") from error
+        if missing := sorted(report["missing_keys"]):
+            kind = model_class.removeprefix("AutoModelFor")
+            raise UserError(
+                f"model={folder}: expected a model fine-tuned for {kind}, found no weights "
+                f"{', '.join(missing)[:80]}"
+            )
+        if not self.tokenizer.is_fast:
+            raise UserError(f"model={folder}: expected a fast tokenizer (tokenizer.json), found a slow one")
+        if not self.model._can_set_attn_implementation():
+            raise UserError(f"model={folder}: {type(self.model).__name__} doesn't take attention functions")
+        # Padding is on the right here, whatever the tokenizer's own side: see the adapter.
+        self.tokenizer.padding_side = "right"
+        if self.tokenizer.pad_token is None:
+            raise UserError(f"model={folder}: expected a tokenizer with a padding token, found none")
+        self.model.eval().to(device)
+        self._used: dict[str, ReplacedAttention] = {}
+
+    def check_length(self, longest: int) -> None:
+        """Raise UserError if inputs of this length have no position embeddings."""
+        limit = min(
+            getattr(self.model.config, "max_position_embeddings", None) or longest,
+            self.tokenizer.model_max_length,  # RoBERTa's positions start at 2
+        )
+        if longest > limit:
+            raise UserError(
+                f"max_length={longest}: expected at most {limit} tokens, the longest input of {self.folder}"
+            )
+
+    def digest(self) -> list[str]:
+        """Return hashes of all files that decide on the output."""
+        files = sorted(file for file in self.folder.iterdir() if file.is_file())
+        return [f"{file.name} {file_digest(file)}" for file in files]
+
+    def use(self, attention: str, backend: str) -> None:
+        """Exchange the attention."""
+        from transformers import AttentionInterface
+
+        if attention not in self._used:
+            name = register_attention(attention, backend)
+            self._used[attention] = AttentionInterface()[name]
+        self.model.set_attn_implementation(self._used[attention].name)
+
+    def batch(self, windows: Sequence[Window]) -> dict[str, Tensor]:
+        """Return the padded inputs of a batch, [B, N] each."""
+        rows = [window.inputs for window in windows]
+        batch = {name: [row[name] for row in rows] for name in rows[0]}
+        return dict(self.tokenizer.pad(batch, return_tensors="pt").to(self.device))
+
+    @torch.inference_mode()
+    def run(self, inputs: dict[str, Tensor], attention: str) -> Any:
+        """Return the model's output.
+
+        Raises:
+            UserError: no layer called the mechanism, so that the score would be that of another one.
+        """
+        output = self.model(**inputs)
+        if not self._used[attention].mechanisms:
+            raise UserError(
+                f"model={self.folder}: no layer of {type(self.model).__name__} used attention {attention!r}; "
+                "expected an encoder without causal attention"
+            )
+        return output
+
+
+class _quiet:
+    """Silences the loading report and progress bar of transformers within the block."""
+
+    def __init__(self, transformers: Any) -> None:
+        self.logging = transformers.utils.logging
+
+    def __enter__(self) -> None:
+        self.before = self.logging.get_verbosity()
+        self.bars = self.logging.is_progress_bar_enabled()
+        self.logging.set_verbosity(logging.CRITICAL)
+        self.logging.disable_progress_bar()
+
+    def __exit__(self, *error: object) -> None:
+        self.logging.set_verbosity(self.before)
+        if self.bars:
+            self.logging.enable_progress_bar()

@@ -1,0 +1,154 @@
+"""Attention from the tokens of a question to its input, under several mechanisms (Figure 8 of the paper)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asr.approximation.options import Options
+from asr.approximation.pretrained import Pretrained
+from asr.approximation.run import FULL, Evaluation
+from asr.approximation.spans import Window
+from asr.approximation.tasks import SquadTask
+from asr.attention import build_mechanism
+from asr.attention.softmax import SoftmaxMechanism
+from asr.errors import UserError
+
+TOP = 3  # tokens named per token of the question
+
+
+@dataclass(frozen=True)
+class QuestionMap:
+    """Content of Figure 8.
+
+    Attributes:
+        question: id of the question.
+        tokens: tokens of the input.
+        rows: positions of the question's tokens.
+        answer: positions of an accepted answer's tokens; empty if the window doesn't hold it.
+        weights_QN: [Q, N] by mechanism: rows are tokens of the question, columns are those of the input.
+        layer, head: numbers, starting from 1.
+    """
+
+    question: str
+    tokens: list[str]
+    rows: list[int]
+    answer: list[int]
+    weights_QN: dict[str, Tensor]
+    layer: int
+    head: int
+
+    def top(self, name: str) -> list[list[int]]:
+        """Return the positions with the largest weights, in descending order, for each row."""
+        found: list[list[int]] = self.weights_QN[name].topk(min(TOP, len(self.tokens))).indices.tolist()
+        return found
+
+    def same_top(self, name: str) -> float:
+        """Return the share of rows whose largest weight is at the same position as with full attention."""
+        pairs = zip(self.top(name), self.top(FULL), strict=True)
+        return sum(one[0] == other[0] for one, other in pairs) / len(self.rows)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the entry of `results.json`: the top tokens of each token of the question."""
+        top = {
+            name: [
+                [f"{self.tokens[at]} ({float(row[at]):.3f})" for at in places]
+                for row, places in zip(weights, self.top(name), strict=True)
+            ]
+            for name, weights in self.weights_QN.items()
+        }
+        return {
+            "question": self.question,
+            "layer": self.layer,
+            "head": self.head,
+            "tokens": [self.tokens[row] for row in self.rows],
+            "top": top,
+            "same_top": {name: self.same_top(name) for name in self.weights_QN},
+        }
+
+
+def question_map(evaluation: Evaluation, options: Options) -> QuestionMap:
+    """Return the weights of one head for one question, on the queries and keys under full attention.
+
+    Args:
+        evaluation: evaluation of SQuAD.
+        options: `question`, `layer`, `head` and `attentions`.
+
+    Raises:
+        UserError: no such question, layer or head.
+    """
+    model, task = evaluation.model, evaluation.task
+    assert isinstance(task, SquadTask)
+    window = _choose(task, evaluation.windows, options.question)
+    layers = queries_and_keys(model, window, options.backend)
+    layer, head = options.layer or len(layers), options.head
+    heads = layers[0][0].shape[1]
+    for name, value, most in (("layer", layer, len(layers)), ("head", head, heads)):
+        if value > most:
+            raise UserError(f"{name}={value}: expected 1 to {most}, or 0 to choose one")
+    q_1HND, k_1HND = layers[layer - 1]
+    names = list(dict.fromkeys([FULL, *options.attentions]))
+    maps = {name: _weights(name, options.backend, q_1HND, k_1HND) for name in names}
+    if head == 0:
+        entropy_H = -torch.special.xlogy(maps[FULL], maps[FULL]).sum(-1).mean(-1)
+        head = int(entropy_H.argmin()) + 1
+    question = task.examples[window.example]
+    special = set(model.tokenizer.all_special_ids)
+    ids = window.inputs["input_ids"]
+    rows = [at for at, place in enumerate(window.offsets) if place is None and ids[at] not in special]
+    start = question.context.find(question.answers[0])
+    end = start + len(question.answers[0])
+    answer = [at for at, place in enumerate(window.offsets) if place and place[0] < end and place[1] > start]
+    return QuestionMap(
+        question.id,
+        list(model.tokenizer.convert_ids_to_tokens(ids)),
+        rows,
+        answer,
+        {name: weights_HNN[head - 1, rows].cpu() for name, weights_HNN in maps.items()},
+        layer,
+        head,
+    )
+
+
+def _choose(task: SquadTask, windows: list[Window], ident: str) -> Window:
+    """Return the first window of a question; without an id, the window of median length."""
+    if not ident:
+        return sorted(windows, key=lambda window: window.length)[len(windows) // 2]
+    names = [question.id for question in task.examples]
+    if ident not in names:
+        raise UserError(f"question={ident}: no question of {task.path} has this id")
+    return next(window for window in windows if window.example == names.index(ident))
+
+
+def queries_and_keys(model: Pretrained, window: Window, backend: str) -> list[tuple[Tensor, Tensor]]:
+    """Return queries and keys of every layer, [1, H, N, D] each, under full attention.
+
+    The queries are scaled such that the logits are q·k/√D, as mechanisms expect.
+    """
+    from transformers import AttentionInterface
+
+    found: list[tuple[Tensor, Tensor]] = []
+    model.use(FULL, backend)
+    attend = AttentionInterface()[FULL]
+
+    def record(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Any:
+        scaling = options.get("scaling")
+        scale = 1.0 if scaling is None else scaling * query.shape[-1] ** 0.5
+        found.append((query * scale, key.repeat_interleave(query.shape[1] // key.shape[1], 1)))
+        return attend(module, query, key, value, mask, **options)
+
+    AttentionInterface.register(FULL, record)
+    try:
+        model.run(model.batch([window]), FULL)
+    finally:
+        AttentionInterface.register(FULL, attend)
+    return found
+
+
+def _weights(name: str, backend: str, q_1HND: Tensor, k_1HND: Tensor) -> Tensor:
+    """Return the dense weights [H, N, N] of a mechanism."""
+    mechanism = build_mechanism(name, backend=backend).eval().to(q_1HND.device)
+    assert isinstance(mechanism, SoftmaxMechanism)
+    with torch.inference_mode():
+        return mechanism.weights(q_1HND, k_1HND)[0]
