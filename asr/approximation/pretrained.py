@@ -28,10 +28,7 @@ class Pretrained:
     """
 
     def __init__(self, folder: Path, model_class: str, device: str) -> None:
-        if not (folder / "config.json").is_file():
-            raise UserError(
-                f"model={folder}: expected a folder with a transformers model, found no config.json"
-            )
+        require_model(folder)
         try:
             import transformers
         except ImportError as error:
@@ -41,9 +38,10 @@ class Pretrained:
         self.folder, self.device = folder, device
         with _quiet(transformers):
             try:
-                self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+                local = {"local_files_only": True, "trust_remote_code": False}  # runs no code of the folder
+                self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
                 self.model, report = getattr(transformers, model_class).from_pretrained(
-                    folder, local_files_only=True, output_loading_info=True, dtype=torch.float32
+                    folder, output_loading_info=True, dtype=torch.float32, **local
                 )
             except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
                 raise UserError(f"model={folder}: {in_words(error)}") from error
@@ -109,6 +107,12 @@ class Pretrained:
                 "expected an encoder without causal attention"
             )
         return output
+
+
+def require_model(folder: Path) -> None:
+    """Raise UserError if a folder holds no transformers model."""
+    if not (folder / "config.json").is_file():
+        raise UserError(f"model={folder}: expected a folder with a transformers model, found no config.json")
 
 
 class _quiet:

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -227,8 +227,3 @@ def canonical(names: Sequence[str]) -> list[str]:
         ['lsh-4:chunk=16', 'full']
     """
     return list(dict.fromkeys(parse_name(name).name for name in names))
-
-
-def as_json(results: Sequence[TaskResult]) -> list[dict[str, Any]]:
-    """Return the entry of `results.json`."""
-    return [asdict(result) for result in results]

@@ -204,7 +204,7 @@ def test_bad_input_is_one_line(
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("squad", "expected a model fine-tuned for SequenceClassification, found no weights classifier"),
+        ("squad", "expected a model fine-tuned for SequenceClassification, found no weights bert.pooler"),
         ("rte", "expected one output for stsb, found 2"),
     ],
 )

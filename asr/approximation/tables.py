@@ -1,0 +1,69 @@
+"""Tables of an evaluation: Table 4's layout, and all scores and times of a task."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from asr.approximation.run import Score, TaskResult
+from asr.console import duration
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, column heads and rows of text."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+
+    def markdown(self) -> str:
+        """Return the table in Markdown."""
+        lines = [self.head, ["---"] * len(self.head), *self.rows]
+        return f"{self.title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def table_4(results: Sequence[TaskResult]) -> Table:
+    """Return the first score of each task: mechanisms in rows, tasks in columns, higher is better."""
+    columns = [f"{result.task} {next(iter(result.rows[0].scores))}" for result in results]
+    rows = [
+        [rows[0].attention, *(words(next(iter(row.scores.values()))) for row in rows)]
+        for rows in zip(*(result.rows for result in results), strict=True)
+    ]
+    return Table("Scores with the attention exchanged, 95 % intervals", ["attention", *columns], rows)
+
+
+def details(result: TaskResult, clock: str) -> Table:
+    """Return all scores of a task, the ratio to full attention, and times.
+
+    Args:
+        result: results of the task.
+        clock: what the times are, e.g. `CPU time`.
+    """
+    tokens = result.tokens / result.windows
+    sizes = f"{result.examples:,} examples, {result.windows:,} inputs of {tokens:.0f} tokens on average"
+    title = f"{result.task}: {sizes}"
+    names = list(result.rows[0].scores)
+    head = ["attention", *names, f"{names[0]} / full", f"{clock} per example", f"{clock} / full (quartiles)"]
+    rows = []
+    for row in result.rows:
+        times = "–"
+        if row.time_ratio is not None and row.time_quartiles is not None:
+            low, high = row.time_quartiles
+            times = f"{row.time_ratio:.2f} ({low:.2f} … {high:.2f})"
+        scores = [words(score) for score in row.scores.values()]
+        rows.append([row.attention, *scores, words(row.ratio), duration(row.example_s), times])
+    return Table(title, head, rows)
+
+
+def words(score: Score | None) -> str:
+    """Return a score with its interval.
+
+    Example:
+        >>> words(Score(0.875, (0.8, 0.95))), words(Score(0.5, None)), words(None)
+        ('0.875 (0.800 … 0.950)', '0.500', '–')
+    """
+    if score is None:
+        return "–"
+    if score.interval is None:
+        return f"{score.value:.3f}"
+    low, high = score.interval
+    return f"{score.value:.3f} ({low:.3f} … {high:.3f})"
