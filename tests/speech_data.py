@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from asr import Recognizer
-from asr.data.module import DataConfig, SpeechData
+from asr.data.module import DataConfig, SpeechData, load_training_cuts
 
 
 def speech_data(
@@ -15,11 +15,13 @@ def speech_data(
 ) -> SpeechData:
     """Return data with the features and vocabulary of a recogniser."""
     defaults = {"train": [str(corpus)], "frames_per_batch": 1500, "workers": 0}
+    config = DataConfig(**{**defaults, **options})  # type: ignore[arg-type]
     return SpeechData(
-        DataConfig(**{**defaults, **options}),  # type: ignore[arg-type]
+        config,
+        load_training_cuts(config),
         recognizer.tokenizer,
         recognizer.model.config.features,
-        recognizer.model.encoder_frames,
+        recognizer.model.encoder_lengths,
         topology="ctc",
         seed=seed,
         speed_factors=list(speed_factors),

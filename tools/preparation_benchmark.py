@@ -181,18 +181,18 @@ CORPORA: dict[str, Callable[[Path], list[str]]] = {
 }
 
 
-def measure(words: list[str]) -> tuple[float, float, float, int]:
-    """Run `asr` with these arguments; return seconds, CPU seconds, peak memory in MiB and exit status.
+def measure(command: list[str]) -> tuple[float, float, float, int]:
+    """Run a command; return seconds, CPU seconds, peak memory in MiB and exit status.
 
     CPU time and memory are sampled ten times per second and summed over all its processes.
     """
     started = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "asr", *words])
+    process = subprocess.Popen(command)
     peak = 0
     used_s: dict[int, float] = {}
     while process.poll() is None:
         family = list(_family(process.pid))
-        peak = max(peak, sum(_resident(pid) for pid in family))
+        peak = max(peak, sum(_memory(pid) for pid in family))
         used_s |= {pid: used for pid in family if (used := _cpu_s(pid))}
         time.sleep(0.1)
     return time.perf_counter() - started, sum(used_s.values()), peak / 1024, process.returncode
@@ -208,13 +208,13 @@ def _family(pid: int) -> Iterator[int]:
         yield from _family(int(child))
 
 
-def _resident(pid: int) -> int:
-    """Resident memory in KiB, including memory shared with other processes."""
+def _memory(pid: int) -> int:
+    """Resident memory in KiB, with a process's share of what it shares with others."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("VmRSS")), 0)
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
 def _cpu_s(pid: int) -> float:
@@ -241,7 +241,8 @@ def main(words: list[str]) -> None:
         command = CORPORA[words[0]](root)
         print(f"fabricated in {time.perf_counter() - started:.0f} s", flush=True)
         for label in ("prepared", "prepared again"):
-            prepare = ["prepare", *command, f"folder={root / 'data'}", *words[1:]]
+            prepare = [sys.executable, "-m", "asr", "prepare", *command]
+            prepare += [f"folder={root / 'data'}", *words[1:]]
             seconds, cpu_s, peak, status = measure(prepare)
             memory = f"peak memory {peak:.0f} MiB"
             print(

@@ -24,7 +24,7 @@ from asr.compare.results import (
     Training,
 )
 from asr.config import flat, to_dict
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.environment import describe_environment
 from asr.files import file_digest, read_json
 from asr.report.words import clock_words, hardware_words
@@ -90,7 +90,7 @@ def _protocol(plan: Plan) -> dict[str, Any]:
 
 
 def _split(manifest: Path, frame_shift_ms: float) -> Split:
-    durations_s = np.array([cut.duration for cut in load_cuts(manifest)])
+    durations_s = read_cuts(manifest).durations_s
     frames = durations_s * 1000 / frame_shift_ms
     quantiles = {str(q): round(float(np.quantile(frames, q))) for q in QUANTILES}
     return Split(

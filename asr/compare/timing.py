@@ -20,7 +20,7 @@ from torch import Tensor
 from asr.compare.results import Conditions
 from asr.config import to_dict
 from asr.data.batch import Batch, Utterances
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.data.sampler import BatchPlan, plan_by_length
 from asr.model.acoustic_model import AcousticModel
 from asr.recognizer import Recognizer
@@ -143,9 +143,9 @@ class OtherProcesses:
 
 
 def _batches(manifest: Path, frames_per_batch: int, model: AcousticModel) -> list[Batch]:
-    cuts = load_cuts(manifest)
+    cuts = read_cuts(manifest)
     features = model.config.features
-    frames = np.array([max(1, round(cut.duration * 1000 / features.frame_shift_ms)) for cut in cuts])
+    frames = np.maximum(1, np.rint(cuts.durations_s * 1000 / features.frame_shift_ms)).astype(np.int64)
     plans = plan_by_length(frames, frames_per_batch, np.argsort(-frames, kind="stable"))
     utterances = Utterances(cuts, None, features.sample_rate)
     return [utterances[BatchPlan(tuple(plan.tolist()))] for plan in plans]

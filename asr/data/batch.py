@@ -1,19 +1,19 @@
 """Batches of padded utterances, and the data set that loads and collates them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from lhotse import CutSet
+from lhotse.cut import MonoCut
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from asr.data.audio import load_cut
-from asr.data.concatenate import Concatenation, Group, join
+from asr.data.concatenate import Concatenation, join
 from asr.data.sampler import BatchPlan
 from asr.text.tokenizer import Tokenizer
 
@@ -59,7 +59,7 @@ class Utterances(Dataset[Batch]):
     or on previous batches.
 
     Args:
-        cuts: validated cuts, kept in memory.
+        cuts: checked cuts, each asked for when it is loaded.
         tokenizer: encodes transcripts as targets; None: no targets.
         sample_rate: sample rate of the model in Hz.
         resample: resample audio of other rates; false: raise an error.
@@ -70,7 +70,7 @@ class Utterances(Dataset[Batch]):
 
     def __init__(
         self,
-        cuts: CutSet,
+        cuts: Sequence[MonoCut],
         tokenizer: Tokenizer | None,
         sample_rate: int,
         *,
@@ -79,7 +79,7 @@ class Utterances(Dataset[Batch]):
         seed: int = 0,
         concatenation: Concatenation | None = None,
     ) -> None:
-        self.cuts = list(cuts)
+        self.cuts = cuts
         self.tokenizer = tokenizer
         self.sample_rate = sample_rate
         self.resample = resample
@@ -93,10 +93,11 @@ class Utterances(Dataset[Batch]):
     def __getitem__(self, plan: BatchPlan) -> Batch:
         groups = self.concatenation.groups(plan.epoch) if self.concatenation else None
         chosen = [groups[i] if groups else (i,) for i in plan.utterances]
-        audio = [torch.from_numpy(self._samples(plan.epoch, group)) for group in chosen]
-        tokens = [torch.tensor(self._targets(group), dtype=torch.int64) for group in chosen]
+        joined = [{i: self.cuts[i] for i in group} for group in chosen]
+        audio = [torch.from_numpy(self._samples(plan.epoch, cuts)) for cuts in joined]
+        tokens = [torch.tensor(self._targets(cuts.values()), dtype=torch.int64) for cuts in joined]
         return Batch(
-            ids=["+".join(self.cuts[i].id for i in group) for group in chosen],
+            ids=["+".join(cut.id for cut in cuts.values()) for cuts in joined],
             audio=pad_sequence(audio, batch_first=True),
             audio_lengths=torch.tensor([len(x) for x in audio]),
             tokens=pad_sequence(tokens, batch_first=True),
@@ -104,17 +105,17 @@ class Utterances(Dataset[Batch]):
             plan=plan,
         )
 
-    def _samples(self, epoch: int, group: Group) -> NDArray[np.float32]:
+    def _samples(self, epoch: int, cuts: dict[int, MonoCut]) -> NDArray[np.float32]:
         parts = [
-            load_cut(self.cuts[i], self.sample_rate, resample=self.resample, speed=self._speed(epoch, i))
-            for i in group
+            load_cut(cut, self.sample_rate, resample=self.resample, speed=self._speed(epoch, i))
+            for i, cut in cuts.items()
         ]
-        return join(parts, self.sample_rate, seed=self.seed, epoch=epoch, group=group)
+        return join(parts, self.sample_rate, seed=self.seed, epoch=epoch, group=tuple(cuts))
 
-    def _targets(self, group: Group) -> list[int]:
+    def _targets(self, cuts: Iterable[MonoCut]) -> list[int]:
         if self.tokenizer is None:
             return []
-        return self.tokenizer.encode(" ".join(self.cuts[i].supervisions[0].text or "" for i in group))
+        return self.tokenizer.encode(" ".join(cut.supervisions[0].text or "" for cut in cuts))
 
     def _speed(self, epoch: int, utterance: int) -> float:
         if len(self.speed_factors) == 1:

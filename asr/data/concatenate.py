@@ -1,11 +1,10 @@
 """Join utterances with pauses into longer training examples, differently in every epoch."""
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-
-from asr.errors import UserError
 
 Group = tuple[int, ...]
 
@@ -23,8 +22,7 @@ class Concatenation:
 
     Args:
         durations_s: duration of each utterance.
-        limit_s: maximum duration of a group including pauses; longer utterances stay alone. 0: nothing
-            is joined.
+        limit_s: maximum duration of a group including pauses, above 0; longer utterances stay alone.
         seed: random seed for order and group lengths.
 
     Example:
@@ -32,9 +30,7 @@ class Concatenation:
         [(0,), (1, 2), (3,)]
     """
 
-    def __init__(self, durations_s: Sequence[float], limit_s: float, seed: int) -> None:
-        if limit_s < 0:
-            raise UserError(f"data.concatenate_s={limit_s}: expected seconds, or 0 for single utterances")
+    def __init__(self, durations_s: Sequence[float] | NDArray[np.float64], limit_s: float, seed: int) -> None:
         self.durations_s = np.asarray(durations_s, dtype=np.float64)
         self.limit_s = limit_s
         self.seed = seed
@@ -47,8 +43,6 @@ class Concatenation:
         return self._latest[1]
 
     def _draw(self, epoch: int) -> list[Group]:
-        if not self.limit_s:
-            return [(i,) for i in range(len(self.durations_s))]
         random = np.random.default_rng([self.seed, epoch, ORDER])
         groups: list[Group] = []
         group: list[int] = []
@@ -66,12 +60,11 @@ class Concatenation:
 
     def durations(self, epoch: int) -> NDArray[np.float64]:
         """Return the duration of each group of an epoch in seconds, with pauses of maximum length."""
-        return np.array(
-            [
-                self.durations_s[list(group)].sum() + PAUSE_S[1] * (len(group) - 1)
-                for group in self.groups(epoch)
-            ]
-        )
+        groups = self.groups(epoch)
+        counts = np.array([len(group) for group in groups])
+        order = np.fromiter(itertools.chain.from_iterable(groups), np.int64)
+        sums_s = np.add.reduceat(self.durations_s[order], np.cumsum(counts) - counts)
+        return sums_s + PAUSE_S[1] * (counts - 1)
 
 
 def join(

@@ -2,28 +2,18 @@
 
 import gzip
 import json
-import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.data.facts import check_rate
-from asr.errors import UserError, in_words
+from asr.data.cuts import Cuts, Part
+from asr.data.entries import check_entry, ordinary, with_sources
+from asr.errors import UserError
 from asr.files import atomic_binary, parse_json, require_file
-from asr.text.files import CONTROL
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import CutSet, MonoCut, Recording
-
-# A cut may extend this far beyond its recording, because manifests contain rounded durations.
-TOLERANCE_S = 1e-3
-# Keys by which lhotse recognises audio, features, arrays and images. To load these it may run a command,
-# fetch an address or unpickle a file.
-STORED = {"sources", "storage_type", "storage_path"}
-DEEPEST = 20  # levels of custom fields
-ROUNDING_S = 0.025  # lhotse's tolerance for the length of a recording
 
 
 def save_cuts(cuts: "Iterable[MonoCut]", path: str | Path) -> None:
@@ -49,6 +39,13 @@ def write_cuts(cuts: "Iterable[MonoCut]", path: str | Path, base: Path | None) -
 
 
 def load_cuts(path: str | Path, require_text: bool = True) -> "CutSet":
+    """Read and check a manifest as `read_cuts` does, for uses that need all cuts at once."""
+    from lhotse import CutSet
+
+    return CutSet.from_cuts(read_cuts(path, require_text))
+
+
+def read_cuts(path: str | Path, require_text: bool = True) -> Cuts:
     """Read and check a manifest; audio paths come back absolute.
 
     Every entry must be a `MonoCut` with a unique id, a positive duration within its recording, an
@@ -59,152 +56,25 @@ def load_cuts(path: str | Path, require_text: bool = True) -> "CutSet":
         UserError: the manifest is missing, broken or empty, or an entry is not as required; the message
             names the manifest and the utterance.
     """
-    from lhotse import CutSet, MonoCut, Recording
-
     path = Path(path)
     folder = path.parent.absolute()
-    cuts: list[MonoCut] = []
     ids: set[str] = set()
     files: set[str] = set()
-    last: tuple[Any, Recording | None] = None, None  # neighbours that share a recording share the object
-    for number, entry in enumerate(manifest_entries(path), start=1):
-        where = f"{path}: utterance {entry['id']!r}"
+    part = Part(folder)
+    for number, line in enumerate(manifest_lines(path), start=1):
+        entry = _parse(line, f"{path}:{number}")
         if entry["id"] in ids:
-            raise UserError(f"{where}: expected ids to be distinct, found this one again in line {number}")
+            raise UserError(
+                f"{path}: utterance {entry['id']!r}: expected ids to be distinct, found this one again in "
+                f"line {number}"
+            )
         ids.add(entry["id"])
-        try:
-            described = entry.pop("recording", None)
-            if described != last[0]:
-                check_audio(described, where)
-            _check_fields(entry, where)
-            cut = MonoCut.from_dict(entry)
-            if described != last[0]:
-                absolute = _with_sources(described, partial(os.path.join, folder)) if described else None
-                last = described, Recording.from_dict(absolute) if absolute else None
-            cut.recording = last[1]
-        except (LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
-            raise UserError(f"{where}: not a lhotse cut ({in_words(error)})") from None
-        check_cut(cut, where, files, require_text)
-        cuts.append(cut)
-    if not cuts:
+        if not ordinary(entry, folder, files):
+            check_entry(entry, f"{path}: utterance {entry['id']!r}", folder, files, require_text)
+        part.append(line.rstrip("\n"), entry)
+    if not ids:
         raise UserError(f"{path}: expected at least one utterance, found an empty manifest")
-    return CutSet.from_cuts(cuts)
-
-
-def check_audio(recording: Any, where: str) -> None:
-    """Raise a `UserError` unless a recording's entry in a manifest describes unmodified audio in files.
-
-    lhotse would run the commands, fetch the addresses and unpickle the arrays of other entries.
-    """
-    if recording is None:
-        raise UserError(f"{where}: expected a recording, found none")
-    sources = recording.get("sources") if isinstance(recording, dict) else None
-    if not isinstance(sources, list) or not sources or not all(isinstance(x, dict) for x in sources):
-        raise UserError(f"{where}: expected a recording with its audio files, found {str(recording)[:60]!r}")
-    for source in sources:
-        if source.get("type") != "file" or not isinstance(source.get("source"), str):
-            raise UserError(
-                f"{where}: expected audio in a file, found a source of type {source.get('type')!r}: "
-                f"{str(source.get('source'))[:60]!r} (write the audio to a file first)"
-            )
-    others = {"transforms": recording.get("transforms"), "video": any(x.get("video") for x in sources)}
-    if found := [name for name, value in others.items() if value]:
-        raise UserError(f"{where}: expected unmodified audio in a file, found {found[0]}")
-
-
-def _check_fields(entry: dict[str, Any], where: str) -> None:
-    """Raise a `UserError` if a cut has features, or custom fields with audio, arrays or images."""
-    if entry.get("features") is not None:
-        raise UserError(
-            f"{where}: expected no features, because they are computed from the audio, found some "
-            "(asr prepare lhotse leaves them out)"
-        )
-    waiting: list[tuple[int, Any]] = [(0, entry)]
-    while waiting:
-        depth, value = waiting.pop()
-        if not isinstance(value, dict | list):
-            continue
-        if depth > DEEPEST:
-            raise UserError(f"{where}: expected at most {DEEPEST} levels of fields, found more")
-        if isinstance(value, dict) and not STORED.isdisjoint(value):
-            found = ", ".join(sorted(STORED & value.keys()))
-            raise UserError(
-                f"{where}: expected custom fields of text and numbers, found stored data ({found}) "
-                "(asr prepare lhotse leaves them out)"
-            )
-        waiting += [(depth + 1, inner) for inner in (value.values() if isinstance(value, dict) else value)]
-
-
-def check_cut(cut: "MonoCut", where: str, known_files: set[str], require_text: bool = True) -> None:
-    """Raise a `UserError` that begins with `where` if the cut violates a requirement of `load_cuts`.
-
-    Files in `known_files` are assumed to exist; files found on disk are added to it.
-    """
-    # `not x >= 0` instead of `x < 0`, so that NaN fails the check.
-    if not _real(cut.start) or not cut.start >= 0:
-        raise UserError(f"{where}: expected a start of 0 s or later, found {cut.start} s", "times")
-    if not _real(cut.duration) or not cut.duration > 0:
-        raise UserError(f"{where}: expected a duration above 0 s, found {cut.duration} s", "times")
-    if type(cut.channel) is not int or cut.channel < 0:
-        raise UserError(f"{where}: expected the number of a channel, found {cut.channel!r}")
-    if cut.recording is None:
-        raise UserError(f"{where}: expected a recording, found none")
-    _check_recording(cut.recording, where)
-    if not cut.start + cut.duration <= cut.recording.duration + TOLERANCE_S:
-        raise UserError(
-            f"{where}: expected the cut to lie within its recording of {cut.recording.duration} s, "
-            f"found {cut.start} s + {cut.duration} s",
-            "times",
-        )
-    for source in cut.recording.sources:
-        if source.source not in known_files:
-            try:
-                size = require_file(source.source, "an audio file", "missing_audio")
-            except UserError as error:
-                raise UserError(f"{where}: {error}{_origin(source.source)}", error.kind) from None
-            if size == 0:
-                raise UserError(
-                    f"{where}: expected audio, found an empty file: {source.source}", "truncated_audio"
-                )
-            known_files.add(source.source)
-    if len(cut.supervisions) != 1:
-        raise UserError(f"{where}: expected exactly one supervision, found {len(cut.supervisions)}")
-    supervision = cut.supervisions[0]
-    for name, value in [("id", cut.id), ("transcript", supervision.text), ("speaker", supervision.speaker)]:
-        if value is None and name != "id":
-            continue
-        if not isinstance(value, str):
-            raise UserError(f"{where}: expected text as {name}, found {str(value)[:60]!r}")
-        if CONTROL.search(value):
-            raise UserError(f"{where}: expected no control characters in the {name}, found {value[:60]!r}")
-    if require_text and not (supervision.text or "").strip():
-        raise UserError(f"{where}: expected a transcript, found none", "missing_text")
-
-
-def _check_recording(recording: "Recording", where: str) -> None:
-    """Raise a `UserError` unless rate and length are numbers that fit."""
-    rate, samples, seconds = recording.sampling_rate, recording.num_samples, recording.duration
-    if type(rate) is not int:
-        raise UserError(f"{where}: expected a sample rate in Hz, a whole number, found {rate!r}")
-    check_rate(rate, where)
-    if type(samples) is not int or not _real(seconds) or not abs(samples / rate - seconds) < ROUNDING_S:
-        raise UserError(
-            f"{where}: expected a recording as long as its samples, found {seconds!r} s, {samples!r} samples"
-        )
-    if not isinstance(recording.id, str) or CONTROL.search(recording.id):
-        raise UserError(f"{where}: expected a recording's id of plain text, found {str(recording.id)[:60]!r}")
-
-
-def _origin(file: str) -> str:
-    """Return how to make an audio file in a prepared folder again; empty for other files."""
-    for folder in Path(file).parents:
-        if (folder / "preparation.json").is_file():
-            return f" (made by the command in {folder / 'README.md'}; run it again)"
-    return ""
-
-
-def _real(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return Cuts([part])
 
 
 def _recording_entry(recording: "Recording | None", base: Path | None) -> dict[str, Any]:
@@ -224,7 +94,7 @@ def _recording_entry(recording: "Recording | None", base: Path | None) -> dict[s
         inside = base is not None and path.is_relative_to(base.absolute())
         return str(path.relative_to(base.absolute()) if base and inside else path)
 
-    return {"recording": _with_sources(entry, relative)}
+    return {"recording": with_sources(entry, relative)}
 
 
 def _cut_entry(cut: "MonoCut") -> dict[str, Any]:
@@ -281,9 +151,3 @@ def _parse(line: str, where: str) -> dict[str, Any]:
     if entry.pop("type", "MonoCut") != "MonoCut":
         raise UserError(f"{where}: utterance {entry['id']!r}: expected a MonoCut, found another type of cut")
     return entry
-
-
-def _with_sources(recording: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
-    """Return the recording's dictionary with `change` applied to its audio files."""
-    sources = [{**source, "source": change(source["source"])} for source in recording["sources"]]
-    return {**recording, "sources": sources}

@@ -2,12 +2,13 @@
 
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from lhotse import CutSet
 from lhotse.cut import MonoCut
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
@@ -15,8 +16,9 @@ from torch.utils.data import DataLoader
 from asr.config import load_yaml, option
 from asr.data.batch import Batch, Utterances
 from asr.data.concatenate import Concatenation
+from asr.data.cuts import Cuts
 from asr.data.facts import MAX_DURATION_S
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan_by_length
 from asr.data.stream import TrainingData
 from asr.errors import UserError
@@ -104,7 +106,7 @@ def training_folder(run_folder: Path) -> str:
         raise UserError(f"{config}: expected a list of manifests in data.train, found none") from None
 
 
-def load_training_cuts(config: DataConfig) -> CutSet:
+def load_training_cuts(config: DataConfig) -> Cuts:
     """Return the training cuts of all manifests.
 
     Raises:
@@ -112,13 +114,13 @@ def load_training_cuts(config: DataConfig) -> CutSet:
     """
     if not config.train:
         raise UserError("data.train is empty: name a recipe (recipe=demo) or manifests (data.train=[path])")
-    cuts = [cut for place in config.train for cut in load_cuts(manifest_path(place, "train"))]
+    cuts = Cuts.joined([read_cuts(manifest_path(place, "train")) for place in config.train])
     seen: set[str] = set()
-    for cut in cuts:
-        if cut.id in seen:
-            raise UserError(f"data.train={config.train}: utterance {cut.id} is in two manifests")
-        seen.add(cut.id)
-    return CutSet.from_cuts(cuts[: config.max_utterances or None])
+    for name in cuts.ids() if len(config.train) > 1 else ():
+        if name in seen:
+            raise UserError(f"data.train={config.train}: utterance {name} is in two manifests")
+        seen.add(name)
+    return cuts[: config.max_utterances] if config.max_utterances else cuts
 
 
 class SpeechData(TrainingData):
@@ -126,9 +128,10 @@ class SpeechData(TrainingData):
 
     Args:
         config: manifests and batching.
+        train_cuts: what `load_training_cuts` returns for `config`.
         tokenizer: tokenizer for the targets.
         features: sample rate and frame shift of the model.
-        encoder_frames: number of encoder frames for a duration in seconds.
+        encoder_lengths: returns the numbers of encoder frames for an array of durations in seconds.
         topology: topology of the labels, which decides how many frames they need.
         seed: random seed for the order of batches and for speed perturbation.
         speed_factors: factors of speed perturbation.
@@ -140,9 +143,10 @@ class SpeechData(TrainingData):
     def __init__(
         self,
         config: DataConfig,
+        train_cuts: Cuts,
         tokenizer: Tokenizer,
         features: FeatureConfig,
-        encoder_frames: Callable[[float], int],
+        encoder_lengths: Callable[[NDArray[np.float64]], NDArray[np.int64]],
         *,
         topology: str,
         seed: int,
@@ -152,51 +156,54 @@ class SpeechData(TrainingData):
         self.config = config
         self.tokenizer = tokenizer
         self.features = features
-        self.encoder_frames = encoder_frames
+        self.encoder_lengths = encoder_lengths
         self.topology = topology
         self.seed = seed
         self.speed_factors = speed_factors
         self.left_out: list[tuple[str, str, str]] = []
         self.dev = manifest_path(config.dev, "dev") if config.dev else split_beside(config.train[0], "dev")
-        self.train_cuts = self._fitting(load_training_cuts(config), "train", max(speed_factors))
-        self.dev_cuts = self._fitting(load_cuts(self.dev), "dev", 1.0)
-        durations_s = [cut.duration / min(speed_factors) for cut in self.train_cuts]
-        self.concatenation = Concatenation(durations_s, config.concatenate_s, seed)
+        self.train_cuts = self._fitting(train_cuts, "train", max(speed_factors))
+        self.dev_cuts = self._fitting(read_cuts(self.dev), "dev", 1.0)
+        self.durations_s = self.train_cuts.durations_s / min(speed_factors)
+        self.concatenation = None
+        if config.concatenate_s:
+            self.concatenation = Concatenation(self.durations_s, config.concatenate_s, seed)
 
     def train_frames(self, epoch: int) -> NDArray[np.int64]:
         """Return the feature frames of each training utterance of an epoch at the slowest speed."""
-        return self._frames(self.concatenation.durations(epoch))
+        return self._frames(self.concatenation.durations(epoch) if self.concatenation else self.durations_s)
 
     @property
     def longest_s(self) -> float:
         """Maximum length of training audio in seconds."""
-        return max(self.config.concatenate_s, float(self.concatenation.durations_s.max()))
+        return max(self.config.concatenate_s, float(self.durations_s.max()))
 
     def _frames(self, durations_s: NDArray[np.float64]) -> NDArray[np.int64]:
         per_second = 1000 / self.features.frame_shift_ms
         return np.maximum(1, np.rint(durations_s * per_second)).astype(np.int64)
 
-    def _fitting(self, cuts: CutSet, split: str, fastest: float) -> list[MonoCut]:
-        kept = []
-        for cut in cuts:
-            if reason := self._misfit(cut, fastest):
-                self.left_out.append((split, cut.id, reason))
+    def _fitting(self, cuts: Cuts, split: str, fastest: float) -> Cuts:
+        kept = array("q")
+        durations_s, frames = cuts.durations_s, self.encoder_lengths(cuts.durations_s / fastest)
+        utterances = zip(durations_s.tolist(), frames.tolist(), cuts.texts, strict=True)
+        for i, utterance in enumerate(utterances):
+            if reason := self._misfit(*utterance):
+                self.left_out.append((split, cuts[i].id, reason))
             else:
-                kept.append(cut)
+                kept.append(i)
         count = len(cuts) - len(kept)
         if count:
             log.warning("%s: left out %d of %d utterances (listed in left_out.tsv)", split, count, len(cuts))
         if not kept:
             example = f" (e.g. {': '.join(self.left_out[-1][1:])})" if count else ""
             raise UserError(f"split {split}: no utterance is usable{example}")
-        return kept
+        return cuts.select(kept)
 
-    def _misfit(self, cut: MonoCut, fastest: float) -> str:
-        if not self.config.min_duration_s <= cut.duration <= self.config.max_duration_s:
+    def _misfit(self, duration_s: float, frames: int, text: str) -> str:
+        if not self.config.min_duration_s <= duration_s <= self.config.max_duration_s:
             limits = f"{self.config.min_duration_s} … {self.config.max_duration_s} s"
-            return f"duration {cut.duration:.2f} s is outside {limits}"
-        needed = frames_needed(self.tokenizer.encode(cut.supervisions[0].text), self.topology)
-        frames = self.encoder_frames(cut.duration / fastest)
+            return f"duration {duration_s:.2f} s is outside {limits}"
+        needed = frames_needed(self.tokenizer.encode(text), self.topology)
         if frames < needed:
             return f"the targets need {needed} encoder frames, found {frames}"
         return ""
@@ -217,17 +224,23 @@ class SpeechData(TrainingData):
 
     def epoch_batches(self, epoch: int, ranks: int = 1) -> int:
         """Return the number of batches in an epoch per rank."""
-        return len(self.stream(ranks=ranks).epoch(epoch)) // ranks
+        batches = self.stream().epoch(epoch) if epoch else self.first_epoch
+        return -(-len(batches) // ranks)
+
+    @cached_property
+    def first_epoch(self) -> list[NDArray[np.int64]]:
+        """The batches of the first epoch for a single rank."""
+        return self.stream().epoch(0)
 
     def first_batches(self, count: int) -> Iterator[Batch]:
         """Yield the first batches of the first epoch, without speed perturbation."""
         utterances = self._utterances(self.train_cuts, concatenation=self.concatenation)
-        for indices in self.stream().epoch(0)[:count]:
+        for indices in self.first_epoch[:count]:
             yield utterances[BatchPlan(tuple(indices.tolist()))]
 
     def padding_share(self) -> float:
         """Return the fraction of padding among the first epoch's frames, 0 … 1."""
-        return padding_share(self.train_frames(0), self.stream().epoch(0))
+        return padding_share(self.train_frames(0), self.first_epoch)
 
     def worst_batch(self) -> Batch:
         """Return the batch that needs the most memory: as many of the longest utterances as fit."""
@@ -240,12 +253,12 @@ class SpeechData(TrainingData):
 
     def _utterances(
         self,
-        cuts: list[MonoCut],
+        cuts: Sequence[MonoCut],
         speed_factors: list[float] | None = None,
         concatenation: Concatenation | None = None,
     ) -> Utterances:
         return Utterances(
-            CutSet.from_cuts(cuts),
+            cuts,
             self.tokenizer,
             self.features.sample_rate,
             resample=self.config.resample,
@@ -263,7 +276,7 @@ class SpeechData(TrainingData):
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Return the development batches, longest first; ranks take turns."""
-        frames = self._frames(np.array([cut.duration for cut in self.dev_cuts]))
+        frames = self._frames(self.dev_cuts.durations_s)
         order = np.argsort(-frames, kind="stable")
         plans = plan_by_length(frames, self.config.frames_per_batch, order)
         ranks, rank = self.rank()
@@ -298,7 +311,7 @@ class SpeechData(TrainingData):
 
     def describe(self) -> str:
         """Return the number of utterances, their total duration and the fraction of padding."""
-        hours = sum(cut.duration for cut in self.train_cuts) / 3600
+        hours = self.train_cuts.durations_s.sum() / 3600
         joined = f", joined up to {self.config.concatenate_s:g} s" if self.config.concatenate_s else ""
         padding = f"{100 * self.padding_share():.1f} % padding"
         return f"{len(self.train_cuts)} utterances ({hours:.2f} h{joined}), {padding}"

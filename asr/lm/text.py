@@ -1,11 +1,11 @@
 """Sentences for language models, from text files, manifests or prepared folders."""
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, cast
 
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.data.module import manifest_path
 from asr.errors import UserError, in_words
 from asr.files import require_file
@@ -26,10 +26,7 @@ def read_sentences(sources: list[str], split: str) -> Iterator[list[str]]:
     for source in sources:
         path = Path(source)
         if path.is_dir() or ".jsonl" in path.name:
-            cuts = load_cuts(manifest_path(source, split))
-            lines: Iterator[str] = (
-                supervision.text or "" for cut in cuts for supervision in cut.supervisions
-            )
+            lines: Iterable[str] = read_cuts(manifest_path(source, split)).texts
         else:
             lines = _lines(path)
         for line in lines:

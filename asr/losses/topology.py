@@ -10,7 +10,7 @@ or silence. They differ in what a label emits:
   later ones.
 """
 
-import itertools
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -53,5 +53,5 @@ def frames_needed(tokens: Sequence[int], topology: str) -> int:
         >>> frames_needed([5, 5, 7], "ctc"), frames_needed([5, 5, 7], "hmm")
         (4, 3)
     """
-    repeats = sum(a == b for a, b in itertools.pairwise(tokens)) if topology == "ctc" else 0
+    repeats = sum(map(operator.eq, tokens, tokens[1:])) if topology == "ctc" else 0
     return len(tokens) + repeats

@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from asr.config import from_dict, to_dict
@@ -134,8 +136,12 @@ class AcousticModel(AttentionModel):
 
     def encoder_frames(self, duration_s: float) -> int:
         """Return the number of encoder frames for audio of `duration_s` seconds."""
-        samples = torch.tensor([round(duration_s * self.sample_rate)])
-        return int(self.encoder.subsampling.lengths(self.filter_banks.frames(samples)))
+        return int(self.encoder_lengths(np.array([duration_s]))[0])
+
+    def encoder_lengths(self, durations_s: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the numbers of encoder frames, [B], for durations in seconds, [B]."""
+        samples = torch.from_numpy(np.rint(durations_s * self.sample_rate).astype(np.int64))
+        return self.encoder.subsampling.lengths(self.filter_banks.frames(samples)).numpy()
 
     def set_attention(self, name: str, backend: str | None = None) -> None:
         """Set the attention mechanism of every layer; the weights don't change.

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asr.data.manifest import check_cut, write_cuts
+from asr.data.entries import check_cut
+from asr.data.manifest import write_cuts
 from asr.errors import UserError
 from asr.files import write_bytes
 from asr.preparation.problems import Problem, write_problems

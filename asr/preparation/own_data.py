@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from asr.config import option
 from asr.console import duration
+from asr.data.entries import TOLERANCE_S
 from asr.data.facts import MAX_DURATION_S, VERIFY_HELP, audio_facts, header_facts
-from asr.data.manifest import TOLERANCE_S
 from asr.errors import UserError
 from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.fingerprint import file_state

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lhotse import CutSet
 
 from asr.config import option, refuse, to_dict
 from asr.console import duration, progress
-from asr.data.manifest import load_cuts
+from asr.data.cuts import Cuts
+from asr.data.manifest import read_cuts
 from asr.data.module import manifest_path, split_beside, training_folder
 from asr.environment import git_commit
 from asr.errors import UserError
@@ -117,7 +117,7 @@ def decode_split(
     weights_in = weights_in or run_folder
     data = options.data or training_folder(run_folder)
     manifest = manifest_path(data, options.split)
-    cuts = load_cuts(manifest)
+    cuts = read_cuts(manifest)
     references = None
     if isinstance(tokenizer, PhoneTokenizer):
         languages = (cut.supervisions[0].language for cut in cuts)
@@ -212,7 +212,7 @@ def _ratio(seconds: float, audio_s: float) -> float:
 
 def _search(
     model: AcousticModel,
-    cuts: CutSet,
+    cuts: Cuts,
     pool: SearchPool,
     options: DecodeOptions,
     shard: Shard | None,
@@ -239,7 +239,7 @@ def _search(
 
 
 def _emissions(
-    model: AcousticModel, cuts: CutSet, options: DecodeOptions, shard: Shard | None = None
+    model: AcousticModel, cuts: Cuts, options: DecodeOptions, shard: Shard | None = None
 ) -> Iterator[Emissions]:
     return emissions(
         model,
@@ -259,13 +259,13 @@ def _tune(
     options: DecodeOptions,
 ) -> None:
     """Tune the decoder's weights on a split and store them."""
-    cuts = list(load_cuts(manifest))
+    cuts = read_cuts(manifest)
     if len(cuts) > options.tune_utterances > 0:
-        cuts = random.Random(0).sample(cuts, options.tune_utterances)
+        cuts = cuts.select(random.Random(0).sample(range(len(cuts)), options.tune_utterances))
     references = {cut.id: cut.supervisions[0].text for cut in cuts}
     rules = rules_beside(manifest)
     started = time.perf_counter()
-    batches = list(_emissions(model, CutSet.from_cuts(cuts), options))
+    batches = list(_emissions(model, cuts, options))
     with progress() as bars:
         row = bars.add_task(f"tuning on {options.tune}", total=None)
 

@@ -7,10 +7,10 @@ from functools import partial
 
 import numpy as np
 import torch
-from lhotse import CutSet
 from torch import Tensor
 
 from asr.data.batch import Batch, Utterances
+from asr.data.cuts import Cuts
 from asr.data.sampler import BatchPlan, plan_by_length
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
@@ -37,7 +37,7 @@ class Emissions:
 
 def emissions(
     model: AcousticModel,
-    cuts: CutSet,
+    cuts: Cuts,
     *,
     frames_per_batch: int,
     resample: bool = True,
@@ -53,7 +53,7 @@ def emissions(
         shard: only the batches of a shard.
     """
     features = model.config.features
-    frames = np.array([max(1, round(cut.duration * 1000 / features.frame_shift_ms)) for cut in cuts])
+    frames = np.maximum(1, np.rint(cuts.durations_s * 1000 / features.frame_shift_ms)).astype(np.int64)
     plans = plan_by_length(frames, frames_per_batch, np.argsort(-frames, kind="stable"))
     utterances = Utterances(cuts, None, features.sample_rate, resample=resample)
     batches = [BatchPlan(tuple(plan.tolist())) for plan in plans]

@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from asr.errors import UserError, did_you_mean
@@ -80,7 +80,7 @@ def tokenizer_files(
 
 
 def find_prepared(
-    folder: Path, kind: str, pieces: int, texts: Sequence[str], lexicon: Lexicon | None
+    folder: Path, kind: str, pieces: int, texts: Iterable[str], lexicon: Lexicon | None
 ) -> Tokenizer | None:
     """Return the tokenizer in a prepared folder if it equals what `build_tokenizer` would return, else None.
 
@@ -88,7 +88,7 @@ def find_prepared(
         folder: folder of the manifests.
         kind: kind of tokenizer, as in `build_tokenizer`.
         pieces: number of sentence pieces.
-        texts: training transcripts.
+        texts: training transcripts, for several iterations.
         lexicon: training lexicon.
     """
     path = folder / FOLDER / f"{tokenizer_name(kind, pieces)}.json"
@@ -109,12 +109,12 @@ def find_prepared(
 
 def obtain_tokenizer(
     kind: str,
-    texts: Sequence[str],
+    texts: Iterable[str],
     lexicon: Lexicon | None = None,
     pieces: int = 500,
     folders: Iterable[Path] = (),
 ) -> Tokenizer:
-    """Return the matching tokenizer from one of the prepared folders, or build it."""
+    """Return the matching tokenizer from one of the prepared folders, or build it from `texts`."""
     for folder in folders:
         if (tokenizer := find_prepared(folder, kind, pieces, texts, lexicon)) is not None:
             log.info("vocabulary: %s", folder / FOLDER / f"{tokenizer_name(kind, pieces)}.json")

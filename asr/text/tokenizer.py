@@ -6,6 +6,7 @@ Index 0 is the CTC blank in every vocabulary. Checkpoints store a tokenizer as p
 
 import hashlib
 import io
+import itertools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -125,15 +126,21 @@ class CharacterTokenizer(Tokenizer):
     @classmethod
     def train(cls, texts: Iterable[str]) -> "CharacterTokenizer":
         """Build a vocabulary of all characters in the transcripts."""
-        return cls(sorted({character for text in texts for character in _speech(text)} - {" ", WORD_GAP}))
+        characters: set[str] = set()
+        for text in texts:
+            characters.update(_speech(text))
+        return cls(sorted(characters - {" ", WORD_GAP}))
 
     def encode(self, text: str) -> list[int]:
         """See `Tokenizer`."""
-        return [self._index.get(character, 1) for character in _speech(text)]
+        return list(map(self._index.get, _speech(text), itertools.repeat(1)))
 
     def oov(self, text: str) -> list[str]:
         """Return the characters that `encode` maps to `<unk>`."""
-        return [character for character in _speech(text) if character not in self._index]
+        speech = _speech(text)
+        if self._index.keys() >= set(speech):
+            return []
+        return [character for character in speech if character not in self._index]
 
     def text(self, ids: Sequence[int]) -> str:
         """Return the text, with `⁇` for unknown characters."""
@@ -171,7 +178,7 @@ class SentencePieceTokenizer(Tokenizer):
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter([_speech(text) for text in texts]),
+                sentence_iterator=map(_speech, texts),
                 model_writer=model,
                 model_type="unigram",
                 vocab_size=pieces,
@@ -250,4 +257,7 @@ def tokenizer_from_state(state: dict[str, Any]) -> Tokenizer:
 
 def _speech(text: str) -> str:
     """Return the text without noises, with single spaces."""
-    return " ".join(word for word in text.split() if word not in NOISE_WORDS)
+    words = text.split()
+    if not NOISE_WORDS.isdisjoint(words):
+        words = [word for word in words if word not in NOISE_WORDS]
+    return " ".join(words)

@@ -82,7 +82,9 @@ class TrainerConfig:
         0, help="maximum number of steps; 0: train for max_epochs", unit="optimiser steps"
     )
     max_epochs: int = option(
-        100, help="number of epochs; ignored with max_steps or budget; 0: by the amount of data"
+        100,
+        help="number of epochs, all taken to be as long as the first; ignored with max_steps or budget; "
+        "0: by the amount of data",
     )
     budget: str = option("", help="maximum training time, e.g. 90s, 10min, 1.5h; empty: no limit")
     budget_clock: str = option(

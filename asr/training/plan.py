@@ -50,8 +50,8 @@ def training_plan(options: TrainConfig, data: TrainingData) -> TrainingPlan:
     budget = parse_budget(options.trainer.budget, options.trainer.budget_clock)
     steps = options.trainer.max_steps or (ENDLESS if budget else 0)
     if not steps:
-        epochs = range(options.trainer.max_epochs)
-        steps = sum(data.epoch_batches(i, ranks) for i in epochs) // accumulate
+        # Epochs differ by a few batches; counting those of the first avoids planning all of them now.
+        steps = options.trainer.max_epochs * data.epoch_batches(0, ranks) // accumulate
     if steps == 0:
         raise UserError(
             "training would take no steps: check trainer.max_steps, trainer.max_epochs, trainer.accumulate"

@@ -12,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from asr.data.batch import Batch
+from asr.data.cuts import Cuts
 from asr.data.module import DataConfig, SpeechData, load_training_cuts, manifest_path, prepared_folder
 from asr.errors import UserError
 from asr.losses.base import Loss
@@ -117,7 +118,8 @@ class RecognitionTask(TrainingTask):
 
 def build_recognition(options: TrainConfig, resuming: bool) -> tuple[RecognitionTask, SpeechData]:
     """Return the task and data of a speech recipe."""
-    tokenizer = training_tokenizer(options)
+    cuts = load_training_cuts(options.data)
+    tokenizer = training_tokenizer(options, cuts)
     model = AcousticModel(
         AcousticModelConfig(
             options.attention,
@@ -134,21 +136,21 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
         initialise(model, tokenizer, options.init_from)
     data = SpeechData(
         halved(options.data) if options.loss.consistency else options.data,
+        cuts,
         tokenizer,
         options.features,
-        model.encoder_frames,
+        model.encoder_lengths,
         topology=options.loss.topology,
         seed=options.seed,
         speed_factors=options.augment.speed_factors,
     )
     if isinstance(tokenizer, PhoneTokenizer):
-        texts = (cut.supervisions[0].text or "" for cut in data.dev_cuts)
         effect = "dev_per leaves them out, and phones recognised there are insertions"
-        report_pronunciations(tokenizer, texts, "development data", effect)
+        report_pronunciations(tokenizer, data.dev_cuts.texts, "development data", effect)
     model.config.longest_s = data.longest_s
     if options.features.normalise == "corpus" and not options.init_from and not resuming:
         corpus_statistics(model, data)
-    targets = (tokenizer.encode(cut.supervisions[0].text or "") for cut in data.train_cuts)
+    targets = map(tokenizer.encode, data.train_cuts.texts)
     loss = build_loss(options.loss, len(tokenizer), targets)
     word_errors = None
     if options.select.metric == "wer":
@@ -166,24 +168,25 @@ def halved(data: DataConfig) -> DataConfig:
     )
 
 
-def training_tokenizer(options: TrainConfig) -> Tokenizer:
+def training_tokenizer(options: TrainConfig, cuts: Cuts) -> Tokenizer:
     """Return the prepared tokenizer, or build one from the lexicon or the training texts.
 
     Tokens outside its vocabulary are logged.
     """
-    cuts = load_training_cuts(options.data)
-    texts = [cut.supervisions[0].text or "" for cut in cuts]
     lexicon = training_lexicon(options)
     folders = dict.fromkeys(prepared_folder(place) for place in options.data.train)
-    tokenizer = obtain_tokenizer(options.tokenizer.kind, texts, lexicon, options.tokenizer.pieces, folders)
+    tokenizer = obtain_tokenizer(
+        options.tokenizer.kind, cuts.texts, lexicon, options.tokenizer.pieces, folders
+    )
     if isinstance(tokenizer, PhoneTokenizer):
-        report_pronunciations(tokenizer, texts, "training data", "they are trained as SPN, spoken noise")
-    elif unknown := [item for text in texts for item in tokenizer.oov(text)]:
+        effect = "they are trained as SPN, spoken noise"
+        report_pronunciations(tokenizer, cuts.texts, "training data", effect)
+    elif unknown := Counter(item for text in cuts.texts for item in tokenizer.oov(text)):
         log.warning(
             "%d tokens (%d distinct) are outside the vocabulary: %s",
+            unknown.total(),
             len(unknown),
-            len(set(unknown)),
-            _first(sorted(set(unknown)), 20),
+            _first(sorted(unknown), 20),
         )
     return tokenizer
 
@@ -191,15 +194,16 @@ def training_tokenizer(options: TrainConfig) -> Tokenizer:
 @rank_zero_only
 def report_pronunciations(tokenizer: PhoneTokenizer, texts: Iterable[str], where: str, effect: str) -> None:
     """Print the words without pronunciation, and warn with their `effect` if they are many."""
-    words = [word for text in texts for word in text.split() if word not in NOISE_WORDS]
-    unknown = Counter(word for word in words if word not in tokenizer.lexicon)
+    words = Counter(word for text in texts for word in text.split() if word not in NOISE_WORDS)
+    unknown = Counter({word: count for word, count in words.items() if word not in tokenizer.lexicon})
     if count := unknown.total():
+        frequent = _first([word for word, _ in unknown.most_common(11)], 10)
         print(
-            f"{where}: {count:,} of {len(words):,} words ({len(unknown):,} distinct) have no pronunciation: "
-            f"{_first([word for word, _ in unknown.most_common(11)], 10)}",
+            f"{where}: {count:,} of {words.total():,} words ({len(unknown):,} distinct) have no "
+            f"pronunciation: {frequent}",
             flush=True,
         )
-    warn(where, len(words), count, f"{effect}; add them to lexicon.txt")
+    warn(where, words.total(), count, f"{effect}; add them to lexicon.txt")
 
 
 def _first(words: list[str], count: int) -> str:

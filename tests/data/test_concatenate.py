@@ -10,7 +10,6 @@ from asr import Recognizer
 from asr.data.concatenate import PAUSE_S, Concatenation, join
 from asr.data.module import SpeechData
 from asr.data.sampler import Cursor
-from asr.errors import UserError
 
 DURATIONS_S = np.random.default_rng(0).uniform(1, 8, 500)
 
@@ -37,8 +36,13 @@ def test_groups_depend_on_seed_and_epoch_alone() -> None:
 
 def test_an_utterance_longer_than_the_limit_stays_alone() -> None:
     assert Concatenation([30.0, 30.0], 20.0, seed=0).groups(0) in ([(0,), (1,)], [(1,), (0,)])
-    with pytest.raises(UserError, match="concatenate_s=-1"):
-        Concatenation([1.0], -1, seed=0)
+
+
+def test_durations_are_those_of_the_groups_with_the_longest_pauses() -> None:
+    joined = Concatenation(DURATIONS_S, 20.0, seed=3)
+    expected = [sum(DURATIONS_S[i] for i in group) + 1.2 * (len(group) - 1) for group in joined.groups(2)]
+    assert max(map(len, joined.groups(2))) > 2
+    np.testing.assert_allclose(joined.durations(2), expected, rtol=1e-12)
 
 
 def test_pauses_are_quiet_and_speech_is_unchanged() -> None:

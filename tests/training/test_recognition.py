@@ -11,12 +11,18 @@ from torch.nn.functional import one_hot
 from asr import Recognizer
 from asr.data.batch import Batch
 from asr.data.manifest import load_cuts, save_cuts
+from asr.data.module import load_training_cuts
 from asr.losses.loss import CTCLoss
 from asr.model.acoustic_model import AcousticModel
 from asr.text.lexicon import Lexicon
-from asr.text.tokenizer import PhoneTokenizer
+from asr.text.tokenizer import PhoneTokenizer, Tokenizer
 from asr.training.config import train_options
 from asr.training.recognition import RecognitionTask, initialise, training_tokenizer
+
+
+def tokenizer_of(words: list[str]) -> Tokenizer:
+    options = train_options(words)
+    return training_tokenizer(options, load_training_cuts(options.data))
 
 
 def test_init_from_matches_the_rows_of_the_head_by_symbol(
@@ -26,7 +32,7 @@ def test_init_from_matches_the_rows_of_the_head_by_symbol(
     corpus = corpus_maker()
     (corpus / "lexicon.txt").write_text((corpus / "lexicon.txt").read_text() + "ah AH\nzoo Z UW\n")
     old = Recognizer.load(trained)
-    tokenizer = training_tokenizer(train_options([f"data.train=[{corpus}]"]))
+    tokenizer = tokenizer_of([f"data.train=[{corpus}]"])
     new = AcousticModel(old.model.config, len(tokenizer))
     fresh = new.head.projection.weight.detach().clone()
     initialise(new, tokenizer, str(trained))
@@ -52,11 +58,11 @@ def test_joint_training_merges_the_lexicons_of_all_corpora(
         "\n".join([*(line for line in lines if not line.startswith("cat")), "zoo Z UW"]) + "\n"
     )
     words = [f"data.train=[{other},{tone_corpus}]"]
-    tokenizer = training_tokenizer(train_options(words))
+    tokenizer = tokenizer_of(words)
     assert tokenizer.oov("cat zoo be") == []
     assert "outside the vocabulary" not in caplog.text
     words.append(f"tokenizer.lexicon={lexicon}")
-    assert training_tokenizer(train_options(words)).oov("cat zoo be") == ["cat"]
+    assert tokenizer_of(words).oov("cat zoo be") == ["cat"]
 
 
 def test_the_dev_error_leaves_noises_out_as_asr_score_does():

@@ -1,0 +1,166 @@
+"""Utterances of manifests in little memory: compressed lines, parsed into lhotse's cuts when needed."""
+
+import json
+import zlib
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from asr.data.entries import parse_cut
+
+if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
+    from lhotse import MonoCut, Recording
+
+BLOCK = 32  # lines compressed together
+
+
+class PackedLines:
+    """Lines of text in compressed blocks of one bytes object, whose pages forked processes share.
+
+    Example:
+        >>> lines = PackedLines()
+        >>> for line in ["one", "", "three"]:
+        ...     lines.append(line)
+        >>> len(lines), lines[2]
+        (3, 'three')
+    """
+
+    def __init__(self) -> None:
+        self._pending: list[str] = []
+        self._packed = bytearray()
+        self._ends = array("q", [0])
+        self._latest: tuple[int, list[str]] = -1, []  # one object, so that threads can share it
+
+    def __len__(self) -> int:
+        return BLOCK * (len(self._ends) - 1) + len(self._pending)
+
+    def append(self, line: str) -> None:
+        """Add a line, which must not contain a line break."""
+        self._pending.append(line)
+        if len(self._pending) == BLOCK:
+            self._packed += zlib.compress("\n".join(self._pending).encode(), 1)
+            self._ends.append(len(self._packed))
+            self._pending = []
+
+    def __getitem__(self, index: int) -> str:
+        number, place = divmod(index, BLOCK)
+        if number == len(self._ends) - 1:
+            return self._pending[place]
+        latest = self._latest
+        if latest[0] != number:
+            block = self._packed[self._ends[number] : self._ends[number + 1]]
+            latest = self._latest = number, zlib.decompress(block).decode().split("\n")
+        return latest[1][place]
+
+
+class Part:
+    """The cuts of a manifest.
+
+    Args:
+        folder: folder to which paths of audio files are relative.
+
+    Attributes:
+        lines: JSON of each cut, checked.
+        texts: transcript of each cut; an empty one stands for none.
+        durations_s: duration of each cut in seconds.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lines = PackedLines()
+        self.texts = PackedLines()
+        self.durations_s = array("d")
+
+    def append(self, line: str, entry: dict[str, Any]) -> None:
+        """Add a checked line of a manifest; `entry` is its content."""
+        self.lines.append(line)
+        self.texts.append(entry["supervisions"][0].get("text") or "")
+        self.durations_s.append(entry["duration"])
+
+
+class Cuts(Sequence["MonoCut"]):
+    """Cuts of one or several manifests; audio paths are absolute.
+
+    A cut is parsed whenever it is asked for; durations and transcripts are at hand without that.
+
+    Args:
+        parts: the manifests.
+        rows: [cuts] numbers of the cuts, counted through all parts; None: all.
+
+    Attributes:
+        rows: [cuts] numbers of the cuts.
+        durations_s: [cuts] durations in seconds.
+    """
+
+    def __init__(self, parts: Sequence[Part], rows: NDArray[np.int64] | None = None) -> None:
+        self._parts = parts
+        self._starts = np.cumsum([0, *(len(part.lines) for part in parts)]).tolist()
+        self.rows = np.arange(self._starts[-1]) if rows is None else rows
+        self.durations_s = np.concatenate([part.durations_s for part in parts])[self.rows]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> "MonoCut": ...
+    @overload
+    def __getitem__(self, index: slice) -> "Cuts": ...
+    def __getitem__(self, index: int | slice) -> "MonoCut | Cuts":
+        if isinstance(index, slice):
+            return self.select(np.arange(len(self))[index])
+        part, row = self.place(int(self.rows[index]))
+        return parse_cut(json.loads(part.lines[row]), part.folder)
+
+    def __iter__(self) -> Iterator["MonoCut"]:
+        last: tuple[Any, Recording | None] = None, None  # neighbours of one recording share the object
+        for part, row in map(self.place, self.rows.tolist()):
+            entry = json.loads(part.lines[row])
+            cut = parse_cut(entry, part.folder, last)
+            last = entry["recording"], cut.recording
+            yield cut
+
+    def select(self, indices: ArrayLike) -> "Cuts":
+        """Return some of the cuts; both share their memory."""
+        return Cuts(self._parts, self.rows[np.asarray(indices, dtype=np.int64)])
+
+    def ids(self) -> Iterator[str]:
+        """Yield the utterance ids."""
+        for part, row in map(self.place, self.rows.tolist()):
+            yield json.loads(part.lines[row])["id"]
+
+    @property
+    def texts(self) -> "Texts":
+        """The transcripts."""
+        return Texts(self)
+
+    def place(self, row: int) -> tuple[Part, int]:
+        """Return the manifest of one of `rows`, and the number of the cut in it."""
+        number = bisect_right(self._starts, row) - 1
+        return self._parts[number], row - self._starts[number]
+
+    @staticmethod
+    def joined(several: "Sequence[Cuts]") -> "Cuts":
+        """Return the cuts of all in this order."""
+        firsts = np.cumsum([0, *(cuts._starts[-1] for cuts in several)])
+        rows = [cuts.rows + first for cuts, first in zip(several, firsts, strict=False)]
+        return Cuts([part for cuts in several for part in cuts._parts], np.concatenate(rows))
+
+
+class Texts:
+    """Transcripts of cuts, unpacked in each iteration; an empty one stands for none.
+
+    Args:
+        cuts: the cuts.
+    """
+
+    def __init__(self, cuts: Cuts) -> None:
+        self._cuts = cuts
+
+    def __iter__(self) -> Iterator[str]:
+        for part, row in map(self._cuts.place, self._cuts.rows.tolist()):
+            yield part.texts[row]
