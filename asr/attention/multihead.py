@@ -26,19 +26,27 @@ class SelfAttention(SelfAttentionLayer):
         heads: H.
         head_dim: D.
         rotary: whether queries and keys are rotated by their positions; D must be even.
+        bias: whether the projections have biases.
     """
 
     def __init__(
-        self, mechanism: QueryKeyMechanism, model_dim: int, heads: int, head_dim: int, rotary: bool = False
+        self,
+        mechanism: QueryKeyMechanism,
+        model_dim: int,
+        heads: int,
+        head_dim: int,
+        rotary: bool = False,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         if rotary and head_dim % 2:
             raise UserError(f"rotary positions need an even head_dim, found {head_dim}")
         self.heads, self.rotary = heads, rotary
-        self.query = nn.Linear(model_dim, heads * head_dim)
-        self.key = None if mechanism.needs_shared_keys else nn.Linear(model_dim, heads * head_dim)
-        self.value = nn.Linear(model_dim, heads * head_dim)
-        self.output = nn.Linear(heads * head_dim, model_dim)
+        size = heads * head_dim
+        self.query = nn.Linear(model_dim, size, bias=bias)
+        self.key = None if mechanism.needs_shared_keys else nn.Linear(model_dim, size, bias=bias)
+        self.value = nn.Linear(model_dim, size, bias=bias)
+        self.output = nn.Linear(size, model_dim, bias=bias)
         self.mechanism = mechanism
 
     @property
@@ -129,6 +137,7 @@ def build_self_attention(
     dropout: float = 0.0,
     backend: str = "auto",
     rotary: bool = False,
+    bias: bool = True,
 ) -> SelfAttentionLayer:
     """Build a self-attention layer for any mechanism.
 
@@ -140,6 +149,8 @@ def build_self_attention(
         dropout: dropout probability on the attention weights.
         backend: `auto`, `reference` or `native`.
         rotary: whether to use rotary positions (softmax family only).
+        bias: whether the projections have biases; mechanisms with parameters of their own have those of
+            their papers.
 
     Returns:
         A module `layer(x, lengths)`: [B, N, M] and [B] to [B, N, M].
@@ -157,7 +168,7 @@ def build_self_attention(
         raise UserError(f"attention {name!r} has no rotary positions: only the softmax family supports them")
     if not issubclass(build, OwnParameterLayer):
         mechanism = build_mechanism(name, backend=backend, dropout=dropout)
-        return SelfAttention(mechanism, model_dim, heads, head_dim, rotary)
+        return SelfAttention(mechanism, model_dim, heads, head_dim, rotary, bias)
     sizes = {"model_dim": model_dim, "heads": heads, "head_dim": head_dim}
     arguments: dict[str, Any] = {"dropout": dropout, **sizes, **spec.keywords(sizes)}
     return build(name=spec.name, backend=backend, **arguments)

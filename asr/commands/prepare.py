@@ -74,4 +74,4 @@ def main(paths: list[str], words: list[str]) -> None:
     folder = Path(folders[-1]) if folders else Path("data", paths[0])
     with locked(folder, "asr prepare"):
         module.prepare(options, folder)
-    print(f"manifests: {folder}")
+    print(f"output: {folder}")

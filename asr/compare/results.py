@@ -100,8 +100,8 @@ class Training:
         time_to_best_s: train_s at the best dev error rate (time to convergence).
         time_to_best_cpu_s: train_cpu_s at the best dev error rate.
         best_step: step with the best dev error rate.
-        dev_error: best dev error rate, as a fraction.
-        dev_error_name: dev_per | dev_cer | dev_ter | dev_error.
+        dev_error: best dev error rate, as a fraction, or other validation measure.
+        dev_error_name: dev_per | dev_cer | dev_ter | dev_error | dev_<unit>_per_<item>.
         peak_memory_mib: peak memory of the process.
         peak_gpu_memory_mib: peak of PyTorch's GPU allocator; None without a GPU.
         backend: backend that ran: native | reference.
@@ -344,6 +344,15 @@ class Results:
             low, high = found[0]["interval"] or (None, None)  # unknown for a single utterance
             return Estimate(found[0]["rate"], low, high, 1, "utterances")
         return over_seeds([rate["rate"] for rate in found])
+
+    def dev_measure(self) -> str:
+        """Return the name of the validation measure."""
+        return next((x.dev_error_name for x in self.trainings if x.dev_error_name), "dev_error")
+
+    def dev_error(self, label: str) -> Estimate | None:
+        """Return a candidate's mean validation measure over its seeds; None if no training has finished."""
+        found = [x.dev_error for x in self.trainings_of(label) if x.dev_error is not None]
+        return over_seeds(found) if found else None
 
     def forward_time(self, label: str, split: str, attention: str | None = None) -> Estimate | None:
         """Return the seconds of a forward pass over a split with the range of its repeats.

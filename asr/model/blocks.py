@@ -48,6 +48,9 @@ class BlockConfig:
     )
     dropout: float = option(0.1, help="dropout after attention, feed-forward and positions", maximum=1)
     attention_dropout: float = option(0.0, help="dropout on attention weights", maximum=1)
+    attention_bias: bool = option(
+        True, help="biases in the projections of attention without parameters of its own"
+    )
     layer_drop: float = option(
         0.0,
         help="stochastic depth: probability of skipping a sublayer of the last block; it rises linearly "
@@ -239,6 +242,7 @@ class Block(nn.Module):
             dropout=config.attention_dropout,
             backend=backend,
             rotary=rotary,
+            bias=config.attention_bias,
         )
         if config.block == "transformer":
             sublayers = [Residual(attend, config, skip), Residual(FeedForward(config), config, skip)]

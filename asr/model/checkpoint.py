@@ -160,7 +160,7 @@ def find(path: Path, which: str = "auto") -> Path:
 
 def best_name(error_rate: float, step: int) -> str:
     """Return the stem of a best checkpoint; stems sort by error rate."""
-    return f"best-{100 * error_rate:07.3f}-step{step:07d}"
+    return f"best-{100 * error_rate:08.3f}-step{step:07d}"
 
 
 def _error_rate(stem: str) -> float:

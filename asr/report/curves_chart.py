@@ -5,6 +5,7 @@ from typing import Any
 import altair as alt
 
 from asr.compare.results import Results
+from asr.console import is_share
 from asr.report.figure import HOVER, Figure, Panel, Provenance, Series, line_channels, lines_of, spec_of
 from asr.report.words import clock_words, metric_words
 
@@ -17,8 +18,8 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
     rows = curve_rows(results, clock)
     if not rows:
         return None
-    names = [x.dev_error_name for x in results.trainings if x.dev_error_name]
-    error = f"{metric_words(names[0] if names else 'error')} (%)"
+    measure = results.dev_measure()
+    error = f"{metric_words(measure)} (%)" if is_share(measure) else metric_words(measure)
     trained = {row["series"] for row in rows}
     lines = lines_of({x.label: x.attention for x in results.candidates})
     lines = [line for line in lines if line.key in trained]
@@ -34,11 +35,11 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
     return Figure(
         key="figure-7",
         label="Figure 7",
-        title="Loss and error rate during training",
+        title=f"Loss and {'error rate' if is_share(measure) else error} during training",
         caption=(
             "One point per validation, one line per seed. Training time includes the wait for data but not "
             "validation. Losses are per target token; the training loss is the mean since the previous "
-            "validation. Dev error rates are for greedy search."
+            "validation." + (" Dev error rates are for greedy search." if results.evaluations else "")
         ),
         panels=panels,
         series=lines,
@@ -50,6 +51,7 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
 
 def curve_rows(results: Results, clock: str) -> list[dict[str, Any]]:
     """Return a row for every validation of every training, with error rates in percent."""
+    scale = 100 if is_share(results.dev_measure()) else 1
     return [
         {
             "series": training.candidate,
@@ -59,7 +61,7 @@ def curve_rows(results: Results, clock: str) -> list[dict[str, Any]]:
             "time_s": point.train_cpu_s if clock == "cpu" else point.train_s,
             "loss": point.loss,
             "dev_loss": point.dev_loss,
-            "dev_error": 100 * point.dev_error,
+            "dev_error": scale * point.dev_error,
         }
         for training in results.trainings
         for point in training.curve

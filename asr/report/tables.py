@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from asr.compare.results import Candidate, Results
 from asr.console import duration
 from asr.report import theme
-from asr.report.words import DASH, count, duration_range, mebibytes, metric_words, percent
+from asr.report.words import DASH, count, duration_range, measured, mebibytes, metric_heading, metric_words
 from asr.scoring.estimates import Estimate, fastest, spread
 
 
@@ -88,6 +88,18 @@ def cost_table(results: Results) -> Table | None:
                     for label, rate in rates.items()
                 ],
             )
+    if not splits:
+        dev = {label: results.dev_error(label) for label in labels}
+        known = [rate.value for rate in dev.values() if rate]
+        add(
+            Column(f"dev {metric_heading(results.dev_measure())}", "at the best checkpoint"),
+            [
+                rate_cell(rate, tone(rate.value, known), metric=results.dev_measure())
+                if rate
+                else _gap_cell(results, label)
+                for label, rate in dev.items()
+            ],
+        )
     add(
         Column("seeds", "finished trainings"),
         [
@@ -214,9 +226,9 @@ def model_cell(candidate: Candidate) -> Cell:
     return Cell(label, sort=label, family=theme.family(attention), note=attention, detail=detail)
 
 
-def rate_cell(estimate: Estimate, strength: float, own: bool = False) -> Cell:
-    """Return an error rate with its interval, coloured by `tone`."""
-    shown, _, interval = percent(estimate).partition(" ")
+def rate_cell(estimate: Estimate, strength: float, own: bool = False, metric: str = "error") -> Cell:
+    """Return a measure with its interval, coloured by `tone`."""
+    shown, _, interval = measured(estimate, metric).partition(" ")
     seeds = f"{estimate.count} seeds" if estimate.count > 1 else "one seed"
     note = f"95 % interval over {estimate.over}, {seeds}" if interval else seeds
     return Cell(shown, sort=estimate.value, tone=strength, note=note, own=own, detail=interval.strip("()"))

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from asr.attention.table import MECHANISMS, parse_name
 from asr.compare.results import Conditions, Results
-from asr.console import duration
+from asr.console import duration, is_share
 from asr.errors import UserError
 from asr.scoring.estimates import Estimate, fastest, spread
 
@@ -22,6 +22,15 @@ def percent(estimate: Estimate | None) -> str:
     if estimate.low is None or estimate.high is None:
         return shown
     return f"{shown} ({100 * max(estimate.low, 0.0):.2f}–{100 * estimate.high:.2f})"
+
+
+def measured(estimate: Estimate | None, metric: str) -> str:
+    """Return a measure with its interval: a rate in percent, others as they are, `2.183 (2.176–2.190)`."""
+    if estimate is None or is_share(metric):
+        return percent(estimate)
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.3f}"
+    return f"{estimate.value:.3f} ({estimate.low:.3f}–{estimate.high:.3f})"
 
 
 def duration_range(estimate: Estimate) -> str:
@@ -70,15 +79,24 @@ def clock_words(clock: str) -> str:
 
 
 def metric_words(metric: str) -> str:
-    """Return the display name of an error rate.
+    """Return the display name of an error rate or another validation measure.
 
     Example:
         >>> metric_words("per"), metric_words("dev_error"), metric_words("official-swbd")
         ('PER', 'error rate', 'official WER, swbd')
+        >>> metric_words("dev_bits_per_character")
+        'bits per character'
     """
+    if not is_share(metric):
+        return metric.removeprefix("dev_").replace("_", " ")
     stem, _, subset = metric.removeprefix("dev_").partition("-")
     name = {"official": "official WER", "error": "error rate"}.get(stem, stem.upper())
     return f"{name}, {subset}" if subset else name
+
+
+def metric_heading(metric: str) -> str:
+    """Return the display name of a measure with its unit: `PER %`, `bits per character`."""
+    return metric_words(metric) + (" %" if is_share(metric) else "")
 
 
 def mechanism_words(attention: str) -> str:
@@ -155,8 +173,9 @@ def candidate_table(results: Results) -> Table:
         for metric in heads[split]:
             table.add_column(f"{metric_words(metric)} %, {split}", justify="right")
         table.add_column(f"forward {unit}, {split}", justify="right")
+    dev = results.dev_measure()
     if not splits:
-        table.add_column("dev error %", justify="right")
+        table.add_column(f"dev {metric_heading(dev)}", justify="right")
     for heading in (f"{unit} per epoch", f"{unit} to best", "peak MiB", "steps", "seeds"):
         table.add_column(heading, justify="right")
     fronts = {split: results.front(split) for split in splits}
@@ -175,8 +194,7 @@ def candidate_table(results: Results) -> Table:
             row.append(_number(times[split].get(label)) + marks)
         trained = results.trainings_of(label)
         if not splits:
-            errors = [x.dev_error for x in trained if x.dev_error is not None]
-            row.append(f"{100 * sum(errors) / len(errors):.2f}" if errors else DASH)
+            row.append(measured(results.dev_error(label), dev))
         costs = [[x.epoch_s(clock) for x in trained], [x.best_s(clock) for x in trained]]
         costs += [[x.peak_memory_mib for x in trained], [x.steps for x in trained]]
         table.add_row(

@@ -4,13 +4,15 @@ import importlib
 import importlib.util
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from asr.attention.backend import BACKENDS
-from asr.config import compose, from_dict, option, refuse
+from asr.config import compose, from_dict, load_yaml, option, refuse
 from asr.data.module import DataConfig
 from asr.errors import UserError
+from asr.files import require_file
 from asr.losses.loss import LossConfig
 from asr.model.augment import AugmentConfig
 from asr.model.encoder import ModelConfig
@@ -261,6 +263,24 @@ def chosen_recipe(words: list[str]) -> str:
     """Return the recipe chosen by `key=value` words, or an empty string."""
     chosen = [word.partition("=")[2] for word in words if word.startswith("recipe=")]
     return chosen[-1] if chosen else ""
+
+
+def run_options(run: str, recipe: type[RecipeConfig]) -> TrainConfig:
+    """Return the options of a run of a recipe with its own task.
+
+    Args:
+        run: run folder.
+        recipe: options of the recipe.
+
+    Raises:
+        UserError: no run, or one of another recipe.
+    """
+    path = Path(run, "config.yaml")
+    require_file(path, "the options of a run")
+    options = train_options_from(load_yaml(path), str(path))
+    if not isinstance(options.recipe, recipe):
+        raise UserError(f"{path}: expected recipe.name={recipe().name}, found {options.recipe.name}")
+    return options
 
 
 def train_options_from(values: dict[str, Any], source: str) -> TrainConfig:

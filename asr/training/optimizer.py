@@ -9,9 +9,10 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
-from asr.config import option
+from asr.config import option, refuse
 from asr.errors import UserError
 
+OPTIMIZERS = ("adamw", "radam", "adadelta")
 SCHEDULES = ("cosine", "plateau", "constant")
 
 
@@ -19,11 +20,14 @@ SCHEDULES = ("cosine", "plateau", "constant")
 class OptimizerConfig:
     """Optimiser and learning rate schedule."""
 
-    name: str = option("adamw", help="adamw | radam", choices=("adamw", "radam"))
+    name: str = option("adamw", help=" | ".join(OPTIMIZERS), choices=OPTIMIZERS)
     learning_rate: float = option(1e-3, help="peak learning rate", maximum=100)
-    betas: list[float] = option([0.9, 0.98], help="Adam's β1 and β2", maximum=0.999999)
+    betas: list[float] = option([0.9, 0.98], help="adamw, radam: β1 and β2", maximum=0.999999)
+    rho: float = option(0.95, help="adadelta: decay of the averages ρ", maximum=0.999999)
     weight_decay: float = option(
-        0.01, help="decoupled weight decay; biases and norms are not decayed", maximum=1000
+        0.01,
+        help="decoupled weight decay (adadelta: L2 penalty); biases and norms are not decayed",
+        maximum=1000,
     )
     schedule: str = option(
         "cosine", help="learning rate schedule: " + " | ".join(SCHEDULES), choices=SCHEDULES
@@ -46,9 +50,11 @@ class OptimizerConfig:
     )
 
     def check(self) -> None:
-        """Raise UserError unless there are two betas, and the options fit the schedule."""
+        """Raise UserError unless there are two betas, and the options fit optimiser and schedule."""
         if len(self.betas) != 2:
             raise UserError(f"optimizer.betas={self.betas}: expected two numbers")
+        adadelta = self.name == "adadelta"
+        refuse(self, ("betas",) if adadelta else ("rho",), f"with optimizer.name={self.name}")
         if self.schedule == "plateau" and self.warmup_steps:
             raise UserError(
                 f"optimizer.warmup_steps={self.warmup_steps}: expected 0 with optimizer.schedule=plateau"
@@ -60,7 +66,9 @@ class OptimizerConfig:
 
 
 def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: OptimizerConfig) -> Optimizer:
-    """Return AdamW, or RAdam with decoupled weight decay (Vyas et al. 2020, section 4).
+    """Return AdamW, RAdam with decoupled weight decay (Vyas et al. 2020, section 4), or Adadelta.
+
+    Adadelta (Zeiler 2012) has the paper's ε = 1e-6, and its step is learning_rate = 1.
 
     Biases, norms and other vectors are not decayed.
     """
@@ -69,6 +77,8 @@ def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: Optimizer
         {"params": [x for x in trained if x.dim() > 1], "weight_decay": config.weight_decay},
         {"params": [x for x in trained if x.dim() <= 1], "weight_decay": 0.0},
     ]
+    if config.name == "adadelta":
+        return torch.optim.Adadelta(groups, lr=config.learning_rate, rho=config.rho, eps=1e-6)
     betas = (config.betas[0], config.betas[1])
     if config.name == "radam":
         return torch.optim.RAdam(groups, lr=config.learning_rate, betas=betas, decoupled_weight_decay=True)

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 from rich.progress import TextColumn
 
-from asr.console import progress
+from asr.console import is_share, progress
 from asr.training.task import TrainingTask
 
 log = logging.getLogger(__name__)
@@ -27,9 +27,14 @@ def position(task: lightning.LightningModule) -> tuple[float, float]:
 
 
 def _error_label(task: TrainingTask) -> str:
-    """Return `dev PER` for `dev_per`, `dev error` for `dev_error`."""
+    """Return `dev PER` for `dev_per`, `dev error` for `dev_error`, `dev bits per character`."""
     split, _, rate = task.error_rate_name.partition("_")
-    return f"{split} {rate if rate == 'error' else rate.upper()}"
+    words = rate == "error" or not is_share(task.error_rate_name)
+    return f"{split} {rate.replace('_', ' ') if words else rate.upper()}"
+
+
+def _error_format(task: TrainingTask) -> str:
+    return "{:.1%}" if is_share(task.error_rate_name) else "{:.3f}"
 
 
 class Bar(lightning.Callback):
@@ -57,7 +62,7 @@ class Bar(lightning.Callback):
         assert isinstance(task, TrainingTask)
         formats = {
             "loss": "loss {:.3f}",
-            task.error_rate_name: _error_label(task) + " {:.1%}",
+            task.error_rate_name: f"{_error_label(task)} {_error_format(task)}",
             "frames_per_s": "{:.0f} frames/s",
         }
         metrics = trainer.callback_metrics
@@ -87,7 +92,8 @@ class WarnUnlearned(lightning.Callback):
         """Warn if a third of the plan is over and the dev error rate is above `UNLEARNED`."""
         assert isinstance(task, TrainingTask)
         done, total = position(task)
-        if self.warned or 3 * done < total or task.dev_error <= UNLEARNED:
+        learns = task.dev_error <= UNLEARNED or not is_share(task.error_rate_name)
+        if self.warned or 3 * done < total or learns:
             return
         self.warned = True
         log.warning(
@@ -121,7 +127,7 @@ class Lines(lightning.Callback):
         print(
             f"step {step}  loss {float(metrics.get('loss', nan)):.3f}  "
             f"dev loss {float(metrics['dev_loss']):.3f}  "
-            f"{_error_label(task)} {100 * float(metrics[task.error_rate_name]):.1f} %  "
+            f"{_error_label(task)} {_error_format(task).format(float(metrics[task.error_rate_name]))}  "
             f"{float(metrics['frames_per_s']):.0f} frames/s  {left_s:.0f} s left",
             flush=True,
         )

@@ -35,7 +35,8 @@ class TrainingTask(lightning.LightningModule):
         plan: length of training, optimiser and clipping.
     """
 
-    error_rate_name = "dev_error"  # validation metric; lower is better
+    # Validation measure; lower is better. A fraction, or a quantity such as `dev_bits_per_character`.
+    error_rate_name = "dev_error"
 
     def __init__(self, model: nn.Module, plan: TrainingPlan) -> None:
         super().__init__()

@@ -17,12 +17,11 @@ from asr_recipes.longrange.pathfinder import Pathfinder
 from asr_recipes.longrange.text import PassagePairs, TextFolder
 from torch import Tensor, nn
 
-from asr.config import load_yaml, option, refuse
+from asr.config import option, refuse
 from asr.errors import UserError
-from asr.files import require_file
 from asr.model import checkpoint
 from asr.model.attention_model import initialise, model_state, restore
-from asr.training.config import RecipeConfig, TrainConfig, train_options_from
+from asr.training.config import RecipeConfig, TrainConfig, run_options
 from asr.training.plan import training_plan
 from asr.training.task import TrainingTask
 
@@ -145,11 +144,8 @@ def load_run(run: str) -> tuple[Classifier, Source, TrainConfig]:
     Raises:
         UserError: no run of this recipe, or a damaged checkpoint.
     """
-    path = Path(run, "config.yaml")
-    require_file(path, "the options of a run")
-    options = train_options_from(load_yaml(path), str(path))
-    if not isinstance(options.recipe, Options):
-        raise UserError(f"{path}: expected recipe.name=longrange, found {options.recipe.name}")
+    options = run_options(run, Options)
+    assert isinstance(options.recipe, Options)
     source = build_source(options.recipe, options.seed)
     model = build_model(options, source)
     restore(model, checkpoint.load(checkpoint.find(Path(run)))["model"], options.backend)

@@ -1,0 +1,1 @@
+"""Causal language models of characters or word pieces, *Agglomerative Attention*."""

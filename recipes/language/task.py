@@ -1,0 +1,165 @@
+"""Causal language modelling: cross-entropy of the next token, validated in bits per character or token.
+
+*Agglomerative Attention*, Spellings 2019, tables 1 and 2.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from asr_recipes.language.data import LanguageData, SegmentBatch
+from asr_recipes.language.model import ENCODINGS, LanguageModel
+from asr_recipes.language.text import Text, load_text
+from torch import Tensor, nn
+
+from asr.attention import parse_name
+from asr.config import option, refuse
+from asr.errors import UserError
+from asr.model.attention_model import initialise, model_state
+from asr.training.config import RecipeConfig, TrainConfig
+from asr.training.plan import TrainingPlan, training_plan
+from asr.training.task import TrainingTask
+
+# Options of the encoder of speech that don't apply to the one block of this model.
+UNUSED = (
+    *("block", "subsampling", "positions", "position_scale", "position_shift", "layer_drop"),
+    "self_conditioned",
+)
+
+
+@dataclass
+class Options(RecipeConfig):
+    """Options of language modelling."""
+
+    name: str = option("language", help="name of the recipe; the run folder is exp/<name>/<attention>")
+    text: str = option(
+        "data/language/bible.txt",
+        help="text file, or folder with text8, wiki.{train,valid,test}.tokens or {train,dev,test}.txt",
+    )
+    length: int = option(128, help="length of a sequence", unit="tokens", minimum=1, maximum=100_000)
+    batch: int = option(32, help="sequences in a batch", minimum=1, maximum=65_536)
+    encoding: str = option(
+        "embedding",
+        help=f"order of the tokens: {' | '.join(ENCODINGS)}; embedding: of position and depth",
+        choices=ENCODINGS,
+    )
+    kernel: int = option(8, help="width of the causal convolution", unit="tokens", minimum=1, maximum=1000)
+    dev_segments: int = option(
+        500, help="development sequences, spread over the split; 0: all", maximum=100_000_000
+    )
+
+    def check(self) -> None:
+        """Raise UserError for a kernel without convolution."""
+        if self.encoding == "embedding":
+            refuse(self, ("kernel",), "with recipe.encoding=embedding")
+
+
+class LanguageTask(TrainingTask):
+    """Trains with the cross-entropy of the next token.
+
+    Args:
+        model: language model.
+        plan: length of training, optimiser and clipping.
+        unit: what a token is, `character` or `token`.
+    """
+
+    model: LanguageModel
+
+    def __init__(self, model: LanguageModel, plan: TrainingPlan, unit: str) -> None:
+        super().__init__(model, plan)
+        self.error_rate_name = f"dev_bits_per_{unit}"
+
+    def losses(self, batch: SegmentBatch) -> tuple[Tensor, Tensor]:
+        """Return the summed cross-entropy of each segment and the number of tokens."""
+        losses = token_losses(self.model, batch).sum(dim=1)
+        return losses, torch.tensor(batch.targets.numel(), device=losses.device)
+
+    def dev_counts(self, batch: SegmentBatch) -> tuple[float, float, float, float]:
+        """Return bits, tokens, summed loss and tokens."""
+        loss, tokens = float(token_losses(self.model, batch).sum()), float(batch.targets.numel())
+        return loss / math.log(2), tokens, loss, tokens
+
+    def frames(self, batch: SegmentBatch) -> int:
+        """Return the number of tokens in a batch."""
+        return batch.targets.numel()
+
+    def model_state(self) -> dict[str, Any]:
+        """Return sizes, mechanism and weights."""
+        return model_state(self.model, self.model.config)
+
+    def describe(self, device_type: str) -> dict[str, Any]:
+        """Return the mechanism and its backend."""
+        return {"attention": self.model.attention, "backend": self.model.backend_on(device_type)}
+
+
+def token_losses(model: LanguageModel, batch: SegmentBatch) -> Tensor:
+    """Return the cross-entropy of every token, [B, N], in nats."""
+    logits = model(batch.inputs).float()
+    return nn.functional.cross_entropy(logits.transpose(1, 2), batch.targets, reduction="none")
+
+
+def build(options: TrainConfig, resuming: bool) -> tuple[LanguageTask, LanguageData]:
+    """Return the task and its data.
+
+    Raises:
+        UserError: see `load_text` and `build_model`, or weights of init_from don't fit the model.
+    """
+    recipe = options.recipe
+    assert isinstance(recipe, Options)
+    text = build_text(options)
+    data = LanguageData(text, recipe.length, recipe.batch, recipe.dev_segments, options.seed)
+    model = build_model(options, text.vocabulary)
+    if options.init_from and not resuming:
+        initialise(model, options.init_from, options.backend)
+    return LanguageTask(model, training_plan(options, data), text.unit), data
+
+
+def build_text(options: TrainConfig) -> Text:
+    """Return the text of a run as tokens.
+
+    Raises:
+        UserError: see `load_text`, or another kind of tokens.
+    """
+    recipe, tokenizer = options.recipe, options.tokenizer
+    assert isinstance(recipe, Options)
+    if tokenizer.kind == "phone":
+        raise UserError("tokenizer.kind=phone: expected character | sentencepiece with recipe=language")
+    return load_text(Path(recipe.text), tokenizer.kind, tokenizer.pieces, recipe.length)
+
+
+def build_model(options: TrainConfig, vocabulary: int) -> LanguageModel:
+    """Return an untrained model.
+
+    Raises:
+        UserError: a mechanism that sees later positions, or options of the encoder without effect.
+    """
+    recipe = options.recipe
+    assert isinstance(recipe, Options)
+    if not is_causal(options.attention):
+        raise UserError(
+            f"attention={options.attention}: expected a causal mechanism, e.g. full:causal=true, "
+            "agglomerative-8:causal=true, linear:causal=true, or local-0 for the position itself"
+        )
+    refuse(options.model, UNUSED, "with recipe=language")
+    return LanguageModel(
+        options.model,
+        vocabulary,
+        recipe.length,
+        recipe.encoding,
+        recipe.kernel,
+        options.attention,
+        options.backend,
+    )
+
+
+def is_causal(attention: str) -> bool:
+    """Return whether no position sees later ones.
+
+    Example:
+        >>> is_causal("linear:causal=true"), is_causal("local-0"), is_causal("full")
+        (True, True, False)
+    """
+    spec = parse_name(attention)
+    return bool(spec.arguments.get("causal")) or spec.name == "local-0"
