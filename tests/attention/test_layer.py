@@ -306,3 +306,12 @@ def test_huge_input(name: str) -> None:
     y.square().mean().backward()
     assert y.isfinite().all()
     assert all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+@pytest.mark.parametrize("name", ["full", "shared-full", "linear", "agglomerative-4"])
+def test_projections_have_no_biases_with_bias_false(name: str) -> None:
+    layer = build_self_attention(name, 16, heads=4, bias=False)
+    biases = [key for key, _ in layer.named_parameters() if key.endswith("bias")]
+    own = ["reference_classes.bias", "query_classes.bias"] if name.startswith("agglomerative") else []
+    assert biases == own
+    assert layer(torch.randn(2, 5, 16)).shape == (2, 5, 16)

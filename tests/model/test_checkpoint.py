@@ -131,3 +131,10 @@ def test_find_prefers_average_then_best_then_last(tmp_path: Path) -> None:
     assert checkpoint.find(tmp_path, "last.ckpt").stem == "last"
     with pytest.raises(UserError, match="no checkpoint 'newest' \\(found: average, best-"):
         checkpoint.find(tmp_path, "newest")
+
+
+def test_names_of_best_checkpoints_sort_by_measures_above_10() -> None:
+    """Bits per token of a large vocabulary are above 10, and 10.2 came before 9.5."""
+    values = [0.0, 0.092, 0.31, 1.0, 9.5, 10.2, 16.6]
+    names = [checkpoint.best_name(value, 100) for value in values]
+    assert sorted(names) == names
