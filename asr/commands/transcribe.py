@@ -14,7 +14,7 @@ from asr.console import grouped_warnings, progress
 from asr.errors import UserError
 from asr.files import check_writable, write_text
 from asr.model.checkpoint import LoadOptions
-from asr.model.features import NORMALISATIONS
+from asr.model.features import NORMALISATIONS, Normalisation
 from asr.recognizer import Recognizer
 from asr.shards import Result, ShardOptions, Work, digest_of, job, parse_shard, write_shard
 from asr.transcription.encoding import TOO_LONG, is_out_of_memory
@@ -140,11 +140,14 @@ def _check_places(files: list[tuple[Path, Path]], *, replace: bool) -> None:
 
 def _load(path: Path, options: Options) -> Recognizer:
     recognizer = Recognizer.load_as(path, options)
-    trained = recognizer.model.config.features.normalise
-    kind = options.normalise or trained
-    if kind == "corpus" and trained != kind:
+    kind, normalisation = options.normalise, recognizer.model.normalisation
+    if not kind:
+        return recognizer
+    if not isinstance(normalisation, Normalisation):
+        raise UserError(f"normalise={kind}: expected a model of filter banks, found a pretrained encoder")
+    if kind == "corpus" and normalisation.kind != kind:
         raise UserError("normalise=corpus: expected a model trained with it")
-    recognizer.model.normalisation.kind = kind
+    normalisation.kind = kind
     return recognizer
 
 

@@ -84,7 +84,7 @@ def forward_times(
         for runner in runners:
             if runner.features not in inputs:
                 audio = batch.to(torch.device(device))
-                features, frames = runner.model.filter_banks(audio.audio, audio.audio_lengths)
+                features, frames = runner.model.front_end(audio.audio, audio.audio_lengths)
                 inputs[runner.features] = runner.model.normalisation(features, frames), frames
         for repeat in range(-1 if number == 0 else 0, repeats):  # −1 warms up
             for runner in runners:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,13 @@ from asr.model.augment import AugmentConfig, augment_audio, spec_augment, with_m
 from asr.model.encoder import Encoder, ModelConfig
 from asr.model.features import FeatureConfig, FilterBanks, Normalisation
 from asr.model.head import Head
+from asr.model.pretrained import (
+    ConvolutionalFrontEnd,
+    LatentProjection,
+    PretrainedEncoder,
+    pretrained_parts,
+    trained_parts,
+)
 
 
 @dataclass
@@ -31,10 +38,14 @@ class AcousticModelConfig:
     topology: str = "ctc"  # of the labels, see asr/losses/topology.py
     longest_s: float = 0.0  # longest training audio; 0: unknown
     intermediate: list[int] = field(default_factory=list)  # blocks whose states are mapped to labels as well
+    pretrained: dict[str, Any] = field(default_factory=dict)  # of `model.encoder`, see `read_pretrained`
 
 
 class AcousticModel(AttentionModel):
-    """Filter banks → normalisation → encoder → head.
+    """Front end → normalisation → encoder → head.
+
+    The front end computes filter banks, or the convolutions of a pretrained model, whose normalisation
+    includes a projection.
 
     A self-conditioned model adds W p to the input of a block, where p are the posteriors of the block before
     (Nozaki and Komatsu 2021, equation 10).
@@ -43,7 +54,14 @@ class AcousticModel(AttentionModel):
         config: features, encoder and attention mechanism.
         vocabulary: vocabulary size V, including blank (index 0).
         augment: augmentation in training mode; None: no augmentation.
+
+    Attributes:
+        encoder_frozen: whether normalisation and encoder get no gradients; the head does.
     """
+
+    front_end: FilterBanks | ConvolutionalFrontEnd
+    normalisation: Normalisation | LatentProjection
+    encoder: Encoder | PretrainedEncoder
 
     def __init__(
         self, config: AcousticModelConfig, vocabulary: int, augment: AugmentConfig | None = None
@@ -51,11 +69,20 @@ class AcousticModel(AttentionModel):
         super().__init__()
         self.config = config
         self.augment = augment or AugmentConfig()
-        self.filter_banks = FilterBanks(config.features)
-        features = config.features
-        window_frames = max(1, round(1000 * features.normalise_window_s / features.frame_shift_ms))
-        self.normalisation = Normalisation(features.normalise, features.mel_bins, window_frames)
-        self.encoder = Encoder(config.model, features.mel_bins, config.attention, config.backend)
+        self.encoder_frozen = False
+        features, model, attention = config.features, config.model, (config.attention, config.backend)
+        if config.pretrained:
+            parts = pretrained_parts(config.pretrained, model, *attention)
+            self.front_end, self.normalisation, self.encoder = parts
+            if (
+                parts[1].masked_frame is not None
+            ):  # distributed training needs a gradient for all that is trained
+                parts[1].masked_frame.requires_grad_(self.augment.time_mask_every > 0)
+        else:
+            self.front_end = FilterBanks(features)
+            window_frames = max(1, round(1000 * features.normalise_window_s / features.frame_shift_ms))
+            self.normalisation = Normalisation(features.normalise, features.mel_bins, window_frames)
+            self.encoder = Encoder(model, features.mel_bins, *attention)
         self.head = Head(config.model.size, vocabulary, config.topology)
         outputs, conditioned = self.head.projection.out_features, config.model.self_conditioned
         self.condition = nn.Linear(outputs, config.model.size) if conditioned else None
@@ -86,12 +113,13 @@ class AcousticModel(AttentionModel):
         """
         if self.training:
             audio = augment_audio(audio, lengths, self.augment)
-        features, frames = self.filter_banks(audio, lengths)
-        features = self.normalisation(features, frames).repeat(views, 1, 1)
-        frames = frames.repeat(views)
-        if self.training:
-            augment = self.augment if views == 1 else with_more_time_masks(self.augment)
-            features = spec_augment(features, frames, augment)
+        features, frames = self.front_end(audio, lengths)
+        with self._encoder_gradients():
+            features = self.normalisation(features, frames).repeat(views, 1, 1)
+            frames = frames.repeat(views)
+            if self.training:
+                augment = self.augment if views == 1 else with_more_time_masks(self.augment)
+                features = spec_augment(features, frames, augment, self.normalisation.masked_frame)
         return features, frames
 
     def emit(self, features: Tensor, lengths: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -116,8 +144,24 @@ class AcousticModel(AttentionModel):
             return states + self.condition(found[-1].softmax(dim=-1).to(states.dtype))
 
         tapped = self.training or self.condition is not None
-        states, lengths = self.encoder(features, lengths, tap if tapped else None)
+        with self._encoder_gradients():
+            states, lengths = self.encoder(features, lengths, tap if tapped else None)
         return [*found, self.head(states)], lengths
+
+    def load_encoder(self, folder: str) -> None:
+        """Load the weights of a pretrained model; see `trained_model` for errors."""
+        config = self.config
+        trained = trained_parts(folder, config.pretrained, config.model, config.attention, config.backend)
+        for own, other in zip((self.front_end, self.normalisation, self.encoder), trained, strict=True):
+            own.load_state_dict(other.state_dict())
+
+    def encoder_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that `encoder_frozen` keeps from gradients."""
+        modules = (self.normalisation, self.encoder, self.condition)
+        return [x for module in modules if module is not None for x in module.parameters()]
+
+    def _encoder_gradients(self) -> AbstractContextManager[None]:
+        return torch.no_grad() if self.encoder_frozen else nullcontext()
 
     @property
     def device(self) -> torch.device:
@@ -141,7 +185,7 @@ class AcousticModel(AttentionModel):
     def encoder_lengths(self, durations_s: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return the numbers of encoder frames, [B], for durations in seconds, [B]."""
         samples = torch.from_numpy(np.rint(durations_s * self.sample_rate).astype(np.int64))
-        return self.encoder.subsampling.lengths(self.filter_banks.frames(samples)).numpy()
+        return self.encoder.lengths(self.front_end.frames(samples)).numpy()
 
     def set_attention(self, name: str, backend: str | None = None) -> None:
         """Set the attention mechanism of every layer; the weights don't change.

@@ -72,8 +72,10 @@ def augment_audio(audio: Tensor, lengths: Tensor, config: AugmentConfig) -> Tens
     return audio
 
 
-def spec_augment(features: Tensor, lengths: Tensor, config: AugmentConfig) -> Tensor:
-    """Mask mel bins and frames with zeros (the mean of normalised features).
+def spec_augment(
+    features: Tensor, lengths: Tensor, config: AugmentConfig, masked_frame: Tensor | None = None
+) -> Tensor:
+    """Mask bins with zeros (the mean of normalised features) and frames with zeros or a vector.
 
     SpecAugment (Park et al. 2019) without time warping. The number and the positions of the time masks
     depend on the length of the utterance, not on the padding.
@@ -82,6 +84,7 @@ def spec_augment(features: Tensor, lengths: Tensor, config: AugmentConfig) -> Te
         features: [B, T, F], normalised.
         lengths: [B] valid frames.
         config: number and sizes of the masks.
+        masked_frame: [F] that replaces masked frames; None: zeros.
 
     Returns:
         [B, T, F].
@@ -98,7 +101,10 @@ def spec_augment(features: Tensor, lengths: Tensor, config: AugmentConfig) -> Te
     size = frames // config.time_mask_every + 1
     spans = torch.where(keep_mask(masks, size), lengths.unsqueeze(1), 0)
     hidden_frames = _intervals(spans, config.time_mask_frames, frames)
-    return features.masked_fill(hidden_frames.unsqueeze(2), 0.0)
+    if masked_frame is None:
+        return features.masked_fill(hidden_frames.unsqueeze(2), 0.0)
+    masked = masked_frame.masked_fill(hidden_bins.unsqueeze(1), 0.0).to(features.dtype)
+    return torch.where(hidden_frames.unsqueeze(2), masked, features)
 
 
 def _intervals(spans: Tensor, widest: int, size: int) -> Tensor:

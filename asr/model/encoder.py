@@ -18,8 +18,16 @@ POSITIONS = ("sinusoidal", "rotary", "convolution", "none")
 
 @dataclass
 class ModelConfig(BlockConfig):
-    """Architecture of the encoder."""
+    """Architecture of the encoder, or a pretrained one."""
 
+    encoder: str = option(
+        "",
+        help="folder of a wav2vec 2.0, HuBERT, WavLM or data2vec-audio model of transformers; it determines "
+        "features and sizes of the model, and its initial weights",
+    )
+    freeze_encoder_steps: int = option(
+        0, help="train only the head in the first steps", unit="optimiser steps"
+    )
     subsampling: int = option(
         1, help="feature frames per encoder frame: 1 (as in the paper), 2 or 4", choices=(1, 2, 4)
     )
@@ -188,6 +196,10 @@ class Encoder(nn.Module):
         # Only the residual stream of pre-norm transformer blocks isn't normalised already.
         unnormed = config.block == "transformer" and config.norm == "pre"
         self.norm = nn.LayerNorm(size) if unnormed else nn.Identity()
+
+    def lengths(self, frames: Tensor) -> Tensor:
+        """Return the number of encoder frames for [B] feature frames, [B]."""
+        return self.subsampling.lengths(frames)
 
     def forward(
         self, features: Tensor, lengths: Tensor, tap: Callable[[int, Tensor], Tensor] | None = None

@@ -140,6 +140,7 @@ class Normalisation(nn.Module):
 
     mean: Tensor
     std: Tensor
+    masked_frame: Tensor | None = None  # a masked frame is zeros, the mean
 
     def __init__(self, kind: str, mel_bins: int, window_frames: int = 1000) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ INPUTS, OUTPUTS = ("features", "lengths"), ("log_probs", "frames")
 
 
 class FeaturesToLogProbs(nn.Module):
-    """The computation of the graph; `model.filter_banks` computes its input.
+    """The computation of the graph; `model.front_end` computes its input.
 
     Args:
         model: acoustic model in evaluation mode, on the reference backend.
@@ -81,8 +81,13 @@ def graph_module(model: AcousticModel) -> FeaturesToLogProbs:
     """Return a copy of the model on the CPU, in evaluation mode, made of exportable operators.
 
     Raises:
-        UserError: a mechanism that can't be exported.
+        UserError: a mechanism or a front end that can't be exported.
     """
+    if model.config.pretrained:
+        raise UserError(
+            "a model with a pretrained encoder can't be exported as a graph: expected filter banks as its "
+            "input, found samples (format=safetensors supports any model)"
+        )
     name = model.config.attention
     if parse_name(name).mechanism not in FAMILY:
         raise UserError(

@@ -11,6 +11,7 @@ from asr.attention.layer import SelfAttentionLayer
 from asr.attention.multihead import SelfAttention
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
+from asr.model.features import FilterBanks
 from asr.recognizer import Recognizer
 from asr.search.forced_alignment import TokenSpan, force_align
 
@@ -62,7 +63,8 @@ def attention_maps(
     if head == 0:
         entropy_H = -torch.special.xlogy(full_HNN, full_HNN).sum(-1).mean(-1)
         head = int(entropy_H.argmin()) + 1
-    features, frames = recognizer.model.filter_banks(audio.unsqueeze(0), torch.tensor([len(audio)]))
+    banks = FilterBanks(recognizer.model.config.features)
+    features, frames = banks(audio.unsqueeze(0), torch.tensor([len(audio)]))
     log_probs, encoder_frames = recognizer.model(audio.unsqueeze(0), torch.tensor([len(audio)]))
     ids = recognizer.tokenizer.encode(text)
     spans = force_align(log_probs[0, : int(encoder_frames)], ids, topology=recognizer.model.config.topology)

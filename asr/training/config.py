@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from asr.attention.backend import BACKENDS
-from asr.config import compose, from_dict, load_yaml, option, refuse
+from asr.config import compose, flat, from_dict, load_yaml, option, option_words, refuse, to_dict
 from asr.data.module import DataConfig
 from asr.errors import UserError
 from asr.files import require_file
@@ -17,6 +17,7 @@ from asr.losses.loss import LossConfig
 from asr.model.augment import AugmentConfig
 from asr.model.encoder import ModelConfig
 from asr.model.features import FeatureConfig
+from asr.model.pretrained_folder import ADJUSTABLE, encoder_options, read_pretrained
 from asr.search.decoder import BeamConfig
 from asr.training.optimizer import OptimizerConfig
 
@@ -210,7 +211,10 @@ class TrainConfig:
     select: SelectionConfig = field(default_factory=SelectionConfig)
 
     def check(self) -> None:
-        """Raise UserError if the options of the loss don't fit those of the model and of augmentation."""
+        """Raise UserError for options of the model that don't fit those of recipe, loss and augmentation."""
+        if recipe_task(self.recipe.name):
+            without = f"with recipe={self.recipe.name}"
+            refuse(self.model, ("encoder", "freeze_encoder_steps"), without)
         blocks = self.loss.intermediate
         if blocks and max(blocks) >= self.model.layers:
             raise UserError(
@@ -247,22 +251,40 @@ def train_schema(recipe: str = "") -> TrainConfig:
 def train_options(words: list[str]) -> TrainConfig:
     """Build the options of a training run from `key=value` words.
 
-    `recipe=`, `model=`, `loss=` and `optimizer=` select Hydra groups.
+    `recipe=`, `model=`, `loss=` and `optimizer=` select Hydra groups. With `model.encoder=`, the folder of a
+    pretrained encoder gives features and model the values in place of the recipe's.
 
     Raises:
-        UserError: see `compose`.
+        UserError: see `compose` and `read_pretrained`; or an option that contradicts the pretrained encoder.
 
     Example:
         >>> train_options(["recipe=demo", "model.layers=6"]).model.layers
         6
     """
-    return compose(train_schema(chosen_recipe(words)), "train", words)
+    recipe = chosen_recipe(words)
+    folder = _last(words, "model.encoder")
+    if not folder:
+        return compose(train_schema(recipe), "train", words)
+    where = f"model.encoder={folder}"
+    if group := _last(words, "model"):
+        raise UserError(f"model={group}: has no effect with {where}")
+    given = encoder_options(read_pretrained(folder))
+    options = compose(train_schema(recipe), "train", [*option_words(given), *words])
+    chosen = flat(to_dict(options))
+    for key, value in given.items():
+        if chosen[key] != value and key not in ADJUSTABLE:
+            raise UserError(f"{key}={chosen[key]}: expected {value} with {where}")
+    return options
 
 
 def chosen_recipe(words: list[str]) -> str:
     """Return the recipe chosen by `key=value` words, or an empty string."""
-    chosen = [word.partition("=")[2] for word in words if word.startswith("recipe=")]
-    return chosen[-1] if chosen else ""
+    return _last(words, "recipe")
+
+
+def _last(words: list[str], key: str) -> str:
+    """Return the last value of an option, or an empty string."""
+    return next((word.partition("=")[2] for word in reversed(words) if word.startswith(f"{key}=")), "")
 
 
 def run_options(run: str, recipe: type[RecipeConfig]) -> TrainConfig:

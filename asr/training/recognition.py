@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_only
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.data.batch import Batch
 from asr.data.cuts import Cuts
@@ -20,7 +20,8 @@ from asr.losses.loss import build_loss
 from asr.losses.topology import joined_outputs, split_outputs
 from asr.losses.views import training_loss
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
-from asr.model.features import CorpusStatistics
+from asr.model.features import CorpusStatistics, Normalisation
+from asr.model.pretrained_folder import read_pretrained
 from asr.recognizer import Recognizer
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.score import scored_phones
@@ -75,6 +76,15 @@ class RecognitionTask(TrainingTask):
         losses = training_loss(self.loss, config, outputs, frames, batch.tokens, batch.token_lengths)
         return losses, batch.token_lengths.sum()
 
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:  # type: ignore[override]
+        """Seed the step's random numbers, and freeze the encoder in the first steps if requested."""
+        super().on_train_batch_start(batch, batch_idx)
+        self.model.encoder_frozen = self.global_step < self.plan.options.model.freeze_encoder_steps
+
+    def fixed_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of a frozen encoder."""
+        return self.model.encoder_parameters() if self.model.encoder_frozen else []
+
     def dev_counts(self, batch: Batch) -> tuple[float, float, float, float]:
         """Return errors, scored tokens or words, the summed loss and the target tokens."""
         log_probs, frames = self.model(batch.audio, batch.audio_lengths)
@@ -98,7 +108,7 @@ class RecognitionTask(TrainingTask):
 
     def frames(self, batch: Batch) -> int:
         """Return the number of feature frames of a batch."""
-        return int(self.model.filter_banks.frames(batch.audio_lengths).sum())
+        return int(self.model.front_end.frames(batch.audio_lengths).sum())
 
     def model_state(self) -> dict[str, Any]:
         """Return the recogniser's state."""
@@ -120,6 +130,7 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
     """Return the task and data of a speech recipe."""
     cuts = load_training_cuts(options.data)
     tokenizer = training_tokenizer(options, cuts)
+    encoder = options.model.encoder
     model = AcousticModel(
         AcousticModelConfig(
             options.attention,
@@ -128,12 +139,15 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
             options.model,
             topology=options.loss.topology,
             intermediate=options.loss.intermediate,
+            pretrained=read_pretrained(encoder) if encoder else {},
         ),
         len(tokenizer),
         options.augment,
     )
     if options.init_from and not resuming:
         initialise(model, tokenizer, options.init_from)
+    elif encoder and not resuming:
+        model.load_encoder(encoder)
     data = SpeechData(
         halved(options.data) if options.loss.consistency else options.data,
         cuts,
@@ -271,5 +285,6 @@ def corpus_statistics(model: AcousticModel, data: SpeechData) -> None:
     """Store mean and variance of the first epoch's frames (at most 2,000 batches) in the model."""
     statistics = CorpusStatistics(model.config.features.mel_bins)
     for batch in data.first_batches(2000):
-        statistics.update(*model.filter_banks(batch.audio, batch.audio_lengths))
+        statistics.update(*model.front_end(batch.audio, batch.audio_lengths))
+    assert isinstance(model.normalisation, Normalisation)
     statistics.store(model.normalisation)

@@ -14,6 +14,7 @@ from asr.errors import UserError
 from asr.files import file_digest, read_json
 from asr.model import checkpoint
 from asr.model.portable import WEIGHTS, portable_folder
+from asr.model.pretrained_folder import pretrained_files
 from asr.training.config import TrainConfig, train_options_from
 from asr.training.cost import Cost
 from asr.training.plan import TrainingPlan
@@ -137,13 +138,14 @@ def start_digest(options: TrainConfig, point: ResumePoint | None = None) -> str:
     Their file may be missing when a run resumes.
 
     Raises:
-        UserError: no such run or checkpoint.
+        UserError: no such run, checkpoint or folder.
     """
-    if not options.init_from:
-        return ""
     try:
-        exported = portable_folder(Path(options.init_from))
-        return file_digest(exported / WEIGHTS if exported else checkpoint.find(Path(options.init_from)))
+        if options.init_from:
+            exported = portable_folder(Path(options.init_from))
+            return file_digest(exported / WEIGHTS if exported else checkpoint.find(Path(options.init_from)))
+        files = pretrained_files(options.model.encoder) if options.model.encoder else []
+        return " ".join(file_digest(path) for path in files)
     except (OSError, UserError):
         if point is None:
             raise

@@ -13,7 +13,7 @@ from asr.training.config import TrainConfig, recipe_task, train_options_from
 
 RUNS = Path("exp")
 # Options of the model that another run's weights don't depend on.
-FREE = {"model.dropout", "model.position_shift"}
+FREE = {"model.dropout", "model.position_shift", "model.freeze_encoder_steps"}
 
 
 def offered_starts(options: TrainConfig, folder: Path) -> list[str]:

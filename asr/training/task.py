@@ -61,6 +61,10 @@ class TrainingTask(lightning.LightningModule):
     def frames(self, batch: Any) -> int:
         """Return the number of valid frames or positions of a batch."""
 
+    def fixed_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that the current step must not change."""
+        return []
+
     @abstractmethod
     def model_state(self) -> dict[str, Any]:
         """Return the model as plain data and tensors, with its parameters under `weights`."""
@@ -90,6 +94,8 @@ class TrainingTask(lightning.LightningModule):
         losses, targets = self.losses(batch)
         self._data.consumed(batch)
         loss = losses.sum() / targets.clamp(min=1)
+        if self.fixed_parameters() and self.trainer.world_size > 1:
+            loss = loss + self._no_gradient()
         if not self.trainer.strategy.reduce_boolean_decision(bool(loss.isfinite()), all=True):
             self._count_nonfinite(batch, losses)
             return loss if self._scaled else self._no_gradient()
@@ -136,6 +142,8 @@ class TrainingTask(lightning.LightningModule):
         self, optimizer: Optimizer, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
         """Clip gradients, log their norm, and discard them if they aren't finite."""
+        for parameter in self.fixed_parameters():
+            parameter.grad = None  # the optimiser skips it, weight decay included
         norm = torch.nn.utils.clip_grad_norm_(
             self.parameters(), self.plan.options.trainer.clip or float("inf")
         )

@@ -112,13 +112,12 @@ def emissions(
         chunks = split_chunks(
             model.encoder_frames(duration_s), round(chunk_s / model.frame_s), round(overlap_s / model.frame_s)
         )
-        banks = model.filter_banks
-        hop = banks.shift_samples * model.config.model.subsampling
+        front_end = model.front_end
+        hop = front_end.shift_samples * model.config.model.subsampling
         for first in range(0, len(chunks), CHUNKS_PER_BATCH):
             batch = chunks[first : first + CHUNKS_PER_BATCH]
-            audios = [
-                audio[c.start * hop : c.end * hop + banks.window_samples - banks.shift_samples] for c in batch
-            ]
+            beyond = front_end.window_samples - front_end.shift_samples
+            audios = [audio[c.start * hop : c.end * hop + beyond] for c in batch]
             for chunk, own in zip(batch, encode(model, audios), strict=True):
                 parts.append(own[chunk.keep_start - chunk.start : chunk.keep_end - chunk.start])
             advance(len(batch) / len(chunks))

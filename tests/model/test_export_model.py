@@ -138,7 +138,7 @@ def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, 
     model.set_attention(attention, backend="reference")
     audio, samples = utterances()
     with torch.no_grad():
-        features, lengths = model.filter_banks(audio, samples)
+        features, lengths = model.front_end(audio, samples)
         expected, expected_frames = model(audio, samples)
 
     def run(features, lengths):
@@ -176,7 +176,7 @@ def test_torch_export_agrees_with_pytorch_on_ten_utterances(tmp_path, attention,
     model.set_attention(attention, backend="reference")
     audio, samples = utterances()
     with torch.no_grad():
-        features, lengths = model.filter_banks(audio, samples)
+        features, lengths = model.front_end(audio, samples)
         log_probs, frames = program(features, lengths)
         expected, expected_frames = model(audio, samples)
         assert torch.equal(frames, expected_frames)

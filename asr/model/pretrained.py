@@ -1,0 +1,269 @@
+"""Encoders of pretrained speech models: wav2vec 2.0, HuBERT, WavLM and data2vec-audio of transformers.
+
+The weights are in modules of transformers, but its forward passes aren't used, because padding changes their
+results through group normalisation over time and data2vec's stacked positions. Here an utterance has the same
+states in any batch: those that transformers computes for it alone, without padding.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asr.attention.hashing import number_layers
+from asr.attention.transformers_adapter import GatedBiasAttention, adapted_layer
+from asr.lengths import keep_mask, zero_padding
+from asr.model.encoder import ModelConfig
+from asr.model.pretrained_folder import empty_model, trained_model, window_and_shift
+
+# Frames of a batch that go through the convolutions together; the result does not depend on it.
+BLOCK_FRAMES = 2000
+
+
+class ConvolutionalFrontEnd(nn.Module):
+    """Convolutions from samples to latents, with fixed weights.
+
+    They stay frozen in fine-tuning, as in the papers (*wav2vec 2.0*, Baevski et al. 2020, section 4.3). None
+    is padded, so that a frame's window lies within the utterance. Blocks of frames limit the memory for a
+    long recording to little more than its latents.
+
+    Args:
+        model: model of transformers; its modules become part of this one.
+        normalise: whether the samples of an utterance are scaled to mean 0 and variance 1.
+    """
+
+    def __init__(self, model: Any, normalise: bool) -> None:
+        super().__init__()
+        self.normalise = normalise
+        self.layers = model.feature_extractor.conv_layers.requires_grad_(False)
+        self.size = model.config.conv_dim[-1]
+        self.window_samples, self.shift_samples = window_and_shift(
+            model.config.conv_kernel, model.config.conv_stride
+        )
+
+    def frames(self, samples: Tensor) -> Tensor:
+        """Return the number of frames in [B] samples, [B]."""
+        whole = torch.div(samples - self.window_samples, self.shift_samples, rounding_mode="floor") + 1
+        return whole.clamp(min=0)
+
+    @torch.no_grad()
+    def forward(self, audio_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the latents.
+
+        Args:
+            audio_BS: [B, samples], right-padded with any values.
+            lengths_B: [B] valid samples.
+
+        Returns:
+            [B, T, F] float32 with zeros at padded frames, and [B] valid frames.
+        """
+        frames = self.frames(lengths_B)
+        audio_BS = zero_padding(audio_BS.float(), lengths_B)
+        if self.normalise:
+            audio_BS = zero_mean_unit_variance(audio_BS, lengths_B)
+        shortfall = self.window_samples - audio_BS.shape[1]
+        if shortfall > 0:
+            audio_BS = nn.functional.pad(audio_BS, (0, shortfall))
+        total = int(self.frames(torch.tensor(audio_BS.shape[1])))
+        size = max(1, BLOCK_FRAMES // max(1, len(audio_BS)))
+        first = self._first_layer(audio_BS, lengths_B, size * self.shift_samples)
+        latents = audio_BS.new_empty(len(audio_BS), total, self.size)
+        for start in range(0, total, size):
+            end = min(start + size, total)
+            last_sample = (end - 1) * self.shift_samples + self.window_samples
+            x_BFT: Tensor = first(audio_BS[:, None, start * self.shift_samples : last_sample])
+            for layer in list(self.layers)[1:]:
+                x_BFT = layer(x_BFT)
+            latents[:, start:end] = zero_padding(x_BFT.mT.float(), frames - start)
+        return latents, frames
+
+    def _first_layer(
+        self, audio_BS: Tensor, lengths_B: Tensor, block_samples: int
+    ) -> Callable[[Tensor], Tensor]:
+        """Return the first layer; its group normalisation, if any, uses the valid frames only."""
+        layer: Any = self.layers[0]
+        norm = getattr(layer, "layer_norm", None)
+        if not isinstance(norm, nn.GroupNorm):
+            return layer
+        (kernel,), (stride,) = layer.conv.kernel_size, layer.conv.stride
+        frames_B = torch.div(lengths_B - kernel, stride, rounding_mode="floor") + 1
+        sums = torch.zeros(2, len(audio_BS), norm.num_channels, dtype=torch.float64, device=audio_BS.device)
+        for start in range(0, (audio_BS.shape[1] - kernel) // stride + 1, block_samples // stride):
+            end = (start + block_samples // stride - 1) * stride + kernel
+            x_BFT = layer.conv(audio_BS[:, None, start * stride : end]).float()
+            x_BFT = x_BFT.masked_fill(~keep_mask(frames_B - start, x_BFT.shape[-1])[:, None], 0.0)
+            sums[0] += x_BFT.sum(-1, dtype=torch.float64)
+            sums[1] += x_BFT.square().sum(-1, dtype=torch.float64)
+        mean_BF, square_BF = sums / frames_B.clamp(min=1).unsqueeze(-1)
+        variance_BF = (square_BF - mean_BF.square()).clamp(min=0)
+        scale_BF1 = (norm.weight / (variance_BF + norm.eps).sqrt()).float().unsqueeze(-1)
+        mean_BF1, bias_F1 = mean_BF.float().unsqueeze(-1), norm.bias.unsqueeze(-1)
+        return lambda x_B1S: layer.activation((layer.conv(x_B1S) - mean_BF1) * scale_BF1 + bias_F1)
+
+
+def zero_mean_unit_variance(audio_BS: Tensor, lengths_B: Tensor) -> Tensor:
+    """Scale the samples of every utterance as transformers' Wav2Vec2FeatureExtractor does.
+
+    Args:
+        audio_BS: [B, samples] with zeros at padded samples.
+        lengths_B: [B] valid samples.
+
+    Returns:
+        [B, samples] with zeros at padded samples.
+    """
+    count_B1 = lengths_B.clamp(min=1).unsqueeze(-1)
+    centred_BS = zero_padding(audio_BS - audio_BS.sum(-1, keepdim=True) / count_B1, lengths_B)
+    variance_B1 = centred_BS.square().sum(-1, keepdim=True) / count_B1
+    return centred_BS / (variance_B1 + 1e-7).sqrt()
+
+
+class LatentProjection(nn.Module):
+    """Layer normalisation of latents and their projection to the model size.
+
+    Attributes:
+        masked_frame: learned vector [M] in place of a masked frame; None: zeros.
+    """
+
+    masked_frame: nn.Parameter | None
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.projection = model.feature_projection
+        self.masked_frame = getattr(model, "masked_spec_embed", None)
+
+    def forward(self, latents: Tensor, lengths: Tensor) -> Tensor:
+        """Map [B, T, F] with [B] lengths to [B, T, M] with zeros at padded frames."""
+        found = self.projection(latents)
+        return zero_padding(found[0] if isinstance(found, tuple) else found, lengths)
+
+
+class PretrainedBlock(nn.Module):
+    """A transformer block: layer normalisation before (`do_stable_layer_norm`) or after each sublayer.
+
+    Args:
+        layer: layer of transformers; its attention module is replaced.
+        attention: self-attention with the same weights.
+        stable: whether normalisation comes first.
+    """
+
+    def __init__(self, layer: Any, attention: nn.Module, stable: bool) -> None:
+        super().__init__()
+        self.attention = attention
+        self.dropout = layer.dropout
+        self.attention_norm, self.feedforward_norm = layer.layer_norm, layer.final_layer_norm
+        self.feedforward = layer.feed_forward
+        self.adapter = getattr(layer, "adapter_layer", None)  # per language, in multilingual models
+        self.stable = stable
+
+    def forward(self, x: Tensor, lengths: Tensor, **bias: Tensor) -> Tensor:
+        """Map [B, T, M] with [B] lengths to [B, T, M]; `bias` goes to the attention."""
+        if not self.stable:
+            x = self.attention_norm(x + self.dropout(self.attention(x, lengths, **bias)))
+            return self.feedforward_norm(x + self.feedforward(x))
+        x = x + self.dropout(self.attention(self.attention_norm(x), lengths, **bias))
+        x = x + self.feedforward(self.feedforward_norm(x))
+        return x if self.adapter is None else x + self.adapter(x)
+
+
+class PretrainedEncoder(nn.Module):
+    """Transformer of a pretrained model, with exchangeable attention.
+
+    In training, every block is skipped for each utterance with the probability `layerdrop` (LayerDrop, Fan et
+    al. 2019, draws once per batch; distributed training needs every parameter in every step).
+
+    Args:
+        model: model of transformers; its modules become part of this one.
+        attention: mechanism in every layer; for WavLM, only `full`.
+        backend: `auto`, `reference` or `native`.
+    """
+
+    def __init__(self, model: Any, attention: str, backend: str) -> None:
+        super().__init__()
+        config, encoder = model.config, model.encoder
+        stable = bool(getattr(config, "do_stable_layer_norm", False))
+        self.positions = encoder.pos_conv_embed
+        self.input_norm = nn.Identity() if stable else encoder.layer_norm
+        self.dropout = encoder.dropout
+        self.blocks = nn.ModuleList(
+            PretrainedBlock(layer, adapted_layer(layer.attention, attention, backend), stable)
+            for layer in encoder.layers
+        )
+        number_layers(self.blocks)
+        self.norm = encoder.layer_norm if stable else nn.Identity()
+        self.output_dropout = nn.Dropout(config.final_dropout)
+        self.layer_drop = config.layerdrop
+
+    def lengths(self, frames: Tensor) -> Tensor:
+        """Return the number of encoder frames for [B] feature frames, [B]."""
+        return frames
+
+    def forward(
+        self, features: Tensor, lengths: Tensor, tap: Callable[[int, Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Encode projected latents; see `Encoder.forward`.
+
+        Args:
+            features: [B, T, M].
+            lengths: [B] valid frames.
+            tap: function of a block's number, from 1, and its output [B, T, M] that returns the input of the
+                next block; not called for the last block.
+
+        Returns:
+            States [B, T, M] and [B] valid frames.
+        """
+        x = zero_padding(features, lengths)
+        x = self.dropout(self.input_norm(x + self._positions(x, lengths)))
+        bias = self._distance_bias(x.shape[1])
+        for number, block in enumerate(self.blocks, 1):
+            y = block(x, lengths, **bias)
+            if self.training and self.layer_drop:
+                kept_B11 = torch.rand(len(y), 1, 1, device=y.device) >= self.layer_drop
+                y = torch.where(kept_B11, y, x)
+            x = tap(number, y) if tap is not None and number < len(self.blocks) else y
+        return self.output_dropout(self.norm(x)), lengths
+
+    def _positions(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Return the convolutional relative positions of [B, T, M] with zeros at padded frames."""
+        if not hasattr(self.positions, "layers"):
+            return self.positions(x)
+        for layer in self.positions.layers:  # data2vec stacks convolutions; each sees zeros as padding
+            x = zero_padding(layer(x.mT).mT, lengths)
+        return x
+
+    def _distance_bias(self, frames: int) -> dict[str, Tensor]:
+        """Return WavLM's bias of every pair of frames, which all of its layers share."""
+        first = self.blocks[0].attention
+        return {"bias": first.distance_bias(frames)} if isinstance(first, GatedBiasAttention) else {}
+
+
+Parts = tuple[ConvolutionalFrontEnd, LatentProjection, PretrainedEncoder]
+
+
+def pretrained_parts(pretrained: dict[str, Any], config: ModelConfig, attention: str, backend: str) -> Parts:
+    """Return front end, projection and encoder with random weights.
+
+    Args:
+        pretrained: see `read_pretrained`.
+        config: dropouts.
+        attention, backend: see `PretrainedEncoder`.
+
+    Raises:
+        UserError: transformers is missing, or the mechanism doesn't fit.
+    """
+    return _parts(empty_model(pretrained, config), pretrained, attention, backend)
+
+
+def trained_parts(
+    folder: str, pretrained: dict[str, Any], config: ModelConfig, attention: str, backend: str
+) -> Parts:
+    """Return front end, projection and encoder with a folder's weights; see `trained_model` for errors."""
+    return _parts(trained_model(folder, pretrained, config), pretrained, attention, backend)
+
+
+def _parts(model: Any, pretrained: dict[str, Any], attention: str, backend: str) -> Parts:
+    return (
+        ConvolutionalFrontEnd(model, pretrained["normalise"]),
+        LatentProjection(model),
+        PretrainedEncoder(model, attention, backend),
+    )

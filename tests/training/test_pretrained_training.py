@@ -1,0 +1,140 @@
+"""Training from a pretrained encoder: frozen steps, resuming, options, and the commands that use the run."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import lightning
+import pytest
+import torch
+from pretrained_models import save_model
+from runs import Killed, assert_same_weights, interrupt, weights
+
+from asr.cli import main
+from asr.errors import UserError
+from asr.recognizer import Recognizer
+from asr.training.config import train_options
+from asr.training.recognition import build_recognition
+from asr.training.run import train
+from asr.transcription.encoding import EncodingOptions, emissions
+
+SHORT = [
+    "recipe=folder",
+    "tokenizer.kind=phone",
+    "data.frames_per_batch=300",
+    "data.workers=0",
+    "trainer.accelerator=cpu",
+    "trainer.max_epochs=1",
+    "trainer.max_steps=6",
+    "trainer.checkpoint_every=2",
+    "optimizer.learning_rate=1e-3",
+    "optimizer.warmup_steps=0",
+    "optimizer.schedule=constant",
+]
+
+
+@pytest.fixture
+def words(tmp_path: Path, corpus_maker: Callable[..., Path]) -> list[str]:
+    """Options of a run from a pretrained encoder."""
+    save_model(tmp_path / "encoder")
+    return [*SHORT, f"data.train=[{corpus_maker()}]", f"model.encoder={tmp_path / 'encoder'}"]
+
+
+def test_the_encoder_is_frozen_in_the_first_steps_and_the_front_end_always(
+    words: list[str], tmp_path: Path
+) -> None:
+    words = [*words, f"run={tmp_path / 'run'}", "model.freeze_encoder_steps=3"]
+    lightning.seed_everything(0, verbose=False)
+    initial = build_recognition(train_options(words), resuming=False)[0].model.state_dict()
+    train(train_options([*words, "trainer.max_steps=3"]))
+    frozen = weights(tmp_path / "run")
+    changed = {name for name in frozen if not torch.equal(frozen[name], initial[name])}
+    assert changed == {"head.projection.weight", "head.projection.bias"}
+    train(train_options([*words, "trainer.max_steps=5", "resume=auto"]))
+    later = weights(tmp_path / "run")
+    unchanged = {name for name in later if torch.equal(later[name], frozen[name])}
+    assert unchanged == {name for name in later if name.startswith("front_end.")}
+
+
+def test_interrupted_equals_uninterrupted(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while the encoder is frozen and afterwards; transformers draws masks from NumPy's generator."""
+    words += ["model.freeze_encoder_steps=3", "model.layer_drop=0.3", "model.dropout=0.2"]
+    words += ["augment.time_mask_every=20", "attention=clustered-4:planes=fresh"]
+    train(train_options([*words, f"run={tmp_path / 'whole'}"]))
+    for batch in (2, 5):
+        with monkeypatch.context() as patch:
+            interrupt(patch, batch)
+            with pytest.raises(Killed):
+                train(train_options([*words, f"run={tmp_path / 'parts'}", "resume=auto"]))
+    train(train_options([*words, f"run={tmp_path / 'parts'}", "resume=auto"]))
+    assert_same_weights(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_commands_use_the_run_without_the_folder(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main(["train", *words, f"run={run}", "trainer.max_steps=2", "attention=i-clustered-4"]) == 0
+    shutil.rmtree(tmp_path / "encoder")
+    wav = str(tmp_path / "tones" / "wav" / "test-0.wav")
+    assert main(["transcribe", str(run), wav, "min_confidence=0"]) == 0
+    assert main(["transcribe", str(run), wav, "min_confidence=0", "mode=chunked", "chunk_s=0.3"]) == 0
+    assert main(["decode", str(run), "split=test", "attention=full"]) == 0
+    assert main(["export", str(run)]) == 0
+    capsys.readouterr()
+    assert main(["transcribe", str(run), wav, "normalise=window"]) == 1
+    assert "normalise=window: expected a model of filter banks" in capsys.readouterr().err
+    assert main(["export", str(run), "format=onnx"]) == 1
+    assert "pretrained encoder can't be exported as a graph" in capsys.readouterr().err
+    exported = Recognizer.load(run / "model")
+    assert exported.model.digest() == Recognizer.load(run).model.digest()
+
+
+def test_chunks_of_a_long_recording_are_joined_at_the_same_frames(tmp_path: Path, words: list[str]) -> None:
+    """Chunks are cut at multiples of the stride of the folder's convolutions."""
+    recognizer = Recognizer.load(train(train_options([*words, f"run={tmp_path / 'run'}"])))
+    audio = torch.randn(16000 * 2)
+    for size in (16000 * 2, 16000 * 2 - 77):
+        one = emissions(recognizer.model, audio[:size].numpy(), EncodingOptions(mode="onepass"))
+        options = EncodingOptions(mode="chunked", chunk_s=0.5)
+        assert emissions(recognizer.model, audio[:size].numpy(), options).shape == one.shape
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("model.subsampling=4", r"model.subsampling=4: expected 1 with model.encoder="),
+        ("model.positions=rotary", r"model.positions=rotary: expected convolution with model.encoder="),
+        ("features.sample_rate=8000", r"features.sample_rate=8000: expected 16000 with model.encoder="),
+        ("features.normalise=window", r"features.normalise=window: expected none with model.encoder="),
+        ("model=wsj", r"model=wsj: has no effect with model.encoder="),
+        ("recipe=copy", r"encoder=.*: has no effect with recipe=copy"),
+        ("loss.intermediate=[2]", r"loss.intermediate=\[2\]: expected blocks before the last"),
+    ],
+)
+def test_options_that_contradict_the_folder_are_refused(word: str, message: str, tmp_path: Path) -> None:
+    save_model(tmp_path)
+    with pytest.raises(UserError, match=message):
+        train_options(["recipe=folder", f"model.encoder={tmp_path}", word])
+
+
+def test_the_folder_replaces_the_sizes_of_a_recipe(tmp_path: Path) -> None:
+    save_model(tmp_path)
+    options = train_options(["recipe=prompts", f"model.encoder={tmp_path}", "model.dropout=0.2"])
+    assert (options.model.block, options.model.layers, options.model.positions) == (
+        "transformer",
+        2,
+        "convolution",
+    )
+    assert options.features.sample_rate == 16000
+    assert options.model.dropout == 0.2
+
+
+def test_resuming_notices_another_encoder(words: list[str], tmp_path: Path) -> None:
+    words = [*words, f"run={tmp_path / 'run'}"]
+    train(train_options([*words, "trainer.max_steps=2"]))
+    save_model(tmp_path / "encoder", initializer_range=0.2)
+    with pytest.raises(UserError, match="inputs have changed since the run began: start"):
+        train(train_options([*words, "resume=auto"]))
