@@ -222,14 +222,13 @@ class SpeechData(TrainingData):
             start=start,
         )
 
-    def epoch_batches(self, epoch: int, ranks: int = 1) -> int:
-        """Return the number of batches in an epoch per rank."""
-        batches = self.stream().epoch(epoch) if epoch else self.first_epoch
-        return -(-len(batches) // ranks)
+    def epoch_batches(self, epoch: int) -> int:
+        """Return the number of batches in an epoch, those of all ranks."""
+        return len(self.stream().epoch(epoch) if epoch else self.first_epoch)
 
     @cached_property
     def first_epoch(self) -> list[NDArray[np.int64]]:
-        """The batches of the first epoch for a single rank."""
+        """The batches of the first epoch."""
         return self.stream().epoch(0)
 
     def first_batches(self, count: int) -> Iterator[Batch]:

@@ -18,7 +18,7 @@ class BatchPlan:
     Attributes:
         utterances: indices into the manifest, or into the epoch's groups of joined utterances.
         epoch: number of the epoch, from 0.
-        position: index of the batch among this rank's batches of the epoch.
+        position: index of the batch in the epoch, among those of all ranks.
     """
 
     utterances: tuple[int, ...]
@@ -28,17 +28,20 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class Cursor:
-    """Position in a stream of batches, stored in checkpoints.
+    """Position in a stream of batches, stored in checkpoints; it suits any number of ranks.
 
     Attributes:
         epoch: epoch of the next batch.
-        position: index of the next batch in its epoch.
-        batches: number of batches consumed.
+        position: index in that epoch of the first rank's next batch; beyond its end, it counts on into the
+            next epoch.
+        batches: number of batches that each rank has consumed.
+        total: number of batches that all ranks have consumed.
     """
 
     epoch: int = 0
     position: int = 0
     batches: int = 0
+    total: int = 0
 
 
 def plan_by_length(
@@ -80,8 +83,8 @@ class BatchStream(Sampler[BatchPlan]):
 
     The batches of an epoch are a function of (seed, epoch) alone: utterances are sorted by length with
     jitter, divided into batches within the budget, and the batches are shuffled. All ranks plan the same
-    epoch and take batches in turn; if their number is not a multiple of the ranks, the first batches of
-    the epoch are repeated. Resuming from a cursor plans only the cursor's epoch.
+    epochs and take batches in turn, on into the next epoch, so that none is repeated or left out. Resuming
+    from a cursor plans only the cursor's epoch.
 
     Args:
         frames: [utterances] frames of each utterance, or a function from the epoch to them if utterances
@@ -128,23 +131,22 @@ class BatchStream(Sampler[BatchPlan]):
         return itertools.islice(self._endless(), max(0, self.batches - self.start.batches))
 
     def _endless(self) -> Iterator[BatchPlan]:
-        first = self.start.position
+        first, turns = self.start.position, itertools.cycle(range(self.ranks))
         for epoch in itertools.count(self.start.epoch):
-            own = self.epoch(epoch)[self.rank :: self.ranks]
-            for position in range(first, len(own)):
-                yield BatchPlan(tuple(own[position].tolist()), epoch, position)
-            first = 0
+            batches = self.epoch(epoch)
+            for position in range(first, len(batches)):
+                if next(turns) == self.rank:
+                    yield BatchPlan(tuple(batches[position].tolist()), epoch, position)
+            first = max(0, first - len(batches))
 
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Return the batches of an epoch for all ranks; their number is a multiple of the ranks."""
+        """Return the batches of an epoch, those of all ranks."""
         random = np.random.default_rng([self.seed, epoch])
         frames = self.frames(epoch)
         noise = 1 + self.jitter * random.uniform(-1, 1, len(frames))
         order = np.argsort(frames * noise, kind="stable")
         plans = plan_by_length(frames, self.budget, order, self.count)
-        batches = [plans[i] for i in random.permutation(len(plans))]
-        missing = -len(batches) % self.ranks
-        return batches + list(itertools.islice(itertools.cycle(batches), missing))
+        return [plans[i] for i in random.permutation(len(plans))]
 
 
 class NumberedPlans(Sampler[BatchPlan]):
@@ -154,14 +156,15 @@ class NumberedPlans(Sampler[BatchPlan]):
         batches: length of this rank's stream, counted from its beginning.
         ranks: number of processes.
         rank: index of this process.
-        start: number of this rank's batches to leave out; it does not change `len()`.
+        start: cursor to resume from; it does not change `len()`.
     """
 
-    def __init__(self, batches: int, ranks: int = 1, rank: int = 0, start: int = 0) -> None:
-        self.batches, self.ranks, self.rank, self.start = batches, ranks, rank, start
+    def __init__(self, batches: int, ranks: int = 1, rank: int = 0, start: Cursor | None = None) -> None:
+        self.batches, self.ranks, self.rank, self.start = batches, ranks, rank, start or Cursor()
 
     def __len__(self) -> int:
         return self.batches
 
     def __iter__(self) -> Iterator[BatchPlan]:
-        return (BatchPlan((), 0, i * self.ranks + self.rank) for i in range(self.start, self.batches))
+        first = self.start.position + self.rank
+        return (BatchPlan((), 0, first + i * self.ranks) for i in range(self.batches - self.start.batches))

@@ -41,8 +41,12 @@ class TrainingData(lightning.LightningDataModule):
         self.cursor = Cursor()
 
     @abstractmethod
-    def epoch_batches(self, epoch: int, ranks: int = 1) -> int:
-        """Return the number of batches in an epoch per rank."""
+    def epoch_batches(self, epoch: int) -> int:
+        """Return the number of batches in an epoch, those of all ranks."""
+
+    def epochs(self) -> float:
+        """Return the number of epochs consumed."""
+        return self.cursor.epoch + self.cursor.position / self.epoch_batches(self.cursor.epoch)
 
     @abstractmethod
     def worst_batch(self) -> Any:
@@ -72,8 +76,13 @@ class TrainingData(lightning.LightningDataModule):
         return 0.0
 
     def consumed(self, batch: StreamBatch) -> None:
-        """Advance the cursor past a batch."""
-        self.cursor = Cursor(batch.plan.epoch, batch.plan.position + 1, self.cursor.batches + 1)
+        """Advance the cursor past a batch, and those that the other ranks consume at the same time.
+
+        The position is the first rank's, which writes the checkpoints.
+        """
+        ranks, rank = self.rank()
+        position = batch.plan.position - rank + ranks
+        self.cursor = Cursor(batch.plan.epoch, position, self.cursor.batches + 1, self.cursor.total + ranks)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the cursor as plain data."""
@@ -109,7 +118,7 @@ class NumberedBatches(TrainingData):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return the training batches from the cursor on."""
-        plans = NumberedPlans(self.batches, *self.rank(), start=self.cursor.batches)
+        plans = NumberedPlans(self.batches, *self.rank(), start=self.cursor)
         return DataLoader(self.training_batches, batch_size=None, sampler=plans)
 
     def val_dataloader(self) -> DataLoader[Any]:

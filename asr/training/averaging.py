@@ -8,38 +8,14 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, distributed
-from torch.futures import Future
-from torch.nn.parallel import DistributedDataParallel
 
 from asr.training.config import TrainerConfig
-
-
-def training_strategy(options: TrainerConfig) -> str | DDPStrategy:
-    """Return Lightning's strategy: gradients stay local where weights are averaged instead."""
-    return LocalGradients() if averages_weights(options) else options.strategy
 
 
 def averages_weights(options: TrainerConfig) -> bool:
     """Return whether there are several processes whose weights are averaged."""
     return bool(options.average_every) and options.devices * options.nodes > 1
-
-
-class LocalGradients(DDPStrategy):
-    """Distributed data parallel training in which every process keeps its own gradients."""
-
-    def configure_ddp(self) -> None:
-        """Wrap the model, and replace the reduction of gradients."""
-        super().configure_ddp()
-        assert isinstance(self.model, DistributedDataParallel)
-        self.model.register_comm_hook(None, _keep)
-
-
-def _keep(_: None, bucket: distributed.GradBucket) -> Future[Tensor]:
-    done: Future[Tensor] = Future()
-    done.set_result(bucket.buffer())
-    return done
 
 
 class AverageWeights(lightning.Callback):

@@ -1,12 +1,11 @@
 """Callbacks: checkpoints to resume from, the best checkpoints, early stopping."""
 
-import signal
 from pathlib import Path
 from typing import Any
 
 import lightning
+import torch
 from lightning.pytorch.callbacks import EarlyStopping
-from lightning.pytorch.utilities import rank_zero_only
 
 from asr.model.checkpoint import FORMAT, LAST, best_name, save
 from asr.training.csv_logger import MetricsFile
@@ -53,13 +52,14 @@ class SaveResumePoint(lightning.Callback):
         steps = trainer.global_step
         if batch_idx % trainer.accumulate_grad_batches or steps % self.whole:
             return
-        stop = trainer.strategy.reduce_boolean_decision(bool(self.signals.received), all=False)
+        received = torch.tensor(self.signals.received, device=task.device)  # perhaps by another rank
+        stop = int(trainer.strategy.reduce(received, reduce_op="max"))
         if steps > self.written and (stop or steps % self.every == 0):
             self.written = steps
             self._write(trainer)
         if stop:
             note = f" at step {steps}; resume=auto continues" if steps else " before the first step"
-            raise Stopped(self.signals.received or signal.SIGTERM, note)
+            raise Stopped(stop, note)
 
     def on_train_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
         """Write the final state."""
@@ -98,21 +98,19 @@ class KeepBest(lightning.Callback):
         self.folder = folder
         self.count = count
 
-    @rank_zero_only
     def on_validation_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
         """Save a checkpoint if it is among the best, then remove the one that it displaces."""
         assert isinstance(task, TrainingTask)
-        if self.count == 0:
-            return
-        rate = float(trainer.callback_metrics[task.error_rate_name])
-        name = best_name(rate, trainer.global_step)
+        name = best_name(task.dev_error, trainer.global_step)
         kept = sorted(path.stem for path in self.folder.glob("best-*.ckpt"))
-        if len(kept) >= self.count and name >= kept[self.count - 1]:
+        better = len(kept) < self.count or name < kept[self.count - 1]
+        if not trainer.strategy.broadcast(better):  # the first rank's: others may see the folder later
             return
-        state = {"format": FORMAT, "run": task.run, "step": trainer.global_step, "model": task.model_state()}
-        save(state, self.folder / f"{name}.ckpt")
-        for stem in sorted({*kept, name})[self.count :]:
-            (self.folder / f"{stem}.ckpt").unlink()
+        state = {"format": FORMAT, "run": task.run, "step": trainer.global_step, "model": task.whole_state()}
+        if trainer.is_global_zero:
+            save(state, self.folder / f"{name}.ckpt")
+            for stem in sorted({*kept, name})[self.count :]:
+                (self.folder / f"{stem}.ckpt").unlink()
 
 
 class StopConverged(lightning.Callback):

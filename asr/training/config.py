@@ -124,7 +124,11 @@ class TrainerConfig:
     accelerator: str = option("auto", help="auto | cpu | cuda", choices=("auto", "cpu", "cuda"))
     devices: int = option(1, help="number of devices per machine", minimum=1, maximum=1024)
     nodes: int = option(1, help="number of machines", minimum=1, maximum=100_000)
-    strategy: str = option("auto", help="auto | ddp | fsdp", choices=("auto", "ddp", "fsdp"))
+    strategy: str = option(
+        "auto",
+        help="auto | ddp (average gradients) | fsdp (also divide the model among the processes)",
+        choices=("auto", "ddp", "fsdp"),
+    )
     average_every: int = option(
         0,
         help="several processes: average weights this often, instead of gradients at every step; 0: never. "
@@ -146,6 +150,8 @@ class TrainerConfig:
                 f"trainer.average_every={self.average_every}: expected 0 with trainer.strategy=fsdp, whose "
                 "processes share the weights"
             )
+        if self.strategy == "fsdp" and self.precision == "fp16":
+            raise UserError("trainer.precision=fp16: expected fp32 or bf16 with trainer.strategy=fsdp")
         if self.average_every and self.validate_every % self.average_every:
             raise UserError(
                 f"trainer.validate_every={self.validate_every}: expected a multiple of "

@@ -54,12 +54,11 @@ class Cost(lightning.Callback):
         wait_s: wall time of waiting for data.
     """
 
-    TOTALS = ("batches", "frames", "seconds", "cpu_s", "wait_s")
+    TOTALS = ("frames", "seconds", "cpu_s", "wait_s")
 
     def __init__(self, budget: TimeBudget | None = None) -> None:
         self.budget = budget
         self.data_wait = DataWait()
-        self.batches = 0
         self.frames = 0
         self.seconds = 0.0
         self.cpu_s = 0.0
@@ -106,7 +105,6 @@ class Cost(lightning.Callback):
         self.cpu_s += time.process_time() - self.started[1] + self.data_wait.cpu_s
         self.wait_s += self.data_wait.seconds
         self.data_wait.seconds = self.data_wait.cpu_s = 0.0
-        self.batches += 1
         self.frames += task.frames(batch)
         task.log("train_s", self.seconds)
         task.log("train_cpu_s", self.cpu_s)

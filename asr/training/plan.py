@@ -39,25 +39,31 @@ class TrainingPlan:
         return str(self.budget) + ("" if self.steps == ENDLESS else f", at most {self.steps} steps")
 
 
-def training_plan(options: TrainConfig, data: TrainingData) -> TrainingPlan:
+def training_plan(options: TrainConfig, data: TrainingData, taken: int = 0) -> TrainingPlan:
     """Return the training plan, and set the number of batches of `data`.
+
+    Args:
+        options: options of the run.
+        data: training data; its cursor is the position to start from.
+        taken: optimiser steps taken before.
 
     Raises:
         UserError: the options leave no training step.
     """
-    ranks = options.trainer.devices * options.trainer.nodes
     accumulate = options.trainer.accumulate
+    step_batches = accumulate * options.trainer.devices * options.trainer.nodes
     budget = parse_budget(options.trainer.budget, options.trainer.budget_clock)
     steps = options.trainer.max_steps or (ENDLESS if budget else 0)
     if not steps:
         # Epochs differ by a few batches; counting those of the first avoids planning all of them now.
-        steps = options.trainer.max_epochs * data.epoch_batches(0, ranks) // accumulate
+        left = options.trainer.max_epochs * data.epoch_batches(0) - data.cursor.total
+        steps = taken + max(0, left) // step_batches
     if steps == 0:
         raise UserError(
             "training would take no steps: check trainer.max_steps, trainer.max_epochs, trainer.accumulate"
         )
     data.batches = steps * accumulate
-    validate_every = options.trainer.validate_every or max(1, data.epoch_batches(0, ranks) // accumulate)
+    validate_every = options.trainer.validate_every or max(1, data.epoch_batches(0) // step_batches)
     validate_every = round_up(validate_every, options.trainer.average_every)
     return TrainingPlan(options, steps, min(validate_every, steps) * accumulate, budget)
 

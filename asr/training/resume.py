@@ -10,6 +10,7 @@ from typing import Any
 
 from asr import config
 from asr.config import flat
+from asr.data.stream import TrainingData
 from asr.errors import UserError
 from asr.files import file_digest, read_json
 from asr.model import checkpoint
@@ -32,17 +33,23 @@ PLACEMENT = {
     "trainer.checkpoint_every",
     "trainer.threads",
 }
+# Options that divide the stream of batches among processes.
+RANKS = {"trainer.accumulate", "trainer.devices", "trainer.nodes"}
 # Options that may change when a run resumes: its length, and where and how it runs.
-FREE_ON_RESUME = PLACEMENT | {
-    "optimizer.minimum_rate",
-    "trainer.average_best",
-    "trainer.budget",
-    "trainer.early_stopping",
-    "trainer.keep_best",
-    "trainer.max_epochs",
-    "trainer.max_steps",
-    "trainer.stop_at",
-}
+FREE_ON_RESUME = (
+    PLACEMENT
+    | RANKS
+    | {
+        "optimizer.minimum_rate",
+        "trainer.average_best",
+        "trainer.budget",
+        "trainer.early_stopping",
+        "trainer.keep_best",
+        "trainer.max_epochs",
+        "trainer.max_steps",
+        "trainer.stop_at",
+    }
+)
 # Entries of environment.json that must not change when a run resumes.
 INPUTS = ("data", "label_ngram", "lexicon", "tokenizer", "start")
 # Entries of a checkpoint that weights alone lack.
@@ -175,6 +182,20 @@ def check_model(point: ResumePoint, task: TrainingTask) -> None:
             raise UserError(
                 f"{point.path}: expected {name} of shape {wanted.get(name)}, found {found.get(name)}"
             )
+
+
+def carry_on(point: ResumePoint, options: TrainConfig, data: TrainingData) -> None:
+    """Set the cursor of the data, and the checkpoint's counts of batches per rank to those of the options.
+
+    They depend on trainer.accumulate, which may have changed. A resume point is at the start of a step.
+    """
+    cursor = point.state[type(data).__qualname__]
+    progress = point.state["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+    more = point.step * options.trainer.accumulate - cursor["batches"]
+    cursor["batches"] += more
+    data.load_state_dict(cursor)
+    for counts in (progress["total"], progress["current"]):
+        counts |= {name: count + more for name, count in counts.items()}
 
 
 def finished(point: ResumePoint, plan: TrainingPlan, cost: Cost) -> bool:

@@ -12,8 +12,6 @@ from typing import Any, cast
 import lightning
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.plugins.environments import LightningEnvironment
-from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 
 from asr import config
@@ -22,16 +20,18 @@ from asr.environment import describe_environment, device_words, pick_device
 from asr.errors import UserError
 from asr.files import locked, write_json
 from asr.model import checkpoint
-from asr.training.averaging import AverageWeights, averages_weights, training_strategy
+from asr.training.averaging import AverageWeights, averages_weights
 from asr.training.checkpoints import KeepBest, SaveResumePoint, StopConverged, StopEarly
 from asr.training.config import PRECISIONS, TrainConfig, recipe_task
 from asr.training.cost import Cost
 from asr.training.csv_logger import MetricsFile
-from asr.training.plan import ENDLESS
+from asr.training.plan import ENDLESS, training_plan
 from asr.training.progress import Bar, Lines, WarnUnlearned
+from asr.training.ranks import environment_plugins, global_rank, rank_failures
 from asr.training.recognition import build_recognition
 from asr.training.resume import (
     ResumePoint,
+    carry_on,
     check_inputs,
     check_model,
     clear,
@@ -40,9 +40,10 @@ from asr.training.resume import (
     identity,
     start_digest,
 )
-from asr.training.signals import Signals, Stopped
+from asr.training.signals import ANNOUNCEMENTS, Signals, Stopped
 from asr.training.sizes import reasons, settled
 from asr.training.start import offered_starts
+from asr.training.strategy import training_strategy
 from asr.training.task import TrainingTask
 
 log = logging.getLogger(__name__)
@@ -62,22 +63,24 @@ def train(options: TrainConfig, watchers: Sequence[lightning.Callback] = ()) -> 
         UserError: invalid input, a run folder that is in use, or a run to resume that was started with other
             options or inputs.
         KeyboardInterrupt: Ctrl-C, after the resume point was written.
-        SystemExit: 143 after SIGTERM, when the resume point was written.
+        SystemExit: 143 after SIGTERM, 138 or 140 after SIGUSR1 or SIGUSR2, when the resume point was written.
     """
     _check(options)
     folder = run_folder(options)
     asked, options = options, settled(options)
-    with Signals() as signals:
-        try:
-            with locked(folder, "asr train") if _is_first_process() else nullcontext():
-                _train(options, folder, watchers, signals, reasons(asked, options))
-        except Stopped as stop:
-            if not _is_first_process():
-                raise SystemExit(0) from None  # otherwise Lightning kills the first process
-            print(f"{folder}: stopped by {signal.Signals(stop.number).name}{stop.note}", flush=True)
-            if stop.number == signal.SIGINT:
-                raise KeyboardInterrupt from None
-            raise SystemExit(128 + stop.number) from None
+    try:
+        alone = locked(folder, "asr train") if _is_first_process(options) else nullcontext()
+        with rank_failures(options.trainer, folder), alone, Signals() as signals:
+            _train(options, folder, watchers, signals, reasons(asked, options))
+    except Stopped as stop:
+        if not _is_first_process(options):
+            raise SystemExit(0) from None  # not a failure of this rank
+        print(f"{folder}: stopped by {signal.Signals(stop.number).name}{stop.note}", flush=True)
+        if stop.number == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        if stop.number in ANNOUNCEMENTS and callable(requeue := signal.getsignal(stop.number)):
+            requeue(stop.number, None)  # submitit's
+        raise SystemExit(128 + stop.number) from None
     return folder
 
 
@@ -100,6 +103,8 @@ def _train(
     if point:
         check_inputs(point, environment)
         check_model(point, task)
+        carry_on(point, options, data)
+        task.plan = training_plan(options, data, point.step)
         task.on_load_checkpoint(point.state)
         cost.load_state_dict(point.state["callbacks"][cost.state_key])
         if finished(point, task.plan, cost):
@@ -108,7 +113,7 @@ def _train(
             else:  # killed before it could write its summary
                 _finish(options, folder, point.step, task, data, cost)
             return
-    if _is_first_process():
+    if _is_first_process(options):
         _begin(options, task, data, folder, environment, point)
         if point is None:
             for line in [*notes, *offered_starts(options, folder)]:
@@ -124,9 +129,9 @@ def _train(
         _finish(options, folder, trainer.global_step, task, data, cost)
 
 
-def _is_first_process() -> bool:
+def _is_first_process(options: TrainConfig) -> bool:
     """Return whether this is the process of rank zero; Lightning and launchers start the others like it."""
-    return rank_zero_only.rank == 0 and LightningEnvironment().node_rank() == 0  # type: ignore[attr-defined]
+    return global_rank(options.trainer.devices) == 0
 
 
 @contextmanager
@@ -229,7 +234,7 @@ def build_trainer(
             MetricsFile(folder / "metrics.csv", columns, point.step if point else 0),
             TensorBoardLogger(str(folder), name="tensorboard", version=""),
         ],
-        plugins=[checkpoint.AtomicCheckpointIO(point.state if point else None)],
+        plugins=[checkpoint.AtomicCheckpointIO(point.state if point else None), *environment_plugins()],
         callbacks=callbacks,
         profiler=cost.data_wait,
         default_root_dir=str(folder),
@@ -295,7 +300,7 @@ def _finish(
     best = sorted(checkpoints.glob("best-*.ckpt"))[: options.trainer.average_best]
     if len(best) > 1:
         checkpoint.save(checkpoint.average(best), checkpoints / "average.ckpt")
-    epochs = cost.batches / data.epoch_batches(0, options.trainer.devices * options.trainer.nodes)
+    epochs = data.epochs()
     summary = cost.summary() | {
         "steps": steps,
         "planned_steps": 0 if task.plan.steps == ENDLESS else task.plan.steps,

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: training ends after the current step, other work at once."""
+"""Ctrl-C, SIGTERM and a job's announced end: training ends after the current step, other work at once."""
 
 import signal
 import threading
@@ -6,7 +6,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-HANDLED = (signal.SIGINT, signal.SIGTERM)
+ANNOUNCEMENTS = (signal.SIGUSR1, signal.SIGUSR2)  # SLURM and submitit send one before a job's time is over
+HANDLED = (signal.SIGINT, signal.SIGTERM, *ANNOUNCEMENTS)
 
 
 class Stopped(BaseException):

@@ -10,6 +10,8 @@ import lightning
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from asr.data.stream import StreamBatch, TrainingData
@@ -18,6 +20,7 @@ from asr.model.checkpoint import FORMAT
 from asr.seeds import derived_seed
 from asr.training.optimizer import configure
 from asr.training.plan import TrainingPlan
+from asr.training.strategy import Sharded, shard, whole
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +115,12 @@ class TrainingTask(lightning.LightningModule):
         if self.trainer.global_step >= self.plan.steps:
             self.trainer.should_stop = True  # so that Lightning validates the last step, too
 
+    def configure_model(self) -> None:
+        """Divide the model among the ranks with trainer.strategy=fsdp."""
+        if isinstance(self.trainer.strategy, Sharded):
+            assert self.device_mesh is not None
+            shard(self.model, self.device_mesh["data_parallel"])
+
     @property
     def _data(self) -> TrainingData:
         return self.trainer.datamodule  # type: ignore[attr-defined]
@@ -122,7 +131,9 @@ class TrainingTask(lightning.LightningModule):
         return getattr(self.trainer.precision_plugin, "scaler", None) is not None
 
     def _no_gradient(self) -> Tensor:
-        """Return a zero loss that depends on every parameter, as DDP requires."""
+        """Return a zero loss that depends on every parameter, as DDP requires; on none with shards."""
+        if isinstance(self.model, FSDPModule):
+            return torch.zeros((), device=self.device, requires_grad=True)
         parameters = [x for x in self.parameters() if x.requires_grad]
         return torch.stack([x.flatten()[0] * 0 for x in parameters]).sum()
 
@@ -147,6 +158,8 @@ class TrainingTask(lightning.LightningModule):
         norm = torch.nn.utils.clip_grad_norm_(
             self.parameters(), self.plan.options.trainer.clip or float("inf")
         )
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
         self.log("gradient_norm", norm)
         self.log("learning_rate", optimizer.param_groups[0]["lr"])
         finite = bool(norm.isfinite())
@@ -194,9 +207,14 @@ class TrainingTask(lightning.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the model in a form that loads without this class, and the counters."""
         checkpoint |= {"format": FORMAT, "nonfinite": dict(self.nonfinite), "dev_error": self.dev_error}
-        checkpoint |= {"model": self.model_state(), "run": self.run}
+        checkpoint |= {"model": self.whole_state(), "run": self.run}
         if self.trainer.should_stop and self.spent < 1:
             checkpoint["stopped"] = self.plan.stopping_rules
+
+    def whole_state(self) -> dict[str, Any]:
+        """Return the model's state with whole weights; all ranks must call it."""
+        state = self.model_state()
+        return state | {"weights": whole(state["weights"])}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counters."""

@@ -122,7 +122,7 @@ class CopyData(NumberedBatches):
         plans = (BatchPlan((), 0, i) for i in range(DEV_BATCHES))
         super().__init__(Sequences(length, seed), [dev[plan] for plan in plans])
 
-    def epoch_batches(self, epoch: int, ranks: int = 1) -> int:
+    def epoch_batches(self, epoch: int) -> int:
         """Return the validation interval, because there are no epochs."""
         return VALIDATE_EVERY
 

@@ -99,9 +99,9 @@ class LanguageData(NumberedBatches):
         training = TrainingSegments(text.tokens["train"], length, batch, seed)
         super().__init__(training, EvaluationSegments(text.tokens["dev"], length, batch, dev_segments))
 
-    def epoch_batches(self, epoch: int, ranks: int = 1) -> int:
+    def epoch_batches(self, epoch: int) -> int:
         """Return the batches that have as many tokens as the text."""
-        return max(1, len(self.text.tokens["train"]) // (self.length * self.batch * ranks))
+        return max(1, len(self.text.tokens["train"]) // (self.length * self.batch))
 
     def worst_batch(self) -> SegmentBatch:
         """Return a batch; all have the same size."""

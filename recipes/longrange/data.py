@@ -143,10 +143,10 @@ class ItemData(NumberedBatches):
         self.dev = EvaluationBatches(source, "dev", batch, dev_items)
         super().__init__(self.training, self.dev)
 
-    def epoch_batches(self, epoch: int, ranks: int = 1) -> int:
+    def epoch_batches(self, epoch: int) -> int:
         """Return the batches in an epoch; with endless items, the number between validations."""
         count = self.source.count("train")
-        return max(1, count // (self.training.batch * ranks)) if count else ENDLESS_EPOCH
+        return max(1, count // self.training.batch) if count else ENDLESS_EPOCH
 
     def worst_batch(self) -> ItemBatch:
         """Return a batch padded to the maximum length, as if all its sequences had it."""

@@ -52,25 +52,30 @@ def test_epochs_differ_and_are_reproducible_from_the_seed() -> None:
     assert first != [batch.tolist() for batch in BatchStream(lengths(100), 5000, 1, seed=4).epoch(0)]
 
 
-def test_ranks_share_every_epoch_evenly() -> None:
+@pytest.mark.parametrize("ranks", [3, 4, 5, 40])
+def test_ranks_take_the_batches_of_one_process_in_turn(ranks: int) -> None:
+    """The first batches of an epoch were repeated so that all ranks had equally many."""
     frames = lengths(101)
-    ranks = [list(itertools.islice(BatchStream(frames, 4000, 200, ranks=4, rank=r), 60)) for r in range(4)]
-    epochs = [[plan.epoch for plan in plans] for plans in ranks]
-    assert epochs[0] == epochs[1] == epochs[2] == epochs[3]
-    seen = {i for plans in ranks for plan in plans if plan.epoch == 0 for i in plan.utterances}
-    assert seen == set(range(101))
+    one = list(itertools.islice(BatchStream(frames, 4000, 200), 120))
+    assert len(BatchStream(frames, 4000, 1).epoch(0)) % ranks  # a turn goes on in the next epoch
+    for rank in range(ranks):
+        own = list(BatchStream(frames, 4000, 120 // ranks, ranks=ranks, rank=rank))
+        assert own == one[: 120 // ranks * ranks][rank::ranks]
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_resuming_from_a_cursor_equals_an_uninterrupted_stream(ranks: int) -> None:
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (3, 3), (3, 2), (2, 40), (40, 3)])
+def test_resuming_from_a_cursor_equals_an_uninterrupted_stream(before: int, after: int) -> None:
+    """A stream could resume only on as many ranks as before."""
     frames = lengths(57)
-    whole = list(BatchStream(frames, 4000, 70, seed=1, ranks=ranks, rank=ranks - 1))
-    assert len(whole) == 70
-    for done in (0, 1, 13, 69, 70):
-        last = whole[done - 1] if done else None
-        cursor = Cursor(last.epoch, last.position + 1, done) if last else Cursor()
-        rest = list(BatchStream(frames, 4000, 70, seed=1, ranks=ranks, rank=ranks - 1, start=cursor))
-        assert rest == whole[done:]
+    one = list(BatchStream(frames, 4000, 240, seed=1))
+    for taken in (0, 1, 2, 3):
+        consumed = taken * before
+        last = one[consumed - before] if taken else None  # the first rank's
+        cursor = Cursor(last.epoch, last.position + before, taken) if last else Cursor()
+        turns = (len(one) - consumed) // after
+        for rank in range(after):
+            stream = BatchStream(frames, 4000, taken + turns, seed=1, ranks=after, rank=rank, start=cursor)
+            assert list(stream) == one[consumed : consumed + turns * after][rank::after]
 
 
 def test_resuming_plans_no_previous_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +98,6 @@ def test_ranks_take_turns_in_a_stream_of_numbered_batches() -> None:
     streams = [NumberedPlans(5, ranks=3, rank=rank) for rank in range(3)]
     positions = [[plan.position for plan in stream] for stream in streams]
     assert positions == [list(range(rank, 15, 3)) for rank in range(3)]
-    resumed = NumberedPlans(5, ranks=3, rank=1, start=2)
+    resumed = NumberedPlans(5, ranks=3, rank=1, start=Cursor(0, 6, 2))
     assert [plan.position for plan in resumed] == positions[1][2:]
     assert len(resumed) == 5

@@ -1,0 +1,79 @@
+"""The ranks of a training run: their processes start together, and end together when one of them fails."""
+
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
+from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
+from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+from lightning.pytorch.utilities import rank_zero_only
+from torch import distributed
+
+from asr.errors import UserError
+from asr.training.config import TrainerConfig
+
+POLL_S = 0.2
+GRACE_S = 10.0  # for this process to notice by itself that another has failed
+
+
+class Launcher(_SubprocessScriptLauncher):
+    """Starts the other ranks of this machine, and ends this process if one of them fails.
+
+    Lightning's own kills this process, which leaves neither a message nor an exit status.
+    """
+
+    def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
+        """Start the processes, then call a function."""
+        self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
+        if not self.cluster_environment.creates_processes_externally:
+            self._call_children_scripts()
+            threading.Thread(target=self._watch, daemon=True).start()
+        _set_num_threads_if_needed(num_processes=self.num_processes)
+        return function(*args, **kwargs)
+
+    def _watch(self) -> None:
+        while not any(process.poll() for process in self.procs):
+            time.sleep(POLL_S)
+        time.sleep(GRACE_S)  # until all are connected, a process can only wait for the others
+        for process in self.procs:
+            process.kill()
+        print(f"asr: one of {len(self.procs) + 1} processes failed to start", file=sys.stderr)
+        os._exit(1)
+
+
+def global_rank(devices: int) -> int:
+    """Return the rank of this process among those of all machines, each with `devices`.
+
+    Lightning sets its own when training begins.
+    """
+    place = LightningEnvironment()
+    started: int = rank_zero_only.rank or 0  # type: ignore[attr-defined]
+    return max(started, place.node_rank() * devices + place.local_rank())
+
+
+@contextmanager
+def rank_failures(options: TrainerConfig, folder: Path) -> Iterator[None]:
+    """Raise UserError if the connection to another rank is lost; those of further ranks name the machine."""
+    try:
+        yield
+    except (RuntimeError, UserError) as error:
+        count, rank = options.devices * options.nodes, global_rank(options.devices)
+        if isinstance(error, RuntimeError):
+            if count == 1 or not (isinstance(error, distributed.DistError) or "gloo" in str(error)):
+                raise
+            text = f"{folder}: another of {count} processes ended; resume=auto continues this run"
+        else:
+            text = error.line
+        raise UserError(f"rank {rank} on {platform.node()}: {text}" if rank else text) from error
+
+
+def environment_plugins() -> list[SLURMEnvironment]:
+    """Return SLURM's environment in a SLURM job, without Lightning's requeueing: see docs/machines.md."""
+    return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []

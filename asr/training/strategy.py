@@ -1,0 +1,104 @@
+"""How ranks share the work of a step: they average gradients or weights, or divide the model."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from torch import Tensor, distributed, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel,
+    OptimStateKeyType,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+from torch.distributed.tensor import DTensor
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from asr.model.encoder import Encoder
+from asr.training.config import TrainerConfig
+from asr.training.ranks import Launcher
+
+
+def training_strategy(options: TrainerConfig) -> str | Strategy:
+    """Return Lightning's strategy."""
+    ranks = options.devices * options.nodes
+    if options.strategy == "fsdp":
+        return Sharded(data_parallel_size=ranks, tensor_parallel_size=1, save_distributed_checkpoint=False)
+    if ranks == 1:
+        return options.strategy
+    return LocalGradients() if options.average_every else AverageGradients()
+
+
+class AverageGradients(DDPStrategy):
+    """Distributed data parallel training."""
+
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
+
+
+class LocalGradients(AverageGradients):
+    """Distributed data parallel training in which every process keeps its own gradients."""
+
+    def configure_ddp(self) -> None:
+        """Wrap the model, and replace the reduction of gradients."""
+        super().configure_ddp()
+        assert isinstance(self.model, DistributedDataParallel)
+        self.model.register_comm_hook(None, _keep)
+
+
+def _keep(_: None, bucket: distributed.GradBucket) -> Future[Tensor]:
+    done: Future[Tensor] = Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+class Sharded(ModelParallelStrategy):
+    """Fully sharded training (FSDP2): each rank holds a part of weights, gradients and optimiser state.
+
+    Checkpoints hold the whole model, so they serve like any others; the optimiser's state is in FSDP's order.
+    """
+
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Load weights and optimiser state through the checkpoint plugin, unlike Lightning's own."""
+        checkpoint = self.checkpoint_io.load_checkpoint(Path(checkpoint_path))
+        assert self.model is not None
+        options = StateDictOptions(full_state_dict=True)
+        set_model_state_dict(self.model, checkpoint["state_dict"], options=options)
+        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            named = FullyShardedDataParallel.rekey_optim_state_dict(
+                state, OptimStateKeyType.PARAM_NAME, self.model
+            )
+            set_optimizer_state_dict(self.model, optimizer, named, options=options)
+        return checkpoint
+
+
+def shard(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Divide the parameters of a model among the ranks of a mesh, in place: each block's, then the rest.
+
+    Parameters that are not trained stay whole.
+    """
+    fixed = {x for x in model.parameters() if not x.requires_grad}
+    for encoder in [module for module in model.modules() if isinstance(module, Encoder)]:
+        for block in encoder.blocks:
+            fully_shard(block, mesh=mesh, ignored_params=fixed)
+    fully_shard(model, mesh=mesh, reshard_after_forward=True, ignored_params=fixed)
+    if hasattr(model, "emit"):  # called by the loss instead of `forward`
+        register_fsdp_forward_method(model, "emit")
+
+
+def whole(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights with those that ranks share gathered; all ranks must call it."""
+    return {name: x.full_tensor().cpu() if isinstance(x, DTensor) else x for name, x in weights.items()}

@@ -1,0 +1,303 @@
+"""Training on several processes takes the same steps as on one, also when it resumes on another number.
+
+The processes are forked from a server that has imported everything, with the variables that torchrun sets;
+both "machines" are this one.
+"""
+
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+from runs import assert_same_weights, metrics, weights
+from tone_corpora import TINY, make_corpus
+
+import asr.training.optimizer
+from asr import Recognizer
+from asr.cli import main
+from asr.model import checkpoint
+from asr.training.optimizer import OptimizerConfig, build_optimizer
+from asr.training.recognition import RecognitionTask
+
+EPOCHS = 4
+WORDS = [
+    *TINY,
+    "model.head_dim=8",
+    "model.feedforward=32",
+    "data.frames_per_batch=450",
+    "optimizer.schedule=constant",
+    "optimizer.warmup_steps=0",
+    f"trainer.max_epochs={EPOCHS}",
+    "trainer.validate_every=3",
+    "trainer.checkpoint_every=2",
+    "trainer.threads=1",
+    "resume=auto",
+]
+STEP = 4  # batches of a step, on any number of processes
+
+
+def gentle(parameters: dict[str, torch.nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
+    """Return AdamW that does not magnify the rounding of small gradients."""
+    optimizer = build_optimizer(parameters, config)
+    for group in optimizer.param_groups:
+        group["eps"] = 0.1
+    return optimizer
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What happens to a rank before its step: SIGKILL, or the signal that announces the end of its job."""
+
+    rank: int
+    step: int
+    number: signal.Signals
+
+
+def job(words: list[str], rank: int, place: dict[str, str], output: Path, trouble: Trouble | None) -> None:
+    """Train as one of several processes."""
+    os.environ |= place
+    rank_zero_only.rank = rank  # type: ignore[attr-defined]  # set by an import, before the fork
+    asr.training.optimizer.build_optimizer = gentle
+    step, seen = RecognitionTask.training_step, output.with_suffix(".seen").open("a")
+
+    def training_step(task: RecognitionTask, batch: Any, index: int) -> torch.Tensor:
+        first = index % task.trainer.accumulate_grad_batches == 0  # a second signal is not deferred
+        if trouble and first and (rank, task.global_step) == (trouble.rank, trouble.step):
+            os.kill(os.getpid(), trouble.number)
+        print(json.dumps([task.global_step, batch.plan.epoch, batch.ids]), file=seen, flush=True)
+        return step(task, batch, index)
+
+    RecognitionTask.training_step = training_step  # type: ignore[assignment, method-assign]
+    with (
+        output.open("a") as file,
+        contextlib.redirect_stderr(file),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        try:
+            status = main(["train", *words])
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+    os._exit(status)  # without waiting for the other ranks
+
+
+def torchrun_place(rank: int, nodes: int, devices: int, port: int) -> dict[str, str]:
+    """Return the variables that torchrun sets."""
+    variables = {"RANK": rank, "GROUP_RANK": rank // devices, "LOCAL_RANK": rank % devices}
+    variables |= {"WORLD_SIZE": nodes * devices, "LOCAL_WORLD_SIZE": devices, "MASTER_PORT": port}
+    text = {name: str(value) for name, value in variables.items()}
+    return text | {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "tests"}
+
+
+def slurm_place(rank: int, nodes: int, devices: int, port: int) -> dict[str, str]:
+    """Return the variables that srun sets."""
+    variables = {"PROCID": rank, "NODEID": rank // devices, "LOCALID": rank % devices}
+    variables |= {"NTASKS": nodes * devices, "NTASKS_PER_NODE": devices, "JOB_ID": 7}
+    text = {f"SLURM_{name}": str(value) for name, value in variables.items()}
+    text |= {"SLURM_JOB_NAME": "tests", "SLURM_NODELIST": "127.0.0.1"}
+    return text | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def free_port() -> int:
+    with socket.socket() as open_socket:
+        open_socket.bind(("127.0.0.1", 0))
+        return int(open_socket.getsockname()[1])
+
+
+class Ranks:
+    """Trains in a run folder on any number of processes.
+
+    Attributes:
+        folder: run folder.
+    """
+
+    def __init__(self, corpus: Path, folder: Path, *words: str) -> None:
+        self.words = [*WORDS, f"data.train=[{corpus}]", f"run={folder}", *words]
+        self.folder = folder
+
+    def output(self, rank: int) -> Path:
+        return self.folder.with_name(f"{self.folder.name}-{rank}.txt")
+
+    def run(
+        self,
+        nodes: int,
+        devices: int,
+        *words: str,
+        place: Callable[[int, int, int, int], dict[str, str]] = torchrun_place,
+        trouble: Trouble | None = None,
+    ) -> dict[int, int | None]:
+        """Train on nodes × devices processes; return the exit status of each rank."""
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["asr.training.run", "asr.commands.train", __name__])
+        count, port = nodes * devices, free_port()
+        own = [*self.words, f"trainer.nodes={nodes}", f"trainer.devices={devices}"]
+        own += [f"trainer.accumulate={STEP // count}", *words]
+        processes: list[BaseProcess] = []
+        for rank in range(count):
+            variables = place(rank, nodes, devices, port) if count > 1 else {}
+            process = context.Process(target=job, args=(own, rank, variables, self.output(rank), trouble))
+            process.start()
+            processes.append(process)
+        for process in processes:
+            process.join()
+        return {rank: process.exitcode for rank, process in enumerate(processes)}
+
+    def said(self) -> list[str]:
+        """Return what the ranks wrote to standard error."""
+        return [self.output(rank).read_text() for rank in range(4) if self.output(rank).exists()]
+
+    def seen(self) -> Counter[tuple[int, str]]:
+        """Return how often training saw each utterance in each epoch, repeated steps counted once."""
+        steps: dict[tuple[int, int, int], list[Any]] = {}
+        for rank in range(4):
+            path = self.output(rank).with_suffix(".seen")
+            for line in path.read_text().splitlines() if path.exists() else []:
+                step, epoch, ids = json.loads(line)
+                steps[step, epoch, ids[0]] = ids
+        return Counter((epoch, name) for (_, epoch, _), ids in steps.items() for name in ids)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With five batches in an epoch, turns of ranks and steps cross the borders of epochs."""
+    return make_corpus(tmp_path_factory.mktemp("data") / "tones", {"train": 23, "dev": 5})
+
+
+@pytest.fixture(scope="module")
+def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Ranks:
+    """A run on one process."""
+    run = Ranks(corpus, tmp_path_factory.mktemp("exp") / "alone")
+    assert run.run(1, 1) == {0: 0}, run.said()
+    assert set(run.seen().values()) == {1}
+    return run
+
+
+def assert_same_run(found: Ranks, expected: Ranks) -> None:
+    """Weights differ by rounding only: ranks sum gradients in another order."""
+    one, other = weights(found.folder), weights(expected.folder)
+    assert max(float((one[name].double() - other[name]).abs().max()) for name in other) < 1e-4
+    assert found.seen() == expected.seen()
+    rows, wanted = metrics(found.folder), metrics(expected.folder)
+    assert [row["step"] for row in rows] == [row["step"] for row in wanted]
+    for row, expectation in zip(rows, wanted, strict=True):
+        if expectation["dev_loss"]:  # a run that is to be extended validates at its end, too
+            assert float(row["dev_loss"]) == pytest.approx(float(expectation["dev_loss"]), rel=1e-4)
+    summaries = [json.loads((run.folder / "training.json").read_text()) for run in (found, expected)]
+    for key in ("steps", "epochs", "dev_error_rate"):
+        assert summaries[0][key] == summaries[1][key], key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "places"),
+    [("auto", [(2, 2), (1, 2), (1, 1)]), ("auto", [(1, 1), (1, 4)]), ("fsdp", [(2, 2), (1, 2)])],
+    ids=str,
+)
+def test_any_number_of_processes_takes_the_same_steps(
+    strategy: str, places: list[tuple[int, int]], corpus: Path, tmp_path: Path, alone: Ranks
+) -> None:
+    """Batches of an epoch were repeated where the ranks did not divide their number, and a run could resume
+    only on as many processes as before.
+    """
+    run = Ranks(corpus, tmp_path / "run", f"trainer.strategy={strategy}")
+    for steps, (nodes, devices) in enumerate(places, start=2):
+        length = [f"trainer.max_steps={steps}"] if (nodes, devices) != places[-1] else []
+        assert set(run.run(nodes, devices, *length).values()) == {0}, run.said()
+    assert_same_run(run, alone)
+    if strategy == "fsdp":
+        best = next(run.folder.glob("checkpoints/best-*.ckpt"))
+        assert Recognizer.load(best).model.state_dict().keys() == weights(alone.folder).keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed_ends_all(rank: int, corpus: Path, tmp_path: Path, alone: Ranks) -> None:
+    """The others ended with a traceback."""
+    run = Ranks(corpus, tmp_path / "run")
+    status = run.run(1, 2, trouble=Trouble(rank, 3, signal.SIGKILL))
+    assert status == {rank: -signal.SIGKILL, 1 - rank: 1}
+    text = run.said()[1 - rank]
+    assert "Traceback" not in text
+    named = "asr: " if rank else "asr: rank 1 on "
+    (line,) = [line for line in text.splitlines() if line.startswith("asr: ")]
+    assert line.startswith(named)
+    assert line.endswith(f"{run.folder}: another of 2 processes ended; resume=auto continues this run")
+    assert set(run.run(1, 2).values()) == {0}
+    assert_same_run(run, alone)
+
+
+def test_a_rank_that_fails_to_start_ends_the_first() -> None:
+    """Lightning killed the first process, without a message."""
+    program = """
+import subprocess, sys, threading, time
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from asr.training import ranks
+ranks.GRACE_S = 0
+launcher = ranks.Launcher(LightningEnvironment(), 3, 1)
+launcher._call_children_scripts = lambda: launcher.procs.extend(
+    subprocess.Popen([sys.executable, "-c", text]) for text in ("exit(3)", "import time; time.sleep(600)"))
+launcher.launch(lambda: time.sleep(600))
+"""
+    child = subprocess.run(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, capture_output=True, text=True
+    )
+    assert (child.returncode, child.stderr) == (1, "asr: one of 3 processes failed to start\n")
+
+
+DIES_ONCE = """
+import os, signal, sys
+import asr.training.optimizer
+from asr.cli import main
+from asr.training.recognition import RecognitionTask
+from test_ranks import gentle
+step = RecognitionTask.training_step
+
+def training_step(task, batch, index):
+    if task.global_step == 3 and task.global_rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(task, batch, index)
+
+asr.training.optimizer.build_optimizer = gentle
+RecognitionTask.training_step = training_step
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_torchrun_restarts_a_run_that_lost_a_rank(corpus: Path, tmp_path: Path) -> None:
+    whole, parts = (Ranks(corpus, tmp_path / name, "model.dropout=0.1") for name in ("whole", "parts"))
+    assert set(whole.run(1, 2).values()) == {0}
+    program = tmp_path / "program.py"
+    program.write_text(DIES_ONCE)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1"]
+    command += [f"--master-port={free_port()}", "--monitor-interval=0.1", str(program), "train"]
+    command += [*parts.words, "trainer.devices=2", "trainer.accumulate=2"]
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    ended = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths})
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert "resumed at step 2" in ended.stdout
+    assert_same_weights(parts.folder, whole.folder)
+
+
+def test_a_slurm_job_is_told_to_end_and_continues(corpus: Path, tmp_path: Path, alone: Ranks) -> None:
+    """Lightning put the job into the queue with a checkpoint of its own, which took the place of ours."""
+    run = Ranks(corpus, tmp_path / "run")
+    told = Trouble(1, 2, signal.SIGUSR1)  # SLURM tells all, but not at the same time
+    assert run.run(1, 2, place=slurm_place, trouble=told) == {0: 128 + signal.SIGUSR1, 1: 0}
+    assert checkpoint.load(run.folder / "checkpoints" / "last.ckpt")["global_step"] == 3
+    assert not list(run.folder.rglob("hpc_ckpt*"))
+    assert run.run(1, 2, place=slurm_place) == {0: 0, 1: 0}
+    assert_same_run(run, alone)
