@@ -184,8 +184,8 @@ def pair(rng: random.Random) -> tuple[str, str, int]:
 
 
 def write_data(folder: Path, tokenizer: Any, sizes: tuple[int, int]) -> None:
-    """Write `squad/dev-v1.1.json` and `RTE/dev.tsv`; seeds differ from those of training."""
-    rng = random.Random("evaluation")
+    """Write `squad/dev-v1.1.json` and `RTE/dev.tsv`; the seeds are not those of training."""
+    rng, rng_pairs = random.Random("questions"), random.Random("pairs")
     contexts = []
     while sum(len(x["qas"]) for x in contexts) < sizes[0]:
         asked = questions(rng, 100, 480, tokenizer, each=2)
@@ -199,7 +199,7 @@ def write_data(folder: Path, tokenizer: Any, sizes: tuple[int, int]) -> None:
     (folder / "squad" / "dev-v1.1.json").write_text(json.dumps(content, indent=1))
     rows = ["index\tsentence1\tsentence2\tlabel"]
     for index in range(sizes[1]):
-        premise, hypothesis, wrong = pair(rng)
+        premise, hypothesis, wrong = pair(rng_pairs)
         rows.append(f"{index}\t{premise}\t{hypothesis}\t{'not_entailment' if wrong else 'entailment'}")
     (folder / "RTE" / "dev.tsv").write_text("\n".join(rows) + "\n")
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from asr import config
 from asr.approximation.glue import TASKS
 from asr.config import option
 from asr.environment import pick_device
@@ -67,6 +68,11 @@ class Options:
                 f"model={self.model}: a model is fine-tuned for one task; with several, write "
                 f"{PLACE} for its name"
             )
+        if SQUAD not in self.task:
+            squad = ("stride", "max_answer", "nbest", "question", "layer", "head")
+            config.refuse(self, squad, f"without task={SQUAD}")
+        if not any(TASKS[task].classes for task in self.task if task in TASKS):
+            config.refuse(self, ["labels"], "for tasks without classes")
         pick_device(self.device)
 
     def model_of(self, task: str) -> Path:

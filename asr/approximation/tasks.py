@@ -150,7 +150,7 @@ class SquadTask:
         scores: dict[str, list[float]] = {"F1": [], "EM": []}
         for question, windows in zip(self.examples, by_example, strict=True):
             spans = merged_spans(windows, self.options.nbest)
-            texts = [question.context[start:end] for start, end, _ in spans]
+            texts = [question.context[start:end].strip() for start, end, _ in spans]
             predictions[question.id] = text = texts[0] if texts else ""
             nbest[question.id] = [
                 {"text": text, "start": start, "score": round(score, 4)}
