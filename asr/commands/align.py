@@ -13,11 +13,11 @@ from lhotse.cut import MonoCut
 from asr.config import option, refuse, to_dict
 from asr.console import track
 from asr.data.audio import load_cut
-from asr.data.manifest import load_cuts
+from asr.data.manifest import load_cuts, manifest_digest
 from asr.data.module import manifest_path, training_folder
 from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
-from asr.files import check_writable, file_digest
+from asr.files import check_writable
 from asr.model.checkpoint import LoadOptions
 from asr.recognizer import Recognizer
 from asr.scoring.ctm import CtmWord, ctm_text
@@ -87,7 +87,7 @@ def run(paths: list[Path], options: Options) -> None:
             raise UserError(f"text={options.text!r}: expected an audio file to align it with, found none")
         manifest = manifest_path(options.data or training_folder(run_folder), options.split)
         cuts = list(load_cuts(manifest))
-        inputs = {"data": file_digest(manifest), "device": model.device.type}
+        inputs = {"data": manifest_digest(manifest), "device": model.device.type}
         folder, name = Path(options.output or run_folder / "align" / options.split), options.split
         loads = {}
         for cut in cuts:

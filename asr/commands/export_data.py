@@ -1,4 +1,4 @@
-"""`asr export-data`: export prepared manifests to Kaldi, NeMo or lhotse."""
+"""`asr export-data`: export prepared manifests to Kaldi, NeMo, lhotse or Lhotse Shar."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ SUFFIX = ".cuts.jsonl.gz"
 class Options:
     """Options of `asr export-data`."""
 
-    to: str = option("", help="kaldi: data directories | nemo: JSON lines | lhotse: cuts")
+    to: str = option("", help="kaldi: data directories | nemo: JSON lines | lhotse: cuts | shar: Lhotse Shar")
     out: str = option("", help="output folder")
 
 

@@ -24,9 +24,9 @@ from asr.compare.results import (
     Training,
 )
 from asr.config import flat, to_dict
-from asr.data.manifest import read_cuts
+from asr.data.manifest import manifest_digest, read_cuts
 from asr.environment import describe_environment
-from asr.files import file_digest, read_json
+from asr.files import read_json
 from asr.report.words import clock_words, hardware_words
 from asr.scoring.hypotheses import RECORD
 from asr.scoring.run import read_score
@@ -94,7 +94,7 @@ def _split(manifest: Path, frame_shift_ms: float) -> Split:
     frames = durations_s * 1000 / frame_shift_ms
     quantiles = {str(q): round(float(np.quantile(frames, q))) for q in QUANTILES}
     return Split(
-        str(manifest), file_digest(manifest), len(durations_s), float(durations_s.sum()) / 3600, quantiles
+        str(manifest), manifest_digest(manifest), len(durations_s), float(durations_s.sum()) / 3600, quantiles
     )
 
 

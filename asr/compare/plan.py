@@ -16,9 +16,9 @@ from asr.compare.cell import Cell, current_state, is_done, read_state
 from asr.compare.options import ORACLE, OWN, CompareConfig, Decoding, Request, plan_decoding
 from asr.compare.results import Candidate
 from asr.config import flat, to_dict
+from asr.data.manifest import manifest_digest
 from asr.data.module import manifest_path, split_beside
 from asr.errors import UserError
-from asr.files import file_digest
 from asr.model import checkpoint
 from asr.training.config import TrainConfig, recipe_task, train_options, train_options_from
 from asr.training.recognition import training_lexicon
@@ -85,7 +85,7 @@ def make_plan(request: Request) -> Plan:
     folder = Path(options.folder or Path("exp", "compare", protocol.recipe.name))
     decoding = plan_decoding(options)
     manifests = find_manifests(protocol, [*options.splits, *([options.tune] if options.tune else [])])
-    hashes = {name: file_digest(path) for name, path in manifests.items()}
+    hashes = {name: manifest_digest(path) for name, path in manifests.items()}
     trainings: dict[tuple[str, int], Cell] = {}
     for candidate in candidates:
         options_of = training_options[candidate.label]

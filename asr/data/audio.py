@@ -11,6 +11,7 @@ from lhotse.audio.backend import (
     AudioBackend,
     CompositeAudioBackend,
     FfmpegSubprocessOpusBackend,
+    LibsndfileBackend,
     Sph2pipeSubprocessBackend,
     get_default_audio_backend,
     set_current_audio_backend,
@@ -19,6 +20,7 @@ from lhotse.cut import MonoCut
 from numpy.typing import NDArray
 
 from asr.data.facts import checked
+from asr.data.shar import is_member, read_member
 from asr.data.sphere import SUFFIXES, read_header, read_sphere
 from asr.errors import UserError, in_words
 
@@ -44,7 +46,7 @@ def load_cut(
             rate and `resample` is false, or has more than one channel.
     """
     file = cut.recording.sources[0].source
-    _use_our_sphere_reader()
+    use_our_readers()
     try:
         audio = cut.load_audio()
     except Exception as error:  # lhotse wraps every backend's own exceptions
@@ -100,12 +102,27 @@ class SphereBackend(AudioBackend):
         return read_sphere(path_or_fd, start, samples), header.sample_rate
 
 
+class ArchiveBackend(LibsndfileBackend):
+    """Audio backend of lhotse for files in tar archives, named as in `asr.data.shar`."""
+
+    def is_applicable(self, path_or_fd: Any) -> bool:
+        """Return whether the name is that of a file in an archive."""
+        return isinstance(path_or_fd, str) and is_member(path_or_fd)
+
+    handles_special_case = is_applicable
+
+    def read_audio(self, path_or_fd: Any, *args: Any, **options: Any) -> tuple[NDArray[np.float32], int]:
+        """Return [channels, samples] and the rate in Hz."""
+        return super().read_audio(read_member(path_or_fd), *args, **options)
+
+
 @functools.cache
-def _use_our_sphere_reader() -> None:
+def use_our_readers() -> None:
+    """Read SPHERE files and files in archives, and never run a command on a file's name."""
     # lhotse's own readers run sph2pipe or ffmpeg in a shell, with the file's name unquoted.
     in_shell = (Sph2pipeSubprocessBackend, FfmpegSubprocessOpusBackend)
     others = [b for b in get_default_audio_backend().backends if not isinstance(b, in_shell)]
-    set_current_audio_backend(CompositeAudioBackend([SphereBackend(), *others]))
+    set_current_audio_backend(CompositeAudioBackend([SphereBackend(), ArchiveBackend(), *others]))
 
 
 def _user_error(error: BaseException | None) -> UserError | None:

@@ -1,8 +1,9 @@
-"""Export manifests to other toolkits: Kaldi data directories, NeMo JSON lines, lhotse cuts."""
+"""Export manifests to other toolkits: Kaldi data directories, NeMo JSON lines, lhotse cuts, Lhotse Shar."""
 
 import json
 import re
 import shlex
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.data.manifest import write_cuts
-from asr.errors import UserError
+from asr.errors import UserError, in_words
 from asr.files import atomic_text
 from asr.text.files import CONTROL, write_lines
 
@@ -22,6 +23,7 @@ Tables = dict[str, dict[str, object]]  # values by key, by file name
 Write = Callable[[], Path]
 ILLEGAL = re.compile(r"(?<!\w)(?:</?s>|#0)(?!\w)")  # symbols of Kaldi's that a transcript must not contain
 CHANNEL_NAMES = "AB"
+SHARD_UTTERANCES = 1000
 
 
 def kaldi_export(cuts: "CutSet", folder: Path, split: str) -> Write:
@@ -185,9 +187,45 @@ def lhotse_export(cuts: "CutSet", folder: Path, split: str) -> Write:
     return write
 
 
+def shar_export(cuts: "CutSet", folder: Path, split: str) -> Write:
+    """Return a function that writes the folder `folder/split` in Lhotse Shar format, with 16-bit FLAC.
+
+    Raises:
+        UserError: the folder exists; from the function: audio that can't be read.
+    """
+    target = folder / split
+    if target.exists():
+        raise UserError(f"{target}: expected no such folder, found one (choose another out=)")
+
+    def write() -> Path:
+        from lhotse.shar import SharWriter
+
+        from asr.data.audio import use_our_readers
+
+        use_our_readers()
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=f".{split}-") as unfinished:
+            shards = Path(unfinished, split)
+            shards.mkdir()
+            with SharWriter(shards, {"recording": "flac"}, shard_size=SHARD_UTTERANCES) as writer:
+                for cut in cuts:
+                    try:
+                        writer.write(cut)
+                    except Exception as error:  # lhotse wraps every backend's own exceptions
+                        source = cut.recording.sources[0].source
+                        raise UserError(
+                            f"utterance {cut.id}: cannot read {source}: {in_words(error)}"
+                        ) from error
+            shards.rename(target)
+        return target
+
+    return write
+
+
 # Each checks a split completely before anything is written.
 FORMATS: "dict[str, Callable[[CutSet, Path, str], Write]]" = {
     "kaldi": kaldi_export,
     "nemo": nemo_export,
     "lhotse": lhotse_export,
+    "shar": shar_export,
 }

@@ -1,16 +1,17 @@
 """Manifests: write lhotse cuts to `<split>.cuts.jsonl.gz`, read and check them."""
 
-import gzip
+import hashlib
 import json
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.data.cuts import Cuts, Part
 from asr.data.entries import check_entry, ordinary, with_sources
+from asr.data.lines import manifest_lines, parse_line, shards
+from asr.data.shar import archive, shar_entries
 from asr.errors import UserError
-from asr.files import atomic_binary, parse_json, require_file
+from asr.files import atomic_binary, file_digest
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import CutSet, MonoCut, Recording
@@ -46,7 +47,7 @@ def load_cuts(path: str | Path, require_text: bool = True) -> "CutSet":
 
 
 def read_cuts(path: str | Path, require_text: bool = True) -> Cuts:
-    """Read and check a manifest; audio paths come back absolute.
+    """Read and check a manifest or a folder in Lhotse Shar format; audio paths come back absolute.
 
     Every entry must be a `MonoCut` with a unique id, a positive duration within its recording, an
     existing audio file, and exactly one supervision, with a transcript unless `require_text` is false.
@@ -57,12 +58,12 @@ def read_cuts(path: str | Path, require_text: bool = True) -> Cuts:
             names the manifest and the utterance.
     """
     path = Path(path)
-    folder = path.parent.absolute()
+    shar = bool(shards(path))
+    folder = (path if shar else path.parent).absolute()
     ids: set[str] = set()
     files: set[str] = set()
     part = Part(folder)
-    for number, line in enumerate(manifest_lines(path), start=1):
-        entry = _parse(line, f"{path}:{number}")
+    for number, (line, entry) in enumerate(shar_entries(path) if shar else _entries(path), start=1):
         if entry["id"] in ids:
             raise UserError(
                 f"{path}: utterance {entry['id']!r}: expected ids to be distinct, found this one again in "
@@ -71,10 +72,28 @@ def read_cuts(path: str | Path, require_text: bool = True) -> Cuts:
         ids.add(entry["id"])
         if not ordinary(entry, folder, files):
             check_entry(entry, f"{path}: utterance {entry['id']!r}", folder, files, require_text)
-        part.append(line.rstrip("\n"), entry)
+        part.append(line, entry)
     if not ids:
         raise UserError(f"{path}: expected at least one utterance, found an empty manifest")
     return Cuts([part])
+
+
+def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each line of a manifest, and its cut as plain data."""
+    for number, line in enumerate(manifest_lines(path), start=1):
+        yield line.rstrip("\n"), parse_line(line, f"{path}:{number}")
+
+
+def manifest_digest(path: str | Path) -> str:
+    """Return 12 hex digits of the SHA-256 of a manifest.
+
+    In a Lhotse Shar folder, they identify its manifests, and the names and sizes of its archives.
+    """
+    path = Path(path)
+    if not shards(path):
+        return file_digest(path)
+    content = [[file.name, file_digest(file), archive(file).stat().st_size] for file in shards(path)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
 
 def _recording_entry(recording: "Recording | None", base: Path | None) -> dict[str, Any]:
@@ -112,42 +131,3 @@ def _cut_entry(cut: "MonoCut") -> dict[str, Any]:
     ]
     entry = {"id": cut.id, "start": cut.start, "duration": cut.duration, "channel": cut.channel}
     return {**entry, "supervisions": supervisions}
-
-
-def manifest_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a manifest, decompressed if its name ends in `.gz`.
-
-    Raises:
-        UserError: the manifest is missing, no regular file, broken, or not UTF-8.
-    """
-    opener: Any = gzip.open if path.suffix == ".gz" else open
-    try:
-        if path.exists():
-            require_file(path, "a manifest")
-        with opener(path, "rt", encoding="utf-8") as stream:
-            yield from stream
-    except FileNotFoundError:
-        others = sorted(other.name.partition(".")[0] for other in path.parent.glob("*.cuts.jsonl.gz"))
-        hint = f"the splits there: {', '.join(others)}" if others else "create it with asr prepare"
-        raise UserError(f"{path}: expected a manifest, found no such file ({hint})") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: expected a whole gzip file, found a broken one ({error})") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: expected UTF-8 text, found other bytes") from None
-    except OSError as error:
-        raise UserError(f"{path}: the manifest can't be read ({error.strerror})") from None
-
-
-def manifest_entries(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the cuts of a manifest as plain data; only their ids are checked. Errors as in `load_cuts`."""
-    for number, line in enumerate(manifest_lines(path), start=1):
-        yield _parse(line, f"{path}:{number}")
-
-
-def _parse(line: str, where: str) -> dict[str, Any]:
-    entry = parse_json(line, where, "a cut")
-    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
-        raise UserError(f"{where}: expected a cut with an id, found {line[:40]!r}")
-    if entry.pop("type", "MonoCut") != "MonoCut":
-        raise UserError(f"{where}: utterance {entry['id']!r}: expected a MonoCut, found another type of cut")
-    return entry

@@ -1,6 +1,7 @@
 """The data of a training run: batches from manifests, and a list of the utterances left out."""
 
 import logging
+import re
 import signal
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +19,11 @@ from asr.data.batch import Batch, Utterances
 from asr.data.concatenate import Concatenation
 from asr.data.cuts import Cuts
 from asr.data.facts import MAX_DURATION_S
-from asr.data.manifest import read_cuts
+from asr.data.lines import shards
+from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan_by_length
 from asr.data.stream import TrainingData
 from asr.errors import UserError
-from asr.files import file_digest
 from asr.losses.topology import frames_needed
 from asr.model.features import FeatureConfig
 from asr.parallel import end_with_parent
@@ -31,13 +32,17 @@ from asr.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
+ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://|pipe:")
+
 
 @dataclass
 class DataConfig:
     """Training and development data, and how to batch them."""
 
     train: list[str] = option(
-        [], help="training manifests: folders written by `asr prepare` or *.cuts.jsonl.gz files"
+        [],
+        help="training manifests: folders written by `asr prepare`, *.cuts.jsonl.gz files or folders in "
+        "Lhotse Shar format",
     )
     dev: str = option("", help="development manifest; empty: split `dev` next to the first training manifest")
     frames_per_batch: int = option(
@@ -75,20 +80,36 @@ class DataConfig:
 
 
 def manifest_path(place: str, split: str) -> Path:
-    """Return the manifest of a split; `place` is a manifest or a folder written by `asr prepare`."""
+    """Return the manifest of a split, or its folder in Lhotse Shar format.
+
+    Args:
+        place: a manifest or Shar folder itself, or a folder of several written by `asr prepare` or
+            `asr export-data`.
+        split: name of the split.
+
+    Raises:
+        UserError: `place` is an address or a command.
+    """
+    if ADDRESS.match(place):
+        raise UserError(
+            f"{place}: expected a local file or folder, found an address or a command: copy the data first, "
+            "because utterances are loaded in any order"
+        )
     path = Path(place)
-    return path if path.name.endswith(".jsonl.gz") else path / f"{split}.cuts.jsonl.gz"
+    if path.name.endswith(".jsonl.gz") or shards(path):
+        return path
+    return path / split if shards(path / split) else path / f"{split}.cuts.jsonl.gz"
 
 
 def split_beside(place: str, split: str) -> Path:
-    """Return the manifest of a split in the folder `place`, or in the folder of the manifest `place`."""
-    return prepared_folder(place) / f"{split}.cuts.jsonl.gz"
+    """Return the manifest of a split in the folder `place`, or beside the manifest `place`."""
+    return manifest_path(str(prepared_folder(place)), split)
 
 
 def prepared_folder(place: str) -> Path:
-    """Return the folder `place`, or the folder of the manifest `place`."""
+    """Return the folder `place`, or the one that contains the manifest or Shar folder `place`."""
     path = Path(place)
-    return path.parent if path.name.endswith(".jsonl.gz") else path
+    return path.parent if path.name.endswith(".jsonl.gz") or shards(path) else path
 
 
 def training_folder(run_folder: Path) -> str:
@@ -317,8 +338,8 @@ class SpeechData(TrainingData):
 
     def digests(self) -> dict[str, str]:
         """Return the hash of each training manifest, then that of the development manifest."""
-        train = {place: file_digest(manifest_path(place, "train")) for place in self.config.train}
-        return train | {str(self.dev): file_digest(self.dev)}
+        train = {place: manifest_digest(manifest_path(place, "train")) for place in self.config.train}
+        return train | {str(self.dev): manifest_digest(self.dev)}
 
     def write_report(self, folder: Path) -> None:
         """Write left_out.tsv, with a header even if no utterance was left out."""

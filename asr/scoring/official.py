@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from asr.data.manifest import manifest_entries
+from asr.data.lines import manifest_entries
 from asr.errors import UserError
 from asr.scoring.ctm import CtmWord, write_ctm
 from asr.scoring.display import rate_cells

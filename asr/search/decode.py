@@ -13,7 +13,7 @@ import torch
 from asr.config import option, refuse, to_dict
 from asr.console import duration, progress
 from asr.data.cuts import Cuts
-from asr.data.manifest import read_cuts
+from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.module import manifest_path, split_beside, training_folder
 from asr.environment import git_commit
 from asr.errors import UserError
@@ -183,7 +183,7 @@ def decode_split(
         f"search on one core {_ratio(search_s, audio_s):.4f})"
     )
     if shard:
-        inputs = {"model": model.digest(), "data": file_digest(manifest), "device": model.device.type}
+        inputs = {"model": model.digest(), "data": manifest_digest(manifest), "device": model.device.type}
         if options.beam.lm:
             inputs["lm"] = file_digest(options.beam.lm)
         same = job("decode", to_dict(options) | {"beam": about["beam"]}, **inputs)

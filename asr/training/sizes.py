@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from asr.data.manifest import manifest_entries
+from asr.data.lines import manifest_entries
 from asr.data.module import manifest_path
 from asr.data.sampler import plan_by_length
 from asr.training.config import TrainConfig

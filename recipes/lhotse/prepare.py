@@ -10,7 +10,7 @@ import yaml
 
 from asr.config import option
 from asr.data.entries import check_audio
-from asr.data.manifest import manifest_lines
+from asr.data.lines import manifest_lines
 from asr.errors import UserError
 from asr.preparation import Preparation, parse_json, read_text
 from asr.preparation.own_data import OwnDataOptions, prepare_rows

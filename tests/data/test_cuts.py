@@ -10,7 +10,8 @@ import pytest
 from asr.data import manifest
 from asr.data.cuts import BLOCK, Cuts, PackedLines, Part
 from asr.data.entries import check_entry, ordinary
-from asr.data.manifest import load_cuts, manifest_entries, read_cuts, save_cuts
+from asr.data.lines import manifest_entries
+from asr.data.manifest import load_cuts, read_cuts, save_cuts
 from asr.errors import UserError
 
 

@@ -1,0 +1,62 @@
+"""Lines of a manifest or of the manifests of a Lhotse Shar folder, as text and as plain data."""
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from asr.errors import UserError
+from asr.files import parse_json, require_file
+
+SHARD = re.compile(r"cuts(?:\.\d+)?\.jsonl(?:\.gz)?")
+
+
+def shards(path: Path) -> list[Path]:
+    """Return the manifests of a folder in Lhotse Shar format, in order; none if it is no such folder."""
+    return sorted(file for file in path.glob("cuts*") if SHARD.fullmatch(file.name)) if path.is_dir() else []
+
+
+def manifest_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a manifest, decompressed if its name ends in `.gz`.
+
+    Raises:
+        UserError: the manifest is missing, no regular file, broken, or not UTF-8.
+    """
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    try:
+        if path.exists():
+            require_file(path, "a manifest")
+        with opener(path, "rt", encoding="utf-8") as stream:
+            yield from stream
+    except FileNotFoundError:
+        others = sorted(other.name.partition(".")[0] for other in path.parent.glob("*.cuts.jsonl.gz"))
+        hint = f"the splits there: {', '.join(others)}" if others else "create it with asr prepare"
+        raise UserError(f"{path}: expected a manifest, found no such file ({hint})") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: expected a whole gzip file, found a broken one ({error})") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: expected UTF-8 text, found other bytes") from None
+    except OSError as error:
+        raise UserError(f"{path}: the manifest can't be read ({error.strerror})") from None
+
+
+def manifest_entries(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the cuts of a manifest or Shar folder as plain data; only their ids are checked.
+
+    Errors are as in `asr.data.manifest.read_cuts`.
+    """
+    for file in shards(path) or [path]:
+        for number, line in enumerate(manifest_lines(file), start=1):
+            yield parse_line(line, f"{file}:{number}")
+
+
+def parse_line(line: str, where: str) -> dict[str, Any]:
+    """Return a line's cut as plain data without its type; only its id is checked."""
+    entry = parse_json(line, where, "a cut")
+    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+        raise UserError(f"{where}: expected a cut with an id, found {line[:40]!r}")
+    if entry.pop("type", "MonoCut") != "MonoCut":
+        raise UserError(f"{where}: utterance {entry['id']!r}: expected a MonoCut, found another type of cut")
+    return entry
