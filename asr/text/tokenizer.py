@@ -137,10 +137,7 @@ class CharacterTokenizer(Tokenizer):
 
     def oov(self, text: str) -> list[str]:
         """Return the characters that `encode` maps to `<unk>`."""
-        speech = _speech(text)
-        if self._index.keys() >= set(speech):
-            return []
-        return [character for character in speech if character not in self._index]
+        return [character for character in _speech(text) if character not in self._index]
 
     def text(self, ids: Sequence[int]) -> str:
         """Return the text, with `⁇` for unknown characters."""

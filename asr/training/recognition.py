@@ -195,7 +195,7 @@ def training_tokenizer(options: TrainConfig, cuts: Cuts) -> Tokenizer:
     if isinstance(tokenizer, PhoneTokenizer):
         effect = "they are trained as SPN, spoken noise"
         report_pronunciations(tokenizer, cuts.texts, "training data", effect)
-    elif unknown := Counter(item for text in cuts.texts for item in tokenizer.oov(text)):
+    elif unknown := unknown_tokens(tokenizer, cuts.texts):
         log.warning(
             "%d tokens (%d distinct) are outside the vocabulary: %s",
             unknown.total(),
@@ -205,10 +205,27 @@ def training_tokenizer(options: TrainConfig, cuts: Cuts) -> Tokenizer:
     return tokenizer
 
 
+def unknown_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[str]:
+    """Count the words or characters outside the vocabulary, asking the tokenizer once per word."""
+    unknown: Counter[str] = Counter()
+    for word, count in word_counts(texts).items():
+        for item in tokenizer.oov(word):
+            unknown[item] += count
+    return unknown
+
+
+def word_counts(texts: Iterable[str]) -> Counter[str]:
+    """Count the words of all transcripts."""
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(text.split())
+    return words
+
+
 @rank_zero_only
 def report_pronunciations(tokenizer: PhoneTokenizer, texts: Iterable[str], where: str, effect: str) -> None:
     """Print the words without pronunciation, and warn with their `effect` if they are many."""
-    words = Counter(word for text in texts for word in text.split() if word not in NOISE_WORDS)
+    words = Counter({word: count for word, count in word_counts(texts).items() if word not in NOISE_WORDS})
     unknown = Counter({word: count for word, count in words.items() if word not in tokenizer.lexicon})
     if count := unknown.total():
         frequent = _first([word for word, _ in unknown.most_common(11)], 10)
