@@ -100,8 +100,15 @@ class CompareConfig(SearchOptions):
         "refuse", help="if existing cells have other settings: refuse | rerun", choices=("refuse", "rerun")
     )
     dry_run: bool = option(False, help="print the plan with a time estimate and stop")
-    launcher: str = option("", help="Hydra launcher: submitit_slurm, ray, joblib, …; empty: this machine")
-    launch: list[str] = option([], help="options of the launcher: [hydra.launcher.partition=gpu]")
+    launcher: str = option(
+        "",
+        help="what runs the jobs: submitit_slurm | submitit_local | ray; empty: this process, one by one",
+        choices=("", "submitit_slurm", "submitit_local", "ray"),
+    )
+    launch: list[str] = option(
+        [],
+        help="options of submitit or Ray: [slurm_partition=gpu,gpus_per_node=1], [num_gpus=1]",
+    )
 
     def check(self) -> None:
         """Raise UserError if there is nothing to compare, or options conflict."""

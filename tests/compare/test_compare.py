@@ -18,12 +18,11 @@ from tone_corpora import TINY
 
 from asr.cli import main
 from asr.compare import cell as cell_module
-from asr.compare import run
+from asr.compare import jobs, run
 from asr.compare.cell import Cell, read_state, write_cell
-from asr.compare.options import CompareConfig, parse
+from asr.compare.options import parse
 from asr.compare.plan import make_plan
 from asr.compare.results import read_results
-from asr.errors import UserError
 from asr.files import file_digest
 from asr.model import checkpoint
 
@@ -465,30 +464,10 @@ def test_a_crash_fails_one_cell_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def command(folder: Path, cells: list[Cell]) -> list[str]:
         return [sys.executable, "-S", "-c", WORKER, str(folder), *(cell.name for cell in cells)]
 
-    monkeypatch.setattr(run, "worker_command", command)
+    monkeypatch.setattr(jobs, "worker_command", command)
     updates = []
-    run.run_job(tmp_path, cells, lambda cell, fraction: updates.append((cell.name, fraction)))
+    jobs.run_job(tmp_path, cells, lambda cell, fraction: updates.append((cell.name, fraction)))
     states = [read_state(tmp_path, cell.name) for cell in cells]
     assert [state.status for state in states] == ["done", "failed", "done"]
     assert states[1].error == "worker killed by signal 11; last line of its log: the last words"
     assert {name for name, fraction in updates if fraction == 1.0} == {cell.name for cell in cells}
-
-
-def test_jobs_run_under_a_hydra_launcher(tmp_path: Path) -> None:
-    """Hydra's own launcher replaces those of SLURM and Ray, which receive the same jobs.
-
-    The cells name no models, so that they fail early; their states show that they ran.
-    """
-    settings = {"models": [], "manifest": "nowhere", "repeats": 1, "device": "cpu", "threads": 1}
-    cells = [Cell(f"timings/{name}", "timing", settings | {"frames_per_batch": 1}) for name in ("a", "b c")]
-    for cell in cells:
-        write_cell(tmp_path, cell)
-    options = CompareConfig(launcher="basic", launch=["hydra.job.name=trial"])
-    run.launch(tmp_path, options, [cells])
-    states = [read_state(tmp_path, cell.name) for cell in cells]
-    assert [(state.status, state.key) for state in states] == [("failed", cell.key) for cell in cells]
-    assert all("out of range" in (state.error or "") for state in states)
-    for cell in cells:
-        write_cell(tmp_path, cell)
-    with pytest.raises(UserError, match="launcher=nonsense: ended with status 1 before 2 cells had run"):
-        run.launch(tmp_path, CompareConfig(launcher="nonsense"), [cells])

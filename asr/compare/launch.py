@@ -1,0 +1,155 @@
+"""Launchers of a comparison: its jobs as submitit's jobs, on SLURM or on this machine, or as Ray's tasks."""
+
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from asr.compare.cell import Cell, is_done, read_cell, read_state, write_state
+from asr.compare.jobs import POLL_S, run_job, show_progress
+from asr.compare.options import CompareConfig
+from asr.errors import UserError, in_words
+
+FOREVER_MIN = 60 * 24 * 365  # submitit ends local jobs after five minutes unless it is told otherwise
+
+
+@dataclass
+class Job:
+    """The work of a job, called on the machine that it was given to.
+
+    Attributes:
+        folder: folder of the comparison.
+        names: cells of one model.
+        host: machine that submitted the job; errors on other machines name these.
+    """
+
+    folder: Path
+    names: list[str]
+    host: str = field(default_factory=platform.node)
+
+    def __call__(self) -> None:
+        """Run the cells that are not done; their failures are recorded in their states."""
+        if not self.folder.is_dir():
+            raise UserError(
+                f"{self.folder}: expected the folder of the comparison, found none: do the machines share it?"
+            )
+        cells = [
+            cell for name in self.names if not is_done(self.folder, cell := read_cell(self.folder, name))
+        ]
+        run_job(self.folder, cells)
+        for cell in cells:
+            state = read_state(self.folder, cell.name)
+            if state.status == "failed" and platform.node() != self.host:
+                error = f"{platform.node()}: {state.error}"
+                write_state(self.folder, cell, "failed", error=error, seconds=state.seconds)
+
+    def checkpoint(self) -> Any:
+        """Return what submitit runs when SLURM has interrupted the job and queues it again."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+class Handle(Protocol):
+    """A submitted job."""
+
+    def done(self) -> bool:
+        """Return whether it has ended."""
+
+    def exception(self) -> BaseException | None:
+        """Return why it failed, once it has ended."""
+
+
+def launch(
+    folder: Path, options: CompareConfig, jobs: list[list[Cell]], advance: Callable[[Cell, float], None]
+) -> None:
+    """Run jobs under a launcher and wait for them; the cells of a job that is lost have failed.
+
+    Args:
+        folder: folder of the comparison, shared by all machines.
+        options: `launcher` and its options.
+        jobs: cells of each job.
+        advance: see `run_job`.
+
+    Raises:
+        UserError: the launcher is not installed, or refuses the options.
+    """
+    values = {
+        key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in options.launch)
+    }
+    start = {"ray": _ray, "submitit_local": _submitit, "submitit_slurm": _submitit}[options.launcher]
+    try:
+        with start(options.launcher, folder / "jobs", values) as submit:
+            running = [(submit(Job(folder.absolute(), [cell.name for cell in job])), job) for job in jobs]
+            while running:
+                time.sleep(POLL_S)
+                show_progress(folder, [cell for _, job in running for cell in job], advance)
+                for handle, job in running:
+                    if handle.done():
+                        _end(folder, job, handle.exception(), advance)
+                running = [(handle, job) for handle, job in running if not handle.done()]
+    except ImportError as error:
+        raise UserError(
+            f"launcher={options.launcher}: needs {error.name}: pip install 'clustered-asr[launchers]'"
+        ) from None
+    except (NameError, TypeError, ValueError, RuntimeError, ConnectionError) as error:
+        raise UserError(f"launcher={options.launcher} launch={options.launch}: {in_words(error)}") from error
+
+
+def _end(
+    folder: Path, cells: list[Cell], error: BaseException | None, advance: Callable[[Cell, float], None]
+) -> None:
+    """Record the failure of a lost job in its cells that have not ended."""
+    reason = in_words(getattr(error, "cause", None) or error) if error else "ended without a result"
+    for cell in cells:
+        if read_state(folder, cell.name).status not in ("done", "failed"):
+            write_state(folder, cell, "failed", error=f"job lost: {reason}")
+    show_progress(folder, cells, advance)
+
+
+@contextmanager
+def _submitit(launcher: str, folder: Path, values: dict[str, Any]) -> Iterator[Callable[[Job], Handle]]:
+    """Yield a function that submits a job; `values` are the parameters of submitit's AutoExecutor."""
+    import submitit
+
+    executor = submitit.AutoExecutor(folder, cluster=launcher.removeprefix("submitit_"))
+    defaults = {"timeout_min": FOREVER_MIN} if launcher == "submitit_local" else {}
+    executor.update_parameters(**defaults | values)
+    submitted: list[Any] = []
+
+    def submit(job: Job) -> Handle:
+        submitted.append(executor.submit(job))
+        return submitted[-1]
+
+    try:
+        yield submit
+    except BaseException:
+        for job in submitted:
+            job.cancel()
+        raise
+
+
+@contextmanager
+def _ray(launcher: str, folder: Path, values: dict[str, Any]) -> Iterator[Callable[[Job], Handle]]:
+    """Yield a function that submits a job; `values` are options of Ray's tasks, and its `address`."""
+    import ray
+
+    own = not ray.is_initialized()
+    address = values.pop("address", None)
+    if own:
+        ray.init(address=address, include_dashboard=False, log_to_driver=False)
+    run = ray.remote(_call).options(max_retries=0, **values)
+    try:
+        yield lambda job: run.remote(job).future()
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def _call(job: Job) -> None:
+    job()
