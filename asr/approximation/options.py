@@ -50,8 +50,12 @@ class Options:
     samples: int = option(1000, help="bootstrap samples for the intervals", minimum=10, maximum=1_000_000)
     seed: int = option(0, help="random seed of the bootstrap", maximum=2**32 - 1)
     question: str = option("", help="squad: id of the question whose map is drawn; empty: the median length")
-    layer: int = option(0, help="squad: layer of the map, from 1; 0: the last", maximum=10_000)
-    head: int = option(0, help="squad: head of the map, from 1; 0: the most peaked one", maximum=10_000)
+    layer: int = option(
+        0,
+        help="squad: layer of the map, from 1; 0: where the question looks most at single tokens",
+        maximum=10_000,
+    )
+    head: int = option(0, help="squad: head of the map, from 1; 0: as for layer", maximum=10_000)
     backend: str = option("auto", help="auto | reference | native", choices=("auto", "reference", "native"))
     device: str = option("auto", help="auto | cpu | cuda")
     folder: str = option("exp/approximate", help="output folder")

@@ -82,33 +82,48 @@ def question_map(evaluation: Evaluation, options: Options) -> QuestionMap:
     assert isinstance(task, SquadTask)
     window = _choose(task, evaluation.windows, options.question)
     layers = queries_and_keys(model, window, options.backend)
-    layer, head = options.layer or len(layers), options.head
     heads = layers[0][0].shape[1]
-    for name, value, most in (("layer", layer, len(layers)), ("head", head, heads)):
+    for name, value, most in (("layer", options.layer, len(layers)), ("head", options.head, heads)):
         if value > most:
             raise UserError(f"{name}={value}: expected 1 to {most}, or 0 to choose one")
-    q_1HND, k_1HND = layers[layer - 1]
-    names = list(dict.fromkeys([FULL, *options.attentions]))
-    maps = {name: _weights(name, options.backend, q_1HND, k_1HND) for name in names}
-    if head == 0:
-        entropy_H = -torch.special.xlogy(maps[FULL], maps[FULL]).sum(-1).mean(-1)
-        head = int(entropy_H.argmin()) + 1
-    question = task.examples[window.example]
     special = set(model.tokenizer.all_special_ids)
     ids = window.inputs["input_ids"]
     rows = [at for at, place in enumerate(window.offsets) if place is None and ids[at] not in special]
-    start = question.context.find(question.answers[0])
-    end = start + len(question.answers[0])
-    answer = [at for at, place in enumerate(window.offsets) if place and place[0] < end and place[1] > start]
+    context = [at for at, place in enumerate(window.offsets) if place]
+    layer, head = _most_peaked(layers, options, rows, context)
+    names = dict.fromkeys([FULL, *options.attentions])
+    maps = {name: _weights(name, options.backend, *layers[layer - 1])[head - 1] for name in names}
+    question = task.examples[window.example]
+    start, end = question.start, question.start + len(question.answers[0])
+    places = enumerate(window.offsets) if start >= 0 else ()
+    answer = [at for at, place in places if place and place[0] < end and place[1] > start]
     return QuestionMap(
         question.id,
         list(model.tokenizer.convert_ids_to_tokens(ids)),
         rows,
         answer,
-        {name: weights_HNN[head - 1, rows].cpu() for name, weights_HNN in maps.items()},
+        {name: weights_NN[rows].cpu() for name, weights_NN in maps.items()},
         layer,
         head,
     )
+
+
+def _most_peaked(
+    layers: list[tuple[Tensor, Tensor]], options: Options, rows: list[int], context: list[int]
+) -> tuple[int, int]:
+    """Return layer and head, from 1: those asked for, or that look most at single tokens of the context.
+
+    These have the highest mean over the question's tokens of the largest weight on a token of the context.
+    """
+    found = []
+    for layer, (q_1HND, k_1HND) in enumerate(layers, start=1):
+        if options.layer in (0, layer):
+            full_HNN = _weights(FULL, options.backend, q_1HND, k_1HND)
+            peak_H = full_HNN[:, rows][:, :, context].amax(-1).mean(-1)
+            peaks = enumerate(peak_H.tolist(), start=1)
+            found += [(peak, layer, head) for head, peak in peaks if options.head in (0, head)]
+    _, layer, head = max(found)
+    return layer, head
 
 
 def _choose(task: SquadTask, windows: list[Window], ident: str) -> Window:

@@ -25,6 +25,7 @@ class Question:
         question, context: texts.
         answers: accepted answers.
         paragraph: number of the context; questions of one paragraph share it.
+        start: first character of the first answer in the context; -1 if it isn't there.
     """
 
     id: str
@@ -32,6 +33,7 @@ class Question:
     context: str
     answers: tuple[str, ...]
     paragraph: int
+    start: int
 
 
 def find_squad(data: Path) -> Path:
@@ -53,9 +55,9 @@ def read_squad(path: Path) -> list[Question]:
             ident, text = _text(question, "id", where), _text(question, "question", where)
             if ident in found:
                 raise UserError(f"{where}: expected ids to be distinct, found {ident} again")
-            answers = _answers(question.get("answers"), f"{where}: question {ident}")
+            answers, start = _answers(question.get("answers"), context, f"{where}: question {ident}")
             paragraph = contexts.setdefault(context, len(contexts))
-            found[ident] = Question(ident, text.strip(), context, answers, paragraph)
+            found[ident] = Question(ident, text.strip(), context, answers, paragraph, start)
     if not found:
         raise UserError(f"{path}: expected questions, found none")
     return list(found.values())
@@ -87,14 +89,22 @@ def _text(fields: dict[str, Any], name: str, where: str) -> str:
     return value
 
 
-def _answers(value: Any, where: str) -> tuple[str, ...]:
-    """Return answers from SQuAD's list of objects, or from the lists that `datasets` stores."""
-    texts = value.get("text") if isinstance(value, dict) else value
-    if isinstance(texts, list):
-        texts = [answer.get("text") if isinstance(answer, dict) else answer for answer in texts]
+def _answers(value: Any, context: str, where: str) -> tuple[tuple[str, ...], int]:
+    """Return answers, and where the first one starts, from SQuAD's objects or the lists of `datasets`."""
+    if isinstance(value, dict):
+        texts, starts = value.get("text"), value.get("answer_start")
+    else:
+        rows = value if isinstance(value, list) else []
+        texts, starts = (
+            [row.get(name) if isinstance(row, dict) else None for row in rows]
+            for name in ("text", "answer_start")
+        )
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise UserError(f"{where}: expected at least one answer, as in SQuAD 1.1, found {str(value)[:60]!r}")
-    return tuple(texts)
+    start = starts[0] if isinstance(starts, list) and starts else None
+    if not isinstance(start, int) or not context.startswith(texts[0], start):
+        start = context.find(texts[0])  # no score depends on it
+    return tuple(texts), start
 
 
 def normalise_answer(text: str) -> str:

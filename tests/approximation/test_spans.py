@@ -16,7 +16,7 @@ CONTEXT = "Anna bought a boat in Paris. " * 12
 
 
 def ask(context: str = CONTEXT, question: str = "who bought a boat?") -> Question:
-    return Question("q", question, context, ("Anna",), 0)
+    return Question("q", question, context, ("Anna",), 0, 0)
 
 
 @pytest.mark.parametrize(
