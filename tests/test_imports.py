@@ -8,7 +8,18 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Bottom to top, as in docs/design.md. Packages of one layer may import each other, without cycles.
 LAYERS = [
-    {"files", "errors", "config", "console", "environment", "lengths", "parallel", "seeds", "shards"},
+    {
+        "actors",
+        "files",
+        "errors",
+        "config",
+        "console",
+        "environment",
+        "lengths",
+        "parallel",
+        "seeds",
+        "shards",
+    },
     {"text"},
     {"attention"},
     {"model", "losses", "data", "lm", "preparation", "benchmark"},

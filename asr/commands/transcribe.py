@@ -1,25 +1,31 @@
 """`asr transcribe`: transcribe audio files as text, JSON, subtitles or TextGrid."""
 
+import contextlib
+import json
 import logging
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from rich.progress import SpinnerColumn, TextColumn
 
-from asr.config import option, to_dict
+from asr.config import option, refuse, to_dict
 from asr.console import grouped_warnings, progress
 from asr.errors import UserError
 from asr.files import check_writable, write_text
 from asr.model.checkpoint import LoadOptions
 from asr.model.features import NORMALISATIONS, Normalisation
+from asr.parallel import Journal
+from asr.preparation.fingerprint import file_state
 from asr.recognizer import Recognizer
 from asr.shards import Result, ShardOptions, Work, digest_of, job, parse_shard, write_shard
+from asr.transcription.actors import LOST, on_actors
 from asr.transcription.encoding import TOO_LONG, is_out_of_memory
 from asr.transcription.formats import FORMATS, write_transcript
-from asr.transcription.many import Outcome
+from asr.transcription.many import Outcome, Source, group_positions
 from asr.transcription.run import TranscriptionConfig
 from asr.transcription.transcript import Transcript
 
@@ -44,6 +50,22 @@ class Options(TranscriptionConfig, LoadOptions, ShardOptions):
         help="folder for one file per recording; empty: standard output, or beside each of several "
         "recordings for srt, vtt and textgrid",
     )
+    engine: str = option(
+        "", help="ray: actors on a Ray cluster, which skip finished files; empty: here", choices=("", "ray")
+    )
+    actors: int = option(1, help="engine=ray: processes, each with the model", minimum=1, maximum=100_000)
+    address: str = option("", help="engine=ray: address of the cluster; empty: this machine")
+
+    def check(self) -> None:
+        """Raise UserError if the engine can't do what is asked, or its options have no effect."""
+        LoadOptions.check(self)
+        ShardOptions.check(self)
+        if not self.engine:
+            refuse(self, ("actors", "address"), "without engine=ray")
+        elif not self.output:
+            raise UserError(f"engine={self.engine}: expected output=<folder>, found none")
+        else:
+            refuse(self, ("shard",), f"with engine={self.engine}")
 
 
 def run(paths: list[Path], options: Options) -> None:
@@ -57,6 +79,9 @@ def run(paths: list[Path], options: Options) -> None:
     to_files = beside or bool(options.output)
     if to_files:
         _check_places(files, replace=not beside)
+    if options.engine:
+        _on_ray(Path(paths[0]), files, options)
+        return
     recognizer = _load(Path(paths[0]), options)
     decoder, source = recognizer.decoder(options)
     if source:
@@ -87,6 +112,65 @@ def run(paths: list[Path], options: Options) -> None:
     if beside:
         print(f"transcripts are beside the recordings: {files[0][1]}, …", file=sys.stderr)
     work.report()
+
+
+def _on_ray(model: Path, files: list[tuple[Path, Path]], options: Options) -> None:
+    """Transcribe files with actors; a journal in the output folder names those that are finished."""
+    if any(str(file) == "-" for file, _ in files):
+        raise UserError("engine=ray: expected files, found - (standard input)")
+    folder = Path(options.output)
+    settings = to_dict(options) | {"actors": 0, "address": "", "output": "", "device": ""}
+    identity = job("transcribe", settings, model=_load(model, options).model.digest())
+    journal = Journal(folder / ".transcribed.jsonl", json.dumps(identity, sort_keys=True))
+    results: dict[int, Result] = {}
+    keys = [file_state(file) for file, _ in files]
+    left = [i for i, (_, place) in enumerate(files) if keys[i] not in journal.stored or not place.exists()]
+    if done := len(files) - len(left):
+        print(f"{folder}: {done} of {len(files)} files are finished", file=sys.stderr)
+    sizes = [files[i][0].stat().st_size if files[i][0].is_file() else 0 for i in left]
+    groups = [
+        [(left[i], files[left[i]][0].absolute(), str(files[left[i]][0])) for i in group]
+        for group in group_positions([Source("", size, list) for size in sizes])
+    ]
+    resources = {"num_gpus": 1} if options.device.startswith("cuda") else {"num_cpus": 1}
+    found = on_actors(
+        partial(_set_up, model.absolute(), options),
+        groups,
+        actors=options.actors,
+        address=options.address,
+        resources=resources,
+    )
+    with contextlib.closing(journal), progress() as bars:
+        task = bars.add_task("transcribing", total=len(files), completed=len(files) - len(left))
+        for (position, _, shown), result in found:
+            text, error = result or (None, f"{shown}: {LOST}")
+            results[position] = Result(error=error)
+            if text is not None:
+                write_text(text, files[position][1])
+                journal.add(keys[position], None)
+            bars.advance(task)
+    Work(identity, len(files), results, []).report()
+
+
+def _set_up(
+    model: Path, options: Options
+) -> Callable[[list[tuple[int, Path, str]]], list[tuple[str | None, str | None]]]:
+    """Load a model; return a function that transcribes a group of files: text or error of each."""
+    recognizer = _load(model, options)
+    decoder, _ = recognizer.decoder(options)
+
+    def transcribe(group: list[tuple[int, Path, str]]) -> list[tuple[str | None, str | None]]:
+        paths = [path for _, path, _ in group]
+        found = []
+        for (_, path, shown), (_, outcome) in zip(
+            group, recognizer.transcribe_each(paths, options, decoder), strict=True
+        ):
+            error = _result(outcome, path).error
+            text = write_transcript(outcome, options.format, shown) if isinstance(outcome, list) else None
+            found.append((text, error))
+        return found
+
+    return transcribe
 
 
 def _result(outcome: Outcome, file: Path) -> Result:

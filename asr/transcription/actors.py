@@ -1,0 +1,91 @@
+"""Work on a Ray cluster: actors, set up once, take groups of items; a lost actor costs at most one item."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from asr.errors import UserError
+
+LOST = "the process that worked on it was killed (out of memory?)"
+MOST_LOSSES = 10  # in succession, before no further actor is started
+
+
+class _Actor:
+    """Sets up with the first group; Ray hides the errors of constructors."""
+
+    def __init__(self, set_up: Callable[[], Callable[[list[Any]], list[Any]]]) -> None:
+        self.set_up = set_up
+        self.work: Callable[[list[Any]], list[Any]] | None = None
+
+    def run(self, group: list[Any]) -> list[Any]:
+        """Return a result for each item."""
+        self.work = self.work or self.set_up()
+        return self.work(group)
+
+
+def on_actors(
+    set_up: Callable[[], Callable[[list[Any]], list[Any]]],
+    groups: Sequence[Sequence[Any]],
+    *,
+    actors: int,
+    address: str = "",
+    resources: Mapping[str, float],
+) -> Iterator[tuple[Any, Any]]:
+    """Yield each item with its result, in any order; None if the item's process was killed each time.
+
+    The items of a group whose actor is lost are tried again, one by one, on a new actor.
+
+    Args:
+        set_up: returns a function from the items of a group to their results; called once by each actor. Both
+            are defined at module level.
+        groups: items; they travel to the actors, so they should be names of files, not their content.
+        actors: number of actors.
+        address: address of the cluster; empty: one on this machine, unless there is a connection already.
+        resources: `num_cpus` and `num_gpus` of an actor.
+
+    Raises:
+        UserError: one that the function or the set-up raises; Ray is not installed, or all actors are lost.
+    """
+    try:
+        import ray
+        from ray.exceptions import RayActorError, RayTaskError
+    except ImportError:
+        raise UserError("engine=ray: needs ray: pip install 'clustered-asr[launchers]'") from None
+    own = not ray.is_initialized()
+    if own:
+        try:
+            ray.init(address=address or None, include_dashboard=False, log_to_driver=False)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise UserError(f"address={address}: no connection to a Ray cluster: {error}") from None
+    start = ray.remote(_Actor).options(**resources).remote
+    waiting: list[tuple[list[Any], bool]] = [(list(group), False) for group in reversed(groups)]
+    running: dict[Any, tuple[Any, list[Any], bool]] = {}  # actor, items, whether they were lost before
+    idle: list[Any] = [start(set_up) for _ in range(min(actors, len(groups)))]
+    losses = 0
+    try:
+        while waiting or running:
+            while idle and waiting:
+                actor, (group, again) = idle.pop(), waiting.pop()
+                running[actor.run.remote(group)] = (actor, group, again)
+            (reference,), _ = ray.wait(list(running))
+            actor, group, again = running.pop(reference)
+            try:
+                yield from zip(group, ray.get(reference), strict=True)
+                losses = 0
+            except RayTaskError as error:
+                raise (error.cause if isinstance(error.cause, UserError) else error) from None
+            except RayActorError as error:
+                losses += 1
+                if losses > MOST_LOSSES:
+                    last = str(error).strip().splitlines()[-1]
+                    raise UserError(f"{losses} processes in succession were lost, the last: {last}") from None
+                actor = start(set_up)
+                if again:
+                    yield from ((item, None) for item in group)
+                else:
+                    waiting += [([item], True) for item in reversed(group)]
+            idle.append(actor)
+    finally:
+        for actor in [*idle, *(actor for actor, _, _ in running.values())]:
+            ray.kill(actor)
+        if own:
+            ray.shutdown()
