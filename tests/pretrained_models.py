@@ -64,7 +64,11 @@ def save_model(
 
 
 def load_model(
-    folder: Path, attention: str = "full", augment: AugmentConfig | None = None, **options: Any
+    folder: Path,
+    attention: str = "full",
+    augment: AugmentConfig | None = None,
+    vocabulary: int = 5,
+    **options: Any,
 ) -> AcousticModel:
     """Return an acoustic model with the encoder of a folder, in evaluation mode."""
     pretrained = read_pretrained(str(folder))
@@ -77,6 +81,6 @@ def load_model(
         **options,
     )
     torch.manual_seed(1)
-    model = AcousticModel(config, vocabulary=5, augment=augment)
+    model = AcousticModel(config, vocabulary, augment)
     model.load_encoder(str(folder))
     return model.eval()

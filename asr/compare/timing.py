@@ -32,7 +32,7 @@ class Runner:
 
     Attributes:
         model: model in evaluation mode on its device.
-        features: key of its feature settings; models that share it share inputs.
+        features: key of its front end; models that share it share inputs.
         wall_s, cpu_s: total over all batches, per repeat.
         error: reason why the model cannot run; it is skipped from then on.
     """
@@ -75,7 +75,7 @@ def forward_times(
     runners = []
     for run, attention in models:
         model = Recognizer.load(run, device=device, attention=attention).model
-        key = json.dumps(to_dict(model.config.features))
+        key = json.dumps([to_dict(model.config.features), model.config.pretrained])
         runners.append(Runner(model, key, [0.0] * repeats, [0.0] * repeats))
     batches = _batches(manifest, frames_per_batch, runners[0].model)
     others = OtherProcesses()
