@@ -28,7 +28,8 @@ class Options:
     format: str = option(
         "",
         help="safetensors: weights, configuration and tokenizer, readable by asr and Recognizer.load; "
-        "torch_export | onnx: a graph from filter banks to log-probabilities; empty: by the suffix of out",
+        "torch_export | onnx: a graph from filter banks, or samples with a pretrained encoder, to "
+        "log-probabilities; empty: by the suffix of out",
         choices=("", *FORMATS),
     )
     checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")

@@ -74,6 +74,8 @@ class FilterBanks(nn.Module):
         (torch.Size([2, 98, 40]), [98, 3])
     """
 
+    in_graph = False  # whether an exported graph computes it
+
     def __init__(self, config: FeatureConfig) -> None:
         super().__init__()
         self.mel_bins = config.mel_bins

@@ -2,8 +2,9 @@
 
 The graph maps filter banks to log-probabilities; batch and time are dynamic. It includes the normalisation,
 which differs between models, but not the filter banks: runtimes and devices have their own implementations
-(Kaldi's compute-fbank-feats is equivalent), and long recordings need them in blocks. Attention runs on its
-reference backend, i-clustered in a form without sorting.
+(Kaldi's compute-fbank-feats is equivalent), and long recordings need them in blocks. With a pretrained
+encoder, whose front end has weights, the graph starts from samples. Attention runs on its reference backend,
+i-clustered in a form without sorting.
 """
 
 import copy
@@ -32,11 +33,11 @@ from attention_ext.local_attention.reference import SMALLEST_BLOCK
 
 FAMILY = ("full", "shared-full", "clustered", "i-clustered", "local", "linear")
 OPSET = 18
-INPUTS, OUTPUTS = ("features", "lengths"), ("log_probs", "frames")
+OUTPUTS = ("log_probs", "frames")
 
 
-class FeaturesToLogProbs(nn.Module):
-    """The computation of the graph; `model.front_end` computes its input.
+class InputToLogProbs(nn.Module):
+    """The computation of the graph; its input is audio, or what a front end without weights computes.
 
     Args:
         model: acoustic model in evaluation mode, on the reference backend.
@@ -49,7 +50,9 @@ class FeaturesToLogProbs(nn.Module):
         self.extra_frames = self.subsampling * _most_needed(model)
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Map [B, T, F] log-mel energies with [B] valid frames to [B, T', V] and [B] encoder frames."""
+        """Map [B, T, F] log-mel energies or [B, samples], with [B] lengths, to [B, T', V] and [B] frames."""
+        if self.model.front_end.in_graph:
+            features, lengths = self.model.front_end(features, lengths)
         size = (features.shape[1] + self.subsampling - 1) // self.subsampling
         features = self.model.normalisation(features, lengths)
         # At least as many frames as clusters and top keys, because torch.export is slow with a minimum of two
@@ -77,17 +80,12 @@ def _clustered_mechanisms(model: AcousticModel) -> list[ClusteredAttention]:
     return [module for module in model.modules() if isinstance(module, ClusteredAttention)]
 
 
-def graph_module(model: AcousticModel) -> FeaturesToLogProbs:
+def graph_module(model: AcousticModel) -> InputToLogProbs:
     """Return a copy of the model on the CPU, in evaluation mode, made of exportable operators.
 
     Raises:
-        UserError: a mechanism or a front end that can't be exported.
+        UserError: a mechanism that can't be exported.
     """
-    if model.config.pretrained:
-        raise UserError(
-            "a model with a pretrained encoder can't be exported as a graph: expected filter banks as its "
-            "input, found samples (format=safetensors supports any model)"
-        )
     name = model.config.attention
     if parse_name(name).mechanism not in FAMILY:
         raise UserError(
@@ -102,7 +100,7 @@ def graph_module(model: AcousticModel) -> FeaturesToLogProbs:
             hash_sign=hash_sign,
             improved_clustered_attention=improved_clustered_attention,
         )
-    return FeaturesToLogProbs(model)
+    return InputToLogProbs(model)
 
 
 def export_program(model: AcousticModel) -> torch.export.ExportedProgram:
@@ -112,15 +110,16 @@ def export_program(model: AcousticModel) -> torch.export.ExportedProgram:
         UserError: see `graph_module`.
     """
     module = graph_module(model)
-    bins = model.config.features.mel_bins
     # Sizes that differ from those of the model: torch.export specialises on 0, on 1 and on equal sizes.
-    example = torch.randn(2, 307, bins, generator=torch.Generator().manual_seed(0))
+    lengths, width = torch.tensor([307, 211]), [model.config.features.mel_bins]
+    if model.front_end.in_graph:
+        lengths = lengths * model.front_end.shift_samples + model.front_end.window_samples
+        width = []
+    example = torch.randn(2, int(lengths.max()), *width, generator=torch.Generator().manual_seed(0))
     dynamic = torch.export.Dim.DYNAMIC
     with torch.no_grad():
         return torch.export.export(
-            module,
-            (example, torch.tensor([307, 211])),
-            dynamic_shapes=({0: dynamic, 1: dynamic}, {0: dynamic}),
+            module, (example, lengths), dynamic_shapes=({0: dynamic, 1: dynamic}, {0: dynamic})
         )
 
 
@@ -150,7 +149,7 @@ def _quiet() -> Iterator[None]:
 
 
 def write_onnx(model: AcousticModel, symbols: Sequence[str], path: Path) -> None:
-    """Write ONNX with inputs `features`, `lengths` and outputs `log_probs`, `frames`.
+    """Write ONNX with inputs `features` or `audio`, `lengths` and outputs `log_probs`, `frames`.
 
     The metadata of the file contains the symbols, in order, the topology of the labels, and the settings of
     the filter banks as JSON.
@@ -166,7 +165,7 @@ def write_onnx(model: AcousticModel, symbols: Sequence[str], path: Path) -> None
     with _quiet():
         program = torch.onnx.export(
             export_program(model),
-            input_names=list(INPUTS),
+            input_names=["audio" if model.front_end.in_graph else "features", "lengths"],
             output_names=list(OUTPUTS),
             opset_version=OPSET,
             dynamo=True,

@@ -33,6 +33,8 @@ class ConvolutionalFrontEnd(nn.Module):
         normalise: whether the samples of an utterance are scaled to mean 0 and variance 1.
     """
 
+    in_graph = True  # whether an exported graph computes it
+
     def __init__(self, model: Any, normalise: bool) -> None:
         super().__init__()
         self.normalise = normalise
@@ -62,6 +64,10 @@ class ConvolutionalFrontEnd(nn.Module):
         audio_BS = zero_padding(audio_BS.float(), lengths_B)
         if self.normalise:
             audio_BS = zero_mean_unit_variance(audio_BS, lengths_B)
+        # A graph takes all frames at once, because their number is dynamic.
+        if torch.compiler.is_compiling():
+            first = self._first_layer(audio_BS, lengths_B, None)
+            return self._latents(audio_BS, first, frames), frames
         shortfall = self.window_samples - audio_BS.shape[1]
         if shortfall > 0:
             audio_BS = nn.functional.pad(audio_BS, (0, shortfall))
@@ -72,14 +78,19 @@ class ConvolutionalFrontEnd(nn.Module):
         for start in range(0, total, size):
             end = min(start + size, total)
             last_sample = (end - 1) * self.shift_samples + self.window_samples
-            x_BFT: Tensor = first(audio_BS[:, None, start * self.shift_samples : last_sample])
-            for layer in list(self.layers)[1:]:
-                x_BFT = layer(x_BFT)
-            latents[:, start:end] = zero_padding(x_BFT.mT.float(), frames - start)
+            block_BS = audio_BS[:, start * self.shift_samples : last_sample]
+            latents[:, start:end] = self._latents(block_BS, first, frames - start)
         return latents, frames
 
+    def _latents(self, audio_BS: Tensor, first: Callable[[Tensor], Tensor], frames_B: Tensor) -> Tensor:
+        """Return the latents of samples [B, T, F], zero after `frames_B`."""
+        x_BFT = first(audio_BS[:, None])
+        for layer in list(self.layers)[1:]:
+            x_BFT = layer(x_BFT)
+        return zero_padding(x_BFT.mT.float(), frames_B)
+
     def _first_layer(
-        self, audio_BS: Tensor, lengths_B: Tensor, block_samples: int
+        self, audio_BS: Tensor, lengths_B: Tensor, block_samples: int | None
     ) -> Callable[[Tensor], Tensor]:
         """Return the first layer; its group normalisation, if any, uses the valid frames only."""
         layer: Any = self.layers[0]
@@ -88,18 +99,24 @@ class ConvolutionalFrontEnd(nn.Module):
             return layer
         (kernel,), (stride,) = layer.conv.kernel_size, layer.conv.stride
         frames_B = torch.div(lengths_B - kernel, stride, rounding_mode="floor") + 1
-        sums = torch.zeros(2, len(audio_BS), norm.num_channels, dtype=torch.float64, device=audio_BS.device)
-        for start in range(0, (audio_BS.shape[1] - kernel) // stride + 1, block_samples // stride):
-            end = (start + block_samples // stride - 1) * stride + kernel
-            x_BFT = layer.conv(audio_BS[:, None, start * stride : end]).float()
-            x_BFT = x_BFT.masked_fill(~keep_mask(frames_B - start, x_BFT.shape[-1])[:, None], 0.0)
-            sums[0] += x_BFT.sum(-1, dtype=torch.float64)
-            sums[1] += x_BFT.square().sum(-1, dtype=torch.float64)
-        mean_BF, square_BF = sums / frames_B.clamp(min=1).unsqueeze(-1)
+        if block_samples is None:
+            blocks = [(0, audio_BS)]
+        else:
+            size = block_samples // stride
+            starts = range(0, (audio_BS.shape[1] - kernel) // stride + 1, size)
+            blocks = [(x, audio_BS[:, x * stride : (x + size - 1) * stride + kernel]) for x in starts]
+        sums_2BF = sum(masked_sums(layer.conv(own[:, None]), frames_B - start) for start, own in blocks)
+        mean_BF, square_BF = sums_2BF / frames_B.clamp(min=1).unsqueeze(-1)
         variance_BF = (square_BF - mean_BF.square()).clamp(min=0)
         scale_BF1 = (norm.weight / (variance_BF + norm.eps).sqrt()).float().unsqueeze(-1)
         mean_BF1, bias_F1 = mean_BF.float().unsqueeze(-1), norm.bias.unsqueeze(-1)
         return lambda x_B1S: layer.activation((layer.conv(x_B1S) - mean_BF1) * scale_BF1 + bias_F1)
+
+
+def masked_sums(x_BFT: Tensor, frames_B: Tensor) -> Tensor:
+    """Return the sums over valid frames of values and of their squares, [2, B, F] float64."""
+    x_BFT = x_BFT.float().masked_fill(~keep_mask(frames_B, x_BFT.shape[-1])[:, None], 0.0)
+    return torch.stack((x_BFT.sum(-1, dtype=torch.float64), x_BFT.square().sum(-1, dtype=torch.float64)))
 
 
 def zero_mean_unit_variance(audio_BS: Tensor, lengths_B: Tensor) -> Tensor:

@@ -86,8 +86,6 @@ def test_commands_use_the_run_without_the_folder(
     capsys.readouterr()
     assert main(["transcribe", str(run), wav, "normalise=window"]) == 1
     assert "normalise=window: expected a model of filter banks" in capsys.readouterr().err
-    assert main(["export", str(run), "format=onnx"]) == 1
-    assert "pretrained encoder can't be exported as a graph" in capsys.readouterr().err
     exported = Recognizer.load(run / "model")
     assert exported.model.digest() == Recognizer.load(run).model.digest()
 
