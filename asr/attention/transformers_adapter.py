@@ -253,9 +253,9 @@ class GatedBiasAttention(OwnParameterLayer):
         gate_BHN1 = update_BHN1 * (reset_BHN1 * own.gru_rel_pos_const - 1) + 2
         bias_BHNN = gate_BHN1 * (self.distance_bias(x.shape[1]) if bias is None else bias)
         keep_BN = keep_mask(lengths.clamp(min=1), x.shape[1])  # a softmax over no key is NaN
-        bias_BHNN = bias_BHNN.masked_fill(~keep_BN[:, None, None], -torch.inf).to(q.dtype)
-        dropout = self.dropout if self.training else 0.0
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v, bias_BHNN, dropout)
+        scores_BHNN = (q @ k.mT) * q.shape[-1] ** -0.5 + bias_BHNN
+        weights_BHNN = scores_BHNN.masked_fill(~keep_BN[:, None, None], -torch.inf).softmax(-1)
+        mixed = nn.functional.dropout(weights_BHNN, self.dropout, self.training).to(v.dtype) @ v
         return zero_padding(own.out_proj(mixed.transpose(1, 2).flatten(2)), lengths)
 
     def distance_bias(self, positions: int) -> Tensor:
