@@ -83,7 +83,7 @@ class ReplacedAttention:
     def __init__(self, name: str, backend: str, cross_attention: bool) -> None:
         self.name = fitting_mechanism(name, backend).name
         self.backend, self.cross_attention = backend, cross_attention
-        self.mechanisms: dict[tuple[torch.device, float], QueryKeyMechanism] = {}
+        self.mechanisms: dict[tuple[torch.device, float, bool], QueryKeyMechanism] = {}
 
     def __call__(
         self,
@@ -127,16 +127,18 @@ class ReplacedAttention:
             key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         if scaling is not None:
             query = query * (scaling * query.shape[-1] ** 0.5)  # the mechanism divides by √D
-        mixed = self._mechanism(query.device, dropout)(
+        mixed = self._mechanism(query.device, dropout, module.training)(
             query, key, value, query_lengths=None if is_cross else key_lengths, key_lengths=key_lengths
         )
         return mixed.transpose(1, 2).contiguous(), None
 
-    def _mechanism(self, device: torch.device, dropout: float) -> QueryKeyMechanism:
-        """Return the mechanism for a device; transformers passes a dropout of 0 in evaluation."""
-        if (device, dropout) not in self.mechanisms:
-            self.mechanisms[device, dropout] = build_mechanism(self.name, self.backend, dropout).to(device)
-        return self.mechanisms[device, dropout]
+    def _mechanism(self, device: torch.device, dropout: float, training: bool) -> QueryKeyMechanism:
+        """Return the mechanism for a device, a dropout, and training or evaluation."""
+        mode = device, dropout, training
+        if mode not in self.mechanisms:
+            mechanism = build_mechanism(self.name, self.backend, dropout).to(device)
+            self.mechanisms[mode] = mechanism.train(training)
+        return self.mechanisms[mode]
 
 
 def padding_mask(

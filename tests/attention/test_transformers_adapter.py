@@ -119,6 +119,17 @@ def test_training_with_dropout_gives_finite_gradients() -> None:
     assert all(p.grad.isfinite().all() for n, p in model.named_parameters() if "pooler" not in n)
 
 
+def test_fresh_planes_are_fixed_in_evaluation() -> None:
+    """The mechanism stayed in training mode, and `planes=fresh` gave other outputs in every evaluation."""
+    model = tiny_bert(initializer_range=0.3)
+    name = "clustered-4:planes=fresh"
+    model.train()
+    encode(model, name, input_ids=tokens())
+    model.eval()
+    first, second = (encode(model, name, input_ids=tokens()) for _ in range(2))
+    assert first.equal(second)
+
+
 def test_compiles_to_one_graph() -> None:
     model = tiny_bert()
     eager = encode(model, "i-clustered-4:topk=3,iterations=2", input_ids=tokens(), attention_mask=MASK)
