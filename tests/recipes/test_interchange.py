@@ -73,7 +73,7 @@ def prepared(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", RECIPES)  # shar is trained from as it is: tests/data/test_shar.py
 def test_export_and_import_round_trip(prepared, tmp_path, name, capsys):
     out = tmp_path / "out"
     assert cli.main(["export-data", str(prepared), f"to={name}", f"out={out}"]) == 0
