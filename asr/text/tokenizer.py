@@ -126,10 +126,10 @@ class CharacterTokenizer(Tokenizer):
     @classmethod
     def train(cls, texts: Iterable[str]) -> "CharacterTokenizer":
         """Build a vocabulary of all characters in the transcripts."""
-        characters: set[str] = set()
+        words: set[str] = set()
         for text in texts:
-            characters.update(_speech(text))
-        return cls(sorted(characters - {" ", WORD_GAP}))
+            words.update(text.split())
+        return cls(sorted(set("".join(words - NOISE_WORDS)) - {WORD_GAP}))
 
     def encode(self, text: str) -> list[int]:
         """See `Tokenizer`."""
