@@ -57,7 +57,26 @@ class FeatureConfig:
             )
 
 
-class FilterBanks(nn.Module):
+class FrontEnd(nn.Module):
+    """Frames from samples; the window of each lies entirely within the utterance.
+
+    Attributes:
+        window_samples: length of a window.
+        shift_samples: distance of the windows of consecutive frames.
+        in_graph: whether an exported graph computes the frames.
+    """
+
+    window_samples: int
+    shift_samples: int
+    in_graph = False
+
+    def frames(self, samples: Tensor) -> Tensor:
+        """Return the number of frames in [B] samples, [B]."""
+        whole = torch.div(samples - self.window_samples, self.shift_samples, rounding_mode="floor") + 1
+        return whole.clamp(min=0)
+
+
+class FilterBanks(FrontEnd):
     """Log-mel energies as computed by Kaldi's compute-fbank-feats (snip-edges, no dither).
 
     Each frame's window lies entirely within the utterance, so that a frame depends neither on padding nor on
@@ -73,8 +92,6 @@ class FilterBanks(nn.Module):
         >>> features.shape, frames.tolist()
         (torch.Size([2, 98, 40]), [98, 3])
     """
-
-    in_graph = False  # whether an exported graph computes it
 
     def __init__(self, config: FeatureConfig) -> None:
         super().__init__()
@@ -93,11 +110,6 @@ class FilterBanks(nn.Module):
                 snip_edges=True,
                 dither=0.0,
             )
-
-    def frames(self, samples: Tensor) -> Tensor:
-        """Return the number of frames in [B] samples, [B]."""
-        whole = torch.div(samples - self.window_samples, self.shift_samples, rounding_mode="floor") + 1
-        return whole.clamp(min=0)
 
     @torch.no_grad()
     def forward(self, audio_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:

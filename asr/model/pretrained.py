@@ -15,13 +15,14 @@ from asr.attention.hashing import number_layers
 from asr.attention.transformers_adapter import GatedBiasAttention, adapted_layer
 from asr.lengths import keep_mask, zero_padding
 from asr.model.encoder import ModelConfig
+from asr.model.features import FrontEnd
 from asr.model.pretrained_folder import empty_model, trained_model, window_and_shift
 
 # Frames of a batch that go through the convolutions together; the result does not depend on it.
 BLOCK_FRAMES = 2000
 
 
-class ConvolutionalFrontEnd(nn.Module):
+class ConvolutionalFrontEnd(FrontEnd):
     """Convolutions from samples to latents, with fixed weights.
 
     They stay frozen in fine-tuning, as in the papers (*wav2vec 2.0*, Baevski et al. 2020, section 4.3). None
@@ -33,7 +34,7 @@ class ConvolutionalFrontEnd(nn.Module):
         normalise: whether the samples of an utterance are scaled to mean 0 and variance 1.
     """
 
-    in_graph = True  # whether an exported graph computes it
+    in_graph = True
 
     def __init__(self, model: Any, normalise: bool) -> None:
         super().__init__()
@@ -43,11 +44,6 @@ class ConvolutionalFrontEnd(nn.Module):
         self.window_samples, self.shift_samples = window_and_shift(
             model.config.conv_kernel, model.config.conv_stride
         )
-
-    def frames(self, samples: Tensor) -> Tensor:
-        """Return the number of frames in [B] samples, [B]."""
-        whole = torch.div(samples - self.window_samples, self.shift_samples, rounding_mode="floor") + 1
-        return whole.clamp(min=0)
 
     @torch.no_grad()
     def forward(self, audio_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
