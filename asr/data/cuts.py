@@ -146,8 +146,8 @@ class Cuts(Sequence["MonoCut"]):
     @staticmethod
     def joined(several: "Sequence[Cuts]") -> "Cuts":
         """Return the cuts of all in this order."""
-        firsts = np.cumsum([0, *(cuts._starts[-1] for cuts in several)])
-        rows = [cuts.rows + first for cuts, first in zip(several, firsts, strict=False)]
+        firsts = np.cumsum([0, *(cuts._starts[-1] for cuts in several[:-1])])
+        rows = [cuts.rows + first for cuts, first in zip(several, firsts, strict=True)]
         return Cuts([part for cuts in several for part in cuts._parts], np.concatenate(rows))
 
 
