@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.plugins import ClusterEnvironment
 from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
@@ -46,6 +47,23 @@ class Launcher(_SubprocessScriptLauncher):
             process.kill()
         print(f"asr: one of {len(self.procs) + 1} processes failed to start", file=sys.stderr)
         os._exit(1)
+
+
+def connect_restarted(place: ClusterEnvironment, backend: str) -> None:
+    """Connect ranks that torchrun has restarted.
+
+    With torchrun's default rendezvous, PyTorch's own connection may find addresses of the processes before.
+    """
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if restarts == "0" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
+    store = distributed.TCPStore(place.main_address, place.main_port)  # torchrun's
+    distributed.init_process_group(
+        backend,
+        store=distributed.PrefixStore(f"restart {restarts}", store),
+        rank=place.global_rank(),
+        world_size=place.world_size(),
+    )
 
 
 def global_rank(devices: int) -> int:

@@ -1,10 +1,10 @@
 """How ranks share the work of a step: they average gradients or weights, or divide the model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, ParallelStrategy, Strategy
 from torch import Tensor, distributed, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from asr.model.encoder import Encoder
 from asr.training.config import TrainerConfig
-from asr.training.ranks import Launcher
+from asr.training.ranks import Launcher, connect_restarted
 
 
 def training_strategy(options: TrainerConfig) -> str | Strategy:
@@ -37,12 +37,26 @@ def training_strategy(options: TrainerConfig) -> str | Strategy:
     return LocalGradients() if options.average_every else AverageGradients()
 
 
-class AverageGradients(DDPStrategy):
-    """Distributed data parallel training."""
+class _Ranks(ParallelStrategy):
+    """Starts and connects the ranks as `asr.training.ranks` does."""
+
+    num_nodes: int
+    num_processes: Any
+    _get_process_group_backend: Callable[[], str]
 
     def _configure_launcher(self) -> None:
         assert self.cluster_environment is not None
         self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
+
+    def setup_environment(self) -> None:
+        """Connect the ranks."""
+        assert self.cluster_environment is not None
+        connect_restarted(self.cluster_environment, self._get_process_group_backend())
+        super().setup_environment()
+
+
+class AverageGradients(_Ranks, DDPStrategy):
+    """Distributed data parallel training."""
 
 
 class LocalGradients(AverageGradients):
@@ -61,15 +75,11 @@ def _keep(_: None, bucket: distributed.GradBucket) -> Future[Tensor]:
     return done
 
 
-class Sharded(ModelParallelStrategy):
+class Sharded(_Ranks, ModelParallelStrategy):
     """Fully sharded training (FSDP2): each rank holds a part of weights, gradients and optimiser state.
 
     Checkpoints hold the whole model, so they serve like any others; the optimiser's state is in FSDP's order.
     """
-
-    def _configure_launcher(self) -> None:
-        assert self.cluster_environment is not None
-        self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Load weights and optimiser state through the checkpoint plugin, unlike Lightning's own."""
