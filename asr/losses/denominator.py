@@ -23,7 +23,7 @@ class Denominator(nn.Module):
     """The graph of an n-gram and a topology, and its forward–backward algorithm.
 
     With `leak` > 0, every state may pass to any other after each frame with the probability leak × the
-    other's prior (the leaky HMM of Povey et al. 2016, section 2.5): history is forgotten gradually. The prior
+    other's prior (the leaky HMM of Povey et al. 2016): history is forgotten gradually. The prior
     is the mean distribution over the first 100 frames if all outputs are equally likely.
 
     Args:

@@ -90,7 +90,7 @@ def estimate_labels(
         vocabulary: V. Labels that never occur get the probability of unknown words.
         order: length of the longest n-grams.
         histories: number of histories of two or more labels to keep, the most frequent ones; the others back
-            off, as in Kaldi (`num-extra-lm-states`, Povey et al. 2016, section 3.3).
+            off, as in Kaldi (`num-extra-lm-states`, Povey et al. 2016).
 
     Raises:
         UserError: there are no targets, or the order is out of range.

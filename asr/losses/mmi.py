@@ -18,7 +18,7 @@ class MMILoss(Loss):
         L = −log p(y) Σ_{π → y} exp(scores of π) + log Σ_{y'} p(y') Σ_{π → y'} exp(scores of π).
 
     With topology `ctc` this is CTC-CRF (Xiang and Ou 2019, *CRF-based Single-stage Acoustic Modeling with CTC
-    Topology*, eq. 3 and 4), with `hmm` lattice-free MMI without alignments (Hadian et al. 2018). L does not
+    Topology*), with `hmm` lattice-free MMI without alignments (Hadian et al. 2018). L does not
     change if a number is added to all outputs of a frame, so normalised and unnormalised outputs give the
     same loss.
 

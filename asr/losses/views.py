@@ -19,8 +19,8 @@ def training_loss(
     """Return the loss of each utterance, over its views and intermediate outputs.
 
     L = (1 − w) L_final + w · mean of L_k (*Intermediate Loss Regularization for CTC-based Speech
-    Recognition*, Lee and Watanabe 2021, equation 7), averaged over the views, plus c times `disagreement` of
-    two views of the final output (*CR-CTC*, Yao et al. 2024, equation 3).
+    Recognition*, Lee and Watanabe 2021), averaged over the views, plus c times `disagreement` of
+    two views of the final output (*CR-CTC*, Yao et al. 2024).
 
     Args:
         loss: loss of label sequences.

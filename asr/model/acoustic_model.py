@@ -48,7 +48,7 @@ class AcousticModel(AttentionModel):
     includes a projection.
 
     A self-conditioned model adds W p to the input of a block, where p are the posteriors of the block before
-    (Nozaki and Komatsu 2021, equation 10).
+    (Nozaki and Komatsu 2021).
 
     Args:
         config: features, encoder and attention mechanism.

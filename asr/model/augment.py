@@ -44,7 +44,7 @@ class AugmentConfig:
 
 
 def with_more_time_masks(config: AugmentConfig) -> AugmentConfig:
-    """Return options with 2.5 times as many time masks, as CR-CTC uses (Yao et al. 2024, section 3.3)."""
+    """Return options with 2.5 times as many time masks, as CR-CTC uses (Yao et al. 2024)."""
     every = config.time_mask_every
     return replace(config, time_mask_every=max(1, round(every / 2.5)) if every else 0)
 

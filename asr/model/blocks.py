@@ -169,7 +169,7 @@ class GatingMLP(nn.Module):
     """A feed-forward layer that a convolution gates: the local branch of Branchformer's cgMLP.
 
     h = activation(W₁x); y = W₂(a ⊙ convolution(norm(b))), where a and b are the halves of h (*Branchformer*,
-    Peng et al. 2022, section 3.3).
+    Peng et al. 2022).
     """
 
     def __init__(self, config: BlockConfig) -> None:
@@ -193,7 +193,7 @@ class GatingMLP(nn.Module):
 
 
 class Branches(nn.Module):
-    """E-Branchformer's parallel branches and their merge (Kim et al. 2022, section 3.2).
+    """E-Branchformer's parallel branches and their merge (Kim et al. 2022).
 
     y = W(c + convolution(c)), where c is the concatenation of attention(x) and cgMLP(x).
 

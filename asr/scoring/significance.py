@@ -224,7 +224,7 @@ def _errors_by_word(edits: Sequence[Edit]) -> list[_Word]:
 def bootstrap_difference(
     first: Sequence[Sequence[Edit]], second: Sequence[Sequence[Edit]], *, samples: int = 1000, seed: int = 0
 ) -> Difference:
-    """Bootstrap the difference, drawing the same utterances for both systems: Bisani and Ney 2004, section 4.
+    """Bootstrap the difference, drawing the same utterances for both systems: Bisani and Ney 2004.
 
     Args:
         first, second: alignments, as in `compare`.

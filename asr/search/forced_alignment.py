@@ -125,7 +125,7 @@ def fit(
 
     p(aligned) and p(best) are the probabilities of the aligned and of the most probable label or blank in a
     frame; the mean is over the frames in which one of them is a label, so that silence doesn't count. Unlike
-    the mean posterior of CTC segmentation (Kürzinger et al. 2020, section 2.3), the ratio doesn't fall where
+    the mean posterior of CTC segmentation (Kürzinger et al. 2020), the ratio doesn't fall where
     the model hesitates between several labels, as in noise.
 
     Args:
