@@ -1,8 +1,7 @@
 """Batches of padded utterances, and the data set that loads and collates them."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,41 +14,25 @@ from torch.utils.data import Dataset
 from asr.data.audio import load_cut
 from asr.data.concatenate import Concatenation, join
 from asr.data.sampler import BatchPlan
+from asr.data.stream import StreamBatch
 from asr.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Utterances padded to one length.
+class Batch(StreamBatch):
+    """Utterances padded to one length; ids of joined utterances are separated by `+`.
 
     Attributes:
-        ids: B utterance ids, those of joined utterances separated by `+`.
         audio: [B, samples] float32, right-padded with zeros.
         audio_lengths: [B] valid samples.
         tokens: [B, U] int64 targets, right-padded with zeros.
         token_lengths: [B] valid targets.
-        plan: position of the batch in the stream of batches.
     """
 
-    ids: list[str]
     audio: Tensor
     audio_lengths: Tensor
     tokens: Tensor
     token_lengths: Tensor
-    plan: BatchPlan
-
-    def to(self, device: torch.device, non_blocking: bool = False) -> "Batch":
-        """Return the batch on another device."""
-        return self._map(lambda x: x.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> "Batch":
-        """Return the batch in page-locked memory."""
-        return self._map(Tensor.pin_memory)
-
-    def _map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        moved: dict[str, Any] = {name: function(value) for name, value in tensors.items()}
-        return replace(self, **moved)
 
 
 class Utterances(Dataset[Batch]):

@@ -1,30 +1,46 @@
 """Training data as one stream of batches with a cursor, which checkpoints store."""
 
 from abc import abstractmethod
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import lightning
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from asr.data.sampler import BatchPlan, Cursor, NumberedPlans
 
+Moved = TypeVar("Moved", bound="StreamBatch")
 
-class StreamBatch(Protocol):
-    """Interface of a training batch."""
 
-    @property
-    def ids(self) -> list[str]:
-        """Names of the items, for messages."""
+@dataclass(frozen=True)
+class StreamBatch:
+    """A batch of a stream; subclasses add tensors.
 
-    @property
-    def plan(self) -> BatchPlan:
-        """Position of the batch in the stream."""
+    Attributes:
+        ids: names of the B items, for messages.
+        plan: position in the stream.
+    """
 
-    def to(self, device: torch.device) -> "StreamBatch":
+    ids: list[str]
+    plan: BatchPlan
+
+    def to(self: Moved, device: torch.device, non_blocking: bool = False) -> Moved:
         """Return the batch on another device."""
+        return self._map(lambda x: x.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self: Moved) -> Moved:
+        """Return the batch in page-locked memory."""
+        return self._map(Tensor.pin_memory)
+
+    def _map(self: Moved, function: Callable[[Tensor], Tensor]) -> Moved:
+        moved: dict[str, Any] = {
+            name: function(value) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
 
 
 class TrainingData(lightning.LightningDataModule):
@@ -115,6 +131,15 @@ class NumberedBatches(TrainingData):
     def __init__(self, training: Dataset[Any], dev: Batches) -> None:
         super().__init__()
         self.training_batches, self.dev_batches = training, dev
+
+    @abstractmethod
+    def held_out(self, split: str, items: int) -> Batches:
+        """Return the batches of `dev` or `test`.
+
+        Args:
+            split: name of the split.
+            items: maximum number of items; 0: all, or 1,000 if they are endless.
+        """
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return the training batches from the cursor on."""

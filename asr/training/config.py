@@ -4,15 +4,13 @@ import importlib
 import importlib.util
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from asr.attention.backend import BACKENDS
-from asr.config import compose, flat, from_dict, load_yaml, option, option_words, refuse, to_dict
+from asr.config import compose, flat, from_dict, option, option_words, refuse, to_dict
 from asr.data.module import DataConfig
 from asr.errors import UserError
-from asr.files import require_file
 from asr.losses.loss import LossConfig
 from asr.model.augment import AugmentConfig
 from asr.model.encoder import ModelConfig
@@ -240,7 +238,7 @@ def recipe_task(name: str) -> ModuleType | None:
     """Return the module `asr_recipes.<name>.task` of a recipe with its own task; None if it has none.
 
     The module defines `Options`, a subclass of `RecipeConfig` with the recipe's own options, and
-    `build(options: TrainConfig, resuming: bool)`, which returns a `TrainingTask` and its `TrainingData`.
+    `build(options: TrainConfig, resuming: bool)`, which returns a `LabelTask` and its `NumberedBatches`.
     """
     package = f"asr_recipes.{name}"
     if not name.isidentifier() or not importlib.util.find_spec(package):
@@ -291,24 +289,6 @@ def chosen_recipe(words: list[str]) -> str:
 def _last(words: list[str], key: str) -> str:
     """Return the last value of an option, or an empty string."""
     return next((word.partition("=")[2] for word in reversed(words) if word.startswith(f"{key}=")), "")
-
-
-def run_options(run: str, recipe: type[RecipeConfig]) -> TrainConfig:
-    """Return the options of a run of a recipe with its own task.
-
-    Args:
-        run: run folder.
-        recipe: options of the recipe.
-
-    Raises:
-        UserError: no run, or one of another recipe.
-    """
-    path = Path(run, "config.yaml")
-    require_file(path, "the options of a run")
-    options = train_options_from(load_yaml(path), str(path))
-    if not isinstance(options.recipe, recipe):
-        raise UserError(f"{path}: expected recipe.name={recipe().name}, found {options.recipe.name}")
-    return options
 
 
 def train_options_from(values: dict[str, Any], source: str) -> TrainConfig:

@@ -5,8 +5,7 @@ symbols. Some symbols of each half are masked, but no symbol in both halves, so 
 copied from the other half.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +13,14 @@ from torch.utils.data import Dataset
 
 from asr.config import option
 from asr.data.sampler import BatchPlan
-from asr.data.stream import NumberedBatches
+from asr.data.stream import NumberedBatches, StreamBatch
 from asr.errors import UserError
-from asr.model.attention_model import AttentionModel, initialise, model_state
+from asr.model.attention_model import AttentionModel, initialise
 from asr.model.encoder import Encoder, ModelConfig
 from asr.seeds import derived_seed
 from asr.training.config import RecipeConfig, TrainConfig
+from asr.training.labelling import LabelTask
 from asr.training.plan import training_plan
-from asr.training.task import TrainingTask
 
 SYMBOLS = 10  # w consists of 1 … 10
 SEPARATOR = 0
@@ -29,8 +28,8 @@ MASK = SYMBOLS + 1
 MASKED_SHARE = 0.2  # fraction of symbols that are masked
 BATCH = 32
 VALIDATE_EVERY = 250  # batches
-DEV_BATCHES = 10
-DEV_SEED = 2**20
+DEV_SEQUENCES = 320
+HELD_OUT_SEEDS = {"dev": 2**20, "test": 2**20 + 1}
 
 
 @dataclass
@@ -44,27 +43,16 @@ class Options(RecipeConfig):
 
 
 @dataclass(frozen=True)
-class CopyBatch:
+class CopyBatch(StreamBatch):
     """A batch of sequences with masked symbols.
 
     Attributes:
         inputs: [B, N] int64 with MASK at masked positions, N = 2 (L + 1).
         targets: [B, N] int64, the sequences without masks.
-        plan: position in the stream of batches.
     """
 
     inputs: Tensor
     targets: Tensor
-    plan: BatchPlan
-
-    @property
-    def ids(self) -> list[str]:
-        """Names of the sequences, for messages."""
-        return [f"sequence {i} of batch {self.plan.position}" for i in range(len(self.inputs))]
-
-    def to(self, device: torch.device, non_blocking: bool = False) -> "CopyBatch":
-        """Return the batch on another device."""
-        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
 
 def make_sequences(count: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -104,7 +92,8 @@ class Sequences(Dataset[CopyBatch]):
 
     def __getitem__(self, plan: BatchPlan) -> CopyBatch:
         generator = torch.Generator().manual_seed(derived_seed(self.seed, plan.position))
-        return CopyBatch(*make_sequences(BATCH, self.length, generator), plan)
+        ids = [f"sequence {i} of batch {plan.position}" for i in range(BATCH)]
+        return CopyBatch(ids, plan, *make_sequences(BATCH, self.length, generator))
 
 
 class CopyData(NumberedBatches):
@@ -118,9 +107,12 @@ class CopyData(NumberedBatches):
     def __init__(self, length: int, seed: int) -> None:
         self.length = length
         self.seed = seed
-        dev = Sequences(length, DEV_SEED)
-        plans = (BatchPlan((), 0, i) for i in range(DEV_BATCHES))
-        super().__init__(Sequences(length, seed), [dev[plan] for plan in plans])
+        super().__init__(Sequences(length, seed), self.held_out("dev", DEV_SEQUENCES))
+
+    def held_out(self, split: str, items: int) -> list[CopyBatch]:
+        """Return the batches of dev or test, the last one whole."""
+        sequences = Sequences(self.length, HELD_OUT_SEEDS[split])
+        return [sequences[BatchPlan((), 0, i)] for i in range(-(-(items or 1000) // BATCH))]
 
     def epoch_batches(self, epoch: int) -> int:
         """Return the validation interval, because there are no epochs."""
@@ -167,38 +159,20 @@ class CopyModel(AttentionModel):
         return self.classifier(states)
 
 
-class CopyTask(TrainingTask):
+class CopyTask(LabelTask):
     """Trains with cross-entropy at masked positions, validated by the error rate at these positions."""
 
-    model: CopyModel
-    error_rate_name = "dev_error"
-
-    def losses(self, batch: CopyBatch) -> tuple[Tensor, Tensor]:
-        """Return the summed cross-entropy of each sequence and the number of masked positions."""
+    def scores(self, batch: CopyBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the cross-entropy, the wrong symbols and the masked positions of each sequence, [B] each."""
         masked = batch.inputs == MASK
         logits = self.model(batch.inputs)
         losses = nn.functional.cross_entropy(logits.transpose(1, 2).float(), batch.targets, reduction="none")
-        return losses.masked_fill(~masked, 0.0).sum(dim=1), masked.sum()
-
-    def dev_counts(self, batch: CopyBatch) -> tuple[float, float, float, float]:
-        """Return wrong symbols, masked positions, summed loss and masked positions."""
-        masked = batch.inputs == MASK
-        logits = self.model(batch.inputs)[masked]
-        loss = nn.functional.cross_entropy(logits.float(), batch.targets[masked], reduction="sum")
-        wrong = (logits.argmax(dim=-1) != batch.targets[masked]).sum()
-        return float(wrong), float(masked.sum()), float(loss), float(masked.sum())
+        wrong = (logits.argmax(dim=-1) != batch.targets) & masked
+        return losses.masked_fill(~masked, 0.0).sum(dim=1), wrong.sum(dim=1), masked.sum(dim=1)
 
     def frames(self, batch: CopyBatch) -> int:
         """Return the number of positions in a batch."""
         return batch.inputs.numel()
-
-    def model_state(self) -> dict[str, Any]:
-        """Return sizes, mechanism and weights."""
-        return model_state(self.model, self.model.config)
-
-    def describe(self, device_type: str) -> dict[str, Any]:
-        """Return the mechanism and its backend."""
-        return {"attention": self.model.attention, "backend": self.model.backend_on(device_type)}
 
 
 def build(options: TrainConfig, resuming: bool) -> tuple[CopyTask, CopyData]:

@@ -10,31 +10,20 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from asr.data.sampler import BatchPlan
-from asr.data.stream import NumberedBatches
+from asr.data.stream import NumberedBatches, StreamBatch
 
 
 @dataclass(frozen=True)
-class SegmentBatch:
+class SegmentBatch(StreamBatch):
     """Segments of a text and the tokens that follow each of theirs.
 
     Attributes:
         inputs: [B, N] int64 tokens.
         targets: [B, N] int64: the tokens one position later.
-        plan: position in the stream; `utterances` are the positions of the segments in the text.
     """
 
     inputs: Tensor
     targets: Tensor
-    plan: BatchPlan
-
-    @property
-    def ids(self) -> list[str]:
-        """Names of the segments, for messages."""
-        return [f"segment at token {start}" for start in self.plan.utterances]
-
-    def to(self, device: torch.device, non_blocking: bool = False) -> "SegmentBatch":
-        """Return the batch on another device."""
-        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
 
 def segments(
@@ -42,8 +31,8 @@ def segments(
 ) -> SegmentBatch:
     """Return the segments that begin at `starts`, of `length` tokens each."""
     windows = torch.from_numpy(tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64))
-    plan = replace(plan, utterances=tuple(starts.tolist()))
-    return SegmentBatch(windows[:, :-1], windows[:, 1:], plan)
+    ids = [f"segment at token {start}" for start in starts]
+    return SegmentBatch(ids, plan, windows[:, :-1], windows[:, 1:])
 
 
 class TrainingSegments(Dataset[SegmentBatch]):
@@ -97,7 +86,11 @@ class LanguageData(NumberedBatches):
     def __init__(self, text: Text, length: int, batch: int, dev_segments: int, seed: int) -> None:
         self.text, self.length, self.batch = text, length, batch
         training = TrainingSegments(text.tokens["train"], length, batch, seed)
-        super().__init__(training, EvaluationSegments(text.tokens["dev"], length, batch, dev_segments))
+        super().__init__(training, self.held_out("dev", dev_segments))
+
+    def held_out(self, split: str, items: int) -> EvaluationSegments:
+        """Return the segments of dev or test, spread evenly if they are not all."""
+        return EvaluationSegments(self.text.tokens[split], self.length, self.batch, items)
 
     def epoch_batches(self, epoch: int) -> int:
         """Return the batches that have as many tokens as the text."""

@@ -6,7 +6,6 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from asr_recipes.language.data import LanguageData, SegmentBatch
@@ -17,10 +16,10 @@ from torch import Tensor, nn
 from asr.attention import parse_name
 from asr.config import option, refuse
 from asr.errors import UserError
-from asr.model.attention_model import initialise, model_state
+from asr.model.attention_model import initialise
 from asr.training.config import RecipeConfig, TrainConfig
+from asr.training.labelling import LabelTask
 from asr.training.plan import TrainingPlan, training_plan
-from asr.training.task import TrainingTask
 
 # Options of the encoder of speech that don't apply to the one block of this model.
 UNUSED = (
@@ -56,7 +55,7 @@ class Options(RecipeConfig):
             refuse(self, ("kernel",), "with recipe.encoding=embedding")
 
 
-class LanguageTask(TrainingTask):
+class LanguageTask(LabelTask):
     """Trains with the cross-entropy of the next token.
 
     Args:
@@ -65,39 +64,20 @@ class LanguageTask(TrainingTask):
         unit: what a token is, `character` or `token`.
     """
 
-    model: LanguageModel
-
     def __init__(self, model: LanguageModel, plan: TrainingPlan, unit: str) -> None:
         super().__init__(model, plan)
         self.error_rate_name = f"dev_bits_per_{unit}"
 
-    def losses(self, batch: SegmentBatch) -> tuple[Tensor, Tensor]:
-        """Return the summed cross-entropy of each segment and the number of tokens."""
-        losses = token_losses(self.model, batch).sum(dim=1)
-        return losses, torch.tensor(batch.targets.numel(), device=losses.device)
-
-    def dev_counts(self, batch: SegmentBatch) -> tuple[float, float, float, float]:
-        """Return bits, tokens, summed loss and tokens."""
-        loss, tokens = float(token_losses(self.model, batch).sum()), float(batch.targets.numel())
-        return loss / math.log(2), tokens, loss, tokens
+    def scores(self, batch: SegmentBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the cross-entropy in nats, the same in bits, and the tokens of each segment, [B] each."""
+        logits = self.model(batch.inputs).float()
+        losses = nn.functional.cross_entropy(logits.transpose(1, 2), batch.targets, reduction="none")
+        tokens = torch.full_like(batch.targets[:, 0], batch.targets.shape[1])
+        return losses.sum(dim=1), losses.detach().sum(dim=1) / math.log(2), tokens
 
     def frames(self, batch: SegmentBatch) -> int:
         """Return the number of tokens in a batch."""
         return batch.targets.numel()
-
-    def model_state(self) -> dict[str, Any]:
-        """Return sizes, mechanism and weights."""
-        return model_state(self.model, self.model.config)
-
-    def describe(self, device_type: str) -> dict[str, Any]:
-        """Return the mechanism and its backend."""
-        return {"attention": self.model.attention, "backend": self.model.backend_on(device_type)}
-
-
-def token_losses(model: LanguageModel, batch: SegmentBatch) -> Tensor:
-    """Return the cross-entropy of every token, [B, N], in nats."""
-    logits = model(batch.inputs).float()
-    return nn.functional.cross_entropy(logits.transpose(1, 2), batch.targets, reduction="none")
 
 
 def build(options: TrainConfig, resuming: bool) -> tuple[LanguageTask, LanguageData]:

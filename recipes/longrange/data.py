@@ -10,37 +10,26 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from asr.data.sampler import BatchPlan
-from asr.data.stream import NumberedBatches
+from asr.data.stream import NumberedBatches, StreamBatch
 
 POOL = 8  # batches that are drawn together and sorted by length, so that they hold little padding
 ENDLESS_EPOCH = 250  # batches between validations if there is no end of items
+ENDLESS_SPLIT = 1000  # items of a split for evaluation, likewise
 
 
 @dataclass(frozen=True)
-class ItemBatch:
+class ItemBatch(StreamBatch):
     """A batch of items.
 
     Attributes:
         values: [B, N] uint8, values of the positions; the two sequences of a pair follow each other.
         lengths: [B] valid positions.
         labels: [items] int64; there are one or two sequences per item.
-        plan: position in the stream; `utterances` are the numbers of the items.
     """
 
     values: Tensor
     lengths: Tensor
     labels: Tensor
-    plan: BatchPlan
-
-    @property
-    def ids(self) -> list[str]:
-        """Names of the items, for messages."""
-        return [f"item {index}" for index in self.plan.utterances]
-
-    def to(self, device: torch.device, non_blocking: bool = False) -> "ItemBatch":
-        """Return the batch on another device."""
-        values, lengths, labels = (x.to(device) for x in (self.values, self.lengths, self.labels))
-        return replace(self, values=values, lengths=lengths, labels=labels)
 
 
 def collate(items: list[Item], plan: BatchPlan, size: int = 0) -> ItemBatch:
@@ -48,7 +37,7 @@ def collate(items: list[Item], plan: BatchPlan, size: int = 0) -> ItemBatch:
 
     Args:
         items: items with the same number of sequences.
-        plan: position in the stream.
+        plan: position in the stream; `utterances` are the numbers of the items.
         size: number of positions N; 0: that of the longest sequence.
     """
     sequences = [torch.from_numpy(sequence) for item in items for sequence in item.sequences]
@@ -56,7 +45,8 @@ def collate(items: list[Item], plan: BatchPlan, size: int = 0) -> ItemBatch:
     values = torch.zeros(len(sequences), size or max(1, int(lengths.max())), dtype=torch.uint8)
     for row, sequence in zip(values, sequences, strict=True):
         row[: len(sequence)] = sequence
-    return ItemBatch(values, lengths, torch.tensor([item.label for item in items]), plan)
+    ids = [f"item {index}" for index in plan.utterances]
+    return ItemBatch(ids, plan, values, lengths, torch.tensor([item.label for item in items]))
 
 
 class TrainingBatches(Dataset[ItemBatch]):
@@ -106,12 +96,13 @@ class EvaluationBatches(Dataset[ItemBatch]):
         source: items.
         split: `dev` or `test`.
         batch: items in a batch.
-        most: maximum number of items.
+        most: maximum number of items; 0: all, or 1,000 if there is no end of them.
     """
 
     def __init__(self, source: Source, split: str, batch: int, most: int) -> None:
         self.source, self.split, self.batch = source, split, batch
-        self.count = min(most, source.count(split) or most)
+        count = source.count(split) or most or ENDLESS_SPLIT
+        self.count = min(most or count, count)
 
     def __len__(self) -> int:
         return -(-self.count // self.batch)
@@ -140,8 +131,12 @@ class ItemData(NumberedBatches):
     def __init__(self, source: Source, batch: int, dev_items: int, seed: int) -> None:
         self.source = source
         self.training = TrainingBatches(source, batch, seed)
-        self.dev = EvaluationBatches(source, "dev", batch, dev_items)
+        self.dev = self.held_out("dev", dev_items)
         super().__init__(self.training, self.dev)
+
+    def held_out(self, split: str, items: int) -> EvaluationBatches:
+        """Return the first items of dev or test."""
+        return EvaluationBatches(self.source, split, self.training.batch, items)
 
     def epoch_batches(self, epoch: int) -> int:
         """Return the batches in an epoch; with endless items, the number between validations."""

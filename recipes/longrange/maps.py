@@ -13,9 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from asr_recipes.longrange.data import collate
-from asr_recipes.longrange.model import Classifier
-from asr_recipes.longrange.task import load_run
+from asr_recipes.longrange.data import ItemData, collate
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor
@@ -25,6 +23,8 @@ from asr.config import option, parse
 from asr.data.sampler import BatchPlan
 from asr.errors import UserError, run_program
 from asr.files import atomic_path
+from asr.model.attention_model import AttentionModel
+from asr.training.labelling import load_task
 
 PANEL = 128  # pixels per side of a panel, at least
 MARGIN = 6  # pixels between panels
@@ -59,7 +59,7 @@ class ClusterMap:
     scores: NDArray[np.float32]
 
 
-def cluster_maps(model: Classifier, values: Tensor, lengths: Tensor, head: int) -> list[list[ClusterMap]]:
+def cluster_maps(model: AttentionModel, values: Tensor, lengths: Tensor, head: int) -> list[list[ClusterMap]]:
     """Return the clusters of images in the first and the last layer.
 
     Args:
@@ -142,9 +142,10 @@ def cluster_colours(clusters: int) -> NDArray[np.uint8]:
 
 def run(options: Options) -> Path:
     """Write the picture and return its path."""
-    model, source, _ = load_run(options.run)
-    if source.values:
-        raise UserError(f"run={options.run}: expected recipe.task=pathfinder, found {source.describe()}")
+    task, data = load_task(options.run)
+    if not isinstance(data, ItemData) or data.source.values:
+        raise UserError(f"run={options.run}: expected recipe.task=pathfinder, found {data.describe()}")
+    model, source = task.model, data.source
     count = source.count(options.split)
     numbers = range(options.first, min(options.first + options.items, count or 2**31))
     if not numbers:

@@ -5,7 +5,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from asr_recipes.longrange.data import ItemBatch, ItemData
@@ -19,11 +18,10 @@ from torch import Tensor, nn
 
 from asr.config import option, refuse
 from asr.errors import UserError
-from asr.model import checkpoint
-from asr.model.attention_model import initialise, model_state, restore
-from asr.training.config import RecipeConfig, TrainConfig, run_options
+from asr.model.attention_model import initialise
+from asr.training.config import RecipeConfig, TrainConfig
+from asr.training.labelling import LabelTask
 from asr.training.plan import training_plan
-from asr.training.task import TrainingTask
 
 TASKS = ("listops", "pathfinder", "text", "retrieval")
 SIZES = (16, 32, 64, 128, 256)
@@ -65,36 +63,18 @@ class Options(RecipeConfig):
             refuse(self, ("dashes",), "with recipe.folder")
 
 
-class LongRangeTask(TrainingTask):
+class LongRangeTask(LabelTask):
     """Trains with the cross-entropy of the labels, validated by the share of wrong labels."""
 
-    model: Classifier
-    error_rate_name = "dev_error"
-
-    def losses(self, batch: ItemBatch) -> tuple[Tensor, Tensor]:
-        """Return the cross-entropy of each item and the number of items."""
+    def scores(self, batch: ItemBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the cross-entropy of each item, whether its label is wrong, and 1, [items] each."""
         logits = self.model(batch.values, batch.lengths).float()
         losses = nn.functional.cross_entropy(logits, batch.labels, reduction="none")
-        return losses, torch.tensor(len(losses), device=losses.device)
-
-    def dev_counts(self, batch: ItemBatch) -> tuple[float, float, float, float]:
-        """Return wrong labels, items, summed loss and items."""
-        logits = self.model(batch.values, batch.lengths).float()
-        loss = nn.functional.cross_entropy(logits, batch.labels, reduction="sum")
-        items = float(len(batch.labels))
-        return float((logits.argmax(dim=-1) != batch.labels).sum()), items, float(loss), items
+        return losses, logits.argmax(dim=-1) != batch.labels, torch.ones_like(batch.labels)
 
     def frames(self, batch: ItemBatch) -> int:
         """Return the number of valid positions in a batch."""
         return int(batch.lengths.sum())
-
-    def model_state(self) -> dict[str, Any]:
-        """Return sizes, mechanism and weights."""
-        return model_state(self.model, self.model.config)
-
-    def describe(self, device_type: str) -> dict[str, Any]:
-        """Return the mechanism and its backend."""
-        return {"attention": self.model.attention, "backend": self.model.backend_on(device_type)}
 
 
 def build(options: TrainConfig, resuming: bool) -> tuple[LongRangeTask, ItemData]:
@@ -133,23 +113,6 @@ def build_source(recipe: Options, seed: int) -> Source:
             if (folder / PAIR_FILES["train"]).exists():
                 return PairFiles(folder, recipe.length)
             return PassagePairs(folder, recipe.length, seed)
-
-
-def load_run(run: str) -> tuple[Classifier, Source, TrainConfig]:
-    """Return the trained classifier, the items and the options of a run.
-
-    Args:
-        run: run folder.
-
-    Raises:
-        UserError: no run of this recipe, or a damaged checkpoint.
-    """
-    options = run_options(run, Options)
-    assert isinstance(options.recipe, Options)
-    source = build_source(options.recipe, options.seed)
-    model = build_model(options, source)
-    restore(model, checkpoint.load(checkpoint.find(Path(run)))["model"], options.backend)
-    return model.eval(), source, options
 
 
 def build_model(options: TrainConfig, source: Source) -> Classifier:

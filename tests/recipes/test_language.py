@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from asr_recipes.evaluate import Options, evaluate
+from asr_recipes.evaluate import main as main_evaluation
 from asr_recipes.language.data import EvaluationSegments, LanguageData, TrainingSegments
-from asr_recipes.language.evaluate import Options, evaluate
-from asr_recipes.language.evaluate import main as main_evaluation
 from asr_recipes.language.model import CausalConvolution
 from asr_recipes.language.task import LanguageTask, build_model
 from asr_recipes.language.text import load_text
@@ -136,7 +136,7 @@ def test_segments_are_drawn_from_the_whole_text_by_seed_and_number() -> None:
     batch = batches[BatchPlan((), 0, 7)]
     assert torch.equal(batch.inputs[:, 1:], batch.targets[:, :-1])
     assert torch.equal(batch.targets, batch.inputs + 1)
-    assert batch.plan.utterances == tuple(batch.inputs[:, 0].tolist())
+    assert batch.ids == [f"segment at token {start}" for start in batch.inputs[:, 0].tolist()]
     assert torch.equal(batches[BatchPlan((), 0, 7)].inputs, batch.inputs)
     assert not torch.equal(batches[BatchPlan((), 0, 8)].inputs, batch.inputs)
     assert not torch.equal(TrainingSegments(tokens, 10, 50, 1)[BatchPlan((), 0, 7)].inputs, batch.inputs)
@@ -225,16 +225,12 @@ def test_bits_of_a_split_are_those_of_its_characters(
         window = torch.from_numpy(tokens[start : start + 13])
         chances = model(window[None, :-1])[0].softmax(-1).tolist()
         bits += [-math.log2(chances[i][token]) for i, token in enumerate(window[1:].tolist())]
-    assert result.tokens == len(bits)
-    assert result.bits == pytest.approx(np.mean(bits), rel=1e-5)
-    assert result.perplexity == pytest.approx(2 ** np.mean(bits), rel=1e-4)
-    assert result.interval[0] < result.bits < result.interval[1]
-    main_evaluation(Options(runs=[str(trained)], segments=3, output=str(tmp_path / "results.json")))
+    assert (result.measure, result.labels) == ("bits_per_character", len(bits))
+    assert result.value == pytest.approx(np.mean(bits), rel=1e-5)
+    assert result.interval[0] < result.value < result.interval[1]
+    main_evaluation(Options(runs=[str(trained)], items=3, output=str(tmp_path / "results.json")))
     assert "perplexity" in capsys.readouterr().out
-    assert json.loads((tmp_path / "results.json").read_text())["results"][0]["tokens"] == 36
-    for runs, message in (([], "runs="), ([tmp_path / "no"], "expected the options of a run")):
-        with pytest.raises(UserError, match=message):
-            main_evaluation(Options(runs=[str(run) for run in runs]))
+    assert json.loads((tmp_path / "results.json").read_text())["results"][0]["labels"] == 36
 
 
 def test_weights_start_another_run(trained: Path, text: Path, tmp_path: Path) -> None:

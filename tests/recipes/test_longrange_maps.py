@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from asr_recipes.longrange.data import collate
+from asr_recipes.longrange.data import ItemData, collate
 from asr_recipes.longrange.maps import UNASSIGNED, Options, cluster_colours, cluster_maps, run
-from asr_recipes.longrange.task import load_run
 from PIL import Image
 
 from asr.data.sampler import BatchPlan
 from asr.errors import UserError
 from asr.training.config import train_options
+from asr.training.labelling import load_task
 from asr.training.run import train
 
 WORDS = ["recipe=longrange", "model.layers=2", "model.heads=2", "model.head_dim=8", "model.feedforward=16"]
@@ -28,9 +28,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_pixel_has_one_cluster_of_limited_size(folder: Path) -> None:
-    model, source, options = load_run(str(folder))
-    assert options.attention == "cast-5:assign=single"
-    items = [source.item("dev", i) for i in range(3)]
+    task, data = load_task(str(folder))
+    assert isinstance(data, ItemData)
+    model = task.model
+    assert model.attention == "cast-5:assign=single"
+    items = [data.source.item("dev", i) for i in range(3)]
     batch = collate(items, BatchPlan(()))
     maps = cluster_maps(model, batch.values, batch.lengths, head=1)
     assert len(maps) == 3
@@ -46,8 +48,8 @@ def test_every_pixel_has_one_cluster_of_limited_size(folder: Path) -> None:
 
 
 def test_assignments_name_the_best_of_a_tokens_clusters(folder: Path) -> None:
-    model, _, _ = load_run(str(folder))
-    layer = model.attention_layers()[0]
+    task, _ = load_task(str(folder))
+    layer = task.model.attention_layers()[0]
     x = torch.randn(2, 40, 16, generator=torch.Generator().manual_seed(0))
     lengths = torch.tensor([40, 23])
     layer.assign, layer.capacity = "topk", 6
@@ -84,7 +86,11 @@ def test_the_picture_has_a_row_for_each_image(folder: Path, tmp_path: Path) -> N
             {},
             "expected recipe.task=pathfinder, found ListOps",
         ),
-        (["recipe=copy", *WORDS[1:7], "recipe.length=3"], {}, "expected recipe.name=longrange, found copy"),
+        (
+            ["recipe=copy", *WORDS[1:7], "recipe.length=3"],
+            {},
+            "expected recipe.task=pathfinder, found masked copy",
+        ),
         ([], {}, "config.yaml: expected the options of a run, found none"),
         ([], {"head": 3}, "head=3: expected 1 to 2"),
     ],

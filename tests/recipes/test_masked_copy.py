@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from asr_recipes.copy.task import BATCH, MASK, SEPARATOR, SYMBOLS, Sequences, make_sequences
+from asr_recipes.evaluate import evaluate
 from runs import metrics, weights
 
 from asr import Recognizer
@@ -81,8 +82,14 @@ def test_checkpoints_are_averaged_and_initialise_another_run(tmp_path: Path) -> 
         train(train_options([*words, "model.heads=1", f"run={tmp_path / 'third'}"]))
 
 
-def test_a_copy_model_does_not_load_as_a_recogniser(tmp_path: Path) -> None:
+def test_a_copy_model_is_evaluated_but_is_no_recogniser(tmp_path: Path) -> None:
     train(train_options([*SMALL, "recipe.length=4", "trainer.max_steps=1", f"run={tmp_path}"]))
+    dev, test = (evaluate(str(tmp_path), split, items=320) for split in ("dev", "test"))
+    assert (dev.items, dev.labels, dev.measure) == (320, 640, "error")
+    (row,) = (row for row in metrics(tmp_path) if row["dev_error"])
+    assert dev.value == pytest.approx(float(row["dev_error"]))
+    assert dev.value != test.value
+    assert evaluate(str(tmp_path), "test").items == 1024
     with pytest.raises(UserError, match="expected the checkpoint of a recogniser"):
         Recognizer.load(tmp_path)
 
