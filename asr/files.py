@@ -225,8 +225,8 @@ def parse_json(text: str | bytes, source: str, what: str = "") -> Any:
     """
     try:
         values = json.loads(text)
-        escape = b"\\ud" if isinstance(text, bytes) else "\\ud"
-        if escape in text.lower():  # type: ignore[operator]
+        start, half = (b"\\u", b"\\ud") if isinstance(text, bytes) else ("\\u", "\\ud")
+        if start in text and half in text.lower():  # type: ignore[operator]
             json.dumps(values, ensure_ascii=False).encode()
         return values
     except RecursionError:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from asr.data.entries import parse_cut
+from asr.data.transcripts import Texts, Transcripts
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording
@@ -66,20 +67,20 @@ class Part:
 
     Attributes:
         lines: JSON of each cut, checked.
-        texts: transcript of each cut; an empty one stands for none.
+        transcripts: transcript of each cut.
         durations_s: duration of each cut in seconds.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lines = PackedLines()
-        self.texts = PackedLines()
+        self.transcripts = Transcripts()
         self.durations_s = array("d")
 
     def append(self, line: str, entry: dict[str, Any]) -> None:
         """Add a checked line of a manifest; `entry` is its content."""
         self.lines.append(line)
-        self.texts.append(entry["supervisions"][0].get("text") or "")
+        self.transcripts.append(entry["supervisions"][0].get("text") or "")
         self.durations_s.append(entry["duration"])
 
 
@@ -90,6 +91,7 @@ class Cuts(Sequence["MonoCut"]):
 
     Args:
         parts: the manifests.
+        transcripts: those of all parts.
         rows: [cuts] numbers of the cuts, counted through all parts; None: all.
 
     Attributes:
@@ -97,8 +99,10 @@ class Cuts(Sequence["MonoCut"]):
         durations_s: [cuts] durations in seconds.
     """
 
-    def __init__(self, parts: Sequence[Part], rows: NDArray[np.int64] | None = None) -> None:
-        self._parts = parts
+    def __init__(
+        self, parts: Sequence[Part], transcripts: Transcripts, rows: NDArray[np.int64] | None = None
+    ) -> None:
+        self._parts, self._transcripts = parts, transcripts
         self._starts = np.cumsum([0, *(len(part.lines) for part in parts)]).tolist()
         self.rows = np.arange(self._starts[-1]) if rows is None else rows
         self.durations_s = np.concatenate([part.durations_s for part in parts])[self.rows]
@@ -126,7 +130,7 @@ class Cuts(Sequence["MonoCut"]):
 
     def select(self, indices: ArrayLike) -> "Cuts":
         """Return some of the cuts; both share their memory."""
-        return Cuts(self._parts, self.rows[np.asarray(indices, dtype=np.int64)])
+        return Cuts(self._parts, self._transcripts, self.rows[np.asarray(indices, dtype=np.int64)])
 
     def ids(self) -> Iterator[str]:
         """Yield the utterance ids."""
@@ -134,9 +138,9 @@ class Cuts(Sequence["MonoCut"]):
             yield json.loads(part.lines[row])["id"]
 
     @property
-    def texts(self) -> "Texts":
+    def texts(self) -> Texts:
         """The transcripts."""
-        return Texts(self)
+        return Texts(self._transcripts, self.rows)
 
     def place(self, row: int) -> tuple[Part, int]:
         """Return the manifest of one of `rows`, and the number of the cut in it."""
@@ -146,21 +150,11 @@ class Cuts(Sequence["MonoCut"]):
     @staticmethod
     def joined(several: "Sequence[Cuts]") -> "Cuts":
         """Return the cuts of all in this order."""
+        if len(several) == 1:
+            return several[0]
+        transcripts = Transcripts()
+        for cuts in several:
+            transcripts.extend(cuts._transcripts)
         firsts = np.cumsum([0, *(cuts._starts[-1] for cuts in several[:-1])])
         rows = [cuts.rows + first for cuts, first in zip(several, firsts, strict=True)]
-        return Cuts([part for cuts in several for part in cuts._parts], np.concatenate(rows))
-
-
-class Texts:
-    """Transcripts of cuts, unpacked in each iteration; an empty one stands for none.
-
-    Args:
-        cuts: the cuts.
-    """
-
-    def __init__(self, cuts: Cuts) -> None:
-        self._cuts = cuts
-
-    def __iter__(self) -> Iterator[str]:
-        for part, row in map(self._cuts.place, self._cuts.rows.tolist()):
-            yield part.texts[row]
+        return Cuts([part for cuts in several for part in cuts._parts], transcripts, np.concatenate(rows))

@@ -75,7 +75,7 @@ def read_cuts(path: str | Path, require_text: bool = True) -> Cuts:
         part.append(line, entry)
     if not ids:
         raise UserError(f"{path}: expected at least one utterance, found an empty manifest")
-    return Cuts([part])
+    return Cuts([part], part.transcripts)
 
 
 def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

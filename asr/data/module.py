@@ -3,7 +3,6 @@
 import logging
 import re
 import signal
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,12 +18,12 @@ from asr.data.batch import Batch, Utterances
 from asr.data.concatenate import Concatenation
 from asr.data.cuts import Cuts
 from asr.data.facts import MAX_DURATION_S
+from asr.data.fitting import misfits
 from asr.data.lines import shards
 from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan_by_length
 from asr.data.stream import TrainingData
 from asr.errors import UserError
-from asr.losses.topology import frames_needed
 from asr.model.features import FeatureConfig
 from asr.parallel import end_with_parent
 from asr.text.files import write_table
@@ -204,30 +203,19 @@ class SpeechData(TrainingData):
         return np.maximum(1, np.rint(durations_s * per_second)).astype(np.int64)
 
     def _fitting(self, cuts: Cuts, split: str, fastest: float) -> Cuts:
-        kept = array("q")
-        durations_s, frames = cuts.durations_s, self.encoder_lengths(cuts.durations_s / fastest)
-        utterances = zip(durations_s.tolist(), frames.tolist(), cuts.texts, strict=True)
-        for i, utterance in enumerate(utterances):
-            if reason := self._misfit(*utterance):
-                self.left_out.append((split, cuts[i].id, reason))
-            else:
-                kept.append(i)
-        count = len(cuts) - len(kept)
-        if count:
-            log.warning("%s: left out %d of %d utterances (listed in left_out.tsv)", split, count, len(cuts))
-        if not kept:
-            example = f" (e.g. {': '.join(self.left_out[-1][1:])})" if count else ""
+        frames = self.encoder_lengths(cuts.durations_s / fastest)
+        limits_s = self.config.min_duration_s, self.config.max_duration_s
+        found = dict(misfits(cuts, frames, limits_s, self.tokenizer, self.topology))
+        self.left_out += [(split, cuts[i].id, reason) for i, reason in found.items()]
+        kept = np.delete(np.arange(len(cuts)), list(found))
+        if found:
+            log.warning(
+                "%s: left out %d of %d utterances (listed in left_out.tsv)", split, len(found), len(cuts)
+            )
+        if not len(kept):
+            example = f" (e.g. {': '.join(self.left_out[-1][1:])})" if found else ""
             raise UserError(f"split {split}: no utterance is usable{example}")
         return cuts.select(kept)
-
-    def _misfit(self, duration_s: float, frames: int, text: str) -> str:
-        if not self.config.min_duration_s <= duration_s <= self.config.max_duration_s:
-            limits = f"{self.config.min_duration_s} … {self.config.max_duration_s} s"
-            return f"duration {duration_s:.2f} s is outside {limits}"
-        needed = frames_needed(self.tokenizer.encode(text), self.topology)
-        if frames < needed:
-            return f"the targets need {needed} encoder frames, found {frames}"
-        return ""
 
     def stream(self, start: Cursor | None = None, *, ranks: int = 1, rank: int = 0) -> BatchStream:
         """Return the stream of training batches of one rank."""

@@ -54,9 +54,11 @@ def parse_name(name: str) -> tuple[str, int]:
 
 
 def source_digest(kind: str, texts: Iterable[str], lexicon: Lexicon | None) -> str:
-    """Return a hash of the data that a tokenizer is built from: the lexicon for phones, else the texts."""
+    """Return a hash of the data that a tokenizer is built from: lexicon, distinct words or texts."""
     if kind == "phone":
         return lexicon.digest if lexicon else ""
+    if kind == "character":
+        texts = sorted({word for text in texts for word in text.split()})
     digest = hashlib.sha256()
     for text in texts:
         digest.update(text.encode() + b"\n")

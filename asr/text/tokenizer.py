@@ -30,10 +30,15 @@ KINDS = ["phone", "character", "sentencepiece"]
 
 
 class Tokenizer(ABC):
-    """A vocabulary with blank at index 0, and the conversion between text and labels."""
+    """A vocabulary with blank at index 0, and the conversion between text and labels.
+
+    Attributes:
+        gap: whether there is a label between words, which differs from those of all words.
+    """
 
     unit: Unit
     symbols: list[str]
+    gap = False
     lexicon: Lexicon | None = None
 
     def __len__(self) -> int:
@@ -117,6 +122,7 @@ class CharacterTokenizer(Tokenizer):
     """
 
     unit: Unit = "character"
+    gap = True
 
     def __init__(self, characters: list[str]):
         self.symbols = [BLANK, UNKNOWN, WORD_GAP, *characters]

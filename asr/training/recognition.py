@@ -3,7 +3,6 @@
 import functools
 import logging
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -160,7 +159,7 @@ def build_recognition(options: TrainConfig, resuming: bool) -> tuple[Recognition
     )
     if isinstance(tokenizer, PhoneTokenizer):
         effect = "dev_per leaves them out, and phones recognised there are insertions"
-        report_pronunciations(tokenizer, data.dev_cuts.texts, "development data", effect)
+        report_pronunciations(tokenizer, data.dev_cuts.texts.counts(), "development data", effect)
     model.config.longest_s = data.longest_s
     if options.features.normalise == "corpus" and not options.init_from and not resuming:
         corpus_statistics(model, data)
@@ -189,13 +188,13 @@ def training_tokenizer(options: TrainConfig, cuts: Cuts) -> Tokenizer:
     """
     lexicon = training_lexicon(options)
     folders = dict.fromkeys(prepared_folder(place) for place in options.data.train)
-    tokenizer = obtain_tokenizer(
-        options.tokenizer.kind, cuts.texts, lexicon, options.tokenizer.pieces, folders
-    )
+    kind, words = options.tokenizer.kind, cuts.texts.counts()
+    texts = words if kind == "character" else cuts.texts  # distinct words contain all characters
+    tokenizer = obtain_tokenizer(kind, texts, lexicon, options.tokenizer.pieces, folders)
     if isinstance(tokenizer, PhoneTokenizer):
         effect = "they are trained as SPN, spoken noise"
-        report_pronunciations(tokenizer, cuts.texts, "training data", effect)
-    elif unknown := unknown_tokens(tokenizer, cuts.texts):
+        report_pronunciations(tokenizer, words, "training data", effect)
+    elif unknown := unknown_tokens(tokenizer, words):
         log.warning(
             "%d tokens (%d distinct) are outside the vocabulary: %s",
             unknown.total(),
@@ -205,27 +204,19 @@ def training_tokenizer(options: TrainConfig, cuts: Cuts) -> Tokenizer:
     return tokenizer
 
 
-def unknown_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[str]:
-    """Count the words or characters outside the vocabulary, asking the tokenizer once per word."""
+def unknown_tokens(tokenizer: Tokenizer, words: Counter[str]) -> Counter[str]:
+    """Count the words or characters outside the vocabulary in the words of all transcripts."""
     unknown: Counter[str] = Counter()
-    for word, count in word_counts(texts).items():
+    for word, count in words.items():
         for item in tokenizer.oov(word):
             unknown[item] += count
     return unknown
 
 
-def word_counts(texts: Iterable[str]) -> Counter[str]:
-    """Count the words of all transcripts."""
-    words: Counter[str] = Counter()
-    for text in texts:
-        words.update(text.split())
-    return words
-
-
 @rank_zero_only
-def report_pronunciations(tokenizer: PhoneTokenizer, texts: Iterable[str], where: str, effect: str) -> None:
+def report_pronunciations(tokenizer: PhoneTokenizer, words: Counter[str], where: str, effect: str) -> None:
     """Print the words without pronunciation, and warn with their `effect` if they are many."""
-    words = Counter({word: count for word, count in word_counts(texts).items() if word not in NOISE_WORDS})
+    words = Counter({word: count for word, count in words.items() if word not in NOISE_WORDS})
     unknown = Counter({word: count for word, count in words.items() if word not in tokenizer.lexicon})
     if count := unknown.total():
         frequent = _first([word for word, _ in unknown.most_common(11)], 10)

@@ -2,6 +2,7 @@ import copy
 import itertools
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,9 @@ def test_selected_and_joined_cuts_share_their_lines(tone_corpus: Path) -> None:
     assert list(joined.select([4, 2])) == [train[3], dev[0]]
     assert joined.durations_s.tolist() == [cut.duration for cut in joined]
     assert list(joined.texts) == [cut.supervisions[0].text for cut in joined]
+    words = [word for cut in joined for word in (cut.supervisions[0].text or "").split()]
+    assert joined.texts.counts() == Counter(words)
+    assert joined.select([1]).texts.counts() == Counter((train[1].supervisions[0].text or "").split())
 
 
 def test_neighbours_of_one_recording_share_the_object(tone_corpus: Path, tmp_path: Path) -> None:
@@ -71,7 +75,8 @@ def test_a_cut_takes_little_memory(tone_corpus: Path) -> None:
     for number, entry in zip(range(10_000), itertools.cycle(entries), strict=False):
         entry["id"] = f"{number}"
         part.append(json.dumps(entry), entry)
-    columns = (part.lines._packed, part.lines._ends, part.texts._packed, part.texts._ends, part.durations_s)
+    transcripts = part.transcripts.numbers, part.transcripts.ends
+    columns = (part.lines._packed, part.lines._ends, *transcripts, part.durations_s)
     assert sum(map(sys.getsizeof, columns)) < 200 * 10_000
 
 

@@ -35,7 +35,7 @@ def test_a_prepared_tokenizer_is_reused_unchanged(kind, tmp_path, monkeypatch):
 def test_other_training_data_gives_another_tokenizer(kind, tmp_path):
     """Data outside the training set must not leak into the vocabulary."""
     lexicon = LEXICON.merged(Lexicon({"off": [("AO", "F")]}))
-    texts = TEXTS[::-1]
+    texts = [*TEXTS[::-1], "go off in style"]
     assert find_prepared(tmp_path, kind, 15, TEXTS if kind == "phone" else texts, lexicon) is None
     found = obtain_tokenizer(kind, texts, lexicon, 15, [tmp_path])
     assert found.state() == build_tokenizer(kind, texts, lexicon, 15).state()

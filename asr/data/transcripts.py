@@ -1,0 +1,91 @@
+"""Transcripts as numbers of words, so that work that depends on words alone is done once for each."""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+CHUNK = 10_000  # transcripts whose words are unpacked together
+
+
+class Words(dict[str, int]):
+    """Numbers of words, in the order in which they were first asked for."""
+
+    def __missing__(self, word: str) -> int:
+        number = self[word] = len(self)
+        return number
+
+
+class Transcripts:
+    """Transcripts of a manifest, with single spaces between words; an empty one stands for none.
+
+    Attributes:
+        words: number of each distinct word.
+        numbers: numbers of the words of all transcripts, in order.
+        ends: index in `numbers` at which each transcript ends, after a zero.
+    """
+
+    def __init__(self) -> None:
+        self.words = Words()
+        self.numbers = array("i")
+        self.ends = array("q", [0])
+
+    def append(self, text: str) -> None:
+        """Add a transcript."""
+        words = self.words
+        self.numbers.fromlist([words[word] for word in text.split()])
+        self.ends.append(len(self.numbers))
+
+    def extend(self, other: "Transcripts") -> None:
+        """Add the transcripts of another manifest."""
+        numbers = np.array([self.words[word] for word in other.words], dtype=np.int32)
+        self.ends.frombytes((np.asarray(other.ends)[1:] + len(self.numbers)).tobytes())
+        self.numbers.frombytes(numbers[np.asarray(other.numbers)].tobytes())
+
+
+class Texts:
+    """Some of the transcripts, put together from their words in each iteration.
+
+    Args:
+        transcripts: the transcripts.
+        rows: [texts] numbers of those to yield.
+
+    Example:
+        >>> transcripts = Transcripts()
+        >>> for text in ["so it goes", "", "it is so"]:
+        ...     transcripts.append(text)
+        >>> texts = Texts(transcripts, np.array([2, 0]))
+        >>> list(texts), texts.counts()["so"]
+        (['it is so', 'so it goes'], 2)
+    """
+
+    def __init__(self, transcripts: Transcripts, rows: NDArray[np.int64]) -> None:
+        self._transcripts, self._rows = transcripts, rows
+
+    def __iter__(self) -> Iterator[str]:
+        words, numbers, ends = list(self.words), self._transcripts.numbers, self._transcripts.ends
+        for row in self._rows.tolist():
+            yield " ".join([words[number] for number in numbers[ends[row] : ends[row + 1]]])
+
+    @property
+    def words(self) -> Words:
+        """Number of each distinct word, of these and all other transcripts."""
+        return self._transcripts.words
+
+    def counts(self) -> Counter[str]:
+        """Return how often each word occurs."""
+        counts = np.zeros(len(self.words), dtype=np.int64)
+        for numbers, _ in self.chunks():
+            counts += np.bincount(numbers, minlength=len(counts))
+        return Counter({word: n for word, n in zip(self.words, counts.tolist(), strict=True) if n})
+
+    def chunks(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
+        """Yield the numbers of the words of some transcripts, joined, and how many words each has."""
+        numbers, ends = np.asarray(self._transcripts.numbers), np.asarray(self._transcripts.ends)
+        for start in range(0, len(self._rows), CHUNK):
+            rows = self._rows[start : start + CHUNK]
+            lengths = ends[rows + 1] - ends[rows]
+            shifts = ends[rows + 1] - np.cumsum(lengths)
+            yield numbers[np.arange(lengths.sum()) + np.repeat(shifts, lengths)], lengths
