@@ -31,6 +31,9 @@ def instruction_sets() -> list[str]:
     return names
 
 
+Attention = Callable[..., Tensor]
+
+
 @dataclass
 class Inputs:
     """Queries, keys and values of one call and the gradient of its output, in float64."""
@@ -97,9 +100,6 @@ def problem(
     return Problem(q, k, v, grad, groups, query_lengths_B, key_lengths_B, C)
 
 
-Attention = Callable[..., Tensor]
-
-
 def check_accuracy(native: Attention, reference: Attention, p: Inputs, dtype: torch.dtype) -> None:
     """Compare output and gradients with float64, and errors with those of the reference in the same type."""
     exact = run(reference, p, torch.float64)
@@ -110,39 +110,8 @@ def check_accuracy(native: Attention, reference: Attention, p: Inputs, dtype: to
         assert error(found, truth) <= (1e-12 if dtype == torch.float64 else most * error(other, truth))
 
 
-def check_views(attend: Attention, p: Inputs) -> None:
-    """Strided input must give the same bits as contiguous input."""
-    expected = run(attend, p, torch.float32)
-    p.q, p.k, p.v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (p.q, p.k, p.v))
-    p.grad = p.grad.mT.contiguous().mT
-    check_same_bits(run(attend, p, torch.float32), expected)
-
-
 def check_same_bits(found: list[Tensor], expected: list[Tensor]) -> None:
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-
-
-def check_threads(attend: Attention, p: Inputs) -> None:
-    expected = run(attend, p, torch.float32)
-    for count in (2, 3):
-        with threads(count):
-            check_same_bits(run(attend, p, torch.float32), expected)
-
-
-def check_large_logits(native: Attention, reference: Attention, p: Inputs) -> None:
-    p.q, p.k = p.q * 100, p.k * 100
-    exact = run(reference, p, torch.float64)
-    for found, truth in zip(run(native, p, torch.float64), exact, strict=True):
-        torch.testing.assert_close(found, truth, rtol=1e-9, atol=1e-9)
-    assert all(x.isfinite().all() for x in run(native, p, torch.float32))
-
-
-def check_dropout_gradient(attend: Attention, p: Inputs) -> None:
-    def seeded(*inputs: Tensor) -> Tensor:
-        torch.manual_seed(11)
-        return attend(*inputs)
-
-    assert torch.autograd.gradcheck(seeded, p.inputs(torch.float64))
 
 
 def poison(x: Tensor, lengths: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ ON_THE_CPU = [
     ("hamming_kmeans", {"lengths": tensor([9, -1])}, "lengths must lie in 0 … 9, found -1"),
     ("hamming_kmeans", {"bits": 4}, "hashes must have no bits above the lowest 4"),
     ("hamming_kmeans", {"hashes": full((2, 2, 9), -1)}, "hashes must have no bits above"),
+    ("clustered_attention", {"key_lengths": tensor([9, 10])}, "key_lengths must lie in 0 … 9, found 10"),
     ("key_groups", {"query_lengths": tensor([9, 10])}, "query_lengths must lie in 0 … 9, found 10"),
     ("key_groups", {"key_lengths": tensor([-1, 9])}, "key_lengths must lie in 0 … 9, found -1"),
     (
@@ -55,6 +56,7 @@ ON_THE_CPU = [
         {"rotations": zeros(1, 4, 0)},
         "the number of rotations must lie in 1 … 32768, found 0",
     ),
+    ("lsh_buckets", {"rotations": zeros(1, 5, 2)}, "rotations must be"),
     ("lsh_buckets", {"rotations": zeros(1, 4, 2).int()}, "rotations must be float16"),
     ("lsh_buckets", {"lengths": tensor([9, 10])}, "lengths must lie in 0 … 9, found 10"),
     (
@@ -64,6 +66,7 @@ ON_THE_CPU = [
     ),
     ("lsh_attention", {"v": without_memory(2, 2, 9, 3)}, "v has no memory"),
     ("lsh_attention", {"buckets": zeros(2, 2, 1, 9).long()}, "buckets must be int32"),
+    ("lsh_attention", {"buckets": zeros(2, 2, 1, 8).int()}, "buckets must be"),
     (
         "lsh_attention",
         {"buckets": zeros(2, 2, 0, 9).int()},
