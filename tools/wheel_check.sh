@@ -20,7 +20,8 @@ python -m venv "$work/venv"
 
 # Outside the checkout, whose attention_ext would otherwise be imported.
 mkdir "$work/tests"
-cp tests/attention_ext/{conftest,kernel_cases,test_attention_kernels,test_grouping_kernels,test_improved_topk,test_lsh_kernels}.py "$work/tests"
+cp tests/attention_ext/{conftest,kernel_cases,attention_calls,test_improved_topk}.py "$work/tests"
+cp tests/attention_ext/test_{attention,clustered,grouping,lsh}_kernels.py "$work/tests"
 cd "$work/tests"
 export OMP_NUM_THREADS=1
 "$work/venv/bin/python" -c "
