@@ -3,15 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from asr.search.path import Word
 from asr.text.lexicon import Lexicon
 
-# A cost and the start position of the current word share one integer, so that one minimum selects both: the
-# cost in thousandths of an edit in the upper bits, the position in the lower bits.
-POSITION_BITS = 24
-START_MASK = (1 << POSITION_BITS) - 1
-EDIT = 1000 << POSITION_BITS
+EDIT = 1000  # unit of costs: a thousandth of an edit
 
 
 class WordSearch:
@@ -36,24 +33,22 @@ class WordSearch:
             word_penalty: cost per word in edits, 0 … 1; a small penalty breaks ties in favour of fewer words.
         """
         self._phone_ids = {phone: index for index, phone in enumerate(lexicon.phones)}
-        self._penalty = round(word_penalty * 1000) << POSITION_BITS
+        self._penalty = round(word_penalty * EDIT)
         self._build_trie(lexicon)
 
     def _build_trie(self, lexicon: Lexicon) -> None:
-        """Number the trie's nodes by depth (the root is 0), so that each level is one slice."""
+        """Number the trie's nodes in preorder, so that most follow their parents; the root is 0."""
         entries = [
             (tuple(self._phone_ids[phone] for phone in phones), word)
             for word, pronunciations in lexicon.pronunciations.items()
             for phones in pronunciations
         ]
-        parents, phones_of, depths = [0], [-1], [0]  # -1 is no phone
-        self._levels: list[slice] = []
+        parents, phones_of, depths = [0], [-1], [0]  # by depth; -1 is no phone
         word_of: dict[int, str] = {}
         node_of = [0] * len(entries)
         depth = 0
         while active := [index for index, (phones, _) in enumerate(entries) if len(phones) > depth]:
             children: dict[tuple[int, int], int] = {}
-            begin = len(parents)
             for index in active:
                 phones, word = entries[index]
                 edge = (node_of[index], phones[depth])
@@ -65,14 +60,15 @@ class WordSearch:
                 node_of[index] = children[edge]
                 if len(phones) == depth + 1:
                     word_of.setdefault(node_of[index], word)
-            self._levels.append(slice(begin, len(parents)))
             depth += 1
-        self._parents = np.array(parents)
-        self._ends = np.array(sorted(word_of))
-        self._words = [word_of[node] for node in self._ends.tolist()]
-        self._from_root_to_ends = np.array(depths, dtype=np.int64)[self._ends] * EDIT
-        phone_of = np.array(phones_of)
-        self._edges = [np.flatnonzero(phone_of == phone) for phone in self._phone_ids.values()]
+        ends = sorted(word_of)  # of equal costs, the first counts
+        place = _preorder(parents)
+        self._words = [word_of[node] for node in ends]
+        self._ends, self._end_depths = place[ends], np.array(depths)[ends]
+        self._parents, phone_of = np.empty_like(place), np.empty_like(place)
+        self._parents[place], phone_of[place] = place[parents], phones_of
+        self._others = np.flatnonzero(self._parents[1:] != np.arange(len(parents) - 1)) + 1
+        self._matches = _last_matches(self._parents, phone_of, len(self._phone_ids))
 
     def __call__(self, phones: Sequence[str]) -> list[Word]:
         """Return the words with the least cost and the phones that each covers.
@@ -102,37 +98,83 @@ class WordSearch:
         """Viterbi search over (phones read, trie node).
 
         Returns:
-            For each number of phones read, 0 … U, the best segmentation: its cost (in the upper bits), the
-            word that ends there (-1: the last phone is outside all words) and the word's start.
+            For each number of phones read, 0 … U, the best segmentation: its cost, the word that ends there
+            (-1: the last phone is outside all words) and the word's start.
         """
+        # A cost and the start of the current word share one integer, so that one minimum selects both: the
+        # position is in the lower bits. 32 bits are enough for a minute of speech.
+        bits = len(ids).bit_length()
+        largest = (len(ids) + int(self._end_depths.max()) + 2) * EDIT << bits
+        kind = np.int32 if largest < 2**31 else np.int64
+        edit, mask = EDIT << bits, (1 << bits) - 1
+        to_ends = (self._end_depths * edit).astype(kind)
+        ends = np.empty_like(to_ends)
         boundaries = [(0, -1, 0)]
         # best[node]: least cost of reaching the node, less that of deleting all its phones, and the start of
-        # its word. Deleting a phone therefore leaves the number as it is.
-        best = np.zeros(len(self._parents), dtype=np.int64)
+        # its word. Deleting a phone leaves the number as it is, so that no node is above its parent.
+        best = np.zeros(len(self._parents), dtype=kind)
         moved = np.empty_like(best)
-        levels = [(best[level], self._parents[level], moved[level]) for level in self._levels[1:]]
+        parents_of_others = self._parents[self._others]
         root = 0
         for position, phone in enumerate(ids, start=1):
-            # Match or substitute the phone on an edge of the trie, or insert it at a node.
+            # Substitute the phone on an edge of the trie, or insert it at a node; or match it on an edge,
+            # and delete the phones from there to a node.
             best[0] = root
-            np.take(best, self._parents, out=moved, mode="clip")
-            moved[self._edges[phone]] -= EDIT
-            best += EDIT
+            nodes, before = self._matches[phone]
+            matched = best.take(before)
+            moved[0], moved[1:] = root, best[:-1]
+            moved[self._others] = best.take(parents_of_others)
+            best += edit
             np.minimum(best, moved, out=best)
-            # Delete phones of a word, level by level from the root.
-            for own, parents, deleted in levels:
-                np.take(best, parents, out=deleted, mode="clip")
-                np.minimum(own, deleted, out=own)
+            matched -= edit
+            best[nodes] = np.minimum(best.take(nodes), matched)
             # End a word here, or leave the phone outside all words.
-            ends = best[self._ends] + self._from_root_to_ends
+            best.take(self._ends, out=ends, mode="clip")
+            ends += to_ends
             end = int(ends.argmin())
-            cost = (int(ends[end]) >> POSITION_BITS << POSITION_BITS) + self._penalty
+            cost, start = (int(ends[end]) >> bits) + self._penalty, int(ends[end]) & mask
             outside = boundaries[-1][0] + EDIT
-            if cost <= outside:
-                boundaries.append((cost, end, int(ends[end]) & START_MASK))
-            else:
-                boundaries.append((outside, -1, position))
+            boundaries.append((cost, end, start) if cost <= outside else (outside, -1, position))
             # Start a new word here, possibly with deleted phones.
-            root = boundaries[-1][0] + position
-            np.minimum(best, root, out=best)
+            root = (boundaries[-1][0] << bits) + position
+            moved.fill(root)  # faster than the minimum with a number
+            np.minimum(best, moved, out=best)
         return boundaries
+
+
+def _preorder(parents: Sequence[int]) -> NDArray[np.int64]:
+    """Return the places of nodes in preorder, [N], from their parents, each before its children."""
+    sizes = [1] * len(parents)
+    for node in range(len(parents) - 1, 0, -1):
+        sizes[parents[node]] += sizes[node]
+    place, free = [0] * len(parents), [1] * len(parents)
+    for node in range(1, len(parents)):
+        place[node] = free[parents[node]]
+        free[parents[node]] += sizes[node]
+        free[node] = place[node] + 1
+    return np.array(place)
+
+
+def _last_matches(
+    parents: NDArray[np.int64], phone_of: NDArray[np.int64], phones: int
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Return for each phone the nodes with an edge of this phone on their path, and where the last one begins.
+
+    The last is the cheapest to match: no node costs more to reach than its parent.
+
+    Args:
+        parents: [N] parent of each node; the root's is itself.
+        phone_of: [N] phone of the edge to each node.
+        phones: number of phones.
+    """
+    nodes = np.arange(1, len(parents))
+    edges = nodes
+    found = []
+    while len(nodes):  # the edges to the nodes, those before them, …
+        found.append((phone_of[edges], nodes, parents[edges]))
+        inner = parents[edges] > 0
+        nodes, edges = nodes[inner], parents[edges[inner]]
+    phone, node, before = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    _, last = np.unique(phone * len(parents) + node, return_index=True)  # sorted by phone
+    bounds = np.searchsorted(phone[last], np.arange(1, phones))
+    return list(zip(np.split(node[last], bounds), np.split(before[last], bounds), strict=True))
