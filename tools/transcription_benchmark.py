@@ -43,17 +43,22 @@ class Options:
     threads: int = option(2, help="PyTorch threads", minimum=1)
 
 
+def speech(data: str, split: str, samples: int, sample_rate: int) -> np.ndarray:
+    """Return the first [samples] of a split's speech, repeated if it is shorter."""
+    parts: list[np.ndarray] = []
+    for cut in load_cuts(manifest_path(data, split)):
+        parts.append(load_cut(cut, sample_rate))
+        if sum(map(len, parts)) >= samples:
+            break
+    return np.resize(np.concatenate(parts), samples)
+
+
 def write_pieces(options: Options, sample_rate: int, folder: Path) -> list[Path]:
     """Write consecutive pieces of the split's speech as 16-bit wav files."""
     samples = round(options.seconds * sample_rate)
-    parts: list[np.ndarray] = []
-    for cut in load_cuts(manifest_path(options.data, options.split)):
-        parts.append(load_cut(cut, sample_rate))
-        if sum(map(len, parts)) >= samples * options.files:
-            break
-    speech = np.resize(np.concatenate(parts), samples * options.files)  # repeats what is too short
+    pieces = speech(options.data, options.split, samples * options.files, sample_rate)
     paths = []
-    for number, piece in enumerate(speech.reshape(options.files, samples)):
+    for number, piece in enumerate(pieces.reshape(options.files, samples)):
         paths.append(folder / f"{number:05}.wav")
         soundfile.write(paths[-1], piece, sample_rate, subtype="PCM_16")
     return paths

@@ -67,7 +67,8 @@ def read_recording(path: Path, sample_rate: int, channels: str = "mix", name: st
                 log.warning(AVERAGED, name, block.shape[1])
             clipped += int((np.abs(block) >= CLIPPED_LEVEL).any(axis=1).sum())
             total += len(block)
-            samples = block.mean(axis=1, keepdims=True) if channels == "mix" else block
+            mixed = channels == "mix" and block.shape[1] > 1
+            samples = block.mean(axis=1, keepdims=True) if mixed else block
             yield np.ascontiguousarray(samples.T)
 
     if rate != sample_rate:

@@ -4,7 +4,8 @@ import os
 import pickle
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from asr.attention.table import parse_name
 from asr.config import option
 from asr.environment import pick_device
 from asr.errors import UserError
-from asr.files import atomic_binary, atomic_path, read_json
+from asr.files import atomic_binary, read_json
 
 FORMAT = "clustered-asr 1"
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
@@ -100,6 +101,25 @@ def check_weights(weights: Any, path: Path) -> None:
         raise UserError(f"{path}: expected a model with its weights, found none")
     if broken := [name for name, x in weights.items() if not bool(x.isfinite().all())]:
         raise UserError(f"{path}: expected finite weights, found NaN or infinity in {', '.join(broken[:3])}")
+
+
+@contextmanager
+def also_named(path: Path, name: str) -> Iterator[None]:
+    """Give a file a second name in its folder, in place of another file, if the block succeeds.
+
+    The file may be replaced meanwhile.
+    """
+    temporary = path.with_name(f"{name}.partial")
+    temporary.unlink(missing_ok=True)
+    try:
+        try:
+            os.link(path, temporary)
+        except OSError:  # no hard links on this file system
+            shutil.copyfile(path, temporary)
+        yield
+        temporary.replace(path.with_name(name))
+    finally:
+        temporary.unlink(missing_ok=True)  # renaming one name of a file to another leaves both
 
 
 def recorded_run(folder: Path) -> str:
@@ -206,16 +226,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self.resumed = resumed
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write atomically, and rename the checkpoint that was there to previous.ckpt."""
+        """Write atomically, and keep the checkpoint that was there as previous.ckpt."""
         path = Path(path)
-        if not path.exists():
-            save(checkpoint, path)
-            return
-        with atomic_path(path.with_name(PREVIOUS), sync=False) as previous:
-            try:
-                os.link(path, previous)
-            except OSError:  # no hard links on this file system
-                shutil.copyfile(path, previous)
+        with also_named(path, PREVIOUS) if path.exists() else nullcontext():
             save(checkpoint, path)
 
     def load_checkpoint(

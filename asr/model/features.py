@@ -13,8 +13,8 @@ from asr.lengths import keep_mask, zero_padding
 
 NORMALISATIONS = ("utterance", "corpus", "window", "none")
 
-# Frames, of all utterances of a batch, whose spectra are in memory at the same time; on a CPU few enough for its
-# cache. The result does not depend on them.
+# Frames of a batch whose spectra are in memory together, few enough for a CPU's cache. The result does not
+# depend on them.
 BLOCK_FRAMES = 1000
 GPU_BLOCK_FRAMES = 100_000
 
@@ -144,9 +144,9 @@ class FilterBanks(FrontEnd):
     def _log_mel(self, audio_BS: Tensor) -> Tensor:
         """Return what `self.layer` does, [B, T, F], with half of its passes over the frames.
 
-        A frame x with mean m gives w_i (x_i − m − p (x_{i−1} − m)) = w_i (x_i − p x_{i−1} − (1 − p) m): samples
-        are pre-emphasised before they are repeated in overlapping frames. The first of a frame, which has
-        none before it, has the weight w_0 = 0.
+        A frame x with mean m gives w_i (x_i − m − p (x_{i−1} − m)) = w_i (x_i − p x_{i−1} − (1 − p) m), so
+        samples are pre-emphasised before overlapping frames repeat them. The first sample of a frame, which
+        has none before it, has the weight w_0 = 0.
         """
         window, p = self.layer.wav2win._window, self.layer.wav2win.preemph_coeff
         means_BT1 = audio_BS.unfold(1, self.window_samples, self.shift_samples).mean(dim=2, keepdim=True)

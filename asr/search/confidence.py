@@ -1,7 +1,9 @@
 """Confidence of recognised labels, computed from the entropy of the posteriors."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,10 +21,10 @@ def frame_confidences(log_probs_TV: Tensor) -> Tensor:
         1 − H / H_max,  H = (Σ p^α − 1) / (1 − α),  H_max = (V^(1−α) − 1) / (1 − α)
 
     Args:
-        log_probs_TV: [T, V] log-probabilities.
+        log_probs_TV: […, T, V] log-probabilities.
 
     Returns:
-        [T] values in 0 … 1.
+        […, T] values in 0 … 1.
 
     Example:
         >>> frame_confidences(torch.tensor([[1.0, 0.0], [0.5, 0.5]]).log()).tolist()
@@ -32,15 +34,17 @@ def frame_confidences(log_probs_TV: Tensor) -> Tensor:
     return (1 - (powers_T - 1) / (log_probs_TV.shape[-1] ** (1 - ALPHA) - 1)).clamp(0.0, 1.0)
 
 
-def add_confidences(path: TokenPath, log_probs_TV: Tensor) -> TokenPath:
-    """Return the path with the confidence of each label, averaged over its frames.
+def with_confidences(paths: Sequence[TokenPath], log_probs_BTV: Tensor) -> list[TokenPath]:
+    """Return the paths with the confidence of each label, averaged over its frames.
 
     Args:
-        path: labels of an utterance with their first and end frames.
-        log_probs_TV: [T, V] log-probabilities of the utterance.
+        paths: [B] labels of the utterances with their first and end frames.
+        log_probs_BTV: [B, T, V] log-probabilities.
     """
-    if not path.ids:
-        return path
-    sums = torch.nn.functional.pad(frame_confidences(log_probs_TV).double().cumsum(dim=0), (1, 0)).cpu()
-    first, end = torch.tensor(path.frames), torch.tensor(path.ends)
-    return replace(path, confidences=((sums[end] - sums[first]) / (end - first)).tolist())
+    confidences_BT = frame_confidences(log_probs_BTV).double()
+    sums = torch.nn.functional.pad(confidences_BT.cumsum(dim=1), (1, 0)).cpu().numpy()
+    found = []
+    for path, sums_T in zip(paths, sums, strict=True):
+        first, end = np.array(path.frames, dtype=np.int64), np.array(path.ends, dtype=np.int64)
+        found.append(replace(path, confidences=((sums_T[end] - sums_T[first]) / (end - first)).tolist()))
+    return found

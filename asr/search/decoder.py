@@ -9,7 +9,7 @@ from torch import Tensor
 from asr.config import check, option
 from asr.errors import UserError, did_you_mean
 from asr.search.beam import BeamSearch
-from asr.search.confidence import add_confidences
+from asr.search.confidence import with_confidences
 from asr.search.cuda_beam import CudaSearch
 from asr.search.fusion import build_fusion
 from asr.search.greedy import greedy_search
@@ -122,12 +122,7 @@ def search(decoder: Decoder, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[T
         log_probs_BTV: [B, T, V] log-probabilities, blank at index 0.
         lengths_B: [B] valid frames.
     """
-    return [
-        add_confidences(path, log_probs_TV[:length])
-        for path, log_probs_TV, length in zip(
-            decoder(log_probs_BTV, lengths_B), log_probs_BTV, lengths_B.tolist(), strict=True
-        )
-    ]
+    return with_confidences(decoder(log_probs_BTV, lengths_B), log_probs_BTV)
 
 
 def text_of(path: TokenPath, tokenizer: Tokenizer) -> str | None:

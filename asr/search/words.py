@@ -158,7 +158,7 @@ def _preorder(parents: Sequence[int]) -> NDArray[np.int64]:
 def _last_matches(
     parents: NDArray[np.int64], phone_of: NDArray[np.int64], phones: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Return for each phone the nodes with an edge of this phone on their path, and where the last one begins.
+    """Return for each phone the nodes with an edge of it on their path, and where the last such edge begins.
 
     The last is the cheapest to match: no node costs more to reach than its parent.
 

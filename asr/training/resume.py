@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -215,5 +214,6 @@ def clear(folder: Path, point: ResumePoint | None) -> None:
         for path in (folder / "checkpoints").glob("*.ckpt"):
             path.unlink()
     elif point.path.name == checkpoint.PREVIOUS:
-        os.replace(point.path, point.path.with_name(checkpoint.LAST))
+        with checkpoint.also_named(point.path, checkpoint.LAST):  # other ranks may yet read previous.ckpt
+            pass
     (folder / "training.json").unlink(missing_ok=True)

@@ -144,12 +144,16 @@ class Transcriber:
                 else:
                     channel.path = error
             return
+        sound = []
         for channel, log_probs_TV in zip(channels, encoded, strict=True):
             try:
-                finite(log_probs_TV, channel.name)
-                channel.path = decode_stretches(self.decoder, log_probs_TV, self.model.frame_s)
+                sound.append((channel, finite(log_probs_TV, channel.name)))
             except UserError as error:
                 channel.path = error
+        recordings = [log_probs_TV for _, log_probs_TV in sound]
+        paths = decode_stretches(self.decoder, recordings, self.model.frame_s)
+        for (channel, _), path in zip(sound, paths, strict=True):
+            channel.path = path
 
     def _finish(self, channels: _Channels, advance: Callable[[float], None]) -> Outcome:
         """Return the transcripts of a recording; transcribe channels that were not searched in a batch."""

@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -92,8 +92,8 @@ def transcribe_samples(
     log_probs_TV = emissions(
         model, samples, config, name, advance=lambda share: advance(ENCODING_SHARE * share)
     )
-    path = decode_stretches(
-        decoder, log_probs_TV, model.frame_s, advance=lambda share: advance((1 - ENCODING_SHARE) * share)
+    (path,) = decode_stretches(
+        decoder, [log_probs_TV], model.frame_s, advance=lambda share: advance((1 - ENCODING_SHARE) * share)
     )
     return transcript_of(path, model, tokenizer, config, duration_s, name, channel)
 
@@ -155,23 +155,28 @@ def split_stretches(log_probs_TV: Tensor, frame_s: float) -> list[int]:
 
 def decode_stretches(
     decoder: Decoder,
-    log_probs_TV: Tensor,
+    recordings: Sequence[Tensor],
     frame_s: float,
     advance: Callable[[float], None] = lambda share: None,
-) -> TokenPath:
-    """Search a recording in stretches, several per batch, and return one path.
+) -> list[TokenPath]:
+    """Search recordings, each [T, V], in stretches, several per batch; return the path of each.
 
     The longest stretch bounds the memory of the search. `advance` is called as by `emissions`.
     """
-    cuts = split_stretches(log_probs_TV, frame_s)
-    stretches = [log_probs_TV[start:end] for start, end in itertools.pairwise(cuts)]
+    cuts = [split_stretches(log_probs_TV, frame_s) for log_probs_TV in recordings]
+    stretches = [
+        log_probs_TV[start:end]
+        for log_probs_TV, own in zip(recordings, cuts, strict=True)
+        for start, end in itertools.pairwise(own)
+    ]
     found: list[TokenPath] = []
     for first in range(0, len(stretches), STRETCHES_PER_BATCH):
         batch = stretches[first : first + STRETCHES_PER_BATCH]
         lengths = torch.tensor([len(x) for x in batch])
         found += search(decoder, pad_sequence(batch, batch_first=True), lengths)
         advance(len(batch) / len(stretches))
-    return join_paths(found, cuts)
+    paths = iter(found)
+    return [join_paths(list(itertools.islice(paths, len(own) - 1)), own) for own in cuts]
 
 
 def join_paths(paths: list[TokenPath], starts: list[int]) -> TokenPath:

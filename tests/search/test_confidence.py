@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from asr.search.confidence import ALPHA, add_confidences, frame_confidences
+from asr.search.confidence import ALPHA, frame_confidences, with_confidences
 from asr.search.decoder import search
 from asr.search.greedy import greedy_search
 
@@ -42,7 +42,7 @@ def test_the_confidence_of_a_label_is_the_mean_over_its_frames() -> None:
     )
     frames = frame_confidences(probs.log())
     (path,) = greedy_search(probs.log()[None], torch.tensor([5]))
-    path = add_confidences(path, probs.log())
+    (path,) = with_confidences([path], probs.log()[None])
     assert (path.ids, path.frames, path.ends) == ([1, 2], [1, 4], [3, 5])
     assert path.confidences == pytest.approx([float(frames[1:3].mean()), 1.0])
     assert path.confidence == pytest.approx((float(frames[1:3].mean()) + 1) / 2)

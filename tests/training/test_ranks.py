@@ -218,8 +218,12 @@ def test_any_number_of_processes_takes_the_same_steps(
         assert set(run.run(nodes, devices, *length).values()) == {0}, run.said()
     assert_same_run(run, alone)
     if strategy == "fsdp":
-        best = next(run.folder.glob("checkpoints/best-*.ckpt"))
-        assert Recognizer.load(best).model.state_dict().keys() == weights(alone.folder).keys()
+        for name in ("best", "last"):
+            assert main(["export", str(run.folder), f"checkpoint={name}", f"out={tmp_path / name}"]) == 0
+            exported = Recognizer.load(tmp_path / name).model.state_dict()
+            trained = Recognizer.load(run.folder, checkpoint=name).model.state_dict()
+            assert exported.keys() == weights(alone.folder).keys()
+            assert all(x.equal(trained[key]) for key, x in exported.items())
 
 
 @pytest.mark.slow

@@ -6,17 +6,20 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from runs import Killed, assert_same_weights, interrupt, metrics
 from tone_corpora import TINY
 
+from asr import config
 from asr.errors import UserError
 from asr.model import checkpoint
 from asr.model.checkpoint import load
 from asr.training.checkpoints import StopEarly
-from asr.training.config import train_options
+from asr.training.config import train_options, train_options_from
+from asr.training.resume import clear, find_resume_point
 from asr.training.run import train
 
 WORDS = [
@@ -181,6 +184,31 @@ def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
+
+
+def test_a_rank_may_read_the_previous_resume_point_while_the_first_begins(
+    short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a damaged last.ckpt, the first of torchrun's ranks renamed previous.ckpt before others read it."""
+    folder = shutil.copytree(short, tmp_path / "run")
+    flip(folder / "checkpoints" / "last.ckpt")
+    options = train_options_from(config.load_yaml(folder / "config.yaml"), "config.yaml")
+    options.resume = "auto"
+    first = find_resume_point(options, folder)
+
+    def load_slowly(path: Path) -> dict[str, Any]:
+        try:
+            return load(path)
+        finally:
+            clear(folder, first)
+
+    monkeypatch.setattr("asr.training.resume.checkpoint.load", load_slowly)
+    second = find_resume_point(options, folder)
+    assert first is not None
+    assert second is not None
+    assert first.step == second.step == 10
+    assert load(folder / "checkpoints" / "last.ckpt")["global_step"] == 10
+    assert not list(folder.rglob("*.partial"))
 
 
 def test_a_damaged_resume_point_is_replaced_by_the_previous(

@@ -92,7 +92,7 @@ def test_stretches_are_cut_in_pauses() -> None:
     assert max(lengths_s) <= 30
     assert not any(any(labels[cut - 2 : cut + 2]) for cut in cuts[1:-1])
     whole = greedy_search(log_probs.unsqueeze(0), torch.tensor([len(log_probs)]))[0]
-    assert decode_stretches(greedy_search, log_probs, 0.1) == whole
+    assert decode_stretches(greedy_search, [log_probs], 0.1) == [whole]
 
 
 def test_speech_without_pauses_is_cut_too() -> None:

@@ -1,0 +1,214 @@
+"""Compare how OpenMP threads wait: training and transcription on an idle and a busy machine.
+
+    python tools/waiting_benchmark.py model=exp/demo/full data=data/demo
+
+Where two threads share an operation, the one that is ready first waits for the other: actively
+(OMP_WAIT_POLICY=ACTIVE) it spins, passively (PASSIVE) it sleeps, and without the variable it spins for a
+while. Each way runs in a process of its own that is stopped while the others take their turns. `busy` adds
+endless loops, `loops` of them, to what the machine does. Times are medians (smallest … largest); CPU time
+includes the process that loads data.
+"""
+
+import contextlib
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from asr import config
+from asr.config import option
+from asr.console import open_console
+from asr.errors import UserError, run_program
+
+WORKS = {
+    "training, data.workers=0": "training-0",
+    "training, data.workers=1": "training-1",
+    "transcribing a recording": "transcribing",
+}
+WAYS = {
+    "one thread": (1, None),
+    "two threads, active": (2, "ACTIVE"),
+    "two threads, variable unset": (2, None),
+    "two threads, passive": (2, "PASSIVE"),
+}
+
+
+@dataclass
+class Options:
+    """Options of the benchmark."""
+
+    model: str = option("exp/demo/full", help="run folder, checkpoint or exported model to transcribe with")
+    data: str = option("data/demo", help="prepared folder of the recipe demo")
+    works: list[str] = option(list(WORKS.values()), help="works to measure")
+    steps: int = option(10, help="training steps in a turn", minimum=1)
+    seconds: float = option(120.0, help="length of the recording", unit="s", minimum=1)
+    rounds: int = option(5, help="measured turns of each way", minimum=1)
+    loops: int = option(2, help="endless loops on the busy machine", minimum=1)
+    worker: str = option("", help="used by the benchmark itself: work to do, a turn for each line of input")
+    threads: int = option(1, help="used by the benchmark itself: threads of the work", minimum=1)
+
+
+class Turns:
+    """Waits for a line before each turn, and prints the wall time of the turn."""
+
+    def __init__(self) -> None:
+        self.started = 0.0
+
+    def next(self) -> None:
+        """End a turn, if there was one, and wait for the next; end the process without one."""
+        if self.started:
+            print(time.perf_counter() - self.started, flush=True)
+        if not sys.stdin.readline():
+            os._exit(0)
+        self.started = time.perf_counter()
+
+
+def work(options: Options) -> None:
+    """Do a work in turns, as the commands do it."""
+    import torch
+
+    torch.set_num_threads(options.threads)
+    turns = Turns()
+    if options.worker == "transcribing":
+        from transcription_benchmark import speech
+
+        from asr import Recognizer
+
+        recognizer = Recognizer.load(options.model)
+        rate = recognizer.model.sample_rate
+        samples = speech(options.data, "train", round(options.seconds * rate), rate)
+        while True:
+            turns.next()
+            recognizer.transcribe(samples, rate, min_confidence=0)
+    import lightning
+
+    from asr.training.config import train_options
+    from asr.training.run import train
+
+    class Watcher(lightning.Callback):
+        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+            if trainer.global_step % options.steps == 0:
+                turns.next()
+
+    workers = options.worker.removeprefix("training-")
+    with tempfile.TemporaryDirectory() as run:
+        words = ["recipe=demo", f"data.train=[{options.data}]", f"data.workers={workers}", f"run={run}/run"]
+        words += [
+            "trainer.max_epochs=1000",
+            "trainer.validate_every=100000",
+            f"trainer.threads={options.threads}",
+        ]
+        train(train_options(words), [Watcher()])
+
+
+class Worker:
+    """A process that works in turns, stopped in between with the processes that it started."""
+
+    def __init__(self, work: str, threads: int, policy: str | None, options: Options) -> None:
+        hidden = ("OMP_WAIT_POLICY", "OMP_NUM_THREADS")
+        environment = {name: value for name, value in os.environ.items() if name not in hidden}
+        words = [f"{name}={getattr(options, name)}" for name in ("model", "data", "steps", "seconds")]
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, *words, f"worker={work}", f"threads={threads}"],
+            env=environment | ({"OMP_WAIT_POLICY": policy} if policy else {}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+
+    def turn(self) -> tuple[float, float]:
+        """Return wall and CPU time of a turn in seconds."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        os.killpg(self.process.pid, signal.SIGCONT)
+        before = group_cpu_s(self.process.pid)
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        for line in self.process.stdout:  # training prints lines of its own
+            with contextlib.suppress(ValueError):
+                wall_s = float(line)
+                cpu_s = group_cpu_s(self.process.pid) - before
+                os.killpg(self.process.pid, signal.SIGSTOP)
+                return wall_s, cpu_s
+        raise UserError(f"a worker ended with status {self.process.wait()}")
+
+    def end(self) -> None:
+        """End the process."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def group_cpu_s(group: int) -> float:
+    """Return the CPU time so far of the processes of a group in seconds."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[2]) == group:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def busy(loops: int) -> Iterator[None]:
+    """Run endless loops meanwhile."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def measure(work: str, options: Options) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """Return the wall and CPU times of a work, by machine and way."""
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    workers: dict[str, Worker] = {}
+    try:
+        for way, (threads, policy) in WAYS.items():
+            workers[way] = Worker(work, threads, policy, options)
+            workers[way].turn()  # warms up
+        for number in range(options.rounds):
+            for machine in ("idle", "busy"):
+                with busy(options.loops) if machine == "busy" else contextlib.nullcontext():
+                    order = list(workers.items())
+                    for way, worker in order[number % len(order) :] + order[: number % len(order)]:
+                        found.setdefault((machine, way), []).append(worker.turn())
+    finally:
+        for worker in workers.values():
+            worker.end()
+    return found
+
+
+def main(words: list[str]) -> None:
+    """Run the benchmark with command-line options `key=value`."""
+    options = config.parse(Options, words)
+    if options.worker:
+        work(options)
+        return
+    for name, own in WORKS.items():
+        if own in options.works:
+            table = Table("machine", "way", "wall s", "CPU s", title=name)
+            for (machine, way), times in measure(own, options).items():
+                table.add_row(machine, way, *map(spread, zip(*times, strict=True)))
+            open_console().print(table)
+
+
+def spread(seconds: tuple[float, ...]) -> str:
+    """Return median (smallest … largest)."""
+    return f"{statistics.median(seconds):.2f} ({min(seconds):.2f} … {max(seconds):.2f})"
+
+
+if __name__ == "__main__":
+    sys.exit(run_program("waiting_benchmark", lambda: main(sys.argv[1:])))
