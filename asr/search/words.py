@@ -1,6 +1,7 @@
 """Lexicon search: the word sequence with the fewest phone edits from the recognised phones."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +106,7 @@ class WordSearch:
         # position is in the lower bits. 32 bits are enough for a minute of speech.
         bits = len(ids).bit_length()
         largest = (len(ids) + int(self._end_depths.max()) + 2) * EDIT << bits
-        kind = np.int32 if largest < 2**31 else np.int64
+        kind: type[np.signedinteger[Any]] = np.int32 if largest < 2**31 else np.int64
         edit, mask = EDIT << bits, (1 << bits) - 1
         to_ends = (self._end_depths * edit).astype(kind)
         ends = np.empty_like(to_ends)
