@@ -21,7 +21,7 @@ from asr.files import atomic_text, build, parse_json, write_text
 
 FOLDER = "shards"
 # Options that the results don't depend on, and those whose content `job` identifies.
-UNKEYED = ("shard", "output", "device", "jobs", "data", "checkpoint")
+UNKEYED = ("shard", "output", "device", "jobs", "workers", "data", "checkpoint")
 
 FAILED = {
     "align": "utterances could not be aligned",

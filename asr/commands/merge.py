@@ -1,16 +1,18 @@
-"""`asr merge`: join what the shards of decode, transcribe or align have written."""
+"""`asr merge`: join what the shards of prepare, decode, transcribe or align have written."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from asr import config
 from asr.errors import UserError
 from asr.files import locked
+from asr.preparation.recipes import recipe_module
 from asr.scoring.hypotheses import HYPOTHESES, write_decoded
 from asr.scoring.run import rates_line
 from asr.search.decode import joined_record
-from asr.shards import read_shards, remove_shards
+from asr.shards import Work, read_shards, remove_shards
 
-POSITIONAL = "<output folder of asr decode, transcribe or align with shard=>"
+POSITIONAL = "<output folder of asr prepare, decode, transcribe or align with shard=>"
 
 
 @dataclass
@@ -29,7 +31,9 @@ def run(paths: list[Path], options: Options) -> None:
     folder = Path(paths[0])
     work = read_shards(folder)
     with locked(folder, "asr merge"):
-        if work.job["command"] == "decode":
+        if work.job["command"] == "prepare":
+            prepare(folder, work)
+        elif work.job["command"] == "decode":
             write_decoded(folder, work.files().get(HYPOTHESES, ""), joined_record(work.records))
         else:
             work.write(folder)
@@ -38,3 +42,11 @@ def run(paths: list[Path], options: Options) -> None:
     if work.job["command"] == "decode":
         print(f"error rates: {rates_line(folder)}")
     work.report()
+
+
+def prepare(folder: Path, work: Work) -> None:
+    """Prepare a folder with the results of all shards as the journals of an interrupted run."""
+    module = recipe_module(str(work.job["recipe"]))
+    options = config.from_dict(module.Options, work.job["options"], str(folder))
+    work.write(folder)
+    module.prepare(options, folder)

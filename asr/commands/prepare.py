@@ -1,43 +1,18 @@
 """`asr prepare`: make manifests and a lexicon from a corpus."""
 
 import importlib
-import importlib.util
-import pkgutil
+from contextlib import nullcontext
 from pathlib import Path
-from types import ModuleType
 
 from rich.table import Table
 
 from asr import config
-from asr.errors import UserError, did_you_mean
+from asr.errors import UserError
 from asr.files import locked
+from asr.preparation.division import ShardDone
+from asr.preparation.recipes import has_preparation, recipe_module, recipes
 
 POSITIONAL = "<recipe>"
-
-
-def recipes() -> list[str]:
-    """Return the names of the included recipes."""
-    import asr_recipes
-
-    return sorted(module.name for module in pkgutil.iter_modules(asr_recipes.__path__) if module.ispkg)
-
-
-def recipe_module(name: str) -> ModuleType:
-    """Return a recipe's `prepare` module.
-
-    Raises:
-        UserError: there is no such recipe, or it has nothing to prepare.
-    """
-    if name not in recipes():
-        raise UserError(f"unknown recipe {name!r}{did_you_mean(name, recipes())}")
-    if not has_preparation(name):
-        raise UserError(f"recipe {name} has nothing to prepare: it generates its data during training")
-    return importlib.import_module(f"asr_recipes.{name}.prepare")
-
-
-def has_preparation(name: str) -> bool:
-    """Return whether a recipe has something to prepare."""
-    return importlib.util.find_spec(f"asr_recipes.{name}.prepare") is not None
 
 
 def options_schema(paths: list[str]) -> type | None:
@@ -72,6 +47,9 @@ def main(paths: list[str], words: list[str]) -> None:
     folders = [word.partition("=")[2] for word in words if word.startswith("folder=")]
     options = config.parse(module.Options, [word for word in words if not word.startswith("folder=")])
     folder = Path(folders[-1]) if folders else Path("data", paths[0])
-    with locked(folder, "asr prepare"):
-        module.prepare(options, folder)
+    try:
+        with locked(folder, "asr prepare") if not options.shard else nullcontext():
+            module.prepare(options, folder)
+    except ShardDone:
+        return
     print(f"output: {folder}")

@@ -14,7 +14,7 @@ from asr.files import file_digest, write_text
 
 RECORD = "preparation.json"
 # Options that don't affect the output of a complete corpus.
-NEUTRAL = {"workers", "allow_partial"}
+NEUTRAL = {"workers", "allow_partial", "shard"}
 
 
 def effective_options(options: Any) -> dict[str, Any]:

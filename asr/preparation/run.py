@@ -14,6 +14,7 @@ from asr.console import open_console
 from asr.errors import UserError
 from asr.files import file_digest, write_text
 from asr.parallel import Failed, Journal, attempts, available_cores, progress_bar
+from asr.preparation.division import Division
 from asr.preparation.fingerprint import (
     difference,
     effective_options,
@@ -40,6 +41,7 @@ from asr.preparation.problems import (
     write_problems,
 )
 from asr.preparation.summary import CARD_TITLE, data_card, screen_lines, screen_table
+from asr.shards import ShardOptions, parse_shard
 from asr.text.files import write_lines
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import parse_name
@@ -55,7 +57,7 @@ TOKENIZERS_HELP = "tokenizers to build: phone (needs a lexicon) | character | se
 
 
 @dataclass
-class PreparationOptions:
+class PreparationOptions(ShardOptions):
     """Options of every recipe; a recipe's `Options` extends them."""
 
     workers: int = option(0, help="processes; 0: one per available core", maximum=1024)
@@ -67,7 +69,8 @@ class Preparation:
     """The steps of a recipe's `prepare(options, folder)`.
 
     A recipe calls `is_done`, reads its corpus with `map`, reports bad input with `problem`, leaves out
-    utterances by its own rules with `drop`, and passes the cuts to `finish`.
+    utterances by its own rules with `drop`, and passes the cuts to `finish`. With `shard=`, `map` does a part
+    of the work, and the next `check` writes it and ends the recipe.
 
     Args:
         recipe: recipe name.
@@ -91,6 +94,8 @@ class Preparation:
         self.options = options
         self.packages = packages
         self.accepted = frozenset(options.allow_partial)
+        shard = parse_shard(options.shard)
+        self.division = Division(shard) if shard else None
         self.workers = options.workers or available_cores()
         if self.workers < 1:
             raise UserError(f"workers={self.workers}: expected 0 or more")
@@ -149,23 +154,28 @@ class Preparation:
             items: arguments, one per call.
             label: text of the progress bar.
             key: maps an item to a string that identifies it and its content. Results are then kept on disk
-                until `finish`, so that an interrupted run can resume; they must be JSON data.
+                until `finish`, so that an interrupted run can resume; they must be JSON data. Without keys,
+                the work can't be divided into shards.
             threads: use threads, for functions that wait for a subprocess or the network.
             kind: kind of the problems whose errors have none.
         """
+        if not key:
+            self.refuse_shard(f"recipe {self.recipe}")
         keys = [key(item) for item in items] if key else []
-        journal = None
+        own: Sequence[int] = range(len(items)) if self.division is None else self.division.own(len(items))
+        journal, path, version = None, Path(UNFINISHED, f"{label.replace('/', '-')}.jsonl"), ""
         if key:
             program = program_digest(type(self.options))
             version = f"{function.__module__}.{function.__qualname__} {label} {program}"
-            journal = Journal(self.folder / UNFINISHED / f"{label.replace('/', '-')}.jsonl", version)
+            mark = f".{self.options.shard.replace('/', '-of-')}" if self.division is not None else ""
+            journal = Journal(self.folder / path.with_suffix(f"{mark}.jsonl"), version)
         stored = journal.stored if journal else {}
         results: list[Result | None] = [stored.get(name) for name in keys] if keys else [None] * len(items)
-        missing = [i for i in range(len(items)) if not keys or keys[i] not in stored]
-        if done := len(items) - len(missing):
-            self.say(f"{label}: reusing {done} of {len(items)} results from an interrupted run")
+        missing = [i for i in own if not keys or keys[i] not in stored]
+        if done := len(own) - len(missing):
+            self.say(f"{label}: reusing {done} of {len(own)} results from an interrupted run")
         with contextlib.ExitStack() as stack:
-            advance = stack.enter_context(progress_bar(label, len(items), self.console, done=done))
+            advance = stack.enter_context(progress_bar(label, len(own), self.console, done=done))
             if journal:
                 stack.callback(journal.close)
             fresh = attempts(function, [items[i] for i in missing], workers=self.workers, threads=threads)
@@ -176,6 +186,8 @@ class Preparation:
                 else:
                     results[i] = journal.add(keys[i], result) if journal else result
                 advance()
+        if self.division is not None:
+            self.division.add(path, version, keys, results)
         return results
 
     def drop(self, utterance: str, reason: str, text: str = "") -> None:
@@ -201,7 +213,15 @@ class Preparation:
             self.problem(f"{what}: expected {expected}, found {found}", "counts")
 
     def check(self) -> None:
-        """Raise a `UserError` that shows the problems so far that `allow_partial` doesn't accept."""
+        """Raise a `UserError` that shows the problems so far that `allow_partial` doesn't accept.
+
+        A shard whose work is done is written instead; `asr merge` finds its problems again.
+
+        Raises:
+            ShardDone: a shard was written.
+        """
+        if self.division is not None and self.division.total:
+            self.division.write(self.folder, self.recipe, self.options, self._first_digest)
         problems = [problem for problem in self.problems if problem.kind not in self.accepted]
         if not problems:
             return
@@ -253,6 +273,7 @@ class Preparation:
                 transcript, a cut outside its recording, a missing audio file, an empty split), and
                 `allow_partial` does not accept their kinds.
         """
+        self.refuse_shard(f"recipe {self.recipe}")
         digest = self._digest(sources)
         self.folder.mkdir(parents=True, exist_ok=True)
         with Drafts(self.folder) as drafts:
@@ -298,6 +319,11 @@ class Preparation:
         self.console.print(screen_table(self.recipe + words, summaries, lexicon is not None))
         for line in screen_lines(self.folder, summaries, tokenizers, self.excluded, self.problems):
             self.say(line)
+
+    def refuse_shard(self, work: str) -> None:
+        """Raise a `UserError` with `shard=`, before work that one process has to do."""
+        if self.division is not None:
+            raise UserError(f"shard={self.options.shard}: {work} can't be divided: do it without shard=")
 
     def say(self, line: str) -> None:
         """Print a line without markup or wrapping."""

@@ -65,6 +65,7 @@ def prepare(options: Options, folder: Path) -> None:
     preparation = Preparation("librispeech", folder, options)
     corpus = Path(options.corpus) if options.corpus else folder / "corpus" / "LibriSpeech"
     if options.download:
+        preparation.refuse_shard("download=true")
         fetch([part for part in wanted if not (corpus / part).is_dir()], corpus, options, preparation)
     else:
         check_corpus(corpus, wanted, options)

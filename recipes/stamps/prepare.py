@@ -97,6 +97,7 @@ def prepare(options: Options, folder: Path) -> None:
     preparation = Preparation("stamps", folder, options)
     source = Path(options.source)
     if not options.source:
+        preparation.refuse_shard("the download of source=")
         hint = "or name a folder with its content: source=…"
         source = debian_packages([PACKAGE], folder / "packages", preparation.console, "160 MB", hint)
     if preparation.is_done([source]):

@@ -21,9 +21,11 @@ from rich.console import Console
 from switchboard_miniature import PILOT_HZ, RATE, build, sphere_bytes
 
 from asr import parallel
+from asr.cli import main
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
+from asr.preparation.division import ShardDone
 from asr.preparation.problems import KINDS
 from asr.recognizer import Recognizer
 from asr.scoring import official
@@ -413,6 +415,16 @@ def test_a_copy_of_known_size_may_lack_three_conversations(damaged, tmp_path, mo
     find(damaged.corpus, "sw02002.sph").unlink()
     run(damaged, tmp_path / "two")
     assert any("sw02003.sph, found none" in line for line in problems(tmp_path / "two"))
+
+
+def test_shards_are_joined(miniature, prepared, tmp_path):
+    """A shard goes on without most transcripts and recordings until both audio and transcripts are read."""
+    for shard in ("1/2", "2/2"):
+        with pytest.raises(ShardDone):
+            run(miniature, tmp_path, shard=shard)
+    assert main(["merge", str(tmp_path)]) == 0
+    for path in prepared.rglob("*.*"):
+        assert path.read_bytes() == (tmp_path / path.relative_to(prepared)).read_bytes()
 
 
 @pytest.fixture

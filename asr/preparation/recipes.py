@@ -1,0 +1,33 @@
+"""The included recipes by name."""
+
+import importlib
+import importlib.util
+import pkgutil
+from types import ModuleType
+
+from asr.errors import UserError, did_you_mean
+
+
+def recipes() -> list[str]:
+    """Return the names of the included recipes."""
+    import asr_recipes
+
+    return sorted(module.name for module in pkgutil.iter_modules(asr_recipes.__path__) if module.ispkg)
+
+
+def recipe_module(name: str) -> ModuleType:
+    """Return a recipe's `prepare` module.
+
+    Raises:
+        UserError: there is no such recipe, or it has nothing to prepare.
+    """
+    if name not in recipes():
+        raise UserError(f"unknown recipe {name!r}{did_you_mean(name, recipes())}")
+    if not has_preparation(name):
+        raise UserError(f"recipe {name} has nothing to prepare: it generates its data during training")
+    return importlib.import_module(f"asr_recipes.{name}.prepare")
+
+
+def has_preparation(name: str) -> bool:
+    """Return whether a recipe has something to prepare."""
+    return importlib.util.find_spec(f"asr_recipes.{name}.prepare") is not None

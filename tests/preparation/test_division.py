@@ -1,0 +1,119 @@
+"""Shards of prepare: their union is byte for byte what one process writes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from asr.cli import main
+from asr.data.facts import audio_facts
+from asr.errors import UserError
+from asr.preparation import Preparation, PreparationOptions
+
+RATE = 8000
+WORDS = ["workers=1", "tokenizers=[character]", "dev_share=0.2", "test_share=0.2", "language=de"]
+
+
+@pytest.fixture
+def audio(tmp_path: Path) -> Path:
+    """Write eight recordings with their transcripts."""
+    random = np.random.default_rng(0)
+    folder = tmp_path / "audio"
+    folder.mkdir()
+    for number in range(8):
+        soundfile.write(folder / f"u{number}.wav", 0.1 * random.standard_normal(RATE // 4), RATE)
+        (folder / f"u{number}.txt").write_text(f"go on {number}\n")
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder except locks."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("damaged", [None, 0, 5])
+def test_the_union_is_what_one_process_writes(
+    damaged: int | None, audio: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["prepare", "folder", f"audio={audio}", *WORDS]
+    if damaged is not None:
+        (audio / f"u{damaged}.wav").write_bytes(b"RIFF")
+        words.append("allow_partial=[damaged_audio]")
+    assert main([*words, f"folder={tmp_path / 'whole'}"]) == 0
+    parts = tmp_path / "parts"
+    for index in (3, 1, 2):
+        assert main([*words, f"folder={parts}", f"shard={index}/3"]) == 0
+    assert not list(parts.glob("*.cuts.jsonl.gz"))
+    read: list[str] = []
+
+    def noted(path: str) -> tuple[int, int, int]:
+        read.append(path)
+        return audio_facts(path)
+
+    noted.__module__, noted.__qualname__ = audio_facts.__module__, audio_facts.__qualname__
+    monkeypatch.setattr("asr.preparation.own_data.audio_facts", noted)
+    assert main(["merge", str(parts)]) == 0
+    assert contents(parts) == contents(tmp_path / "whole")
+    assert read == ([] if damaged is None else [str(audio / f"u{damaged}.wav")])
+    assert main([*words, f"folder={parts}"]) == 0
+    assert contents(parts) == contents(tmp_path / "whole")
+
+
+def test_missing_and_foreign_shards_are_refused(
+    audio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data"
+    words = ["prepare", "folder", f"audio={audio}", *WORDS, f"folder={folder}"]
+
+    def merge() -> str:
+        capsys.readouterr()
+        assert main(["merge", str(folder)]) == 1
+        return capsys.readouterr().err
+
+    assert main([*words, "shard=1/2"]) == 0
+    assert "2-of-2.jsonl: expected shard 2 of 2, found none" in merge()
+    assert main([*words, "shard=2/2", "text=none"]) == 0
+    assert "found another: options.text is 'none' instead of 'words'" in merge()
+    (audio / "u1.txt").write_text("go back\n")
+    assert main([*words, "shard=2/2"]) == 0
+    assert "2-of-2.jsonl: expected the job of" in merge()
+    assert main([*words, "shard=1/2"]) == 0
+    shard = folder / "shards" / "1-of-2.jsonl"
+    right = shard.read_text()
+    for index in (1, 2):
+        other = folder / "shards" / f"{index}-of-2.jsonl"
+        other.write_text(other.read_text().replace('"recipe": "folder"', '"recipe": "os"'))
+    assert "unknown recipe 'os'" in merge()
+    other.write_text(other.read_text().replace('"recipe": "os"', '"recipe": "folder"'))
+    shard.write_text(right)
+    assert main(["merge", str(folder)]) == 0
+
+
+def test_an_interrupted_shard_goes_on(
+    audio: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["prepare", "folder", f"audio={audio}", *WORDS, f"folder={tmp_path / 'data'}", "shard=2/2"]
+
+    def until(path: str) -> tuple[int, int, int]:
+        if path.endswith("u5.wav"):
+            raise KeyboardInterrupt
+        return audio_facts(path)
+
+    until.__module__, until.__qualname__ = audio_facts.__module__, audio_facts.__qualname__
+    monkeypatch.setattr("asr.preparation.own_data.audio_facts", until)
+    assert main(words) == 130
+    monkeypatch.setattr("asr.preparation.own_data.audio_facts", audio_facts)
+    assert main(words) == 0
+    assert "reusing 2 of 4 results" in capsys.readouterr().out
+
+
+def test_what_can_not_be_divided_is_refused(audio: Path, tmp_path: Path) -> None:
+    options = PreparationOptions(shard="1/2", workers=1)
+    with pytest.raises(UserError, match="shard=1/2: recipe own can't be divided: do it without shard="):
+        Preparation("own", tmp_path, options).map(audio_facts, [str(audio / "u0.wav")], "reading")
+    with pytest.raises(UserError, match="recipe own can't be divided"):
+        Preparation("own", tmp_path, options).finish({})
+    with pytest.raises(UserError, match="expected i/n with 1 ≤ i ≤ n"):
+        Preparation("own", tmp_path, PreparationOptions(shard="3/2"))
