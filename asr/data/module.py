@@ -1,7 +1,7 @@
 """The data of a training run: batches from manifests, and a list of the utterances left out."""
 
+import itertools
 import logging
-import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from asr.data.facts import MAX_DURATION_S
 from asr.data.fitting import misfits
 from asr.data.lines import shards
 from asr.data.manifest import manifest_digest, read_cuts
+from asr.data.remote import copy_of, fetched, is_address
 from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan_by_length
 from asr.data.stream import TrainingData
 from asr.errors import UserError
@@ -31,8 +32,6 @@ from asr.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://|pipe:")
-
 
 @dataclass
 class DataConfig:
@@ -40,8 +39,8 @@ class DataConfig:
 
     train: list[str] = option(
         [],
-        help="training manifests: folders written by `asr prepare`, *.cuts.jsonl.gz files or folders in "
-        "Lhotse Shar format",
+        help="training manifests: folders written by `asr prepare`, *.cuts.jsonl.gz files, or folders in "
+        "Lhotse Shar format, which may be https://…",
     )
     dev: str = option("", help="development manifest; empty: split `dev` next to the first training manifest")
     frames_per_batch: int = option(
@@ -83,17 +82,19 @@ def manifest_path(place: str, split: str) -> Path:
 
     Args:
         place: a manifest or Shar folder itself, or a folder of several written by `asr prepare` or
-            `asr export-data`.
+            `asr export-data`; or the address of Shar folders, which are copied at the first use.
         split: name of the split.
 
     Raises:
-        UserError: `place` is an address or a command.
+        UserError: an address has no Shar folder, is not on a web server, or can't be copied.
     """
-    if ADDRESS.match(place):
-        raise UserError(
-            f"{place}: expected a local file or folder, found an address or a command: copy the data first, "
-            "because utterances are loaded in any order"
-        )
+    if is_address(place):
+        addresses = place.rstrip("/"), f"{place.rstrip('/')}/{split}"
+        copies = [copy_of(address) for address in addresses if shards(copy_of(address))]
+        for folder in itertools.chain(copies, map(fetched, addresses)):
+            if folder is not None:
+                return folder
+        raise UserError(f"{place}: expected a folder in Lhotse Shar format, found no cuts.000000.jsonl.gz")
     path = Path(place)
     if path.name.endswith(".jsonl.gz") or shards(path):
         return path
@@ -102,17 +103,28 @@ def manifest_path(place: str, split: str) -> Path:
 
 def split_beside(place: str, split: str) -> Path:
     """Return the manifest of a split in the folder `place`, or beside the manifest `place`."""
-    return manifest_path(str(prepared_folder(place)), split)
+    return manifest_path(_prepared_place(place), split)
 
 
 def prepared_folder(place: str) -> Path:
-    """Return the folder `place`, or the one that contains the manifest or Shar folder `place`."""
+    """Return the folder `place`, or the one that contains the manifest or Shar folder `place`.
+
+    For an address, it is the folder of the copies.
+    """
+    found = _prepared_place(place)
+    return copy_of(found) if is_address(found) else Path(found)
+
+
+def _prepared_place(place: str) -> str:
+    if is_address(place):
+        place = place.rstrip("/")
+        return place.rpartition("/")[0] if shards(copy_of(place)) else place
     path = Path(place)
-    return path.parent if path.name.endswith(".jsonl.gz") or shards(path) else path
+    return str(path.parent if path.name.endswith(".jsonl.gz") or shards(path) else path)
 
 
 def training_folder(run_folder: Path) -> str:
-    """Return the first prepared folder that a run was trained on.
+    """Return the first prepared folder that a run was trained on, or its address.
 
     Raises:
         UserError: the run folder has no config.yaml, or none that names manifests.
@@ -121,7 +133,7 @@ def training_folder(run_folder: Path) -> str:
     if not config.is_file():
         raise UserError(f"{config}: no such file; name the data with data=<prepared folder or manifest>")
     try:
-        return str(prepared_folder(load_yaml(config)["data"]["train"][0]))
+        return _prepared_place(load_yaml(config)["data"]["train"][0])
     except (KeyError, TypeError, IndexError):
         raise UserError(f"{config}: expected a list of manifests in data.train, found none") from None
 
