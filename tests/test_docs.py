@@ -1,12 +1,9 @@
 """README and docs: commands run, options and paths exist, tables match the code."""
 
 import importlib
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -131,8 +128,7 @@ def test_python_examples_run() -> None:
     for example in ran:
         if "transformers_adapter" in example:
             pytest.importorskip("transformers", reason="the extra `transformers` is not installed")
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-        subprocess.run([sys.executable, "-c", example], check=True, timeout=300, env=environment)
+        exec(example, {"__name__": "__main__"})
 
 
 def test_the_table_of_mechanisms_matches_the_code() -> None:

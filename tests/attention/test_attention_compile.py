@@ -42,12 +42,18 @@ def test_one_graph_handles_many_lengths() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [CROSS[-1], SHARED[-1], "agglomerative-4:causal=true"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "agglomerative-4:causal=true",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in (CROSS[-1], SHARED[-1])),
+    ],
+)
 def test_inductor(name: str) -> None:
     compare(name, "inductor")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_inductor_with_sdpa() -> None:
     """In float32: Inductor of torch 2.11 passes a float32 sum to the float64 backward of CPU attention."""
     compare("cast-3:assign=single", "inductor", torch.float32)

@@ -113,9 +113,7 @@ def test_errors_name_the_argument_or_option(folder, tmp_path):
     ("attention", "block", "topology"),
     [
         ("full", "conformer", "ctc"),
-        pytest.param("full", "ebranchformer", "ctc", marks=pytest.mark.slow),
-        pytest.param("full", "transformer", "hmm", marks=pytest.mark.slow),
-        pytest.param("i-clustered-8:topk=8,iterations=3", "transformer", "ctc", marks=pytest.mark.slow),
+        pytest.param("i-clustered-8:topk=8,iterations=3", "ebranchformer", "hmm", marks=pytest.mark.slow),
         pytest.param("local-5:global=2", "transformer", "ctc", marks=pytest.mark.slow),
         pytest.param(KEYS, "transformer", "ctc", marks=pytest.mark.slow),
     ],
@@ -156,18 +154,14 @@ def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, 
 @pytest.mark.parametrize(
     ("attention", "block"),
     [
-        ("full", "conformer"),
-        ("shared-full", "transformer"),
+        ("shared-full", "conformer"),
         ("clustered-8:iterations=3", "ebranchformer"),
-        ("i-clustered-8:topk=8,iterations=3", "transformer"),
-        ("local-5:global=2", "transformer"),
         ("linear", "transformer"),
         ("linear:causal=true", "transformer"),
-        (KEYS, "transformer"),
     ],
 )
 def test_torch_export_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, block):
-    """In one batch and one by one, down to two frames."""
+    """In one batch and one by one, down to two frames; ONNX models are made from the same graph."""
     recognizer = tiny(attention, block)
     model = recognizer.model
     write_portable(recognizer.state(), tmp_path / "model")

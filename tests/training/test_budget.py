@@ -12,8 +12,9 @@ from tone_corpora import TINY
 
 from asr.errors import UserError
 from asr.training import cost
+from asr.training.budget import TimeBudget, parse_budget
 from asr.training.checkpoints import SaveResumePoint
-from asr.training.config import TimeBudget, parse_budget, train_options
+from asr.training.config import train_options
 from asr.training.optimizer import OptimizerConfig, rate_factor
 from asr.training.run import train
 

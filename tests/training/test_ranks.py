@@ -67,11 +67,18 @@ class Trouble:
     number: signal.Signals
 
 
-def job(words: list[str], rank: int, place: dict[str, str], output: Path, trouble: Trouble | None) -> None:
+def job(
+    words: list[str],
+    optimizer: Callable[..., torch.optim.Optimizer],
+    rank: int,
+    place: dict[str, str],
+    output: Path,
+    trouble: Trouble | None,
+) -> None:
     """Train as one of several processes."""
     os.environ |= place
     rank_zero_only.rank = rank  # type: ignore[attr-defined]  # set by an import, before the fork
-    asr.training.optimizer.build_optimizer = gentle
+    asr.training.optimizer.build_optimizer = optimizer
     step, seen = RecognitionTask.training_step, output.with_suffix(".seen").open("a")
 
     def training_step(task: RecognitionTask, batch: Any, index: int) -> torch.Tensor:
@@ -122,11 +129,19 @@ class Ranks:
 
     Attributes:
         folder: run folder.
+        optimizer: replaces `build_optimizer`.
     """
 
-    def __init__(self, corpus: Path, folder: Path, *words: str) -> None:
+    def __init__(
+        self,
+        corpus: Path,
+        folder: Path,
+        *words: str,
+        optimizer: Callable[..., torch.optim.Optimizer] = gentle,
+    ) -> None:
         self.words = [*WORDS, f"data.train=[{corpus}]", f"run={folder}", *words]
         self.folder = folder
+        self.optimizer = optimizer
 
     def output(self, rank: int) -> Path:
         return self.folder.with_name(f"{self.folder.name}-{rank}.txt")
@@ -148,7 +163,8 @@ class Ranks:
         processes: list[BaseProcess] = []
         for rank in range(count):
             variables = place(rank, nodes, devices, port) if count > 1 else {}
-            process = context.Process(target=job, args=(own, rank, variables, self.output(rank), trouble))
+            arguments = (own, self.optimizer, rank, variables, self.output(rank), trouble)
+            process = context.Process(target=job, args=arguments)
             process.start()
             processes.append(process)
         for process in processes:
