@@ -16,7 +16,8 @@ from asr.errors import UserError
 from asr.files import file_digest
 from asr.search.decode import DecodeOptions, SearchOptions
 from asr.search.decoder import WEIGHTED
-from asr.training.config import CLOCKS, chosen_recipe, parse_budget, train_options, train_schema
+from asr.training.budget import CLOCKS, parse_budget
+from asr.training.config import chosen_recipe, train_options, train_schema
 
 ORACLE = "oracle-top-32"  # table 1 of the paper: full attention restricted to its 32 largest weights
 OWN = "own"

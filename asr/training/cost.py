@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.profilers import Profiler
 
 from asr.data.stream import StreamBatch
-from asr.training.config import TimeBudget
+from asr.training.budget import TimeBudget
 from asr.training.task import TrainingTask
 
 

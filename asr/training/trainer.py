@@ -1,0 +1,91 @@
+"""Lightning's trainer, with our checkpoints, metrics and progress."""
+
+import logging
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import lightning
+from lightning.pytorch.loggers import TensorBoardLogger
+from rich.console import Console
+
+from asr.model import checkpoint
+from asr.training.averaging import AverageWeights, averages_weights
+from asr.training.checkpoints import KeepBest, SaveResumePoint, StopConverged, StopEarly
+from asr.training.config import PRECISIONS, TrainConfig
+from asr.training.cost import Cost
+from asr.training.csv_logger import MetricsFile
+from asr.training.progress import Bar, Lines, WarnUnlearned
+from asr.training.ranks import environment_plugins
+from asr.training.resume import ResumePoint
+from asr.training.signals import Signals
+from asr.training.strategy import training_strategy
+from asr.training.task import TrainingTask
+
+
+def build_trainer(
+    options: TrainConfig,
+    task: TrainingTask,
+    folder: Path,
+    point: ResumePoint | None,
+    cost: Cost,
+    signals: Signals,
+    watchers: Sequence[lightning.Callback] = (),
+) -> lightning.Trainer:
+    """Return the trainer of a run.
+
+    Lightning sees a single epoch, because batches form one stream over all epochs. Its max_epochs is
+    unlimited, so that a finished run can be extended.
+    """
+    checkpoints = folder / "checkpoints"
+    columns = ["data_epoch", "loss", "learning_rate", "gradient_norm", "frames_per_s"]
+    columns += ["train_s", "train_cpu_s", "dev_loss", task.error_rate_name]
+    terminal = Console(stderr=True)
+    progress = Bar(terminal) if terminal.is_terminal else Lines()
+    # SaveResumePoint comes first, so that writing them doesn't count as training time.
+    apart = averages_weights(options.trainer)
+    whole = options.trainer.average_every if apart else 1
+    callbacks = [SaveResumePoint(checkpoints, options.trainer.checkpoint_every, signals, whole), cost]
+    callbacks += [KeepBest(checkpoints, options.trainer.keep_best), progress, WarnUnlearned(), *watchers]
+    if options.trainer.early_stopping or options.trainer.stop_at is not None:
+        patience = options.trainer.early_stopping or task.plan.steps  # without early stopping: unlimited
+        callbacks.append(
+            StopEarly(task.error_rate_name, patience=patience, stopping_threshold=options.trainer.stop_at)
+        )
+    if options.optimizer.minimum_rate:
+        callbacks.append(StopConverged(options.optimizer.minimum_rate))
+    if apart:
+        callbacks.append(AverageWeights(whole, task.plan.steps))
+    return lightning.Trainer(
+        accelerator=options.trainer.accelerator,
+        devices=options.trainer.devices,
+        num_nodes=options.trainer.nodes,
+        strategy=training_strategy(options.trainer),
+        precision=PRECISIONS[options.trainer.precision],  # type: ignore[arg-type]
+        max_steps=task.plan.steps,
+        max_epochs=-1,
+        val_check_interval=task.plan.validate_every,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        accumulate_grad_batches=options.trainer.accumulate,
+        use_distributed_sampler=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+        log_every_n_steps=1,
+        logger=[
+            MetricsFile(folder / "metrics.csv", columns, point.step if point else 0),
+            TensorBoardLogger(str(folder), name="tensorboard", version=""),
+        ],
+        plugins=[checkpoint.AtomicCheckpointIO(point.state if point else None), *environment_plugins()],
+        callbacks=callbacks,
+        profiler=cost.data_wait,
+        default_root_dir=str(folder),
+    )
+
+
+def quiet_lightning() -> None:
+    """Suppress Lightning's hints, and its warnings about choices made here."""
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning.*")
