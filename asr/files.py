@@ -17,7 +17,7 @@ import stat
 import tempfile
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TextIO, cast
@@ -320,6 +320,11 @@ def _build_record(kind: Any, values: dict[str, Any], source: str) -> Any:
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
+
+
+def names_digest(names: Iterable[str]) -> str:
+    """Return the first 12 hex digits of the SHA-256 of names in order; they may be paths outside UTF-8."""
+    return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()[:12]
 
 
 def file_digest(path: str | Path) -> str:

@@ -4,7 +4,6 @@ A shard leaves its results in `<output>/shards/<i>-of-<n>.jsonl`: a line that id
 per item with its position among all items and its text in each output file. `asr merge` writes the files.
 """
 
-import hashlib
 import json
 import re
 import shutil
@@ -130,11 +129,6 @@ def sort_ctm(text: str) -> list[str]:
     """Return the lines of a CTM file sorted by recording, channel and start, as sclite requires."""
     lines = text.splitlines(keepends=True)
     return sorted(lines, key=lambda line: (*line.split(" ")[:2], float(line.split(" ")[2])))
-
-
-def digest_of(names: Sequence[str]) -> str:
-    """Return a hash of names in order."""
-    return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()[:12]
 
 
 def job(command: str, options: Mapping[str, Any], **inputs: str) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from rich.progress import SpinnerColumn, TextColumn
 from asr.config import option, refuse, to_dict
 from asr.console import grouped_warnings, progress
 from asr.errors import UserError
-from asr.files import check_writable, write_text
+from asr.files import check_writable, names_digest, write_text
 from asr.model.checkpoint import LoadOptions
 from asr.model.features import NORMALISATIONS, Normalisation
 from asr.parallel import Journal
 from asr.preparation.fingerprint import file_state
 from asr.recognizer import Recognizer
-from asr.shards import Result, ShardOptions, Work, digest_of, job, parse_shard, write_shard
+from asr.shards import Result, ShardOptions, Work, job, parse_shard, write_shard
 from asr.transcription.actors import LOST, on_actors
 from asr.transcription.encoding import TOO_LONG, is_out_of_memory
 from asr.transcription.formats import FORMATS, write_transcript
@@ -104,7 +104,7 @@ def run(paths: list[Path], options: Options) -> None:
             elif isinstance(outcome, list):
                 _write(outcome, file, place if to_files else None, options, single=len(files) == 1)
             bars.update(task, completed=len(results), file=files[min(position + 1, len(files) - 1)][0].name)
-    inputs = {"files": digest_of([str(file) for file, _ in files]), "device": recognizer.model.device.type}
+    inputs = {"files": names_digest(str(file) for file, _ in files), "device": recognizer.model.device.type}
     work = Work(job("transcribe", to_dict(options), **inputs), len(files), results, [])
     if shard:
         work.job["model"] = recognizer.model.digest()

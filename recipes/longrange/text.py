@@ -1,13 +1,14 @@
 """Texts as bytes: classes are folders of files; pairs are passages of one file or of two."""
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from asr_recipes.longrange.folders import text_values
 from asr_recipes.longrange.items import FIXED_SEED, Item, Source, randomness
 
 from asr.errors import UserError
-from asr.files import require_file
+from asr.files import names_digest, require_file
 
 SPLIT_FOLDERS = {"train": ("train",), "dev": ("dev", "val", "test"), "test": ("test",)}
 HELD_OUT = 10  # without folders of splits, every tenth file is for development, the next one for tests
@@ -67,7 +68,7 @@ class TextFolder(Source):
 
     def digests(self) -> dict[str, str]:
         """Return a hash of the names and sizes of the files for training and development."""
-        return {split: _names_digest([path for path, _ in self.texts[split]]) for split in ("train", "dev")}
+        return {split: _digest(path for path, _ in self.texts[split]) for split in ("train", "dev")}
 
 
 class PassagePairs(Source):
@@ -125,7 +126,7 @@ class PassagePairs(Source):
 
     def digests(self) -> dict[str, str]:
         """Return a hash of the names and sizes of the files for training and development."""
-        return {split: _names_digest(self.texts[split]) for split in ("train", "dev")}
+        return {split: _digest(self.texts[split]) for split in ("train", "dev")}
 
 
 def _labelled(folder: Path, split: str) -> dict[str, list[Path]]:
@@ -154,8 +155,6 @@ def _split_by_name(folder: Path, path: Path) -> str:
     return {0: "dev", 1: "test"}.get(share, "train")
 
 
-def _names_digest(paths: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(f"{path}\t{path.stat().st_size}\n".encode(errors="surrogateescape"))
-    return digest.hexdigest()[:12]
+def _digest(paths: Iterable[Path]) -> str:
+    """Return a hash of the names and sizes of files."""
+    return names_digest(f"{path}\t{path.stat().st_size}" for path in paths)
