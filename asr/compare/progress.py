@@ -160,7 +160,8 @@ def _expected(plan: Plan, cells: list[Cell]) -> Expected:
         return Expected(epoch_steps, sum(done) / len(done), "finished seeds")
     if training.budget is None:
         most = "at most; " if any(training.stopping_rules) else ""
-        source = f"{most}{STEPS} timed steps of {1000 * step_s:.0f} ms, without validation"
+        cpu = f"CPU {1000 * step_s * cpu_share:.0f} ms"  # much less on a busy machine
+        source = f"{most}{STEPS} timed steps of {1000 * step_s:.0f} ms ({cpu}), without validation"
         return Expected(epoch_steps, training.steps * step_s, source)
     if training.budget.clock == "cpu":
         seconds = training.budget.seconds / max(cpu_share, 1e-3)

@@ -136,7 +136,7 @@ def test_models_are_trained_evaluated_and_timed(
     monkeypatch.setattr(run, "run_job", in_process)
     assert main([*asked[:-2], "attentions=[full,lsh-1]", "evaluate=[full]", "dry_run=true"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "timed steps" in shown
+    assert re.search(r"timed steps of \d+ ms \(CPU \d+ ms\)", shown)
     assert "done" in shown
     # By default, each model runs with all compatible mechanisms and the oracle of table 1.
     assert main([*asked[:-1], "dry_run=true"]) == 0
