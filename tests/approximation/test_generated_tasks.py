@@ -66,7 +66,7 @@ def test_each_question_has_one_answer_and_distractors_of_its_type(tool: ModuleTy
     rng = random.Random(0)
     distractors = []
     for _ in range(40):
-        for asked in tool.questions(rng, 60, 300, tokenizer, each=2):
+        for asked in tool.questions(rng, 60, 300, tokenizer, 2, []):
             ((pattern, (kind, part)),) = [x for x in ASKED.items() if re.match(x[0], asked["question"])]
             words = re.match(pattern, asked["question"]).groupdict()
             (fact,) = matching(kind, words, asked["context"])
@@ -77,6 +77,36 @@ def test_each_question_has_one_answer_and_distractors_of_its_type(tool: ModuleTy
             values = {x[part] for kinds in FACTS for x in facts(asked["context"], kinds) if part in x}
             distractors.append(len(values) - 1)
     assert sum(distractors) / len(distractors) > 3
+
+
+def test_facts_stand_in_a_passage_of_a_text(tool: ModuleType) -> None:
+    text = [f"Line {number} of the text has no fact." for number in range(500)]
+    rng = random.Random(0)
+    places = set()
+    for _ in range(40):
+        for asked in tool.questions(rng, 60, 300, tokenizer, 2, text):
+            sentences = re.findall(r"[^.]+\.", asked["context"])
+            lines = [int(found) for found in re.findall(r"Line (\d+)", asked["context"])]
+            assert lines == list(range(lines[0], lines[-1] + 1))
+            assert 1 <= len(sentences) - len(lines) <= 3
+            (answer,) = asked["answers"]
+            start = answer["answer_start"]
+            assert asked["context"][start : start + len(answer["text"])] == answer["text"]
+            ((pattern, (kind, part)),) = [x for x in ASKED.items() if re.match(x[0], asked["question"])]
+            words = re.match(pattern, asked["question"]).groupdict()
+            assert [fact[part] for fact in matching(kind, words, asked["context"])] == [answer["text"]]
+            places.add(asked["context"].count(".", 0, start))
+    assert len(places) > 10
+
+
+def test_easy_pairs_have_words_from_elsewhere(tool: ModuleType) -> None:
+    rng = random.Random(0)
+    for _ in range(100):
+        premise, hypothesis, wrong = tool.pair(rng, 3, foreign=1.0)
+        ((pattern, kind),) = [x for x in CLAIMED.items() if re.match(x[0], hypothesis)]
+        words = re.match(pattern, hypothesis).groupdict()
+        assert bool(matching(kind, words, premise)) == (not wrong)
+        assert 1 <= sum(len(facts(premise, kind)) for kind in FACTS) <= 3
 
 
 def test_pairs_are_labelled_right_and_balanced(tool: ModuleType) -> None:
