@@ -9,6 +9,8 @@ from asr.lengths import zero_padding
 from asr.model.attention_model import AttentionModel
 from asr.model.encoder import Encoder, ModelConfig
 
+PIXEL_SCALE = 5.0  # makes the variance of pathfinder's pixels about 1; unscaled, the places drown them
+
 
 class SymbolFeatures(nn.Module):
     """One-hot vectors of symbols or bytes."""
@@ -23,7 +25,7 @@ class SymbolFeatures(nn.Module):
 
 
 class PixelFeatures(nn.Module):
-    """Grey value, row and column of each pixel of an image that is read row by row.
+    """Grey value (0 … 5), row and column of each pixel of an image that is read row by row.
 
     Row and column are encoded by sine and cosine with 1, 2, 4, … periods in the image; the shortest period is
     four pixels.
@@ -46,7 +48,7 @@ class PixelFeatures(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """Map [B, N] grey values, 0 … 255, to [B, N, F]."""
         places = self.places[: values.shape[1]].expand(len(values), -1, -1)
-        return torch.cat((values.unsqueeze(-1) / 255, places), dim=-1)
+        return torch.cat((values.unsqueeze(-1) / 255 * PIXEL_SCALE, places), dim=-1)
 
 
 class Classifier(AttentionModel):
