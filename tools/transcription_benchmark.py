@@ -1,16 +1,18 @@
 """Measure the transcription of many short recordings: one by one, and together in batches and threads.
 
-    OMP_WAIT_POLICY=PASSIVE python tools/transcription_benchmark.py files=200 seconds=3
+    python tools/transcription_benchmark.py files=200 seconds=3
+    python tools/transcription_benchmark.py before=../other-checkout
 
-The recordings are consecutive pieces of a split's speech. Ways take turns after a round that warms up; times
-are medians (smallest … largest) without the start of the program. Texts must be the same. `asr` sets
-OMP_WAIT_POLICY itself.
+The recordings are consecutive pieces of a split's speech. Each way is a process of its own, which is stopped
+while the others take their turns. Times are medians (smallest … largest), without the process's start; the
+texts must be the same. With `before`, the package in another checkout does the same work beside this one's.
 """
 
+import json
+import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +21,20 @@ import numpy as np
 import soundfile
 import torch
 from rich.table import Table
+from waiting_benchmark import Turns, Worker, spread
 
 from asr import Recognizer, config
 from asr.config import option
 from asr.console import open_console
 from asr.data.audio import load_cut
-from asr.data.manifest import load_cuts
+from asr.data.manifest import load_cuts, write_cuts
 from asr.data.module import manifest_path
 from asr.errors import UserError, run_program
+from asr.preparation import recording, utterance_cut
+from asr.search.decode import DecodeOptions
 from asr.transcription.run import TranscriptionConfig
+
+WAYS = ("one by one", "together", "decode")
 
 
 @dataclass
@@ -41,6 +48,9 @@ class Options:
     seconds: float = option(3.0, help="length of a recording", unit="s", minimum=0.1)
     rounds: int = option(5, help="measured rounds", minimum=1)
     threads: int = option(2, help="PyTorch threads", minimum=1)
+    before: str = option("", help="another checkout to compare with; empty: none")
+    before_model: str = option("", help="model in the format of that checkout; empty: model")
+    worker: str = option("", help="used by the benchmark itself: what to do in turns")
 
 
 def speech(data: str, split: str, samples: int, sample_rate: int) -> np.ndarray:
@@ -54,24 +64,30 @@ def speech(data: str, split: str, samples: int, sample_rate: int) -> np.ndarray:
 
 
 def write_pieces(options: Options, sample_rate: int, folder: Path) -> list[Path]:
-    """Write consecutive pieces of the split's speech as 16-bit wav files."""
+    """Write consecutive pieces of the split's speech as 16-bit wav files, and a manifest beside them."""
     samples = round(options.seconds * sample_rate)
     pieces = speech(options.data, options.split, samples * options.files, sample_rate)
-    paths = []
+    paths, cuts = [], []
     for number, piece in enumerate(pieces.reshape(options.files, samples)):
         paths.append(folder / f"{number:05}.wav")
         soundfile.write(paths[-1], piece, sample_rate, subtype="PCM_16")
+        source = recording(paths[-1].stem, paths[-1], samples, sample_rate)
+        cuts.append(utterance_cut(paths[-1].stem, source, "the", "speaker"))
+    write_cuts(cuts, folder / "test.cuts.jsonl.gz", None)
     return paths
 
 
-def main(words: list[str]) -> None:
-    """Run the benchmark with command-line options `key=value`."""
-    options = config.parse(Options, words)
+def work(options: Options, folder: Path) -> None:
+    """Transcribe or decode the pieces in a folder in turns; the first ends when all is loaded."""
+    torch.set_num_threads(options.threads)
+    turns = Turns()
+    turns.next()
     recognizer = Recognizer.load(options.model)
     plan = TranscriptionConfig(min_confidence=0)
     decoder = recognizer.decoder(plan)[0]
+    paths = sorted(folder.glob("*.wav"))
 
-    def texts(paths: list[Path]) -> list[str]:
+    def together(paths: list[Path]) -> list[str]:
         found = []
         for _, outcome in recognizer.transcribe_each(paths, plan, decoder):
             if isinstance(outcome, Exception):
@@ -80,45 +96,79 @@ def main(words: list[str]) -> None:
         return found
 
     def one_by_one(paths: list[Path]) -> list[str]:
-        return [text for path in paths for text in texts([path])]
+        if not hasattr(recognizer, "transcribe_each"):  # before there were batches
+            return [recognizer.transcribe_channels(path, plan, decoder)[0].text for path in paths]
+        return [text for path in paths for text in together([path])]
 
-    ways: dict[str, tuple[Callable[[list[Path]], list[str]], int]] = {
-        f"{name}, {threads} threads": (way, threads)
-        for threads in sorted({1, options.threads})
-        for name, way in (("one by one", one_by_one), ("together", texts))
-    }
-    wall_s: dict[str, list[float]] = {name: [] for name in ways}
-    cpu_s: dict[str, list[float]] = {name: [] for name in ways}
-    found: dict[str, list[str]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        paths = write_pieces(options, recognizer.model.sample_rate, Path(folder))
-        for number in range(options.rounds + 1):
-            for name, (way, threads) in ways.items():
-                torch.set_num_threads(threads)
-                started = time.perf_counter(), time.process_time()
-                found[name] = way(paths)
-                if number:
-                    wall_s[name].append(time.perf_counter() - started[0])
-                    cpu_s[name].append(time.process_time() - started[1])
-    expected, *others = found.values()
-    for other in others:
-        if other != expected:
-            count = sum(own != text for own, text in zip(expected, other, strict=True))
-            raise UserError(f"expected the same texts, found {count} of {len(expected)} different")
+    def decode(paths: list[Path]) -> list[str]:
+        output = folder / f"decoded-{os.getpid()}"
+        recognizer.decode(DecodeOptions(data=str(folder), output=str(output), g2p=False))
+        lines = [json.loads(line) for line in (output / "hyp.jsonl").read_text().splitlines()]
+        return [line["text"] for line in sorted(lines, key=lambda line: line["id"])]
 
+    ways: tuple[Callable[[list[Path]], list[str]], ...] = (one_by_one, together, decode)
+    way = ways[WAYS.index(options.worker)]
+    while True:
+        turns.next()
+        (folder / f"{os.getpid()}.json").write_text(json.dumps(way(paths)))
+
+
+def main(words: list[str]) -> None:
+    """Run the benchmark with command-line options `key=value`."""
+    options = config.parse(Options, words)
+    if options.worker:
+        work(options, Path(options.data))
+        return
+    checkouts = {"": options.model}
+    if options.before:
+        checkouts = {options.before: options.before_model or options.model} | checkouts
+    asked = [
+        ("before, " if x else "", x, way) for x in checkouts for way in WAYS if not x or way != "together"
+    ]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rate = Recognizer.load(options.model).model.sample_rate
+        write_pieces(options, rate, folder)
+        workers: dict[str, Worker] = {}
+        times: dict[str, list[tuple[float, float]]] = {}
+        try:
+            for threads in sorted({1, options.threads}):
+                for prefix, checkout, way in asked:
+                    own = [
+                        f"model={checkouts[checkout]}",
+                        f"data={folder}",
+                        f"worker={way}",
+                        f"threads={threads}",
+                    ]
+                    paths = [*([checkout] if checkout else []), *sys.path[1:]]
+                    variables = {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": os.pathsep.join(paths)}
+                    worker = Worker(__file__, *own, variables=variables)
+                    workers[f"{prefix}{way}, {threads} threads"] = worker
+                    worker.turn()  # loads
+                    worker.turn()  # warms up
+            for _ in range(options.rounds):
+                for key, worker in workers.items():
+                    times.setdefault(key, []).append(worker.turn())
+            found = {
+                key: json.loads((folder / f"{worker.process.pid}.json").read_text())
+                for key, worker in workers.items()
+            }
+        finally:
+            for worker in workers.values():
+                worker.end()
     table = Table("way", "files/s", "wall s", "CPU s", title=f"{options.files} files of {options.seconds} s")
-    for name in ways:
-        table.add_row(
-            name,
-            f"{options.files / statistics.median(wall_s[name]):.0f}",
-            *map(spread, (wall_s[name], cpu_s[name])),
-        )
-    open_console().print(table, "all texts are the same")
-
-
-def spread(seconds: list[float]) -> str:
-    """Return median (smallest … largest)."""
-    return f"{statistics.median(seconds):.2f} ({min(seconds):.2f} … {max(seconds):.2f})"
+    for key, own_times in times.items():
+        wall_s, cpu_s = zip(*own_times, strict=True)
+        table.add_row(key, f"{options.files / statistics.median(wall_s):.0f}", spread(wall_s), spread(cpu_s))
+    open_console().print(table)
+    (first, expected), *others = found.items()
+    for key, texts in others:
+        if texts != expected:
+            count = sum(own != text for own, text in zip(expected, texts, strict=True))
+            raise UserError(
+                f"{key}: expected the texts of {first}, found {count} of {len(expected)} different"
+            )
+    print("all texts are the same")
 
 
 if __name__ == "__main__":

@@ -113,13 +113,12 @@ def work(options: Options) -> None:
 class Worker:
     """A process that works in turns, stopped in between with the processes that it started."""
 
-    def __init__(self, work: str, threads: int, policy: str | None, options: Options) -> None:
-        hidden = ("OMP_WAIT_POLICY", "OMP_NUM_THREADS")
-        environment = {name: value for name, value in os.environ.items() if name not in hidden}
-        words = [f"{name}={getattr(options, name)}" for name in ("model", "data", "steps", "seconds")]
+    def __init__(self, *words: str, variables: dict[str, str]) -> None:
+        """Start a program with its arguments, and the variables in place of OpenMP's."""
+        others = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
         self.process = subprocess.Popen(
-            [sys.executable, __file__, *words, f"worker={work}", f"threads={threads}"],
-            env=environment | ({"OMP_WAIT_POLICY": policy} if policy else {}),
+            [sys.executable, *words],
+            env=others | variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -144,7 +143,8 @@ class Worker:
 
     def end(self) -> None:
         """End the process."""
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
@@ -177,7 +177,9 @@ def measure(work: str, options: Options) -> dict[tuple[str, str], list[tuple[flo
     workers: dict[str, Worker] = {}
     try:
         for way, (threads, policy) in WAYS.items():
-            workers[way] = Worker(work, threads, policy, options)
+            words = [f"{name}={getattr(options, name)}" for name in ("model", "data", "steps", "seconds")]
+            words += [f"worker={work}", f"threads={threads}"]
+            workers[way] = Worker(__file__, *words, variables={"OMP_WAIT_POLICY": policy} if policy else {})
             workers[way].turn()  # warms up
         for number in range(options.rounds):
             for machine in ("idle", "busy"):

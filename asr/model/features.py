@@ -15,7 +15,7 @@ NORMALISATIONS = ("utterance", "corpus", "window", "none")
 
 # Frames of a batch whose spectra are in memory together, few enough for a CPU's cache. The result does not
 # depend on them.
-BLOCK_FRAMES = 1000
+BLOCK_FRAMES = 500
 GPU_BLOCK_FRAMES = 100_000
 
 
@@ -137,8 +137,8 @@ class FilterBanks(FrontEnd):
                 end = min(start + size, total)
                 first_sample = start * self.shift_samples
                 last_sample = (end - 1) * self.shift_samples + self.window_samples
-                block = zero_padding(audio_BS[:, first_sample:last_sample].float(), lengths_B - first_sample)
-                features[:, start:end] = zero_padding(self._log_mel(block), frames - start)
+                block = self._log_mel(audio_BS[:, first_sample:last_sample].float())
+                features[:, start:end] = zero_padding(block, frames - start)
         return features, frames
 
     def _log_mel(self, audio_BS: Tensor) -> Tensor:

@@ -5,12 +5,11 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from runs import assert_same_weights, metrics, weights
+from runs import SIGNALLED, assert_same_weights, metrics, weights
 from tone_corpora import TINY
 
 import asr.losses.loss
@@ -149,18 +148,13 @@ def test_a_killed_process_resumes_exactly(tone_corpus: Path, tmp_path: Path) -> 
     words = [*TINY, f"data.train=[{tone_corpus}]", "trainer.max_steps=60", "trainer.checkpoint_every=7"]
     words += ["model.dropout=0.1", "trainer.threads=1", "trainer.validate_every=30"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    command = [sys.executable, "-m", "asr", "train", *words]
-    process = subprocess.Popen(
-        [*command, f"run={parts}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    last = parts / "checkpoints" / "last.ckpt"
-    while not last.exists() and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert load(last)["global_step"] < 60
+    program = [sys.executable, "-c", SIGNALLED, str(int(signal.SIGKILL)), "17"]
+    killed = subprocess.run([*program, "train", *words, f"run={parts}"], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    assert load(parts / "checkpoints" / "last.ckpt")["global_step"] == 14
     for folder in (whole, parts):
-        subprocess.run([*command, f"run={folder}", "resume=auto"], check=True, capture_output=True)
+        command = [sys.executable, "-m", "asr", "train", *words, f"run={folder}", "resume=auto"]
+        subprocess.run(command, check=True, capture_output=True)
     assert_same_weights(whole, parts)
 
 
