@@ -47,7 +47,8 @@ class Options:
     files: int = option(200, help="number of recordings", minimum=2)
     seconds: float = option(3.0, help="length of a recording", unit="s", minimum=0.1)
     rounds: int = option(5, help="measured rounds", minimum=1)
-    threads: int = option(2, help="PyTorch threads", minimum=1)
+    ways: list[str] = option(list(WAYS), help="what to measure")
+    threads: list[int] = option([1, 2], help="PyTorch threads, one after the other")
     before: str = option("", help="another checkout to compare with; empty: none")
     before_model: str = option("", help="model in the format of that checkout; empty: model")
     worker: str = option("", help="used by the benchmark itself: what to do in turns")
@@ -79,7 +80,7 @@ def write_pieces(options: Options, sample_rate: int, folder: Path) -> list[Path]
 
 def work(options: Options, folder: Path) -> None:
     """Transcribe or decode the pieces in a folder in turns; the first ends when all is loaded."""
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads[0])
     turns = Turns()
     turns.next()
     recognizer = Recognizer.load(options.model)
@@ -132,13 +133,13 @@ def main(words: list[str]) -> None:
         workers: dict[str, Worker] = {}
         times: dict[str, list[tuple[float, float]]] = {}
         try:
-            for threads in sorted({1, options.threads}):
+            for threads in options.threads:
                 for prefix, checkout, way in asked:
                     own = [
                         f"model={checkouts[checkout]}",
                         f"data={folder}",
                         f"worker={way}",
-                        f"threads={threads}",
+                        f"threads=[{threads}]",
                     ]
                     paths = [*([checkout] if checkout else []), *sys.path[1:]]
                     variables = {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": os.pathsep.join(paths)}
