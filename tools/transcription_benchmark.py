@@ -124,7 +124,10 @@ def main(words: list[str]) -> None:
     if options.before:
         checkouts = {options.before: options.before_model or options.model} | checkouts
     asked = [
-        ("before, " if x else "", x, way) for x in checkouts for way in WAYS if not x or way != "together"
+        ("before, " if checkout else "", checkout, way)
+        for checkout in checkouts
+        for way in options.ways
+        if not checkout or way != "together"
     ]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
