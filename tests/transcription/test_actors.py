@@ -58,7 +58,7 @@ def test_a_lost_actor_costs_one_item_at_most(tmp_path: Path) -> None:
     found = dict(work(groups))
     items = [item for group in groups for item in group]
     assert found == {item: None if item == "poison" else item.upper() for item in items}
-    # two to begin with, one for each loss: fright's, poison's in its group, poison's alone, which may be the end
+    # two to begin with, one for each loss: fright's, poison's in its group and alone, which may be the last
     assert len(list(tmp_path.glob("*.pid"))) in (4, 5)
     with pytest.raises(UserError, match=r"^expected a number, found wrong$"):
         list(work([["wrong"]]))
