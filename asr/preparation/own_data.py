@@ -76,7 +76,7 @@ def prepare_rows(
     preparation = Preparation(recipe, folder, options)
     if preparation.is_done(sources):
         return
-    spoken = list(normalised_rows(list(read(preparation)), preparation, options.text))
+    spoken = list(normalised_rows(read(preparation), preparation, options.text))
     preparation.check()
     _notice_long(spoken, preparation)
     paths = sorted({row.audio for row in spoken})

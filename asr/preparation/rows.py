@@ -25,7 +25,7 @@ _WORD = re.compile(r"<\w+>|[^\W_]+(?:['-][^\W_]+)*", re.UNICODE)
 _APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "‑": "-", "‐": "-"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """An utterance as the data describes it.
 
@@ -107,7 +107,7 @@ def normalise(text: str, rule: str) -> str:
     if rule == "words":
         marks = unicodedata.normalize("NFC", text.translate(_APOSTROPHES))
         return " ".join(_lower(word) for word in _WORD.findall(marks))
-    return " ".join(_lower(word) for word in text.split())
+    return text.lower() if "<" not in text else " ".join(map(_lower, text.split()))
 
 
 def _lower(word: str) -> str:

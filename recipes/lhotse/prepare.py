@@ -1,7 +1,8 @@
 """Recipe `lhotse`: convert lhotse cuts, or recordings and supervisions, to checked manifests."""
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,16 +85,16 @@ def read_cuts(paths: list[Path], split: str, preparation: Preparation) -> Iterat
 
     The entries are read as plain data: lhotse would open a name such as `pipe:…` as a command.
     """
-    cuts = _entries(paths[0], preparation)
+    cuts: Iterable[tuple[str, dict[str, Any]]] = _entries(paths[0], preparation)
     if len(paths) == 2:
         recordings = {entry.get("id"): entry for _, entry in cuts}
-        cuts = [
+        cuts = (
             (
                 where,
                 {**entry, "recording": recordings.get(entry.get("recording_id")), "supervisions": [entry]},
             )
             for where, entry in _entries(paths[1], preparation)
-        ]
+        )
     for where, cut in cuts:
         with preparation.reporting():
             yield from _rows(cut, where, paths[0], split)
@@ -129,27 +130,33 @@ def _rows(cut: dict[str, Any], where: str, manifest: Path, split: str) -> Iterat
         )
 
 
-def _entries(path: Path, preparation: Preparation) -> list[tuple[str, dict[str, Any]]]:
-    """Return place and content of every entry in a manifest; broken ones become problems."""
-    entries: list[tuple[str, Any]] = []
+def _entries(path: Path, preparation: Preparation) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield place and content of every entry in a manifest; broken ones become problems."""
     with preparation.reporting():
-        if ".jsonl" in path.suffixes:
-            for number, line in enumerate(manifest_lines(path), start=1):
-                with preparation.reporting():
-                    if line.strip():
-                        where = f"{path}:{number}"
-                        entries.append((where, parse_json(line, where, "a lhotse manifest")))
-        else:
-            text = read_text(path)
-            is_yaml = ".yaml" in path.suffixes
-            content = _yaml(text, path) if is_yaml else parse_json(text, str(path), "a lhotse manifest")
-            if not isinstance(content, list):
-                raise UserError(f"{path}: expected a lhotse manifest, found {str(content)[:60]!r}")
-            entries = [(f"{path}: entry {number}", entry) for number, entry in enumerate(content, start=1)]
-    for where, entry in entries:
-        if not isinstance(entry, dict):
-            preparation.problem(f"{where}: expected an object of lhotse, found {str(entry)[:60]!r}")
-    return [(where, entry) for where, entry in entries if isinstance(entry, dict)]
+        for where, entry in _lines(path, preparation) if ".jsonl" in path.suffixes else _list(path):
+            if isinstance(entry, dict):
+                yield where, entry
+            else:
+                preparation.problem(f"{where}: expected an object of lhotse, found {str(entry)[:60]!r}")
+
+
+def _lines(path: Path, preparation: Preparation) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(manifest_lines(path), start=1):
+        with preparation.reporting():
+            if line.strip():
+                where = f"{path}:{number}"
+                yield where, parse_json(line, where, "a lhotse manifest")
+
+
+def _list(path: Path) -> Iterator[tuple[str, Any]]:
+    text = read_text(path)
+    content = (
+        _yaml(text, path) if ".yaml" in path.suffixes else parse_json(text, str(path), "a lhotse manifest")
+    )
+    if not isinstance(content, list):
+        raise UserError(f"{path}: expected a lhotse manifest, found {str(content)[:60]!r}")
+    for number, entry in enumerate(content, start=1):
+        yield f"{path}: entry {number}", entry
 
 
 def _yaml(text: str, path: Path) -> Any:
@@ -164,7 +171,7 @@ def _yaml(text: str, path: Path) -> Any:
 
 def _path(written: str, manifest: Path) -> str:
     """Resolve against the current folder, as lhotse does, or else against the manifest's folder."""
-    return written if Path(written).exists() else str(manifest.parent / written)
+    return written if os.path.exists(written) else str(manifest.parent / written)
 
 
 def _split(stem: str) -> str:

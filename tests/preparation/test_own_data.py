@@ -186,3 +186,9 @@ def test_the_documented_recipe_works(toy, tmp_path, capsys):
     (corpus / "wav" / "s0-train0.wav").unlink()
     with pytest.raises(UserError, match=r"s0-train0\.wav: expected an audio file, found none"):
         recipe.prepare(options, tmp_path / "data")
+
+
+@given(st.text(alphabet="aAΣσΆİß'-9 .", max_size=12))
+def test_texts_are_lower_cased_word_by_word(text):
+    """Only a text with a tag is divided to keep the tag; a final sigma must not depend on that."""
+    assert normalise(f"{text} <NOISE>", "lower") == f"{normalise(text, 'lower')} <NOISE>".strip()
