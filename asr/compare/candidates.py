@@ -8,7 +8,7 @@ import yaml
 from asr.attention.softmax import QueryKeyMechanism
 from asr.attention.table import MECHANISMS, parse_name
 from asr.compare.options import Request
-from asr.compare.results import Candidate
+from asr.compare.records import Candidate
 from asr.config import flat, to_dict
 from asr.errors import UserError
 from asr.training.config import TrainConfig, train_options

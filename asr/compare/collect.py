@@ -12,17 +12,8 @@ import numpy as np
 from asr.compare.candidates import NOT_PROTOCOL
 from asr.compare.cell import Cell, current_state, log_path, read_state
 from asr.compare.plan import Plan, timing_cells
-from asr.compare.results import (
-    METRICS,
-    Candidate,
-    Conditions,
-    CurvePoint,
-    Evaluation,
-    Failure,
-    Results,
-    Split,
-    Training,
-)
+from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Split, Training
+from asr.compare.results import METRICS, Results
 from asr.config import flat, to_dict
 from asr.data.manifest import manifest_digest, read_cuts
 from asr.environment import describe_environment

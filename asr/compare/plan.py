@@ -14,7 +14,7 @@ import yaml
 from asr.compare.candidates import evaluated_with, plan_candidates
 from asr.compare.cell import Cell, current_state, is_done, read_state
 from asr.compare.options import ORACLE, OWN, CompareConfig, Decoding, Request, plan_decoding
-from asr.compare.results import Candidate
+from asr.compare.records import Candidate
 from asr.config import flat, to_dict
 from asr.data.manifest import manifest_digest
 from asr.data.module import manifest_path, split_beside

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asr.compare.results import Conditions
+from asr.compare.records import Conditions
 from asr.config import to_dict
 from asr.data.batch import Batch, Utterances
 from asr.data.manifest import read_cuts

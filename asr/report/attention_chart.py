@@ -12,7 +12,8 @@ from PIL import Image, ImageColor
 from torch import Tensor
 
 from asr.compare.candidates import can_run, is_exchangeable
-from asr.compare.results import Candidate, Results
+from asr.compare.records import Candidate
+from asr.compare.results import Results
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.errors import UserError

@@ -8,7 +8,8 @@ from typing import Any
 
 import soundfile
 
-from asr.compare.results import OFFICIAL, Evaluation, Results
+from asr.compare.records import Evaluation
+from asr.compare.results import OFFICIAL, Results
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.errors import UserError

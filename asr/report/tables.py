@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from asr.compare.results import Candidate, Results
+from asr.compare.records import Candidate
+from asr.compare.results import Results
 from asr.console import duration
 from asr.report import theme
 from asr.report.words import DASH, count, duration_range, measured, mebibytes, metric_heading, metric_words

@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from asr.attention.table import MECHANISMS, parse_name
-from asr.compare.results import Conditions, Results
+from asr.compare.records import Conditions
+from asr.compare.results import Results
 from asr.console import duration, is_share
 from asr.errors import UserError
 from asr.scoring.estimates import Estimate, fastest, spread

@@ -6,7 +6,7 @@ import pytest
 
 from asr.compare.candidates import evaluated_with, plan_candidates
 from asr.compare.options import parse
-from asr.compare.results import Candidate
+from asr.compare.records import Candidate
 from asr.config import flat, nested
 
 SHARED = ["recipe=demo", "model.layers=4"]

@@ -14,18 +14,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from asr.compare.collect import rates_of
-from asr.compare.results import (
-    Candidate,
-    Conditions,
-    CurvePoint,
-    Evaluation,
-    Failure,
-    Results,
-    Split,
-    Training,
-    read_results,
-    write_results,
-)
+from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Split, Training
+from asr.compare.results import Results, read_results, write_results
 from asr.compare.timing import OtherProcesses
 from asr.errors import UserError
 from asr.report.words import candidate_table, conditions_words, duration_range, print_results

@@ -8,16 +8,8 @@ from typing import Any
 import numpy as np
 from lhotse import CutSet
 
-from asr.compare.results import (
-    Candidate,
-    Conditions,
-    CurvePoint,
-    Evaluation,
-    Failure,
-    Results,
-    Split,
-    Training,
-)
+from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Split, Training
+from asr.compare.results import Results
 from asr.data.manifest import load_cuts, save_cuts
 from asr.report import theme
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses

@@ -1,0 +1,228 @@
+"""What `Results` consist of: the models of a comparison, and what was measured with each of them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Split:
+    """A manifest.
+
+    Attributes:
+        manifest: path.
+        hash: digest of the file.
+        utterances: number of utterances.
+        hours: duration of the audio.
+        quantiles_frames: feature frames per utterance (10 ms unless the protocol says otherwise) by
+            quantile, "0.05" to "1.0".
+    """
+
+    manifest: str
+    hash: str
+    utterances: int
+    hours: float
+    quantiles_frames: dict[str, int]
+
+
+@dataclass
+class Candidate:
+    """A model to train, described by what sets it apart.
+
+    Attributes:
+        label: unique name, e.g. `i-clustered-25` or `6 layers, i-clustered-200`.
+        attention: mechanism used in training, e.g. `i-clustered-200:topk=16`.
+        mechanism: family of the mechanism, e.g. `i-clustered`.
+        size: clusters, rounds or classes in the mechanism's name; None if it has none.
+        layers: encoder layers.
+        subsampling: feature frames per encoder frame.
+        overrides: options that differ from the protocol, by dotted name.
+        finetuned_from: label or run folder of the initial model.
+        seeds: one training each.
+    """
+
+    label: str
+    attention: str
+    mechanism: str
+    size: int | None
+    layers: int
+    subsampling: int
+    overrides: dict[str, Any]
+    finetuned_from: str | None
+    seeds: list[int]
+
+
+@dataclass
+class CurvePoint:
+    """A validation: `epoch` is fractional, `loss` the mean training loss since the previous validation."""
+
+    step: int
+    epoch: float
+    train_s: float | None
+    train_cpu_s: float | None
+    loss: float
+    dev_loss: float
+    dev_error: float
+
+
+@dataclass
+class Training:
+    """One training: a candidate and a seed.
+
+    Attributes:
+        candidate: label of the candidate.
+        seed: seed for initialisation, data order and augmentation.
+        run: run folder.
+        status: done | failed | missing.
+        error: one line if the training failed.
+        reused: whether the run existed before the comparison.
+        parameters: number of trained parameters.
+        steps: optimiser steps taken.
+        epochs: passes over the training data, fractional.
+        frames: feature frames trained on, without padding.
+        train_s: wall-clock time of training steps, including the wait for data but not validation.
+        train_cpu_s: CPU time of the training process during these steps.
+        seconds_per_epoch: train_s / epochs.
+        time_to_best_s: train_s at the best dev error rate (time to convergence).
+        time_to_best_cpu_s: train_cpu_s at the best dev error rate.
+        best_step: step with the best dev error rate.
+        dev_error: best dev error rate, as a fraction, or other validation measure.
+        dev_error_name: dev_per | dev_cer | dev_ter | dev_error | dev_<unit>_per_<item>.
+        peak_memory_mib: peak memory of the process.
+        peak_gpu_memory_mib: peak of PyTorch's GPU allocator; None without a GPU.
+        backend: backend that ran: native | reference.
+        commit: program version at the start of training; None outside a checkout.
+        hardware: description of the machine that started the training.
+        curve: one point per validation.
+        command: command that repeats the training.
+    """
+
+    candidate: str
+    seed: int
+    run: str
+    status: str
+    error: str | None = None
+    reused: bool = False
+    parameters: int | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    frames: int | None = None
+    train_s: float | None = None
+    train_cpu_s: float | None = None
+    seconds_per_epoch: float | None = None
+    time_to_best_s: float | None = None
+    time_to_best_cpu_s: float | None = None
+    best_step: int | None = None
+    dev_error: float | None = None
+    dev_error_name: str | None = None
+    peak_memory_mib: float | None = None
+    peak_gpu_memory_mib: float | None = None
+    backend: str | None = None
+    commit: str | None = None
+    hardware: str | None = None
+    curve: list[CurvePoint] = field(default_factory=list)
+    command: str = ""
+
+    def epoch_s(self, clock: str) -> float | None:
+        """Return the seconds per pass over the training data, by the `wall` or `cpu` clock."""
+        if clock == "wall":
+            return self.seconds_per_epoch
+        return self.train_cpu_s / self.epochs if self.train_cpu_s is not None and self.epochs else None
+
+    def best_s(self, clock: str) -> float | None:
+        """Return the time to convergence in seconds, by the `wall` or `cpu` clock."""
+        return self.time_to_best_cpu_s if clock == "cpu" else self.time_to_best_s
+
+
+@dataclass
+class Evaluation:
+    """One trained model, run with one mechanism on one split.
+
+    Forward times cover encoder and head over the whole split. The repeats of all models and mechanisms
+    are interleaved. Only the first seed of a candidate is timed; other seeds have None.
+
+    Attributes:
+        candidate, seed: the model.
+        split: key of `Results.data`.
+        attention: mechanism of this evaluation.
+        decoder: greedy | beam | prefix | cuda.
+        folder: folder with hyp.jsonl and score.json.
+        status: done | failed | missing.
+        error: one line if the evaluation failed.
+        rates: entries of score.json by metric (per, wer, cer, official, …): rate, interval, substitutions,
+            deletions, insertions, length.
+        forward_s: median wall-clock time of a forward pass.
+        forward_cpu_s: median CPU time of a forward pass.
+        forward_repeats_s: wall-clock time of each repeat.
+        forward_cpu_repeats_s: CPU time of each repeat.
+        audio_s: duration of the split.
+        utterances: number of utterances in the split.
+        decode_s: time of loading, forward pass and search.
+        backend: backend that ran: native | reference.
+        beam: search options in effect, including tuned weights; None for greedy search.
+        command: command that repeats the evaluation.
+    """
+
+    candidate: str
+    seed: int
+    split: str
+    attention: str
+    decoder: str
+    folder: str
+    status: str
+    error: str | None = None
+    rates: dict[str, dict[str, Any]] = field(default_factory=dict)
+    forward_s: float | None = None
+    forward_cpu_s: float | None = None
+    forward_repeats_s: list[float] = field(default_factory=list)
+    forward_cpu_repeats_s: list[float] = field(default_factory=list)
+    audio_s: float | None = None
+    utterances: int | None = None
+    decode_s: float | None = None
+    backend: str | None = None
+    beam: dict[str, Any] | None = None
+    command: str = ""
+
+
+@dataclass
+class Conditions:
+    """State of the machine while the forward passes over a split were timed.
+
+    Attributes:
+        device: cpu | cuda.
+        threads: CPU threads of the timing process.
+        wall_s: wall-clock time of all timed passes.
+        cpu_s: CPU time of all timed passes.
+        other_cpus: mean number of CPUs that other processes kept busy; None if the system does not report it.
+    """
+
+    device: str
+    threads: int
+    wall_s: float
+    cpu_s: float
+    other_cpus: float | None
+
+    BUSY_CPUS = 0.25  # a desktop at rest stays well below
+    CPU_SHARE = 0.95  # a single-threaded pass that never waits for a CPU reaches 0.99
+
+    def cpu_share(self) -> float | None:
+        """Return CPU time per wall-clock time; None unless one thread on the CPU did the work."""
+        return (
+            self.cpu_s / self.wall_s if self.device == "cpu" and self.threads == 1 and self.wall_s else None
+        )
+
+    def busy(self) -> bool:
+        """Return whether the timing process waited for a CPU or other processes used CPUs meanwhile."""
+        share = self.cpu_share()
+        waited = share is not None and share < self.CPU_SHARE
+        return waited or (self.other_cpus or 0.0) > self.BUSY_CPUS
+
+
+@dataclass
+class Failure:
+    """A failed cell: name, subject, one-line reason and log (relative path)."""
+
+    cell: str
+    candidate: str
+    seed: int | None
+    error: str
+    log: str
