@@ -1,13 +1,15 @@
 """Readers of run folders, and an interruption of training."""
 
 import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
 from asr.model.checkpoint import load
-from asr.training.recognition import RecognitionTask
+from asr.training.task import TrainingTask
 
 # A program like `asr` whose first process gets a signal before a step; one sent by the clock may be late.
 SIGNALLED = """
@@ -30,16 +32,20 @@ class Killed(Exception):
     """Simulates the end of the process."""
 
 
-def interrupt(patch: pytest.MonkeyPatch, batch: int) -> None:
-    """Raise `Killed` before the step on a batch."""
-    original = RecognitionTask.training_step
+@contextmanager
+def killed(batch: int) -> Iterator[None]:
+    """Train in this context until the step on a batch, and no further."""
+    original = TrainingTask.training_step
 
-    def training_step(self: RecognitionTask, *args: object) -> torch.Tensor:
+    def training_step(self: TrainingTask, *args: object) -> torch.Tensor:
         if self._data.cursor.batches == batch:
             raise Killed
         return original(self, *args)  # type: ignore[arg-type]
 
-    patch.setattr(RecognitionTask, "training_step", training_step)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainingTask, "training_step", training_step)
+        with pytest.raises(Killed):
+            yield
 
 
 def metrics(folder: Path) -> list[dict[str, str]]:

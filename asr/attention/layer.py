@@ -43,10 +43,6 @@ class SelfAttentionLayer(nn.Module):
         """Return the backend that runs on a type of device, e.g. `cuda`: `reference` or `native`."""
         raise NotImplementedError
 
-    def backend_in_use(self) -> str:
-        """Return the backend that runs on the device of the layer."""
-        return self.backend_on(next(self.parameters()).device.type)
-
 
 class OwnParameterLayer(SelfAttentionLayer):
     """A layer whose mechanism has parameters of its own and can't be exchanged.

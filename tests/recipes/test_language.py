@@ -13,9 +13,9 @@ from asr_recipes.evaluate import Options, evaluate
 from asr_recipes.evaluate import main as main_evaluation
 from asr_recipes.language.data import EvaluationSegments, LanguageData, TrainingSegments
 from asr_recipes.language.model import CausalConvolution
-from asr_recipes.language.task import LanguageTask, build_model
+from asr_recipes.language.task import build_model
 from asr_recipes.language.text import load_text
-from runs import Killed, assert_same_weights, metrics, weights
+from runs import assert_same_weights, killed, metrics, weights
 
 from asr.cli import main
 from asr.compare.cell import Cell, work
@@ -170,28 +170,13 @@ def test_a_model_learns_words_and_reports_bits_per_character(
     assert "%  " not in shown
 
 
-def dying(batch: int) -> object:
-    original = LanguageTask.training_step
-
-    def training_step(self: LanguageTask, *rest: object) -> torch.Tensor:
-        if self._data.cursor.batches == batch:
-            raise Killed
-        return original(self, *rest)  # type: ignore[arg-type]
-
-    return training_step
-
-
 @pytest.mark.parametrize("words", [[], ["tokenizer.kind=sentencepiece", "tokenizer.pieces=40"]])
-def test_an_interrupted_run_equals_an_uninterrupted_one(
-    words: list[str], text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_equals_an_uninterrupted_one(words: list[str], text: Path, tmp_path: Path) -> None:
     given = [*SMALL, *words, f"recipe.text={text}", "recipe.encoding=both", "model.dropout=0.2"]
     given += ["trainer.max_steps=12", "trainer.validate_every=4", "trainer.checkpoint_every=3", "resume=auto"]
     train(train_options([*given, f"run={tmp_path / 'whole'}"]))
-    with monkeypatch.context() as patch:
-        patch.setattr(LanguageTask, "training_step", dying(7))
-        with pytest.raises(Killed):
-            train(train_options([*given, f"run={tmp_path / 'parts'}"]))
+    with killed(7):
+        train(train_options([*given, f"run={tmp_path / 'parts'}"]))
     train(train_options([*given, f"run={tmp_path / 'parts'}"]))
     assert_same_weights(tmp_path / "whole", tmp_path / "parts")
     name = "dev_bits_per_token" if words else "dev_bits_per_character"

@@ -14,8 +14,8 @@ from asr_recipes.longrange.data import POOL, EvaluationBatches, ItemData, Traini
 from asr_recipes.longrange.items import Item, Source
 from asr_recipes.longrange.listops import ListOps
 from asr_recipes.longrange.model import Classifier
-from asr_recipes.longrange.task import LongRangeTask, build_model, build_source
-from runs import Killed, assert_same_weights, metrics, weights
+from asr_recipes.longrange.task import build_model, build_source
+from runs import assert_same_weights, killed, metrics, weights
 
 from asr import Recognizer
 from asr.cli import main
@@ -145,9 +145,7 @@ def test_a_small_model_learns_short_expressions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["recipe.task=pathfinder", "recipe.size=16", "recipe.dashes=3"]])
-def test_an_interrupted_run_equals_an_uninterrupted_one(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_equals_an_uninterrupted_one(words: list[str], tmp_path: Path) -> None:
     given = [word for word in SMALL if not (words and word.startswith("recipe.length"))]
     given += [
         *words,
@@ -158,17 +156,8 @@ def test_an_interrupted_run_equals_an_uninterrupted_one(
     ]
     given += ["trainer.checkpoint_every=5", "model.dropout=0.2", "resume=auto"]
     train(train_options([*given, f"run={tmp_path / 'whole'}"]))
-    original = LongRangeTask.training_step
-
-    def dies(self: LongRangeTask, *rest: object) -> torch.Tensor:
-        if self._data.cursor.batches == 12:
-            raise Killed
-        return original(self, *rest)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LongRangeTask, "training_step", dies)
-        with pytest.raises(Killed):
-            train(train_options([*given, f"run={tmp_path / 'parts'}"]))
+    with killed(12):
+        train(train_options([*given, f"run={tmp_path / 'parts'}"]))
     train(train_options([*given, f"run={tmp_path / 'parts'}"]))
     assert_same_weights(tmp_path / "whole", tmp_path / "parts")
     errors = [[row["dev_error"] for row in metrics(tmp_path / run)] for run in ("whole", "parts")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import Killed, assert_same_weights, interrupt, metrics
+from runs import assert_same_weights, killed, metrics
 from tone_corpora import TINY
 
 from asr.errors import UserError
@@ -78,10 +78,8 @@ def test_training_ends_with_its_budget_even_if_interrupted(
     summary = json.loads((tmp_path / "whole" / "training.json").read_text())
     assert (summary["steps"], summary["budget_s"], summary["budget_clock"]) == (len(rows), 120.0, clock)
 
-    with monkeypatch.context() as patch:
-        interrupt(patch, 10)
-        with pytest.raises(Killed):
-            run(tone_corpus, tmp_path / "parts", *words)
+    with killed(10):
+        run(tone_corpus, tmp_path / "parts", *words)
     assert run(tone_corpus, tmp_path / "parts", *words, "resume=auto") == rows
     assert_same_weights(tmp_path / "whole", tmp_path / "parts")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import Killed, assert_same_weights, interrupt, metrics
+from runs import assert_same_weights, killed, metrics
 from tone_corpora import TINY
 
 from asr import Recognizer
@@ -24,20 +24,14 @@ def options(corpus: Path, folder: Path, *words: str) -> TrainConfig:
     return train_options([*TINY, *steps, f"data.train=[{corpus}]", f"run={folder}", *words])
 
 
-def train_and_kill(chosen: TrainConfig) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        interrupt(patch, 5)
-        with pytest.raises(Killed):
-            train(chosen)
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_run_resumes_exactly_and_its_model_is_used_like_any(
     loss: str, tone_corpus: Path, tmp_path: Path
 ) -> None:
     whole, halves, exported = tmp_path / "whole", tmp_path / "halves", tmp_path / "exported"
     train(options(tone_corpus, whole, *LOSSES[loss]))
-    train_and_kill(options(tone_corpus, halves, *LOSSES[loss]))
+    with killed(5):
+        train(options(tone_corpus, halves, *LOSSES[loss]))
     train(options(tone_corpus, halves, *LOSSES[loss], "resume=auto"))
     assert_same_weights(whole, halves)
     losses = [float(row["loss"]) for row in metrics(whole) if row["loss"]]
@@ -65,7 +59,8 @@ def test_a_run_resumes_exactly_and_its_model_is_used_like_any(
 
 def test_other_training_labels_are_noticed_on_resume(tone_corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    train_and_kill(options(tone_corpus, folder, "loss=mmi"))
+    with killed(5):
+        train(options(tone_corpus, folder, "loss=mmi"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("asr.losses.label_ngram.LabelNgram.digest", "0123456789abcdef")
         with pytest.raises(UserError, match="label_ngram 0123456789abcdef"):

@@ -8,7 +8,7 @@ import lightning
 import pytest
 import torch
 from pretrained_models import save_model
-from runs import Killed, assert_same_weights, interrupt, weights
+from runs import assert_same_weights, killed, weights
 
 from asr.cli import main
 from asr.errors import UserError
@@ -56,18 +56,14 @@ def test_the_encoder_is_frozen_in_the_first_steps_and_the_front_end_always(
     assert unchanged == {name for name in later if name.startswith("front_end.")}
 
 
-def test_interrupted_equals_uninterrupted(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_equals_uninterrupted(words: list[str], tmp_path: Path) -> None:
     """Killed while the encoder is frozen and afterwards; transformers draws masks from NumPy's generator."""
     words += ["model.freeze_encoder_steps=3", "model.layer_drop=0.3", "model.dropout=0.2"]
     words += ["augment.time_mask_every=20", "attention=clustered-4:planes=fresh"]
     train(train_options([*words, f"run={tmp_path / 'whole'}"]))
     for batch in (2, 5):
-        with monkeypatch.context() as patch:
-            interrupt(patch, batch)
-            with pytest.raises(Killed):
-                train(train_options([*words, f"run={tmp_path / 'parts'}", "resume=auto"]))
+        with killed(batch):
+            train(train_options([*words, f"run={tmp_path / 'parts'}", "resume=auto"]))
     train(train_options([*words, f"run={tmp_path / 'parts'}", "resume=auto"]))
     assert_same_weights(tmp_path / "parts", tmp_path / "whole")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from runs import Killed, assert_same_weights, interrupt, metrics
+from runs import assert_same_weights, killed, metrics
 from tone_corpora import TINY
 
 from asr import config
@@ -99,14 +99,12 @@ def metrics_without_time(folder: Path) -> list[dict[str, str]]:
     ],
 )
 def test_interrupted_equals_uninterrupted(
-    kills: list[int], words: list[str], tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kills: list[int], words: list[str], tone_corpus: Path, tmp_path: Path
 ) -> None:
     whole_rows = run(tone_corpus, tmp_path / "whole", *words)
     for batch in kills:
-        with monkeypatch.context() as patch:
-            interrupt(patch, batch)
-            with pytest.raises(Killed):
-                run(tone_corpus, tmp_path / "parts", *words, "resume=auto")
+        with killed(batch):
+            run(tone_corpus, tmp_path / "parts", *words, "resume=auto")
     assert run(tone_corpus, tmp_path / "parts", *words, "resume=auto") == whole_rows
     assert_same_weights(tmp_path / "parts", tmp_path / "whole")
     names = [sorted(p.name for p in (tmp_path / x / "checkpoints").iterdir()) for x in ("whole", "parts")]
@@ -281,26 +279,18 @@ def test_initial_weights_that_have_changed_are_noticed(
     assert len(run(tone_corpus, folder, *words, "trainer.max_steps=5")) == 5
 
 
-def test_an_extended_run_that_is_killed_is_not_finished(
-    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_extended_run_that_is_killed_is_not_finished(tone_corpus: Path, tmp_path: Path) -> None:
     """training.json of the shorter run remained, and a comparison reused the unfinished run."""
     run(tone_corpus, tmp_path, "trainer.max_steps=4")
-    with monkeypatch.context() as patch:
-        interrupt(patch, 8)
-        with pytest.raises(Killed):
-            run(tone_corpus, tmp_path, "trainer.max_steps=12", "resume=auto")
+    with killed(8):
+        run(tone_corpus, tmp_path, "trainer.max_steps=12", "resume=auto")
     assert not (tmp_path / "training.json").exists()
 
 
-def test_a_run_killed_before_its_first_resume_point_starts_again(
-    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_before_its_first_resume_point_starts_again(tone_corpus: Path, tmp_path: Path) -> None:
     """The killed run's best checkpoint was taken for the new run's, which may have other options."""
-    with monkeypatch.context() as patch:
-        interrupt(patch, 4)
-        with pytest.raises(Killed):
-            run(tone_corpus, tmp_path, "trainer.validate_every=2")
+    with killed(4):
+        run(tone_corpus, tmp_path, "trainer.validate_every=2")
     (tmp_path / "checkpoints" / "last.ckpt.12345678.partial").touch()
     assert [path.stem[:4] for path in (tmp_path / "checkpoints").glob("*.ckpt")] == ["best"]
     with pytest.raises(UserError, match="already contains a run"):
