@@ -1,6 +1,8 @@
 """The import graph: layers import downwards only, without cycles, and nothing imports a command."""
 
 import ast
+import subprocess
+import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -95,3 +97,9 @@ def test_packages_import_in_one_direction() -> None:
 
 def test_few_modules_lie_beside_the_packages() -> None:
     assert len(list((ROOT / "asr").glob("*.py"))) <= 12
+
+
+def test_recognition_does_not_import_lightning() -> None:
+    """Importing Lightning took more than half of the start of `asr transcribe`."""
+    code = "import sys, asr.commands.decode, asr.commands.transcribe; print('lightning' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

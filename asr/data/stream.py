@@ -4,14 +4,16 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import lightning
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from asr.data.sampler import BatchPlan, Cursor, NumberedPlans
+
+if TYPE_CHECKING:  # takes seconds to import
+    import lightning
 
 Moved = TypeVar("Moved", bound="StreamBatch")
 
@@ -43,18 +45,27 @@ class StreamBatch:
         return replace(self, **moved)
 
 
-class TrainingData(lightning.LightningDataModule):
+class TrainingData:
     """A stream of training batches that starts at a cursor, and development batches.
 
     Attributes:
         batches: total number of training batches per rank; set before training.
         cursor: position of the next batch.
+        trainer: Lightning's trainer; None outside training.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        self.trainer: lightning.Trainer | None = None
         self.batches = 0
         self.cursor = Cursor()
+
+    @abstractmethod
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Return the training batches from the cursor on."""
+
+    @abstractmethod
+    def val_dataloader(self) -> DataLoader[Any]:
+        """Return the development batches."""
 
     @abstractmethod
     def epoch_batches(self, epoch: int) -> int:

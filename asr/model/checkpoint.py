@@ -5,13 +5,12 @@ import pickle
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.plugins import TorchCheckpointIO
 from torch import Tensor
 
 from asr.attention.backend import BACKENDS
@@ -213,27 +212,3 @@ def average(paths: list[Path]) -> dict[str, Any]:
         "model": {**first, "weights": weights},
         "averaged": [path.name for path in paths],
     }
-
-
-class AtomicCheckpointIO(TorchCheckpointIO):
-    """Lightning's checkpoint plugin on top of `save` and `load`; it keeps the previous checkpoint.
-
-    Args:
-        resumed: content of the checkpoint to resume from, if it has been read already.
-    """
-
-    def __init__(self, resumed: dict[str, Any] | None = None) -> None:
-        self.resumed = resumed
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write atomically, and keep the checkpoint that was there as previous.ckpt."""
-        path = Path(path)
-        with also_named(path, PREVIOUS) if path.exists() else nullcontext():
-            save(checkpoint, path)
-
-    def load_checkpoint(
-        self, path: Any, map_location: Any = None, weights_only: bool | None = None
-    ) -> dict[str, Any]:
-        """Return `resumed` the first time; otherwise read the file without executing code."""
-        resumed, self.resumed = self.resumed, None
-        return resumed or load(Path(path))

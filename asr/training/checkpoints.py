@@ -1,13 +1,15 @@
-"""Callbacks: checkpoints to resume from, the best checkpoints, early stopping."""
+"""Callbacks: resume points, the best checkpoints, early stopping; Lightning writes and reads checkpoints."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import EarlyStopping
 
-from asr.model.checkpoint import FORMAT, LAST, best_name, save
+from asr.model.checkpoint import FORMAT, LAST, PREVIOUS, also_named, best_name, load, save
 from asr.training.csv_logger import MetricsFile
 from asr.training.plan import round_up
 from asr.training.signals import Signals, Stopped
@@ -137,3 +139,27 @@ class StopEarly(EarlyStopping):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the best error rate and the number of validations since."""
         super().load_state_dict({**state_dict, "patience": self.patience})
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Lightning's checkpoint plugin on top of `save` and `load`; it keeps the previous checkpoint.
+
+    Args:
+        resumed: content of the checkpoint to resume from, if it has been read already.
+    """
+
+    def __init__(self, resumed: dict[str, Any] | None = None) -> None:
+        self.resumed = resumed
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write atomically, and keep the checkpoint that was there as previous.ckpt."""
+        path = Path(path)
+        with also_named(path, PREVIOUS) if path.exists() else nullcontext():
+            save(checkpoint, path)
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Return `resumed` the first time; otherwise read the file without executing code."""
+        resumed, self.resumed = self.resumed, None
+        return resumed or load(Path(path))

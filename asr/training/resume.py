@@ -17,6 +17,7 @@ from asr.model.portable import WEIGHTS, portable_folder
 from asr.model.pretrained_folder import pretrained_files
 from asr.training.config import TrainConfig, train_options_from
 from asr.training.cost import Cost
+from asr.training.data_module import DataModule
 from asr.training.plan import TrainingPlan
 from asr.training.task import TrainingTask
 
@@ -188,7 +189,7 @@ def carry_on(point: ResumePoint, options: TrainConfig, data: TrainingData) -> No
 
     They depend on trainer.accumulate, which may have changed. A resume point is at the start of a step.
     """
-    cursor = point.state[type(data).__qualname__]
+    cursor = point.state[DataModule.__qualname__]
     progress = point.state["loops"]["fit_loop"]["epoch_loop.batch_progress"]
     more = point.step * options.trainer.accumulate - cursor["batches"]
     cursor["batches"] += more

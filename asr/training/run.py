@@ -19,6 +19,7 @@ from asr.files import locked, write_json
 from asr.model import checkpoint
 from asr.training.config import TrainConfig, recipe_task
 from asr.training.cost import Cost
+from asr.training.data_module import DataModule
 from asr.training.plan import ENDLESS, training_plan
 from asr.training.ranks import global_rank, rank_failures
 from asr.training.recognition import build_recognition
@@ -115,7 +116,7 @@ def _train(
     trainer = build_trainer(options, task, folder, point, cost, signals, watchers)
     with _named_failures(options, folder):
         last = str(folder / "checkpoints" / checkpoint.LAST) if point else None
-        trainer.fit(task, data, ckpt_path=last, weights_only=True)
+        trainer.fit(task, DataModule(data, trainer), ckpt_path=last, weights_only=True)
     signals.deferred = False
     signals.check()
     if trainer.is_global_zero:

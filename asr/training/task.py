@@ -123,7 +123,7 @@ class TrainingTask(lightning.LightningModule):
 
     @property
     def _data(self) -> TrainingData:
-        return self.trainer.datamodule  # type: ignore[attr-defined]
+        return self.trainer.datamodule.data  # type: ignore[attr-defined]
 
     @property
     def _scaled(self) -> bool:

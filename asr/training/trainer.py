@@ -9,9 +9,8 @@ import lightning
 from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 
-from asr.model import checkpoint
 from asr.training.averaging import AverageWeights, averages_weights
-from asr.training.checkpoints import KeepBest, SaveResumePoint, StopConverged, StopEarly
+from asr.training.checkpoints import AtomicCheckpointIO, KeepBest, SaveResumePoint, StopConverged, StopEarly
 from asr.training.config import PRECISIONS, TrainConfig
 from asr.training.cost import Cost
 from asr.training.csv_logger import MetricsFile
@@ -77,7 +76,7 @@ def build_trainer(
             MetricsFile(folder / "metrics.csv", columns, point.step if point else 0),
             TensorBoardLogger(str(folder), name="tensorboard", version=""),
         ],
-        plugins=[checkpoint.AtomicCheckpointIO(point.state if point else None), *environment_plugins()],
+        plugins=[AtomicCheckpointIO(point.state if point else None), *environment_plugins()],
         callbacks=callbacks,
         profiler=cost.data_wait,
         default_root_dir=str(folder),

@@ -11,6 +11,7 @@ import torch
 
 from asr.errors import UserError
 from asr.model import checkpoint
+from asr.training.checkpoints import AtomicCheckpointIO
 
 
 def model(**weights: torch.Tensor) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def test_changed_bytes_are_noticed(tmp_path: Path) -> None:
 
 
 def test_the_previous_checkpoint_is_kept(tmp_path: Path) -> None:
-    writer = checkpoint.AtomicCheckpointIO()
+    writer = AtomicCheckpointIO()
     for value in range(3):
         writer.save_checkpoint(model(a=torch.tensor(float(value))), tmp_path / "last.ckpt")
     found = [
@@ -92,10 +93,11 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     checkpoint.save({"format": checkpoint.FORMAT, "value": 1}, path)
     code = (
         "import resource, signal, torch, sys; from pathlib import Path; from asr.model import checkpoint\n"
+        "from asr.training.checkpoints import AtomicCheckpointIO\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\n"
         "state = {'format': checkpoint.FORMAT, 'value': torch.zeros(10**6)}\n"
-        "for save in (checkpoint.AtomicCheckpointIO().save_checkpoint, checkpoint.save):\n"
+        "for save in (AtomicCheckpointIO().save_checkpoint, checkpoint.save):\n"
         "    try: save(state, Path(sys.argv[1]))\n"
         "    except checkpoint.UserError as error: print(error)\n"
     )

@@ -38,8 +38,7 @@ WORDS = [
 DIES_AFTER_THE_LAST_STEP = """
 import os, signal, sys
 import torch
-from asr.model.checkpoint import AtomicCheckpointIO
-from asr.training.checkpoints import StopEarly
+from asr.training.checkpoints import AtomicCheckpointIO, StopEarly
 from asr.training.config import train_options
 from asr.training.run import train
 
