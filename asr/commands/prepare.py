@@ -48,7 +48,8 @@ def main(paths: list[str], words: list[str]) -> None:
     options = config.parse(module.Options, [word for word in words if not word.startswith("folder=")])
     folder = Path(folders[-1]) if folders else Path("data", paths[0])
     try:
-        with locked(folder, "asr prepare") if not options.shard else nullcontext():
+        shard = getattr(options, "shard", "")  # the recipe `language` has none: its text is one file
+        with nullcontext() if shard else locked(folder, "asr prepare"):
             module.prepare(options, folder)
     except ShardDone:
         return

@@ -86,6 +86,6 @@ def test_the_dev_error_leaves_noises_out_as_asr_score_does():
 
     padded = torch.tensor([[*spoken, 0, 0]])
     lengths = torch.tensor([len(spoken)])
-    batch = Batch(["u"], torch.zeros(1, 1), torch.tensor([1]), padded, lengths, None)
+    batch = Batch(["u"], None, torch.zeros(1, 1), torch.tensor([1]), padded, lengths)
     errors, wanted, _, targets = Task().dev_counts(batch)
     assert (errors, wanted, targets) == (1, 3, 5)
