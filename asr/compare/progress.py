@@ -19,6 +19,7 @@ from asr.training.run import build_task
 
 LINE_EVERY_S = 60.0
 STEPS = 4  # timed for the estimate, after one to warm up
+ENOUGH_S = 2.0  # of timed steps; longer ones are timed less often
 
 
 class CellProgress:
@@ -109,7 +110,8 @@ def print_plan(plan: Plan, console: Console) -> None:
         label = candidate.label
         cells = [plan.trainings[label, seed] for seed in candidate.seeds]
         missing = [cell for cell in cells if cell.name not in plan.reused and not is_done(plan.folder, cell)]
-        expected = _expected(plan, cells) if missing else Expected(0, 0.0, "")
+        with console.status(f"timing steps of {label}"):
+            expected = _expected(plan, cells) if missing else Expected(0, 0.0, "")
         for cell in cells:
             state = f"reuses {plan.reused[cell.name]}" if cell.name in plan.reused else "done"
             row = ("to do", *expected.words()) if cell in missing else (state, "", "", "")
@@ -155,13 +157,13 @@ def _expected(plan: Plan, cells: list[Cell]) -> Expected:
     """Return the expected cost of each training of a candidate."""
     done = [read_state(plan.folder, cell.name).seconds for cell in cells if is_done(plan.folder, cell)]
     done = [seconds for seconds in done if seconds]  # reused runs have no time
-    training, epoch_steps, step_s, cpu_share = _timed_steps(cells[0])
+    training, epoch_steps, count, step_s, cpu_share = _timed_steps(cells[0])
     if done:
         return Expected(epoch_steps, sum(done) / len(done), "finished seeds")
     if training.budget is None:
         most = "at most; " if any(training.stopping_rules) else ""
         cpu = f"CPU {1000 * step_s * cpu_share:.0f} ms"  # much less on a busy machine
-        source = f"{most}{STEPS} timed steps of {1000 * step_s:.0f} ms ({cpu}), without validation"
+        source = f"{most}{count} timed steps of {1000 * step_s:.0f} ms ({cpu}), without validation"
         return Expected(epoch_steps, training.steps * step_s, source)
     if training.budget.clock == "cpu":
         seconds = training.budget.seconds / max(cpu_share, 1e-3)
@@ -178,8 +180,8 @@ def _paper_table(paper: Paper) -> Table:
     return table
 
 
-def _timed_steps(cell: Cell) -> tuple[TrainingPlan, int, float, float]:
-    """Time a few steps; return the plan, steps per epoch, seconds per step and CPU seconds per second."""
+def _timed_steps(cell: Cell) -> tuple[TrainingPlan, int, int, float, float]:
+    """Time a few steps; return the plan, steps per epoch, steps timed, seconds and CPU share of a step."""
     lightning.seed_everything(0, verbose=False)
     options = train_options_from(nested(cell.settings["options"]), cell.name)
     options.data.workers = 0
@@ -199,6 +201,8 @@ def _timed_steps(cell: Cell) -> tuple[TrainingPlan, int, float, float]:
             seconds += time.perf_counter() - wall
             cpu_s += time.process_time() - cpu
             count += 1
+        if seconds > ENOUGH_S:
+            break
     step_s = seconds / max(count, 1) * options.trainer.accumulate
     epoch_steps = data.epoch_batches(0) // options.trainer.accumulate
-    return task.plan, epoch_steps, step_s, cpu_s / max(seconds, 1e-9)
+    return task.plan, epoch_steps, count, step_s, cpu_s / max(seconds, 1e-9)
