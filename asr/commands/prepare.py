@@ -11,6 +11,7 @@ from asr.errors import UserError
 from asr.files import locked
 from asr.preparation.division import ShardDone
 from asr.preparation.recipes import has_preparation, recipe_module, recipes
+from asr.shards import ShardOptions
 
 POSITIONAL = "<recipe>"
 
@@ -48,8 +49,8 @@ def main(paths: list[str], words: list[str]) -> None:
     options = config.parse(module.Options, [word for word in words if not word.startswith("folder=")])
     folder = Path(folders[-1]) if folders else Path("data", paths[0])
     try:
-        shard = getattr(options, "shard", "")  # the recipe `language` has none: its text is one file
-        with nullcontext() if shard else locked(folder, "asr prepare"):
+        divided = isinstance(options, ShardOptions) and options.shard
+        with nullcontext() if divided else locked(folder, "asr prepare"):
             module.prepare(options, folder)
     except ShardDone:
         return
