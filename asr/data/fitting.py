@@ -31,10 +31,9 @@ def misfits(
     outside = ~((shortest <= cuts.durations_s) & (cuts.durations_s <= longest))
     suspects = np.flatnonzero(outside | (frames < MARGIN * frames_for_words(cuts.texts, tokenizer, topology)))
     for i, text in zip(suspects.tolist(), cuts.select(suspects).texts, strict=True):
-        needed = frames_needed(tokenizer.encode(text), topology)
         if outside[i]:
             yield i, f"duration {cuts.durations_s[i]:.2f} s is outside {shortest} … {longest} s"
-        elif frames[i] < needed:
+        elif frames[i] < (needed := frames_needed(tokenizer.encode(text), topology)):
             yield i, f"the targets need {needed} encoder frames, found {frames[i]}"
 
 
