@@ -21,7 +21,7 @@ import numpy as np
 import soundfile
 import torch
 from rich.table import Table
-from waiting_benchmark import Turns, Worker, spread
+from turns import Turns, Worker, spread
 
 from asr import Recognizer, config
 from asr.config import option
