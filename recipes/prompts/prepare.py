@@ -83,6 +83,7 @@ def prepare(options: Options, folder: Path) -> None:
     if not options.languages or not set(options.languages) <= set(SPEAKERS):
         raise UserError(f"languages={options.languages}: expected some of {', '.join(SPEAKERS)}")
     preparation = Preparation("prompts", folder, options)
+    preparation.refuse_shard("recipe prompts")
     source = Path(options.source)
     if not options.source:
         source = _fetch(options, folder / "packages", preparation.console)

@@ -1,6 +1,7 @@
-"""Training, decoding and scoring with a recipe, through the command line."""
+"""Preparation in shards, and training, decoding and scoring with a recipe, through the command line."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,3 +18,28 @@ def train_decode_score(recipe: str, split: str, *words: str) -> dict[str, Any]:
     [decoded] = Path("exp/run/decode", split).iterdir()
     assert cli.main(["score", str(decoded)]) == 0
     return json.loads((decoded / "score.json").read_text())
+
+
+def assert_shards_join(folder: Path, *words: str, count: int = 2) -> None:
+    """Assert that one process and the union of shards write the same files into a folder, byte for byte.
+
+    Args:
+        folder: output folder; removed between the two.
+        words: the recipe and its options.
+        count: number of shards.
+    """
+    prepare = ["prepare", *words, "workers=1", f"folder={folder}"]
+    assert cli.main(prepare) == 0
+    whole = contents(folder)
+    shutil.rmtree(folder)
+    for index in range(count, 0, -1):
+        assert cli.main([*prepare, f"shard={index}/{count}"]) == 0
+        assert not list(folder.glob("*.cuts.jsonl.gz"))
+    assert cli.main(["merge", str(folder)]) == 0
+    assert contents(folder) == whole
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder, except its lock, by path."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}

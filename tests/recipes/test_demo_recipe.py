@@ -168,6 +168,14 @@ def test_shards_of_other_options_are_removed(corpus, tmp_path):
     assert left == {"train-ann-0", "dev-ann-0", "test-ann-0", "test_voices-mona-0"}
 
 
+def test_a_refused_division_removes_nothing(corpus, tmp_path):
+    """`shard=` was refused after the recordings of other options had been removed."""
+    shutil.copytree(corpus, tmp_path / "demo")
+    with pytest.raises(UserError, match="shard=1/2: recipe demo can't be divided: do it without shard="):
+        demo.prepare(tiny(voices=1, shard="1/2"), tmp_path / "demo")
+    assert contents(tmp_path / "demo") == contents(corpus)
+
+
 def test_an_interrupted_shard_leaves_no_folder(tmp_path, monkeypatch):
     broken = tmp_path / "synthesis.py"
     broken.write_text("raise SystemExit('espeak-ng fell over')")

@@ -19,6 +19,7 @@ from asr.data.manifest import load_cuts, save_cuts
 from asr.errors import UserError
 from asr.preparation import recording, utterance_cut
 from tests.recipes.kaldi_rules import kaldi_faults
+from tests.recipes.pipeline import assert_shards_join
 
 RATE = 8000
 RECIPES = {"kaldi": kaldi, "nemo": nemo, "lhotse": lhotse_recipe}
@@ -79,6 +80,13 @@ def test_export_and_import_round_trip(prepared, tmp_path, name, capsys):
     assert cli.main(["export-data", str(prepared), f"to={name}", f"out={out}"]) == 0
     assert "3 utterances" in capsys.readouterr().out
     assert prepare(name, tmp_path, source=str(out)) == contents(prepared)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_shards_are_joined(prepared, tmp_path, name):
+    FORMATS[name](load_cuts(prepared / "train.cuts.jsonl.gz"), tmp_path / "out", "train")()
+    FORMATS[name](load_cuts(prepared / "dev.cuts.jsonl.gz"), tmp_path / "out", "dev")()
+    assert_shards_join(tmp_path / "data", name, f"source={tmp_path / 'out'}", "tokenizers=[character]")
 
 
 def test_kaldi_files(prepared, tmp_path):

@@ -142,3 +142,5 @@ def test_a_damaged_package_is_one_clear_line(
     path.unlink()
     assert main(["prepare", "language", f"source={package}", f"folder={tmp_path / 'data'}"]) == 1
     assert "bible.data" in capsys.readouterr().err
+    assert main(["prepare", "language", f"source={package}", "shard=1/2"]) == 1
+    assert "unknown option 'shard' (known: source)" in capsys.readouterr().err

@@ -19,10 +19,9 @@ from asr_recipes.librispeech.parts import PARTS, SPLITS, SUBSETS, Part
 from asr import cli
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
-from asr.preparation.division import ShardDone
 from asr.preparation.problems import KINDS
 from asr.text.lexicon import Lexicon
-from tests.recipes.pipeline import train_decode_score
+from tests.recipes.pipeline import assert_shards_join, train_decode_score
 
 RATE = 16000
 # Speaker, chapter, sentences of each part of the miniature.
@@ -305,14 +304,7 @@ def test_prepare_train_decode_score(corpus, tmp_path, monkeypatch):
 
 def test_shards_of_several_parts_are_joined(corpus, tmp_path):
     """Chapters are counted through all parts, so that a part may have fewer than there are shards."""
-    prepare(corpus, tmp_path / "whole")
-    for shard in ("3/3", "2/3", "1/3"):
-        with pytest.raises(ShardDone):
-            prepare(corpus, tmp_path / "parts", shard=shard)
-    assert cli.main(["merge", str(tmp_path / "parts")]) == 0
-    for path in (tmp_path / "whole").rglob("*.*"):
-        assert path.read_bytes() == (tmp_path / "parts" / path.relative_to(tmp_path / "whole")).read_bytes()
-    assert not (tmp_path / "parts" / "shards").exists()
+    assert_shards_join(tmp_path / "data", "librispeech", "subset=mini", f"corpus={corpus}", count=3)
 
 
 def test_a_download_is_not_divided(tmp_path):

@@ -221,6 +221,12 @@ def test_user_errors_name_what_is_missing(source, tmp_path):
         run(source)
 
 
+def test_a_division_is_refused_before_the_download(tmp_path, monkeypatch):
+    monkeypatch.setattr(prompts, "_fetch", None)
+    with pytest.raises(UserError, match="shard=1/2: recipe prompts can't be divided: do it without shard="):
+        prompts.prepare(prompts.Options(shard="1/2"), tmp_path)
+
+
 def test_missing_apt_error_suggests_source(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda program: None)
     with pytest.raises(UserError, match=r"apt-get is not installed.*source="):

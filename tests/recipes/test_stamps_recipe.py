@@ -8,6 +8,7 @@ from asr_recipes.stamps.texts import groups, masked, read_texts, spoken, stamp_a
 
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
+from tests.recipes.pipeline import assert_shards_join
 
 RATE = 48000  # the package has 44.1 kHz, which takes longer to resample
 ANIMALS = ["cat", "dog", "owl", "fox", "hen", "pig", "cow", "bee", "ant", "bat"]
@@ -163,6 +164,15 @@ def test_an_interrupted_run_keeps_what_it_has_converted(source, tmp_path, capsys
     capsys.readouterr()
     stamps.prepare(options, tmp_path / "out")
     assert "converting: reusing " in " ".join(capsys.readouterr().out.split())
+
+
+def test_shards_are_joined(source, tmp_path):
+    assert_shards_join(tmp_path / "data", "stamps", f"source={source}", "languages=[ru]", "joined_s=8")
+
+
+def test_a_download_is_not_divided(tmp_path):
+    with pytest.raises(UserError, match=r"shard=1/2: the download of source= can't be divided"):
+        stamps.prepare(stamps.Options(shard="1/2"), tmp_path)
 
 
 def test_user_errors_name_what_is_missing(source, tmp_path):

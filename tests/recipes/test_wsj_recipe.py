@@ -24,7 +24,7 @@ from asr.lm.ngram import NgramModel
 from asr.preparation.problems import KINDS
 from asr.text.cmudict import cmudict_entries
 from asr.text.lexicon import Lexicon
-from tests.recipes.pipeline import train_decode_score
+from tests.recipes.pipeline import assert_shards_join, train_decode_score
 from tests.recipes.wsj_miniature import (
     ARPA,
     COUNTS,
@@ -140,6 +140,10 @@ def test_second_run_has_nothing_to_do(discs: Miniature, tmp_path: Path, capsys) 
     (folder / "si84.cuts.jsonl.gz").unlink()
     prepare(discs, folder)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == written
+
+
+def test_shards_are_joined(discs: Miniature, tmp_path: Path) -> None:
+    assert_shards_join(tmp_path / "data", "wsj", f"corpus={discs.root}", "tokenizers=[phone]", count=3)
 
 
 def test_official_counts() -> None:
