@@ -40,7 +40,7 @@ class DataConfig:
     train: list[str] = option(
         [],
         help="training manifests: folders written by `asr prepare`, *.cuts.jsonl.gz files, or folders in "
-        "Lhotse Shar format, which may be https://…",
+        "Lhotse Shar format, which may be https://…, s3://…, gs://… or az://…",
     )
     dev: str = option("", help="development manifest; empty: split `dev` next to the first training manifest")
     frames_per_batch: int = option(
@@ -86,7 +86,7 @@ def manifest_path(place: str, split: str) -> Path:
         split: name of the split.
 
     Raises:
-        UserError: an address has no Shar folder, is not on a web server, or can't be copied.
+        UserError: an address has no Shar folder, is of another kind, or can't be copied.
     """
     if is_address(place):
         addresses = place.rstrip("/"), f"{place.rstrip('/')}/{split}"

@@ -1,20 +1,25 @@
-"""Copies of Lhotse Shar folders on web servers, made at the first use: utterances are loaded in any order."""
+"""Copies of Lhotse Shar folders by address, made at the first use: utterances are loaded in any order."""
 
 import fcntl
-import http.client
+import http
 import itertools
 import re
 import shutil
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
+
+import fsspec
 
 from asr.data.lines import shards
 from asr.errors import UserError, in_words
 from asr.files import atomic_binary
 
 COPIES = Path("data", "copies")
+WEB = ("http", "https")
+STORES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}  # the packages with which fsspec reads them
 ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://|pipe:")
 TIMEOUT_S = 60
 
@@ -25,21 +30,25 @@ def is_address(place: str) -> bool:
 
 
 def copy_of(address: str) -> Path:
-    """Return the folder for the copy of an address, which need not exist: `data/copies/<host>/<path>`.
+    """Return the folder for the copy of an address, which need not exist.
+
+    It is `data/copies/<host>/<path>`, or `data/copies/<scheme>:<bucket>/<path>` for a store of objects.
 
     Raises:
-        UserError: the address is not that of a folder on a web server.
+        UserError: the address is not that of a folder on a web server or in a store of objects.
     """
     parts = urlsplit(address)
-    names = [parts.netloc, *parts.path.strip("/").split("/")]
-    if parts.scheme not in ("http", "https") or parts.query or parts.fragment or "@" in parts.netloc:
+    if parts.scheme not in (*WEB, *STORES) or parts.query or parts.fragment or "@" in parts.netloc:
+        known = ", ".join((*WEB[1:], *STORES))
         raise UserError(
-            f"{address}: expected a path or https://<host>/<folder>, found another address or a command: "
-            "copy or mount the data first, because utterances are loaded in any order"
+            f"{address}: expected a path or <scheme>://<host>/<folder> with one of {known}, found another "
+            "address or a command: copy or mount the data first, because utterances are loaded in any order"
         )
+    names = [parts.netloc, *parts.path.strip("/").split("/")]
     if not {"", ".", ".."}.isdisjoint(names):
-        raise UserError(f"{address}: expected https://<host>/<folder>, found an empty name or dots in it")
-    return COPIES.joinpath(*names)
+        raise UserError(f"{address}: expected <host>/<folder>, found an empty name or dots in it")
+    store = f"{parts.scheme}:" if parts.scheme in STORES else ""
+    return COPIES.joinpath(store + names[0], *names[1:])
 
 
 def fetched(address: str) -> Path | None:
@@ -48,8 +57,8 @@ def fetched(address: str) -> Path | None:
     Shards are numbered from `cuts.000000.jsonl.gz` and `recording.000000.tar` on, as lhotse numbers them.
 
     Raises:
-        UserError: the server or the network fails, or an archive is missing. The next call goes on after the
-            files that were copied.
+        UserError: the server or the network fails, a package for it or an archive is missing. The next call
+            goes on after the files that were copied.
     """
     folder = copy_of(address)
     if shards(folder):
@@ -85,15 +94,42 @@ def _fetch(address: str, folder: Path) -> bool:
     if path.exists():
         return True
     try:
-        with urllib.request.urlopen(address, timeout=TIMEOUT_S) as answer, atomic_binary(path) as file:
-            shutil.copyfileobj(answer, file)
-            expected, found = answer.headers["Content-Length"], file.tell()
-            if expected is not None and found != int(expected):
-                raise UserError(f"{address}: expected {expected} bytes, found {found}: run the command again")
-    except urllib.error.HTTPError as error:
-        if error.code == http.HTTPStatus.NOT_FOUND:
+        source = _opened(address)
+        if source is None:
             return False
+        with source as content, atomic_binary(path) as file:
+            shutil.copyfileobj(content, file)
+            expected = content.size if hasattr(content, "size") else content.headers["Content-Length"]
+            if expected is not None and file.tell() != int(expected):
+                raise UserError(
+                    f"{address}: expected {expected} bytes, found {file.tell()}: run the command again"
+                )
+    except urllib.error.HTTPError as error:
         raise UserError(f"{address}: the server answers {error.code} {error.reason}") from None
-    except (OSError, http.client.HTTPException) as error:
+    except UserError:
+        raise
+    except Exception as error:  # the packages for stores of objects have kinds of their own
         raise UserError(f"{address}: it can't be copied ({in_words(error)}): run the command again") from None
     return True
+
+
+def _opened(address: str) -> Any:
+    """Return a file that is opened to read; None if the server doesn't have it.
+
+    Raises:
+        UserError: the package for the store of objects is missing.
+    """
+    parts = urlsplit(address)
+    try:
+        if parts.scheme in WEB:
+            return urllib.request.urlopen(address, timeout=TIMEOUT_S)
+        return fsspec.filesystem(parts.scheme).open(parts.netloc + parts.path)
+    except ImportError:
+        package = STORES[parts.scheme]
+        raise UserError(
+            f"{address}: expected the package {package}, found none: pip install {package}"
+        ) from None
+    except (urllib.error.HTTPError, FileNotFoundError) as error:
+        if getattr(error, "code", http.HTTPStatus.NOT_FOUND) != http.HTTPStatus.NOT_FOUND:
+            raise
+        return None

@@ -2,13 +2,17 @@
 
 import http.server
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from tone_corpora import TINY
 
 from asr.commands.export_data import Options, run
 from asr.data import interchange
@@ -22,9 +26,12 @@ from asr.data.module import (
     split_beside,
     training_folder,
 )
-from asr.data.remote import copy_of
+from asr.data.remote import STORES, copy_of
 from asr.errors import UserError
 from asr.files import write_text
+from asr.training.config import train_options
+from asr.training.run import train
+from tests.runs import assert_same_weights, killed
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -124,10 +131,63 @@ def test_addresses_without_data(server: Server, exported: Path) -> None:
     address = f"http://127.0.0.1:{server.server_port}"
     with pytest.raises(UserError, match=r"expected a folder in Lhotse Shar format, found no cuts\.000000"):
         manifest_path(f"{address}/elsewhere", "train")
-    with pytest.raises(UserError, match=r"https://<host>/<folder>, found an empty name or dots"):
+    with pytest.raises(UserError, match=r"<host>/<folder>, found an empty name or dots"):
         manifest_path(f"{address}/../tones", "train")
     shutil.rmtree(Path("data"))
     server.shutdown()
     server.server_close()
     with pytest.raises(UserError, match=r"it can't be copied .*: run the command again"):
         manifest_path(f"{address}/tones", "train")
+
+
+def test_training_resumes_exactly_without_the_server(server: Server) -> None:
+    """The first start copies each archive, once; after that, the server may be gone."""
+    words = [*TINY, f"data.train=[http://127.0.0.1:{server.server_port}/tones]", "tokenizer.kind=character"]
+    words += ["trainer.validate_every=3", "trainer.checkpoint_every=2", "trainer.max_steps=6", "resume=auto"]
+    with killed(3):
+        train(train_options([*words, "run=resumed"]))
+    archives = [path for path in server.asked if path.endswith("0.tar")]
+    assert archives == ["/tones/train/recording.000000.tar", "/tones/dev/recording.000000.tar"]
+    server.shutdown()
+    server.server_close()
+    for run_folder in ("resumed", "whole"):
+        train(train_options([*words, f"run={run_folder}"]))
+    assert_same_weights(Path("resumed"), Path("whole"))
+
+
+@pytest.fixture
+def store(exported: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryFileSystem]:
+    """Replace Amazon S3 by fsspec's store in memory, with a bucket `speech` that holds the data."""
+    memory = MemoryFileSystem()
+    memory.put(str(exported), "/speech/tones", recursive=True)
+    monkeypatch.setattr(fsspec, "filesystem", {"s3": memory}.__getitem__)
+    yield memory
+    memory.rm("/speech", recursive=True)
+
+
+def test_a_store_of_objects_gives_the_data_of_its_folder(
+    store: MemoryFileSystem, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    archive = "/speech/tones/train/recording.000001.tar"
+    store.mv(archive, "/speech/elsewhere")
+    with pytest.raises(UserError, match=r"s3:/.*000001\.tar: expected the archive of a shard, found none"):
+        manifest_path("s3://speech/tones", "train")
+    store.mv("/speech/elsewhere", archive)
+    found = load_training_cuts(DataConfig(train=["s3://speech/tones"]))
+    expected = load_training_cuts(DataConfig(train=[str(exported)]))
+    assert list(found.ids()) == list(expected.ids())
+    np.testing.assert_array_equal(load_cut(found[9], 16000), load_cut(expected[9], 16000))
+    assert prepared_folder("s3://speech/tones") == Path("data/copies/s3:speech/tones")
+    with pytest.raises(UserError, match=r"found no cuts\.000000"):
+        manifest_path("s3://speech/elsewhere", "train")
+
+
+@pytest.mark.parametrize(("scheme", "package"), STORES.items())
+def test_a_missing_package_is_named(
+    scheme: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=f"expected the package {package}, found none: pip install {package}"):
+        manifest_path(f"{scheme}://speech/tones", "train")
