@@ -32,24 +32,22 @@ class DifferentiableOperator:
         function: Any = type(name, (torch.autograd.Function,), members)
         self._apply: Callable[..., tuple[Tensor, ...]] = function.apply
 
-    def __call__(self, *inputs: Any, differentiate: bool) -> tuple[Tensor, ...]:
-        """Return the operator's outputs; the library must be loaded.
-
-        Args:
-            inputs: inputs of the operator.
-            differentiate: whether to record the call for a backward pass; see `needs_gradient`.
+    def __call__(self, *inputs: Any) -> Tensor:
+        """Return the operator's first output; the library must be loaded.
 
         Raises:
             NotImplementedError: forward-mode differentiation, for which PyTorch would return zeros.
         """
         if torch.compiler.is_compiling():
-            return self._run(*inputs)
+            return self._run(*inputs)[0]
         if any(isinstance(x, Tensor) and unpack_dual(x).tangent is not None for x in inputs):
             raise NotImplementedError(f"attention_ext: {self.name} has no forward-mode derivative")
-        return self._apply(*inputs) if differentiate else self._run(*inputs)
+        run = self._apply if needs_gradient(*inputs[:3]) else self._run
+        return run(*inputs)[0]
 
     def register(self) -> None:
         """Register the derivative with PyTorch; PyTorch refuses a second registration."""
+        torch.library.register_fake(f"attention_ext::{self.name}_backward", _empty_gradients)
         torch.library.register_autograd(
             f"attention_ext::{self.name}", self._backward, setup_context=self._setup_context
         )
@@ -77,6 +75,10 @@ class DifferentiableOperator:
         arguments = (x if number is None else number for x, number in zip(saved, ctx.numbers, strict=True))
         grads = getattr(torch.ops.attention_ext, f"{self.name}_backward")(grad, *arguments)
         return (*grads, *without[len(grads) :])
+
+
+def _empty_gradients(grad: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for x in inputs[:3])
 
 
 def needs_gradient(*inputs: Tensor) -> bool:

@@ -24,11 +24,6 @@ def masked_softmax(scores_BHNS: Tensor, key_lengths_B: Tensor) -> Tensor:
     return scores_BHNS.masked_fill(padding_B11S, lowest).softmax(-1).masked_fill(padding_B11S, 0.0)
 
 
-def contiguous_like(x: Tensor) -> Tensor:
-    """Return an empty contiguous tensor with x's shape and type."""
-    return x.new_empty(x.shape)
-
-
 def dropout_seed(x: Tensor, dropout: float) -> Tensor | None:
     """Draw the seed of one call's dropout mask from PyTorch's generator; None without dropout."""
     return torch.randint(1 << 62, (1,), device=x.device) if dropout > 0 else None

@@ -9,7 +9,7 @@ from torch import Tensor
 from attention_ext.autograd import DifferentiableOperator, needs_gradient
 from attention_ext.clusters.kept import kept_size
 from attention_ext.library import require
-from attention_ext.tensors import compute_dtype, contiguous_like, dropout_seed
+from attention_ext.tensors import compute_dtype, dropout_seed
 
 
 def clustered_attention(
@@ -42,21 +42,9 @@ def clustered_attention(
     if not torch.compiler.is_compiling():
         require(q_BHND.device.type)
         register()
-    seed = dropout_seed(q_BHND, dropout)
-    keep_weights = needs_gradient(q_BHND, k_BHSD, v_BHSE)
-    return _differentiable(
-        q_BHND,
-        k_BHSD,
-        v_BHSE,
-        groups_BHN,
-        query_lengths_B,
-        key_lengths_B,
-        clusters,
-        dropout,
-        seed,
-        keep_weights,
-        differentiate=keep_weights,
-    )[0]
+    lengths, seed = (query_lengths_B, key_lengths_B), dropout_seed(q_BHND, dropout)
+    keep = needs_gradient(q_BHND, k_BHSD, v_BHSE)
+    return _differentiable(q_BHND, k_BHSD, v_BHSE, groups_BHN, *lengths, clusters, dropout, seed, keep)
 
 
 def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> tuple[Any, ...]:
@@ -94,9 +82,5 @@ def register() -> None:
             q.new_empty(B, H, C, E, dtype=sums),
             q.new_empty(B, H, kept_size(q, keep_weights, N, S, D, C), dtype=sums),
         )
-
-    @torch.library.register_fake("attention_ext::clustered_attention_backward")
-    def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return contiguous_like(q), contiguous_like(k), contiguous_like(v)
 
     _differentiable.register()

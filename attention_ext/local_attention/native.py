@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attention_ext.autograd import DifferentiableOperator, needs_gradient
+from attention_ext.autograd import DifferentiableOperator
 from attention_ext.library import require
 from attention_ext.local_attention import sdpa
-from attention_ext.tensors import compute_dtype, contiguous_like, dropout_seed
+from attention_ext.tensors import compute_dtype, dropout_seed
 
 
 def local_attention(
@@ -42,17 +42,7 @@ def local_attention(
         require(q_BHND.device.type)
         register()
     seed = dropout_seed(q_BHND, dropout)
-    return _differentiable(
-        q_BHND,
-        k_BHND,
-        v_BHNE,
-        lengths_B,
-        window,
-        first,
-        dropout,
-        seed,
-        differentiate=needs_gradient(q_BHND, k_BHND, v_BHNE),
-    )[0]
+    return _differentiable(q_BHND, k_BHND, v_BHNE, lengths_B, window, first, dropout, seed)
 
 
 def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> tuple[Any, ...]:
@@ -70,9 +60,5 @@ def register() -> None:
     def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
         B, H, N, _D = q.shape
         return q.new_empty(B, H, N, v.shape[3]), q.new_empty(B, H, 2, N, dtype=compute_dtype(q))
-
-    @torch.library.register_fake("attention_ext::local_attention_backward")
-    def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return contiguous_like(q), contiguous_like(k), contiguous_like(v)
 
     _differentiable.register()

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attention_ext.autograd import DifferentiableOperator, needs_gradient
+from attention_ext.autograd import DifferentiableOperator
 from attention_ext.library import require
-from attention_ext.tensors import compute_dtype, contiguous_like, dropout_seed
+from attention_ext.tensors import compute_dtype, dropout_seed
 
 
 def lsh_buckets(x_BHND: Tensor, rotations_RDF: Tensor, lengths_B: Tensor) -> Tensor:
@@ -59,17 +59,7 @@ def lsh_attention(
         require(q_BHND.device.type)
         register()
     seed = dropout_seed(q_BHND, dropout)
-    return _differentiable(
-        q_BHND,
-        k_BHND,
-        v_BHNE,
-        buckets_BHRN,
-        lengths_B,
-        chunk,
-        dropout,
-        seed,
-        differentiate=needs_gradient(q_BHND, k_BHND, v_BHNE),
-    )[0]
+    return _differentiable(q_BHND, k_BHND, v_BHNE, buckets_BHRN, lengths_B, chunk, dropout, seed)
 
 
 def _backward_arguments(inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> tuple[Any, ...]:
@@ -90,25 +80,12 @@ def register() -> None:
         return x.new_empty(B, H, rotations.shape[0], N, dtype=torch.int32)
 
     @torch.library.register_fake("attention_ext::lsh_attention")
-    def _(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        buckets: Tensor,
-        lengths: Tensor,
-        chunk: int,
-        dropout: float,
-        seed: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        B, H, N, _ = q.shape
+    def _(q: Tensor, k: Tensor, v: Tensor, buckets: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+        B, H, N, _D = q.shape
         return (
             q.new_empty(B, H, N, v.shape[3]),
             q.new_empty(B, H, 2, N, dtype=compute_dtype(q)),
             q.new_empty(buckets.shape, dtype=torch.int32),
         )
-
-    @torch.library.register_fake("attention_ext::lsh_attention_backward")
-    def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return contiguous_like(q), contiguous_like(k), contiguous_like(v)
 
     _differentiable.register()
