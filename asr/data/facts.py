@@ -86,6 +86,20 @@ def audio_facts(path: str | Path) -> tuple[int, int, int]:
     return facts
 
 
+def samples_as_expected(
+    path: str | Path, facts: tuple[int, int, int], sample_rate: int, channels: int = 1
+) -> int:
+    """Return the samples per channel from a file's facts; raise UserError unless rate and channels fit."""
+    samples, *found = facts
+    if found != [sample_rate, channels]:
+        wanted = "one channel" if channels == 1 else f"{channels} channels"
+        raise UserError(
+            f"{path}: expected {sample_rate} Hz and {wanted}, found {found[0]} Hz and {found[1]}",
+            "damaged_audio",
+        )
+    return samples
+
+
 def checked(samples: NDArray[np.float32], source: str, first: int = 0) -> NDArray[np.float32]:
     """Return the samples, [samples] or [samples, channels], unchanged.
 

@@ -3,7 +3,7 @@
 `recipes/README.md` shows a complete recipe in one file.
 """
 
-from asr.data.facts import VERIFY_HELP, audio_facts, header_facts
+from asr.data.facts import VERIFY_HELP, audio_facts, header_facts, samples_as_expected
 from asr.files import parse_json
 from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.fingerprint import file_state
@@ -23,6 +23,7 @@ __all__ = [
     "read_lines",
     "read_text",
     "recording",
+    "samples_as_expected",
     "utterance_cut",
     "word_lexicon",
 ]

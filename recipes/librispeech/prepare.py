@@ -17,6 +17,7 @@ from asr.preparation import (
     header_facts,
     read_lines,
     recording,
+    samples_as_expected,
     utterance_cut,
     word_lexicon,
 )
@@ -152,12 +153,7 @@ def read_chapter(
                     raise UserError(
                         f"{path}:{number}: expected the audio of {name}, found no {audio}", "missing_audio"
                     )
-                samples, rate, channels = read_facts(audio)
-                if (rate, channels) != (SAMPLE_RATE, 1):
-                    raise UserError(
-                        f"{audio}: expected {SAMPLE_RATE} Hz and one channel, found {rate} Hz and {channels}",
-                        "damaged_audio",
-                    )
+                samples = samples_as_expected(audio, read_facts(audio), SAMPLE_RATE)
                 utterances.append([name, " ".join(text.lower().split()), samples])
             except UserError as error:
                 problems.append((str(error), error.kind or "damaged_audio"))

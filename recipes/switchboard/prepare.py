@@ -20,6 +20,7 @@ from asr.preparation import (
     header_facts,
     read_lines,
     recording,
+    samples_as_expected,
     utterance_cut,
 )
 from asr.scoring.official import FILLERS, RULES
@@ -148,32 +149,15 @@ def _read_segments(run: Preparation, corpus: Corpus) -> list[Segment]:
 def _recordings(run: Preparation, audio: dict[str, str], label: str, verify: bool) -> "dict[str, Recording]":
     """Return the recordings by conversation; audio other than two channels at 8 kHz becomes a problem."""
     # Threads, because reading headers is limited by the disk.
-    read = samples_of_audio if verify else samples_of_header
+    read = audio_facts if verify else header_facts
     found = run.map(read, list(audio.values()), label, key=file_state, threads=not verify)
-    return {
-        conversation: recording(conversation, path, samples, SAMPLE_RATE, len(CHANNEL))
-        for (conversation, path), samples in zip(audio.items(), found, strict=True)
-        if samples is not None
-    }
-
-
-def samples_of_header(path: str) -> int:
-    """Return the samples per channel from the header of a conversation's audio."""
-    return _checked(path, header_facts(path))
-
-
-def samples_of_audio(path: str) -> int:
-    """Return the samples per channel of a conversation's audio after decoding it completely."""
-    return _checked(path, audio_facts(path))
-
-
-def _checked(path: str, facts: tuple[int, int, int]) -> int:
-    samples, rate, channels = facts
-    if channels != 2:
-        raise UserError(f"{path}: expected two channels, one for each side, found {channels}")
-    if rate != SAMPLE_RATE:
-        raise UserError(f"{path}: expected {SAMPLE_RATE} Hz, found {rate} Hz")
-    return samples
+    recordings: dict[str, Recording] = {}
+    for (conversation, path), facts in zip(audio.items(), found, strict=True):
+        if facts is not None:
+            with run.reporting():
+                samples = samples_as_expected(path, facts, SAMPLE_RATE, len(CHANNEL))
+                recordings[conversation] = recording(conversation, path, samples, SAMPLE_RATE, len(CHANNEL))
+    return recordings
 
 
 def _compare(run: Preparation, corpus: Corpus) -> set[str]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.config import option
-from asr.errors import UserError
 from asr.preparation import (
     TOKENIZERS_HELP,
     VERIFY_HELP,
@@ -16,6 +15,7 @@ from asr.preparation import (
     file_state,
     header_facts,
     recording,
+    samples_as_expected,
     utterance_cut,
 )
 from asr.preparation.outputs import UNFINISHED
@@ -70,14 +70,16 @@ def prepare(options: Options, folder: Path) -> None:
     preparation.check()
     # Utterances without words may have an empty audio file.
     audio = sorted((name, path) for name, path in selection.audio.items() if name in selection.texts)
-    read_facts = audio_facts_of_samples if options.verify else audio_facts_of_header
+    read_facts = audio_facts if options.verify else header_facts
     found = preparation.map(read_facts, [path for _, path in audio], "reading audio", key=file_state)
-    facts = {name: header for (name, _), header in zip(audio, found, strict=True) if header is not None}
+    samples: dict[str, int] = {}
+    for (name, path), facts in zip(audio, found, strict=True):
+        if facts is not None:
+            with preparation.reporting():
+                samples[name] = samples_as_expected(path, facts, SAMPLE_RATE)
     preparation.check()
-    lexicon, guessed, unknown = build_lexicon(
-        (word for text in selection.texts.values() for word in text.split()),
-        guess,
-    )
+    words = {word for text in selection.texts.values() for word in text.split()}
+    lexicon, guessed, unknown = build_lexicon(words, guess)
     texts: dict[str, Iterable[str]] = {}
     files: dict[str, Writer] = {SCORING_FILE: SCORING.save}
     if options.language_models:
@@ -86,7 +88,7 @@ def prepare(options: Options, folder: Path) -> None:
     if guessed:
         files["guessed.txt"] = Lexicon({word: lexicon.pronunciations[word] for word in guessed}).save
     preparation.finish(
-        {split: _cuts(names, selection, facts) for split, names in selection.splits.items()},
+        {split: _cuts(names, selection, samples) for split, names in selection.splits.items()},
         lexicon=lexicon,
         texts=texts,
         files=files,
@@ -96,27 +98,10 @@ def prepare(options: Options, folder: Path) -> None:
     )
 
 
-def audio_facts_of_header(path: str) -> list[int]:
-    """Return [samples, sample rate] from the header of a SPHERE file."""
-    return _checked(path, header_facts(path))
-
-
-def audio_facts_of_samples(path: str) -> list[int]:
-    """Return [samples, sample rate] of a SPHERE file after decoding it completely."""
-    return _checked(path, audio_facts(path))
-
-
-def _checked(path: str, facts: tuple[int, int, int]) -> list[int]:
-    samples, rate, channels = facts
-    if (rate, channels) != (SAMPLE_RATE, 1):
-        raise UserError(f"{path}: expected {SAMPLE_RATE} Hz and one channel, found {rate} Hz and {channels}")
-    return [samples, rate]
-
-
-def _cuts(names: Iterable[str], selection: Selection, facts: dict[str, list[int]]) -> "Iterator[MonoCut]":
+def _cuts(names: Iterable[str], selection: Selection, samples: dict[str, int]) -> "Iterator[MonoCut]":
     for name in names:
-        if name in selection.texts and name in facts:
-            source = recording(name, selection.audio[name], *facts[name])
+        if name in selection.texts and name in samples:
+            source = recording(name, selection.audio[name], samples[name], SAMPLE_RATE)
             yield utterance_cut(name, source, selection.texts[name], speaker=name[:3])
 
 

@@ -261,7 +261,7 @@ def test_resumed_preparation_rereads_changed_files(damaged, tmp_path, monkeypatc
     changed = find(damaged.corpus, "sw2001A-ms98-a-trans.text")
     lines = changed.read_text().splitlines()
     changed.write_text("\n".join(lines[:-1]))
-    read, headers = (note_calls(monkeypatch, name) for name in ("read_transcript", "samples_of_header"))
+    read, headers = (note_calls(monkeypatch, name) for name in ("read_transcript", "header_facts"))
     run(damaged, tmp_path / "out")
     assert read == [str(changed)]
     assert headers == []
@@ -390,8 +390,8 @@ def test_bad_audio_is_reported(damaged, tmp_path):
     assert "sw02001.sph: expected `name -i value` in the SPHERE header" in listed
     assert "sw02002.sph: expected" in listed
     assert "truncated" in listed
-    assert "sw02003.sph: expected two channels, one for each side, found 1" in listed
-    assert "sw_4390.sph: expected 8000 Hz, found 16000 Hz" in listed
+    assert "sw02003.sph: expected 8000 Hz and 2 channels, found 8000 Hz and 1" in listed
+    assert "sw_4390.sph: expected 8000 Hz and 2 channels, found 16000 Hz and 2" in listed
     assert "en_4156.sph: expected an audio file, found none" in listed
 
 

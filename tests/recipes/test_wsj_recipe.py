@@ -485,6 +485,6 @@ def test_transcripts_are_checked_before_audio(
     def fail(path: str) -> list[int]:
         raise AssertionError("audio was read")
 
-    monkeypatch.setattr(wsj, "audio_facts_of_samples", fail)
+    monkeypatch.setattr(wsj, "audio_facts", fail)
     with pytest.raises(UserError, match="unknown markup"):
         prepare(copy, tmp_path / "data")
