@@ -61,33 +61,8 @@ BATCH = 500  # cases in a process
 SECONDS = 300.0  # longest silence of a process before it is ended
 DTYPES = (torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16)
 POSITIONS = (
-    0,
-    1,
-    1,
-    2,
-    3,
-    4,
-    5,
-    7,
-    8,
-    9,
-    15,
-    16,
-    17,
-    31,
-    32,
-    33,
-    63,
-    64,
-    65,
-    97,
-    127,
-    128,
-    129,
-    200,
-    500,
-    1100,
-)
+    0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129, 200, 500, 1100,
+)  # fmt: skip
 HEAD_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 96, 100, 128, 256)
 CLUSTERS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 100, 257, 1024)
 TOPK = (1, 2, 3, 7, 8, 9, 16, 31, 32, 33, 100, 1000, 2**40)
@@ -97,6 +72,22 @@ FIRST = (0, 0, 0, 1, 2, 5, 17, 33, 300, 2**62)
 MOST_PAIRS = 100_000  # batch · heads · queries · keys of a case
 INTEGERS = (-(2**63), -(2**31), -1, 0, 1, 2, 1025, 2**31, 2**40, 2**62, 2**63 - 1)
 FLOATS = (-0.1, 1.0, 1 - 2**-53, 1e-320, float("nan"), float("inf"))
+
+
+# The compiled operator and its reference: hashing and grouping, then attention.
+KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
+    "hash_sign": (hashing_native.hash_sign, hashing_reference.hash_sign),
+    "hamming_kmeans": (kmeans_native.hamming_kmeans, kmeans_reference.hamming_kmeans),
+    "key_groups": (key_native.key_groups, key_reference.key_groups),
+    "lsh_buckets": (lsh_native.lsh_buckets, lsh_reference.lsh_buckets),
+    "clustered": (clustered_native.clustered_attention, clustered_reference.clustered_attention),
+    "improved": (
+        improved_native.improved_clustered_attention,
+        improved_reference.improved_clustered_attention,
+    ),
+    "lsh": (lsh_native.lsh_attention, lsh_reference.lsh_attention),
+    "local": (local_native.local_attention, local_reference.local_attention),
+}
 
 
 @dataclass
@@ -169,9 +160,8 @@ class Draw:
                 place = wide[tuple(slice(1, n + 1) for n in x.shape)]
                 return place.copy_(x)
             case "stepped":
-                return x.new_full([2 * n for n in x.shape], outside)[(slice(None, None, 2),) * x.dim()].copy_(
-                    x
-                )
+                wide = x.new_full([2 * n for n in x.shape], outside)
+                return wide[(slice(None, None, 2),) * x.dim()].copy_(x)
         return x
 
     def lengths(self, B: int, size: int) -> Tensor:
@@ -187,19 +177,9 @@ class Draw:
 
 def make_call(draw: Draw) -> Call:
     """Return a random valid call."""
-    operator = draw.of(
-        "hash_sign",
-        "hamming_kmeans",
-        "key_groups",
-        "lsh_buckets",
-        *["clustered", "improved", "lsh", "local"] * 3,
-    )
-    B, H, N, S = (
-        draw.of(0, *[1, 2, 3] * 8),
-        draw.of(0, *[1, 2, 3] * 8),
-        draw.of(*POSITIONS),
-        draw.of(*POSITIONS),
-    )
+    operator = draw.of(*list(KERNELS)[:4], *list(KERNELS)[4:] * 3)  # attention more often than grouping
+    B, H = draw.of(0, *[1, 2, 3] * 8), draw.of(0, *[1, 2, 3] * 8)
+    N, S = draw.of(*POSITIONS), draw.of(*POSITIONS)
     D, E = draw.of(*HEAD_SIZES), draw.of(*HEAD_SIZES)
     alike = operator in ("lsh", "local")  # self-attention only
     S = N if alike or draw.chance(0.5) else S
@@ -264,23 +244,10 @@ def make_call(draw: Draw) -> Call:
 
 def attend(call: Call, native: bool, *inputs: Tensor) -> Tensor:
     """Return the output of clustered, improved, LSH or local attention."""
-    options = dict(call.others)
-    if call.operator == "local":
-        return (local_native if native else local_reference).local_attention(
-            *inputs, lengths_B=call.query_lengths, **options
-        )
-    if call.operator == "lsh":
-        return (lsh_native if native else lsh_reference).lsh_attention(
-            *inputs, lengths_B=call.query_lengths, **options
-        )
     lengths = {"query_lengths_B": call.query_lengths, "key_lengths_B": call.key_lengths}
-    if call.operator == "clustered":
-        return (clustered_native if native else clustered_reference).clustered_attention(
-            *inputs, **lengths, **options
-        )
-    return (improved_native if native else improved_reference).improved_clustered_attention(
-        *inputs, **lengths, **options
-    )
+    if call.operator in ("lsh", "local"):
+        lengths = {"lengths_B": call.query_lengths}
+    return KERNELS[call.operator][0 if native else 1](*inputs, **lengths, **call.others)
 
 
 def run(call: Call, native: bool, dtype: torch.dtype) -> list[Tensor | None]:
@@ -338,20 +305,15 @@ def ambiguous(call: Call, logit: float) -> bool:
 
 def compare(call: Call) -> str:
     """Run a valid call and return `equal`, `finished` (nothing to compare with) or what deviates."""
-    lengths = {"lengths_B": call.query_lengths}
     x = call.vectors[0]
-    functions: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-        "hash_sign": (hashing_native.hash_sign, hashing_reference.hash_sign, {}),
-        "hamming_kmeans": (kmeans_native.hamming_kmeans, kmeans_reference.hamming_kmeans, lengths),
-        "key_groups": (key_native.key_groups, key_reference.key_groups, {}),
-        "lsh_buckets": (lsh_native.lsh_buckets, lsh_reference.lsh_buckets, lengths),
-    }
-    if call.operator in functions:
-        native, reference, more = functions[call.operator]
-        found = native(x, **more, **call.others)
+    if not call.needs:
+        with_lengths = call.operator in ("hamming_kmeans", "lsh_buckets")
+        arguments = call.others | ({"lengths_B": call.query_lengths} if with_lengths else {})
+        native, reference = KERNELS[call.operator]
+        found = native(x, **arguments)
         if call.wild:
             return "finished"
-        return "equal" if torch.equal(found, reference(x, **more, **call.others)) else "deviates: indices"
+        return "equal" if torch.equal(found, reference(x, **arguments)) else "deviates: indices"
     dtype = x.dtype
     found = run(call, True, dtype)
     if call.wild:
@@ -486,10 +448,8 @@ def spoil(draw: Draw, arguments: list[Any], least: int) -> tuple[str, list[Any],
             fault, value = "float", draw.of(*FLOATS)
             must_refuse = not 0 <= value < 1
         case _:
-            fault, value = (
-                "seed",
-                draw.of(torch.tensor([1, 2]), torch.tensor(1.5), torch.zeros(0, dtype=torch.int64)),
-            )
+            seeds = torch.tensor([1, 2]), torch.tensor(1.5), torch.zeros(0, dtype=torch.int64)
+            fault, value = "seed", draw.of(*seeds)
     return f"argument {i} {fault}", [*arguments[:i], value, *arguments[i + 1 :]], must_refuse
 
 
@@ -516,10 +476,8 @@ def run_case(seed: int, number: int, sets: tuple[str, ...]) -> str:
     invalid = draw.chance(0.3)
     shapes = ", ".join(f"{x.dtype} {tuple(x.shape)}" for x in call.vectors)
     numbers = {name: value for name, value in call.others.items() if not isinstance(value, Tensor)}
-    print(
-        f"  {call.operator} {shapes} {numbers} needs {call.needs} wild {call.wild} invalid {invalid}",
-        flush=True,
-    )
+    state = f"needs {call.needs} wild {call.wild} invalid {invalid}"
+    print(f"  {call.operator} {shapes} {numbers} {state}", flush=True)
     return refuse(call, draw) if invalid else compare(call)
 
 
@@ -589,9 +547,7 @@ def sanitized(folder: Path) -> dict[str, str]:
         module.build_cpu(module.find_torch(), folder / "objects", folder / "kernels_cpu.so")
     # The C++ library too, because the sanitizer looks for its functions before Python has loaded it.
     names = [[*compiler.split(), f"-print-file-name={name}"] for name in ("libasan.so", "libstdc++.so.6")]
-    paths = [
-        subprocess.run(name, check=True, capture_output=True, text=True).stdout.strip() for name in names
-    ]
+    paths = [subprocess.check_output(name, text=True).strip() for name in names]
     return {
         "LD_PRELOAD": " ".join(paths),
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
@@ -608,9 +564,8 @@ def fuzz(cases: int, seed: int, out: Path, sanitize: bool) -> Counter[str]:
     if sanitize:
         folder = out / "sanitized"
         environment |= sanitized(folder)
-    kernels = hashlib.sha256(
-        (folder / "kernels_cpu.so").read_bytes() + Path(__file__).read_bytes()
-    ).hexdigest()
+    program = (folder / "kernels_cpu.so").read_bytes() + Path(__file__).read_bytes()
+    kernels = hashlib.sha256(program).hexdigest()
     journal = Journal(out / ("sanitized.jsonl" if sanitize else "outcomes.jsonl"), f"{seed} {kernels}")
     outcomes: dict[int, str] = {int(number): text for number, text in journal.stored.items()}
 
@@ -623,17 +578,8 @@ def fuzz(cases: int, seed: int, out: Path, sanitize: bool) -> Counter[str]:
         missing = [number for number in range(start, min(start + BATCH, cases)) if number not in outcomes]
         while missing:
             numbers = [str(missing[0]), str(missing[-1] + 1)]
-            command = [
-                sys.executable,
-                __file__,
-                "--seed",
-                str(seed),
-                "--library",
-                str(folder),
-                "--run",
-                *numbers,
-            ]
-            watch(command, environment, report)
+            words = ["--seed", str(seed), "--library", str(folder), "--run", *numbers]
+            watch([sys.executable, __file__, *words], environment, report)
             missing = [number for number in missing if number not in outcomes]
     journal.close()
     return Counter(outcomes[number].split(":")[0].split(",")[0] for number in range(cases))
@@ -641,19 +587,15 @@ def fuzz(cases: int, seed: int, out: Path, sanitize: bool) -> Counter[str]:
 
 def main() -> None:
     """Run the cases and exit with status 1 after a crash or deviation."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=REPOSITORY / "build/fuzz", help="folder for outcomes")
     parser.add_argument("--sanitize", action="store_true", help="run kernels built with sanitizers")
-    parser.add_argument(
-        "--run", type=int, nargs=2, metavar=("FIRST", "END"), help="run cases in this process"
-    )
-    parser.add_argument(
-        "--library", type=Path, default=library.FOLDER, help="folder of the kernels for --run"
-    )
+    ends = ("FIRST", "END")
+    parser.add_argument("--run", type=int, nargs=2, metavar=ends, help="run cases in this process")
+    parser.add_argument("--library", type=Path, default=library.FOLDER, help="folder of kernels for --run")
     options = parser.parse_args()
     if options.run:
         library.FOLDER = options.library

@@ -29,7 +29,7 @@ class HashGrouping(nn.Module):
     def __init__(self, clusters: int, bits: int, iterations: int, planes: str, bias: bool) -> None:
         super().__init__()
         self.clusters, self.bits, self.iterations, self.bias = clusters, bits, iterations, bias
-        self.planes_PD = RandomDirections(bits, LARGEST_HEAD, axis=1, planes=planes, bias=bias)
+        self.planes_PD = RandomDirections(bits, LARGEST_HEAD, planes=planes, bias=bias)
 
     def forward(
         self,

@@ -17,8 +17,7 @@ class RandomDirections(nn.Module):
     Stored directions are a buffer, saved with the model: the same on every call and machine.
 
     Args:
-        shape: shape of the directions, `LARGEST_HEAD` along `axis`.
-        axis: axis of the head's dimensions.
+        shape: shape of the directions, `LARGEST_HEAD` along the second axis.
         planes: `fixed`: the same in all layers; `layer`: each layer has its own, see `number_layers`;
             `fresh`: drawn in each forward pass of training from PyTorch's generator, which is seeded for
             every step, and as `fixed` in evaluation.
@@ -27,9 +26,9 @@ class RandomDirections(nn.Module):
 
     stored: Tensor
 
-    def __init__(self, *shape: int, axis: int, planes: str, bias: bool = False) -> None:
+    def __init__(self, *shape: int, planes: str, bias: bool = False) -> None:
         super().__init__()
-        self.shape, self.axis, self.planes, self.bias = shape, axis, planes, bias
+        self.shape, self.planes, self.bias = shape, planes, bias
         self.register_buffer("stored", self._draw(SEED))
 
     def number(self, layer: int) -> None:
@@ -38,7 +37,7 @@ class RandomDirections(nn.Module):
             self.stored.copy_(self._draw(derived_seed(SEED, layer)))
 
     def forward(self, dim: int) -> Tensor:
-        """Return directions of size D = `dim` along the axis, and D + 1 with a bias.
+        """Return directions of size D = `dim` along the second axis, and D + 1 with a bias.
 
         Raises:
             UserError: D is too large.
@@ -49,7 +48,7 @@ class RandomDirections(nn.Module):
             )
         fresh = self.planes == "fresh" and self.training
         drawn = torch.randn_like(self.stored) if fresh else self.stored
-        directions = drawn.narrow(self.axis, 0, dim)
+        directions = drawn.narrow(1, 0, dim)
         return torch.cat((directions, drawn[..., -1:]), dim=-1) if self.bias else directions
 
     def _draw(self, seed: int) -> Tensor:

@@ -45,7 +45,7 @@ class LSHAttention(SoftmaxMechanism):
         }
         super().__init__(name, backend, dropout, why_not_native=reasons)
         self.chunk, self.rounds = chunk, rounds
-        self.rotations_RDF = RandomDirections(hashes, LARGEST_HEAD, buckets // 2, axis=1, planes=planes)
+        self.rotations_RDF = RandomDirections(hashes, LARGEST_HEAD, buckets // 2, planes=planes)
         self.operators = self.backend.operators()
 
     @torch.no_grad()

@@ -11,7 +11,7 @@ from asr.scoring.ctm import CtmWord, read_ctm, write_ctm
 from asr.scoring.glm import read_glm
 from asr.scoring.hub5 import NO_RULES, score_segments
 from asr.scoring.hypotheses import Hypothesis
-from asr.scoring.score import Score, UtteranceScore, WordFilter, pooled, score
+from asr.scoring.score import Score, UtteranceScore, pooled, score
 from asr.scoring.stm import Stm, StmSegment, read_stm, write_stm
 from asr.scoring.trn import pair_trn
 from asr.text.files import read_text
@@ -35,7 +35,6 @@ def score_files(
     glm: str = "",
     case: str = "lower",
     punctuation: str = "keep",
-    filter_words: WordFilter | None = None,
     samples: int = 1000,
     seed: int = 0,
     console: Console | None = None,
@@ -68,7 +67,6 @@ def score_files(
             return score(
                 hypotheses,
                 align=align if text else "sclite",
-                filter_words=filter_words,
                 case=case,
                 punctuation=punctuation,
                 samples=samples,

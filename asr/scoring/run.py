@@ -31,7 +31,6 @@ from asr.scoring.score import (
     PUNCTUATION,
     Score,
     UtteranceScore,
-    WordFilter,
     by_length,
     confusions,
     pooled,
@@ -80,7 +79,6 @@ def score_paths(
     paths: Sequence[str | Path],
     options: ScoreOptions,
     *,
-    filter_words: WordFilter | None = None,
     console: Console | None = None,
 ) -> list[Score]:
     """Score every folder (or its hyp.jsonl) and write score.json, alignments.txt and tables into it.
@@ -94,7 +92,6 @@ def score_paths(
     Args:
         paths: decode folders or hyp.jsonl files, or two files in NIST's formats or of plain text.
         options: options of `asr score`.
-        filter_words: function that filters a list of words, in place of the recipe's rules.
         console: console to print to.
 
     Raises:
@@ -119,7 +116,6 @@ def score_paths(
             punctuation=options.punctuation,
             glm=options.glm,
             case=options.case,
-            filter_words=filter_words,
             samples=options.samples,
             seed=options.seed,
             console=console,
@@ -139,7 +135,7 @@ def score_paths(
     scores = []
     for folder, hypotheses in zip(folders, systems, strict=True):
         with locked(folder, "asr score"):
-            result = _score_folder(folder, hypotheses, options, filter_words, console)
+            result = _score_folder(folder, hypotheses, options, console)
         scores.append(result)
         if options.details or len(folders) == 1:
             print_score(console, folder, result, options.worst, options.confusions, details=options.details)
@@ -213,21 +209,19 @@ def rates_line(folder: Path) -> str:
 
 
 def _scored(
-    folder: Path,
-    hypotheses: list[Hypothesis],
-    options: ScoreOptions,
-    filter_words: WordFilter | None = None,
-) -> tuple[Score, WordFilter | None]:
-    """Return the score of hypotheses, and the word filter that was applied."""
+    folder: Path, hypotheses: list[Hypothesis], options: ScoreOptions
+) -> tuple[Score, WordFilterRules | None]:
+    """Return the score of hypotheses, and the recipe's scoring rules if they were applied."""
     path = folder / HYPOTHESES
     record = _read_decode_record(folder / RECORD)
-    if filter_words is None and options.word_filter and (rules := record.get("word_filter")):
-        filter_words = WordFilterRules.from_dict(rules, str(folder / RECORD))
+    rules = None
+    if options.word_filter and (found := record.get("word_filter")):
+        rules = WordFilterRules.from_dict(found, str(folder / RECORD))
     try:
         result = score(
             hypotheses,
             align=options.align,
-            filter_words=filter_words,
+            filter_words=rules,
             case=options.case,
             punctuation=options.punctuation,
             samples=options.samples,
@@ -241,17 +235,13 @@ def _scored(
     result = replace(
         result, decode_s=record.get("decode_s"), lexicon=record.get("lexicon"), pronunciations=counts
     )
-    return result, filter_words
+    return result, rules
 
 
 def _score_folder(
-    folder: Path,
-    hypotheses: list[Hypothesis],
-    options: ScoreOptions,
-    filter_words: WordFilter | None,
-    console: Console,
+    folder: Path, hypotheses: list[Hypothesis], options: ScoreOptions, console: Console
 ) -> Score:
-    result, filter_words = _scored(folder, hypotheses, options, filter_words)
+    result, rules = _scored(folder, hypotheses, options)
     (folder / SCORE).unlink(missing_ok=True)
     if result.pronunciations:
         result.pronunciations.warn(str(folder))
@@ -264,8 +254,8 @@ def _score_folder(
         write_ctm_and_stm(folder, hypotheses)
     # Written last: if score.json exists, the other files are complete.
     summary = result.as_dict() | {"hypotheses": file_digest(folder / HYPOTHESES)}
-    if isinstance(filter_words, WordFilterRules):
-        summary["word_filter"] = asdict(filter_words)
+    if rules:
+        summary["word_filter"] = asdict(rules)
     if official := _official(folder, hypotheses, options, console):
         summary["official"] = official
     write_json(summary, folder / SCORE)

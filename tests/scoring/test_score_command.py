@@ -1,12 +1,11 @@
 import json
 
 import pytest
-from rich.console import Console
 from score_output import printed, scored
 
 from asr.errors import UserError
 from asr.scoring.hypotheses import Hypothesis, write_decoded, write_hypotheses
-from asr.scoring.run import ScoreOptions, rates_line, read_score, score_paths
+from asr.scoring.run import rates_line, read_score
 
 
 def make_folder(folder, *, record=None):
@@ -89,16 +88,6 @@ def test_sclite_files_on_request(tmp_path):
     folder = make_folder(tmp_path)
     scored([folder], trn=True)
     assert (folder / "hyp.trn").read_text().splitlines()[0] == "go on (anna-right)"
-
-
-def test_words_pass_through_the_filter(tmp_path):
-    (result,) = score_paths(
-        [make_folder(tmp_path)],
-        ScoreOptions(),
-        filter_words=lambda words: [word for word in words if word != "on"],
-        console=Console(quiet=True),
-    )
-    assert result.rates["wer"].counts.length == 2
 
 
 @pytest.mark.parametrize(
