@@ -36,10 +36,7 @@ def open_console(*, markup: bool = True) -> Console:
 
 
 def progress(
-    *columns: ProgressColumn,
-    console: Console | None = None,
-    transient: bool = True,
-    counts: bool = True,
+    *columns: ProgressColumn, console: Console | None = None, transient: bool = True, counts: bool = True
 ) -> Progress:
     """Return a progress display: description, bar, share done, time elapsed and time remaining.
 

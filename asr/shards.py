@@ -22,10 +22,7 @@ FOLDER = "shards"
 # Options that the results don't depend on, and those whose content `job` identifies.
 UNKEYED = ("shard", "output", "device", "jobs", "workers", "data", "checkpoint")
 
-FAILED = {
-    "align": "utterances could not be aligned",
-    "transcribe": "files could not be transcribed",
-}
+FAILED = {"align": "utterances could not be aligned", "transcribe": "files could not be transcribed"}
 
 Item = TypeVar("Item")
 

@@ -49,10 +49,7 @@ def test_parse_errors_name_the_option(word: str, message: str) -> None:
         ("inner.names=full", ["full"]),
         ("inner.names=", []),
         ("inner.names=[]", []),
-        (
-            "inner.names=i-clustered-100:topk=32,bits=63,full",
-            ["i-clustered-100:topk=32,bits=63", "full"],
-        ),
+        ("inner.names=i-clustered-100:topk=32,bits=63,full", ["i-clustered-100:topk=32,bits=63", "full"]),
         ("inner.names=[lsh-4:chunk=16,buckets=8, full]", ["lsh-4:chunk=16,buckets=8", "full"]),
         ("inner.names=peer:lsh-4,full@2", ["peer:lsh-4", "full@2"]),
         ("inner.names=checkpoint=best,jobs=2", ["checkpoint=best", "jobs=2"]),
@@ -69,10 +66,7 @@ def test_composed_lists_need_no_brackets() -> None:
     """Hydra took a comma for a sweep."""
     for word in ("data.train=a b/x,c's.gz", "data.train=['a b/x',\"c's.gz\"]"):
         assert train_options(["recipe=demo", word]).data.train == ["a b/x", "c's.gz"]
-    assert train_options(["optimizer.betas=0.8,0.9"]).optimizer.betas == [
-        0.8,
-        0.9,
-    ]
+    assert train_options(["optimizer.betas=0.8,0.9"]).optimizer.betas == [0.8, 0.9]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +122,7 @@ def test_describe_lists_every_option_with_its_unit() -> None:
 
 def test_compose_selects_groups_and_accepts_unquoted_mechanism_names() -> None:
     options = train_options(
-        ["recipe=demo", "model=wsj", "attention=i-clustered-25:topk=16,bits=31", "seed=3"],
+        ["recipe=demo", "model=wsj", "attention=i-clustered-25:topk=16,bits=31", "seed=3"]
     )
     assert options.recipe.name == "demo"
     assert options.model.layers == 9

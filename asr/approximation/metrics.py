@@ -56,10 +56,7 @@ METRICS: dict[str, Metric] = {
 
 
 def resampled(
-    score: Callable[[NDArray[np.intp]], float],
-    groups: Sequence[NDArray[np.intp]],
-    samples: int,
-    seed: int,
+    score: Callable[[NDArray[np.intp]], float], groups: Sequence[NDArray[np.intp]], samples: int, seed: int
 ) -> Values:
     """Return the scores of `samples` sets of examples drawn with replacement.
 

@@ -39,10 +39,7 @@ class LSHAttention(SoftmaxMechanism):
         planes: str,
         rounds: str,
     ) -> None:
-        reasons = {
-            "cpu": attention_ext.why_unavailable("cpu"),
-            "cuda": "this mechanism has no CUDA kernels",
-        }
+        reasons = {"cpu": attention_ext.why_unavailable("cpu"), "cuda": "this mechanism has no CUDA kernels"}
         super().__init__(name, backend, dropout, why_not_native=reasons)
         self.chunk, self.rounds = chunk, rounds
         self.rotations_RDF = RandomDirections(hashes, LARGEST_HEAD, buckets // 2, planes=planes)

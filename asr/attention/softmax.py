@@ -23,11 +23,7 @@ class QueryKeyMechanism(nn.Module):
     cross_attention = True  # whether queries and keys may be at different positions
 
     def __init__(
-        self,
-        name: str,
-        backend: str,
-        dropout: float,
-        why_not_native: Mapping[str, str | None] = NOT_COMPILED,
+        self, name: str, backend: str, dropout: float, why_not_native: Mapping[str, str | None] = NOT_COMPILED
     ) -> None:
         super().__init__()
         if not 0.0 <= dropout < 1.0:

@@ -170,10 +170,7 @@ MECHANISMS: Mapping[str, Mechanism] = {
         Schema(
             "C",
             Option("classes", 8, COUNT, "soft classes, C"),
-            (
-                CAUSAL,
-                Option("tie", False, (False, True), "use one classifier for queries and references"),
-            ),
+            (CAUSAL, Option("tie", False, (False, True), "use one classifier for queries and references")),
         ),
     ),
     "summary": Mechanism(SummaryMixing, "Parcollet et al. 2023, SummaryMixing", "N", "N"),

@@ -32,8 +32,7 @@ class TrainOptions:
     order: int = option(3, help="order of the model", minimum=2, maximum=6)
     out: str = option("", help="ARPA file to write; gzipped if the name ends in .gz")
     lexicon: str = option(
-        "",
-        help="lexicon or word list that defines the vocabulary; empty: all words of the text",
+        "", help="lexicon or word list that defines the vocabulary; empty: all words of the text"
     )
     model: str = option(
         "", help="run folder or checkpoint of a recogniser: model its labels (e.g. phones) instead of words"

@@ -48,14 +48,10 @@ class AdviceConfig:
         9, help="maximum number of rounds, after one warm-up round", minimum=1, maximum=1_000_000
     )
     seconds: float = option(
-        3.0,
-        help="time limit for the rounds of one length; at least three rounds run",
-        unit="s",
-        maximum=1e6,
+        3.0, help="time limit for the rounds of one length; at least three rounds run", unit="s", maximum=1e6
     )
     memory: bool = option(
-        True,
-        help="measure memory at the 95th percentile of lengths, at most `longest`; one process each",
+        True, help="measure memory at the 95th percentile of lengths, at most `longest`; one process each"
     )
 
 

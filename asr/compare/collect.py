@@ -155,13 +155,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _evaluation(
-    plan: Plan,
-    label: str,
-    seed: int,
-    split: str,
-    attention: str,
-    cell: Cell,
-    times: dict[str, Any],
+    plan: Plan, label: str, seed: int, split: str, attention: str, cell: Cell, times: dict[str, Any]
 ) -> Evaluation:
     status, error = _status(plan, cell)
     folder = plan.folder / cell.name

@@ -107,8 +107,7 @@ class CompareConfig(SearchOptions):
         choices=("", "submitit_slurm", "submitit_local", "ray"),
     )
     launch: list[str] = option(
-        [],
-        help="options of submitit or Ray: [slurm_partition=gpu,gpus_per_node=1], [num_gpus=1]",
+        [], help="options of submitit or Ray: [slurm_partition=gpu,gpus_per_node=1], [num_gpus=1]"
     )
 
     def check(self) -> None:

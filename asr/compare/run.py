@@ -5,13 +5,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from asr.compare.cell import (
-    Cell,
-    is_done,
-    read_state,
-    write_cell,
-    write_state,
-)
+from asr.compare.cell import Cell, is_done, read_state, write_cell, write_state
 from asr.compare.collect import collect
 from asr.compare.jobs import run_job
 from asr.compare.launch import launch

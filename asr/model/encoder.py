@@ -46,8 +46,7 @@ class ModelConfig(BlockConfig):
     )
 
     self_conditioned: bool = option(
-        False,
-        help="add the posteriors of the blocks in loss.intermediate to the input of the next block",
+        False, help="add the posteriors of the blocks in loss.intermediate to the input of the next block"
     )
 
     def check(self) -> None:

@@ -32,14 +32,7 @@ from asr.preparation.outputs import (
     draft_manifests,
     draft_tokenizers,
 )
-from asr.preparation.problems import (
-    KINDS,
-    PARTIAL_HELP,
-    Problem,
-    count_kinds,
-    describe_kinds,
-    write_problems,
-)
+from asr.preparation.problems import KINDS, PARTIAL_HELP, Problem, count_kinds, describe_kinds, write_problems
 from asr.preparation.summary import CARD_TITLE, data_card, screen_lines, screen_table
 from asr.shards import ShardOptions, parse_shard
 from asr.text.files import write_lines

@@ -159,8 +159,7 @@ def _spec(rows: list[dict[str, Any]], lines: list[Series], title: str) -> dict[s
     lengths = sorted({row["length"] for row in rows})
     values = [row[name] for row in rows for name in ("value", "low", "high") if row[name] is not None]
     base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("length:Q", title="sequence length N", scale=log, axis=log_axis(lengths, ",d")),
-        color=color,
+        x=alt.X("length:Q", title="sequence length N", scale=log, axis=log_axis(lengths, ",d")), color=color
     )
     y = alt.Y("value:Q", title=title, scale=log, axis=log_axis(log_ticks(values)))
     tooltip = [

@@ -24,10 +24,7 @@ LETTER, LINE = 6.3, 13.0  # width and height of a letter, pixels
 
 
 def place_labels(
-    rows: list[dict[str, Any]],
-    labelled: list[dict[str, Any]],
-    plot_width: float,
-    log: Collection[str] = (),
+    rows: list[dict[str, Any]], labelled: list[dict[str, Any]], plot_width: float, log: Collection[str] = ()
 ) -> list[str | None]:
     """Choose for each label the side of its point with the least overlap, greedily in order of time.
 

@@ -76,10 +76,7 @@ class ScoreOptions:
 
 
 def score_paths(
-    paths: Sequence[str | Path],
-    options: ScoreOptions,
-    *,
-    console: Console | None = None,
+    paths: Sequence[str | Path], options: ScoreOptions, *, console: Console | None = None
 ) -> list[Score]:
     """Score every folder (or its hyp.jsonl) and write score.json, alignments.txt and tables into it.
 

@@ -16,12 +16,7 @@ from asr.lm.arpa import read_vocabulary
 from asr.lm.ngram import check_casing, is_special, load_kenlm, warn_unknown
 from asr.losses.ctc import BLANK
 from asr.losses.topology import output_count
-from asr.search.half_frames import (
-    half_frame_log_probs,
-    half_frame_spellings,
-    label_count,
-    read_half_frames,
-)
+from asr.search.half_frames import half_frame_log_probs, half_frame_spellings, label_count, read_half_frames
 from asr.search.path import TokenPath, Word
 from asr.search.spelling import (
     Labels,

@@ -242,11 +242,7 @@ def _emissions(
     model: AcousticModel, cuts: Cuts, options: DecodeOptions, shard: Shard | None = None
 ) -> Iterator[Emissions]:
     return emissions(
-        model,
-        cuts,
-        frames_per_batch=options.frames_per_batch,
-        resample=options.resample,
-        shard=shard,
+        model, cuts, frames_per_batch=options.frames_per_batch, resample=options.resample, shard=shard
     )
 
 

@@ -212,12 +212,7 @@ def _parameters(task: TrainingTask) -> int:
 
 
 def _finish(
-    options: TrainConfig,
-    folder: Path,
-    steps: int,
-    task: TrainingTask,
-    data: TrainingData,
-    cost: Cost,
+    options: TrainConfig, folder: Path, steps: int, task: TrainingTask, data: TrainingData, cost: Cost
 ) -> None:
     """Average the best checkpoints if requested, and write training.json.
 

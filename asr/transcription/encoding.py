@@ -41,10 +41,7 @@ class EncodingOptions:
         maximum=1e6,
     )
     overlap_s: float | None = option(
-        None,
-        help="overlap of successive chunks; null: a fifth of chunk_s",
-        unit="s",
-        maximum=1e6,
+        None, help="overlap of successive chunks; null: a fifth of chunk_s", unit="s", maximum=1e6
     )
 
     def check(self) -> None:

@@ -40,10 +40,7 @@ def write_model(path_and_target: tuple[Path, Path]) -> bool:
     """
     path, target = path_and_target
     last = b""
-    with (
-        atomic_binary(target) as raw,
-        gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
-    ):
+    with atomic_binary(target) as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
         for line in packed_lines(path):
             if last or line.strip() == b"\\data\\":
                 packed.write(line)

@@ -117,11 +117,7 @@ def test_pairs_without_agreement_are_left_out(tmp_path: Path, caplog: pytest.Log
 @pytest.mark.parametrize(
     ("task", "rows", "message"),
     [
-        (
-            "rte",
-            ["index|sentence1|sentence2|label", "0|A.|B.|maybe"],
-            "dev.tsv:2: expected a label ent",
-        ),
+        ("rte", ["index|sentence1|sentence2|label", "0|A.|B.|maybe"], "dev.tsv:2: expected a label ent"),
         ("rte", ["index|sentence1|sentence2|label", "0|A.|B.|2"], "or 0 … 1, found '2'"),
         ("rte", ["sentence|label", "A.|1"], "expected a column sentence1, found sentence, label"),
         ("rte", ["index|sentence1|sentence2|label"], "expected examples of rte, found none"),

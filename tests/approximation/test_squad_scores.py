@@ -95,10 +95,7 @@ def test_records_of_datasets_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            {"data": [article(answers=[])]},
-            "question q1: expected at least one answer, as in SQuAD 1.1",
-        ),
+        ({"data": [article(answers=[])]}, "question q1: expected at least one answer, as in SQuAD 1.1"),
         ({"data": [article(answers=None)]}, "expected at least one answer"),
         ({"data": [article(question="")]}, "paragraph 0: expected text as question"),
         ({"data": [article(), article()]}, "expected ids to be distinct, found q1 again"),

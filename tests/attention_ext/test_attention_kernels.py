@@ -122,8 +122,7 @@ def test_operators_pass_opcheck(kernel: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "keys"),
-    [("clustered", [70, 1, 5]), ("improved", [70, 1, 5]), ("lsh", None), ("local", None)],
+    ("kernel", "keys"), [("clustered", [70, 1, 5]), ("improved", [70, 1, 5]), ("lsh", None), ("local", None)]
 )
 def test_padding_is_never_read(kernel: str, keys: list[int] | None) -> None:
     p = make(kernel, 3, 2, 90, 16, 16, [90, 41, 0], 70 if keys else 0, keys)

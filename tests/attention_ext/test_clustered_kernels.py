@@ -29,11 +29,7 @@ def test_eager_calls_use_the_registered_derivative(kernel: str) -> None:
 @both
 @pytest.mark.parametrize(
     ("N", "lengths", "S", "key_lengths", "clusters"),
-    [
-        (97, [97, 0], 31, [31, 7], 10),
-        (40, [40, 5, 6], 33, [31, 32, 33], 5),
-        (300, [299], 2600, [2599], 40),
-    ],
+    [(97, [97, 0], 31, [31, 7], 10), (40, [40, 5, 6], 33, [31, 32, 33], 5), (300, [299], 2600, [2599], 40)],
 )
 def test_kept_and_recomputed_weights_agree(
     N: int, lengths: list[int], S: int, key_lengths: list[int], clusters: int, kernel: str, dropout: float

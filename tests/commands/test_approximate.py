@@ -213,11 +213,7 @@ def test_a_model_of_another_kind_is_refused(model: str, message: str, folder: Pa
     """Its head would be random; transformers only warns."""
     (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t1.5\n")
     options = Options(
-        model=str(folder / "models" / model),
-        task=["stsb"],
-        data=str(tmp_path),
-        max_length=40,
-        device="cpu",
+        model=str(folder / "models" / model), task=["stsb"], data=str(tmp_path), max_length=40, device="cpu"
     )
     with pytest.raises(UserError, match=message):
         Evaluation("stsb", options, tmp_path)

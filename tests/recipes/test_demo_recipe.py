@@ -15,14 +15,7 @@ pytest.importorskip("espeakng_loader", reason="needs the extra clustered-asr[dem
 
 from asr_recipes.demo import prepare as demo
 from asr_recipes.demo.grammar import RULES, grammar_words, make_sentence
-from asr_recipes.demo.pronounce import (
-    FUNCTION_WORDS,
-    MNEMONICS,
-    REDUCED,
-    closed_lexicon,
-    mnemonics,
-    spoken,
-)
+from asr_recipes.demo.pronounce import FUNCTION_WORDS, MNEMONICS, REDUCED, closed_lexicon, mnemonics, spoken
 from asr_recipes.demo.synthesis import resample
 from asr_recipes.demo.voices import TRAINING_VOICES, UNSEEN_VOICES
 

@@ -60,11 +60,7 @@ def test_empty_sides(costs):
 
 def test_rendering_lines_up_columns():
     text = render(align_sclite(["the", "cat", "sat"], ["a", "cat", "sat", "down"]))
-    assert text.plain.splitlines() == [
-        "REF: the cat sat ****",
-        "HYP: a   cat sat down",
-        "     S           I",
-    ]
+    assert text.plain.splitlines() == ["REF: the cat sat ****", "HYP: a   cat sat down", "     S           I"]
     assert {span.style for span in text.spans if span.style} == {"bold yellow", "bold magenta"}
 
 

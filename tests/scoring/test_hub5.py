@@ -68,11 +68,7 @@ def test_counts_of_all_subsets_equal_those_of_sclite(seed, tmp_path):
 
 
 # segments, words, right, substitutions, deletions, insertions by SCTK 2.4.10
-FROZEN = {
-    1: (147, 831, 641, 114, 76, 71),
-    2: (146, 779, 589, 115, 75, 65),
-    3: (144, 823, 572, 94, 157, 62),
-}
+FROZEN = {1: (147, 831, 641, 114, 76, 71), 2: (146, 779, 589, 115, 75, 65), 3: (144, 823, 572, 94, 157, 62)}
 
 
 def test_random_sets_have_the_frozen_counts_of_sclite(rules):

@@ -58,14 +58,7 @@ def test_writes_score_alignments_and_speakers(tmp_path):
     ]
     assert not list(folder.glob("*.partial"))
 
-    for shown in (
-        "0123456789ab",
-        "25.00",
-        "0.00–50.00",
-        "[b]ob",
-        "HYP: G ** AA M",
-        "real-time factor 0.100",
-    ):
+    for shown in ("0123456789ab", "25.00", "0.00–50.00", "[b]ob", "HYP: G ** AA M", "real-time factor 0.100"):
         assert shown in text
     assert text.index("wrong  PER") < text.index("right  PER")
 

@@ -35,8 +35,7 @@ def test_rules_survive_a_round_trip(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["{", "[]", '{"dorp": []}', '{"drop": "<NOISE>"}', '{"delete": [""]}', '{"replace": {"": "x"}}'],
+    "text", ["{", "[]", '{"dorp": []}', '{"drop": "<NOISE>"}', '{"delete": [""]}', '{"replace": {"": "x"}}']
 )
 def test_the_error_for_broken_rules_names_the_file(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
