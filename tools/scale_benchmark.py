@@ -64,15 +64,12 @@ def fabricate(folder: Path, utterances: int) -> None:
     for split, count in (("train", utterances), ("dev", 20)):
         with gzip.open(folder / f"{split}.cuts.jsonl.gz", "wt", compresslevel=6) as file:
             # Like LibriSpeech: most utterances last 10 to 16 s, none more than 35 s.
-            durations_s = np.clip(np.where(random.random(count) < 0.3, *_lengths(random, count)), 1, 35)
+            lengths_s = random.uniform(1.5, 12, count), random.normal(14, 1.8, count)
+            durations_s = np.clip(np.where(random.random(count) < 0.3, *lengths_s), 1, 35)
             for i, duration_s in enumerate(durations_s.round(3).tolist()):
                 drawn = random.random(max(1, round(WORDS_PER_S * duration_s))) ** 2
                 text = " ".join(words[int(len(words) * x)] for x in drawn)
                 file.write(json.dumps(_entry(f"{split}-{i:07}", text, duration_s)) + "\n")
-
-
-def _lengths(random: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-    return random.uniform(1.5, 12, count), random.normal(14, 1.8, count)
 
 
 def _entry(name: str, text: str, duration_s: float) -> dict[str, Any]:

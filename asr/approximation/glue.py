@@ -129,7 +129,8 @@ def read_glue(task: str, path: Path) -> list[Example]:
         examples.append(Example(first, second[0] if second else None, _label(values[-1], form, record)))
     if not examples and left_out:
         record, names = left_out[0]
-        raise UserError(f"{record.where}: expected a column {' or '.join(names)}, found {_names(record)}")
+        found = ", ".join(record.fields)[:80] or "none"
+        raise UserError(f"{record.where}: expected a column {' or '.join(names)}, found {found}")
     if not examples:
         raise UserError(f"{path}: expected examples of {task}, found none")
     if left_out:
@@ -138,10 +139,6 @@ def read_glue(task: str, path: Path) -> list[Example]:
         rows = len(left_out) + len(examples)
         logger.warning(f"{path}: left out {len(left_out)} of {rows} rows, which lack a field: {lines}{more}")
     return examples
-
-
-def _names(record: Record) -> str:
-    return ", ".join(record.fields)[:80] or "none"
 
 
 def _text(value: Any, names: Sequence[str], record: Record) -> str:

@@ -67,7 +67,7 @@ class Options:
         for name in ("attentions", "task"):
             if not getattr(self, name):
                 raise UserError(f"{name}=[]: expected at least one")
-        if len(set(self.task)) > 1 and PLACE not in self.model and not _one_model(self.task):
+        if len({task.partition("-")[0] for task in self.task}) > 1 and PLACE not in self.model:
             raise UserError(
                 f"model={self.model}: a model is fine-tuned for one task; with several, write "
                 f"{PLACE} for its name"
@@ -86,7 +86,3 @@ class Options:
     def data_of(self, task: str) -> Path:
         """Return where a task's data are."""
         return Path(self.data.replace(PLACE, task.partition("-")[0]))
-
-
-def _one_model(tasks: list[str]) -> bool:
-    return len({task.partition("-")[0] for task in tasks}) == 1

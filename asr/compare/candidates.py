@@ -9,7 +9,7 @@ from asr.attention.softmax import QueryKeyMechanism
 from asr.attention.table import MECHANISMS, parse_name
 from asr.compare.options import Request
 from asr.compare.records import Candidate
-from asr.config import flat, to_dict
+from asr.config import flat, option_words, to_dict
 from asr.errors import UserError
 from asr.training.config import TrainConfig, train_options
 from asr.training.sizes import settled
@@ -107,7 +107,7 @@ def _plan(
     entry: dict[str, Any], protocol: Mapping[str, Any], request: Request
 ) -> tuple[Candidate, TrainConfig]:
     spec = parse_name(str(entry["attention"]))
-    changes = [f"{key}={_word(value)}" for key, value in entry.items() if key not in OWN_KEYS]
+    changes = option_words({key: value for key, value in entry.items() if key not in OWN_KEYS})
     training = settled(train_options([*request.words, *changes, f"attention={spec.name}"]))
     resolved = flat(to_dict(training))
     overrides = {
@@ -137,13 +137,6 @@ def _label(entry: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
     name = parse_name(str(entry["attention"])).name
     if entry.get("init_from"):
         name = f"{entry['init_from']} → {name}"
-    rest = [f"{key}={_word(value)}" for key, value in overrides.items() if key != "model.layers"]
+    rest = option_words({key: value for key, value in overrides.items() if key != "model.layers"})
     layers = [f"{overrides['model.layers']} layers"] if "model.layers" in overrides else []
     return ", ".join([*layers, name, *rest])
-
-
-def _word(value: Any) -> str:
-    """Return a value in the notation of the command line."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value).replace(" ", "") if isinstance(value, list) else str(value)

@@ -173,9 +173,12 @@ def option_words(values: Mapping[str, Any]) -> list[str]:
 
     Example:
         >>> option_words({"recipe": "demo", "model": {"layers": 6}, "seeds": [0, 1]})
-        ['recipe=demo', 'model.layers=6', 'seeds=[0, 1]']
+        ['recipe=demo', 'model.layers=6', 'seeds=[0,1]']
     """
-    return [f"{key}={x if isinstance(x, str) else json.dumps(x)}" for key, x in flat(values).items()]
+    return [
+        f"{key}={x if isinstance(x, str) else json.dumps(x, separators=(',', ':'))}"
+        for key, x in flat(values).items()
+    ]
 
 
 def load_yaml(path: Path) -> dict[str, Any]:

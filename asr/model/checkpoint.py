@@ -165,7 +165,7 @@ def find(path: Path, which: str = "auto") -> Path:
     files = {file.stem: file for file in sorted(folder.glob("*.ckpt"))}
     if not files:
         raise UserError(f"{path}: no checkpoint (expected {folder}/*.ckpt)")
-    best = sorted((stem for stem in files if stem.startswith("best-")), key=_error_rate)
+    best = sorted((stem for stem in files if stem.startswith("best-")), key=lambda x: float(x.split("-")[1]))
     aliases = {stem: stem for stem in files}
     if best:
         aliases["best"] = best[0]
@@ -180,10 +180,6 @@ def find(path: Path, which: str = "auto") -> Path:
 def best_name(error_rate: float, step: int) -> str:
     """Return the stem of a best checkpoint; stems sort by error rate."""
     return f"best-{100 * error_rate:08.3f}-step{step:07d}"
-
-
-def _error_rate(stem: str) -> float:
-    return float(stem.split("-")[1])
 
 
 def average(paths: list[Path]) -> dict[str, Any]:

@@ -76,10 +76,6 @@ def _most_needed(model: AcousticModel) -> int:
     return max(sizes)
 
 
-def _clustered_mechanisms(model: AcousticModel) -> list[ClusteredAttention]:
-    return [module for module in model.modules() if isinstance(module, ClusteredAttention)]
-
-
 def graph_module(model: AcousticModel) -> InputToLogProbs:
     """Return a copy of the model on the CPU, in evaluation mode, made of exportable operators.
 
@@ -94,7 +90,7 @@ def graph_module(model: AcousticModel) -> InputToLogProbs:
         )
     model = copy.deepcopy(model).cpu().eval()
     model.set_attention(name, backend="reference")
-    for mechanism in _clustered_mechanisms(model):
+    for mechanism in (x for x in model.modules() if isinstance(x, ClusteredAttention)):
         mechanism.operators["reference"] = replace(
             mechanism.operators["reference"],
             hash_sign=hash_sign,

@@ -55,16 +55,12 @@ def _words(options: TrainConfig, run: Path) -> list[str] | None:
     changes = {key: value for key, value in theirs.items() if own.get(key) != value}
     if unit != options.tokenizer.kind:
         changes = {"tokenizer.kind": unit, **changes}
-    return [f"{key}={_word(value)}" for key, value in changes.items()]
+    return config.option_words(changes)
 
 
 def _shape(options: TrainConfig) -> dict[str, Any]:
     values = flat({"features": config.to_dict(options.features), "model": config.to_dict(options.model)})
     return {key: value for key, value in values.items() if key not in FREE}
-
-
-def _word(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _exchangeable(one: str, other: str) -> bool:

@@ -1,5 +1,6 @@
 """Output formats for transcripts: plain text, JSON, SubRip, WebVTT and Praat's TextGrid."""
 
+import html
 import json
 import textwrap
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ def write_transcript(transcripts: Sequence[Transcript], format_name: str, file: 
             )
         case "vtt":
             cues = [
-                f"{_clock(start, '.')} --> {_clock(end, '.')}\n{_escape_vtt(text)}\n"
+                f"{_clock(start, '.')} --> {_clock(end, '.')}\n{html.escape(text, quote=False)}\n"
                 for start, end, text in _cues(transcripts)
             ]
             return "\n".join(["WEBVTT\n", *cues])
@@ -56,10 +57,6 @@ def _cues(transcripts: Sequence[Transcript]) -> list[tuple[float, float, str]]:
 def _lines(segment: Segment, prefix: str) -> str:
     text = prefix + segment.text + (" [?]" if segment.low_confidence else "")
     return "\n".join(textwrap.wrap(text, LINE_CHARACTERS, break_long_words=False))
-
-
-def _escape_vtt(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _clock(seconds: float, point: str) -> str:

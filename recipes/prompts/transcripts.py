@@ -87,7 +87,7 @@ def normalise(written: str, key: str = "") -> str:
     'press four on the p. b. x. or pound for a. m.'
     """
     text = _NOTE.sub(" ", written)
-    text = _CORRECTED.sub(lambda match: _correction(match[0]), text)
+    text = _CORRECTED.sub(lambda x: CORRECTIONS.get(x[0]) or CORRECTIONS.get(x[0].lower(), x[0]), text)
     text = text.replace("*", " star ").replace("#", " pound ").replace("x-ray", "x_ray").replace("-", " ")
     if key.startswith("letters/") and len(text.strip()) == 1:
         text = text.upper()
@@ -113,10 +113,6 @@ def _spoken(word: str) -> list[str]:
     if capitals and word not in ACRONYMS and word not in {"I", "A"}:
         return [f"{letter}." for letter in word.lower()]
     return [word.lower().replace("_", "-")]
-
-
-def _correction(found: str) -> str:
-    return CORRECTIONS.get(found) or CORRECTIONS.get(found.lower(), found)
 
 
 def _unusable(written: str) -> str:
