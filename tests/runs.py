@@ -1,13 +1,15 @@
-"""Readers of run folders, and an interruption of training."""
+"""Readers of run folders, an interruption of training, and cells of a comparison without processes."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
+from asr.compare import cell as cell_module
+from asr.compare.cell import Cell
 from asr.model.checkpoint import load
 from asr.training.task import TrainingTask
 
@@ -47,3 +49,10 @@ def assert_same_weights(one: Path, other: Path) -> None:
     a, b = weights(one), weights(other)
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def in_process(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> None:
+    """Replaces `run_job`, because importing the libraries for every model would dominate the test's time."""
+    for cell in cells:
+        cell_module.work(folder, cell)
+        advance(cell, 1.0)

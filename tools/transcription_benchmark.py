@@ -97,8 +97,6 @@ def work(options: Options, folder: Path) -> None:
         return found
 
     def one_by_one(paths: list[Path]) -> list[str]:
-        if not hasattr(recognizer, "transcribe_each"):  # before there were batches
-            return [recognizer.transcribe_channels(path, plan, decoder)[0].text for path in paths]
         return [text for path in paths for text in together([path])]
 
     def decode(paths: list[Path]) -> list[str]:

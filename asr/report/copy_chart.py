@@ -12,22 +12,6 @@ ROW_HEIGHT, COLUMN_WIDTH = 26, 72
 BARE: dict[str, Any] = {"domain": False, "ticks": False}
 
 
-def _figure(rows: list[dict[str, Any]], provenance: Provenance) -> Figure:
-    names = theme.in_family_order(list({row["attention"]: None for row in rows}))
-    width = COLUMN_WIDTH * len({row["length"] for row in rows})
-    return Figure(
-        key="figure-5",
-        label="Figure 5",
-        title="Masked copy: accuracy by length and mechanism",
-        caption=(
-            "Correct symbols in percent; the tooltip shows the training steps. L is the length of each half: "
-            "the copy of a masked symbol is L + 1 positions away. Empty: not trained."
-        ),
-        panels=[Panel("", _spec(rows, names), ROW_HEIGHT * len(names), width)],
-        provenance=provenance,
-    )
-
-
 def figure(results: Results, provenance: Provenance) -> Figure | None:
     """Return the figure for a comparison with recipe `copy`; None if no training has finished."""
     rows = []
@@ -44,7 +28,21 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
                     "steps": round(sum(steps) / len(steps)) if steps else 0,
                 }
             )
-    return _figure(rows, provenance) if rows else None
+    if not rows:
+        return None
+    names = theme.in_family_order(list({row["attention"]: None for row in rows}))
+    width = COLUMN_WIDTH * len({row["length"] for row in rows})
+    return Figure(
+        key="figure-5",
+        label="Figure 5",
+        title="Masked copy: accuracy by length and mechanism",
+        caption=(
+            "Correct symbols in percent; the tooltip shows the training steps. L is the length of each half: "
+            "the copy of a masked symbol is L + 1 positions away. Empty: not trained."
+        ),
+        panels=[Panel("", _spec(rows, names), ROW_HEIGHT * len(names), width)],
+        provenance=provenance,
+    )
 
 
 def _spec(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def _body(
     ]
     yield from (item for item in optional if item)
     yield from _named_or_found(
-        lambda place: [bench_chart.figure(place)], options.bench, beside(folder, "bench*.json")
+        lambda place: [bench_chart.figure(place)], options.bench, benchmarks_beside(folder)
     )
     if results.recipe == "copy":
         yield from filter(None, [copy_chart.figure(results, source)])
@@ -97,9 +97,9 @@ def _body(
         )
 
 
-def beside(folder: Path, pattern: str) -> list[Path]:
-    """Find files in a folder, its parent or grandparent: `exp/bench*.json` for `exp/compare/x`."""
-    places = (sorted(place.glob(pattern)) for place in (folder, *folder.resolve().parents[:2]))
+def benchmarks_beside(folder: Path) -> list[Path]:
+    """Find benchmarks in a folder, its parent or grandparent: `exp/bench*.json` for `exp/compare/x`."""
+    places = (sorted(place.glob("bench*.json")) for place in (folder, *folder.resolve().parents[:2]))
     return next(filter(None, places), [])
 
 

@@ -75,32 +75,26 @@ def cost_table(results: Results) -> Table | None:
         sizes = [spread([getattr(x, name) for x in found], "seeds") for found in trainings.values()]
         add(column, [Cell(form(x.value), sort=x.value) if x else Cell(DASH) for x in sizes])
 
+    def add_rates(column: Column, rates: list[Estimate | None], metric: str = "error") -> None:
+        known = [rate.value for rate in rates if rate]
+        add(
+            column,
+            [
+                rate_cell(rate, tone(rate.value, known), metric=metric) if rate else _gap_cell(results, label)
+                for label, rate in zip(labels, rates, strict=True)
+            ],
+        )
+
     for split in splits:
         metrics = results.metrics(split)
         for metric in metrics:
             if metric == "cer" and "wer" in metrics and metric != metrics[0]:
                 continue  # adds nothing to the word error rate
-            rates = {label: results.error_rate(label, split, metric) for label in labels}
-            known = [rate.value for rate in rates.values() if rate]
-            add(
-                Column(f"{metric_words(metric)} %, {split}"),
-                [
-                    rate_cell(rate, tone(rate.value, known)) if rate else _gap_cell(results, label)
-                    for label, rate in rates.items()
-                ],
-            )
+            rates = [results.error_rate(label, split, metric) for label in labels]
+            add_rates(Column(f"{metric_words(metric)} %, {split}"), rates)
     if not splits:
-        dev = {label: results.dev_error(label) for label in labels}
-        known = [rate.value for rate in dev.values() if rate]
-        add(
-            Column(f"dev {metric_heading(results.dev_measure())}", "at the best checkpoint"),
-            [
-                rate_cell(rate, tone(rate.value, known), metric=results.dev_measure())
-                if rate
-                else _gap_cell(results, label)
-                for label, rate in dev.items()
-            ],
-        )
+        head = Column(f"dev {metric_heading(results.dev_measure())}", "at the best checkpoint")
+        add_rates(head, [results.dev_error(label) for label in labels], results.dev_measure())
     add(
         Column("seeds", "finished trainings"),
         [

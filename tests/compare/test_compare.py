@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runs import in_process
 from tone_corpora import TINY
 
 from asr.cli import main
@@ -44,13 +45,6 @@ def reusing(trained: Path, corpus: Path, folder: Path, *more: str) -> list[str]:
     asked = ["compare", *TINY, f"data.train=[{corpus}]", f"folder={folder}", f"reuse={trained.parent}"]
     asked += ["attentions=[full]", "evaluate=[clustered-3]", "trainer.validate_every=40", "timing_repeats=1"]
     return [*asked, "steps=80", *more]
-
-
-def in_process(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> None:
-    """Replaces `run_job`, because importing the libraries for every model would dominate the test's time."""
-    for cell in cells:
-        cell_module.work(folder, cell)
-        advance(cell, 1.0)
 
 
 @pytest.fixture

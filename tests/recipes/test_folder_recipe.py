@@ -96,9 +96,7 @@ def test_segments_of_a_long_recording_and_a_chosen_channel(tmp_path):
     ]
     table = tmp_path / "t.jsonl"
     table.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(
-        UserError, match=r"t\.jsonl:2: expected ids to be distinct, found call-00000500 again"
-    ):
+    with pytest.raises(UserError, match=r"t\.jsonl:2: expected ids to be distinct, found call-00000500"):
         prepare(tmp_path, transcripts=str(table))
     lines[1]["id"] = "second"
     table.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -183,77 +181,39 @@ def test_identical_sentences_share_a_split(tmp_path):
     assert prepare(tmp_path, transcripts=table, dev_share=0.2, test_share=0.2) == splits
 
 
-def table_of(rows):
-    return lambda tmp_path: write_table(tmp_path / "t.tsv", rows)
-
-
 GOOD = [["a.wav", "one"], ["b.wav", "two"], ["c.wav", "three"]]
 
 
 @pytest.mark.parametrize(
-    ("make", "options", "message"),
+    ("rows", "options", "message"),
     [
-        (
-            table_of([*GOOD, ["d.wav", "four"]]),
-            {},
-            r"t\.tsv:4: expected the recording 'd\.wav' below .*audio",
-        ),
-        (
-            table_of(GOOD[:2]),
-            {},
-            r"expected transcripts of all 3 recordings, found none for 1, e\.g\. c\.wav",
-        ),
-        (table_of([*GOOD[:2], ["c.wav", " "]]), {}, r"t\.tsv:3: expected a transcript of c, found none"),
-        (
-            table_of([*GOOD, ["a.wav", "again"]]),
-            {},
-            r"t\.tsv:4: .* distinct, found a again .first: .*t\.tsv:1",
-        ),
-        (
-            table_of([["a.wav", "one", "x"], *GOOD[1:]]),
-            {},
-            r"t\.tsv:1: expected columns named audio and text",
-        ),
-        (table_of([*GOOD[:2], ["c.wav"]]), {}, r"t\.tsv:3: expected 2 columns, found 1"),
-        (table_of([]), {}, r"t\.tsv: expected lines with audio and text, found none"),
-        (
-            table_of([["file", "text", "start"], ["a.wav", "x", "y"]]),
-            {},
-            r"expected a number as start, found 'y'",
-        ),
-        (
-            table_of([["file", "text", "start"], ["a.wav", "x", "3"]]),
-            {"unlisted": True},
-            r"to lie within the 1\.000 s",
-        ),
-        (
-            table_of([["file", "text", "channel"], ["a.wav", "x", "1"]]),
-            {"unlisted": True},
-            r"expected a channel from 0 to 0",
-        ),
-        (
-            table_of(GOOD),
-            {"speaker": "(z)"},
-            r"speaker=\(z\): expected a group that matches, found none in a\.wav",
-        ),
-        (table_of(GOOD), {"speaker": "("}, "not a regular expression"),
-        (table_of(GOOD), {"columns": "phrase:text"}, "columns=phrase:text: expected audio"),
-        (table_of(GOOD), {"audio": ""}, "audio= is needed"),
-        (
-            table_of(GOOD),
-            {"audio": "nowhere"},
-            "audio=nowhere: expected a folder with recordings, found none",
-        ),
-        (table_of(GOOD), {"lexicon": "nowhere"}, "nowhere: expected a text file, found none"),
-        (lambda tmp_path: tmp_path / "no.tsv", {}, r"no\.tsv: expected a table or a folder, found none"),
-        (lambda tmp_path: tmp_path / "audio" / "a.wav", {}, r"a\.wav: expected one of \.tsv"),
+        ([*GOOD, ["d.wav", "four"]], {}, r"t\.tsv:4: expected the recording 'd\.wav' below .*audio"),
+        (GOOD[:2], {}, r"expected transcripts of all 3 recordings, found none for 1, e\.g\. c\.wav"),
+        ([*GOOD[:2], ["c.wav", " "]], {}, r"t\.tsv:3: expected a transcript of c, found none"),
+        ([*GOOD, ["a.wav", "again"]], {}, r"t\.tsv:4: .* distinct, found a again .first: .*t\.tsv:1"),
+        ([["a.wav", "one", "x"], *GOOD[1:]], {}, r"t\.tsv:1: expected columns named audio and text"),
+        ([*GOOD[:2], ["c.wav"]], {}, r"t\.tsv:3: expected 2 columns, found 1"),
+        ([], {}, r"t\.tsv: expected lines with audio and text, found none"),
+        ([["file", "text", "start"], ["a.wav", "x", "y"]], {}, r"expected a number as start, found 'y'"),
+        ([["file", "text", "start"], ["a.wav", "x", "3"]], {"unlisted": True}, r"to lie within the 1\.000 s"),
+        ([["file", "text", "channel"], ["a.wav", "x", "1"]], {"unlisted": True}, "a channel from 0 to 0"),
+        (GOOD, {"speaker": "(z)"}, r"speaker=\(z\): expected a group that matches, found none in a\.wav"),
+        (GOOD, {"speaker": "("}, "not a regular expression"),
+        (GOOD, {"columns": "phrase:text"}, "columns=phrase:text: expected audio"),
+        (GOOD, {"audio": ""}, "audio= is needed"),
+        (GOOD, {"audio": "nowhere"}, "audio=nowhere: expected a folder with recordings, found none"),
+        (GOOD, {"lexicon": "nowhere"}, "nowhere: expected a text file, found none"),
+        (GOOD, {"transcripts": "no.tsv"}, r"no\.tsv: expected a table or a folder, found none"),
+        (GOOD, {"transcripts": "audio/a.wav"}, r"a\.wav: expected one of \.tsv"),
     ],
 )
-def test_bad_input_is_reported(tmp_path, make, options, message):
+def test_bad_input_is_reported(tmp_path, monkeypatch, rows, options, message):
+    monkeypatch.chdir(tmp_path)
     for name in "abc":
         write_audio(tmp_path / "audio" / f"{name}.wav")
+    write_table(tmp_path / "t.tsv", rows)
     with pytest.raises(UserError, match=message) as error:
-        prepare(tmp_path, transcripts=str(make(tmp_path)), **options)
+        prepare(tmp_path, **{"transcripts": "t.tsv", **options})
     assert "\n" not in str(error.value)
     assert not (tmp_path / "data" / "train.cuts.jsonl.gz").exists()
 
@@ -262,10 +222,7 @@ def test_bad_input_is_reported(tmp_path, make, options, message):
     ("spoil", "message"),
     [
         (lambda path: path.write_bytes(b""), r"b\.wav: expected audio, found an empty file"),
-        (
-            lambda path: path.write_bytes(b"RIFF"),
-            r"b\.wav: expected an audio file, found one that can't be read",
-        ),
+        (lambda path: path.write_bytes(b"RIFF"), r"b\.wav: expected an audio file, found one that can't be"),
         (lambda path: write_audio(path, channels=2), r"b\.wav has 2 channels: expected one"),
         (lambda path: path.with_suffix(".txt").write_bytes(b"caf\xe9"), r"b\.txt:1: expected utf-8 text"),
         (lambda path: path.unlink(), r"b\.txt: expected a recording of the same name"),

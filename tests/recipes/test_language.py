@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +14,9 @@ from asr_recipes.language.data import EvaluationSegments, LanguageData, Training
 from asr_recipes.language.model import CausalConvolution
 from asr_recipes.language.task import build_model
 from asr_recipes.language.text import load_text
-from runs import assert_same_weights, killed, metrics, weights
+from runs import assert_same_weights, in_process, killed, metrics, weights
 
 from asr.cli import main
-from asr.compare.cell import Cell, work
 from asr.compare.results import read_results
 from asr.config import load_yaml
 from asr.data.sampler import BatchPlan
@@ -227,13 +225,6 @@ def test_weights_start_another_run(trained: Path, text: Path, tmp_path: Path) ->
     for unfit in ("attention=linear:causal=true", "recipe.encoding=convolution", "model.heads=1"):
         with pytest.raises(UserError, match="init_from="):
             train(train_options([*words, f"run={tmp_path / 'unfit'}", unfit]))
-
-
-def in_process(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> None:
-    """Replaces `run_job`, which imports the libraries for every model."""
-    for cell in cells:
-        work(folder, cell)
-        advance(cell, 1.0)
 
 
 def test_comparisons_and_reports_name_the_measure(

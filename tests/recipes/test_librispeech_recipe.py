@@ -158,39 +158,27 @@ def test_wrong_folder_is_described(corpus, tmp_path):
         prepare(packed, tmp_path / "data")
 
 
-def edit(path, change):
-    path.write_bytes(change(path.read_bytes()))
+def edited(old, new):
+    """Return a damage: other bytes in the transcripts of a chapter."""
+
+    def damage(chapter):
+        path = chapter / "19-198.trans.txt"
+        path.write_bytes(path.read_bytes().replace(old, new))
+
+    return damage
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (lambda c: (c / "19-198-0001.flac").unlink(), r"trans\.txt:2: expected the audio of 19-198-0001"),
+        (edited(b" GO ON", b""), r"trans\.txt:3: expected a transcript of 19-198-0002, found none"),
+        (edited(b"19-198-0003 SEE THE SEA\n", b""), r"0003\.flac: expected its transcript in 19-198\.trans"),
+        (edited(b"SEA OF", b"S\xc9A OF"), r"19-198\.trans\.txt:2: expected utf-8 text, found the bytes c9"),
+        (edited(b"SEE THE SEA\n", b"SEE\n19-198-0000 AGAIN\n"), r":5: .* distinct, found 19-198-0000 again"),
+        (edited(b"19-198-0001", b"x-0001"), r"txt:2: expected an id that begins with 19-198-, found x-0001"),
         (
-            lambda c: (c / "19-198-0001.flac").unlink(),
-            r"19-198\.trans\.txt:2: expected the audio of 19-198-0001",
-        ),
-        (
-            lambda c: edit(c / "19-198.trans.txt", lambda t: t.replace(b" GO ON", b"")),
-            r"trans\.txt:3: expected a transcript of 19-198-0002, found none",
-        ),
-        (
-            lambda c: edit(c / "19-198.trans.txt", lambda t: b"".join(t.splitlines(True)[:-1])),
-            r"19-198-0003\.flac: expected its transcript in 19-198\.trans\.txt",
-        ),
-        (
-            lambda c: edit(c / "19-198.trans.txt", lambda t: t.replace(b"SEA OF", b"S\xc9A OF")),
-            r"19-198\.trans\.txt:2: expected utf-8 text, found the bytes c9",
-        ),
-        (
-            lambda c: edit(c / "19-198.trans.txt", lambda t: t + b"19-198-0000 AGAIN\n"),
-            r"19-198\.trans\.txt:5: expected ids to be distinct, found 19-198-0000 again",
-        ),
-        (
-            lambda c: edit(c / "19-198.trans.txt", lambda t: t.replace(b"19-198-0001", b"x-0001")),
-            r"trans\.txt:2: expected an id that begins with 19-198-, found x-0001",
-        ),
-        (
-            lambda c: edit(c / "19-198-0000.flac", lambda t: t[:20]),
+            lambda c: (c / "19-198-0000.flac").write_bytes((c / "19-198-0000.flac").read_bytes()[:20]),
             r"19-198-0000\.flac: expected an audio file, found one that can't be read",
         ),
         (

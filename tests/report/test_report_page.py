@@ -14,7 +14,7 @@ from asr.cli import main
 from asr.compare.results import write_results
 from asr.errors import UserError
 from asr.report import bench_chart, copy_chart
-from asr.report.page import ReportOptions, beside, write_report
+from asr.report.page import ReportOptions, benchmarks_beside, write_report
 from asr.report.provenance import of_results
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
 
@@ -176,9 +176,9 @@ def test_benchmarks_are_found_above_the_folder(tmp_path: Path) -> None:
     """`asr bench` writes exp/bench.json, `asr compare` writes to exp/compare/<recipe>."""
     inner = tmp_path / "compare" / "demo"
     inner.mkdir(parents=True)
-    assert beside(inner, "bench*.json") == []
+    assert benchmarks_beside(inner) == []
     written = [write_bench(tmp_path / name) for name in ("bench-layers.json", "bench.json")]
-    assert beside(inner, "bench*.json") == written
+    assert benchmarks_beside(inner) == written
 
 
 @pytest.mark.parametrize(
