@@ -14,7 +14,7 @@ BARE: dict[str, Any] = {"domain": False, "ticks": False}
 
 def figure(results: Results, provenance: Provenance) -> Figure | None:
     """Return the figure for a comparison with recipe `copy`; None if no training has finished."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     default = results.protocol.get("training", {}).get("recipe.length")
     for candidate in results.candidates:
         errors = [x.dev_error for x in results.trainings_of(candidate.label) if x.dev_error is not None]
