@@ -1,5 +1,6 @@
 """Hypotheses of decoding, from the results of a search."""
 
+import dataclasses
 from typing import Any
 
 from asr.scoring.hypotheses import Hypothesis
@@ -30,6 +31,7 @@ def hypothesis_of(
     """
     supervision = cut.supervisions[0]
     hypotheses = [path, *path.alternatives]
+    words = words_of(path, tokenizer)
     return Hypothesis(
         id=cut.id,
         speaker=supervision.speaker or "unknown",
@@ -40,24 +42,8 @@ def hypothesis_of(
         times_s=[round(frame * frame_s, 3) for frame in path.frames],
         text=text_of(path, tokenizer),
         unit=tokenizer.unit,
-        words=_word_times(tokenizer, frame_s, path),
+        words=None if words is None else [dataclasses.asdict(word) for word in path.timed(words, frame_s)],
         nbest=[{"text": text_of(other, tokenizer), "score": other.score} for other in hypotheses]
         if nbest > 1
         else None,
     )
-
-
-def _word_times(tokenizer: Tokenizer, frame_s: float, path: TokenPath) -> list[dict[str, Any]] | None:
-    """Return each word with its times in seconds and the mean confidence of its labels."""
-    words = words_of(path, tokenizer)
-    if words is None:
-        return None
-    return [
-        {
-            "word": word.word,
-            "start_s": round(path.frames[word.start] * frame_s, 3),
-            "end_s": round(path.ends[word.end - 1] * frame_s, 3),
-            "confidence": round(sum(path.confidences[word.start : word.end]) / (word.end - word.start), 4),
-        }
-        for word in words
-    ]

@@ -1,5 +1,6 @@
 """The result of a search: labels with times, and words if the search has a lexicon."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -10,6 +11,22 @@ class Word:
     word: str
     start: int
     end: int
+
+
+@dataclass(frozen=True)
+class TimedWord:
+    """A word, or a label if the search returns no words, with its times and confidence.
+
+    Attributes:
+        word: the word or label.
+        start_s, end_s: start and end in seconds.
+        confidence: mean confidence of its labels, 0 … 1.
+    """
+
+    word: str
+    start_s: float
+    end_s: float
+    confidence: float
 
 
 @dataclass(frozen=True)
@@ -33,3 +50,15 @@ class TokenPath:
     def confidence(self) -> float:
         """Mean confidence of the labels; 0 where there are none."""
         return sum(self.confidences) / len(self.confidences) if self.confidences else 0.0
+
+    def timed(self, words: Sequence[Word], frame_s: float) -> list[TimedWord]:
+        """Return words of this utterance with their times, of encoder frames of `frame_s` seconds."""
+        return [
+            TimedWord(
+                word.word,
+                round(self.frames[word.start] * frame_s, 3),
+                round(self.ends[word.end - 1] * frame_s, 3),
+                round(sum(self.confidences[word.start : word.end]) / (word.end - word.start), 4),
+            )
+            for word in words
+        ]

@@ -4,28 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from asr.search.decoder import words_of
-from asr.search.path import TokenPath, Word
+from asr.search.path import TimedWord, TokenPath, Word
 from asr.text.tokenizer import Tokenizer
 
 PAUSE_S = 0.7  # shortest pause that ends a segment
 SEGMENT_CHARACTERS = 84  # two subtitle lines
 SEGMENT_S = 7.0
-
-
-@dataclass(frozen=True)
-class TimedWord:
-    """A word, or a label if the search returns no words, with its times and confidence.
-
-    Attributes:
-        word: the word or label.
-        start_s, end_s: start and end in seconds.
-        confidence: mean confidence of its labels, 0 … 1.
-    """
-
-    word: str
-    start_s: float
-    end_s: float
-    confidence: float
 
 
 @dataclass(frozen=True)
@@ -88,18 +72,7 @@ def timed_words(path: TokenPath, tokenizer: Tokenizer, frame_s: float) -> list[T
     words = words_of(path, tokenizer)
     if words is None:
         words = [Word(symbol, i, i + 1) for i, symbol in enumerate(tokenizer.tokens(path.ids))]
-    timed = []
-    for word in words:
-        confidences = path.confidences[word.start : word.end]
-        timed.append(
-            TimedWord(
-                word.word,
-                round(path.frames[word.start] * frame_s, 3),
-                round(path.ends[word.end - 1] * frame_s, 3),
-                round(sum(confidences) / len(confidences), 4),
-            )
-        )
-    return timed
+    return path.timed(words, frame_s)
 
 
 def split_segments(words: Sequence[TimedWord], min_confidence: float) -> list[Segment]:

@@ -35,6 +35,7 @@ from asr.text.cmudict import without_stress
 from asr.text.lexicon import Lexicon
 from asr.training.config import train_options
 from asr.training.run import train
+from tests.recipes.pipeline import contents
 
 DEVELOPMENT = 12
 
@@ -60,10 +61,6 @@ def run(miniature, folder, **options):
         "workers": 1,
     }
     switchboard.prepare(switchboard.Options(**given | options), folder)
-
-
-def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def problems(folder):

@@ -24,7 +24,7 @@ from asr.lm.ngram import NgramModel
 from asr.preparation.problems import KINDS
 from asr.text.cmudict import cmudict_entries
 from asr.text.lexicon import Lexicon
-from tests.recipes.pipeline import assert_shards_join, train_decode_score
+from tests.recipes.pipeline import assert_shards_join, contents, train_decode_score
 from tests.recipes.wsj_miniature import (
     ARPA,
     COUNTS,
@@ -133,13 +133,13 @@ def test_files_beside_the_manifests(whole: Miniature, tmp_path: Path) -> None:
 
 def test_second_run_has_nothing_to_do(discs: Miniature, tmp_path: Path, capsys) -> None:
     folder = prepare(discs, tmp_path / "data")
-    written = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    written = contents(folder)
     capsys.readouterr()
     prepare(discs, folder)
     assert "nothing to do" in capsys.readouterr().out
     (folder / "si84.cuts.jsonl.gz").unlink()
     prepare(discs, folder)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == written
+    assert contents(folder) == written
 
 
 def test_shards_are_joined(discs: Miniature, tmp_path: Path) -> None:
@@ -467,9 +467,7 @@ def test_unusable_utterances_are_excluded_and_may_have_empty_audio(discs: Miniat
     """46uc030b and 47hc0418 have the transcript `~~`; preparation stopped after decoding all audio."""
     copy = copy_of(discs, tmp_path / "corpus")
     path = copy.dot("40ac0202")
-    lines = path.read_text().splitlines()
-    lines = ["~~ (40ac0202)" if line.endswith("(40ac0202)") else line for line in lines]
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text(re.sub(r".+(?=\(40ac0202\))", "~~ ", path.read_text()))
     copy.audio("40ac0202").write_bytes(b"")
     folder = prepare(copy, tmp_path / "data")
     assert "40ac0202\tmarked ~~ as unusable" in (folder / "excluded.tsv").read_text()
