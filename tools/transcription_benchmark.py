@@ -28,7 +28,7 @@ from asr.config import option
 from asr.console import open_console
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts, write_cuts
-from asr.data.module import manifest_path
+from asr.data.places import manifest_path
 from asr.errors import UserError, run_program
 from asr.preparation import recording, utterance_cut
 from asr.search.decode import DecodeOptions

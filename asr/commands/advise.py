@@ -16,7 +16,7 @@ from asr.compare.options import canonical
 from asr.console import duration, open_console, progress
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import load_cuts
-from asr.data.module import manifest_path
+from asr.data.places import manifest_path
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.training.config import TrainConfig, chosen_recipe, train_options, train_schema

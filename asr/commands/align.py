@@ -14,7 +14,7 @@ from asr.config import option, refuse, to_dict
 from asr.console import track
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts, manifest_digest
-from asr.data.module import manifest_path, training_folder
+from asr.data.places import manifest_path, training_folder
 from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
 from asr.files import check_writable

@@ -17,7 +17,7 @@ from asr.compare.options import ORACLE, OWN, CompareConfig, Decoding, Request, p
 from asr.compare.records import Candidate
 from asr.config import flat, to_dict
 from asr.data.manifest import manifest_digest
-from asr.data.module import manifest_path, split_beside
+from asr.data.places import manifest_path, split_beside
 from asr.errors import UserError
 from asr.model import checkpoint
 from asr.training.config import TrainConfig, recipe_task, train_options, train_options_from

@@ -1,6 +1,5 @@
 """The data of a training run: batches from manifests, and a list of the utterances left out."""
 
-import itertools
 import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -13,15 +12,14 @@ from lhotse.cut import MonoCut
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from asr.config import load_yaml, option
+from asr.config import option
 from asr.data.batch import Batch, Utterances
 from asr.data.concatenate import Concatenation
 from asr.data.cuts import Cuts
 from asr.data.facts import MAX_DURATION_S
 from asr.data.fitting import misfits
-from asr.data.lines import shards
 from asr.data.manifest import manifest_digest, read_cuts
-from asr.data.remote import copy_of, fetched, is_address
+from asr.data.places import manifest_path, split_beside
 from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan_by_length
 from asr.data.stream import TrainingData
 from asr.errors import UserError
@@ -75,67 +73,6 @@ class DataConfig:
                 f"data.min_duration_s={self.min_duration_s:g}: expected less than "
                 f"data.max_duration_s={self.max_duration_s:g}"
             )
-
-
-def manifest_path(place: str, split: str) -> Path:
-    """Return the manifest of a split, or its folder in Lhotse Shar format.
-
-    Args:
-        place: a manifest or Shar folder itself, or a folder of several written by `asr prepare` or
-            `asr export-data`; or the address of Shar folders, which are copied at the first use.
-        split: name of the split.
-
-    Raises:
-        UserError: an address has no Shar folder, is of another kind, or can't be copied.
-    """
-    if is_address(place):
-        addresses = place.rstrip("/"), f"{place.rstrip('/')}/{split}"
-        copies = [copy_of(address) for address in addresses if shards(copy_of(address))]
-        for folder in itertools.chain(copies, map(fetched, addresses)):
-            if folder is not None:
-                return folder
-        raise UserError(f"{place}: expected a folder in Lhotse Shar format, found no cuts.000000.jsonl.gz")
-    path = Path(place)
-    if path.name.endswith(".jsonl.gz") or shards(path):
-        return path
-    return path / split if shards(path / split) else path / f"{split}.cuts.jsonl.gz"
-
-
-def split_beside(place: str, split: str) -> Path:
-    """Return the manifest of a split in the folder `place`, or beside the manifest `place`."""
-    return manifest_path(_prepared_place(place), split)
-
-
-def prepared_folder(place: str) -> Path:
-    """Return the folder `place`, or the one that contains the manifest or Shar folder `place`.
-
-    For an address, it is the folder of the copies.
-    """
-    found = _prepared_place(place)
-    return copy_of(found) if is_address(found) else Path(found)
-
-
-def _prepared_place(place: str) -> str:
-    if is_address(place):
-        place = place.rstrip("/")
-        return place.rpartition("/")[0] if shards(copy_of(place)) else place
-    path = Path(place)
-    return str(path.parent if path.name.endswith(".jsonl.gz") or shards(path) else path)
-
-
-def training_folder(run_folder: Path) -> str:
-    """Return the first prepared folder that a run was trained on, or its address.
-
-    Raises:
-        UserError: the run folder has no config.yaml, or none that names manifests.
-    """
-    config = run_folder / "config.yaml"
-    if not config.is_file():
-        raise UserError(f"{config}: no such file; name the data with data=<prepared folder or manifest>")
-    try:
-        return _prepared_place(load_yaml(config)["data"]["train"][0])
-    except (KeyError, TypeError, IndexError):
-        raise UserError(f"{config}: expected a list of manifests in data.train, found none") from None
 
 
 def load_training_cuts(config: DataConfig) -> Cuts:

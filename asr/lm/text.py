@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from asr.data.manifest import read_cuts
-from asr.data.module import manifest_path
+from asr.data.places import manifest_path
 from asr.errors import UserError, in_words
 from asr.files import require_file
 from asr.text.tokenizer import NOISE_WORD

@@ -14,7 +14,7 @@ from asr.config import option, refuse, to_dict
 from asr.console import duration, progress
 from asr.data.cuts import Cuts
 from asr.data.manifest import manifest_digest, read_cuts
-from asr.data.module import manifest_path, split_beside, training_folder
+from asr.data.places import manifest_path, split_beside, training_folder
 from asr.environment import git_commit
 from asr.errors import UserError
 from asr.files import file_digest, locked

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from asr.data.lines import manifest_entries
-from asr.data.module import manifest_path
+from asr.data.places import manifest_path
 from asr.data.sampler import plan_by_length
 from asr.training.config import TrainConfig
 

@@ -7,7 +7,7 @@ from typing import Any
 from asr import config
 from asr.attention.table import MECHANISMS, parse_name
 from asr.config import flat
-from asr.data.module import prepared_folder
+from asr.data.places import prepared_folder
 from asr.errors import UserError
 from asr.training.config import TrainConfig, recipe_task, train_options_from
 

@@ -28,7 +28,7 @@ from asr.config import option, parse
 from asr.console import open_console, track
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
-from asr.data.module import manifest_path
+from asr.data.places import manifest_path
 from asr.errors import UserError, run_program
 from asr.files import atomic_path, write_json
 from asr.scoring.alignment import align_all

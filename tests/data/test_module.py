@@ -7,7 +7,7 @@ import torch
 from speech_data import speech_data as data
 
 from asr import Recognizer
-from asr.data.module import manifest_path, split_beside
+from asr.data.places import manifest_path, split_beside
 from asr.errors import UserError
 
 

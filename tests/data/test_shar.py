@@ -20,7 +20,8 @@ from asr.commands.export_data import Options, run
 from asr.data import interchange
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts, manifest_digest, read_cuts
-from asr.data.module import load_training_cuts, manifest_path, prepared_folder, split_beside
+from asr.data.module import load_training_cuts
+from asr.data.places import manifest_path, prepared_folder, split_beside
 from asr.errors import UserError
 from asr.training.config import train_options
 from asr.training.run import train
