@@ -12,37 +12,17 @@ from asr.config import option, refuse
 from asr.console import open_console
 from asr.errors import UserError
 from asr.files import build, check_writable, file_digest, locked, read_json, write_json, write_text
-from asr.scoring.alignment import COSTS, render
-from asr.scoring.display import (
-    counts_line,
-    print_comparison,
-    print_pairs,
-    print_score,
-    rate_cells,
-    short_names,
-)
-from asr.scoring.error_rates import ErrorCounts
+from asr.scoring.alignment import COSTS
+from asr.scoring.display import print_comparison, print_pairs, print_score, rate_cells, short_names
 from asr.scoring.hypotheses import HYPOTHESES, RECORD, SCORE, TABLES, Hypothesis, read_hypotheses
 from asr.scoring.official import official_score, print_official, reference_of
 from asr.scoring.plain_files import REFERENCE_OF, are_plain, score_files, write_ctm_and_stm
-from asr.scoring.score import (
-    CASES,
-    HEADLINES,
-    PUNCTUATION,
-    Score,
-    UtteranceScore,
-    by_length,
-    confusions,
-    pooled,
-    score,
-)
+from asr.scoring.score import CASES, HEADLINES, PUNCTUATION, Score, pooled, score
 from asr.scoring.significance import compare_systems, groups
+from asr.scoring.tables import write_tables
 from asr.scoring.trn import check_same_ids, write_trn
 from asr.scoring.word_filter import WordFilterRules
-from asr.text.files import write_table
 from asr.text.pronunciation import WordCounts
-
-FIELDS = ("rate", "errors", "substitutions", "deletions", "insertions", "length")
 
 
 @dataclass
@@ -242,9 +222,7 @@ def _score_folder(
     (folder / SCORE).unlink(missing_ok=True)
     if result.pronunciations:
         result.pronunciations.warn(str(folder))
-    write_text("\n".join(_alignment_text(entry) for entry in result.utterances), folder / "alignments.txt")
-    for name, rows in _tables(result).items():
-        write_table(folder / name, rows[0], rows[1:])
+    write_tables(folder, result)
     if options.trn:
         write_trn(folder, hypotheses)
     if options.ctm:
@@ -303,34 +281,3 @@ def _read_decode_record(path: Path) -> dict[str, Any]:
         if not isinstance(record.get(name), kind):
             raise UserError(f"{path}: expected {kind}, found {name}={record[name]!r}")
     return record
-
-
-def _alignment_text(entry: UtteranceScore) -> str:
-    lines = [f"{entry.id}  speaker {entry.speaker}"]
-    for metric in HEADLINES:
-        if metric in entry.counts:
-            lines.append(f"{metric.upper()}  {counts_line(entry.counts[metric])}")
-            lines.append(render(entry.alignments[metric]).plain)
-    return "\n".join(lines) + "\n"
-
-
-def _tables(result: Score) -> dict[str, list[list[Any]]]:
-    """Return the rows of each table by file name, column names first."""
-    names = [f"{metric}_{name}" for metric in result.rates for name in FIELDS]
-    speakers: list[list[Any]] = [["speaker", "utterances", *names]]
-    for speaker in result.speakers:
-        values = [value for metric in result.rates for value in _values(speaker.counts[metric])]
-        speakers.append([speaker.speaker, speaker.utterances, *values])
-    lengths: list[list[Any]] = [["metric", "shortest", "longest", "utterances", *FIELDS]]
-    errors: list[list[Any]] = [["metric", "times", "reference", "hypothesis"]]
-    for metric in result.rates:
-        for group in by_length(result.utterances, metric):
-            span = (group.shortest, group.longest)
-            lengths.append([metric, *span, group.utterances, *_values(group.counts)])
-        for pair in confusions(result.utterances, metric):
-            errors.append([metric, pair.times, pair.reference, pair.hypothesis])
-    return {"speakers.tsv": speakers, "lengths.tsv": lengths, "confusions.tsv": errors}
-
-
-def _values(counts: ErrorCounts) -> list[Any]:
-    return [getattr(counts, name) for name in FIELDS]

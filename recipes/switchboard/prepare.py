@@ -211,18 +211,19 @@ def _training_cuts(
     segments: list[Segment], recordings: "dict[str, Recording]", speakers: dict[str, str]
 ) -> "Iterator[MonoCut]":
     for segment in segments:
-        audio = recordings[segment.conversation]
-        side = f"{segment.conversation}-{segment.side}"
-        start_s = segment.start / 100
-        yield utterance_cut(
-            segment.name,
-            audio,
-            segment.text,
-            speakers.get(side, side),
-            start_s=start_s,
-            duration_s=round(min(segment.end / 100, audio.duration) - start_s, 6),
-            channel=CHANNEL[segment.side],
-        )
+        audio, side = recordings[segment.conversation], f"{segment.conversation}-{segment.side}"
+        span_s = segment.start / 100, segment.end / 100
+        yield _cut(segment.name, audio, segment.text, speakers.get(side, side), segment.side, *span_s)
+
+
+def _cut(
+    name: str, audio: "Recording", text: str, speaker: str, side: str, start_s: float, end_s: float
+) -> "MonoCut":
+    """Return an utterance of a side, which ends with the audio at the latest."""
+    duration_s = round(min(end_s, audio.duration) - start_s, 6)
+    start_s = round(start_s, 6)
+    channel = CHANNEL[side]
+    return utterance_cut(name, audio, text, speaker, start_s=start_s, duration_s=duration_s, channel=channel)
 
 
 def _test_cuts(
@@ -267,18 +268,9 @@ def _evaluation_cuts(
     for name in names:
         span = test.spans[name]
         audio = recordings[span.conversation]
-        end_s = min(span.end_s, audio.duration)
-        if not _within(run, name, audio, span.start_s, span.end_s):
-            continue
-        yield utterance_cut(
-            name,
-            audio,
-            test.texts[name],
-            f"{span.conversation}-{span.side}",
-            start_s=round(span.start_s, 6),
-            duration_s=round(end_s - span.start_s, 6),
-            channel=CHANNEL[span.side],
-        )
+        if _within(run, name, audio, span.start_s, span.end_s):
+            speaker = f"{span.conversation}-{span.side}"
+            yield _cut(name, audio, test.texts[name], speaker, span.side, span.start_s, span.end_s)
 
 
 def _lexicon(
