@@ -5,12 +5,16 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from runs import in_process
 
 from asr import config
 from asr.attention import mechanism_table
 from asr.cli import COMMANDS, main
+from asr.compare import run
+from asr.report import page
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -80,8 +84,18 @@ def test_commands_have_the_options_shown(line: str, tmp_path: Path, monkeypatch:
 def test_the_commands_of_readme_and_docs_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Run them in one folder, in the order in which a reader would type them."""
+    """Run them in one folder, in the order in which a reader would type them.
+
+    `asr compare` runs its jobs in this process, and leaves the report to `asr report`.
+    """
     pytest.importorskip("espeakng_loader", reason="needs the extra clustered-asr[demo]")
+    write_report = page.write_report
+
+    def write_when_asked(results: Any, folder: Path, *options: Any) -> Path:
+        return write_report(results, folder, *options) if options else folder
+
+    monkeypatch.setattr(run, "run_job", in_process)
+    monkeypatch.setattr(page, "write_report", write_when_asked)
     monkeypatch.chdir(tmp_path)
     asr("prepare demo", f"asr prepare demo {SMALL['prepare demo']}")
     recordings(tmp_path)

@@ -2,14 +2,17 @@
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from runs import in_process
+from tone_corpora import TINY
 
 from asr.cli import main
 from asr.compare import launch
@@ -17,6 +20,7 @@ from asr.compare.cell import Cell, State, read_state, write_cell, write_state
 from asr.compare.launch import Job
 from asr.compare.options import CompareConfig
 from asr.errors import UserError
+from asr.training.task import TrainingTask
 
 
 def cells_in(folder: Path, *names: str) -> list[Cell]:
@@ -93,6 +97,47 @@ def test_refused_options_are_one_line(tmp_path: Path) -> None:
     ]:
         with pytest.raises(UserError, match=f"launcher={launcher} launch=.*{message}"):
             launch.launch(tmp_path, CompareConfig(launcher=launcher, launch=[word]), [cells], print)
+
+
+def test_jobs_on_machines_without_data_or_memory_are_named_and_run_again(
+    corpus_maker: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first job's machine has no data, and the second's runs out of memory; the third is done."""
+    corpus, folder = corpus_maker(), tmp_path / "out"
+    trainings = [f"trainings/{name}/seed0" for name in ("full", "linear", "summary")]
+
+    def training_step(*_: Any) -> None:
+        raise MemoryError
+
+    def submit(job: Job) -> Lost:
+        manifest, away = corpus / "train.cuts.jsonl.gz", corpus / "away"
+        with pytest.MonkeyPatch.context() as patch:
+            if job.names == trainings[:1]:
+                manifest.rename(away)
+            if job.names == trainings[1:2]:
+                patch.setattr(TrainingTask, "training_step", training_step)
+            Job(job.folder, job.names, host="login")()
+        if away.exists():
+            away.rename(manifest)
+        return Lost(None)
+
+    monkeypatch.setattr(launch, "run_job", lambda folder, cells: in_process(folder, cells, lambda *_: None))
+    monkeypatch.setattr(launch.platform, "node", lambda: "node7")
+    monkeypatch.setattr("asr.report.page.write_report", lambda results, folder: folder / "report.html")
+    words = ["compare", *TINY, f"data.train=[{corpus}]", f"folder={folder}", "steps=2", "reuse=none"]
+    words += ["attentions=[full,linear,summary]", "evaluate=[]", "timing_repeats=1", "launcher=ray"]
+    monkeypatch.setattr(launch, "_ray", lambda *_: contextlib.nullcontext(submit))
+    assert main(words) == 1
+    assert f"2 cells failed ({', '.join(trainings[:2])})" in capsys.readouterr().err
+    states = [read_state(folder, name) for name in trainings]
+    assert [state.status for state in states] == ["failed", "failed", "done"]
+    assert re.match(r"node7: .*train\.cuts\.jsonl\.gz", states[0].error or "")
+    assert states[1].error == "node7: out of memory"
+    trainings.clear()  # the machines are well
+    assert main(words) == 0
 
 
 @pytest.fixture
