@@ -1,4 +1,4 @@
-"""Pictures of the clusters into which CAST divides the pixels of pathfinder images.
+"""Pictures of the clusters into which CAST divides the pixels or patches of pathfinder images.
 
     python -m asr_recipes.longrange.maps run=exp/longrange/pathfinder/cast-16 items=4
 
@@ -7,6 +7,7 @@ cluster in the first layer and the scores A_g of two clusters, then the same for
 """
 
 import colorsys
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,7 @@ class ClusterMap:
     """Clusters of an image in a layer.
 
     Attributes:
-        clusters: [side, side] cluster of each pixel; −1: none.
+        clusters: [side, side] cluster of each patch; −1: none.
         scores: [C, side, side] A_g, 0 … 1.
     """
 
@@ -89,7 +90,7 @@ def cluster_maps(model: AttentionModel, values: Tensor, lengths: Tensor, head: i
         model(values, lengths)
     for hook in hooks:
         hook.remove()
-    side = round(values.shape[1] ** 0.5)
+    side = math.isqrt(found[0][0].shape[-1])  # patches
     return [
         [
             ClusterMap(

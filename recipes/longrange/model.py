@@ -15,6 +15,8 @@ PIXEL_SCALE = 5.0  # makes the variance of pathfinder's pixels about 1; unscaled
 class SymbolFeatures(nn.Module):
     """One-hot vectors of symbols or bytes."""
 
+    area = 1  # values per position of the encoder
+
     def __init__(self, values: int) -> None:
         super().__init__()
         self.size = values
@@ -25,30 +27,34 @@ class SymbolFeatures(nn.Module):
 
 
 class PixelFeatures(nn.Module):
-    """Grey value (0 … 5), row and column of each pixel of an image that is read row by row.
+    """Grey values (0 … 5), row and column of each patch of an image that is read row by row.
 
     Row and column are encoded by sine and cosine with 1, 2, 4, … periods in the image; the shortest period is
-    four pixels.
+    four patches.
 
     Args:
         side: side of the image in pixels.
+        patch: side of a patch in pixels, a divisor of the image's; 1: the patches are the pixels.
     """
 
     places: Tensor
 
-    def __init__(self, side: int) -> None:
+    def __init__(self, side: int, patch: int) -> None:
         super().__init__()
+        self.patch, self.area = patch, patch * patch
+        side //= patch
         periods = 2.0 ** torch.arange(max(1, int(math.log2(side)) - 1))
         angle = 2 * math.pi / side * torch.arange(side).unsqueeze(1) * periods
         code = torch.cat((angle.sin(), angle.cos()), dim=1)
         rows, columns = code.repeat_interleave(side, dim=0), code.repeat(side, 1)
         self.register_buffer("places", torch.cat((rows, columns), dim=1), persistent=False)
-        self.size = 1 + self.places.shape[1]
+        self.size = self.area + self.places.shape[1]
 
     def forward(self, values: Tensor) -> Tensor:
-        """Map [B, N] grey values, 0 … 255, to [B, N, F]."""
-        places = self.places[: values.shape[1]].expand(len(values), -1, -1)
-        return torch.cat((values.unsqueeze(-1) / 255 * PIXEL_SCALE, places), dim=-1)
+        """Map [B, N] grey values, 0 … 255, to [B, N / patch², F]."""
+        image = (values / 255 * PIXEL_SCALE).unflatten(1, (1, math.isqrt(values.shape[1]), -1))
+        patches = nn.functional.unfold(image, self.patch, stride=self.patch).transpose(1, 2)
+        return torch.cat((patches, self.places.expand(len(values), -1, -1)), dim=-1)
 
 
 class Classifier(AttentionModel):
@@ -60,7 +66,8 @@ class Classifier(AttentionModel):
     Args:
         config: architecture of the encoder.
         values: number of values of a position; 0: grey values of a square image.
-        longest: maximum number of positions; that of every sequence if they are images.
+        longest: maximum number of values in a sequence; that of every sequence if they are images.
+        patch: side of the patches of an image in pixels.
         towers: sequences in an item, 1 or 2.
         classes: number of labels.
         attention: attention mechanism.
@@ -72,6 +79,7 @@ class Classifier(AttentionModel):
         config: ModelConfig,
         values: int,
         longest: int,
+        patch: int,
         towers: int,
         classes: int,
         attention: str,
@@ -79,7 +87,7 @@ class Classifier(AttentionModel):
     ) -> None:
         super().__init__()
         self.config, self.backend, self.towers = config, backend, towers
-        features = SymbolFeatures(values) if values else PixelFeatures(math.isqrt(longest))
+        features = SymbolFeatures(values) if values else PixelFeatures(math.isqrt(longest), patch)
         self.features = features
         self.encoder = Encoder(config, features.size, attention, backend)
         self.classifier = nn.Sequential(
@@ -90,7 +98,7 @@ class Classifier(AttentionModel):
 
     def forward(self, values: Tensor, lengths: Tensor) -> Tensor:
         """Map sequences [B, N] with [B] lengths to logits [B / towers, classes]."""
-        states, lengths = self.encoder(self.features(values), lengths)
+        states, lengths = self.encoder(self.features(values), lengths // self.features.area)
         total = zero_padding(states, lengths).sum(
             dim=1, dtype=torch.promote_types(states.dtype, torch.float32)
         )

@@ -10,6 +10,7 @@ units long and one pixel wide, the gap to the next one is one unit, and other cu
 than two units. So steps of at most `reach(size)` pixels in each direction lead along a curve, to no other.
 """
 
+import functools
 import math
 import random
 from dataclasses import dataclass
@@ -164,10 +165,7 @@ class _Canvas:
 
     def disc(self, centre: Pixel) -> list[Pixel]:
         """Return the pixels of a disc that is one and a half units in radius."""
-        radius = 1.5 * self.unit
-        around = range(-math.ceil(radius), math.ceil(radius) + 1)
-        offsets = [(y, x) for y in around for x in around if y * y + x * x < radius * radius]
-        return [(centre[0] + y, centre[1] + x) for y, x in offsets]
+        return [(centre[0] + y, centre[1] + x) for y, x in _disc_offsets(1.5 * self.unit)]
 
     def _start(self, beside: Pixel | None) -> _Dash:
         number = self.numbers.random
@@ -202,20 +200,20 @@ class _Canvas:
 
     def _next(self, last: _Dash, first: bool, disc: bool) -> _Dash | None:
         """Return a dash after the last one, or None if there is no room for it, and for a disc at its end."""
-        reachable = reach(self.size)
+        reachable, end = reach(self.size), 0 if first else -1
         for trial in range(TRIALS):
             bend = 0.0 if first else BEND * (1 + 2 * trial / TRIALS) * (2 * self.numbers.random() - 1)
             dy, dx = math.sin(last.angle + bend), math.cos(last.angle + bend)
             pixels = [(round(last.y + k * dy), round(last.x + k * dx)) for k in range(2 * self.unit)]
-            wanted = pixels + self.disc(pixels[0 if first else -1]) if disc else pixels
             linked = first or _distance(last.pixels[-1], pixels[0]) <= reachable
-            if linked and all(map(self._free, wanted)):
+            if linked and self._free(pixels) and (not disc or self._free(self.disc(pixels[end]))):
                 ahead = 3 * self.unit
                 return _Dash(pixels, last.y + ahead * dy, last.x + ahead * dx, last.angle + bend)
         return None
 
-    def _free(self, pixel: Pixel) -> bool:
-        return min(pixel) >= 1 and max(pixel) < self.size - 1 and not self.near[pixel]
+    def _free(self, pixels: list[Pixel]) -> bool:
+        last, near = self.size - 2, self.near
+        return all(1 <= y <= last and 1 <= x <= last and not near[y, x] for y, x in pixels)
 
     def _occupy(self, pixels: list[Pixel], change: int = 1) -> None:
         margin = 2 * self.unit
@@ -228,6 +226,12 @@ def _ends_alike(one: Ends, two: Ends) -> tuple[Ends, Ends]:
     different = [(a, b) for a in one for b in two]
     pairs = [(ends, pair) for ends in (one, two) for pair in different]
     return min(pairs, key=lambda pair: abs(math.dist(*pair[0]) - math.dist(*pair[1])))
+
+
+@functools.cache
+def _disc_offsets(radius: float) -> list[Pixel]:
+    around = range(-math.ceil(radius), math.ceil(radius) + 1)
+    return [(y, x) for y in around for x in around if y * y + x * x < radius * radius]
 
 
 def _unit(size: int) -> int:

@@ -46,6 +46,12 @@ class Options(RecipeConfig):
     dashes: int = option(
         9, help="pathfinder: dashes in each of the two long curves; more are harder", minimum=2, maximum=30
     )
+    patch: int = option(
+        1,
+        help="pathfinder: side of the patches that the encoder reads: 1 (as in Long Range Arena) | 2 | 4",
+        unit="pixels",
+        choices=(1, 2, 4),
+    )
     folder: str = option(
         "",
         help="folder with the task's public data, or with texts; empty: listops and pathfinder are generated",
@@ -55,7 +61,7 @@ class Options(RecipeConfig):
 
     def check(self) -> None:
         """Raise UserError for options that have no effect on the task."""
-        without = ("length",) if self.task == "pathfinder" else ("size", "dashes")
+        without = ("length",) if self.task == "pathfinder" else ("size", "dashes", "patch")
         refuse(self, without, f"with recipe.task={self.task}")
         if self.task in ("text", "retrieval") and not self.folder:
             raise UserError(f"recipe.folder=: expected a folder of texts with recipe.task={self.task}")
@@ -117,10 +123,12 @@ def build_source(recipe: Options, seed: int) -> Source:
 
 def build_model(options: TrainConfig, source: Source) -> Classifier:
     """Return an untrained classifier of a source's items."""
+    assert isinstance(options.recipe, Options)
     return Classifier(
         options.model,
         source.values,
         source.longest,
+        options.recipe.patch,
         source.towers,
         source.classes,
         options.attention,

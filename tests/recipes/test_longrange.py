@@ -13,7 +13,7 @@ from asr_recipes.evaluate import main as main_evaluation
 from asr_recipes.longrange.data import POOL, EvaluationBatches, ItemData, TrainingBatches, collate
 from asr_recipes.longrange.items import Item, Source
 from asr_recipes.longrange.listops import ListOps
-from asr_recipes.longrange.model import Classifier
+from asr_recipes.longrange.model import Classifier, PixelFeatures
 from asr_recipes.longrange.task import build_model, build_source
 from runs import assert_same_weights, killed, metrics, weights
 
@@ -104,7 +104,7 @@ def test_padding_changes_nothing(attention: str) -> None:
 
 def test_pixels_have_their_grey_value_row_and_column() -> None:
     config = train_options(["recipe=longrange"]).model
-    model = Classifier(config, 0, 64, 1, 2, "full", "auto")
+    model = Classifier(config, 0, 64, 1, 1, 2, "full", "auto")
     image = torch.arange(64, dtype=torch.uint8).view(1, 64)
     features = model.features(image)[0].view(8, 8, -1)
     torch.testing.assert_close(features[..., 0], torch.arange(64.0).view(8, 8) / 51)
@@ -113,6 +113,29 @@ def test_pixels_have_their_grey_value_row_and_column() -> None:
     assert (columns == columns[:1]).all()
     assert len({tuple(row.tolist()) for row in rows[:, 0]}) == 8
     assert torch.equal(rows[:, 0], columns[0])
+
+
+@pytest.mark.parametrize("patch", [2, 4])
+def test_a_position_holds_the_pixels_of_a_patch(patch: int) -> None:
+    config = train_options(["recipe=longrange"]).model
+    model = Classifier(config, 0, 64, patch, 1, 2, "full", "auto").eval()
+    images = torch.arange(128, dtype=torch.uint8).view(2, 64)
+    side = 8 // patch
+    features = model.features(images).view(2, side, side, -1)
+    pixels = images.view(2, 8, 8) / 51
+    for row in range(side):
+        for column in range(side):
+            inside = pixels[:, patch * row : patch * (row + 1), patch * column : patch * (column + 1)]
+            found = features[:, row, column, : patch * patch]
+            torch.testing.assert_close(found, inside.reshape(2, -1))
+    whole, single = features[..., patch * patch :], PixelFeatures(side, 1)(torch.zeros(1, side * side))
+    torch.testing.assert_close(whole[0].flatten(0, 1), single[0, :, 1:])
+    shapes = []
+    model.encoder.blocks[0].register_forward_pre_hook(lambda _, inputs: shapes.append(inputs))
+    model(images, torch.full((2,), 64))
+    states, lengths = shapes[0]
+    assert states.shape[1] == side * side
+    assert lengths.tolist() == [side * side] * 2
 
 
 def test_the_input_of_the_encoder_depends_on_the_image() -> None:

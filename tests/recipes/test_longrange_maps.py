@@ -47,6 +47,17 @@ def test_every_pixel_has_one_cluster_of_limited_size(folder: Path) -> None:
             assert sizes.max() <= 52  # ⌈256 / 5⌉
 
 
+def test_patches_have_clusters(tmp_path: Path) -> None:
+    words = ["recipe.patch=2", "attention=cast-4", f"run={tmp_path}", "trainer.max_steps=1"]
+    train(train_options([*PATHFINDER, *words]))
+    task, data = load_task(str(tmp_path))
+    assert isinstance(data, ItemData)
+    batch = collate([data.source.item("dev", 0)], BatchPlan(()))
+    ((first, _),) = cluster_maps(task.model, batch.values, batch.lengths, head=0)
+    assert first.clusters.shape == (8, 8)
+    assert run(Options(run=str(tmp_path), items=1)).exists()
+
+
 def test_assignments_name_the_best_of_a_tokens_clusters(folder: Path) -> None:
     task, _ = load_task(str(folder))
     layer = task.model.attention_layers()[0]
