@@ -41,6 +41,12 @@ COMMANDS = {
 }
 
 
+# OpenMP reads these when PyTorch loads. A thread that waits by spinning starves other processes; one that
+# sleeps at once gains nothing where cores are free. GNU's OpenMP spins for so many turns before it sleeps
+# (docs/machines.md has the comparison).
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
+
+
 def main(words: list[str] | None = None) -> int:
     """Run a command.
 
@@ -53,8 +59,8 @@ def main(words: list[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    # OpenMP reads this when PyTorch loads. Threads that spin while they wait starve other processes.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for name, value in WAITING.items() if "OMP_WAIT_POLICY" not in os.environ else ():
+        os.environ.setdefault(name, value)
     handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False, markup=False)
     logging.basicConfig(
         level=logging.INFO if debug else logging.WARNING, format="%(message)s", handlers=[handler]

@@ -24,6 +24,7 @@ from rich.table import Table
 from turns import Turns, Worker, spread
 
 from asr import Recognizer, config
+from asr.cli import WAITING
 from asr.config import option
 from asr.console import open_console
 from asr.data.audio import load_cut
@@ -143,7 +144,7 @@ def main(words: list[str]) -> None:
                         f"threads=[{threads}]",
                     ]
                     paths = [*([checkout] if checkout else []), *sys.path[1:]]
-                    variables = {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": os.pathsep.join(paths)}
+                    variables = {**WAITING, "PYTHONPATH": os.pathsep.join(paths)}
                     worker = Worker(__file__, *own, variables=variables)
                     workers[f"{prefix}{way}, {threads} threads"] = worker
                     worker.turn()  # loads

@@ -32,7 +32,7 @@ class Worker:
 
     def __init__(self, *words: str, variables: dict[str, str]) -> None:
         """Start a program with its arguments, and the variables in place of OpenMP's."""
-        others = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+        others = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
         self.process = subprocess.Popen(
             [sys.executable, *words],
             env=others | variables,

@@ -4,9 +4,9 @@
 
 Where two threads share an operation, the one that is ready first waits for the other: actively
 (OMP_WAIT_POLICY=ACTIVE) it spins, passively (PASSIVE) it sleeps, and without the variable it spins for a
-while. Each way runs in a process of its own that is stopped while the others take their turns. `busy` adds
-endless loops, `loops` of them, to what the machine does. Times are medians (smallest … largest); CPU time
-includes the process that loads data.
+while; with GOMP_SPINCOUNT it spins for so many turns. Each way runs in a process of its own that is stopped
+while the others take their turns. `busy` adds endless loops, `loops` of them, to what the machine does. Times
+are medians (smallest … largest); CPU time includes the process that loads data.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from transcription_benchmark import speech
 from turns import Turns, Worker, spread
 
 from asr import config
+from asr.cli import WAITING
 from asr.config import option
 from asr.console import open_console
 from asr.errors import run_program
@@ -31,11 +32,12 @@ WORKS = {
     "training, data.workers=1": "training-1",
     "transcribing a recording": "transcribing",
 }
-WAYS = {
-    "one thread": (1, None),
-    "two threads, active": (2, "ACTIVE"),
-    "two threads, variable unset": (2, None),
-    "two threads, passive": (2, "PASSIVE"),
+WAYS: dict[str, tuple[int, dict[str, str]]] = {
+    "one thread": (1, {}),
+    "two threads, active": (2, {"OMP_WAIT_POLICY": "ACTIVE"}),
+    "two threads, variables unset": (2, {}),
+    "two threads, passive": (2, {"OMP_WAIT_POLICY": "PASSIVE"}),
+    "two threads, as commands do": (2, WAITING),
 }
 
 
@@ -107,10 +109,10 @@ def measure(work: str, options: Options) -> dict[tuple[str, str], list[tuple[flo
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     workers: dict[str, Worker] = {}
     try:
-        for way, (threads, policy) in WAYS.items():
+        for way, (threads, variables) in WAYS.items():
             words = [f"{name}={getattr(options, name)}" for name in ("model", "data", "steps", "seconds")]
             words += [f"worker={work}", f"threads={threads}"]
-            workers[way] = Worker(__file__, *words, variables={"OMP_WAIT_POLICY": policy} if policy else {})
+            workers[way] = Worker(__file__, *words, variables=variables)
             workers[way].turn()  # warms up
         for number in range(options.rounds):
             for machine in ("idle", "busy"):
