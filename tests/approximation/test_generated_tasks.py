@@ -99,16 +99,6 @@ def test_facts_stand_in_a_passage_of_a_text(tool: ModuleType) -> None:
     assert len(places) > 10
 
 
-def test_easy_pairs_have_words_from_elsewhere(tool: ModuleType) -> None:
-    rng = random.Random(0)
-    for _ in range(100):
-        premise, hypothesis, wrong = tool.pair(rng, 3, foreign=1.0)
-        ((pattern, kind),) = [x for x in CLAIMED.items() if re.match(x[0], hypothesis)]
-        words = re.match(pattern, hypothesis).groupdict()
-        assert bool(matching(kind, words, premise)) == (not wrong)
-        assert 1 <= sum(len(facts(premise, kind)) for kind in FACTS) <= 3
-
-
 def test_pairs_are_labelled_right_and_balanced(tool: ModuleType) -> None:
     rng = random.Random(0)
     labels = []
@@ -117,6 +107,6 @@ def test_pairs_are_labelled_right_and_balanced(tool: ModuleType) -> None:
         ((pattern, kind),) = [x for x in CLAIMED.items() if re.match(x[0], hypothesis)]
         words = re.match(pattern, hypothesis).groupdict()
         assert bool(matching(kind, words, premise)) == (not wrong)
-        assert all(value in premise for value in words.values())  # no word gives it away
+        assert sum(value not in premise for value in words.values()) == wrong
         labels.append(wrong)
     assert 0.4 < sum(labels) / len(labels) < 0.6
