@@ -40,7 +40,6 @@ COMMANDS = {
     "asr export-data data/demo to=kaldi out=data/demo_kaldi",
 }
 
-
 # OpenMP reads these when PyTorch loads. A thread that waits by spinning starves other processes; one that
 # sleeps at once gains nothing where cores are free. GNU's OpenMP spins for so many turns before it sleeps
 # (docs/machines.md has the comparison).
@@ -59,8 +58,9 @@ def main(words: list[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    for name, value in WAITING.items() if "OMP_WAIT_POLICY" not in os.environ else ():
-        os.environ.setdefault(name, value)
+    if "OMP_WAIT_POLICY" not in os.environ:
+        for name, value in WAITING.items():
+            os.environ.setdefault(name, value)
     handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False, markup=False)
     logging.basicConfig(
         level=logging.INFO if debug else logging.WARNING, format="%(message)s", handlers=[handler]
