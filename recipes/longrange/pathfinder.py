@@ -137,7 +137,9 @@ class _Canvas:
         self.size = size
         self.unit = _unit(size)
         self.image = np.zeros((size, size), dtype=np.uint8)
-        self.near = np.zeros((size, size), dtype=np.int32)  # drawn pixels within two units of each pixel
+        # An integer per row; its bits are pixels, 1 at the border and within two units of what is drawn.
+        border, whole = 1 | 1 << size - 1, (1 << size) - 1
+        self.taken = [whole, *[border] * (size - 2), whole]
 
     def curve(self, dashes: int, beside: Pixel | None, discs: bool = True) -> Ends | None:
         """Draw a curve that avoids the others; return its ends, or None if there is no room.
@@ -152,9 +154,10 @@ class _Canvas:
             if path:
                 for dash in path:
                     self.paint(dash.pixels, DASH)
+                    self._take(dash.pixels)
                 ends = path[0].pixels[0], path[-1].pixels[-1]
                 for end in ends if discs else ():
-                    self._occupy(self.disc(end))
+                    self._take(self.disc(end))
                 return ends
         return None
 
@@ -178,30 +181,35 @@ class _Canvas:
         return _Dash([], y, x, 2 * math.pi * number())
 
     def _walk(self, dashes: int, start: _Dash, discs: bool) -> list[_Dash] | None:
-        """Return the dashes of a curve and occupy their pixels; None, and occupy none, without success."""
+        """Return the dashes of a curve, which is not yet drawn, or None if there is no room."""
+        if not self._free([(round(start.y), round(start.x))]):
+            return None
+        former = [self.taken]  # before each dash but the last, which the next one may approach
         path = [start]
-        for _ in range(STEPS * dashes):
-            dash = self._next(path[-1], len(path) == 1, discs and len(path) in (1, dashes))
-            if dash:
-                self._occupy(path[-1].pixels)  # not before: the next dash may touch its surroundings
-                path.append(dash)
-                if len(path) > dashes:
-                    self._occupy(dash.pixels)
-                    return path[1:]
-            else:
-                for _ in range(min(BACK, len(path) - 1)):
-                    path.pop()
-                    self._occupy(path[-1].pixels, -1)
-                if len(path) == 1:
-                    return None
-        for dash in path[:-1]:
-            self._occupy(dash.pixels, -1)
-        return None
+        try:
+            for _ in range(STEPS * dashes):
+                dash = self._next(path[-1], len(path) == 1, discs and len(path) in (1, dashes))
+                if dash:
+                    former.append(self.taken)
+                    self.taken = self.taken.copy()
+                    self._take(path[-1].pixels)
+                    path.append(dash)
+                    if len(path) > dashes:
+                        return path[1:]
+                else:
+                    for _ in range(min(BACK, len(path) - 1)):
+                        path.pop()
+                        self.taken = former.pop()
+                    if len(path) == 1:
+                        return None
+            return None
+        finally:
+            self.taken = former[0]
 
     def _next(self, last: _Dash, first: bool, disc: bool) -> _Dash | None:
         """Return a dash after the last one, or None if there is no room for it, and for a disc at its end."""
         reachable, end = reach(self.size), 0 if first else -1
-        for trial in range(TRIALS):
+        for trial in range(1 if first else TRIALS):
             bend = 0.0 if first else BEND * (1 + 2 * trial / TRIALS) * (2 * self.numbers.random() - 1)
             dy, dx = math.sin(last.angle + bend), math.cos(last.angle + bend)
             pixels = [(round(last.y + k * dy), round(last.x + k * dx)) for k in range(2 * self.unit)]
@@ -212,13 +220,16 @@ class _Canvas:
         return None
 
     def _free(self, pixels: list[Pixel]) -> bool:
-        last, near = self.size - 2, self.near
-        return all(1 <= y <= last and 1 <= x <= last and not near[y, x] for y, x in pixels)
+        inside = range(self.size)
+        return all(y in inside and x in inside and not self.taken[y] >> x & 1 for y, x in pixels)
 
-    def _occupy(self, pixels: list[Pixel], change: int = 1) -> None:
+    def _take(self, pixels: list[Pixel]) -> None:
         margin = 2 * self.unit
+        square = (1 << 2 * margin + 1) - 1
         for y, x in pixels:
-            self.near[max(0, y - margin) : y + margin + 1, max(0, x - margin) : x + margin + 1] += change
+            near = square << x >> margin
+            for row in range(max(0, y - margin), min(self.size, y + margin + 1)):
+                self.taken[row] |= near
 
 
 def _ends_alike(one: Ends, two: Ends) -> tuple[Ends, Ends]:
