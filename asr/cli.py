@@ -26,7 +26,7 @@ COMMANDS = {
     "align": "align transcripts with audio: asr align exp/demo/full recording.wav text='go on'",
     "segment": "divide a recording and its text into utterances: asr segment exp/demo/full book.wav book.txt",
     "transcribe": "transcribe audio files: asr transcribe exp/demo/full recording.wav",
-    "merge": "join the shards of decode, align or transcribe: asr merge exp/demo/full/align/test",
+    "merge": "join the shards of prepare, decode, align or transcribe: asr merge exp/demo/full/align/test",
     "bench": "time attention mechanisms: asr bench attentions=[full,i-clustered-100] lengths=[512,1024]",
     "compare": "train, decode and time mechanisms side by side: "
     "asr compare recipe=demo attentions=[full,i-clustered-25]",
@@ -36,7 +36,7 @@ COMMANDS = {
     "report": "rewrite a comparison's report.html: asr report exp/compare/demo bench=exp/bench.json layer=3",
     "export": "export a model: asr export exp/demo/full out=model",
     "completion": "complete words in bash, zsh or fish: asr completion bash",
-    "export-data": "convert manifests for Kaldi, NeMo or lhotse: "
+    "export-data": "convert manifests for Kaldi, NeMo, lhotse or Shar: "
     "asr export-data data/demo to=kaldi out=data/demo_kaldi",
 }
 
