@@ -11,6 +11,7 @@ import numpy as np
 
 from asr.compare.candidates import NOT_PROTOCOL
 from asr.compare.cell import Cell, current_state, log_path, read_state
+from asr.compare.options import STEPS
 from asr.compare.plan import Plan, timing_cells
 from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Split, Training
 from asr.compare.results import METRICS, Results
@@ -58,8 +59,10 @@ def collect(plan: Plan) -> Results:
 
 def _protocol(plan: Plan) -> dict[str, Any]:
     options = plan.options
+    clock = "cpu" if options.budget_clock == STEPS else options.budget_clock
     if options.budget:
-        budget = f"{options.budget} of training ({clock_words(options.budget_clock)})"
+        measured = ", by the cost of a step" if options.budget_clock == STEPS else ""
+        budget = f"{options.budget} of training ({clock_words(clock)}{measured})"
     else:
         steps = plan.protocol.trainer.max_steps
         budget = f"{steps} steps" if steps else f"{plan.protocol.trainer.max_epochs} epochs"
@@ -67,7 +70,7 @@ def _protocol(plan: Plan) -> dict[str, Any]:
     return {
         "training": {key: value for key, value in training.items() if key not in NOT_PROTOCOL},
         "budget": budget,
-        "clock": options.budget_clock,
+        "clock": clock,
         "seeds": options.seeds,
         "evaluate": options.evaluate,
         "splits": list(dict.fromkeys(split for _, _, split, _ in plan.evaluations)),

@@ -13,13 +13,14 @@ import yaml
 
 from asr.compare.candidates import evaluated_with, plan_candidates
 from asr.compare.cell import Cell, current_state, is_done, read_state
-from asr.compare.options import ORACLE, OWN, CompareConfig, Decoding, Request, plan_decoding
+from asr.compare.options import ORACLE, OWN, STEPS, CompareConfig, Decoding, Request, plan_decoding
 from asr.compare.records import Candidate
 from asr.config import flat, to_dict
 from asr.data.manifest import manifest_digest
 from asr.data.places import manifest_path, split_beside
 from asr.errors import UserError
 from asr.model import checkpoint
+from asr.training.budget import parse_budget
 from asr.training.config import TrainConfig, recipe_task, train_options, train_options_from
 from asr.training.recognition import training_lexicon
 from asr.training.resume import start_digest
@@ -83,6 +84,13 @@ def make_plan(request: Request) -> Plan:
     protocol = settled(train_options(request.words))
     candidates, training_options = plan_candidates(request)
     folder = Path(options.folder or Path("exp", "compare", protocol.recipe.name))
+    if (budget := parse_budget(options.budget)) and options.budget_clock == STEPS:
+        from asr.compare.costs import steps_within  # loads Lightning
+
+        steps = steps_within(budget.seconds, training_options, folder)
+        for candidate in candidates:
+            count = candidate.overrides["trainer.max_steps"] = steps[candidate.label]
+            training_options[candidate.label].trainer.max_steps = count
     decoding = plan_decoding(options)
     manifests = find_manifests(protocol, [*options.splits, *([options.tune] if options.tune else [])])
     hashes = {name: manifest_digest(path) for name, path in manifests.items()}

@@ -3,19 +3,18 @@
 import time
 from dataclasses import dataclass
 
-import lightning
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from asr.compare.cell import Cell, is_done, read_state
+from asr.compare.costs import StepTimer
 from asr.compare.grids import Paper
 from asr.compare.plan import Plan
 from asr.config import nested
 from asr.console import duration
 from asr.training.config import train_options_from
 from asr.training.plan import TrainingPlan
-from asr.training.run import build_task
 
 LINE_EVERY_S = 60.0
 STEPS = 4  # timed for the estimate, after one to warm up
@@ -182,27 +181,13 @@ def _paper_table(paper: Paper) -> Table:
 
 def _timed_steps(cell: Cell) -> tuple[TrainingPlan, int, int, float, float]:
     """Time a few steps; return the plan, steps per epoch, steps timed, seconds and CPU share of a step."""
-    lightning.seed_everything(0, verbose=False)
-    options = train_options_from(nested(cell.settings["options"]), cell.name)
-    options.data.workers = 0
-    task, data = build_task(options, resuming=False)
-    task.train()
-    batches = iter(data.train_dataloader())
+    timer = StepTimer(train_options_from(nested(cell.settings["options"]), cell.name))
+    timer.step()
     seconds = cpu_s = 0.0
     count = 0
-    for number in range(STEPS + 1):
-        batch = next(batches, None)
-        if batch is None:
-            break
-        wall, cpu = time.perf_counter(), time.process_time()
-        task.losses(batch)[0].sum().backward()
-        task.zero_grad(set_to_none=True)
-        if number:
-            seconds += time.perf_counter() - wall
-            cpu_s += time.process_time() - cpu
-            count += 1
-        if seconds > ENOUGH_S:
-            break
-    step_s = seconds / max(count, 1) * options.trainer.accumulate
-    epoch_steps = data.epoch_batches(0) // options.trainer.accumulate
-    return task.plan, epoch_steps, count, step_s, cpu_s / max(seconds, 1e-9)
+    while count < STEPS and seconds <= ENOUGH_S and (taken := timer.step()):
+        seconds += taken[0]
+        cpu_s += taken[1]
+        count += 1
+    epoch_steps = timer.data.epoch_batches(0) // timer.accumulate
+    return timer.task.plan, epoch_steps, count, seconds / max(count, 1), cpu_s / max(seconds, 1e-9)

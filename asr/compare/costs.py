@@ -1,0 +1,109 @@
+"""Cost of an optimiser step: measured for all candidates in turns, and the steps that fit in a time.
+
+On a shared machine, the same training takes a different number of steps in the same CPU time. A measurement
+in turns is disturbed alike for all candidates, so steps in proportion to it compare them at equal time.
+"""
+
+import copy
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import lightning
+
+from asr.config import flat, to_dict
+from asr.environment import pick_device
+from asr.errors import UserError
+from asr.files import build, names_digest, read_json, write_json
+from asr.training.config import TrainConfig
+from asr.training.run import build_task
+
+COSTS = "step_costs.json"
+ROUNDS = 20  # steps of each candidate that are measured, after one to warm up
+UNKEYED = ("seed", "run", "resume", "trainer.max_steps")
+
+
+class StepTimer:
+    """Takes training steps that don't change the weights, and measures them.
+
+    Args:
+        options: options of the training.
+    """
+
+    def __init__(self, options: TrainConfig) -> None:
+        lightning.seed_everything(0, verbose=False)
+        options = copy.deepcopy(options)
+        self.accumulate = options.trainer.accumulate
+        self.loads = options.data.workers == 0
+        options.data.workers = 0
+        self.task, self.data = build_task(options, resuming=False)
+        self.task.train()
+        self.batches = iter(self.data.train_dataloader())
+
+    def step(self) -> tuple[float, float] | None:
+        """Return wall-clock and CPU seconds of a step without the optimiser's part; None: no more batches.
+
+        Loading counts if the training process does it.
+        """
+        before = time.perf_counter(), time.process_time()
+        batch = next(self.batches, None)
+        if batch is None:
+            return None
+        if not self.loads:
+            before = time.perf_counter(), time.process_time()
+        self.task.losses(batch)[0].sum().backward()
+        self.task.zero_grad(set_to_none=True)
+        wall_s, cpu_s = time.perf_counter() - before[0], time.process_time() - before[1]
+        return wall_s * self.accumulate, cpu_s * self.accumulate
+
+
+def steps_within(seconds: float, trainings: Mapping[str, TrainConfig], folder: Path) -> dict[str, int]:
+    """Return the number of optimiser steps of each candidate that fit in a time, at least 1.
+
+    The costs are stored in the comparison's folder, so that a resumed comparison has the same steps. A
+    candidate that is added later is measured beside a known one, whose stored cost sets the scale.
+
+    Args:
+        seconds: CPU time.
+        trainings: training options by label of the candidate.
+        folder: folder of the comparison.
+
+    Raises:
+        UserError: a candidate would train on a GPU.
+    """
+    if any(pick_device(options.trainer.accelerator) != "cpu" for options in trainings.values()):
+        raise UserError(
+            "budget_clock=steps measures CPU time: set trainer.accelerator=cpu or budget_clock=wall"
+        )
+    path = folder / COSTS
+    stored = build(dict[str, float], read_json(path, "costs of steps"), str(path)) if path.exists() else {}
+    keys = {label: f"{label} {_digest(options)}" for label, options in trainings.items()}
+    missing = [label for label in trainings if keys[label] not in stored]
+    if missing:
+        known = [label for label in trainings if keys[label] in stored][:1]
+        measured = step_costs({label: trainings[label] for label in [*known, *missing]})
+        scale = stored[keys[known[0]]] / measured[known[0]] if known else 1.0
+        stored |= {keys[label]: scale * measured[label] for label in missing}
+        write_json(stored, path)
+    return {label: max(1, int(seconds / stored[keys[label]])) for label in trainings}
+
+
+def step_costs(trainings: Mapping[str, TrainConfig]) -> dict[str, float]:
+    """Return the CPU seconds of a training step of each candidate: means over the same rounds."""
+    timers = {}
+    for label, options in trainings.items():
+        options = copy.deepcopy(options)
+        options.trainer.max_steps = ROUNDS + 1
+        timers[label] = StepTimer(options)
+    totals = dict.fromkeys(timers, 0.0)
+    for number in range(ROUNDS + 1):
+        for label, timer in timers.items():
+            taken = timer.step()
+            assert taken is not None, label
+            totals[label] += taken[1] if number else 0.0
+    return {label: total / ROUNDS for label, total in totals.items()}
+
+
+def _digest(options: TrainConfig) -> str:
+    values = flat(to_dict(options))
+    return names_digest(f"{key}={values[key]}" for key in sorted(values) if key not in UNKEYED)
