@@ -4,9 +4,9 @@ On a shared machine, the same training takes a different number of steps in the 
 in turns is disturbed alike for all candidates, so steps in proportion to it compare them at equal time.
 """
 
-import copy
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import lightning
@@ -32,11 +32,10 @@ class StepTimer:
 
     def __init__(self, options: TrainConfig) -> None:
         lightning.seed_everything(0, verbose=False)
-        options = copy.deepcopy(options)
         self.accumulate = options.trainer.accumulate
         self.loads = options.data.workers == 0
-        options.data.workers = 0
-        self.task, self.data = build_task(options, resuming=False)
+        here = replace(options, data=replace(options.data, workers=0))
+        self.task, self.data = build_task(here, resuming=False)
         self.task.train()
         self.batches = iter(self.data.train_dataloader())
 
@@ -90,11 +89,10 @@ def steps_within(seconds: float, trainings: Mapping[str, TrainConfig], folder: P
 
 def step_costs(trainings: Mapping[str, TrainConfig]) -> dict[str, float]:
     """Return the CPU seconds of a training step of each candidate: means over the same rounds."""
-    timers = {}
-    for label, options in trainings.items():
-        options = copy.deepcopy(options)
-        options.trainer.max_steps = ROUNDS + 1
-        timers[label] = StepTimer(options)
+    timers = {
+        label: StepTimer(replace(options, trainer=replace(options.trainer, max_steps=ROUNDS + 1)))
+        for label, options in trainings.items()
+    }
     totals = dict.fromkeys(timers, 0.0)
     for number in range(ROUNDS + 1):
         for label, timer in timers.items():
