@@ -33,4 +33,5 @@ def zero_padding(x: Tensor, lengths: Tensor) -> Tensor:
         [B, T, …] with zeros at padded positions.
     """
     mask = keep_mask(lengths, x.shape[1])
-    return x.masked_fill(~mask.view(*mask.shape, *[1] * (x.dim() - 2)), 0.0)
+    # Much faster on a CPU than masked_fill, which copies first.
+    return torch.where(mask.view(*mask.shape, *[1] * (x.dim() - 2)), x, 0)

@@ -9,9 +9,15 @@ import soundfile
 import torch
 
 from asr import Recognizer
+from asr.attention.table import parse_name
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
 from asr.model import checkpoint
+from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
+from asr.model.encoder import ModelConfig
+from asr.model.features import FeatureConfig
+from asr.model.portable import write_portable
+from asr.text.tokenizer import CharacterTokenizer
 
 
 def test_transcribes_the_tones(trained: Path, tone_corpus: Path) -> None:
@@ -126,3 +132,22 @@ def test_audio_that_is_not_a_recording_is_named(trained: Path) -> None:
     ]:
         with pytest.raises(UserError, match=message):
             recognizer.transcribe(audio, rate)
+
+
+@pytest.mark.parametrize("name", ["cast-4:heads=shared,assign=single", "agglomerative-4:tie=false"])
+def test_a_mechanism_named_in_another_way_can_be_loaded(name: str, tmp_path: Path) -> None:
+    """A model trained with a default written out, or options in another order, could not be decoded."""
+    sizes = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16, subsampling=2)
+    tokenizer = CharacterTokenizer.train(["go on"])
+    model = AcousticModel(AcousticModelConfig(name, model=sizes), len(tokenizer))
+    write_portable(Recognizer(model, tokenizer).state(), tmp_path)
+    loaded = Recognizer.load(tmp_path, backend="auto")
+    loaded.set_attention(name)
+    assert loaded.model.config.attention == loaded.model.attention == parse_name(name).name
+
+
+def test_times_follow_the_samples_between_frames() -> None:
+    """At 22,050 Hz, frames of 10 ms are 220 samples apart; times were 8 s late after an hour."""
+    config = AcousticModelConfig(features=FeatureConfig(sample_rate=22050))
+    model = AcousticModel(config, 5)
+    assert model.frame_s == model.config.model.subsampling * 220 / 22050

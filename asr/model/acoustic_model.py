@@ -23,8 +23,8 @@ from asr.model.pretrained import (
     LatentProjection,
     PretrainedEncoder,
     pretrained_parts,
-    trained_parts,
 )
+from asr.model.pretrained_folder import empty_model, trained_model
 
 
 @dataclass
@@ -72,7 +72,7 @@ class AcousticModel(AttentionModel):
         self.encoder_frozen = False
         features, model, attention = config.features, config.model, (config.attention, config.backend)
         if config.pretrained:
-            parts = pretrained_parts(config.pretrained, model, *attention)
+            parts = pretrained_parts(empty_model(config.pretrained, model), config.pretrained, *attention)
             self.front_end, self.normalisation, self.encoder = parts
             if (
                 parts[1].masked_frame is not None
@@ -151,7 +151,8 @@ class AcousticModel(AttentionModel):
     def load_encoder(self, folder: str) -> None:
         """Load the weights of a pretrained model; see `trained_model` for errors."""
         config = self.config
-        trained = trained_parts(folder, config.pretrained, config.model, config.attention, config.backend)
+        model = trained_model(folder, config.pretrained, config.model)
+        trained = pretrained_parts(model, config.pretrained, config.attention, config.backend)
         for own, other in zip((self.front_end, self.normalisation, self.encoder), trained, strict=True):
             own.load_state_dict(other.state_dict())
 
@@ -176,7 +177,7 @@ class AcousticModel(AttentionModel):
     @property
     def frame_s(self) -> float:
         """Duration of an encoder frame in seconds."""
-        return self.config.features.frame_shift_ms / 1000 * self.config.model.subsampling
+        return self.front_end.shift_samples / self.sample_rate * self.config.model.subsampling
 
     def encoder_frames(self, duration_s: float) -> int:
         """Return the number of encoder frames for audio of `duration_s` seconds."""
@@ -199,7 +200,7 @@ class AcousticModel(AttentionModel):
         """
         backend = backend or self.config.backend
         super().set_attention(name, backend)
-        self.config.attention, self.config.backend = name, backend
+        self.config.attention, self.config.backend = self.attention, backend
 
     def digest(self) -> str:
         """Return a hash of configuration and weights."""

@@ -7,6 +7,7 @@ from torch import nn
 
 from asr.attention.hashing import number_layers
 from asr.attention.layer import SelfAttentionLayer
+from asr.attention.table import parse_name
 from asr.config import to_dict
 from asr.errors import UserError
 from asr.model import checkpoint
@@ -30,6 +31,7 @@ class AttentionModel(nn.Module):
 
     def set_attention(self, name: str, backend: str | None = None) -> None:
         """Exchange the mechanism of all layers; see `SelfAttentionLayer.set_mechanism`."""
+        name = parse_name(name).name
         for layer in self.attention_layers():
             layer.set_mechanism(name, backend)
         number_layers(self)

@@ -9,6 +9,7 @@ from asr.attention import build_self_attention
 from asr.config import option
 from asr.errors import UserError
 from asr.lengths import zero_padding
+from asr.model.dropout import Dropout
 
 # Frames per call of a feed-forward layer. Its hidden states need the most memory on long recordings.
 BLOCK_FRAMES = 6000
@@ -95,16 +96,17 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(config.size)
         self.sublayer = sublayer
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.first, self.skip, self.scale = config.norm == "pre", skip, scale
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Map [B, T, M] with [B] lengths to [B, T, M]."""
-        y = self.scale * self.dropout(self.sublayer(self.norm(x) if self.first else x, lengths))
+        y = self.dropout(self.sublayer(self.norm(x) if self.first else x, lengths))
         if self.training and self.skip:
             kept_B11 = torch.rand(len(y), 1, 1, device=y.device) >= self.skip
             y = y * kept_B11 / (1 - self.skip)
-        return x + y if self.first else self.norm(x + y)
+        y = torch.add(x, y, alpha=self.scale)
+        return y if self.first else self.norm(y)
 
 
 class FeedForward(nn.Module):
@@ -115,7 +117,7 @@ class FeedForward(nn.Module):
         self.layers = nn.Sequential(
             nn.Linear(config.size, config.feedforward),
             ACTIVATIONS[config.activation](),
-            nn.Dropout(config.dropout),
+            Dropout(config.dropout),
             nn.Linear(config.feedforward, config.size),
         )
 
@@ -180,7 +182,7 @@ class GatingMLP(nn.Module):
         )
         self.norm = nn.LayerNorm(half)
         self.depthwise = DepthwiseConvolution(half, config.convolution_kernel)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.output = nn.Linear(half, config.size)
         # The gate starts close to 1, as in gMLP (Liu et al. 2021, section 2.1).
         nn.init.normal_(self.depthwise.convolution.weight, std=1e-6)

@@ -12,6 +12,7 @@ from asr.config import option
 from asr.errors import UserError
 from asr.lengths import zero_padding
 from asr.model.blocks import Block, BlockConfig
+from asr.model.dropout import Dropout
 
 POSITIONS = ("sinusoidal", "rotary", "convolution", "none")
 
@@ -180,7 +181,7 @@ class Encoder(nn.Module):
             self.positions = SinusoidalPositions(config.position_scale, config.position_shift)
         elif config.positions == "convolution":
             self.positions = ConvolutionalPositions(size, config.heads, config.position_kernel)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             Block(
                 config,

@@ -26,6 +26,7 @@ from asr.attention.table import parse_name
 from asr.config import to_dict
 from asr.errors import UserError
 from asr.files import atomic_binary, write_bytes
+from asr.lengths import zero_padding
 from asr.model.acoustic_model import AcousticModel
 from attention_ext.hashing.graph import hash_sign
 from attention_ext.improved_clustered_attention.graph import improved_clustered_attention
@@ -53,6 +54,8 @@ class InputToLogProbs(nn.Module):
         """Map [B, T, F] log-mel energies or [B, samples], with [B] lengths, to [B, T', V] and [B] frames."""
         if self.model.front_end.in_graph:
             features, lengths = self.model.front_end(features, lengths)
+        else:
+            features = zero_padding(features, lengths)
         size = (features.shape[1] + self.subsampling - 1) // self.subsampling
         features = self.model.normalisation(features, lengths)
         # At least as many frames as clusters and top keys, because torch.export is slow with a minimum of two

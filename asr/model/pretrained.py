@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from asr.attention.hashing import number_layers
 from asr.attention.transformers_adapter import GatedBiasAttention, adapted_layer
 from asr.lengths import keep_mask, zero_padding
-from asr.model.encoder import ModelConfig
 from asr.model.features import FrontEnd
-from asr.model.pretrained_folder import empty_model, trained_model, window_and_shift
+from asr.model.pretrained_folder import window_and_shift
 
 # Frames of a batch that go through the convolutions together; the result does not depend on it.
 BLOCK_FRAMES = 2000
@@ -253,28 +252,17 @@ class PretrainedEncoder(nn.Module):
 Parts = tuple[ConvolutionalFrontEnd, LatentProjection, PretrainedEncoder]
 
 
-def pretrained_parts(pretrained: dict[str, Any], config: ModelConfig, attention: str, backend: str) -> Parts:
-    """Return front end, projection and encoder with random weights.
+def pretrained_parts(model: Any, pretrained: dict[str, Any], attention: str, backend: str) -> Parts:
+    """Return front end, projection and encoder with the weights of a model.
 
     Args:
+        model: model of transformers, from `empty_model` or `trained_model`.
         pretrained: see `read_pretrained`.
-        config: dropouts.
         attention, backend: see `PretrainedEncoder`.
 
     Raises:
-        UserError: transformers is missing, or the mechanism doesn't fit.
+        UserError: the mechanism doesn't fit.
     """
-    return _parts(empty_model(pretrained, config), pretrained, attention, backend)
-
-
-def trained_parts(
-    folder: str, pretrained: dict[str, Any], config: ModelConfig, attention: str, backend: str
-) -> Parts:
-    """Return front end, projection and encoder with a folder's weights; see `trained_model` for errors."""
-    return _parts(trained_model(folder, pretrained, config), pretrained, attention, backend)
-
-
-def _parts(model: Any, pretrained: dict[str, Any], attention: str, backend: str) -> Parts:
     return (
         ConvolutionalFrontEnd(model, pretrained["normalise"]),
         LatentProjection(model),

@@ -98,7 +98,11 @@ class PrefixSearch:
         first_TV, later_TV = split_outputs(log_probs_TV, self._topology)
         for first_V, later_V in zip(first_TV.numpy(), later_TV.numpy(), strict=True):
             beam = self._step(beam, first_V, later_V)
-        scored = [(prefix.score + self._fusion.finish(prefix.context), prefix) for prefix in beam]
+        scored = [
+            (prefix.score + self._fusion.finish(prefix.context), prefix)
+            for prefix in beam
+            if prefix.total > IMPOSSIBLE
+        ]
         scored.sort(key=lambda pair: -pair[0])
         best, *others = (
             align_labels(log_probs_TV, prefix.labels(), score, self._topology)

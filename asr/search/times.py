@@ -1,12 +1,9 @@
 """Frames of a label sequence that a search found without them."""
 
-import torch
 from torch import Tensor
-from torchaudio.functional import forced_align, merge_tokens
 
-from asr.losses.ctc import BLANK
+from asr.search.forced_alignment import force_align
 from asr.search.path import TokenPath
-from asr.search.viterbi import best_path, label_spans
 
 
 def align_labels(
@@ -21,14 +18,5 @@ def align_labels(
         score: score of the sequence.
         topology: topology of the labels.
     """
-    if not ids:
-        return TokenPath([], [], [], score=score)
-    if topology == "hmm":
-        starts_ends = label_spans(best_path(log_probs_TV, ids, topology)[0])
-        return TokenPath(
-            ids, [start for start, _ in starts_ends], [end for _, end in starts_ends], score=score
-        )
-    alignment_1T, scores_1T = forced_align(log_probs_TV[None], torch.tensor([ids]), blank=BLANK)
-    spans = merge_tokens(alignment_1T[0], scores_1T[0], blank=BLANK)
-    frames, ends = [span.start for span in spans], [span.end for span in spans]
-    return TokenPath(ids, frames, ends, score=score)
+    spans = force_align(log_probs_TV, ids, topology=topology)
+    return TokenPath(ids, [x.start_frame for x in spans], [x.end_frame for x in spans], score=score)

@@ -1,6 +1,6 @@
 """Tuning of a decoder's weights on a development split, recorded for later decoding."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,9 @@ class Trial:
         return {**asdict(self.weights), "wer": self.rate, "errors": self.errors, "cpu_s": self.cpu_s}
 
 
-def tune(evaluate: Callable[[Weights], Trial], start: Weights, with_lm: bool) -> tuple[Trial, list[Trial]]:
+def tune(
+    evaluate: Callable[[Weights], Trial], start: Weights, names: Sequence[str]
+) -> tuple[Trial, list[Trial]]:
     """Minimise the errors by coordinate descent with decreasing steps, then try smaller beams.
 
     A smaller beam is kept if it makes no more errors.
@@ -43,7 +45,7 @@ def tune(evaluate: Callable[[Weights], Trial], start: Weights, with_lm: bool) ->
     Args:
         evaluate: function that decodes with given weights and counts the errors.
         start: initial weights; their beam size is used throughout the descent.
-        with_lm: whether to tune the language model weight.
+        names: weights to tune besides the size of the beam: `word_score`, `lm_weight`.
 
     Returns:
         The best trial, and all trials in order.
@@ -54,7 +56,7 @@ def tune(evaluate: Callable[[Weights], Trial], start: Weights, with_lm: bool) ->
         moved = True
         while moved:
             moved = False
-            for weights in _neighbours(best.weights, step, with_lm):
+            for weights in _neighbours(best.weights, step, names):
                 if weights not in trials:
                     trials[weights] = evaluate(weights)
                 if trials[weights].errors < best.errors:
@@ -69,10 +71,10 @@ def tune(evaluate: Callable[[Weights], Trial], start: Weights, with_lm: bool) ->
     return best, list(trials.values())
 
 
-def _neighbours(weights: Weights, step: float, with_lm: bool) -> list[Weights]:
-    moves = [replace(weights, word_score=weights.word_score + sign * step) for sign in (1, -1)]
-    if with_lm:
-        moves += [replace(weights, lm_weight=weights.lm_weight + sign * step) for sign in (1, -1)]
+def _neighbours(weights: Weights, step: float, names: Sequence[str]) -> list[Weights]:
+    moves = [
+        replace(weights, **{name: getattr(weights, name) + sign * step}) for name in names for sign in (1, -1)
+    ]
     return [move for move in moves if move.lm_weight >= 0]
 
 

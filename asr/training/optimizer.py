@@ -82,7 +82,9 @@ def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: Optimizer
     betas = (config.betas[0], config.betas[1])
     if config.name == "radam":
         return torch.optim.RAdam(groups, lr=config.learning_rate, betas=betas, decoupled_weight_decay=True)
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas)
+    # Four times as fast on a CPU; on a GPU, Lightning can't clip gradients with it in fp16.
+    fused = all(x.device.type == "cpu" for x in trained)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=fused)
 
 
 def rate_factor(step: int, steps: int, config: OptimizerConfig, spent: float | None = None) -> float:

@@ -48,6 +48,7 @@ FREE_ON_RESUME = (
         "trainer.max_epochs",
         "trainer.max_steps",
         "trainer.stop_at",
+        "trainer.validate_every",
     }
 )
 # Entries of environment.json that must not change when a run resumes.
@@ -211,6 +212,7 @@ def clear(folder: Path, point: ResumePoint | None) -> None:
     """Remove what the training that begins replaces, and the temporary files of killed writers."""
     for path in (folder / "checkpoints").glob("*.partial"):
         path.unlink()
+    (folder / "checkpoints" / "average.ckpt").unlink(missing_ok=True)
     if point is None:
         for path in (folder / "checkpoints").glob("*.ckpt"):
             path.unlink()

@@ -103,6 +103,7 @@ def _train(
         cost.load_state_dict(point.state["callbacks"][cost.state_key])
         if finished(point, task.plan, cost):
             if (folder / "training.json").exists():
+                _average(options, folder)
                 print(f"{folder}: training is already finished")
             else:  # killed before it could write its summary
                 _finish(options, folder, point.step, task, data, cost)
@@ -224,10 +225,7 @@ def _finish(
             f"{folder}: expected finite losses and gradients, found none in {steps} steps: lower "
             "optimizer.learning_rate or check the data"
         )
-    checkpoints = folder / "checkpoints"
-    best = sorted(checkpoints.glob("best-*.ckpt"))[: options.trainer.average_best]
-    if len(best) > 1:
-        checkpoint.save(checkpoint.average(best), checkpoints / "average.ckpt")
+    _average(options, folder)
     epochs = data.epochs()
     summary = cost.summary() | {
         "steps": steps,
@@ -248,3 +246,13 @@ def _finish(
         f"({summary['seconds_per_epoch']:.1f} s per epoch, {summary['frames_per_s']:.0f} frames/s, "
         f"{100 * summary['data_wait_share']:.1f} % waiting for data)"
     )
+
+
+def _average(options: TrainConfig, folder: Path) -> None:
+    """Replace average.ckpt by the average of the best checkpoints, or remove it if none was requested."""
+    checkpoints = folder / "checkpoints"
+    best = sorted(checkpoints.glob("best-*.ckpt"))[: options.trainer.average_best]
+    if len(best) > 1:
+        checkpoint.save(checkpoint.average(best), checkpoints / "average.ckpt")
+    else:
+        (checkpoints / "average.ckpt").unlink(missing_ok=True)

@@ -13,7 +13,13 @@ from asr.training.config import TrainConfig, recipe_task, train_options_from
 
 RUNS = Path("exp")
 # Options of the model that another run's weights don't depend on.
-FREE = {"model.dropout", "model.position_shift", "model.freeze_encoder_steps"}
+FREE = {
+    "model.attention_dropout",
+    "model.dropout",
+    "model.freeze_encoder_steps",
+    "model.layer_drop",
+    "model.position_shift",
+}
 
 
 def offered_starts(options: TrainConfig, folder: Path) -> list[str]:
@@ -60,6 +66,8 @@ def _words(options: TrainConfig, run: Path) -> list[str] | None:
 
 def _shape(options: TrainConfig) -> dict[str, Any]:
     values = flat({"features": config.to_dict(options.features), "model": config.to_dict(options.model)})
+    if options.model.self_conditioned:
+        values["loss.intermediate"] = options.loss.intermediate
     return {key: value for key, value in values.items() if key not in FREE}
 
 

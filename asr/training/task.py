@@ -80,7 +80,8 @@ class TrainingTask(lightning.LightningModule):
         """Run the largest batch forward and backward, so that memory runs out now or never."""
         batch = self._data.worst_batch()
         try:
-            losses, _ = self.losses(batch.to(self.device))
+            with self.trainer.precision_plugin.forward_context():
+                losses, _ = self.losses(batch.to(self.device))
             losses.sum().backward()
         except torch.OutOfMemoryError as error:
             raise UserError(f"out of memory on the largest batch: {self._data.advice(batch)}") from error

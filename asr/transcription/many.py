@@ -1,5 +1,6 @@
 """Transcription of many recordings: groups of short ones are read ahead and encoded together, in threads."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,13 +19,23 @@ from asr.search.decoder import Decoder
 from asr.search.path import TokenPath
 from asr.shards import Shard
 from asr.text.tokenizer import Tokenizer
-from asr.transcription.encoding import LONGER_THAN_TRAINING, LONGEST_CHUNK_S, encode, finite, is_out_of_memory
-from asr.transcription.run import TranscriptionConfig, decode_stretches, transcribe_samples, transcript_of
+from asr.transcription.encoding import (
+    LONGER_THAN_TRAINING,
+    LONGEST_CHUNK_S,
+    emissions,
+    encode,
+    finite,
+    is_out_of_memory,
+)
+from asr.transcription.run import TranscriptionConfig, decode_stretches, transcript_of
 from asr.transcription.transcript import Transcript
+
+log = logging.getLogger(__name__)
 
 GROUP = 16  # recordings read together, sorted by length and encoded in batches
 GROUP_BYTES = 4 << 20  # a larger recording is transcribed alone
 SECONDS_PER_BATCH = 60.0  # padding included
+ENCODING_SHARE = 0.9  # share of the encoder in the time of a transcription, for progress
 
 
 @dataclass(frozen=True)
@@ -172,20 +183,27 @@ class Transcriber:
         model, tokenizer, config, samples = self.model, self.tokenizer, self.config, channel.samples
         if isinstance(channel.path, Exception):
             raise channel.path
-        if channel.path is None:
-            return transcribe_samples(
-                model,
-                tokenizer,
-                samples,
-                config,
-                self.decoder,
-                name=channel.name,
-                channel=channel.number,
-                advance=advance,
-            )
-        advance(1.0)
         duration_s = len(samples) / model.sample_rate
-        return transcript_of(channel.path, model, tokenizer, config, duration_s, channel.name, channel.number)
+        path = channel.path
+        if path is not None:
+            advance(1.0)
+        elif model.encoder_frames(duration_s) == 0:
+            raise UserError(f"{channel.name}: {1000 * duration_s:.1f} ms is shorter than one frame")
+        elif is_silent(samples):
+            log.warning("%s: the recording is silent", channel.name)
+            advance(1.0)
+            return Transcript("", [], [], [], [], duration_s, low_confidence=True, channel=channel.number)
+        else:
+            log_probs_TV = emissions(
+                model, samples, config, channel.name, lambda share: advance(ENCODING_SHARE * share)
+            )
+            (path,) = decode_stretches(
+                self.decoder,
+                [log_probs_TV],
+                model.frame_s,
+                lambda share: advance((1 - ENCODING_SHARE) * share),
+            )
+        return transcript_of(path, model, tokenizer, config, duration_s, channel.name, channel.number)
 
 
 def group_positions(sources: Sequence[Source]) -> list[list[int]]:

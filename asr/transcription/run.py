@@ -1,4 +1,4 @@
-"""Transcription of recordings of any length: encoding, search in stretches, transcript."""
+"""Search of recordings of any length, in stretches, and their transcripts."""
 
 import itertools
 import logging
@@ -9,20 +9,18 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.config import check, option
-from asr.data.recording import Samples, is_silent
+from asr.config import option
 from asr.errors import UserError
 from asr.losses.ctc import BLANK
 from asr.model.acoustic_model import AcousticModel
 from asr.search.decoder import BeamConfig, Decoder, search, text_of
 from asr.search.path import TokenPath, Word
 from asr.text.tokenizer import Tokenizer
-from asr.transcription.encoding import EncodingOptions, emissions
+from asr.transcription.encoding import EncodingOptions
 from asr.transcription.transcript import Transcript, split_segments, timed_words
 
 log = logging.getLogger(__name__)
 
-ENCODING_SHARE = 0.9  # share of the encoder in the time of a transcription, for progress
 LOW_CONFIDENCE = 0.8
 
 # The search runs on stretches of 10 to 30 s, cut in the longest pause within this range.
@@ -53,49 +51,6 @@ class TranscriptionConfig(EncodingOptions):
                 f"beam.nbest={self.beam.nbest}: expected 1, because a transcript has one text; for n-best "
                 "lists use asr decode"
             )
-
-
-def transcribe_samples(
-    model: AcousticModel,
-    tokenizer: Tokenizer,
-    samples: Samples,
-    config: TranscriptionConfig,
-    decoder: Decoder,
-    *,
-    name: str,
-    channel: int | None = None,
-    advance: Callable[[float], None] = lambda share: None,
-) -> Transcript:
-    """Transcribe one channel.
-
-    Args:
-        model: acoustic model.
-        tokenizer: tokenizer of the model.
-        samples: [samples] at the model's sample rate.
-        config: mode, chunks and minimum confidence.
-        decoder: decoder, built by `build_decoder`.
-        name: name of the file, for messages.
-        channel: channel number, if there are several.
-        advance: called with the share of the work done since the last call; the shares add up to 1.
-
-    Raises:
-        UserError: the recording is shorter than one frame.
-    """
-    check(config)
-    duration_s = len(samples) / model.sample_rate
-    if model.encoder_frames(duration_s) == 0:
-        raise UserError(f"{name}: {1000 * duration_s:.1f} ms is shorter than one frame")
-    if is_silent(samples):
-        log.warning("%s: the recording is silent", name)
-        advance(1.0)
-        return Transcript("", [], [], [], [], duration_s, low_confidence=True, channel=channel)
-    log_probs_TV = emissions(
-        model, samples, config, name, advance=lambda share: advance(ENCODING_SHARE * share)
-    )
-    (path,) = decode_stretches(
-        decoder, [log_probs_TV], model.frame_s, advance=lambda share: advance((1 - ENCODING_SHARE) * share)
-    )
-    return transcript_of(path, model, tokenizer, config, duration_s, name, channel)
 
 
 def transcript_of(

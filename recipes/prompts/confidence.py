@@ -17,7 +17,7 @@ from rich.table import Table
 
 from asr import Recognizer
 from asr.config import option, parse
-from asr.console import open_console, track
+from asr.console import open_console
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts
 from asr.data.places import manifest_path
@@ -25,7 +25,7 @@ from asr.data.recording import Samples, read_recording
 from asr.errors import UserError, run_program
 from asr.files import write_json
 from asr.preparation.download import debian_packages
-from asr.transcription.run import LOW_CONFIDENCE, TranscriptionConfig, transcribe_samples
+from asr.transcription.run import LOW_CONFIDENCE
 from asr.transcription.transcript import Transcript
 
 PACKAGES = {
@@ -103,15 +103,11 @@ def run(options: Options) -> None:
     debian_packages(packages, Path(options.packages), open_console(), "100 MB")
     recognizer = Recognizer.load(options.model)
     logging.getLogger("asr").setLevel(logging.ERROR)  # no warning for each recording of low confidence
-    config = TranscriptionConfig(min_confidence=options.min_confidence)
-    decoder, _ = recognizer.decoder(config)
     found: dict[str, list[Transcript]] = {}
-    for kind, recordings in kinds(options, recognizer.model.sample_rate):
-        waiting = track(recordings, kind)
-        found[kind] = [
-            transcribe_samples(recognizer.model, recognizer.tokenizer, x, config, decoder, name=kind)
-            for x in waiting
-        ]
+    rate = recognizer.model.sample_rate
+    for kind, recordings in kinds(options, rate):
+        open_console().print(f"{kind}: {len(recordings)} recordings")
+        found[kind] = recognizer.transcribe(recordings, rate, min_confidence=options.min_confidence)
     table = Table("kind", "recordings", "confidence: median", "5 … 95 %", "marked %", "separation")
     in_domain = [transcript.mean_confidence for transcript in found[TEST]]
     rows = {}

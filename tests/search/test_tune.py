@@ -7,6 +7,7 @@ from asr.search.decoder import BeamConfig, Weights
 from asr.search.tune import Trial, record, tune, tuned
 
 START = Weights(lm_weight=2.0, word_score=-1.0, size=300)
+BOTH = ["word_score", "lm_weight"]
 
 
 def valley(lm_weight, word_score, smallest=1):
@@ -21,7 +22,7 @@ def valley(lm_weight, word_score, smallest=1):
 
 @pytest.mark.parametrize(("lm_weight", "word_score"), [(2.0, -1.0), (0.25, 1.5), (5.75, -3.25)])
 def test_the_optimum_is_found(lm_weight, word_score):
-    best, trials = tune(valley(lm_weight, word_score), START, with_lm=True)
+    best, trials = tune(valley(lm_weight, word_score), START, BOTH)
     assert best.weights == Weights(lm_weight, word_score, 30)
     assert best.errors == min(trial.errors for trial in trials)
     assert trials[0].weights == START
@@ -29,18 +30,24 @@ def test_the_optimum_is_found(lm_weight, word_score):
 
 
 def test_without_a_language_model_its_weight_is_not_tuned():
-    best, trials = tune(valley(9.0, 0.5), START, with_lm=False)
+    best, trials = tune(valley(9.0, 0.5), START, ["word_score"])
     assert {trial.weights.lm_weight for trial in trials} == {2.0}
     assert best.weights.word_score == 0.5
 
 
+def test_with_nothing_else_to_tune_only_smaller_beams_are_tried():
+    """The prefix search without a language model was run with six word scores, which it ignores."""
+    _, trials = tune(valley(2.0, -1.0), START, [])
+    assert [trial.weights.size for trial in trials] == [300, 100, 30]
+
+
 def test_a_smaller_beam_without_more_errors_is_kept():
-    assert tune(valley(2.0, -1.0, smallest=50), START, with_lm=True)[0].weights.size == 100
-    assert tune(valley(2.0, -1.0, smallest=200), START, with_lm=True)[0].weights.size == 300
+    assert tune(valley(2.0, -1.0, smallest=50), START, BOTH)[0].weights.size == 100
+    assert tune(valley(2.0, -1.0, smallest=200), START, BOTH)[0].weights.size == 300
 
 
 def test_the_weight_is_never_negative():
-    _, trials = tune(valley(-3.0, -1.0), START, with_lm=True)
+    _, trials = tune(valley(-3.0, -1.0), START, BOTH)
     assert min(trial.weights.lm_weight for trial in trials) == 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from runs import assert_same_weights, killed, metrics
 from tone_corpora import TINY
@@ -249,6 +250,25 @@ def test_a_checkpoint_of_another_run_is_noticed(short: Path, tone_corpus: Path, 
     best_other = next((other / "checkpoints").glob("best-*.ckpt"))
     with pytest.raises(UserError, match="expected a checkpoint of the same run"):
         checkpoint.average([best, best_other])
+
+
+def test_the_average_belongs_to_the_best_checkpoints_of_the_latest_training(
+    short: Path, tone_corpus: Path, tmp_path: Path
+) -> None:
+    """An extended run was decoded with the average of its shorter training, if it made none itself."""
+    folder = shutil.copytree(short, tmp_path / "run")
+    checkpoints = folder / "checkpoints"
+    several = ["resume=auto", "trainer.keep_best=3"]
+    run(tone_corpus, folder, *several, "trainer.max_steps=13", "trainer.validate_every=1")
+    assert not (checkpoints / "average.ckpt").exists()
+    again = [*several, "trainer.max_steps=13", "trainer.validate_every=1", "trainer.average_best=2"]
+    run(tone_corpus, folder, *again)  # of a finished run
+    best = sorted(checkpoints.glob("best-*.ckpt"))[:2]
+    expected = checkpoint.average(best)["model"]["weights"]
+    found = load(checkpoints / "average.ckpt")["model"]["weights"]
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+    run(tone_corpus, folder, *several, "trainer.max_steps=14")
+    assert not (checkpoints / "average.ckpt").exists()
 
 
 def test_weights_of_another_shape_are_one_line(short: Path, tone_corpus: Path, tmp_path: Path) -> None:

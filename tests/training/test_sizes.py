@@ -67,6 +67,17 @@ def test_numbers_are_written_and_found_again_when_the_run_resumes(
     assert "resumed at step 2" in capsys.readouterr().out
 
 
+def test_a_run_whose_validations_were_chosen_can_be_extended_by_epochs(
+    tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was refused, because trainer.validate_every is left to the user once trainer.max_epochs is given."""
+    train(options(tone_corpus, f"run={tmp_path}", "trainer.max_steps=2"))
+    train(
+        options(tone_corpus, f"run={tmp_path}", "resume=auto", "trainer.max_epochs=90", "trainer.max_steps=3")
+    )
+    assert "resumed at step 2" in capsys.readouterr().out
+
+
 def test_the_last_step_is_validated_once_and_can_be_the_best(tone_corpus: Path, tmp_path: Path) -> None:
     """The demo's last 16 % of training came after the last validation and were thrown away."""
     words = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "optimizer.schedule=constant"]

@@ -31,3 +31,18 @@ def test_the_offered_options_start_training_from_a_run_of_the_same_unit(
     options = train_options([*words, "tokenizer.kind=character"])
     (line,) = offered_starts(options, tmp_path / "exp/own/third")
     assert "init_from=exp/tones/letters" in line
+
+
+def test_the_line_for_a_self_conditioned_model_names_its_intermediate_losses(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offered options were refused without them; and they reset the regularisation of the new run."""
+    monkeypatch.chdir(tmp_path)
+    own = make_corpus(tmp_path / "own", {"train": 12, "dev": 3})
+    conditioned = ["model.layers=2", "model.self_conditioned=true", "loss.intermediate=[1]"]
+    earlier = [*TINY, f"data.train=[{tone_corpus}]", "trainer.max_steps=1", *conditioned]
+    train(train_options([*earlier, "run=exp/tones/full"]))
+    words = [*TINY, "model.layers=2", f"data.train=[{own}]", "trainer.max_steps=1", "model.layer_drop=0.1"]
+    (line,) = offered_starts(train_options(words), tmp_path / "exp/own/full")
+    assert "model.layer_drop" not in line
+    train(train_options([*words, *line.partition(": ")[2].split(), "run=exp/own/full"]))

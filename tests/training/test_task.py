@@ -117,6 +117,22 @@ def test_training_without_a_single_finite_step_fails(
     assert ("step 3: the dev loss is not finite" in caplog.text) == (what == "loss")
 
 
+def test_the_largest_batch_is_tried_at_the_precision_of_training(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ran in float32, and with bf16 the largest batches that fit were refused."""
+    precisions = []
+
+    def recorded(*args: torch.Tensor) -> torch.Tensor:
+        precisions.append(torch.is_autocast_enabled("cpu"))
+        return ctc_loss(*args)
+
+    monkeypatch.setattr(asr.losses.loss, "ctc_loss", recorded)
+    words = ["trainer.max_steps=1", "trainer.precision=bf16", "trainer.validate_every=9"]
+    train(options(tone_corpus, tmp_path / "run", *words))
+    assert precisions[:2] == [True, True]
+
+
 def test_running_out_of_memory_is_found_before_the_first_step(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
