@@ -200,9 +200,11 @@ def locked(folder: str | Path, work: str) -> Iterator[None]:
     with path.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             file.seek(0)
             raise UserError(f"{folder}: another {file.read() or work} is running in this folder") from None
+        except OSError:
+            pass  # a file system without locks
         file.truncate(0)
         file.write(work)
         file.flush()

@@ -10,14 +10,10 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from rich.console import Console
-
-from asr.console import progress
 from asr.errors import UserError, uninterrupted
 from asr.files import atomic_text
 
@@ -29,12 +25,6 @@ class ProcessKilled(UserError):
     """A worker process ended without a result, usually because memory ran out."""
 
 
-class Failed(str):
-    """The message of a `UserError` raised for an item, and its kind of problem."""
-
-    kind = ""
-
-
 def available_cores() -> int:
     """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -43,7 +33,7 @@ def available_cores() -> int:
 def attempts(
     function: Callable[[Any], Any], items: Sequence[Any], *, workers: int, threads: bool
 ) -> Generator[Any, None, None]:
-    """Yield the result of each item in order, or `Failed` if the function raised a `UserError`.
+    """Yield the result of each item in order, or the `UserError` that the function raised.
 
     Args:
         function: function of one item, defined at module level unless `threads` is set.
@@ -80,14 +70,6 @@ def attempts(
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def progress_bar(label: str, total: int, console: Console, *, done: int = 0) -> Iterator[Callable[[], None]]:
-    """Show a progress bar that starts at `done`; yield a function that advances it by one."""
-    with progress(console=console, transient=False) as bars:
-        task = bars.add_task(label, total=total, completed=done)
-        yield lambda: bars.advance(task)
 
 
 class Journal:
@@ -158,9 +140,7 @@ def _attempt(function: Callable[[Any], Any], item: Any) -> Any:
     try:
         return function(item)
     except UserError as error:
-        failed = Failed(error)
-        failed.kind = error.kind
-        return failed
+        return error
 
 
 def worker_context(module: str) -> multiprocessing.context.ForkServerContext:

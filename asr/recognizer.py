@@ -17,7 +17,7 @@ from asr.model.checkpoint import LoadOptions, find
 from asr.model.checkpoint import load as load_checkpoint
 from asr.model.portable import portable_folder, read_portable
 from asr.search.decode import DecodeOptions, decode_split
-from asr.search.decoder import Decoder, build_decoder
+from asr.search.decoder import BeamConfig, Decoder, build_decoder
 from asr.search.tune import tuned
 from asr.shards import Shard
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
@@ -249,10 +249,14 @@ class Recognizer:
         Raises:
             UserError: invalid decoder options, or tuned weights that can't be read.
         """
-        beam, source = config.beam, None
-        if self.run_folder is not None:
-            beam, source = tuned(self.run_folder, config.decoder, beam)
+        beam, source = self.weights(config)
         return build_decoder(config.decoder, self.tokenizer, beam, self.model.config.topology), source
+
+    def weights(self, config: TranscriptionConfig) -> tuple[BeamConfig, str | None]:
+        """Return the options of the search with tuned weights, and their source as `decoder` does."""
+        if self.run_folder is None:
+            return config.beam, None
+        return tuned(self.run_folder, config.decoder, config.beam)
 
     def state(self) -> dict[str, Any]:
         """Return configuration, tokenizer and weights as plain data and tensors."""

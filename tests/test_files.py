@@ -1,5 +1,6 @@
 """Output files are complete or unchanged."""
 
+import errno
 import gzip
 import json
 import os
@@ -136,6 +137,17 @@ def test_a_folder_is_locked_against_a_second_process(tmp_path: Path) -> None:
     with files.locked(folder, "asr train"), pytest.raises(UserError, match=message):
         files.locked(folder, "asr train").__enter__()
     with files.locked(folder, "asr train"):
+        pass
+
+
+def test_a_file_system_without_locks_is_used_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command said that another one was running."""
+
+    def refused(*args: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(files.fcntl, "flock", refused)
+    with files.locked(tmp_path, "asr train"):
         pass
 
 

@@ -16,7 +16,6 @@ from asr.approximation.pretrained import Pretrained
 from asr.approximation.records import digest
 from asr.approximation.spans import Window
 from asr.approximation.tasks import Task, open_task
-from asr.attention import parse_name
 from asr.environment import git_commit, processor
 from asr.files import write_json
 from asr.parallel import Journal
@@ -217,13 +216,3 @@ def length_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
         batch.append(index)
     if batch:
         yield batch
-
-
-def canonical(names: Sequence[str]) -> list[str]:
-    """Return the mechanisms in canonical form, each once.
-
-    Example:
-        >>> canonical(["lsh-4:chunk=16,buckets=64", "full", "full"])
-        ['lsh-4:chunk=16', 'full']
-    """
-    return list(dict.fromkeys(parse_name(name).name for name in names))

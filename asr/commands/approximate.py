@@ -12,9 +12,10 @@ from asr.approximation import tables
 from asr.approximation.options import SQUAD, Options
 from asr.approximation.pretrained import require_model
 from asr.approximation.question_map import question_map
-from asr.approximation.run import Evaluation, canonical
+from asr.approximation.run import Evaluation
 from asr.approximation.tasks import open_task
 from asr.attention.transformers_adapter import ReplacedAttention
+from asr.compare.options import canonical
 from asr.console import open_console, progress
 from asr.environment import describe_environment, pick_device
 from asr.files import check_writable, locked, write_json, write_text
@@ -31,7 +32,7 @@ def parse(words: list[str]) -> Options:
         ReplacedAttention(name, options.backend, cross_attention=False)  # refuses what doesn't fit
     return replace(
         options,
-        attentions=canonical(options.attentions),
+        attentions=list(dict.fromkeys(canonical(options.attentions))),
         task=list(dict.fromkeys(options.task)),
         device=pick_device(options.device),
     )

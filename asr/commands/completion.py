@@ -52,6 +52,7 @@ INSTALL = {
     "fish": "asr completion fish | source   in ~/.config/fish/config.fish",
 }
 MECHANISM_OPTIONS = ("attention", "attentions", "evaluate", "baseline")
+OPTION_FILES = {"bench": "figure", "compare": "plan"}  # folders of conf/ with options of a command
 WITH_TRAINING = ("compare", "advise")  # these take the options of `asr train` as well
 
 
@@ -121,13 +122,15 @@ def _options(command: str, second: str) -> dict[str, tuple[str, ...]]:
 
 def _groups(command: str) -> dict[str, list[str]]:
     """Return the names of the configurations in each group of `conf/`, for commands that take them."""
-    if command not in ("train", *WITH_TRAINING):
-        return {}
+    own = OPTION_FILES.get(command)
+    training = command in ("train", *WITH_TRAINING)
     root = _root("asr_conf")
     return {
         folder.name: sorted(path.stem for path in folder.glob("*.yaml"))
         for folder in sorted(root.iterdir())
-        if folder.is_dir() and list(folder.glob("*.yaml"))
+        if folder.is_dir()
+        and list(folder.glob("*.yaml"))
+        and (folder.name == own or (training and folder.name not in OPTION_FILES.values()))
     }
 
 

@@ -5,17 +5,18 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.progress import SpinnerColumn, TextColumn
 
 from asr.config import option, refuse, to_dict
 from asr.console import grouped_warnings, progress
 from asr.errors import UserError
-from asr.files import check_writable, names_digest, write_text
+from asr.files import check_writable, file_digest, names_digest, write_text
 from asr.model.checkpoint import LoadOptions
 from asr.model.features import NORMALISATIONS, Normalisation
 from asr.parallel import Journal
@@ -105,7 +106,7 @@ def run(paths: list[Path], options: Options) -> None:
                 _write(outcome, file, place if to_files else None, options, single=len(files) == 1)
             bars.update(task, completed=len(results), file=files[min(position + 1, len(files) - 1)][0].name)
     inputs = {"files": names_digest(str(file) for file, _ in files), "device": recognizer.model.device.type}
-    work = Work(job("transcribe", to_dict(options), **inputs), len(files), results, [])
+    work = Work(_job(recognizer, options, to_dict(options), **inputs), len(files), results, [])
     if shard:
         work.job["model"] = recognizer.model.digest()
         write_shard(shard, Path(options.output), work)
@@ -120,7 +121,8 @@ def _on_ray(model: Path, files: list[tuple[Path, Path]], options: Options) -> No
         raise UserError("engine=ray: expected files, found - (standard input)")
     folder = Path(options.output)
     settings = to_dict(options) | {"actors": 0, "address": "", "output": "", "device": ""}
-    identity = job("transcribe", settings, model=_load(model, options).model.digest())
+    recognizer = _load(model, options)
+    identity = _job(recognizer, options, settings, model=recognizer.model.digest())
     journal = Journal(folder / ".transcribed.jsonl", json.dumps(identity, sort_keys=True))
     results: dict[int, Result] = {}
     keys = [file_state(file) for file, _ in files]
@@ -150,6 +152,16 @@ def _on_ray(model: Path, files: list[tuple[Path, Path]], options: Options) -> No
                 journal.add(keys[position], None)
             bars.advance(task)
     Work(identity, len(files), results, []).report()
+
+
+def _job(
+    recognizer: Recognizer, options: Options, settings: Mapping[str, Any], **inputs: str
+) -> dict[str, Any]:
+    """Return what identifies the work, with the weights that the search uses and the language model."""
+    beam, _ = recognizer.weights(options)
+    if beam.lm:
+        inputs["lm"] = file_digest(Path(beam.lm))
+    return job("transcribe", {**settings, "beam": to_dict(beam)}, **inputs)
 
 
 def _set_up(

@@ -7,7 +7,7 @@ import yaml
 
 from asr.attention.softmax import QueryKeyMechanism
 from asr.attention.table import MECHANISMS, parse_name
-from asr.compare.options import Request
+from asr.compare.options import TRAINING_SET_HERE, Request
 from asr.compare.records import Candidate
 from asr.config import flat, option_words, to_dict
 from asr.errors import UserError
@@ -95,6 +95,8 @@ def _keys(entry: Any) -> dict[str, Any]:
     entry = {str(key): value for key, value in flat(entry).items()}
     if "attention" not in entry:
         raise UserError(f"candidate {entry}: expected an attention")
+    for key in entry.keys() & {"seed", "run", "resume"}:
+        raise UserError(f"candidate {entry['attention']}: {key}= can't differ; use {TRAINING_SET_HERE[key]}")
     if "seeds" in entry:
         seeds = [entry["seeds"]] if isinstance(entry["seeds"], int) else entry["seeds"]
         if not isinstance(seeds, list) or not seeds or not all(isinstance(seed, int) for seed in seeds):

@@ -58,14 +58,17 @@ def collect(plan: Plan) -> Results:
 
 
 def _protocol(plan: Plan) -> dict[str, Any]:
-    options = plan.options
+    options, trainer = plan.options, plan.protocol.trainer
     clock = "cpu" if options.budget_clock == STEPS else options.budget_clock
     if options.budget:
         measured = ", by the cost of a step" if options.budget_clock == STEPS else ""
         budget = f"{options.budget} of training ({clock_words(clock)}{measured})"
+    elif trainer.budget:  # the recipe's
+        clock = trainer.budget_clock
+        budget = f"{trainer.budget} of training ({clock_words(clock)})"
     else:
-        steps = plan.protocol.trainer.max_steps
-        budget = f"{steps} steps" if steps else f"{plan.protocol.trainer.max_epochs} epochs"
+        steps = trainer.max_steps
+        budget = f"{steps} steps" if steps else f"{trainer.max_epochs} epochs"
     training = flat(to_dict(plan.protocol))
     return {
         "training": {key: value for key, value in training.items() if key not in NOT_PROTOCOL},

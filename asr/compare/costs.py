@@ -10,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import lightning
+import torch
 
 from asr.config import flat, to_dict
+from asr.data.stream import NumberedBatches
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import build, names_digest, read_json, write_json
@@ -32,10 +34,10 @@ class StepTimer:
 
     def __init__(self, options: TrainConfig) -> None:
         lightning.seed_everything(0, verbose=False)
-        self.accumulate = options.trainer.accumulate
-        self.loads = options.data.workers == 0
+        self.accumulate, self.threads = options.trainer.accumulate, options.trainer.threads
         here = replace(options, data=replace(options.data, workers=0))
         self.task, self.data = build_task(here, resuming=False)
+        self.loads = options.data.workers == 0 or isinstance(self.data, NumberedBatches)
         self.task.train()
         self.batches = iter(self.data.train_dataloader())
 
@@ -44,15 +46,20 @@ class StepTimer:
 
         Loading counts if the training process does it.
         """
-        before = time.perf_counter(), time.process_time()
-        batch = next(self.batches, None)
-        if batch is None:
-            return None
-        if not self.loads:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.threads or threads)
+        try:
             before = time.perf_counter(), time.process_time()
-        self.task.losses(batch)[0].sum().backward()
-        self.task.zero_grad(set_to_none=True)
-        wall_s, cpu_s = time.perf_counter() - before[0], time.process_time() - before[1]
+            batch = next(self.batches, None)
+            if batch is None:
+                return None
+            if not self.loads:
+                before = time.perf_counter(), time.process_time()
+            self.task.losses(batch)[0].sum().backward()
+            self.task.zero_grad(set_to_none=True)
+            wall_s, cpu_s = time.perf_counter() - before[0], time.process_time() - before[1]
+        finally:
+            torch.set_num_threads(threads)
         return wall_s * self.accumulate, cpu_s * self.accumulate
 
 

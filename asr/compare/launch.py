@@ -89,10 +89,10 @@ def launch(
             while running:
                 time.sleep(POLL_S)
                 show_progress(folder, [cell for _, job in running for cell in job], advance)
-                for handle, job in running:
-                    if handle.done():
-                        _end(folder, job, handle.exception(), advance)
-                running = [(handle, job) for handle, job in running if not handle.done()]
+                ended = [(handle, job) for handle, job in running if handle.done()]
+                for handle, job in ended:
+                    _end(folder, job, handle.exception(), advance)
+                running = [entry for entry in running if entry not in ended]
     except ImportError as error:
         raise UserError(
             f"launcher={options.launcher}: needs {error.name}: pip install 'clustered-asr[launchers]'"

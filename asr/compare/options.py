@@ -128,7 +128,8 @@ class CompareConfig(SearchOptions):
         for name in ("seeds", "splits"):
             if not getattr(self, name):
                 raise UserError(f"{name}=[]: expected at least one")
-        pick_device(self.device)
+        if not self.launcher:  # the machines that it starts may have other devices
+            pick_device(self.device)
 
 
 @dataclass(frozen=True)
@@ -170,9 +171,9 @@ def parse(words: list[str]) -> Request:
         shared += [f"trainer.budget={options.budget}", f"trainer.budget_clock={options.budget_clock}"]
         shared += ["trainer.max_steps=0"]
     elif options.steps:
-        shared += [f"trainer.max_steps={options.steps}"]
+        shared += [f"trainer.max_steps={options.steps}", "trainer.budget="]
     elif options.epochs:
-        shared += [f"trainer.max_epochs={options.epochs}", "trainer.max_steps=0"]
+        shared += [f"trainer.max_epochs={options.epochs}", "trainer.max_steps=0", "trainer.budget="]
     train_options(shared)
     return Request(options, shared, command, paper)
 
@@ -246,7 +247,7 @@ def plan_decoding(options: CompareConfig) -> Decoding:
         if key in DECODING_SET_HERE:
             raise UserError(f"decode=[{word}]: asr compare sets this itself; use {DECODING_SET_HERE[key]}")
     decoder, beam, tune = options.decoder, options.beam, options.tune
-    if decoder == "cuda" and not torch.cuda.is_available():
+    if decoder == "cuda" and not options.launcher and not torch.cuda.is_available():
         raise UserError("decoder=cuda: this machine has no CUDA device")
     if beam.lm and decoder not in WEIGHTED:
         raise UserError(f"beam.lm={beam.lm}: decoder={decoder} takes no language model; use beam or prefix")

@@ -140,7 +140,7 @@ def find_manifests(protocol: TrainConfig, splits: list[str]) -> dict[str, Path]:
     found = {name: manifest_path(place, "train") for name, place in zip(names, places, strict=True)}
     dev = protocol.data.dev
     found["dev"] = manifest_path(dev, "dev") if dev else split_beside(places[0], "dev")
-    for split in splits:
+    for split in sorted(splits, key=lambda split: split.endswith(".jsonl.gz")):  # names, then manifests
         name = split_name(split)
         if not split.endswith(".jsonl.gz"):
             found.setdefault(name, split_beside(places[0], split))
@@ -173,7 +173,9 @@ def settle_changes(plan: Plan) -> list[str]:
         elif state.status == "missing" or state.key == cell.key:
             if cell.kind == "training" and state.status == "done":
                 _check_checkpoints(plan.folder / state.result["run"])
-            continue
+            if not cell.needs or state.status == "missing" or _is_done(plan, cell.needs):
+                continue
+            messages.append(f"{cell.name}: running again, because {cell.needs} will be")
         else:
             old, new = flat(state.settings), flat(cell.settings)
             difference = ", ".join(
@@ -189,6 +191,10 @@ def settle_changes(plan: Plan) -> list[str]:
             messages.append(f"{cell.name}: running again ({difference})")
         shutil.rmtree(plan.folder / cell.name, ignore_errors=True)
     return messages
+
+
+def _is_done(plan: Plan, name: str) -> bool:
+    return read_state(plan.folder, name).status == "done"
 
 
 def _check_checkpoints(run: Path) -> None:

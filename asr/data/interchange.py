@@ -141,8 +141,8 @@ def _kaldi_source(recording: "Recording", channel: int) -> str:
     if Path(path).suffix == ".sph":
         pipe = f"sph2pipe {quoted} -f wav -c {channel + 1} -p |"
         return f"{pipe} ffmpeg -threads 1 -i pipe:0 -ar {rate} -f wav -threads 1 pipe:1 |"
-    mapped = f"-map_channel 0.0.{channel}"
-    return f"ffmpeg -threads 1 -i {quoted} -ar {rate} {mapped} -f wav -threads 1 pipe:1 |"
+    mono = f"-af channelmap={channel}:mono"
+    return f"ffmpeg -threads 1 -i {quoted} {mono} -ar {rate} -f wav -threads 1 pipe:1 |"
 
 
 def nemo_export(cuts: "CutSet", folder: Path, split: str) -> Write:

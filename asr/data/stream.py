@@ -143,6 +143,10 @@ class NumberedBatches(TrainingData):
         super().__init__()
         self.training_batches, self.dev_batches = training, dev
 
+    def epochs(self) -> float:
+        """Return the number of epochs consumed; positions are counted across epochs."""
+        return self.cursor.position / self.epoch_batches(0)
+
     @abstractmethod
     def held_out(self, split: str, items: int) -> Batches:
         """Return the batches of `dev` or `test`.

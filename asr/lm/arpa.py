@@ -3,6 +3,7 @@
 import gzip
 import math
 import mmap
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, cast
@@ -51,7 +52,7 @@ def read_vocabulary(path: str | Path) -> frozenset[str] | None:
     try:
         with (gzip.open if start[:2] == b"\x1f\x8b" else open)(path, "rt", encoding="utf-8") as text:
             return _arpa_words(cast(IO[str], text), path)
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: the language model is truncated or damaged ({error})") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: expected an ARPA or KenLM file, found no UTF-8 text ({error})") from None

@@ -1,6 +1,7 @@
 """Sentences for language models, from text files, manifests or prepared folders."""
 
 import gzip
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, cast
@@ -38,7 +39,7 @@ def _lines(path: Path) -> Iterator[str]:
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
             yield from cast(IO[str], file)
-    except (EOFError, OSError) as error:
+    except (EOFError, OSError, zlib.error) as error:
         raise UserError(f"{path}: the file can't be read ({in_words(error)})") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: expected UTF-8 text, found other bytes at byte {error.start}") from None

@@ -7,7 +7,7 @@ from asr.data.facts import VERIFY_HELP, audio_facts, header_facts, samples_as_ex
 from asr.files import parse_json
 from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.fingerprint import file_state
-from asr.preparation.lexicon import word_lexicon
+from asr.preparation.lexicon import lexicon_packages, word_lexicon
 from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
 from asr.text.files import read_lines, read_text
 
@@ -19,6 +19,7 @@ __all__ = [
     "audio_facts",
     "file_state",
     "header_facts",
+    "lexicon_packages",
     "parse_json",
     "read_lines",
     "read_text",

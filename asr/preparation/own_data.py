@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,18 @@ from asr.data.facts import MAX_DURATION_S, VERIFY_HELP, audio_facts, header_fact
 from asr.errors import UserError
 from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.fingerprint import file_state
-from asr.preparation.lexicon import word_lexicon
-from asr.preparation.rows import ROUNDING_S, TEXT_RULES, Row, distinct_names, fitted, normalised_rows
+from asr.preparation.lexicon import lexicon_packages, word_lexicon
+from asr.preparation.rows import (
+    ROUNDING_S,
+    TEXT_RULES,
+    Row,
+    distinct_names,
+    fitted,
+    is_split,
+    normalised_rows,
+)
 from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
-from asr.preparation.splits import HOLD_OUT, SHARE_RULE, split_rows
+from asr.preparation.splits import HOLD_OUT, SHARE_RULE, split_name, split_rows
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording
@@ -53,6 +61,12 @@ class OwnDataOptions(PreparationOptions):
     verify: bool = option(True, help=VERIFY_HELP)
     tokenizers: list[str] = option(["character", "phone"], help=TOKENIZERS_HELP)
 
+    def check(self) -> None:
+        """Raise UserError if a manifest of `split` would lie in another folder."""
+        super().check()
+        if not is_split(self.split):
+            raise UserError(f"split={self.split}: expected the name of a split")
+
 
 def prepare_rows(
     recipe: str,
@@ -73,8 +87,11 @@ def prepare_rows(
     Raises:
         UserError: there are no usable rows, or some are broken and `allow_partial` is not set.
     """
-    preparation = Preparation(recipe, folder, options)
-    if preparation.is_done(sources):
+    english = options.language.lower().startswith("en")
+    packages = lexicon_packages(options.lexicon) if english else []
+    preparation = Preparation(recipe, folder, options, packages=packages)
+    inputs = [*sources, *filter(None, [options.lexicon])]
+    if preparation.is_done(inputs):
         return
     spoken = list(normalised_rows(read(preparation), preparation, options.text))
     preparation.check()
@@ -93,10 +110,10 @@ def prepare_rows(
         preparation.check()
         raise UserError(f"{', '.join(map(str, sources))}: expected utterances, found no usable ones")
     if options.split:
-        placed = [replace(row, split=options.split) for row in placed]
-    how, splits = split_rows(placed, options.hold_out, options.dev_share, options.test_share)
+        how, splits = "All in one, as asked for (`split=`).", {split_name(options.split): placed}
+    else:
+        how, splits = split_rows(placed, options.hold_out, options.dev_share, options.test_share)
     words = {word for row in placed for word in row.text.split()}
-    english = options.language.lower().startswith("en")
     lexicon = word_lexicon(words, options.lexicon, preparation) if english or options.lexicon else None
     recordings = _recordings(placed, facts)
     changes = f"{TEXT_RULES[options.text]} (`text={options.text}`)"
@@ -109,7 +126,7 @@ def prepare_rows(
         {split: _cuts(members, recordings, options.language) for split, members in splits.items()},
         lexicon=lexicon,
         texts={"train": (row.text for row in splits["train"])} if "train" in splits else {},
-        sources=sources,
+        sources=inputs,
         notes=notes,
     )
 

@@ -152,8 +152,13 @@ def _check_names(row: Row) -> None:
             raise UserError(
                 f"{row.where}: expected no control characters in the {name}, found {value[:60]!r}"
             )
-    if re.search(r"^\.|[/\\]", row.split):
+    if not is_split(row.split):
         raise UserError(f"{row.where}: expected the name of a split, found {row.split!r}")
+
+
+def is_split(name: str) -> bool:
+    """Return whether a name can be that of a split, whose manifest lies in the output folder."""
+    return not re.search(r"^\.|[/\\]", name)
 
 
 def distinct_names(paths: Iterable[str]) -> dict[str, str]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.console import Console
 
 from asr.config import option
-from asr.console import open_console
+from asr.console import open_console, progress
 from asr.errors import UserError
 from asr.files import file_digest, write_text
-from asr.parallel import Failed, Journal, attempts, available_cores, progress_bar
+from asr.parallel import Journal, attempts, available_cores
 from asr.preparation.division import Division
 from asr.preparation.fingerprint import (
     difference,
@@ -168,17 +168,18 @@ class Preparation:
         if done := len(own) - len(missing):
             self.say(f"{label}: reusing {done} of {len(own)} results from an interrupted run")
         with contextlib.ExitStack() as stack:
-            advance = stack.enter_context(progress_bar(label, len(own), self.console, done=done))
+            bars = stack.enter_context(progress(console=self.console, transient=False))
+            task = bars.add_task(label, total=len(own), completed=done)
             if journal:
                 stack.callback(journal.close)
             fresh = attempts(function, [items[i] for i in missing], workers=self.workers, threads=threads)
             stack.callback(fresh.close)
             for i, result in zip(missing, fresh, strict=True):
-                if isinstance(result, Failed):
-                    self.problem(result, result.kind or kind)
+                if isinstance(result, UserError):
+                    self.problem(str(result), result.kind or kind)
                 else:
                     results[i] = journal.add(keys[i], result) if journal else result
-                advance()
+                bars.advance(task)
         if self.division is not None:
             self.division.add(path, version, keys, results)
         return results

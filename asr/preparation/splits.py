@@ -43,7 +43,7 @@ def split_rows(
     Raises:
         UserError: only some rows name a split.
     """
-    named = Counter(_split_name(row.split) for row in rows)
+    named = Counter(split_name(row.split) for row in rows)
     if named[""] not in (0, len(rows)):
         row = next(row for row in rows if not row.split)
         raise UserError(
@@ -52,7 +52,7 @@ def split_rows(
     pool = "train" if not named[""] else ""
     splits: dict[str, list[Row]] = {"train": [], "dev": [], "test": []}
     for row in rows:
-        splits.setdefault(_split_name(row.split), []).append(row)
+        splits.setdefault(split_name(row.split), []).append(row)
     if pool and (named["dev"] or not named["train"]):
         return "As named by the data.", {name: members for name, members in splits.items() if members}
     candidates = splits.pop(pool)
@@ -77,7 +77,8 @@ def _described(share: float | None) -> str:
     return SHARE_RULE if share is None else f"{share:g}"
 
 
-def _split_name(written: str) -> str:
+def split_name(written: str) -> str:
+    """Return the name of a split by which other names for it go: `validation` is `dev`."""
     return SPLIT_NAMES.get(written.strip().lower(), written.strip())
 
 

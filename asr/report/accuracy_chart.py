@@ -140,10 +140,15 @@ def _spec(
     legend = alt.Legend(title=None, orient="top", symbolOpacity=1, values=trained)
     error = f"{metric_words(metric)} (%)"
     title = f"forward pass over {split}, {clock_words(clock)} (s)"
-    times = [value for row in rows for name in ("time_s", "time_low", "time_high") if (value := row[name])]
+    times = [
+        value
+        for row in rows
+        for name in ("time_s", "time_low", "time_high")
+        if (value := row[name]) is not None
+    ]
     across = _axis(times, 24, "x" in log)
     x = alt.X("time_s:Q", title=title, **across)
-    bounds = [value for row in rows for name in ("rate", "low", "high") if (value := row[name])]
+    bounds = [value for row in rows for name in ("rate", "low", "high") if (value := row[name]) is not None]
     y = alt.Y("rate:Q", title=error, **_axis(bounds, 16, "y" in log))
     color = alt.Color(
         "family:N",
@@ -206,7 +211,7 @@ def _axis(values: list[float], padding: float, log: bool) -> dict[str, Any]:
             return {"scale": alt.Scale(zero=False, padding=padding)}
         return {"scale": alt.Scale(domain=[low, high], zero=False, nice=False, padding=padding)}
     scale = alt.Scale(type="log", nice=False, padding=padding)
-    return {"scale": scale, "axis": log_axis(log_ticks(values))}
+    return {"scale": scale, "axis": log_axis(log_ticks([x for x in values if x > 0]))}
 
 
 def _interval_words(of_split: dict[str, list[dict[str, Any]]]) -> str:

@@ -1,5 +1,6 @@
 """Figure 7: loss and error rate during training, by epoch and by time."""
 
+import math
 from typing import Any
 
 import altair as alt
@@ -59,13 +60,18 @@ def curve_rows(results: Results, clock: str) -> list[dict[str, Any]]:
             "step": point.step,
             "epoch": point.epoch,
             "time_s": point.train_cpu_s if clock == "cpu" else point.train_s,
-            "loss": point.loss,
-            "dev_loss": point.dev_loss,
-            "dev_error": scale * point.dev_error,
+            "loss": _finite(point.loss),
+            "dev_loss": _finite(point.dev_loss),
+            "dev_error": _finite(scale * point.dev_error),
         }
         for training in results.trainings
         for point in training.curve
     ]
+
+
+def _finite(value: float) -> float | None:
+    """Return a number that JSON can represent, or None: a gap in the curve."""
+    return value if math.isfinite(value) else None
 
 
 def _spec(

@@ -69,7 +69,8 @@ def score_segments(
 def filter_entry(entry: CtmEntry, rules: Glm) -> list[CtmEntry]:
     """Apply mapping rules to an entry; a word may become several words, alternatives or nothing."""
     if isinstance(entry, CtmAlternatives):
-        return [replace(entry, choices=tuple(_filter_choice(choice, rules) for choice in entry.choices))]
+        filtered = tuple(_filter_choice(choice, rules) for choice in entry.choices)
+        return [replace(entry, choices=filtered)] if any(filtered) else []
     try:
         tokens = tokens_of(rules.filter(entry.word))
     except ValueError as error:

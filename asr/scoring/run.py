@@ -219,14 +219,14 @@ def _score_folder(
     folder: Path, hypotheses: list[Hypothesis], options: ScoreOptions, console: Console
 ) -> Score:
     result, rules = _scored(folder, hypotheses, options)
+    if options.trn:
+        write_trn(folder, hypotheses)
+    if options.ctm:  # an error leaves the score that was there
+        write_ctm_and_stm(folder, hypotheses)
     (folder / SCORE).unlink(missing_ok=True)
     if result.pronunciations:
         result.pronunciations.warn(str(folder))
     write_tables(folder, result)
-    if options.trn:
-        write_trn(folder, hypotheses)
-    if options.ctm:
-        write_ctm_and_stm(folder, hypotheses)
     # Written last: if score.json exists, the other files are complete.
     summary = result.as_dict() | {"hypotheses": file_digest(folder / HYPOTHESES)}
     if rules:

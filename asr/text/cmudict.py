@@ -6,6 +6,9 @@ from functools import lru_cache
 from asr.errors import UserError
 from asr.text.lexicon import Lexicon, Phones
 
+VOWELS = frozenset(["AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW"])
+STRESS = ("0", "1", "2")
+
 
 @lru_cache(maxsize=1)
 def cmudict_entries() -> dict[str, list[Phones]]:
@@ -20,8 +23,8 @@ def cmudict_entries() -> dict[str, list[Phones]]:
 
 
 def without_stress(phones: Iterable[str]) -> Phones:
-    """Map the dictionary's 69 stressed phones to its 39: `('AH0', 'T')` → `('AH', 'T')`."""
-    return tuple(phone.rstrip("012") for phone in phones)
+    """Map the dictionary's 69 stressed phones to its 39: `('AH0', 'T')` → `('AH', 'T')`; keep all others."""
+    return tuple(x[:-1] if x[-1:] in STRESS and x[:-1].upper() in VOWELS else x for x in phones)
 
 
 def cmudict_lexicon(words: Iterable[str]) -> Lexicon:

@@ -192,8 +192,9 @@ def _rows_of_texts(transcripts: Path, files: AudioFiles, preparation: Preparatio
         used.add(path)
         with preparation.reporting():
             yield Row(_identifier(inside), audio, " ".join(read_text(path).split()), str(path))
+    ours = preparation.folder.resolve()  # may lie among the transcripts
     for path in sorted(transcripts.rglob("*.txt")):
-        if path not in used:
+        if path not in used and not path.resolve().is_relative_to(ours):
             message = f"{path}: expected a recording of the same name below {files.root}, found none"
             preparation.problem(message, "missing_audio")
 

@@ -15,6 +15,7 @@ from asr.preparation import (
     PreparationOptions,
     audio_facts,
     header_facts,
+    lexicon_packages,
     read_lines,
     recording,
     samples_as_expected,
@@ -63,14 +64,14 @@ def prepare(options: Options, folder: Path) -> None:
     """
     splits = parts_by_split(options.subset, options.evaluation)
     wanted = [part for parts in splits.values() for part in parts]
-    preparation = Preparation("librispeech", folder, options)
+    preparation = Preparation("librispeech", folder, options, packages=lexicon_packages(options.lexicon))
     corpus = Path(options.corpus) if options.corpus else folder / "corpus" / "LibriSpeech"
     if options.download:
         preparation.refuse_shard("download=true")
         fetch([part for part in wanted if not (corpus / part).is_dir()], corpus, options, preparation)
     else:
         check_corpus(corpus, wanted, options)
-    sources = [corpus / part for part in wanted]
+    sources: list[str | Path] = [*(corpus / part for part in wanted), *filter(None, [options.lexicon])]
     if preparation.is_done(sources):
         return
     utterances = {part: _read(part, corpus, preparation, options.verify) for part in wanted}

@@ -3,6 +3,7 @@
 import gzip
 import shutil
 import subprocess
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def packed_lines(path: Path) -> Iterator[bytes]:
         try:
             with gzip.open(path) as file:
                 yield from file
-        except (EOFError, gzip.BadGzipFile) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise UserError(f"{path}: expected a whole gzip file, found a broken one ({error})") from None
     elif magic[:1] == b"\x1f":
         yield from _through_gzip(path)

@@ -140,3 +140,13 @@ def test_an_interactive_zsh_completes_words(tmp_path: Path) -> None:
         shown += os.read(terminal, 65536).decode(errors="replace")
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "own"), [("train", ""), ("advise", ""), ("compare", "plan"), ("bench", "figure")]
+)
+def test_only_a_command_with_plans_or_figures_offers_them(command: str, own: str) -> None:
+    """`asr train` offered `plan=` and `figure=`, which it refuses; `asr bench` offered no figures."""
+    groups = set(completion._groups(command))
+    assert groups & {"plan", "figure"} == ({own} if own else set())
+    assert ("optimizer" in groups) == (command != "bench")

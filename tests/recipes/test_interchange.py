@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,11 @@ import soundfile
 from asr_recipes.kaldi import prepare as kaldi
 from asr_recipes.lhotse import prepare as lhotse_recipe
 from asr_recipes.nemo import prepare as nemo
-from lhotse import CutSet, load_manifest
+from lhotse import CutSet, Recording, load_manifest
 from lhotse.kaldi import load_kaldi_data_dir
 
 from asr import cli
+from asr.data import interchange
 from asr.data.interchange import FORMATS
 from asr.data.manifest import load_cuts, save_cuts
 from asr.errors import UserError
@@ -98,6 +101,18 @@ def test_kaldi_files(prepared, tmp_path):
     recordings, supervisions, _ = load_kaldi_data_dir(directory, RATE)
     assert len(recordings) == 1
     assert [s.start for s in supervisions] == [0.125, 1.125, 2.125]
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
+@pytest.mark.parametrize("channel", [0, 1])
+def test_the_pipe_of_a_channel_reads_that_channel(channel, tmp_path):
+    """FFmpeg 7 has no option -map_channel."""
+    samples = np.random.default_rng(0).integers(-9999, 9999, (RATE, 2), dtype=np.int16)
+    soundfile.write(tmp_path / "a b.flac", samples, RATE)
+    pipe = interchange._kaldi_source(Recording.from_file(tmp_path / "a b.flac"), channel)
+    assert "map_channel" not in pipe
+    wav = subprocess.run(pipe.removesuffix("|"), shell=True, capture_output=True, check=True).stdout
+    assert np.array_equal(np.frombuffer(wav[-2 * RATE :], np.int16), samples[:, channel])
 
 
 def test_kaldi_ids_get_a_speaker_prefix_and_have_no_spaces(prepared, tmp_path):

@@ -263,3 +263,11 @@ def test_there_is_nothing_to_prepare(capsys: pytest.CaptureFixture[str]) -> None
     assert "nothing to prepare" in capsys.readouterr().err
     assert main(["train", "--help", "recipe=longrange"]) == 0
     assert "recipe.dashes" in capsys.readouterr().out
+
+
+def test_epochs_are_counted_once() -> None:
+    """The epoch and the position, which counts batches of all epochs, were added."""
+    source = build_source(train_options([*SMALL, "recipe.task=listops"]).recipe, 0)
+    data = ItemData(source, batch=4, dev_items=8, seed=0)
+    data.cursor = replace(data.cursor, epoch=2, position=2 * data.epoch_batches(0))
+    assert data.epochs() == 2

