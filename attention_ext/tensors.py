@@ -12,7 +12,7 @@ def compute_dtype(x: Tensor) -> torch.dtype:
 def zero_padding(x_BHND: Tensor, lengths_B: Tensor) -> Tensor:
     """Zero the rows past each length. Selects rather than multiplies, so that NaN there cannot spread."""
     keep_BN = torch.arange(x_BHND.shape[2], device=x_BHND.device) < lengths_B.unsqueeze(-1)
-    return x_BHND.masked_fill(~keep_BN[:, None, :, None], 0.0)
+    return torch.where(keep_BN[:, None, :, None], x_BHND, 0)
 
 
 def masked_softmax(scores_BHNS: Tensor, key_lengths_B: Tensor) -> Tensor:

@@ -76,6 +76,9 @@ def run(paths: list[Path], options: Options) -> None:
         raise UserError("asr transcribe takes a run folder or checkpoint and at least one audio file")
     if options.shard and not options.output:
         raise UserError(f"shard={options.shard}: expected output=<folder>, where asr merge joins transcripts")
+    odd = [_shown(file) for file, _ in files if _shown(file) != str(file)]
+    if odd and (options.shard or options.engine):
+        raise UserError(f"{odd[0]}: expected a UTF-8 file name with shard= or engine=")
     beside = len(files) > 1 and options.format not in ("text", "json") and not options.output
     to_files = beside or bool(options.output)
     if to_files:
@@ -100,7 +103,7 @@ def run(paths: list[Path], options: Options) -> None:
             file, place = files[position]
             results[position] = _result(outcome, file)
             if isinstance(outcome, list) and shard:
-                text = write_transcript(outcome, options.format, str(file))
+                text = write_transcript(outcome, options.format, _shown(file))
                 results[position].files[str(place.relative_to(options.output))] = text
             elif isinstance(outcome, list):
                 _write(outcome, file, place if to_files else None, options, single=len(files) == 1)
@@ -185,6 +188,11 @@ def _set_up(
     return transcribe
 
 
+def _shown(file: Path) -> str:
+    """Return a path as valid text: bytes of its name that are not UTF-8 become escapes."""
+    return str(file).encode(errors="backslashreplace").decode()
+
+
 def _result(outcome: Outcome, file: Path) -> Result:
     """Return the error of a recording, if it has one; raise errors that are not the recording's."""
     if isinstance(outcome, list):
@@ -252,13 +260,13 @@ def _write(
 ) -> None:
     if place:
         try:
-            write_text(write_transcript(transcripts, options.format, str(file)), place)
+            write_text(write_transcript(transcripts, options.format, _shown(file)), place)
         except OSError as error:
             raise UserError(f"{place}: can't be written ({error.strerror})") from None
     elif options.format == "text" and not (single and len(transcripts) == 1):
         for transcript in transcripts:
             channel = "" if transcript.channel is None else f"\t{transcript.channel}"
-            print(f"{file}{channel}\t{transcript.text}", flush=True)
+            print(f"{_shown(file)}{channel}\t{transcript.text}", flush=True)
     else:
-        sys.stdout.write(write_transcript(transcripts, options.format, str(file)))
+        sys.stdout.write(write_transcript(transcripts, options.format, _shown(file)))
         sys.stdout.flush()

@@ -1,6 +1,7 @@
 """The commands, end to end on the tone corpus."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import fields
@@ -102,6 +103,23 @@ def test_transcribe_prints_one_line_per_file(
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["file"] for line in lines] == files
     assert all(line["text"] and line["times_s"] for line in lines)
+
+
+def test_a_file_name_that_is_not_utf8_is_shown_with_escapes(
+    trained: Path, tone_corpus: Path, tmp_path: Path
+) -> None:
+    """Printing it ended the command with a traceback; a shard lost all its transcripts."""
+    odd = os.fsencode(tmp_path) + b"/caf\xe9.wav"
+    for path in (os.fsdecode(odd), tmp_path / "other.wav"):
+        Path(path).write_bytes((tone_corpus / "wav" / "test-0.wav").read_bytes())
+    words = [sys.executable, "-m", "asr", "transcribe", str(trained), str(tmp_path)]
+    for form in ("text", "json"):
+        output = subprocess.run(
+            [*words, f"format={form}", "device=cpu"], capture_output=True, check=True
+        ).stdout
+        assert "caf\\udce9.wav" in output.decode().replace("\\\\", "\\")
+    refused = subprocess.run([*words, "shard=1/2", f"output={tmp_path}"], capture_output=True)
+    assert b"expected a UTF-8 file name with shard=" in refused.stderr
 
 
 def test_transcribe_reports_full_memory_and_unwritable_files(
