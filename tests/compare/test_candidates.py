@@ -8,6 +8,7 @@ from asr.compare.candidates import evaluated_with, plan_candidates
 from asr.compare.options import parse
 from asr.compare.records import Candidate
 from asr.config import flat, nested
+from asr.errors import UserError
 
 SHARED = ["recipe=demo", "model.layers=4"]
 SOFTMAX = ["full", "shared-full", "lsh-1", "clustered-25", "oracle-top-32", "local-64"]
@@ -46,6 +47,16 @@ def test_short_and_long_form_are_equivalent() -> None:
 def test_a_candidate_without_seeds_takes_the_common_ones() -> None:
     found = candidates("attentions=[full]", "candidates=[{attention: lsh-1, seeds: 7}]", "seeds=[0,1]")
     assert [x.seeds for x in found] == [[0, 1], [7]]
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"), [("seed: 3", "seeds="), ("run: exp/mine", "folder="), ("resume: auto", "nothing")]
+)
+def test_a_candidate_with_options_that_cannot_differ_is_refused(option: str, instead: str) -> None:
+    """These options were ignored silently: a candidate with seed: 3 was trained with the common seeds."""
+    key = option.partition(":")[0]
+    with pytest.raises(UserError, match=f"candidate full: {key}= can't differ; use {instead}"):
+        candidates(f"candidates=[{{attention: full, {option}}}]")
 
 
 def test_finetuned_candidates_follow_their_parents() -> None:

@@ -14,18 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from runs import in_process
 from tone_corpora import TINY
 
 from asr.cli import main
 from asr.compare import cell as cell_module
 from asr.compare import jobs, run
-from asr.compare.cell import Cell, read_state, write_cell
-from asr.compare.options import parse
-from asr.compare.plan import make_plan
+from asr.compare.cell import Cell, read_state, write_cell, write_state
+from asr.compare.collect import collect
+from asr.compare.options import parse, plan_decoding
+from asr.compare.plan import find_manifests, make_plan, settle_changes
 from asr.compare.results import read_results
+from asr.errors import UserError
 from asr.files import file_digest
 from asr.model import checkpoint
+from asr.training.config import train_options
 
 SHORT = [
     "steps=4",
@@ -373,6 +377,64 @@ def test_invalid_requests_are_refused_in_one_line(
     assert re.search(message, error), error
     assert error.count("\n") == 1
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("steps=5", ("", 5)), ("epochs=2", ("", 0)), ("budget=9s", ("9s", 0))]
+)
+def test_the_length_of_training_replaces_the_recipes(given: str, expected: tuple[str, int]) -> None:
+    """With recipe=stamps, which has a budget, steps= and epochs= left it as it was, and it ended training."""
+    request = parse(["recipe=stamps", "attentions=[full]", given])
+    trainer = train_options(request.words).trainer
+    assert (trainer.budget, trainer.max_steps) == expected
+    if given == "epochs=2":
+        assert trainer.max_epochs == 2
+
+
+def test_the_protocol_names_the_recipes_budget(tone_corpus: Path, tmp_path: Path) -> None:
+    """Results of recipe=stamps, which trains for a CPU time, named its epochs and the wall clock."""
+    asked = ["recipe=stamps", f"data.train=[{tone_corpus}]", "attentions=[full]", "evaluate=[own]"]
+    plan = make_plan(parse([*asked, "reuse=none", f"folder={tmp_path}"]))
+    trainer = plan.protocol.trainer
+    assert (trainer.budget, trainer.budget_clock, plan.options.budget_clock) == ("60min", "cpu", "wall")
+    protocol = collect(plan).protocol
+    assert (protocol["budget"], protocol["clock"]) == ("60min of training (CPU time)", "cpu")
+
+
+def test_an_evaluation_of_a_training_that_runs_again_is_discarded(tone_corpus: Path, tmp_path: Path) -> None:
+    """It stayed done with the rates of the old weights, while its training ran again."""
+    asked = words(tone_corpus, tmp_path, "attentions=[full]", "evaluate=[own]")
+    plan = make_plan(parse(asked[1:]))
+    (training,), (evaluation,) = plan.trainings.values(), plan.evaluations.values()
+    for cell, status in ((training, "failed"), (evaluation, "done")):
+        write_cell(tmp_path, cell)
+        write_state(tmp_path, cell, status)
+    assert settle_changes(plan) == [f"{evaluation.name}: running again, because {training.name} will be"]
+    assert read_state(tmp_path, evaluation.name).status == "missing"
+    assert settle_changes(plan) == []
+
+
+def test_a_split_and_a_manifest_of_the_same_name_are_refused(tone_corpus: Path, tmp_path: Path) -> None:
+    """A split after a manifest of its name was left out silently; in the other order, it was an error."""
+    other = str(tmp_path / "test.cuts.jsonl.gz")
+    shutil.copy(tone_corpus / "test.cuts.jsonl.gz", other)
+    protocol = train_options([*TINY, f"data.train=[{tone_corpus}]"])
+    for splits in ([other, "test"], ["test", other]):
+        with pytest.raises(UserError, match="another manifest is also called test"):
+            find_manifests(protocol, splits)
+    assert find_manifests(protocol, [other])["test"] == Path(other)
+
+
+@pytest.mark.parametrize("given", ["device=cuda", "decoder=cuda"])
+def test_a_launchers_machines_may_have_other_devices(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without GPU could not submit a comparison to machines with GPUs."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    asked = ["recipe=demo", "attentions=[full]", given]
+    with pytest.raises(UserError, match=f"{given}: .*CUDA device"):
+        plan_decoding(parse(asked).options)
+    options = plan_decoding(parse([*asked, "launcher=submitit_slurm"]).options).options
+    assert "cuda" in (options.device, options.decoder)
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.exhaustive)])

@@ -1,10 +1,15 @@
 """Equal time by the cost of a step, measured for all candidates in turns."""
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from tone_corpora import TINY
+from torch import Tensor
 
 from asr.cli import main
 from asr.compare import costs
@@ -31,6 +36,51 @@ def test_steps_leave_the_weights_as_they_are(trainings: dict[str, TrainConfig]) 
     before = {name: value.clone() for name, value in timer.task.model.named_parameters()}
     assert timer.step()
     assert all(value.equal(before[name]) for name, value in timer.task.model.named_parameters())
+
+
+def test_steps_use_the_threads_of_training(
+    trainings: dict[str, TrainConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps were measured with the threads of this process, whatever trainer.threads was."""
+    options = trainings["small"]
+    threads = torch.get_num_threads()
+    timer = StepTimer(replace(options, trainer=replace(options.trainer, threads=threads + 1)))
+    losses, used = timer.task.losses, []
+
+    def counted(batch: Any) -> tuple[Tensor, ...]:
+        used.append(torch.get_num_threads())
+        return losses(batch)
+
+    monkeypatch.setattr(timer.task, "losses", counted)
+    assert timer.step()
+    assert used == [threads + 1]
+    assert torch.get_num_threads() == threads
+
+
+COPY = ["recipe=copy", "recipe.length=5", "model.layers=1", "model.heads=1", "trainer.accelerator=cpu"]
+
+
+@pytest.mark.parametrize(
+    ("copies", "workers", "expected_s"), [(True, 2, 1.0), (False, 2, 0.0), (False, 0, 1.0)]
+)
+def test_loading_counts_where_the_training_process_loads(
+    copies: bool, workers: int, expected_s: float, tone_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With data.workers=2, the batches of recipe=copy cost nothing, though no worker draws them."""
+    words = COPY if copies else [*TINY, f"data.train=[{tone_corpus}]"]
+    timer = StepTimer(train_options([*words, f"data.workers={workers}", "trainer.max_steps=2"]))
+    clock = [0.0]
+
+    def loading(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            clock[0] += 1.0
+            yield batch
+
+    timer.batches = loading(timer.batches)
+    monkeypatch.setattr("asr.compare.costs.time.process_time", lambda: clock[0])
+    step = timer.step()
+    assert step
+    assert step[1] == expected_s
 
 
 def test_costs_are_measured_once(

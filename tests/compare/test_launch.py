@@ -88,6 +88,25 @@ def test_the_cells_of_a_lost_job_have_failed(tmp_path: Path, monkeypatch: pytest
     assert {cell.name for cell in cells} <= set(advanced)
 
 
+def test_a_job_that_ends_between_two_looks_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that ended after the first of two calls of done() was forgotten, and its cells never failed."""
+
+    class Ending(Lost):
+        looks = 0
+
+        def done(self) -> bool:
+            self.looks += 1
+            return self.looks > 1
+
+    cells = cells_in(tmp_path, "running")
+    write_state(tmp_path, cells[0], "running")
+    monkeypatch.setattr(launch, "POLL_S", 0.0)
+    monkeypatch.setattr(launch, "_ray", lambda *_: contextlib.nullcontext(lambda job: Ending(MemoryError())))
+    launch.launch(tmp_path, CompareConfig(launcher="ray"), [cells], lambda cell, fraction: None)
+    state = read_state(tmp_path, cells[0].name)
+    assert (state.status, state.error) == ("failed", "job lost: out of memory")
+
+
 def test_refused_options_are_one_line(tmp_path: Path) -> None:
     pytest.importorskip("submitit", reason="needs the extra clustered-asr[launchers]")
     cells = cells_in(tmp_path, "a")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,7 +14,7 @@ from comparison import INJECTION, make_comparison, write_bench
 from asr.cli import main
 from asr.compare.results import write_results
 from asr.errors import UserError
-from asr.report import bench_chart, copy_chart
+from asr.report import bench_chart, copy_chart, curves_chart
 from asr.report.page import ReportOptions, benchmarks_beside, write_report
 from asr.report.provenance import of_results
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
@@ -209,6 +210,19 @@ def test_a_benchmark_of_another_format_is_refused_in_one_line(tmp_path: Path) ->
     (tmp_path / "bench.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match=r"bench\.json: expected results of asr bench"):
         bench_chart.figure(tmp_path / "bench.json")
+
+
+def test_a_loss_that_is_not_a_number_is_a_gap(tmp_path: Path) -> None:
+    """A training that diverged put NaN into the page, which is not JSON, so that no browser drew the page."""
+    results = make_comparison(tmp_path, models=["full"], utterances=4)
+    first, second, third = results.trainings[0].curve[:3]
+    first.loss, second.dev_loss, third.dev_error = math.nan, math.inf, math.nan
+    rows = curves_chart.curve_rows(results, "wall")
+    gaps = [{name for name, value in row.items() if value is None} for row in rows]
+    assert gaps == [{"loss"}, {"dev_loss"}, {"dev_error"}, *[set()] * (len(rows) - 3)]
+    drawn = curves_chart.figure(results, of_results(results))
+    assert drawn is not None
+    json.dumps([panel.spec for panel in drawn.panels], allow_nan=False)
 
 
 @pytest.mark.parametrize(

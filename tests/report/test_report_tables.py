@@ -293,6 +293,16 @@ def test_an_axis_has_a_least_span(tmp_path: Path) -> None:
     assert "2 candidates" in protocol_line(results)
 
 
+def test_error_rates_of_zero_have_an_axis(tmp_path: Path) -> None:
+    """If all models were perfect, the report ended with a ValueError."""
+    results = make_comparison(tmp_path, models=["shared-full", "lsh-1"], utterances=4)
+    set_rates(results, dict.fromkeys(("shared-full", "lsh-1"), (0.0, 0.0, 0.0)))
+    drawn = figure(results, of_results(results))
+    assert drawn is not None
+    assert {row["rate"] for row in points(results, "test", "per")} == {0.0}
+    assert drawn.panels[0].spec["layer"][0]["encoding"]["y"]["scale"]["domain"] == [0.0, 1.0]
+
+
 def test_crowded_models_get_a_logarithmic_axis() -> None:
     """On real data, one slow mechanism left six labels in one place."""
     common = {"time_low": None, "time_high": None, "own": True, "step": False}

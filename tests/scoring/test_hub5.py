@@ -119,6 +119,19 @@ def test_mapping_a_word_to_several_divides_its_duration():
     assert filter_entry(entry, Glm([Rule("OKAY", "")])) == []
 
 
+def test_alternatives_that_rules_delete_are_no_words():
+    """Alternatives without any word left ended the scoring, because they had no midpoint."""
+    choices = tuple((CtmWord("f", "A", 0.2, 0.1, word),) for word in ("uh", "um"))
+    entry = CtmAlternatives("f", "A", choices)
+    rules = Glm([Rule("UH", ""), Rule("UM", "")])
+    assert filter_entry(entry, rules) == []
+    (kept,) = filter_entry(entry, Glm([Rule("UH", "")]))
+    assert [[word.word for word in choice] for choice in kept.choices] == [[], ["UM"]]
+    segments = [StmSegment("f", "A", "s", t, t + 1.0, "", "A") for t in (0.0, 1.0)]
+    scores = score_segments(Stm(segments, []), [entry], hypothesis_rules=rules)
+    assert [summary(score.counts) for score in scores] == [(1, 0, 0, 1, 0)] * 2
+
+
 def test_the_alignment_shows_the_path_taken_through_the_network():
     edits = align_networks(network_of("(uh) { he's / he is } ba- gone"), network_of("he is bad now"))
     assert [(edit.operation, edit.reference, edit.hypothesis) for edit in edits] == [

@@ -83,6 +83,18 @@ def test_sclite_files_on_request(tmp_path):
     assert (folder / "hyp.trn").read_text().splitlines()[0] == "go on (anna-right)"
 
 
+def test_ctm_of_phones_is_refused_and_leaves_the_score(tmp_path):
+    """`ctm=true` failed for hypotheses without words, but only after it had deleted score.json."""
+    phones = ["G", "OW"]
+    hypotheses = [Hypothesis("a", "anna", 1.0, "go", phones, phones, [0.0, 0.1], None, "phone")]
+    write_hypotheses(tmp_path / "hyp.jsonl", hypotheses)
+    scored([tmp_path])
+    before = (tmp_path / "score.json").read_text()
+    with pytest.raises(UserError, match="utterance 'a': CTM and STM files need words"):
+        scored([tmp_path], ctm=True)
+    assert (tmp_path / "score.json").read_text() == before
+
+
 @pytest.mark.parametrize(
     ("record", "message"),
     [
