@@ -78,7 +78,7 @@ def _described(share: float | None) -> str:
 
 
 def split_name(written: str) -> str:
-    """Return the name of a split by which other names for it go: `validation` is `dev`."""
+    """Return the usual name of a split: `validation` is `dev`."""
     return SPLIT_NAMES.get(written.strip().lower(), written.strip())
 
 

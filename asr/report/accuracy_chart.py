@@ -140,12 +140,7 @@ def _spec(
     legend = alt.Legend(title=None, orient="top", symbolOpacity=1, values=trained)
     error = f"{metric_words(metric)} (%)"
     title = f"forward pass over {split}, {clock_words(clock)} (s)"
-    times = [
-        value
-        for row in rows
-        for name in ("time_s", "time_low", "time_high")
-        if (value := row[name]) is not None
-    ]
+    times = [value for row in rows for name in ("time_s", "time_low", "time_high") if (value := row[name])]
     across = _axis(times, 24, "x" in log)
     x = alt.X("time_s:Q", title=title, **across)
     bounds = [value for row in rows for name in ("rate", "low", "high") if (value := row[name]) is not None]

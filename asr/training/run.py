@@ -103,7 +103,8 @@ def _train(
         cost.load_state_dict(point.state["callbacks"][cost.state_key])
         if finished(point, task.plan, cost):
             if (folder / "training.json").exists():
-                _average(options, folder)
+                if _is_first_process(options):
+                    _average(options, folder)
                 print(f"{folder}: training is already finished")
             else:  # killed before it could write its summary
                 _finish(options, folder, point.step, task, data, cost)
