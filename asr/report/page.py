@@ -86,8 +86,8 @@ def _body(
     )
     if results.recipe == "copy":
         yield from filter(None, [copy_chart.figure(results, source)])
-    if options.maps:
-        named = any((options.utterance, options.layer, options.head))
+    named = any((options.utterance, options.layer, options.head))
+    if options.maps and (named or results.splits()):
         yield from _named_or_found(
             lambda place: attention_chart.figures(
                 results, place, source, options.utterance, options.layer, options.head

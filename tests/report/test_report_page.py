@@ -173,6 +173,15 @@ def test_a_comparison_on_masked_copy_has_a_heat_map(tmp_path: Path) -> None:
     assert [row["accuracy"] for row in rows] == pytest.approx([91.9, 86.1])
 
 
+def test_a_comparison_without_recordings_has_no_attention_maps(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Language models and long-range classifiers made the page warn of a skipped figure."""
+    results = dataclasses.replace(make_comparison(tmp_path, models=["full"], utterances=4), evaluations=[])
+    write_report(results, tmp_path, dataclasses.replace(QUICK, maps=True))
+    assert not caplog.messages
+
+
 def test_benchmarks_are_found_above_the_folder(tmp_path: Path) -> None:
     """`asr bench` writes exp/bench.json, `asr compare` writes to exp/compare/<recipe>."""
     inner = tmp_path / "compare" / "demo"
