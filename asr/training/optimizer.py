@@ -11,8 +11,9 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from asr.config import option, refuse
 from asr.errors import UserError
+from asr.training.muon import Muon, is_hidden
 
-OPTIMIZERS = ("adamw", "radam", "adadelta")
+OPTIMIZERS = ("adamw", "muon", "radam", "adadelta")
 SCHEDULES = ("cosine", "plateau", "constant")
 
 
@@ -22,7 +23,7 @@ class OptimizerConfig:
 
     name: str = option("adamw", help=" | ".join(OPTIMIZERS), choices=OPTIMIZERS)
     learning_rate: float = option(1e-3, help="peak learning rate", maximum=100)
-    betas: list[float] = option([0.9, 0.98], help="adamw, radam: β1 and β2", maximum=0.999999)
+    betas: list[float] = option([0.9, 0.98], help="adamw, muon, radam: β1 and β2", maximum=0.999999)
     rho: float = option(0.95, help="adadelta: decay of the averages ρ", maximum=0.999999)
     weight_decay: float = option(
         0.01,
@@ -66,16 +67,18 @@ class OptimizerConfig:
 
 
 def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: OptimizerConfig) -> Optimizer:
-    """Return AdamW, RAdam with decoupled weight decay (Vyas et al. 2020, section 4), or Adadelta.
+    """Return AdamW, Muon, RAdam with decoupled weight decay (Vyas et al. 2020, section 4), or Adadelta.
 
     Adadelta (Zeiler 2012) has the paper's ε = 1e-6, and its step is learning_rate = 1.
 
     Biases, norms and other vectors are not decayed.
     """
-    trained = [x for x in parameters.values() if x.requires_grad]
-    groups = [
-        {"params": [x for x in trained if x.dim() > 1], "weight_decay": config.weight_decay},
-        {"params": [x for x in trained if x.dim() <= 1], "weight_decay": 0.0},
+    trained = {name: x for name, x in parameters.items() if x.requires_grad}
+    hidden = {name: x for name, x in trained.items() if config.name == "muon" and is_hidden(name, x)}
+    others = [x for name, x in trained.items() if name not in hidden]
+    groups: list[dict[str, Any]] = [
+        {"params": [x for x in others if x.dim() > 1], "weight_decay": config.weight_decay},
+        {"params": [x for x in others if x.dim() <= 1], "weight_decay": 0.0},
     ]
     if config.name == "adadelta":
         return torch.optim.Adadelta(groups, lr=config.learning_rate, rho=config.rho, eps=1e-6)
@@ -83,7 +86,10 @@ def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: Optimizer
     if config.name == "radam":
         return torch.optim.RAdam(groups, lr=config.learning_rate, betas=betas, decoupled_weight_decay=True)
     # Four times as fast on a CPU; on a GPU, Lightning can't clip gradients with it in fp16.
-    fused = all(x.device.type == "cpu" for x in trained)
+    fused = all(x.device.type == "cpu" for x in trained.values())
+    if config.name == "muon":
+        groups.append({"params": list(hidden.values()), "weight_decay": config.weight_decay, "hidden": True})
+        return Muon(groups, lr=config.learning_rate, betas=betas, fused=fused)
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=fused)
 
 
