@@ -18,6 +18,7 @@ from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import build, names_digest, read_json, write_json
 from asr.training.config import TrainConfig
+from asr.training.optimizer import build_optimizer
 from asr.training.run import build_task
 
 COSTS = "step_costs.json"
@@ -40,11 +41,14 @@ class StepTimer:
         self.loads = options.data.workers == 0 or isinstance(self.data, NumberedBatches)
         self.task.train()
         self.batches = iter(self.data.train_dataloader())
+        # Without a learning rate, so that neither the weights nor the times of later steps depend on it.
+        unchanging = replace(options.optimizer, learning_rate=0.0)
+        self.optimizer = build_optimizer(dict(self.task.model.named_parameters()), unchanging)
 
     def step(self) -> tuple[float, float] | None:
-        """Return wall-clock and CPU seconds of a step without the optimiser's part; None: no more batches.
+        """Return wall-clock and CPU seconds of an optimiser step; None: no more batches.
 
-        Loading counts if the training process does it.
+        Loading counts if the training process does it. One batch stands for all that a step accumulates.
         """
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads or threads)
@@ -56,11 +60,16 @@ class StepTimer:
             if not self.loads:
                 before = time.perf_counter(), time.process_time()
             self.task.losses(batch)[0].sum().backward()
-            self.task.zero_grad(set_to_none=True)
-            wall_s, cpu_s = time.perf_counter() - before[0], time.process_time() - before[1]
+            between = time.perf_counter(), time.process_time()
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            after = time.perf_counter(), time.process_time()
         finally:
             torch.set_num_threads(threads)
-        return wall_s * self.accumulate, cpu_s * self.accumulate
+        wall_s, cpu_s = (
+            (y - x) * self.accumulate + z - y for x, y, z in zip(before, between, after, strict=True)
+        )
+        return wall_s, cpu_s
 
 
 def steps_within(seconds: float, trainings: Mapping[str, TrainConfig], folder: Path) -> dict[str, int]:

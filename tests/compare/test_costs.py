@@ -57,6 +57,31 @@ def test_steps_use_the_threads_of_training(
     assert torch.get_num_threads() == threads
 
 
+def test_the_optimiser_counts_once_a_step(
+    trainings: dict[str, TrainConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Optimisers were compared at steps of the same cost, whatever they cost themselves."""
+    options = trainings["small"]
+    timer = StepTimer(replace(options, trainer=replace(options.trainer, accumulate=3)))
+    clock = [0.0]
+    losses, step = timer.task.losses, timer.optimizer.step
+
+    def taking_a_second(batch: Any) -> tuple[Tensor, ...]:
+        clock[0] += 1
+        return losses(batch)
+
+    def taking_ten(*args: Any) -> Any:
+        clock[0] += 10
+        return step(*args)
+
+    monkeypatch.setattr(timer.task, "losses", taking_a_second)
+    monkeypatch.setattr(timer.optimizer, "step", taking_ten)
+    monkeypatch.setattr("asr.compare.costs.time.process_time", lambda: clock[0])
+    taken = timer.step()
+    assert taken is not None
+    assert taken[1] == 13
+
+
 COPY = ["recipe=copy", "recipe.length=5", "model.layers=1", "model.heads=1", "trainer.accelerator=cpu"]
 
 

@@ -243,6 +243,18 @@ def test_any_number_of_processes_takes_the_same_steps(
 
 
 @pytest.mark.slow
+def test_muon_takes_the_same_steps_on_shards(corpus: Path, tmp_path: Path) -> None:
+    """Its matrices are whole only for as long as they are orthogonalised."""
+    words = ["optimizer=muon", "optimizer.learning_rate=3e-3"]
+    one = Ranks(corpus, tmp_path / "one", *words)
+    assert one.run(1, 1) == {0: 0}, one.said()
+    two = Ranks(corpus, tmp_path / "two", *words, "trainer.strategy=fsdp")
+    assert two.run(1, 2, "trainer.max_steps=2")[0] == 0, two.said()
+    assert set(two.run(1, 2).values()) == {0}, two.said()
+    assert_same_run(two, one)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_ends_all(rank: int, corpus: Path, tmp_path: Path, alone: Ranks) -> None:
     """The others ended with a traceback."""
