@@ -57,8 +57,9 @@ def save(checkpoint: Mapping[str, Any], path: Path) -> None:
     except (OSError, RuntimeError) as error:
         # PyTorch's own error hides that of the file.
         cause = error if isinstance(error, OSError) else error.__context__
-        reason = cause.strerror if isinstance(cause, OSError) else str(error).splitlines()[0]
-        raise UserError(f"{path}: the checkpoint can't be written ({reason})") from error
+        if not isinstance(cause, OSError):  # a signal's handler, such as that for a dead data-loading process
+            raise
+        raise UserError(f"{path}: the checkpoint can't be written ({cause.strerror})") from error
 
 
 def load(path: Path) -> dict[str, Any]:

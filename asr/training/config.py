@@ -79,8 +79,10 @@ class TrainerConfig:
         1, help="gradient accumulation: batches per optimiser step", minimum=1, maximum=1_000_000
     )
     clip: float = option(1.0, help="maximum gradient norm; 0: no clipping")
-    nonfinite_patience: int = option(
-        10, help="stop with an error after more than this many successive batches with a NaN or infinite loss"
+    skip_patience: int = option(
+        10,
+        help="stop with an error after more than this many successive batches whose loss is NaN or infinite, "
+        "or that don't fit in memory",
     )
     accelerator: str = option("auto", help="auto | cpu | cuda", choices=("auto", "cpu", "cuda"))
     devices: int = option(1, help="number of devices per machine", minimum=1, maximum=1024)

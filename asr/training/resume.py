@@ -54,7 +54,7 @@ FREE_ON_RESUME = (
 # Entries of environment.json that must not change when a run resumes.
 INPUTS = ("data", "label_ngram", "lexicon", "tokenizer", "start")
 # Entries of a checkpoint that weights alone lack.
-STATE = ("global_step", "optimizer_states", "lr_schedulers", "loops", "callbacks", "nonfinite", "dev_error")
+STATE = ("global_step", "optimizer_states", "lr_schedulers", "loops", "callbacks", "counts", "dev_error")
 
 
 @dataclass(frozen=True)

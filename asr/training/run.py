@@ -221,7 +221,7 @@ def _finish(
     Raises:
         UserError: no step changed the weights.
     """
-    if not task.nonfinite["finite"]:
+    if not task.counts["taken"]:
         raise UserError(
             f"{folder}: expected finite losses and gradients, found none in {steps} steps: lower "
             "optimizer.learning_rate or check the data"
@@ -239,7 +239,7 @@ def _finish(
         "seconds_per_epoch": cost.seconds / max(epochs, 1e-9),
         "cpu_seconds_per_epoch": cost.cpu_s / max(epochs, 1e-9),
         "padding_share": data.padding_share(),
-        "skipped_batches": task.nonfinite["total"],
+        "skipped_batches": task.counts["skipped"],
     }
     write_json(summary, folder / "training.json")
     print(

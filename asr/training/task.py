@@ -1,4 +1,4 @@
-"""The LightningModule that all tasks share: training steps, non-finite losses, optimiser and validation."""
+"""The LightningModule that all tasks share: training steps, skipped batches, optimiser and validation."""
 
 import logging
 import math
@@ -46,8 +46,11 @@ class TrainingTask(lightning.LightningModule):
         self.model = model
         self.plan = plan
         self.run = ""  # identity of the run
-        self.nonfinite = {"successive": 0, "total": 0, "finite": 0}  # numbers of steps; finite: steps taken
-        self.finite_in_window = False
+        # Steps that changed the weights; batches and steps that were skipped, in total and most recently.
+        self.counts = {"taken": 0, "skipped": 0, "successive": 0}
+        self.batch: StreamBatch | None = None  # the current one
+        self.usable = False  # whether its loss is finite
+        self.usable_in_window = False
         self.dev_sums = np.zeros(4)
         self.dev_error = float("nan")  # error rate of the latest validation
         self.spent = 0.0  # fraction of the time budget used
@@ -94,19 +97,45 @@ class TrainingTask(lightning.LightningModule):
         self.step_started = time.perf_counter()
 
     def training_step(self, batch: StreamBatch, batch_idx: int) -> Tensor:
-        """Return the loss per target; skip the batch unless the loss is finite on every rank."""
-        losses, targets = self.losses(batch)
+        """Return the loss per target; skip a batch that doesn't fit in memory or has no finite loss."""
+        self.batch, self.usable = batch, False
         self._data.consumed(batch)
+        try:
+            losses, targets = self.losses(batch)
+        except torch.OutOfMemoryError:
+            losses = None
+        if losses is None:  # not in the handler, whose traceback would keep the memory
+            return self._out_of_memory()
         loss = losses.sum() / targets.clamp(min=1)
         if self.fixed_parameters() and self.trainer.world_size > 1:
             loss = loss + self._no_gradient()
         if not self.trainer.strategy.reduce_boolean_decision(bool(loss.isfinite()), all=True):
-            self._count_nonfinite(batch, losses)
+            culprits = [
+                x for x, finite in zip(batch.ids, losses.isfinite().tolist(), strict=True) if not finite
+            ]
+            names = ", ".join(culprits[:5]) or "another rank"
+            self._skip(
+                f"the loss is not finite for {names}",
+                ": lower optimizer.learning_rate or check these utterances",
+            )
             return loss if self._scaled else self._no_gradient()
-        self.nonfinite["successive"] = 0
-        self.finite_in_window = True
+        self.usable = True
         self.log("loss", loss.detach())
         return loss
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Compute the gradients; skip the batch if it doesn't fit in memory."""
+        try:
+            super().backward(loss, *args, **kwargs)
+            if self.usable:
+                self.counts["successive"] = 0
+                self.usable_in_window = True
+            return
+        except torch.OutOfMemoryError:
+            pass
+        self.zero_grad(set_to_none=True)  # some have been added to those of the window
+        self.usable_in_window = False
+        super().backward(self._out_of_memory(), *args, **kwargs)
 
     def on_train_batch_end(self, outputs: Any, batch: StreamBatch, batch_idx: int) -> None:
         """Log the throughput."""
@@ -138,17 +167,32 @@ class TrainingTask(lightning.LightningModule):
         parameters = [x for x in self.parameters() if x.requires_grad]
         return torch.stack([x.flatten()[0] * 0 for x in parameters]).sum()
 
-    def _count_nonfinite(self, batch: StreamBatch, losses: Tensor) -> None:
-        self.nonfinite["total"] += 1
-        self.nonfinite["successive"] += 1
-        culprits = [i for i, finite in zip(batch.ids, losses.isfinite().tolist(), strict=True) if not finite]
-        log.warning("batch skipped: the loss is not finite for %s", ", ".join(culprits) or "another rank")
-        if self.nonfinite["successive"] > self.plan.options.trainer.nonfinite_patience:
+    def _skip(self, reason: str, advice: str = "") -> None:
+        """Count the batch as skipped.
+
+        Raises:
+            UserError: more than `trainer.skip_patience` successive batches were skipped.
+        """
+        self.counts["skipped"] += 1
+        self.counts["successive"] += 1
+        if self.counts["successive"] > self.plan.options.trainer.skip_patience:
             raise UserError(
-                f"the loss was not finite in {self.nonfinite['successive']} successive batches, most "
-                f"recently for {', '.join(culprits[:5])}: lower optimizer.learning_rate or check these "
-                "utterances"
+                f"{self.counts['successive']} successive batches were skipped; the last: {reason}{advice}"
             )
+        log.warning("batch skipped: %s", reason)
+
+    def _out_of_memory(self) -> Tensor:
+        """Skip the batch; return a loss that has no effect.
+
+        Raises:
+            UserError: other ranks wait for the gradients, or too many successive batches were skipped.
+        """
+        reason = f"out of memory: {self._data.advice(self.batch)}"
+        if self.trainer.world_size > 1:
+            raise UserError(f"step {self.global_step}: {reason}; resume=auto continues this run")
+        torch.cuda.empty_cache()
+        self._skip(reason)
+        return self._no_gradient() * (float("nan") if self._scaled else 1)
 
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
@@ -166,14 +210,14 @@ class TrainingTask(lightning.LightningModule):
         finite = bool(norm.isfinite())
         if self.plan.options.trainer.average_every:  # gradients differ between processes: skip on all or none
             finite = self.trainer.strategy.reduce_boolean_decision(finite, all=True)
-        if self.finite_in_window and finite:
-            self.nonfinite["finite"] += 1
+        if self.usable_in_window and finite:
+            self.counts["taken"] += 1
         elif not self._scaled:
-            if self.finite_in_window:
-                self.nonfinite["total"] += 1
+            if self.usable_in_window:
+                self.counts["skipped"] += 1
                 log.warning("step %d skipped: the gradient norm is %s", self.global_step, norm.item())
             optimizer.zero_grad(set_to_none=True)
-        self.finite_in_window = False
+        self.usable_in_window = False
 
     def configure_optimizers(self) -> Any:
         """Return the optimiser and its schedule."""
@@ -207,7 +251,7 @@ class TrainingTask(lightning.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the model in a form that loads without this class, and the counters."""
-        checkpoint |= {"format": FORMAT, "nonfinite": dict(self.nonfinite), "dev_error": self.dev_error}
+        checkpoint |= {"format": FORMAT, "counts": dict(self.counts), "dev_error": self.dev_error}
         checkpoint |= {"model": self.whole_state(), "run": self.run}
         if self.trainer.should_stop and self.spent < 1:
             checkpoint["stopped"] = self.plan.stopping_rules
@@ -219,5 +263,5 @@ class TrainingTask(lightning.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counters."""
-        self.nonfinite = checkpoint["nonfinite"]
+        self.counts = checkpoint["counts"]
         self.dev_error = checkpoint["dev_error"]

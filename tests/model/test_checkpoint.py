@@ -107,6 +107,19 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 
 
+def test_a_signal_while_writing_is_not_taken_for_a_fault_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A data-loading process that died then was reported as a checkpoint that can't be written."""
+
+    def interrupted(*args: Any) -> None:
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+
+    monkeypatch.setattr(torch, "save", interrupted)
+    with pytest.raises(RuntimeError, match=r"^DataLoader worker"):
+        checkpoint.save({}, tmp_path / "last.ckpt")
+
+
 def test_average_returns_the_mean_of_the_weights(trained: Path, tmp_path: Path) -> None:
     source = checkpoint.find(trained, "last")
     state = checkpoint.load(source)

@@ -173,7 +173,7 @@ class Jobs:
             del row["frames_per_s"], row["train_s"], row["train_cpu_s"]
         names = {path.name for place in ("", "checkpoints") for path in (self.folder / place).iterdir()}
         states = {path.name: checkpoint.load(path) for path in self.folder.glob("checkpoints/*.ckpt")}
-        kept = ("model", "run", "step", "optimizer_states", "lr_schedulers", "nonfinite", "dev_error")
+        kept = ("model", "run", "step", "optimizer_states", "lr_schedulers", "counts", "dev_error")
         contents = {name: {key: state.get(key) for key in kept} for name, state in states.items()}
         return {"rows": rows, "names": names} | contents | {"previous.ckpt": None}
 

@@ -39,6 +39,24 @@ def break_losses(monkeypatch: pytest.MonkeyPatch, calls: range) -> list[int]:
     return count
 
 
+def run_out_of_memory(monkeypatch: pytest.MonkeyPatch, where: str, calls: range) -> None:
+    """Make the given training batches run out of memory, not counting the trial of the largest batch."""
+    count = itertools.count(-1)
+
+    def full(gradient: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError
+
+    def broken(*args: torch.Tensor) -> torch.Tensor:
+        losses = ctc_loss(*args)
+        if torch.is_grad_enabled() and next(count) in calls:
+            if where == "forward":
+                raise torch.OutOfMemoryError
+            losses.register_hook(full)
+        return losses
+
+    monkeypatch.setattr(asr.losses.loss, "ctc_loss", broken)
+
+
 def test_batches_with_a_nonfinite_loss_are_skipped_and_counted(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -65,8 +83,10 @@ def test_training_stops_when_no_loss_is_finite(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_losses(monkeypatch, range(2, 100))
-    with pytest.raises(UserError, match=r"not finite in 4 successive batches, most recently for train-\d+"):
-        train(options(tone_corpus, tmp_path / "run", "trainer.nonfinite_patience=3", "trainer.max_steps=20"))
+    with pytest.raises(
+        UserError, match=r"4 successive batches were skipped; the last: the loss is not finite for train-\d+"
+    ):
+        train(options(tone_corpus, tmp_path / "run", "trainer.skip_patience=3", "trainer.max_steps=20"))
 
 
 class InfiniteGradient(torch.autograd.Function):
@@ -103,7 +123,7 @@ def test_training_without_a_single_finite_step_fails(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With fewer batches than nonfinite_patience, training that learnt nothing ended as a success."""
+    """With fewer batches than skip_patience, training that learnt nothing ended as a success."""
     spoil = (lambda x: x * float("nan")) if what == "loss" else InfiniteGradient.apply
     monkeypatch.setattr(asr.losses.loss, "ctc_loss", lambda *args: spoil(ctc_loss(*args)))
     words = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.max_steps=3"]
@@ -143,6 +163,37 @@ def test_running_out_of_memory_is_found_before_the_first_step(
     with pytest.raises(UserError, match=r"out of memory on the largest batch: \d+ utterances of up to"):
         train(options(tone_corpus, tmp_path / "run", "trainer.max_steps=3"))
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_later_batch_that_does_not_fit_in_memory_is_skipped(
+    where: str,
+    precision: str,
+    tone_corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Training ended with a traceback, although the largest batch had fitted before its first step."""
+    words = ["optimizer.schedule=constant", "optimizer.warmup_steps=0", "trainer.validate_every=99"]
+    words += [f"trainer.precision={precision}"]
+    train(options(tone_corpus, tmp_path / "short", *words, "trainer.max_steps=4"))
+    run_out_of_memory(monkeypatch, where, range(4, 6))
+    train(options(tone_corpus, tmp_path / "long", *words, "trainer.max_steps=6"))
+    assert_same_weights(tmp_path / "short", tmp_path / "long")
+    assert json.loads((tmp_path / "long" / "training.json").read_text())["skipped_batches"] == 2
+    assert caplog.text.count("batch skipped: out of memory: ") == 2
+    assert "lower data.frames_per_batch=" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_training_stops_when_no_batch_fits_in_memory(
+    where: str, tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_out_of_memory(monkeypatch, where, range(2, 100))
+    with pytest.raises(UserError, match="4 successive batches were skipped; the last: out of memory: "):
+        train(options(tone_corpus, tmp_path / "run", "trainer.skip_patience=3", "trainer.max_steps=20"))
 
 
 def test_files_of_the_run_folder(trained: Path) -> None:
