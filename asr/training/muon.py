@@ -54,7 +54,7 @@ class Muon(torch.optim.AdamW):
         super().__init__(groups, **options)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters that have gradients, and discard the gradients of the hidden ones."""
         loss = None
         if closure is not None:
@@ -82,6 +82,7 @@ class Muon(torch.optim.AdamW):
     def _update(self, parameter: Tensor) -> Tensor:
         """Return Nesterov's momentum of a matrix, transposed if the matrix is tall."""
         gradient, state = parameter.grad, self.state[parameter]
+        assert gradient is not None
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
             state["step"] = torch.zeros(())  # AdamW looks for it when it loads a state
