@@ -36,7 +36,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.AdamW):
-    """Muon (Jordan et al. 2024) for parameter groups with `hidden`, AdamW for the other groups.
+    """Muon (Jordan et al. 2024) for the parameter groups with `hidden=True`, AdamW for the other groups.
 
     W ← (1 − ηλ)W − 0.2η √max(n, m) · orthogonalise(update), where W is [n, m] and the update is Nesterov's
     momentum. The factor gives updates the size of AdamW's, which therefore has the same learning rate η and
@@ -45,13 +45,8 @@ class Muon(torch.optim.AdamW):
     `torch.optim.Muon` leaves the other parameters to another optimiser, and takes one matrix at a time, in
     bfloat16. This class takes all matrices of a shape together, in their own precision: much faster on a CPU.
 
-    Args:
-        groups: parameter groups; those with `hidden=True` hold matrices.
-        options: arguments of AdamW.
+    The arguments are those of AdamW; all parameters of hidden groups are matrices.
     """
-
-    def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
-        super().__init__(groups, **options)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
