@@ -19,6 +19,7 @@ from asr.losses.topology import output_count
 from asr.search.half_frames import half_frame_log_probs, half_frame_spellings, label_count, read_half_frames
 from asr.search.path import TokenPath, Word
 from asr.search.spelling import (
+    IMPOSSIBLE,
     Labels,
     held_log_probs,
     lexicon_spellings,
@@ -43,7 +44,8 @@ class BeamSearch:
     edit. If phones are often wrong, `WordSearch` may therefore find better words.
 
     flashlight requires a silence label, on which hypotheses stay between words. This is the gap for
-    characters; phones and pieces have none, and blank takes its place.
+    characters; phones and pieces have none, and blank takes its place. A word of characters ends with the
+    gap, the last word with one in a frame that is added.
     """
 
     def __init__(
@@ -133,7 +135,9 @@ class BeamSearch:
     def _decode(self, log_probs_TV: Tensor) -> TokenPath:
         if len(log_probs_TV) == 0:
             return TokenPath([], [], [], [])
-        hmm = self._topology == "hmm"
+        hmm, T = self._topology == "hmm", len(log_probs_TV)
+        if self._gap != BLANK:
+            log_probs_TV = torch.cat((log_probs_TV, self._last_frame(log_probs_TV)))
         emissions_TV = half_frame_log_probs(log_probs_TV, self._gap) if hmm else held_log_probs(log_probs_TV)
         # The result counts the start as a frame: [start, T frames, end].
         results = self._decoder.decode(emissions_TV.data_ptr(), *emissions_TV.shape)
@@ -146,6 +150,8 @@ class BeamSearch:
             else:
                 labels = [unheld(label, self._size) for label in labels]
                 path = self._read_path(labels, words, result.score)
+            if self._gap != BLANK:
+                path = _within(path, T)
             found.setdefault(path.text, path)
         best, *others = list(found.values())[: self._nbest] or [TokenPath([], [], [], [])]
         best.alternatives.extend(others)
@@ -154,7 +160,8 @@ class BeamSearch:
     def _read_path(self, labels: list[int], words: list[int], score: float) -> TokenPath:
         """Convert flashlight's path, with a label per frame and a word where one is completed.
 
-        A word is completed in the first frame of its last label or in a later frame of that label.
+        A word is completed in the first frame of the gap after it. Without gaps, it is completed in the first
+        frame of its last label or in a later frame of that label.
         """
         ids: list[int] = []
         frames: list[int] = []
@@ -174,6 +181,9 @@ class BeamSearch:
                 while self._gap != BLANK and ids[first] == self._gap:
                     first += 1
                 name = self._words[word]
+                if self._gap != BLANK:
+                    found.append(Word(name, first, len(ids) - 1))
+                    continue
                 if (
                     len(ids) - first > 1
                     and ids[-1] == ids[-2]
@@ -186,6 +196,12 @@ class BeamSearch:
                 found.append(Word(name, first, len(ids)))
         return TokenPath(ids, frames, ends, found, score)
 
+    def _last_frame(self, log_probs_TV: Tensor) -> Tensor:
+        """Return a frame that is certainly a gap, [1, V]."""
+        frame_1V = torch.full_like(log_probs_TV[:1], IMPOSSIBLE)
+        frame_1V[:, self._gap] = 0.0
+        return frame_1V
+
     def _build_trie(self, homophones: bool) -> Any:
         from flashlight.lib.text.decoder import SmearingMode, Trie
 
@@ -194,7 +210,7 @@ class BeamSearch:
         index = {word: number for number, word in enumerate(self._words)}
         start = self._lm.start(False)
         spell = half_frame_spellings if hmm else with_held_labels
-        for word, labels in spell(self._spellings, self._size, homophones):
+        for word, labels in spell(self._spellings, self._size, homophones, self._gap):
             trie.insert(list(labels), index[word], self._lm.score(start, index[word])[1])
         trie.smear(SmearingMode.MAX)
         return trie
@@ -219,6 +235,13 @@ class BeamSearch:
         )
         no_word = len(self._words)
         return LexiconDecoder(options, self._trie, self._lm, self._gap, BLANK, no_word, [], False)
+
+
+def _within(path: TokenPath, T: int) -> TokenPath:
+    """Return the path of the first T frames."""
+    count = sum(frame < T for frame in path.frames)
+    ends = [min(end, T) for end in path.ends[:count]]
+    return replace(path, ids=path.ids[:count], frames=path.frames[:count], ends=ends)
 
 
 def _spellings(

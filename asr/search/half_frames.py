@@ -5,7 +5,7 @@ outputs' log-probabilities; the second half is free and leads from `a` to `b`. A
 that one of a single frame takes `a` in the first half and `b` in the second, and equal neighbours need no
 blank. A word is completed by an end mark in a second half, because flashlight can't stay on a word's last
 label: with the last label's `a` followed by the mark in the same frame, or by `b` and the mark in a later
-one.
+one. A word of characters ends with the gap instead.
 
     frame         1       2       3
     half        1   2   1   2   1   2
@@ -33,7 +33,7 @@ def label_count(size: int) -> int:
 
 
 def half_frame_spellings(
-    spellings: dict[str, list[Labels]], size: int, homophones: bool
+    spellings: dict[str, list[Labels]], size: int, homophones: bool, gap: int
 ) -> Iterator[tuple[str, Labels]]:
     """Yield each word with the label sequences to insert into the decoder's trie.
 
@@ -41,6 +41,7 @@ def half_frame_spellings(
         spellings: words and their spellings.
         size: number of labels V.
         homophones: whether to yield every word with a spelling, or only the first.
+        gap: label between words; BLANK: there is none.
     """
     end = label_count(size) - 1
     first_word: dict[Labels, str] = {}
@@ -50,6 +51,9 @@ def half_frame_spellings(
                 continue
             *inner, last = labels
             start = [half for label in inner for half in (label, held(label, size))]
+            if gap != BLANK:
+                yield word, (*start, last, held(last, size), gap)
+                continue
             yield word, (*start, last, end)
             yield word, (*start, last, held(last, size), end)
 
@@ -71,7 +75,6 @@ def half_frame_log_probs(log_probs_TO: Tensor, gap: int) -> Tensor:
     halves[:, 1, BLANK] = 0.0
     if gap != BLANK:
         halves[:, 0, gap] = torch.maximum(first_TV[:, gap], later_TV[:, gap])
-        halves[:, 1, gap] = 0.0
     return halves.flatten(0, 1).contiguous()
 
 
@@ -95,5 +98,5 @@ def read_half_frames(labels: list[int], words: list[int], names: list[str], gap:
                 first = found[-1].end if found else 0
                 while first < len(ids) and ids[first] == gap:
                     first += 1
-                found.append(Word(names[word], first, len(ids)))
+                found.append(Word(names[word], first, len(ids) - (gap != BLANK)))
     return TokenPath(ids, frames, ends, found)

@@ -120,21 +120,23 @@ def _labels(tokenizer: Tokenizer, word: str) -> Labels:
 
 
 def with_held_labels(
-    spellings: dict[str, list[Labels]], size: int, homophones: bool
+    spellings: dict[str, list[Labels]], size: int, homophones: bool, gap: int
 ) -> Iterator[tuple[str, Labels]]:
     """Yield each word with the label sequences to insert into the decoder's trie.
 
-    flashlight completes a word in the first frame of its last label and allows only the silence label after
-    it. If the last label lasts longer, a longer word would win (K AE T with two frames of T became K AE T S).
-    Each spelling is therefore added a second time with a held label before the last one: `T+`, on which a
-    hypothesis may stay until the last frame of T. A word with a single label gets the label twice instead:
-    after a word that ends in the same label, a held label would skip the blank that CTC requires between
-    them.
+    A word of characters ends with the gap. Other words have no such end: flashlight completes a word in the
+    first frame of its last label and allows only the silence label after it. If the last label lasts longer,
+    a longer word would win (K AE T with two frames of T became K AE T S). Each spelling is therefore added a
+    second time with a held label before the last one: `T+`, on which a hypothesis may stay until the last
+    frame of T. A word with a single label gets the label twice instead: after a word that ends in the same
+    label, a held label would skip the blank that CTC requires between them. If the last two labels are
+    equal, the spelling has a blank between them, because flashlight doesn't require it at the end of a word.
 
     Args:
         spellings: words and their spellings.
         size: number of labels without the held ones.
         homophones: whether to yield every word with a spelling, or only the first.
+        gap: label between words; BLANK: there is none.
     """
     first_word: dict[Labels, str] = {}
     for word, spelled in spellings.items():
@@ -144,11 +146,17 @@ def with_held_labels(
         for labels in spelled:
             if not homophones and first_word[labels] != word:
                 continue
-            yield word, labels
-            if len(labels) == 1 and labels * 2 not in first_word:
-                yield word, labels * 2
-            elif len(labels) > 1 and labels[-1] != labels[-2]:
-                yield word, (*labels[:-1], held(labels[-1], size), labels[-1])
+            *inner, last = labels
+            if gap != BLANK:
+                yield word, (*labels, gap)
+            elif inner:
+                inner += [BLANK] if inner[-1] == last else []
+                yield word, (*inner, last)
+                yield word, (*inner, held(last, size), last)
+            else:
+                yield word, labels
+                if labels * 2 not in first_word:
+                    yield word, labels * 2
 
 
 def held(label: int, size: int) -> int:

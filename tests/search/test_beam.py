@@ -246,6 +246,47 @@ def test_characters_spell_words_of_a_list(letters, line, text):
     assert all(begin < end for begin, end in zip(path.frames, path.ends, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("heard", "text"),
+    [
+        ("i n t o", "into"),
+        ("i n _ t t o _", "into"),
+        ("i n | t o", "in to"),
+        ("| i n | | t o |", "in to"),
+        ("o f f", "of"),
+        ("o f _ f", "off"),
+        ("o f _ f | o f", "off of"),
+    ],
+)
+@pytest.mark.parametrize("topology", ["ctc", "hmm"])
+def test_words_of_characters_end_with_a_gap_and_equal_letters_need_a_blank(heard, text, topology):
+    """`into` became `in to` without a gap, and `of` became `off` without a blank."""
+    words = ["in", "to", "into", "of", "off"]
+    letters = CharacterTokenizer.train([" ".join(words)])
+    log_probs = posterior(heard, 0.97, letters)
+    if topology == "hmm":  # every frame is the first of its label, so equal letters are two
+        heard = heard.replace("t t", "t _").replace("f f", "f _").replace("f _ f", "f f")
+        first = posterior(heard, 0.97, letters)
+        log_probs = torch.cat((first, torch.full_like(first[:, :, 1:], -20.0)), dim=2)
+    (path,) = BeamSearch(letters, words=words, topology=topology)(
+        log_probs, torch.tensor([log_probs.shape[1]])
+    )
+    assert path.text == text
+    for word in path.words:
+        assert letters.tokens(path.ids[word.start : word.end]) == list(word.word)
+    assert path.ends[-1] <= log_probs.shape[1]
+
+
+def test_the_last_phone_of_a_word_needs_a_blank_after_an_equal_one():
+    """Flashlight doesn't require the blank at the end of a word."""
+    lexicon = Lexicon({"ONE": [("AH", "K")], "TWO": [("AH", "K", "K")]})
+    tokenizer = PhoneTokenizer(lexicon)
+    for heard, text in (("AH K K", "ONE"), ("AH K _ K", "TWO"), ("AH K _ K K", "TWO")):
+        log_probs = posterior(heard, tokenizer=tokenizer)
+        (path,) = BeamSearch(tokenizer)(log_probs, torch.tensor([log_probs.shape[1]]))
+        assert path.text == text
+
+
 def test_pieces_spell_words_of_a_list():
     texts = ["go on", "on go", "no", "no go"]
     tokenizer = SentencePieceTokenizer.train(texts * 20, 8)
