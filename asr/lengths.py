@@ -27,11 +27,11 @@ def zero_padding(x: Tensor, lengths: Tensor) -> Tensor:
 
     Args:
         x: [B, T, …].
-        lengths: [B] number of valid positions.
+        lengths: [B] number of valid positions, on any device.
 
     Returns:
         [B, T, …] with zeros at padded positions.
     """
-    mask = keep_mask(lengths, x.shape[1])
+    mask = keep_mask(lengths.to(x.device), x.shape[1])
     # Much faster on a CPU than masked_fill, which copies first.
     return torch.where(mask.view(*mask.shape, *[1] * (x.dim() - 2)), x, 0)

@@ -66,7 +66,8 @@ class Recognizer:
                 or the name of a file.
             device: `auto`, `cpu`, `cuda`, …
             attention: attention mechanism; empty: the one used in training.
-            backend: `auto`, `reference` or `native`; None: the one used in training.
+            backend: `auto`, `reference` or `native`; None: the one used in training, but `auto` for
+                `native`, so that a model runs where the kernels are missing.
 
         Raises:
             UserError: the file is missing, isn't a checkpoint or would run code when loaded; an exported
@@ -75,11 +76,14 @@ class Recognizer:
         folder = portable_folder(Path(path))
         file = folder or find(Path(path), checkpoint)
         state = read_portable(folder) if folder else load_checkpoint(file)["model"]
+        config = state.get("config", {})
+        stored = config.get("backend", "auto")
+        config["backend"] = backend or ("auto" if stored == "native" else stored)
         recognizer = cls.from_state(state, str(file))
         recognizer.file = file
         recognizer.model.to(pick_device(device))
-        if attention or backend:
-            recognizer.set_attention(attention or recognizer.model.config.attention, backend)
+        if attention:
+            recognizer.set_attention(attention)
         return recognizer
 
     @classmethod

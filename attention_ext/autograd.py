@@ -28,7 +28,7 @@ class DifferentiableOperator:
 
     def __init__(self, name: str, backward_arguments: BackwardArguments) -> None:
         self.name, self._backward_arguments = name, backward_arguments
-        members = {"forward": staticmethod(self._forward), "backward": staticmethod(self._backward)}
+        members = {"forward": staticmethod(self._forward), "backward": staticmethod(self._eager_backward)}
         function: Any = type(name, (torch.autograd.Function,), members)
         self._apply: Callable[..., tuple[Tensor, ...]] = function.apply
 
@@ -36,7 +36,8 @@ class DifferentiableOperator:
         """Return the operator's first output; the library must be loaded.
 
         Raises:
-            NotImplementedError: forward-mode differentiation, for which PyTorch would return zeros.
+            NotImplementedError: forward-mode differentiation, for which PyTorch would return zeros; and in
+                the backward pass, a derivative with `create_graph=True`.
         """
         if torch.compiler.is_compiling():
             return self._run(*inputs)[0]
@@ -66,6 +67,11 @@ class DifferentiableOperator:
         ctx.set_materialize_grads(False)  # autograd would allocate zeros as large as the kept weights
         ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in arguments))
         ctx.numbers = tuple(None if isinstance(x, Tensor) else x for x in arguments)
+
+    def _eager_backward(self, ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # with create_graph=True; PyTorch would return zeros
+            raise NotImplementedError(f"attention_ext: {self.name} has no second derivative")
+        return self._backward(ctx, *grads)
 
     def _backward(self, ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         without = (None,) * len(ctx.needs_input_grad)

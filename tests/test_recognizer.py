@@ -8,6 +8,8 @@ import pytest
 import soundfile
 import torch
 
+import asr.attention.backend
+import attention_ext
 from asr import Recognizer
 from asr.attention.table import parse_name
 from asr.data.manifest import load_cuts
@@ -144,6 +146,36 @@ def test_a_mechanism_named_in_another_way_can_be_loaded(name: str, tmp_path: Pat
     loaded = Recognizer.load(tmp_path, backend="auto")
     loaded.set_attention(name)
     assert loaded.model.config.attention == loaded.model.attention == parse_name(name).name
+
+
+@pytest.mark.parametrize("name", ["agglomerative-4:tie=true", "hyper:tie=true"])
+def test_a_layer_with_tied_weights_can_be_exported(name: str, tmp_path: Path) -> None:
+    """Export ended with a traceback, and left an earlier export in the folder without its config.json."""
+    tokenizer = CharacterTokenizer.train(["go on"])
+    sizes = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16)
+    model = AcousticModel(AcousticModelConfig(name, model=sizes), len(tokenizer))
+    write_portable(Recognizer(model, tokenizer).state(), tmp_path)
+    loaded = Recognizer.load(tmp_path).model.state_dict()
+    assert all(x.equal(loaded[key]) for key, x in model.state_dict().items())
+
+
+def test_a_model_trained_with_the_kernels_loads_where_they_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No option made it load."""
+    tokenizer = CharacterTokenizer.train(["go on"])
+    sizes = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16)
+    config = AcousticModelConfig("i-clustered-8", "native", model=sizes)
+    with monkeypatch.context() as present:
+        present.setattr(attention_ext, "why_unavailable", lambda device: None)
+        present.setattr(asr.attention.backend, "load_operators", lambda backend: None)
+        state = Recognizer(AcousticModel(config, len(tokenizer)), tokenizer).state()
+    write_portable(state, tmp_path)
+    monkeypatch.setattr(attention_ext, "why_unavailable", lambda device: "no compiler")
+    assert Recognizer.load(tmp_path).model.config.backend == "auto"
+    assert Recognizer.load(tmp_path, backend="reference").model.backend_on("cpu") == "reference"
+    with pytest.raises(UserError, match="backend native can't run i-clustered-8: cpu: no compiler"):
+        Recognizer.load(tmp_path, backend="native")
 
 
 def test_times_follow_the_samples_between_frames() -> None:

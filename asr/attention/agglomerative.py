@@ -62,7 +62,8 @@ class AgglomerativeAttention(OwnParameterLayer):
         if lengths is not None:
             # The values at padding are zero already; this keeps padding out of the class sizes.
             reference_BNC = zero_padding(reference_BNC, lengths)
-        values_BNCE = self.values(x).unflatten(-1, (self.classes, -1)).to(dtype)
+        values = self.values(x)
+        values_BNCE = values.unflatten(-1, (self.classes, -1)).to(dtype)
 
         weighted_BNCE = reference_BNC.unsqueeze(-1) * values_BNCE
         if self.causal:
@@ -70,5 +71,5 @@ class AgglomerativeAttention(OwnParameterLayer):
         else:
             sums_BNCE, sizes_BNC = weighted_BNCE.sum(1, keepdim=True), reference_BNC.sum(1, keepdim=True)
         averages_BNCE = sums_BNCE / sizes_BNC.clamp(min=SMALLEST_CLASS).unsqueeze(-1)
-        y = self.output((query_BNC.unsqueeze(-1) * averages_BNCE).flatten(2).to(values_BNCE.dtype))
+        y = self.output((query_BNC.unsqueeze(-1) * averages_BNCE).flatten(2).to(values.dtype))
         return y if lengths is None else zero_padding(y, lengths)

@@ -140,7 +140,9 @@ class SoftmaxMechanism(QueryKeyMechanism):
 
 def filled_lengths(lengths: Tensor | None, x: Tensor) -> Tensor:
     """Return lengths [B], or N of x [B, H, N, D] for each sequence where lengths are None."""
-    return x.new_full(x.shape[:1], x.shape[2], dtype=torch.int64) if lengths is None else lengths
+    if lengths is None:
+        return x.new_full(x.shape[:1], x.shape[2], dtype=torch.int64)
+    return lengths.to(x.device)
 
 
 def both_lengths(

@@ -34,6 +34,7 @@ class SummaryMixing(OwnParameterLayer):
         """Mix: [B, N, M] with [B] lengths to [B, N, M]."""
         if lengths is None:
             lengths = x.new_full(x.shape[:1], x.shape[1], dtype=torch.int64)
+        lengths = lengths.to(x.device)
         x = zero_padding(x, lengths)
         dtype = torch.promote_types(x.dtype, torch.float32)
         share_BN = keep_mask(lengths, x.shape[1]).to(dtype) / lengths.clamp(min=1).unsqueeze(-1)

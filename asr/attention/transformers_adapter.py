@@ -82,6 +82,10 @@ class ReplacedAttention:
 
     def __init__(self, name: str, backend: str, cross_attention: bool) -> None:
         self.name = fitting_mechanism(name, backend).name
+        if "planes=layer" in self.name:
+            raise UserError(
+                f"attention {name!r}: planes=layer has no effect, because all layers share a mechanism"
+            )
         self.backend, self.cross_attention = backend, cross_attention
         self.mechanisms: dict[tuple[torch.device, float, bool], QueryKeyMechanism] = {}
 
@@ -248,6 +252,7 @@ class GatedBiasAttention(OwnParameterLayer):
         """Attend: [B, N, M] with [B] lengths to [B, N, M], given the ungated bias of `distance_bias`."""
         own = self.attention
         lengths = x.new_full(x.shape[:1], x.shape[1], dtype=torch.int64) if lengths is None else lengths
+        lengths = lengths.to(x.device)
         x = zero_padding(x, lengths)
         q, k, v = (self._split_heads(project(x)) for project in (own.q_proj, own.k_proj, own.v_proj))
         gates_BHN2 = own.gru_rel_pos_linear(self._split_heads(x)).unflatten(-1, (2, -1)).sum(-1).sigmoid()

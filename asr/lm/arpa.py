@@ -50,7 +50,7 @@ def read_vocabulary(path: str | Path) -> frozenset[str] | None:
     if start == KENLM_MAGIC:
         return _binary_words(path)
     try:
-        with (gzip.open if start[:2] == b"\x1f\x8b" else open)(path, "rt", encoding="utf-8") as text:
+        with (gzip.open if start[:2] == b"\x1f\x8b" else open)(path, "rt", encoding="utf-8-sig") as text:
             return _arpa_words(cast(IO[str], text), path)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: the language model is truncated or damaged ({error})") from None

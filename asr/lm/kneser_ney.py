@@ -193,6 +193,6 @@ def _discounts(adjusted: Ints) -> tuple[tuple[float, float, float], bool]:
         return FALLBACK, False
     y = n[1] / (n[1] + 2 * n[2])
     d1, d2, d3 = (count - (count + 1) * y * n[count + 1] / n[count] for count in (1, 2, 3))
-    if not (0 <= d1 <= 1 and 0 <= d2 <= 2 and 0 <= d3 <= 3):
+    if not (0 < d1 <= 1 and 0 < d2 <= 2 and 0 < d3 <= 3):  # a discount of 0 gives a back-off weight of 0
         return FALLBACK, False
     return (d1, d2, d3), True

@@ -37,7 +37,7 @@ def read_sentences(sources: list[str], split: str) -> Iterator[list[str]]:
 def _lines(path: Path) -> Iterator[str]:
     require_file(path, "a text, a manifest or a prepared folder")
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as file:
             yield from cast(IO[str], file)
     except (EOFError, OSError, zlib.error) as error:
         raise UserError(f"{path}: the file can't be read ({in_words(error)})") from None

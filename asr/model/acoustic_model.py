@@ -138,7 +138,9 @@ class AcousticModel(AttentionModel):
         def tap(number: int, states: Tensor) -> Tensor:
             if number not in self.config.intermediate:
                 return states
-            found.append(self.head(self.encoder.norm(states)))
+            normed = self.encoder.norm(states)
+            with torch.enable_grad() if self.training else nullcontext():  # the head isn't frozen
+                found.append(self.head(normed))
             if self.condition is None:
                 return states
             return states + self.condition(found[-1].softmax(dim=-1).to(states.dtype))

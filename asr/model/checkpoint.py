@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -166,7 +167,8 @@ def find(path: Path, which: str = "auto") -> Path:
     files = {file.stem: file for file in sorted(folder.glob("*.ckpt"))}
     if not files:
         raise UserError(f"{path}: no checkpoint (expected {folder}/*.ckpt)")
-    best = sorted((stem for stem in files if stem.startswith("best-")), key=lambda x: float(x.split("-")[1]))
+    measured = re.compile(r"best-([\d.]+)(-.*)?")
+    best = sorted(filter(measured.fullmatch, files), key=lambda x: float(measured.fullmatch(x)[1]))  # type: ignore[index]
     aliases = {stem: stem for stem in files}
     if best:
         aliases["best"] = best[0]

@@ -98,8 +98,6 @@ class FilterBanks(FrontEnd):
     def __init__(self, config: FeatureConfig) -> None:
         super().__init__()
         self.mel_bins = config.mel_bins
-        self.window_samples = int(config.frame_length_ms * config.sample_rate / 1000)
-        self.shift_samples = int(config.frame_shift_ms * config.sample_rate / 1000)
         with warnings.catch_warnings():  # lhotse warns about snip_edges, whose frame counts are handled here
             warnings.simplefilter("ignore")
             self.layer = Wav2LogFilterBank(
@@ -112,6 +110,8 @@ class FilterBanks(FrontEnd):
                 snip_edges=True,
                 dither=0.0,
             )
+        # lhotse's, which rounds 9 ms at 24 kHz to 215 samples
+        self.window_samples, self.shift_samples = self.layer.wav2win._length, self.layer.wav2win._shift
 
     @torch.no_grad()
     def forward(self, audio_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:

@@ -46,8 +46,8 @@ def write_portable(state: dict[str, Any], folder: Path) -> list[Path]:
     Raises:
         OSError: a file can't be written, e.g. on a full disk.
     """
-    (folder / CONFIG).unlink(missing_ok=True)
-    weights = save_weights({name: x.detach().cpu().contiguous() for name, x in state["weights"].items()})
+    tensors = {name: x.detach().cpu().contiguous().clone() for name, x in state["weights"].items()}
+    weights = save_weights(tensors)  # which share no memory, as those of tied layers do
     tokenizer = _json(_without_bytes(state["tokenizer"]))
     settings = {
         "format": FORMAT,
@@ -56,6 +56,7 @@ def write_portable(state: dict[str, Any], folder: Path) -> list[Path]:
         "sha256": {WEIGHTS: _digest(weights), TOKENIZER: _digest(tokenizer)},
     }
     config = _json({**settings, "sha256_of_this": _digest(_json(settings))})
+    (folder / CONFIG).unlink(missing_ok=True)
     for name, content in ((WEIGHTS, weights), (TOKENIZER, tokenizer), (CONFIG, config)):
         write_bytes(content, folder / name)
     return [folder / name for name in (WEIGHTS, TOKENIZER, CONFIG)]

@@ -73,5 +73,5 @@ def _encode(model: AcousticModel, batch: Batch) -> Emissions:
                 "1, or a broken model?)"
             )
     if model.device.type == "cuda":
-        torch.cuda.synchronize()  # otherwise the encoder's time would count as search time
+        torch.cuda.synchronize(model.device)  # otherwise the encoder's time would count as search time
     return Emissions(batch.ids, log_probs_BTV, lengths_B, time.perf_counter() - started)

@@ -28,7 +28,7 @@ class Trial:
     @property
     def rate(self) -> float:
         """Word error rate as a fraction."""
-        return self.errors / self.length
+        return self.errors / max(self.length, 1)
 
     def as_dict(self) -> dict[str, Any]:
         """Return a row of the record."""

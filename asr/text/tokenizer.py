@@ -192,6 +192,7 @@ class SentencePieceTokenizer(Tokenizer):
                 pad_id=-1,
                 num_threads=1,
                 minloglevel=2,
+                max_sentence_length=2**30,  # bytes; longer texts would be skipped in silence
             )
         except RuntimeError as error:
             reason = str(error).strip().rpartition("] ")[2]

@@ -58,6 +58,13 @@ class _Ranks(ParallelStrategy):
 class AverageGradients(_Ranks, DDPStrategy):
     """Distributed data parallel training."""
 
+    def configure_ddp(self) -> None:
+        """Wrap the model; leave out the loss, whose sparse matrices can't be broadcast and never change."""
+        assert self.model is not None
+        constant = [name for name, _ in self.model.named_buffers() if name.startswith("loss.")]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, constant)
+        super().configure_ddp()
+
 
 class LocalGradients(AverageGradients):
     """Distributed data parallel training in which every process keeps its own gradients."""

@@ -37,6 +37,18 @@ def test_output_equals_the_oracle(name: str, dtype: torch.dtype) -> None:
             torch.testing.assert_close(y[b, :n].double(), expected, **close)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", OWN)
+def test_half_precision_is_close_to_the_oracle(name: str, dtype: torch.dtype) -> None:
+    """Agglomerative attention raised an error."""
+    layer, x = build(name), layer_input(8, torch.float64)
+    expected = layer(x.to(dtype).double(), LENGTHS)
+    found = layer.to(dtype)(x.to(dtype), LENGTHS)
+    assert found.dtype == dtype
+    if not name.startswith("cast"):  # other precision, other clusters
+        torch.testing.assert_close(found.double(), expected, rtol=0, atol=0.05)
+
+
 @pytest.mark.parametrize("name", OWN)
 def test_gradients_equal_finite_differences(name: str) -> None:
     layer = build(name)

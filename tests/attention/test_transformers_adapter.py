@@ -146,6 +146,8 @@ def test_mechanisms_that_do_not_fit_are_rejected() -> None:
         register_attention("cast-8")
     with pytest.raises(UserError, match="softmax attention of a pretrained model"):
         register_attention("linear")
+    with pytest.raises(UserError, match="planes=layer has no effect"):
+        register_attention("clustered-4:planes=layer")
 
 
 def similarities(names: list[str], sizes: list[int], texts: int) -> dict[tuple[str, int], float]:

@@ -266,6 +266,16 @@ def test_forward_mode_raises(kernel: str) -> None:
 
 
 @every_kernel
+def test_second_derivatives_raise(kernel: str) -> None:
+    """PyTorch returned zeros."""
+    p = small(kernel, 17)
+    q, k, v = p.inputs(torch.float64)
+    output = p.native()(q, k, v).square().sum()
+    with pytest.raises(NotImplementedError, match="attention has no second derivative"):
+        torch.autograd.grad(output, q, create_graph=True)
+
+
+@every_kernel
 def test_checkpointing_repeats_the_dropout_mask(kernel: str) -> None:
     p = make(kernel, 1, 1, 30, 8, 8)
     attend = p.native(dropout=0.3)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from asr.errors import UserError
+from asr.lm.arpa import write_arpa
 from asr.lm.kneser_ney import FALLBACK, estimate
 
 DATA = Path(__file__).parent / "data"
@@ -157,6 +158,13 @@ def test_short_sentences_limit_the_order():
     model = estimate([["a"], ["b"]], 5)
     assert len(model.tables) == 3
     assert max(map(len, tables_of(model))) == 3
+
+
+def test_no_backoff_weight_is_zero(tmp_path):
+    """With D2 = 0, writing the model failed: a weight of 0 has no logarithm."""
+    model = estimate([["c", "d", "b"], ["c"], ["c", "b"]], 2)
+    assert (model.tables[0].backoff > 0).all()
+    write_arpa(model, tmp_path / "small.arpa")
 
 
 def test_invalid_input_raises():

@@ -34,6 +34,14 @@ def test_equals_kaldi_native_fbank(rate: int, bins: int) -> None:
     assert np.abs(features[0].numpy() - expected).max() < 1e-3
 
 
+@pytest.mark.parametrize(("rate", "window_ms"), [(24000, 9.0), (48000, 9.0), (24000, 36.0)])
+def test_windows_that_are_not_exact_in_floating_point(rate: int, window_ms: float) -> None:
+    """9 ms at 24 kHz are 216 samples, or 215 as lhotse rounds them."""
+    banks = FilterBanks(FeatureConfig(sample_rate=rate, frame_length_ms=window_ms))
+    features, frames = banks(torch.randn(1, rate), torch.tensor([rate]))
+    assert features.shape[1] == int(frames)
+
+
 def test_features_do_not_depend_on_padding_or_the_batch() -> None:
     banks = FilterBanks(FeatureConfig(mel_bins=40))
     lengths = torch.tensor([16000, 399, 400, 5003, 0])

@@ -52,6 +52,13 @@ def test_text_survives_a_round_trip(kind):
     assert tokenizer.lexicon is None
 
 
+def test_pieces_are_learnt_from_long_texts():
+    """Lines of more than 4,192 bytes were skipped, and with them characters that occur only there."""
+    long = " ".join(["the loss falls"] * 400) + " ż"
+    tokenizer = build_tokenizer("sentencepiece", [*TEXTS, long], pieces=25)
+    assert tokenizer.oov("ż") == []
+
+
 def test_training_is_deterministic():
     assert make("sentencepiece").digest == make("sentencepiece").digest
     assert make("character").digest == build_tokenizer("character", TEXTS[::-1]).digest

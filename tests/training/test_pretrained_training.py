@@ -40,6 +40,20 @@ def words(tmp_path: Path, corpus_maker: Callable[..., Path]) -> list[str]:
     return [*SHORT, f"data.train=[{corpus_maker()}]", f"model.encoder={tmp_path / 'encoder'}"]
 
 
+def test_intermediate_outputs_train_the_head_of_a_frozen_encoder(words: list[str]) -> None:
+    """They had no gradients, although the head is not frozen."""
+    options = train_options([*words, "loss.intermediate=[1]", "model.freeze_encoder_steps=3"])
+    model = build_recognition(options, resuming=False)[0].model.train()
+    model.encoder_frozen = True
+    outputs, _ = model.emit(*model.input(torch.randn(1, 8000), torch.tensor([8000])))
+    assert [x.requires_grad for x in outputs] == [True, True]
+    outputs[0].square().sum().backward()
+    assert {name for name, x in model.named_parameters() if x.grad is not None} == {
+        "head.projection.weight",
+        "head.projection.bias",
+    }
+
+
 def test_the_encoder_is_frozen_in_the_first_steps_and_the_front_end_always(
     words: list[str], tmp_path: Path
 ) -> None:

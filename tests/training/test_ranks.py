@@ -243,6 +243,13 @@ def test_any_number_of_processes_takes_the_same_steps(
 
 
 @pytest.mark.slow
+def test_two_ranks_share_the_sparse_matrices_of_a_loss(corpus: Path, tmp_path: Path) -> None:
+    """`loss=mmi` with n-grams longer than bigrams ended with a traceback: DDP broadcast sparse matrices."""
+    run = Ranks(corpus, tmp_path / "run", "loss=mmi", "loss.order=3", "trainer.max_epochs=1")
+    assert set(run.run(1, 2).values()) == {0}, run.said()
+
+
+@pytest.mark.slow
 def test_muon_takes_the_same_steps_on_shards(corpus: Path, tmp_path: Path) -> None:
     """Its matrices are whole only for as long as they are orthogonalised."""
     words = ["optimizer=muon", "optimizer.learning_rate=3e-3"]
