@@ -91,7 +91,7 @@ class Journal:
 
     def _read(self) -> Iterator[tuple[str, Any]]:
         try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
+            lines = self.path.read_text(encoding="utf-8").split("\n")
         except (OSError, UnicodeDecodeError):
             return
         if not lines or lines[0] != json.dumps(self.version):
@@ -109,9 +109,9 @@ class Journal:
             # Rewrite the file instead of appending, because its last line may be truncated.
             with atomic_text(self.path) as file:
                 file.write(json.dumps(self.version) + "\n")
-                file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in self.stored.items())
+                file.writelines(json.dumps(entry) + "\n" for entry in self.stored.items())
             self._file = open(self.path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
-        line = json.dumps([key, result], ensure_ascii=False)
+        line = json.dumps([key, result])
         self._file.write(line + "\n")
         return json.loads(line)[1]
 

@@ -32,4 +32,6 @@ The speech is synthetic: these error rates show that everything works, not how w
   exp/demo/compare/report.html      the comparison, for a browser; results.json and results.csv are beside it
   exp/demo/model/                   the model alone, with its lexicon: copy it to any machine with this package and run
                                     asr transcribe model <file.wav>
+
+In each new shell, run: source .venv/bin/activate
 END

@@ -49,7 +49,9 @@ class Options:
     )
     samples: int = option(1000, help="bootstrap samples for the intervals", minimum=10, maximum=1_000_000)
     seed: int = option(0, help="random seed of the bootstrap", maximum=2**32 - 1)
-    question: str = option("", help="squad: id of the question whose map is drawn; empty: the median length")
+    question: str = option(
+        "", help="squad: id of the question whose map is drawn; empty: the one of median length"
+    )
     layer: int = option(
         0,
         help="squad: layer of the map, from 1; 0: where the question looks most at single tokens",

@@ -33,7 +33,7 @@ class Pretrained:
             import transformers
         except ImportError as error:
             raise UserError(
-                "transformers ≥ 5 is not installed: pip install clustered-asr[transformers]"
+                "transformers ≥ 5 is not installed: pip install 'clustered-asr[transformers]'"
             ) from error
         self.folder, self.device = folder, device
         with _quiet(transformers):

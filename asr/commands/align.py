@@ -41,7 +41,7 @@ class Options(EncodingOptions, LoadOptions, ShardOptions):
     text: str = option("", help="transcript of the audio file; empty: the .txt file next to it")
     output: str = option("", help="folder; empty: <run>/align/<split>, or the audio file's folder")
     min_fit: float = option(
-        LEAST_FIT, help="report transcripts that fit their audio less as wrong, and leave them out", maximum=1
+        LEAST_FIT, help="report and leave out transcripts whose fit to the audio is lower", maximum=1
     )
 
 

@@ -88,8 +88,11 @@ def _keys(entry: Any) -> dict[str, Any]:
     if isinstance(entry, str):
         words = [word if "=" in word.partition(":")[0] else f"attention={word}" for word in entry.split()]
         pairs = (word.partition("=") for word in words)
-        # Seeds are a list; all other values remain text, as for asr train.
-        entry = {key: yaml.safe_load(value) if key == "seeds" else value for key, _, value in pairs}
+        try:
+            # Seeds are a list; all other values remain text, as for asr train.
+            entry = {key: yaml.safe_load(value) if key == "seeds" else value for key, _, value in pairs}
+        except yaml.YAMLError:
+            raise UserError(f"candidate {entry!r}: expected seeds such as [0,1,2]") from None
     if not isinstance(entry, dict):
         raise UserError(f"candidates: expected {{attention: full, model.layers: 6}}, found {entry!r}")
     entry = {str(key): value for key, value in flat(entry).items()}

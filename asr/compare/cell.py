@@ -90,7 +90,7 @@ def write_cell(folder: Path, cell: Cell) -> None:
 
 def read_cell(folder: Path, name: str) -> Cell:
     """Read cell.json."""
-    return Cell(**json.loads((folder / name / "cell.json").read_text()))
+    return Cell(**json.loads((folder / name / "cell.json").read_text(encoding="utf-8")))
 
 
 def write_state(folder: Path, cell: Cell, status: Status, **values: Any) -> None:
@@ -102,7 +102,7 @@ def write_state(folder: Path, cell: Cell, status: Status, **values: Any) -> None
 def read_state(folder: Path, name: str) -> State:
     """Read state.json; the state is `missing` without it."""
     path = folder / name / "state.json"
-    return State(**json.loads(path.read_text())) if path.exists() else State()
+    return State(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else State()
 
 
 def current_state(folder: Path, cell: Cell) -> State:
@@ -130,7 +130,7 @@ def write_fraction(path: Path, fraction: float) -> None:
 def read_fraction(folder: Path, name: str) -> float:
     """Return the completed fraction of a running cell, 0 to 1."""
     try:
-        return float((folder / name / "fraction").read_text())
+        return float((folder / name / "fraction").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return 0.0
 

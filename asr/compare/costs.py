@@ -36,6 +36,7 @@ class StepTimer:
     def __init__(self, options: TrainConfig) -> None:
         lightning.seed_everything(0, verbose=False)
         self.accumulate, self.threads = options.trainer.accumulate, options.trainer.threads
+        self.half, self.clip = options.trainer.precision == "bf16", options.trainer.clip or float("inf")
         here = replace(options, data=replace(options.data, workers=0))
         self.task, self.data = build_task(here, resuming=False)
         self.loads = options.data.workers == 0 or isinstance(self.data, NumberedBatches)
@@ -59,8 +60,11 @@ class StepTimer:
                 return None
             if not self.loads:
                 before = time.perf_counter(), time.process_time()
-            self.task.losses(batch)[0].sum().backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+                losses = self.task.losses(batch)[0]
+            losses.sum().backward()
             between = time.perf_counter(), time.process_time()
+            torch.nn.utils.clip_grad_norm_(self.task.parameters(), self.clip)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
             after = time.perf_counter(), time.process_time()

@@ -79,9 +79,11 @@ def launch(
     Raises:
         UserError: the launcher is not installed, or refuses the options.
     """
-    values = {
-        key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in options.launch)
-    }
+    pairs = (word.partition("=") for word in options.launch)
+    try:
+        values = {key: yaml.safe_load(value) for key, _, value in pairs}
+    except yaml.YAMLError:
+        raise UserError(f"launch={options.launch}: expected values in YAML, such as mem_gb=8") from None
     start = {"ray": _ray, "submitit_local": _submitit, "submitit_slurm": _submitit}[options.launcher]
     try:
         with start(options.launcher, folder / "jobs", values) as submit:

@@ -28,6 +28,7 @@ from asr.training.sizes import settled
 
 # Options that change neither the outcome of a training nor its cost.
 IMMATERIAL = ("run", "resume", "trainer.checkpoint_every", "data.prefetch")
+OWN_LENGTH = frozenset({"trainer.max_steps", "trainer.max_epochs", "trainer.budget"})
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,11 @@ def make_plan(request: Request) -> Plan:
 
         steps = steps_within(budget.seconds, training_options, folder)
         for candidate in candidates:
+            if own := OWN_LENGTH & candidate.overrides.keys():
+                raise UserError(
+                    f"candidate {candidate.label}: {min(own)}= has no effect with budget_clock={STEPS}, "
+                    "which sets the number of steps"
+                )
             count = candidate.overrides["trainer.max_steps"] = steps[candidate.label]
             training_options[candidate.label].trainer.max_steps = count
     decoding = plan_decoding(options)
@@ -99,6 +105,12 @@ def make_plan(request: Request) -> Plan:
         options_of = training_options[candidate.label]
         for seed in candidate.seeds:
             trainings[candidate.label, seed] = _training(candidate, options_of, seed, trainings, hashes)
+    folders: dict[str, str] = {}
+    for (label, _), cell in trainings.items():
+        if folders.setdefault(cell.name, label) != label:
+            raise UserError(
+                f"candidates: the labels {folders[cell.name]!r} and {label!r} are too similar for a folder"
+            )
     others = [] if options.evaluate == [OWN] else options.evaluate
     for name in others:
         if not any(name in evaluated_with(candidate, [name]) for candidate in candidates):
@@ -231,7 +243,7 @@ def _training(
     if parents:
         parent = parents.get(seed) or next(iter(parents.values()))
         needs, start = parent.name, parent.key
-    elif training.init_from:
+    elif training.init_from or training.model.encoder:
         start = start_digest(training)
     data = {name: value for name, value in hashes.items() if name.split()[0] in ("train", "dev")}
     lexicon = training_lexicon(training) if data else None
@@ -243,9 +255,11 @@ def _training(
 def _same_training(run: Path, settings: dict[str, Any]) -> bool:
     """Return whether a run folder holds a finished training with the settings of a cell."""
     try:
-        values = train_options_from(yaml.safe_load((run / "config.yaml").read_text()), str(run))
-        summary = json.loads((run / "training.json").read_text())
-        environment = json.loads((run / "environment.json").read_text())
+        values = train_options_from(
+            yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8")), str(run)
+        )
+        summary = json.loads((run / "training.json").read_text(encoding="utf-8"))
+        environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, UserError):
         return False  # unfinished, or from another version of the program
     found, wanted = flat(to_dict(values)), dict(settings["options"])

@@ -189,7 +189,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
         UserError: it is not YAML, or no mapping.
     """
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path}: expected YAML, found {_first_line(error)}") from None
     if not isinstance(values, dict):

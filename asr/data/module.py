@@ -205,7 +205,7 @@ class SpeechData(TrainingData):
         longest = np.argsort(-frames, kind="stable")
         count = self.config.utterances_per_batch
         first = plan_by_length(frames, self.config.frames_per_batch, longest, count)[0]
-        utterances = self._utterances(self.train_cuts, concatenation=self.concatenation)
+        utterances = self._utterances(self.train_cuts, [min(self.speed_factors)], self.concatenation)
         return utterances[BatchPlan(tuple(first.tolist()))]
 
     def _utterances(

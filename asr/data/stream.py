@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from asr.data.sampler import BatchPlan, Cursor, NumberedPlans
+from asr.errors import UserError
 
 if TYPE_CHECKING:  # takes seconds to import
     import lightning
@@ -164,5 +165,7 @@ class NumberedBatches(TrainingData):
     def val_dataloader(self) -> DataLoader[Any]:
         """Return the development batches."""
         ranks, rank = self.rank()
+        if len(self.dev_batches) < ranks:
+            raise UserError(f"split dev: {len(self.dev_batches)} batches are too few for {ranks} ranks")
         numbers = range(rank, len(self.dev_batches), ranks)
         return DataLoader(self.dev_batches, batch_size=None, sampler=numbers)  # type: ignore[arg-type]

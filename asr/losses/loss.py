@@ -34,7 +34,7 @@ class LossConfig:
     leak: float = option(1e-5, help="mmi: leaky-HMM coefficient of the denominator; 0: not leaky", maximum=1)
     ctc_weight: float = option(
         0.1,
-        help="mmi: weight of the loss without an n-gram (CTC, for topology=ctc) that is added",
+        help="mmi: weight of the added CTC loss, or of its equivalent for topology=hmm",
         maximum=1e6,
     )
     intermediate: list[int] = option(

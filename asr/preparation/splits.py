@@ -78,8 +78,10 @@ def _described(share: float | None) -> str:
 
 
 def split_name(written: str) -> str:
-    """Return the usual name of a split: `validation` is `dev`."""
-    return SPLIT_NAMES.get(written.strip().lower(), written.strip())
+    """Return the usual name of a split: `validation` and `Dev` are `dev`."""
+    name = written.strip()
+    usual = SPLIT_NAMES.get(name.lower(), name.lower())
+    return usual if usual in ("train", "dev", "test") else name
 
 
 def split_groups(groups: Sequence[str], dev_share: float | None, test_share: float | None) -> dict[str, str]:

@@ -56,7 +56,7 @@ def over_seeds(values: Sequence[float]) -> Estimate:
     if len(values) < 2:
         return Estimate(mean, None, None, len(values), "seeds")
     freedom = len(values) - 1
-    quantile = T_95[freedom - 1] if freedom <= len(T_95) else 1.96
+    quantile = T_95[freedom - 1] if freedom <= len(T_95) else 1.96 + 2.4 / freedom
     half = quantile * statistics.stdev(values) / math.sqrt(len(values))
     return Estimate(mean, mean - half, mean + half, len(values), "seeds")
 

@@ -111,7 +111,12 @@ def read_glm(path: str | Path, side: Side) -> Glm:
             comment = (line.split() or [""])[0]
         section = re.match(r';;\s+INPUT_DEPENDENT_APPLICATION\s*=\s*"([^"]*)"', line)
         if section:
-            applies = any(re.search(section[1].lower(), name) for name in NAMES[side])
+            try:
+                applies = any(re.search(section[1].lower(), name) for name in NAMES[side])
+            except re.error as error:
+                raise UserError(
+                    f"{where}: expected a regular expression, found {section[1]!r} ({error})"
+                ) from None
         if number == 1 or not applies or (comment and line.startswith(comment)):
             continue
         if line.startswith("*"):

@@ -25,7 +25,8 @@ class MatchedPairs:
         mean: mean difference in errors per segment, first system minus second.
         deviation: standard deviation of these differences, with n − 1 in the denominator.
         z: mean divided by its standard error; 0 if all differences are equal.
-        p: two-sided p-value under the standard normal distribution.
+        p: two-sided p-value under the standard normal distribution; that of the sign test if all differences
+            are equal and not 0.
     """
 
     segments: int
@@ -174,6 +175,8 @@ def matched_pairs(first: Sequence[Sequence[Edit]], second: Sequence[Sequence[Edi
     mean = float(differences.mean()) if n else 0.0
     deviation = float(differences.std(ddof=1)) if n > 1 else 0.0
     z = mean / (deviation / math.sqrt(n)) if deviation else 0.0
+    if mean and not deviation:  # equal differences: the sign test
+        return MatchedPairs(n, mean, deviation, z, 2.0 ** (1 - n))
     return MatchedPairs(n, mean, deviation, z, math.erfc(abs(z) / math.sqrt(2)))
 
 

@@ -54,14 +54,14 @@ class BeamConfig:
         maximum=100_000,
     )
     threshold: float = option(
-        100.0, help="beam: hypotheses worse than the best by more are pruned", unit="nats", maximum=1e6
+        100.0, help="beam: prune hypotheses that score this much below the best", unit="nats", maximum=1e6
     )
     tokens: int = option(
         0, help="beam, prefix: most probable labels tried in a frame; 0: all", maximum=1_000_000
     )
     token_threshold: float = option(
         10.0,
-        help="prefix: labels worse than the best of a frame by more are skipped",
+        help="prefix: skip labels this much below the best label of the frame",
         unit="nats",
         maximum=1e6,
     )

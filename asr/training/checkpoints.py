@@ -1,5 +1,6 @@
 """Callbacks: resume points, the best checkpoints, early stopping; Lightning writes and reads checkpoints."""
 
+import math
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,7 @@ class KeepBest(lightning.Callback):
         name = best_name(task.dev_error, trainer.global_step)
         kept = sorted(path.stem for path in self.folder.glob("best-*.ckpt"))
         better = len(kept) < self.count or name < kept[self.count - 1]
+        better = better and math.isfinite(task.dev_error)
         if not trainer.strategy.broadcast(better):  # the first rank's: others may see the folder later
             return
         state = {"format": FORMAT, "run": task.run, "step": trainer.global_step, "model": task.whole_state()}

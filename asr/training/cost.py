@@ -105,7 +105,7 @@ class Cost(lightning.Callback):
         self.cpu_s += time.process_time() - self.started[1] + self.data_wait.cpu_s
         self.wait_s += self.data_wait.seconds
         self.data_wait.seconds = self.data_wait.cpu_s = 0.0
-        self.frames += task.frames(batch)
+        self.frames += task.frames(batch) if task.usable else 0
         task.log("train_s", self.seconds)
         task.log("train_cpu_s", self.cpu_s)
         if self._update_spent(trainer, task) and (batch_idx + 1) % trainer.accumulate_grad_batches == 0:

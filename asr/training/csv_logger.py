@@ -35,7 +35,7 @@ class MetricsFile(Logger):
     def _begin(self, resumed_step: int) -> None:
         rows = []
         if self.path.exists() and resumed_step > 0:
-            text = self.path.read_text()
+            text = self.path.read_text(encoding="utf-8")
             whole = text[: text.rfind("\n") + 1]  # a row may be torn by a full disk
             try:
                 rows = [row for row in csv.DictReader(whole.splitlines()) if int(row["step"]) < resumed_step]

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from asr.config import option, refuse
 from asr.errors import UserError
-from asr.training.muon import Muon, is_hidden
+from asr.training.muon import Muon, is_hidden, is_vector
 
 OPTIMIZERS = ("adamw", "muon", "radam", "adadelta")
 SCHEDULES = ("cosine", "plateau", "constant")
@@ -75,10 +75,11 @@ def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: Optimizer
     """
     trained = {name: x for name, x in parameters.items() if x.requires_grad}
     hidden = {name: x for name, x in trained.items() if config.name == "muon" and is_hidden(name, x)}
-    others = [x for name, x in trained.items() if name not in hidden]
+    vectors = [x for name, x in trained.items() if is_vector(name, x)]
+    others = [x for name, x in trained.items() if name not in hidden and not is_vector(name, x)]
     groups: list[dict[str, Any]] = [
-        {"params": [x for x in others if x.dim() > 1], "weight_decay": config.weight_decay},
-        {"params": [x for x in others if x.dim() <= 1], "weight_decay": 0.0},
+        {"params": others, "weight_decay": config.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
     ]
     if config.name == "adadelta":
         return torch.optim.Adadelta(groups, lr=config.learning_rate, rho=config.rho, eps=1e-6)

@@ -106,7 +106,7 @@ def _train(
                 if _is_first_process(options):
                     _average(options, folder)
                 print(f"{folder}: training is already finished")
-            else:  # killed before it could write its summary
+            elif _is_first_process(options):  # killed before it could write its summary
                 _finish(options, folder, point.step, task, data, cost)
             return
     if _is_first_process(options):

@@ -8,6 +8,7 @@ from asr.data.lines import manifest_entries
 from asr.data.places import manifest_path
 from asr.data.sampler import plan_by_length
 from asr.training.config import TrainConfig
+from asr.training.plan import round_up
 
 BATCHES_PER_EPOCH = 100  # as far as the limits of a batch allow
 FRAMES_PER_BATCH = (1_000, 20_000)  # 10 to 200 s with the usual frame shift
@@ -36,7 +37,7 @@ def settled(options: TrainConfig) -> TrainConfig:
     batches = len(plan_by_length(frames, size, order, data.utterances_per_batch)) if len(frames) else 1
     steps = max(1, batches // (trainer.devices * trainer.nodes * trainer.accumulate))  # per epoch
     epochs = max(EPOCHS, -(-STEPS // steps))
-    every = trainer.validate_every or steps * -(-epochs // VALIDATIONS)
+    every = trainer.validate_every or round_up(steps * -(-epochs // VALIDATIONS), trainer.average_every)
     return replace(options, trainer=replace(trainer, max_epochs=epochs, validate_every=every))
 
 

@@ -46,7 +46,7 @@ def _words(options: TrainConfig, run: Path) -> list[str] | None:
     try:
         values = config.load_yaml(run / "config.yaml")
         other = train_options_from(values, str(run))
-        json.loads((run / "training.json").read_text())
+        json.loads((run / "training.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, UserError):  # unfinished, or from another version of the program
         return None
     if recipe_task(other.recipe.name) or other.data.train == options.data.train:

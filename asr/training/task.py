@@ -100,12 +100,16 @@ class TrainingTask(lightning.LightningModule):
         """Return the loss per target; skip a batch that doesn't fit in memory or has no finite loss."""
         self.batch, self.usable = batch, False
         self._data.consumed(batch)
+        fits = True
         try:
             losses, targets = self.losses(batch)
         except torch.OutOfMemoryError:
-            losses = None
-        if losses is None:  # not in the handler, whose traceback would keep the memory
-            return self._out_of_memory()
+            fits = False
+        if not fits:  # not in the handler, whose traceback would keep the memory
+            if isinstance(self.model, FSDPModule):
+                self._end_out_of_memory()
+            self.trainer.strategy.reduce_boolean_decision(False, all=True)
+            return self._skip_out_of_memory()
         loss = losses.sum() / targets.clamp(min=1)
         if self.fixed_parameters() and self.trainer.world_size > 1:
             loss = loss + self._no_gradient()
@@ -135,7 +139,9 @@ class TrainingTask(lightning.LightningModule):
             pass
         self.zero_grad(set_to_none=True)  # some have been added to those of the window
         self.usable_in_window = False
-        super().backward(self._out_of_memory(), *args, **kwargs)
+        if self.trainer.world_size > 1:
+            self._end_out_of_memory()
+        super().backward(self._skip_out_of_memory(), *args, **kwargs)
 
     def on_train_batch_end(self, outputs: Any, batch: StreamBatch, batch_idx: int) -> None:
         """Log the throughput."""
@@ -181,18 +187,18 @@ class TrainingTask(lightning.LightningModule):
             )
         log.warning("batch skipped: %s", reason)
 
-    def _out_of_memory(self) -> Tensor:
-        """Skip the batch; return a loss that has no effect.
-
-        Raises:
-            UserError: other ranks wait for the gradients, or too many successive batches were skipped.
-        """
-        reason = f"out of memory: {self._data.advice(self.batch)}"
-        if self.trainer.world_size > 1:
-            raise UserError(f"step {self.global_step}: {reason}; resume=auto continues this run")
+    def _skip_out_of_memory(self) -> Tensor:
+        """Skip the batch; return a loss that has no effect."""
         torch.cuda.empty_cache()
-        self._skip(reason)
+        self._skip(f"out of memory: {self._data.advice(self.batch)}")
         return self._no_gradient() * (float("nan") if self._scaled else 1)
+
+    def _end_out_of_memory(self) -> None:
+        """Raise UserError, because the other ranks wait for this one's part."""
+        raise UserError(
+            f"step {self.global_step}: out of memory: {self._data.advice(self.batch)}, in a new run that "
+            "starts from this one (init_from=…)"
+        )
 
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None

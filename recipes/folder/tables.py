@@ -49,9 +49,9 @@ def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
     Raises:
         UserError: the table is malformed; the message has file and line.
     """
-    if path.suffix in (".jsonl", ".json"):
+    if path.suffix.lower() in (".jsonl", ".json"):
         return [_json_entry(f"{path}:{number}", line, columns) for number, line in read_lines(path)]
-    style: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
+    style: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix.lower() == ".tsv" else {}
     reader = csv.reader(io.StringIO(read_text(path)), **style)
     try:
         lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from asr.data.sampler import BatchPlan
 from asr.data.stream import NumberedBatches, StreamBatch
+from asr.errors import UserError
 
 POOL = 8  # batches that are drawn together and sorted by length, so that they hold little padding
 ENDLESS_EPOCH = 250  # batches between validations if there is no end of items
@@ -101,6 +102,8 @@ class EvaluationBatches(Dataset[ItemBatch]):
 
     def __init__(self, source: Source, split: str, batch: int, most: int) -> None:
         self.source, self.split, self.batch = source, split, batch
+        if not source.count(split) and source.digests():
+            raise UserError(f"split {split}: expected items, found none")
         count = source.count(split) or most or ENDLESS_SPLIT
         self.count = min(most or count, count)
 

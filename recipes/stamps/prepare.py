@@ -45,7 +45,11 @@ class Options(PreparationOptions):
     languages: list[str] = option(LANGUAGES, help="languages of the recordings, e.g. [es,fr]")
     source: str = option("", help="folder that contains tuxpaint/stamps; empty: apt-get download")
     fastest: float = option(
-        24.0, help="faster recordings are cut short: left out", unit="characters/s", minimum=1, maximum=1000
+        24.0,
+        help="leave out faster recordings, which are cut short",
+        unit="characters/s",
+        minimum=1,
+        maximum=1000,
     )
     silence_db: float = option(40.0, help="silence threshold below the loudest 10 ms", unit="dB", maximum=200)
     margin_s: float = option(0.1, help="silence kept before and after speech", unit="s", maximum=60)
