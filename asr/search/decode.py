@@ -45,7 +45,7 @@ class SearchOptions:
     tune: str = option(
         "",
         help="split (e.g. dev) or manifest to tune beam.lm_weight, beam.word_score and beam.size on first; "
-        "asr decode stores the result in the run folder; empty: the stored weights; asr compare: the defaults",
+        "asr decode stores the result in the run folder; empty: the stored weights (asr compare: defaults)",
     )
     tune_utterances: int = option(
         300, help="maximum number of utterances to tune on, drawn at random; 0: all"
