@@ -86,15 +86,16 @@ def make_plan(request: Request) -> Plan:
     candidates, training_options = plan_candidates(request)
     folder = Path(options.folder or Path("exp", "compare", protocol.recipe.name))
     if (budget := parse_budget(options.budget)) and options.budget_clock == STEPS:
-        from asr.compare.costs import steps_within  # loads Lightning
-
-        steps = steps_within(budget.seconds, training_options, folder)
         for candidate in candidates:
             if own := OWN_LENGTH & candidate.overrides.keys():
                 raise UserError(
                     f"candidate {candidate.label}: {min(own)}= has no effect with budget_clock={STEPS}, "
                     "which sets the number of steps"
                 )
+        from asr.compare.costs import steps_within  # loads Lightning
+
+        steps = steps_within(budget.seconds, training_options, folder)
+        for candidate in candidates:
             count = candidate.overrides["trainer.max_steps"] = steps[candidate.label]
             training_options[candidate.label].trainer.max_steps = count
     decoding = plan_decoding(options)

@@ -365,6 +365,11 @@ CIRCLE = "candidates=[{attention: full, label: a, init_from: b}, {attention: ful
         (["attentions=[full]", "metric=ter"], "metric=ter"),
         (["attentions=[full]", "beam.sise=20", "decoder=beam"], "did you mean 'beam.size'"),
         (["candidates=[{attention: full, seeds: many}]"], "expected a list of integers"),
+        (["candidates=['full seeds=[0']"], r"expected seeds such as \[0,1,2\]"),
+        (
+            ["candidates=[{attention: full, label: a b}, {attention: full, label: a-b, model.dropout: 0.2}]"],
+            "too similar for a folder",
+        ),
         ([CIRCLE], "init_from is circular"),
         (["attentions=[full]", "evaluate=[cast-8]"], "evaluate=\\[cast-8\\]: no candidate"),
     ],
@@ -377,6 +382,16 @@ def test_invalid_requests_are_refused_in_one_line(
     assert re.search(message, error), error
     assert error.count("\n") == 1
     assert not (tmp_path / "none").exists()
+
+
+def test_a_candidates_own_length_is_refused_with_measured_steps(
+    tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was accepted and replaced by the number of steps that fit in the budget."""
+    asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={tmp_path / 'none'}", "budget=9s"]
+    asked += ["budget_clock=steps", "candidates=[{attention: full, trainer.max_steps: 5}]"]
+    assert main(asked) == 1
+    assert "trainer.max_steps= has no effect with budget_clock=steps" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

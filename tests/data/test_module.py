@@ -29,6 +29,15 @@ def test_batches_have_the_audio_and_targets_of_their_utterances(
     assert sorted(seen) == sorted(texts)
 
 
+def test_the_worst_batch_is_spoken_at_the_slowest_speed(tone_corpus: Path, recognizer: Recognizer) -> None:
+    """It was tried without speed perturbation, so that a later batch needed more memory."""
+    normal, slow = (
+        int(data(tone_corpus, recognizer, speed_factors=factors).worst_batch().audio_lengths.max())
+        for factors in ([1.0], [0.8, 1.0])
+    )
+    assert slow == pytest.approx(normal / 0.8, rel=0.01)
+
+
 def test_the_worst_batch_is_the_largest(tone_corpus: Path, recognizer: Recognizer) -> None:
     speech = data(tone_corpus, recognizer)
     worst = speech.worst_batch()

@@ -49,6 +49,14 @@ def test_matched_pairs_on_a_worked_example():
     assert matched_pairs([right], [right]).segments == 0
 
 
+def test_matched_pairs_with_equal_differences_are_a_sign_test():
+    """A system with one error more in each of 100 segments did not differ significantly from the other."""
+    words = list("abcd")
+    right, wrong = align_sclite(words, words), align_sclite(words, list("xbcd"))
+    assert matched_pairs([wrong] * 5, [right] * 5).p == 2 * 0.5**5
+    assert matched_pairs([wrong], [right]).p == 1.0
+
+
 def test_bootstrap_of_the_difference_equals_a_plain_loop():
     rng = random.Random(1)
     words = list("abcdefgh")

@@ -13,9 +13,11 @@ from tone_corpora import TINY
 
 import asr.losses.loss
 from asr.cli import main
+from asr.data.batch import Batch
 from asr.errors import UserError
 from asr.losses.ctc import ctc_loss
 from asr.training.config import TrainConfig, train_options
+from asr.training.recognition import RecognitionTask
 from asr.training.run import train
 
 
@@ -151,6 +153,23 @@ def test_the_largest_batch_is_tried_at_the_precision_of_training(
     words = ["trainer.max_steps=1", "trainer.precision=bf16", "trainer.validate_every=9"]
     train(options(tone_corpus, tmp_path / "run", *words))
     assert precisions[:2] == [True, True]
+
+
+def test_a_validation_without_a_number_keeps_the_best_checkpoint(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN was taken for the lowest error rate, and the best checkpoint deleted."""
+    calls, counts = itertools.count(), RecognitionTask.dev_counts
+
+    def overflowing(task: RecognitionTask, batch: Batch) -> tuple[float, float, float, float]:
+        _, *others = counts(task, batch)
+        return (1.0 if next(calls) == 0 else float("nan"), *others)  # type: ignore[return-value]
+
+    monkeypatch.setattr(RecognitionTask, "dev_counts", overflowing)
+    words = ["trainer.max_steps=2", "trainer.validate_every=1", "trainer.keep_best=1"]
+    folder = train(options(tone_corpus, tmp_path / "run", *words))
+    (best,) = (folder / "checkpoints").glob("best-*.ckpt")
+    assert best.name.endswith("-step0000001.ckpt")
 
 
 def test_running_out_of_memory_is_found_before_the_first_step(
