@@ -181,11 +181,12 @@ def _usable(stamps: list[Stamp], options: Options, preparation: Preparation) -> 
     usable = []
     for copies in same.values():
         distinct = len({spoken(stamp.written) for stamp in copies} - {""})
+        first = next((stamp for stamp in copies if not unusable(stamp.written, stamp.language)), None)
         for stamp in copies:
             reason = unusable(stamp.written, stamp.language)
             if not reason and distinct > 1:
                 reason = "copies of the recording have other texts"
-            elif not reason and stamp is not copies[0]:
+            elif not reason and stamp is not first:
                 reason = "a copy of another recording"
             if reason:
                 preparation.drop(stamp.id, reason, stamp.written)

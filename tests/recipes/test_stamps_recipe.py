@@ -71,6 +71,8 @@ def source(tmp_path_factory):
     add_stamp(root, "rules/this", "This.", 3020, fr="ceci")
     add_stamp(root, "rules/that", "That.", 3020, fr="cela")
     two.write_bytes(one.read_bytes())
+    (root / "ant/untold_desc_fr.ogg").parent.mkdir(exist_ok=True)  # sorts before the copy that has a text
+    (root / "ant/untold_desc_fr.ogg").write_bytes((root / "cat/sea_desc_fr.ogg").read_bytes())
     (root / "rules/copy_desc_fr.ogg").write_bytes((root / "cat/sea_desc_fr.ogg").read_bytes())
     return folder
 
@@ -105,6 +107,7 @@ def test_miniature(source, tmp_path, capsys):
         "fr-rules-placeholder": "a placeholder: less than 16 kHz",
         "fr-rules-silent": "silence",
         "fr-rules-untold": "no text",
+        "fr-ant-untold": "no text",
         "ru-rules-penguin": "words in another alphabet",
         "fr-rules-copy": "a copy of another recording",
         "fr-rules-this": "copies of the recording have other texts",
