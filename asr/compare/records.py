@@ -77,6 +77,7 @@ class Training:
         reused: whether the run existed before the comparison.
         parameters: number of trained parameters.
         steps: optimiser steps taken.
+        skipped_batches: batches whose loss was not finite, or which did not fit in memory.
         epochs: passes over the training data, fractional.
         frames: feature frames trained on, without padding.
         train_s: wall-clock time of training steps, including the wait for data but not validation.
@@ -104,6 +105,7 @@ class Training:
     reused: bool = False
     parameters: int | None = None
     steps: int | None = None
+    skipped_batches: int | None = None
     epochs: float | None = None
     frames: int | None = None
     train_s: float | None = None

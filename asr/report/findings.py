@@ -1,5 +1,6 @@
 """The main findings of a comparison in sentences: accuracy, speed, Pareto front, exchange, failures."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -148,6 +149,16 @@ def _missing(results: Results) -> Iterator[Finding]:
         one = len(results.failures) == 1
         cells, them = ("1 cell", "it") if one else (f"{len(results.failures)} cells", "them")
         yield Finding("Failed", f"{cells} failed ({_and(labels)}); the report leaves {them} out.")
+    skipped: Counter[str] = Counter()
+    for training in results.trainings:
+        skipped[training.candidate] += training.skipped_batches or 0
+    if any(skipped.values()):
+        counts = [f"{label}: {count:,}" for label, count in skipped.items() if count]
+        yield Finding(
+            "Skipped",
+            "Training skipped batches whose loss was not finite, or that did not fit in memory "
+            f"({', '.join(counts)}).",
+        )
     states = [x.status for x in results.trainings] + [x.status for x in results.evaluations]
     if unfinished := states.count("missing"):
         cells = "1 cell has" if unfinished == 1 else f"{unfinished} cells have"
