@@ -313,6 +313,20 @@ def test_nemo_lines(tmp_path):
     }
 
 
+def test_nemo_splits_whose_names_begin_alike_are_kept_apart(tmp_path):
+    """`test_clean` and `test_other` became one split."""
+    names = ["train_1", "train_2", "validation_manifest", "test_clean", "test_other"]
+    for i, name in enumerate(names):
+        write_wav(tmp_path / f"{i}.wav")
+        line = json.dumps({"audio_filepath": f"{i}.wav", "text": "go"})
+        (tmp_path / f"{name}.json").write_text(line + "\n")
+    splits = prepare("nemo", tmp_path, source=str(tmp_path))
+    assert set(splits["train"]) == {"0", "1"}
+    assert set(splits["dev"]) == {"2"}
+    assert set(splits["test_clean"]) == {"3"}
+    assert set(splits["test_other"]) == {"4"}
+
+
 def test_nemo_ids_of_files_with_the_same_name(tmp_path):
     """Ids were the file names: `ann/1.wav` and `ben/1.wav` were the same utterance."""
     files = ["ann/1.wav", "ben/1.wav", "ben/1.flac", "ben/two words.wav"]
