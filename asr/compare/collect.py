@@ -25,17 +25,8 @@ from asr.scoring.run import read_score
 
 # Entries of training.json in the record of a training.
 MEASURED = (
-    *(
-        "parameters",
-        "steps",
-        "skipped_batches",
-        "epochs",
-        "frames",
-        "train_s",
-        "train_cpu_s",
-        "seconds_per_epoch",
-    ),
-    *("peak_memory_mib", "peak_gpu_memory_mib"),
+    *("parameters", "steps", "skipped_batches", "epochs", "frames"),
+    *("train_s", "train_cpu_s", "seconds_per_epoch", "peak_memory_mib", "peak_gpu_memory_mib"),
 )
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 

@@ -16,12 +16,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c: orthogonal to about ±30 % 
 
 def is_hidden(name: str, parameter: Tensor) -> bool:
     """Return whether a parameter is a matrix of an encoder layer: not of an embedding, input or output."""
-    return parameter.dim() == 2 and HIDDEN.search(name) is not None and not is_vector(name, parameter)
-
-
-def is_vector(name: str, parameter: Tensor) -> bool:
-    """Return whether a parameter is a bias, also a table of those of all heads, a norm or another vector."""
-    return parameter.dim() <= 1 or "bias" in name.rpartition(".")[2]
+    return parameter.dim() == 2 and HIDDEN.search(name) is not None
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:

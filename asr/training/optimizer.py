@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from asr.config import option, refuse
 from asr.errors import UserError
-from asr.training.muon import Muon, is_hidden, is_vector
+from asr.training.muon import Muon, is_hidden
 
 OPTIMIZERS = ("adamw", "muon", "radam", "adadelta")
 SCHEDULES = ("cosine", "plateau", "constant")
@@ -74,12 +74,16 @@ def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: Optimizer
     Biases, norms and other vectors are not decayed.
     """
     trained = {name: x for name, x in parameters.items() if x.requires_grad}
-    hidden = {name: x for name, x in trained.items() if config.name == "muon" and is_hidden(name, x)}
-    vectors = [x for name, x in trained.items() if is_vector(name, x)]
-    others = [x for name, x in trained.items() if name not in hidden and not is_vector(name, x)]
+    # Biases may be tables, with a row for each head.
+    vectors = {name: x for name, x in trained.items() if x.dim() <= 1 or "bias" in name.rpartition(".")[2]}
+    rest = {name: x for name, x in trained.items() if name not in vectors}
+    hidden = {name: x for name, x in rest.items() if config.name == "muon" and is_hidden(name, x)}
     groups: list[dict[str, Any]] = [
-        {"params": others, "weight_decay": config.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
+        {
+            "params": [x for name, x in rest.items() if name not in hidden],
+            "weight_decay": config.weight_decay,
+        },
+        {"params": list(vectors.values()), "weight_decay": 0.0},
     ]
     if config.name == "adadelta":
         return torch.optim.Adadelta(groups, lr=config.learning_rate, rho=config.rho, eps=1e-6)

@@ -18,6 +18,16 @@ def test_vectors_are_not_decayed() -> None:
     assert decayed == [torch.Size([4, 3])]
 
 
+def test_tables_of_biases_are_not_decayed() -> None:
+    """Those of HyperMixing, one row a head, were decayed and orthogonalised like matrices."""
+    parameters = {"blocks.0.read.hidden_bias_HD": torch.nn.Parameter(torch.ones(2, 3))}
+    for name in ("adamw", "muon"):
+        groups = build_optimizer(parameters, OptimizerConfig(name, weight_decay=0.1)).param_groups
+        (group,) = [group for group in groups if group["params"]]
+        assert group["weight_decay"] == 0
+        assert not group.get("hidden")
+
+
 def test_adadelta_steps_by_the_ratio_of_averages() -> None:
     """Zeiler 2012, algorithm 1."""
     weight = torch.nn.Parameter(torch.tensor([[2.0]], dtype=torch.float64))
