@@ -102,7 +102,7 @@ class EvaluationBatches(Dataset[ItemBatch]):
 
     def __init__(self, source: Source, split: str, batch: int, most: int) -> None:
         self.source, self.split, self.batch = source, split, batch
-        if not source.count(split) and source.digests():
+        if source.count(split) == 0:
             raise UserError(f"split {split}: expected items, found none")
         count = source.count(split) or most or ENDLESS_SPLIT
         self.count = min(most or count, count)

@@ -46,8 +46,8 @@ class Source(ABC):
     longest: int
 
     @abstractmethod
-    def count(self, split: str) -> int:
-        """Return the number of items in a split; 0: endless."""
+    def count(self, split: str) -> int | None:
+        """Return the number of items in a split; None: endless."""
 
     @abstractmethod
     def item(self, split: str, index: int) -> Item:

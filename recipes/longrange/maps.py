@@ -148,7 +148,7 @@ def run(options: Options) -> Path:
         raise UserError(f"run={options.run}: expected recipe.task=pathfinder, found {data.describe()}")
     model, source = task.model, data.source
     count = source.count(options.split)
-    numbers = range(options.first, min(options.first + options.items, count or 2**31))
+    numbers = range(options.first, min(options.first + options.items, 2**31 if count is None else count))
     if not numbers:
         raise UserError(f"first={options.first}: expected a number below {count}")
     items = [source.item(options.split, index) for index in numbers]

@@ -59,9 +59,8 @@ class Pathfinder(Source):
         self.longest = size * size
         draw_image(randomness("dev", FIXED_SEED, 0), size, dashes, IMAGE_TRIALS)
 
-    def count(self, split: str) -> int:
-        """Return 0: there is no end of items."""
-        return 0
+    def count(self, split: str) -> None:
+        """Return None: there is no end of items."""
 
     def item(self, split: str, index: int) -> Item:
         """Return the pixels of an image and its label."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from asr_recipes.longrange.data import collate
+from asr_recipes.longrange.data import EvaluationBatches, collate
 from asr_recipes.longrange.folders import ListOpsFiles, PairFiles, PathfinderFolder
 from asr_recipes.longrange.items import SPLITS
 from asr_recipes.longrange.listops import SYMBOLS
@@ -179,6 +179,16 @@ def test_every_task_trains(
     given = [*SMALL, f"recipe.task={task}", f"recipe.folder={write(folder)}", *words, "recipe.dev_items=3"]
     train(train_options([*given, f"run={tmp_path / 'run'}", "attention=cast-3"]))
     assert (tmp_path / "run" / "training.json").exists()
+
+
+def test_an_empty_split_is_refused(tmp_path: Path) -> None:
+    """So few images that none was left for tests once gave 1,000 test items."""
+    folder = pathfinder(tmp_path)
+    lines = (folder / "metadata/2.npy").read_text().splitlines(keepends=True)
+    (folder / "metadata/2.npy").write_text("".join(lines[:3]))
+    (folder / "metadata/10.npy").unlink()
+    with pytest.raises(UserError, match="split test: expected items, found none"):
+        EvaluationBatches(PathfinderFolder(folder, 16), "test", 4, 0)
 
 
 def break_listops(folder: Path) -> None:
