@@ -20,6 +20,7 @@ from asr.data.manifest import manifest_digest
 from asr.data.places import manifest_path, split_beside
 from asr.errors import UserError
 from asr.model import checkpoint
+from asr.scoring.official import reference_digests
 from asr.training.budget import parse_budget
 from asr.training.config import TrainConfig, recipe_task, train_options, train_options_from
 from asr.training.recognition import training_lexicon
@@ -102,10 +103,12 @@ def make_plan(request: Request) -> Plan:
     manifests = find_manifests(protocol, [*options.splits, *([options.tune] if options.tune else [])])
     hashes = {name: manifest_digest(path) for name, path in manifests.items()}
     trainings: dict[tuple[str, int], Cell] = {}
+    own_data: dict[str, dict[str, str]] = {}
     for candidate in candidates:
         options_of = training_options[candidate.label]
+        data = _training_data(options_of, hashes, own_data)
         for seed in candidate.seeds:
-            trainings[candidate.label, seed] = _training(candidate, options_of, seed, trainings, hashes)
+            trainings[candidate.label, seed] = _training(candidate, options_of, seed, trainings, data)
     folders: dict[str, str] = {}
     for (label, _), cell in trainings.items():
         if folders.setdefault(cell.name, label) != label:
@@ -234,7 +237,7 @@ def _training(
     training: TrainConfig,
     seed: int,
     trainings: dict[tuple[str, int], Cell],
-    hashes: dict[str, str],
+    data: dict[str, str],
 ) -> Cell:
     options = flat(to_dict(training)) | {"seed": seed}
     settings = {key: value for key, value in options.items() if key not in IMMATERIAL}
@@ -246,11 +249,30 @@ def _training(
         needs, start = parent.name, parent.key
     elif training.init_from or training.model.encoder:
         start = start_digest(training)
-    data = {name: value for name, value in hashes.items() if name.split()[0] in ("train", "dev")}
-    lexicon = training_lexicon(training) if data else None
-    data["lexicon"] = lexicon.digest if lexicon else ""
     name = f"trainings/{slug(candidate.label)}/seed{seed}"
     return Cell(name, "training", {"options": settings, "data": data, "start": start}, needs, unkeyed)
+
+
+def _training_data(
+    training: TrainConfig, hashes: dict[str, str], known: dict[str, dict[str, str]]
+) -> dict[str, str]:
+    """Return the digests of a training's data and lexicon.
+
+    Args:
+        training: options of the training.
+        hashes: digests of the manifests; empty for recipes without recordings.
+        known: digests of such a recipe's data by its options, which this function completes.
+    """
+    if hashes:
+        lexicon = training_lexicon(training)
+        data = {name: value for name, value in hashes.items() if name.split()[0] in ("train", "dev")}
+        return data | {"lexicon": lexicon.digest if lexicon else ""}
+    key = json.dumps([to_dict(training.recipe), to_dict(training.tokenizer)])
+    if key not in known:
+        from asr.training.run import build_task  # loads Lightning
+
+        known[key] = build_task(training, resuming=True)[1].digests()
+    return known[key] | {"lexicon": ""}
 
 
 def _same_training(run: Path, settings: dict[str, Any]) -> bool:
@@ -288,6 +310,7 @@ def _evaluation(
     settings = decoding.settings()
     settings["options"] |= {"split": split, "data": str(manifests[split]), "attention": attention}
     settings |= {"training": training.key, "data": hashes[split]}
+    settings |= {"reference": reference_digests(manifests[split])}
     settings |= {"threads": training.settings["options"]["trainer.threads"]}
     if decoding.options.tune:
         tune = split_name(decoding.options.tune)

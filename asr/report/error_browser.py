@@ -65,10 +65,10 @@ def _score(folder: Path) -> tuple[Score, dict[str, str]] | None:
     try:
         hypotheses = read_hypotheses(folder / HYPOTHESES)
         summary = read_score(folder) if (folder / SCORE).exists() else {}
-        rules, align = summary.get("word_filter"), summary.get("alignment", "unit")
+        rules = summary.get("word_filter")
         word_filter = WordFilterRules.from_dict(rules, str(folder / SCORE)) if rules else None
         spoken = {x.id: x.reference or "" for x in hypotheses}
-        return score(hypotheses, align=align, filter_words=word_filter, samples=1), spoken
+        return score(hypotheses, filter_words=word_filter, samples=1), spoken
     except UserError as error:
         log.warning("report: %s", error)
         return None

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from asr.data.lines import manifest_entries
 from asr.errors import UserError
+from asr.files import file_digest
 from asr.scoring.ctm import CtmWord, write_ctm
 from asr.scoring.display import rate_cells
 from asr.scoring.error_rates import ErrorRate, error_rate
@@ -23,6 +24,7 @@ from asr.scoring.hub5 import NO_RULES, score_segments, spread
 from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.sclite import ScliteResult, find_hubscr, run_hubscr
 from asr.scoring.stm import Stm, StmSegment, by_channel, read_stm, write_stm
+from asr.scoring.word_filter import FILE as WORD_RULES
 from asr.text.lexicon import Lexicon
 
 RULES = "hub5.glm"
@@ -84,6 +86,15 @@ def reference_of(manifest: Path) -> Path | None:
     """Return the STM file beside a manifest, or None."""
     path = manifest.with_name(manifest.name.removesuffix(".cuts.jsonl.gz") + ".stm")
     return path if path.is_file() else None
+
+
+def reference_digests(manifest: Path) -> dict[str, str]:
+    """Return a hash of each file beside a manifest that its scores depend on, by name."""
+    names = [WORD_RULES]
+    if reference := reference_of(manifest):
+        names += [reference.name, RULES, LEXICON]
+    paths = [manifest.parent / name for name in names]
+    return {path.name: file_digest(path) for path in paths if path.is_file()}
 
 
 def official_score(

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from asr.config import option, refuse
+from asr.config import option, option_words, refuse
 from asr.console import open_console
 from asr.errors import UserError
 from asr.files import build, check_writable, file_digest, locked, read_json, write_json, write_text
@@ -53,6 +53,10 @@ class ScoreOptions:
     save: str = option("", help="JSON file for the significance tests between systems; empty: print only")
     common: bool = option(False, help="compare systems on the utterances that they have in common")
     nist: bool = option(True, help="official scores: also run NIST's hubscr.pl if it is installed")
+
+
+# Options that change score.json.
+RATE_OPTIONS = ("align", "case", "punctuation", "word_filter", "samples", "seed")
 
 
 def score_paths(
@@ -228,7 +232,8 @@ def _score_folder(
         result.pronunciations.warn(str(folder))
     write_tables(folder, result)
     # Written last: if score.json exists, the other files are complete.
-    summary = result.as_dict() | {"hypotheses": file_digest(folder / HYPOTHESES)}
+    used = {name: getattr(options, name) for name in RATE_OPTIONS}
+    summary = result.as_dict() | {"hypotheses": file_digest(folder / HYPOTHESES), "options": used}
     if rules:
         summary["word_filter"] = asdict(rules)
     if official := _official(folder, hypotheses, options, console):
@@ -241,16 +246,23 @@ def read_score(folder: Path) -> dict[str, Any]:
     """Read the score.json of a decode folder.
 
     Raises:
-        UserError: the file is missing or broken, or belongs to other hypotheses than those in the folder.
+        UserError: the file is missing or broken, belongs to other hypotheses than those in the folder, or was
+            written with options other than the defaults.
     """
     summary = read_json(folder / SCORE)
     digest = file_digest(folder / HYPOTHESES)
     if summary.get("hypotheses", digest) != digest:
-        raise UserError(
-            f"{folder / SCORE}: expected the score of {HYPOTHESES}, found one of other hypotheses: run "
-            f"asr score {folder}"
-        )
-    return summary
+        found = "one of other hypotheses"
+    else:
+        defaults = ScoreOptions()
+        changed = {name: x for name, x in summary.get("options", {}).items() if x != getattr(defaults, name)}
+        if not changed:
+            return summary
+        words = " ".join(option_words(changed))
+        found = f"one with {words}"
+    raise UserError(
+        f"{folder / SCORE}: expected the score of {HYPOTHESES}, found {found}: run asr score {folder}"
+    )
 
 
 def _official(

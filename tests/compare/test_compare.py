@@ -9,54 +9,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from comparisons import reusing, words
 from runs import in_process
 from tone_corpora import TINY
 
 from asr.cli import main
 from asr.compare import cell as cell_module
 from asr.compare import jobs, run
-from asr.compare.cell import Cell, read_state, write_cell, write_state
+from asr.compare.cell import Cell, read_state, write_cell
 from asr.compare.collect import collect
 from asr.compare.options import parse, plan_decoding
-from asr.compare.plan import find_manifests, make_plan, settle_changes
+from asr.compare.plan import find_manifests, make_plan
 from asr.compare.results import read_results
 from asr.errors import UserError
-from asr.files import file_digest
-from asr.model import checkpoint
 from asr.training.config import train_options
-
-SHORT = [
-    "steps=4",
-    "trainer.validate_every=2",
-    "trainer.checkpoint_every=1",
-    "timing_repeats=1",
-    "reuse=none",
-]
-
-
-def words(corpus: Path, folder: Path, *more: str) -> list[str]:
-    return ["compare", *TINY, f"data.train=[{corpus}]", *SHORT, f"folder={folder}", *more]
-
-
-def reusing(trained: Path, corpus: Path, folder: Path, *more: str) -> list[str]:
-    """Return a comparison whose settings are those of the trained model."""
-    asked = ["compare", *TINY, f"data.train=[{corpus}]", f"folder={folder}", f"reuse={trained.parent}"]
-    asked += ["attentions=[full]", "evaluate=[clustered-3]", "trainer.validate_every=40", "timing_repeats=1"]
-    return [*asked, "steps=80", *more]
-
-
-@pytest.fixture
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "run_job", in_process)
-    # The report has its own tests.
-    monkeypatch.setattr("asr.report.page.write_report", lambda results, folder: folder / "report.html")
-
 
 MEASURED = {"created", "environment", "commit", "hardware", "conditions", "seconds_per_epoch"}
 
@@ -141,57 +112,6 @@ def test_models_are_trained_evaluated_and_timed(
     assert "6 evaluations, 3 of them to do" in " ".join(capsys.readouterr().out.split())
 
 
-def train_nothing(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> None:
-    assert all(cell.kind != "training" for cell in cells), "a finished model was trained again"
-    in_process(folder, cells, advance)
-
-
-@pytest.mark.usefixtures("fast")
-def test_a_changed_language_model_repeats_only_the_evaluations(
-    trained: Path,
-    tone_corpus: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """All models are decoded with the same search weights, whatever their run folders contain."""
-    folder, bigram = tmp_path / "compare", tmp_path / "bigram.arpa"
-    assert main(["lm", "train", f"text={tone_corpus}", "order=2", f"out={bigram}"]) == 0
-    beam = ["decoder=beam", f"beam.lm={bigram}", "beam.size=20"]
-    asked = reusing(trained, tone_corpus, folder, *beam)
-    monkeypatch.setattr(run, "run_job", train_nothing)
-    assert main(asked) == 0
-    results = read_results(folder)
-    assert results.protocol["beam"]["lm_weight"] == 2.0
-    assert results.protocol["files"] == {"beam.lm": file_digest(bigram)}
-    assert results.metrics()[0] == "wer"
-    assert [x.folder.rpartition("/")[2] for x in results.evaluations] == [
-        "full-beam-bigram",
-        "clustered-3-beam-bigram",
-    ]
-    for evaluation in results.evaluations:
-        assert evaluation.beam is not None
-        assert (evaluation.beam["size"], evaluation.beam["lm"]) == (20, str(bigram))
-        assert f"beam.lm={bigram}" in evaluation.command
-        assert "beam.word_score=-1.0" in evaluation.command
-    assert "WER %, test" in " ".join(capsys.readouterr().out.split())
-
-    def states() -> dict[str, int]:
-        return {str(x): x.stat().st_mtime_ns for x in folder.rglob("state.json")}
-
-    before = states()
-    assert main([*asked, "jobs=2"]) == 0  # the number of search processes is immaterial
-    assert states() == before
-    bigram.write_text(bigram.read_text() + "\n")
-    assert main(asked) == 1
-    assert "files.beam.lm" in capsys.readouterr().err
-    assert main([*asked, "changed=rerun"]) == 0
-    changed = {
-        name.split("/compare/")[1].split("/")[0] for name, at in states().items() if before[name] != at
-    }
-    assert changed == {"evaluations"}  # neither trainings nor timings
-
-
 @pytest.mark.usefixtures("fast")
 def test_weights_are_tuned_per_mechanism_outside_the_run_folder(
     trained: Path, tone_corpus: Path, tmp_path: Path
@@ -207,19 +127,6 @@ def test_weights_are_tuned_per_mechanism_outside_the_run_folder(
         assert found["attention"] == evaluation.attention
         assert evaluation.beam["word_score"] == found["word_score"]
     assert not (trained / "decode" / "tuned.json").exists()
-
-
-@pytest.mark.usefixtures("fast")
-def test_cells_with_other_settings_are_refused_or_run_again(
-    tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words(tone_corpus, tmp_path, "attentions=[full]")) == 0
-    other = words(tone_corpus, tmp_path, "attentions=[full]", "optimizer.learning_rate=1e-3")
-    assert main(other) == 1
-    assert "optimizer.learning_rate: 0.005 → 0.001" in capsys.readouterr().err
-    assert main([*other, "changed=rerun"]) == 0
-    assert read_results(tmp_path).protocol["training"]["optimizer.learning_rate"] == 0.001
-    assert "running again" in capsys.readouterr().out
 
 
 def test_losses_with_different_outputs_are_compared_and_reported(
@@ -275,45 +182,6 @@ def test_depths_seeds_and_finetuning(tone_corpus: Path, tmp_path: Path) -> None:
     timed = [(x.candidate, x.seed) for x in results.evaluations if x.forward_s is not None]
     assert ("full", 0) in timed
     assert ("full", 1) not in timed
-
-
-@pytest.mark.usefixtures("fast")
-def test_a_run_with_the_same_settings_is_reused(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
-    asked = reusing(trained, tone_corpus, tmp_path)
-    assert main(asked) == 0
-    results = read_results(tmp_path)
-    assert (tmp_path / results.trainings[0].run).resolve() == trained.resolve()
-    assert results.trainings[0].reused
-    # Evaluating on the dev split as well adds cells.
-    assert main([*asked, "splits=[dev,test]"]) == 0
-    assert read_results(tmp_path).splits() == ["dev", "test"]
-    # The run had another number of steps.
-    assert main([*(x for x in asked if x != "steps=80"), "steps=2", f"folder={tmp_path / 'other'}"]) == 0
-    assert not read_results(tmp_path / "other").trainings[0].reused
-
-
-@pytest.mark.usefixtures("fast")
-def test_a_checkpoint_of_another_run_is_neither_reused_nor_reported(
-    trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A best checkpoint that was copied from another run was evaluated as that of the finished run."""
-
-    def swap(run: Path) -> Path:
-        (best,) = (run / "checkpoints").glob("best-*.ckpt")
-        checkpoint.save({**checkpoint.load(best), "run": "another"}, best)
-        return best
-
-    asked = words(tone_corpus, tmp_path / "own", "attentions=[full]", "splits=[dev]")
-    assert main(asked) == 0
-    best = swap(tmp_path / "own" / "trainings" / "full" / "seed0")
-    assert main(asked) == 1
-    assert f"{best}: expected a checkpoint of the run in" in capsys.readouterr().err
-
-    run = shutil.copytree(trained, tmp_path / "runs" / "full")
-    request = parse(reusing(run, tone_corpus, tmp_path / "reusing")[1:])
-    assert list(make_plan(request).reused.values()) == [run]
-    swap(run)
-    assert not make_plan(request).reused
 
 
 @pytest.mark.usefixtures("fast")
@@ -414,19 +282,6 @@ def test_the_protocol_names_the_recipes_budget(tone_corpus: Path, tmp_path: Path
     assert (trainer.budget, trainer.budget_clock, plan.options.budget_clock) == ("60min", "cpu", "wall")
     protocol = collect(plan).protocol
     assert (protocol["budget"], protocol["clock"]) == ("60min of training (CPU time)", "cpu")
-
-
-def test_an_evaluation_of_a_training_that_runs_again_is_discarded(tone_corpus: Path, tmp_path: Path) -> None:
-    """It stayed done with the rates of the old weights, while its training ran again."""
-    asked = words(tone_corpus, tmp_path, "attentions=[full]", "evaluate=[own]")
-    plan = make_plan(parse(asked[1:]))
-    (training,), (evaluation,) = plan.trainings.values(), plan.evaluations.values()
-    for cell, status in ((training, "failed"), (evaluation, "done")):
-        write_cell(tmp_path, cell)
-        write_state(tmp_path, cell, status)
-    assert settle_changes(plan) == [f"{evaluation.name}: running again, because {training.name} will be"]
-    assert read_state(tmp_path, evaluation.name).status == "missing"
-    assert settle_changes(plan) == []
 
 
 def test_a_split_and_a_manifest_of_the_same_name_are_refused(tone_corpus: Path, tmp_path: Path) -> None:

@@ -1,0 +1,193 @@
+"""What a comparison runs again after a change, what it keeps, and what it refuses."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from comparisons import reusing, train_nothing, words
+
+from asr.cli import main
+from asr.compare import run
+from asr.compare.cell import read_state, write_cell, write_state
+from asr.compare.options import parse
+from asr.compare.plan import make_plan, settle_changes
+from asr.compare.results import read_results
+from asr.files import file_digest
+from asr.model import checkpoint
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_changed_language_model_repeats_only_the_evaluations(
+    trained: Path,
+    tone_corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """All models are decoded with the same search weights, whatever their run folders contain."""
+    folder, bigram = tmp_path / "compare", tmp_path / "bigram.arpa"
+    assert main(["lm", "train", f"text={tone_corpus}", "order=2", f"out={bigram}"]) == 0
+    beam = ["decoder=beam", f"beam.lm={bigram}", "beam.size=20"]
+    asked = reusing(trained, tone_corpus, folder, *beam)
+    monkeypatch.setattr(run, "run_job", train_nothing)
+    assert main(asked) == 0
+    results = read_results(folder)
+    assert results.protocol["beam"]["lm_weight"] == 2.0
+    assert results.protocol["files"] == {"beam.lm": file_digest(bigram)}
+    assert results.metrics()[0] == "wer"
+    assert [x.folder.rpartition("/")[2] for x in results.evaluations] == [
+        "full-beam-bigram",
+        "clustered-3-beam-bigram",
+    ]
+    for evaluation in results.evaluations:
+        assert evaluation.beam is not None
+        assert (evaluation.beam["size"], evaluation.beam["lm"]) == (20, str(bigram))
+        assert f"beam.lm={bigram}" in evaluation.command
+        assert "beam.word_score=-1.0" in evaluation.command
+    assert "WER %, test" in " ".join(capsys.readouterr().out.split())
+
+    def states() -> dict[str, int]:
+        return {str(x): x.stat().st_mtime_ns for x in folder.rglob("state.json")}
+
+    before = states()
+    assert main([*asked, "jobs=2"]) == 0  # the number of search processes is immaterial
+    assert states() == before
+    bigram.write_text(bigram.read_text() + "\n")
+    assert main(asked) == 1
+    assert "files.beam.lm" in capsys.readouterr().err
+    assert main([*asked, "changed=rerun"]) == 0
+    changed = {
+        name.split("/compare/")[1].split("/")[0] for name, at in states().items() if before[name] != at
+    }
+    assert changed == {"evaluations"}  # neither trainings nor timings
+
+
+@pytest.mark.usefixtures("fast")
+def test_cells_with_other_settings_are_refused_or_run_again(
+    tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(tone_corpus, tmp_path, "attentions=[full]")) == 0
+    other = words(tone_corpus, tmp_path, "attentions=[full]", "optimizer.learning_rate=1e-3")
+    assert main(other) == 1
+    assert "optimizer.learning_rate: 0.005 → 0.001" in capsys.readouterr().err
+    assert main([*other, "changed=rerun"]) == 0
+    assert read_results(tmp_path).protocol["training"]["optimizer.learning_rate"] == 0.001
+    assert "running again" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_run_with_the_same_settings_is_reused(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
+    asked = reusing(trained, tone_corpus, tmp_path)
+    assert main(asked) == 0
+    results = read_results(tmp_path)
+    assert (tmp_path / results.trainings[0].run).resolve() == trained.resolve()
+    assert results.trainings[0].reused
+    # Evaluating on the dev split as well adds cells.
+    assert main([*asked, "splits=[dev,test]"]) == 0
+    assert read_results(tmp_path).splits() == ["dev", "test"]
+    # The run had another number of steps.
+    assert main([*(x for x in asked if x != "steps=80"), "steps=2", f"folder={tmp_path / 'other'}"]) == 0
+    assert not read_results(tmp_path / "other").trainings[0].reused
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_checkpoint_of_another_run_is_neither_reused_nor_reported(
+    trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A best checkpoint that was copied from another run was evaluated as that of the finished run."""
+
+    def swap(run: Path) -> Path:
+        (best,) = (run / "checkpoints").glob("best-*.ckpt")
+        checkpoint.save({**checkpoint.load(best), "run": "another"}, best)
+        return best
+
+    asked = words(tone_corpus, tmp_path / "own", "attentions=[full]", "splits=[dev]")
+    assert main(asked) == 0
+    best = swap(tmp_path / "own" / "trainings" / "full" / "seed0")
+    assert main(asked) == 1
+    assert f"{best}: expected a checkpoint of the run in" in capsys.readouterr().err
+
+    run = shutil.copytree(trained, tmp_path / "runs" / "full")
+    request = parse(reusing(run, tone_corpus, tmp_path / "reusing")[1:])
+    assert list(make_plan(request).reused.values()) == [run]
+    swap(run)
+    assert not make_plan(request).reused
+
+
+def test_an_evaluation_of_a_training_that_runs_again_is_discarded(tone_corpus: Path, tmp_path: Path) -> None:
+    """It stayed done with the rates of the old weights, while its training ran again."""
+    asked = words(tone_corpus, tmp_path, "attentions=[full]", "evaluate=[own]")
+    plan = make_plan(parse(asked[1:]))
+    (training,), (evaluation,) = plan.trainings.values(), plan.evaluations.values()
+    for cell, status in ((training, "failed"), (evaluation, "done")):
+        write_cell(tmp_path, cell)
+        write_state(tmp_path, cell, status)
+    assert settle_changes(plan) == [f"{evaluation.name}: running again, because {training.name} will be"]
+    assert read_state(tmp_path, evaluation.name).status == "missing"
+    assert settle_changes(plan) == []
+
+
+@pytest.mark.usefixtures("fast")
+def test_changed_scoring_rules_and_references_repeat_only_the_evaluations(
+    trained: Path,
+    tone_corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Rates by the old rules stayed in the results."""
+    corpus = shutil.copytree(tone_corpus, tmp_path / "corpus")
+    asked = reusing(trained, tone_corpus, tmp_path / "compare", f"splits=[{corpus}/test.cuts.jsonl.gz]")
+    monkeypatch.setattr(run, "run_job", train_nothing)
+    assert main(asked) == 0
+    (corpus / "scoring.json").write_text('{"drop": ["GO"]}')
+    (corpus / "test.stm").write_text(";; reference\n")
+    (corpus / "dev.stm").write_text(";; of another split\n")
+    assert main(asked) == 1
+    error = capsys.readouterr().err
+    assert "reference.scoring.json: None → " in error
+    assert "reference.test.stm: None → " in error
+    assert "dev.stm" not in error
+    assert "hub5.glm" not in error
+    (corpus / "test.stm").unlink()
+    assert main([*asked, "changed=rerun"]) == 0
+    found = read_results(tmp_path / "compare").evaluations
+    assert len(found) == 2
+    for evaluation in found:
+        score = json.loads((tmp_path / "compare" / evaluation.folder / "score.json").read_text())
+        assert score["word_filter"]["drop"] == ["GO"]
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_score_with_other_options_is_refused(
+    tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rates after `asr score case=keep` were taken for those of the comparison."""
+    asked = words(tone_corpus, tmp_path, "attentions=[full]", "evaluate=[own]")
+    assert main(asked) == 0
+    folder = str(tmp_path / read_results(tmp_path).evaluations[0].folder)
+    before = (tmp_path / "results.json").read_text()
+    assert main(["score", folder, "case=keep", "samples=10"]) == 0
+    assert main(asked) == 1
+    message = f"found one with case=keep samples=10: run asr score {folder}"
+    assert message in capsys.readouterr().err.replace("\n", " ")
+    assert (tmp_path / "results.json").read_text() == before
+    assert main(["score", folder]) == 0
+    assert main(asked) == 0
+
+
+def test_a_changed_text_of_a_recipe_is_noticed(tmp_path: Path) -> None:
+    """A comparison of language models on another text of the same name kept the old results."""
+    text = tmp_path / "text.txt"
+    text.write_text("a small text about nothing " * 400)
+    asked = ["recipe=language", f"recipe.text={text}", "recipe.length=16", "reuse=none"]
+    asked += ["attentions=['full:causal=true','linear:causal=true']", f"folder={tmp_path / 'compare'}"]
+
+    def keys() -> list[str]:
+        return [cell.key for cell in make_plan(parse(asked)).trainings.values()]
+
+    before = keys()
+    assert keys() == before
+    text.write_text("a small text about another " * 400)
+    assert not set(keys()) & set(before)

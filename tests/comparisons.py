@@ -1,0 +1,33 @@
+"""Comparisons of tiny models on the tone corpus."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from runs import in_process
+from tone_corpora import TINY
+
+from asr.compare.cell import Cell
+
+SHORT = [
+    "steps=4",
+    "trainer.validate_every=2",
+    "trainer.checkpoint_every=1",
+    "timing_repeats=1",
+    "reuse=none",
+]
+
+
+def words(corpus: Path, folder: Path, *more: str) -> list[str]:
+    return ["compare", *TINY, f"data.train=[{corpus}]", *SHORT, f"folder={folder}", *more]
+
+
+def reusing(trained: Path, corpus: Path, folder: Path, *more: str) -> list[str]:
+    """Return a comparison whose settings are those of the trained model."""
+    asked = ["compare", *TINY, f"data.train=[{corpus}]", f"folder={folder}", f"reuse={trained.parent}"]
+    asked += ["attentions=[full]", "evaluate=[clustered-3]", "trainer.validate_every=40", "timing_repeats=1"]
+    return [*asked, "steps=80", *more]
+
+
+def train_nothing(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> None:
+    assert all(cell.kind != "training" for cell in cells), "a finished model was trained again"
+    in_process(folder, cells, advance)
