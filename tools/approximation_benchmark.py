@@ -12,9 +12,9 @@ right:
   of facts; with `--text`, of a passage of the text with one to three facts among its sentences;
 * entailment: does a paraphrased fact follow from a context of 40 to 110 tokens, all facts? Scored like RTE.
 
-Fine-tuning takes about 12 CPU minutes on one thread, in bfloat16; the embeddings stay as they are. A saved
-model is not fine-tuned again. Models are in `<folder>/models/`, data in SQuAD's and RTE's formats in
-`<folder>/data/`.
+Fine-tuning takes about 12 CPU minutes on one thread, in bfloat16 if the CPU has AVX-512; the embeddings stay
+as they are. A saved model is not fine-tuned again. Models are in `<folder>/models/`, data in SQuAD's and
+RTE's formats in `<folder>/data/`.
 """
 
 import argparse
@@ -33,7 +33,9 @@ from torch import Tensor, nn
 
 from asr.cli import main as asr
 from asr.console import track
+from asr.files import names_digest, read_json, write_json
 
+MADE_WITH = "made_with.json"
 ATTENTIONS = "full,clustered-25,i-clustered-25,i-clustered-25:grouping=keys,local-64"
 
 
@@ -276,8 +278,9 @@ def finetune(
     optimizer = torch.optim.AdamW(groups, weight_decay=0.01)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, steps // 20, steps)
     start, losses = time.process_time(), []
+    half = torch.backends.cpu.get_cpu_capability().startswith("AVX512")  # elsewhere bfloat16 is slower
     for step, batch in enumerate(track(batches, "fine-tuning", total=steps), start=1):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
             loss = model(**batch).loss
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -322,7 +325,11 @@ def main() -> None:
         if task not in options.tasks:
             continue
         saved = options.folder / "models" / task
-        if not (saved / "config.json").exists():
+        wanted = {"steps": steps, "seed": options.seed, "text": names_digest(text)}
+        if (saved / "config.json").exists():
+            if (found := read_json(saved / MADE_WITH)) != wanted:
+                raise SystemExit(f"{saved}: expected a model made with {wanted}, found {found}: delete it")
+        else:
             torch.manual_seed(options.seed)
             # Without dropout: the data never repeat.
             plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -330,6 +337,7 @@ def main() -> None:
             finetune(model, batches(tokenizer, steps, options.seed, text[:held_out]), steps, *rates)
             model.save_pretrained(saved)
             tokenizer.save_pretrained(saved)
+            write_json(wanted, saved / MADE_WITH)
     places = {"model": "models/{task}", "data": "data", "folder": "result"}
     given = [f"{key}={options.folder / place}" for key, place in places.items()]
     tasks = f"task={','.join(options.tasks)}"
