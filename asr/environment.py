@@ -48,11 +48,12 @@ def device_words(environment: dict[str, Any]) -> str:
     return f"{environment['device']} ({', '.join(names)})"
 
 
-def pick_device(name: str) -> str:
+def pick_device(name: str, option: str = "device") -> str:
     """Return the name of the device to compute on.
 
     Args:
         name: cpu | cuda | cuda:<number>, or auto: CUDA if available, else the CPU.
+        option: name of the option, for errors.
 
     Raises:
         UserError: an unknown name, or a CUDA device that doesn't exist.
@@ -63,9 +64,9 @@ def pick_device(name: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     found = re.fullmatch(r"cpu|cuda(?::(\d{1,3}))?", name)
     if not found:
-        raise UserError(f"device={name}: expected auto | cpu | cuda | cuda:<number>")
+        raise UserError(f"{option}={name}: expected auto | cpu | cuda | cuda:<number>")
     if name != "cpu" and int(found[1] or 0) >= (count := torch.cuda.device_count()):
-        raise UserError(f"device={name}: expected a CUDA device, this machine has {count or 'none'}")
+        raise UserError(f"{option}={name}: expected a CUDA device, this machine has {count or 'none'}")
     return name
 
 

@@ -245,3 +245,23 @@ def test_a_path_with_a_null_character_is_refused() -> None:
     """`asr report` and `asr export-data` ended with a traceback."""
     with pytest.raises(UserError, match=r"'a\\x00b': expected no null character"):
         config.split_words(["a\0b", "split=test"])
+
+
+def test_an_option_with_dashes_is_refused() -> None:
+    """`asr decode <run> --split=test` answered that it takes one run folder and found two."""
+    with pytest.raises(UserError, match="--split=test: options have no dashes: split=test"):
+        config.split_words(["exp/run", "--split=test"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["loss=ctc", "loss.order=4"], "^loss.order=4: has no effect with loss=ctc"),
+        (["trainer.budget=3parsec"], "^trainer.budget='3parsec': expected a time"),
+        (["run=null"], "^run=null: expected text; an empty one is written run="),
+    ],
+)
+def test_an_error_names_the_option_as_it_is_typed(words: list[str], message: str) -> None:
+    """They named `order`, `budget` and "configuration train"."""
+    with pytest.raises(UserError, match=message):
+        train_options(["recipe=demo", *words])

@@ -31,11 +31,13 @@ def split_words(words: list[str]) -> tuple[list[str], list[str]]:
     """Split command-line arguments into paths and `key=value` options; an existing file is a path.
 
     Raises:
-        UserError: a word contains a null character, which no path can have.
+        UserError: a word contains a null character, which no path can have, or is an option with dashes.
     """
     for word in words:
         if "\0" in word:
             raise UserError(f"{word!r}: expected no null character")
+        if word.startswith("-") and KEY_VALUE.match(plain := word.lstrip("-")):
+            raise UserError(f"{word}: options have no dashes: {plain}")
     options = [word for word in words if KEY_VALUE.match(word) and not os.path.exists(word)]
     return [word for word in words if word not in options], options
 
@@ -52,7 +54,7 @@ def parse(schema: type[Options], words: list[str]) -> Options:
     """
     config = OmegaConf.structured(schema)
     kinds = {key: kind for key, kind, *_ in describe(schema)}
-    _check_flags(schema, words)
+    _check_values(schema, words)
     for word in words:
         key, _, value = word.partition("=")
         _check_key(key, list(kinds))
@@ -102,7 +104,7 @@ def compose(schema: type[Options] | Options, name: str, words: list[str]) -> Opt
         _check_key(key.lstrip("+~"), known)
         if key in groups:
             _check_choice(key, value, groups[key])
-    _check_flags(schema, words)
+    _check_values(schema, words)
     quoted = [_quote(word, kinds) if word.partition("=")[0] not in groups else word for word in words]
     chosen = [word for word in words if word.partition("=")[0] in groups.keys() - {"recipe"}]
     try:
@@ -243,13 +245,15 @@ def _check_choice(group: str, name: str, known: list[str]) -> None:
         raise UserError(f"{group}={name}: no such configuration{did_you_mean(name, known)}")
 
 
-def _check_flags(schema: Any, words: list[str]) -> None:
-    """Raise UserError for a number as the value of a flag: OmegaConf takes every number but 0 for true."""
-    flags = {key for key, kind, *_ in describe(schema) if kind == "bool"}
+def _check_values(schema: Any, words: list[str]) -> None:
+    """Raise UserError for a number as a flag, which OmegaConf takes for true, and for null as text."""
+    kinds = {key: kind for key, kind, *_ in describe(schema)}
     for word in words:
         key, _, value = word.partition("=")
-        if key in flags and re.fullmatch(r"[-+]?[\d._]+", value):
+        if kinds.get(key) == "bool" and re.fullmatch(r"[-+]?[\d._]+", value):
             raise UserError(f"{word}: expected true or false")
+        if kinds.get(key) == "str" and value == "null":
+            raise UserError(f"{word}: expected text; an empty one is written {key}=")
 
 
 def _groups() -> dict[str, list[str]]:

@@ -107,9 +107,15 @@ def check(options: Any, prefix: str = "") -> None:
                 raise UserError(f"{prefix}{field.name}={item}: expected a single value")
             if item is not None and (expected := accepted(field).expected(item)):
                 raise UserError(f"{prefix}{field.name}={item}: expected {expected}")
+    names = {field.name for field in dataclasses.fields(options)}
     for schema in reversed(type(options).__mro__):
         if rule := vars(schema).get("check"):
-            rule(options)
+            try:
+                rule(options)
+            except UserError as error:
+                if error.line.partition("=")[0] not in names:
+                    raise
+                raise UserError(f"{prefix}{error.line}") from None  # a rule names its options without prefix
 
 
 def refuse(options: Any, names: Iterable[str], why: str) -> None:

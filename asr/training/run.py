@@ -163,7 +163,7 @@ def run_folder(options: TrainConfig) -> Path:
 def _check(options: TrainConfig) -> None:
     """Check the options before loading data."""
     config.check(options)
-    pick_device(options.trainer.accelerator)
+    pick_device(options.trainer.accelerator, "trainer.accelerator")
     if options.trainer.precision == "fp16" and not torch.cuda.is_available():
         raise UserError("trainer.precision=fp16 needs a CUDA device: use bf16 or fp32")
 
