@@ -67,6 +67,32 @@ def test_help_shows_square_brackets(capsys: pytest.CaptureFixture[str]) -> None:
     assert "[frames]" in capsys.readouterr().out
 
 
+def test_help_of_training_shows_the_defaults_of_the_recipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It showed those of the dataclasses, with which no recipe trains."""
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def defaults(*words: str) -> dict[str, str]:
+        assert main(["train", *words, "--help"]) == 0
+        rows = [[cell.strip() for cell in line.split("│")] for line in capsys.readouterr().out.splitlines()]
+        return {row[1]: row[3] for row in rows if len(row) > 4} | {
+            row[1]: row[2] for row in rows if len(row) == 4
+        }
+
+    copy, wsj = defaults("recipe=copy"), defaults("recipe=wsj", "model.layers=5")
+    assert (copy["recipe.length"], copy["trainer.max_steps"], copy["optimizer.name"]) == (
+        "31",
+        "5000",
+        "radam",
+    )
+    assert (wsj["model.layers"], wsj["trainer.max_steps"]) == ("5", "0")
+    assert "recipe.length" not in wsj
+    assert wsj["optimizer="] == "adadelta, adamw, muon, radam"
+    assert main(["train", "optimizer.clip=0", "--help"]) == 1
+    assert "unknown option 'optimizer.clip'" in capsys.readouterr().err
+
+
 def test_a_command_without_positional_arguments_prints_one_space(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_module("train").POSITIONAL == ""
     assert main(["train", "--help"]) == 0

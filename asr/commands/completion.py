@@ -92,9 +92,11 @@ def candidates(commands: Iterable[str], command: str, second: str, word: str, po
         head = value[: value.rfind(",") + 1]  # the entries of a list that are complete
         found = [f"{key}={head.lstrip('[')}{x}" for x in _values(command, second, key)]
     elif position == 2 and command in ("prepare", "lm", "completion"):
-        found = {"prepare": _recipes("*/prepare.py"), "lm": ["train", "score"], "completion": list(SHELLS)}[
-            command
-        ]
+        found = {
+            "prepare": sorted(path.parent.name for path in _root("asr_recipes").glob("*/prepare.py")),
+            "lm": ["train", "score"],
+            "completion": list(SHELLS),
+        }[command]
     else:
         found = [f"{key}=" for key in (*_groups(command), *_options(command, second))]
     return [x for x in found if x.startswith(word)]
@@ -104,7 +106,7 @@ def _values(command: str, second: str, key: str) -> list[str]:
     if key in MECHANISM_OPTIONS:
         return _mechanisms()
     if key in _groups(command):
-        return _recipes() if key == "recipe" else _groups(command)[key]
+        return _groups(command)[key]
     return list(_options(command, second).get(key, ()))
 
 
@@ -132,10 +134,6 @@ def _groups(command: str) -> dict[str, list[str]]:
         and list(folder.glob("*.yaml"))
         and (folder.name == own or (training and folder.name not in OPTION_FILES.values()))
     }
-
-
-def _recipes(pattern: str = "*/__init__.py") -> list[str]:
-    return sorted(path.parent.name for path in _root("asr_recipes").glob(pattern))
 
 
 def _mechanisms() -> list[str]:

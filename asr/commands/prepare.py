@@ -41,9 +41,8 @@ def recipe_summary(name: str) -> str:
 def main(paths: list[str], words: list[str]) -> None:
     """Prepare one recipe; `folder=` sets the output folder and defaults to data/<recipe>."""
     if len(paths) != 1:
-        raise UserError(
-            f"asr prepare takes one recipe, found {paths or 'none'} (known: {', '.join(recipes())})"
-        )
+        known = ", ".join(name for name in recipes() if has_preparation(name))
+        raise UserError(f"asr prepare takes one recipe, found {paths or 'none'} (known: {known})")
     module = recipe_module(paths[0])
     folders = [word.partition("=")[2] for word in words if word.startswith("folder=")]
     options = config.parse(module.Options, [word for word in words if not word.startswith("folder=")])

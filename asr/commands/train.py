@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from asr.training.config import TrainConfig, chosen_recipe, train_options, train_schema
+from rich.table import Table
+
+from asr.config import config_groups
+from asr.training.config import TrainConfig, train_options
 from asr.training.run import train
 
 POSITIONAL = ""
@@ -10,12 +13,22 @@ Options = TrainConfig
 
 
 def options_schema(words: list[str]) -> TrainConfig:
-    """Return the options for `--help`, including those of the recipe chosen by `recipe=`."""
-    return train_schema(chosen_recipe(words))
+    """Return the options for `--help`: what `words`, such as `recipe=wsj`, would train with."""
+    return train_options(words)
+
+
+def details(words: list[str]) -> Table:
+    """Return what `--help` prints below the options: the choices of each config group."""
+    table = Table(
+        "group", "choices", title="groups of options; recipe=<name> --help shows a recipe's defaults"
+    )
+    for group, names in sorted(config_groups().items()):
+        table.add_row(f"{group}=", ", ".join(names))
+    return table
 
 
 def parse(words: list[str]) -> TrainConfig:
-    """Parse options; `recipe=`, `model=`, `loss=` and `optimizer=` select Hydra groups."""
+    """Parse options; `recipe=`, `model=`, `loss=` and `optimizer=` select config groups."""
     return train_options(words)
 
 

@@ -72,7 +72,7 @@ def divide(words: list[str], own: Any, composed: Any) -> tuple[list[str], list[s
         UserError: a key in neither schema.
     """
     mine = [key for key, *_ in describe(own)]
-    known = [*mine, *(key for key, *_ in describe(composed)), *_groups()]
+    known = [*mine, *(key for key, *_ in describe(composed)), *config_groups()]
     for word in words:
         _check_key(word.partition("=")[0].lstrip("+~"), known)
     taken = [word for word in words if word.partition("=")[0] in mine]
@@ -96,7 +96,7 @@ def compose(schema: type[Options] | Options, name: str, words: list[str]) -> Opt
     from hydra.errors import HydraException
 
     ConfigStore.instance().store(name=f"{name}_schema", node=schema)
-    groups = _groups()
+    groups = config_groups()
     kinds = {key: kind for key, kind, *_ in describe(schema)}
     known = [*kinds, *groups]
     for word in words:
@@ -168,6 +168,13 @@ def configurations(group: str) -> dict[str, Path]:
     """Return the files in `conf/<group>/` by name."""
     folder = Path(str(importlib.resources.files("asr_conf") / group))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def config_groups() -> dict[str, list[str]]:
+    """Return the names of the configurations in each config group."""
+    root = Path(str(importlib.resources.files("asr_conf")))
+    folders = [x.name for x in root.iterdir() if x.is_dir() and not x.name.startswith("__")]
+    return {name: list(configurations(name)) for name in folders if name not in OPTION_FILES}
 
 
 def option_words(values: Mapping[str, Any]) -> list[str]:
@@ -254,13 +261,6 @@ def _check_values(schema: Any, words: list[str]) -> None:
             raise UserError(f"{word}: expected true or false")
         if kinds.get(key) == "str" and value == "null":
             raise UserError(f"{word}: expected text; an empty one is written {key}=")
-
-
-def _groups() -> dict[str, list[str]]:
-    """Return the names of the configurations in each config group."""
-    root = Path(str(importlib.resources.files("asr_conf")))
-    folders = [x.name for x in root.iterdir() if x.is_dir() and not x.name.startswith("__")]
-    return {name: list(configurations(name)) for name in folders if name not in OPTION_FILES}
 
 
 def _quote(word: str, kinds: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from asr.attention.table import MECHANISMS, parse_name
 from asr.cli import COMMANDS, command_module, main
 from asr.commands import completion, lm, prepare
 from asr.commands.completion import candidates
+from asr.config import config_groups
 
 
 def described(schema: object) -> set[str]:
@@ -42,7 +43,11 @@ def test_names_come_from_their_tables() -> None:
     assert candidates(COMMANDS, "prepare", "", "", 2) == [
         x for x in prepare.recipes() if prepare.has_preparation(x)
     ]
-    assert candidates(COMMANDS, "train", "", "recipe=", 2) == [f"recipe={name}" for name in prepare.recipes()]
+    # Recipes of conf/, which have options to train with, not the packages that only prepare data.
+    trained = [f"recipe={name}" for name in sorted(config_groups()["recipe"])]
+    assert candidates(COMMANDS, "train", "", "recipe=", 2) == trained
+    assert "recipe=wsj_modern" in trained
+    assert "recipe=kaldi" not in trained
     assert "model=wsj" in candidates(COMMANDS, "train", "", "model=", 2)
     assert candidates(COMMANDS, "lm", "", "", 2) == list(lm.SCHEMAS)
     assert set(candidates(COMMANDS, "lm", "score", "", 3)) == {
