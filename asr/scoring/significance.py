@@ -43,7 +43,8 @@ class Difference:
     Attributes:
         difference: difference of the pooled error rates.
         interval: 95 % bootstrap interval.
-        p: two-sided p-value: twice the smaller share of resampled corpora on one side of zero.
+        p: two-sided p-value: twice the smaller share of resampled corpora on one side of zero, at least
+            2 / (samples + 1).
     """
 
     difference: float
@@ -245,5 +246,7 @@ def bootstrap_difference(
     more = errors[0] - errors[1]
     differences = resampled_rates(more, lengths, samples=samples, seed=seed)
     low, high = np.quantile(differences, [0.025, 0.975])
-    p = min(1.0, 2 * min(float((differences <= 0).mean()), float((differences >= 0).mean())))
+    # With one more than counted, no p-value is zero: Davison and Hinkley 1997, equation 4.11.
+    counts = [int((differences <= 0).sum()), int((differences >= 0).sum())]
+    p = min(1.0, 2 * (min(counts) + 1) / (samples + 1))
     return Difference(float(more.sum() / lengths.sum()), (float(low), float(high)), p)

@@ -71,9 +71,15 @@ def test_bootstrap_of_the_difference_equals_a_plain_loop():
     differences = [sum(errors[0][i] - errors[1][i] for i in row) / (8 * 20) for row in drawn]
     assert found.interval == pytest.approx(tuple(np.quantile(differences, [0.025, 0.975])))
     assert found.difference == pytest.approx((sum(errors[0]) - sum(errors[1])) / 160)
-    below = np.mean([x <= 0 for x in differences])
-    above = np.mean([x >= 0 for x in differences])
-    assert found.p == pytest.approx(min(1.0, 2 * min(below, above)))
+    below, above = (sum(sign * x >= 0 for x in differences) for sign in (-1, 1))
+    assert found.p == pytest.approx(min(1.0, 2 * (min(below, above) + 1) / 301))
+
+
+def test_no_p_value_of_the_bootstrap_is_zero():
+    """A system that is better in every resampled corpus had p = 0."""
+    words = list("abcd")
+    right, wrong = align_sclite(words, words), align_sclite(words, list("xbcd"))
+    assert bootstrap_difference([wrong] * 5, [right] * 5, samples=99).p == 0.02
 
 
 def test_the_false_alarm_rate_is_near_the_level():
