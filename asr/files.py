@@ -18,7 +18,7 @@ import tempfile
 import types
 import typing
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TextIO, cast
 
@@ -186,7 +186,8 @@ def require_file(path: str | Path, expected: str, kind: str = "") -> int:
 def locked(folder: str | Path, work: str) -> Iterator[None]:
     """Hold a folder's lock, the file `lock`; the system releases it however the process ends.
 
-    Temporary files that killed processes left in the folder are removed.
+    Temporary files that killed processes left in the folder are removed. If the work is refused before it has
+    written anything, so are the folders created for it.
 
     Args:
         folder: output folder, created if missing.
@@ -196,6 +197,7 @@ def locked(folder: str | Path, work: str) -> Iterator[None]:
         UserError: another process holds the lock, or the folder can't be written.
     """
     path = Path(folder, "lock")
+    made = [place for place in path.parents if not place.exists()]
     check_writable(path)
     with path.open("a+") as file:
         try:
@@ -210,7 +212,15 @@ def locked(folder: str | Path, work: str) -> Iterator[None]:
         file.flush()
         for left in path.parent.glob("*.partial"):
             left.unlink(missing_ok=True)
-        yield
+        try:
+            yield
+        except UserError:
+            if made and list(path.parent.iterdir()) == [path]:
+                path.unlink()
+                with suppress(OSError):  # another process has written to one of them
+                    for place in made:
+                        place.rmdir()
+            raise
 
 
 def parse_json(text: str | bytes, source: str, what: str = "") -> Any:

@@ -131,6 +131,26 @@ def test_json_and_digest(tmp_path: Path) -> None:
     assert files.file_digest(tmp_path / "empty") == "e3b0c44298fc"
 
 
+@pytest.mark.parametrize("kept", ["", "exp", "exp/run", "exp/run/notes.txt"])
+def test_refused_work_leaves_no_folder(kept: str, tmp_path: Path) -> None:
+    """`asr train` with a wrong path left a folder with a `lock`."""
+    refused = "refused"
+
+    def refuse() -> None:
+        with files.locked(tmp_path / "exp" / "run", "asr train"):
+            if kept.endswith("txt"):
+                (tmp_path / kept).write_text("written before")
+            raise UserError(refused)
+
+    if kept and not kept.endswith("txt"):
+        (tmp_path / kept).mkdir(parents=True)
+    with pytest.raises(UserError, match=refused):
+        refuse()
+    assert (tmp_path / kept).exists()
+    assert (tmp_path / "exp").exists() == bool(kept)
+    assert (tmp_path / "exp" / "run").exists() == kept.startswith("exp/run")
+
+
 def test_a_folder_is_locked_against_a_second_process(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     message = "another asr train is running"
