@@ -71,9 +71,12 @@ class Recognizer:
 
         Raises:
             UserError: the file is missing, isn't a checkpoint or would run code when loaded; an exported
-                model was truncated or changed; or the mechanism doesn't fit the model.
+                model was truncated or changed; `checkpoint` is set for a single model; or the mechanism
+                doesn't fit the model.
         """
         folder = portable_folder(Path(path))
+        if checkpoint != "auto" and (folder or Path(path).is_file()):
+            raise UserError(f"checkpoint={checkpoint}: has no effect with {path}, which is one model")
         file = folder or find(Path(path), checkpoint)
         state = read_portable(folder) if folder else load_checkpoint(file)["model"]
         config = state.get("config", {})

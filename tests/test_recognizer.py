@@ -73,6 +73,15 @@ def test_a_recognizer_is_restored_from_a_checkpoint(trained: Path) -> None:
     assert recognizer.tokenizer.state() == state["tokenizer"]
 
 
+def test_a_single_model_has_no_choice_of_checkpoints(trained: Path, tmp_path: Path) -> None:
+    """`checkpoint=best` with an exported model, or `last.ckpt`, was ignored."""
+    write_portable(Recognizer.load(trained).state(), tmp_path)
+    for path in (tmp_path, checkpoint.find(trained, "last")):
+        Recognizer.load(path)
+        with pytest.raises(UserError, match=r"checkpoint=best: has no effect with .*, which is one model"):
+            Recognizer.load(path, checkpoint="best")
+
+
 def test_weights_of_another_size_are_rejected(trained: Path) -> None:
     state = checkpoint.load(checkpoint.find(trained))["model"]
     state["config"]["model"]["feedforward"] *= 2
