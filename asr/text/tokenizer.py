@@ -190,6 +190,7 @@ class SentencePieceTokenizer(Tokenizer):
                 bos_id=-1,
                 eos_id=-1,
                 pad_id=-1,
+                unk_surface="⁇",  # the default has spaces around it, which divide a word
                 num_threads=1,
                 minloglevel=2,
                 max_sentence_length=2**30,  # bytes; longer texts would be skipped in silence
