@@ -12,6 +12,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
+from asr.lengths import keep_mask
 from asr.losses.ctc import BLANK
 from asr.losses.label_ngram import START, STOP, LabelNgram, graph_matrices
 from asr.losses.topology import joined_outputs, split_outputs
@@ -101,7 +102,7 @@ class Denominator(nn.Module):
         own_B = torch.arange(B, device=lengths_B.device)
         last_2SB = self._leaked(states[lengths_B, :, :, own_B].permute(1, 2, 0))
         final_B = (last_2SB.sum(dim=0) * self.stop_S1).sum(dim=0)
-        counted_TB = torch.arange(T, device=lengths_B.device)[:, None] < lengths_B
+        counted_TB = keep_mask(lengths_B, T).t()
         scales_TB = scale_TB.log() + peak_BT1[:, :, 0].t()
         log_sum_B = final_B.log() + scales_TB.masked_fill(~counted_TB, 0.0).sum(dim=0)
         if not occupancies:
