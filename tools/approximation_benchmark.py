@@ -35,7 +35,7 @@ from asr.cli import main as asr
 from asr.console import track
 from asr.files import names_digest, read_json, write_json
 
-MADE_WITH = "made_with.json"
+MADE_WITH = "made_with.json"  # written last, so the model beside it is complete
 ATTENTIONS = "full,clustered-25,i-clustered-25,i-clustered-25:grouping=keys,local-64"
 
 
@@ -326,7 +326,7 @@ def main() -> None:
             continue
         saved = options.folder / "models" / task
         wanted = {"steps": steps, "seed": options.seed, "text": names_digest(text)}
-        if (saved / "config.json").exists():
+        if (saved / MADE_WITH).exists():
             if (found := read_json(saved / MADE_WITH)) != wanted:
                 raise SystemExit(f"{saved}: expected a model made with {wanted}, found {found}: delete it")
         else:

@@ -105,8 +105,8 @@ def candidates(commands: Iterable[str], command: str, second: str, word: str, po
 def _values(command: str, second: str, key: str) -> list[str]:
     if key in MECHANISM_OPTIONS:
         return _mechanisms()
-    if key in _groups(command):
-        return _groups(command)[key]
+    if key in (groups := _groups(command)):
+        return groups[key]
     return list(_options(command, second).get(key, ()))
 
 

@@ -10,7 +10,7 @@ from asr import config
 from asr.errors import UserError
 from asr.files import locked
 from asr.preparation.division import ShardDone
-from asr.preparation.recipes import has_preparation, recipe_module, recipes
+from asr.preparation.recipes import prepared_recipes, recipe_module
 from asr.shards import ShardOptions
 
 POSITIONAL = "<recipe>"
@@ -26,9 +26,8 @@ def details(paths: list[str]) -> Table | str:
     if paths:
         return f"folder=… sets the output folder (data/{paths[0]}). {recipe_summary(paths[0])}"
     table = Table("recipe", "corpus", title="asr prepare <recipe> --help lists a recipe's options")
-    for name in recipes():
-        if has_preparation(name):
-            table.add_row(name, recipe_summary(name))
+    for name in prepared_recipes():
+        table.add_row(name, recipe_summary(name))
     return table
 
 
@@ -41,7 +40,7 @@ def recipe_summary(name: str) -> str:
 def main(paths: list[str], words: list[str]) -> None:
     """Prepare one recipe; `folder=` sets the output folder and defaults to data/<recipe>."""
     if len(paths) != 1:
-        known = ", ".join(name for name in recipes() if has_preparation(name))
+        known = ", ".join(prepared_recipes())
         raise UserError(f"asr prepare takes one recipe, found {paths or 'none'} (known: {known})")
     module = recipe_module(paths[0])
     folders = [word.partition("=")[2] for word in words if word.startswith("folder=")]

@@ -261,7 +261,7 @@ def _training_data(
     Args:
         training: options of the training.
         hashes: digests of the manifests; empty for recipes without recordings.
-        known: digests of such a recipe's data by its options, which this function completes.
+        known: digests of the data of such recipes by their options; this function adds what is missing.
     """
     if hashes:
         lexicon = training_lexicon(training)

@@ -253,7 +253,7 @@ def _check_choice(group: str, name: str, known: list[str]) -> None:
 
 
 def _check_values(schema: Any, words: list[str]) -> None:
-    """Raise UserError for a number as a flag, which OmegaConf takes for true, and for null as text."""
+    """Raise UserError if a flag is a number, which OmegaConf takes for true, or a text is null."""
     kinds = {key: kind for key, kind, *_ in describe(schema)}
     for word in words:
         key, _, value = word.partition("=")

@@ -28,6 +28,11 @@ def recipe_module(name: str) -> ModuleType:
     return importlib.import_module(f"asr_recipes.{name}.prepare")
 
 
+def prepared_recipes() -> list[str]:
+    """Return the names of the recipes that have something to prepare."""
+    return [name for name in recipes() if has_preparation(name)]
+
+
 def has_preparation(name: str) -> bool:
     """Return whether a recipe has something to prepare."""
     return importlib.util.find_spec(f"asr_recipes.{name}.prepare") is not None

@@ -251,15 +251,14 @@ def read_score(folder: Path) -> dict[str, Any]:
     """
     summary = read_json(folder / SCORE)
     digest = file_digest(folder / HYPOTHESES)
+    defaults = ScoreOptions()
+    changed = {name: x for name, x in summary.get("options", {}).items() if x != getattr(defaults, name)}
     if summary.get("hypotheses", digest) != digest:
         found = "one of other hypotheses"
+    elif changed:
+        found = "one with " + " ".join(option_words(changed))
     else:
-        defaults = ScoreOptions()
-        changed = {name: x for name, x in summary.get("options", {}).items() if x != getattr(defaults, name)}
-        if not changed:
-            return summary
-        words = " ".join(option_words(changed))
-        found = f"one with {words}"
+        return summary
     raise UserError(
         f"{folder / SCORE}: expected the score of {HYPOTHESES}, found {found}: run asr score {folder}"
     )

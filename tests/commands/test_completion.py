@@ -31,7 +31,7 @@ def test_options_read_from_the_sources_are_those_of_the_command(command: str) ->
     assert set(completion._options(command, "")) == wanted
 
 
-@pytest.mark.parametrize("recipe", [name for name in prepare.recipes() if prepare.has_preparation(name)])
+@pytest.mark.parametrize("recipe", prepare.prepared_recipes())
 def test_options_of_recipes_are_complete(recipe: str) -> None:
     wanted = {f"{key}=" for key in described(prepare.recipe_module(recipe).Options)}
     assert set(candidates(COMMANDS, "prepare", recipe, "", 3)) == wanted | {"folder="}
@@ -40,9 +40,7 @@ def test_options_of_recipes_are_complete(recipe: str) -> None:
 def test_names_come_from_their_tables() -> None:
     assert candidates(COMMANDS, "", "", "", 1) == [*COMMANDS, "help"]
     assert candidates(COMMANDS, "help", "", "tra", 2) == ["train", "transcribe"]
-    assert candidates(COMMANDS, "prepare", "", "", 2) == [
-        x for x in prepare.recipes() if prepare.has_preparation(x)
-    ]
+    assert candidates(COMMANDS, "prepare", "", "", 2) == prepare.prepared_recipes()
     # Recipes of conf/, which have options to train with, not the packages that only prepare data.
     trained = [f"recipe={name}" for name in sorted(config_groups()["recipe"])]
     assert candidates(COMMANDS, "train", "", "recipe=", 2) == trained

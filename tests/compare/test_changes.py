@@ -5,10 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from comparisons import reusing, train_nothing, words
+from comparisons import reusing, words
 
 from asr.cli import main
-from asr.compare import run
 from asr.compare.cell import read_state, write_cell, write_state
 from asr.compare.options import parse
 from asr.compare.plan import make_plan, settle_changes
@@ -17,20 +16,15 @@ from asr.files import file_digest
 from asr.model import checkpoint
 
 
-@pytest.mark.usefixtures("fast")
+@pytest.mark.usefixtures("fast_without_training")
 def test_a_changed_language_model_repeats_only_the_evaluations(
-    trained: Path,
-    tone_corpus: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All models are decoded with the same search weights, whatever their run folders contain."""
     folder, bigram = tmp_path / "compare", tmp_path / "bigram.arpa"
     assert main(["lm", "train", f"text={tone_corpus}", "order=2", f"out={bigram}"]) == 0
     beam = ["decoder=beam", f"beam.lm={bigram}", "beam.size=20"]
     asked = reusing(trained, tone_corpus, folder, *beam)
-    monkeypatch.setattr(run, "run_job", train_nothing)
     assert main(asked) == 0
     results = read_results(folder)
     assert results.protocol["beam"]["lm_weight"] == 2.0
@@ -128,18 +122,13 @@ def test_an_evaluation_of_a_training_that_runs_again_is_discarded(tone_corpus: P
     assert settle_changes(plan) == []
 
 
-@pytest.mark.usefixtures("fast")
+@pytest.mark.usefixtures("fast_without_training")
 def test_changed_scoring_rules_and_references_repeat_only_the_evaluations(
-    trained: Path,
-    tone_corpus: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rates by the old rules stayed in the results."""
     corpus = shutil.copytree(tone_corpus, tmp_path / "corpus")
     asked = reusing(trained, tone_corpus, tmp_path / "compare", f"splits=[{corpus}/test.cuts.jsonl.gz]")
-    monkeypatch.setattr(run, "run_job", train_nothing)
     assert main(asked) == 0
     (corpus / "scoring.json").write_text('{"drop": ["GO"]}')
     (corpus / "test.stm").write_text(";; reference\n")

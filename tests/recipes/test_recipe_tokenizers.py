@@ -3,7 +3,7 @@ from pathlib import Path
 import asr_conf
 import pytest
 
-from asr.commands.prepare import has_preparation, recipe_module
+from asr.preparation.recipes import has_preparation, recipe_module
 from asr.text.prepared import parse_name, tokenizer_name
 from asr.training.config import train_options
 
