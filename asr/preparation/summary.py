@@ -12,7 +12,7 @@ from rich.table import Table
 from asr.files import file_digest
 from asr.preparation.problems import KINDS, Problem, count_kinds, describe_kinds
 from asr.text.lexicon import Lexicon
-from asr.text.tokenizer import NOISE_WORD
+from asr.text.tokenizer import NOISE_WORDS
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut
@@ -42,7 +42,7 @@ class SplitSummary:
         if supervision.speaker is not None:
             self.speakers.add(supervision.speaker)
         if lexicon is not None:
-            self.unknown.update(word for word in words if word not in lexicon and word != NOISE_WORD)
+            self.unknown.update(word for word in words if word not in lexicon and word not in NOISE_WORDS)
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ class ReferencePhones:
     def __init__(
         self, tokenizer: PhoneTokenizer, beside: Lexicon | None = None, guess: Guess | None = None
     ) -> None:
+        self._tokenizer = tokenizer
         self._lexicon = tokenizer.lexicon
         self._beside = beside or Lexicon({})
         self._symbols = frozenset(tokenizer.symbols)
@@ -102,7 +103,7 @@ class ReferencePhones:
 
     def _phones(self, word: str) -> Phones:
         if word in NOISE_WORDS:
-            return self._lexicon.first(word) if word in self._lexicon else (NON_SPEECH_NOISE,)
+            return self._tokenizer.phones(word)
         self.counts.words += 1
         if word in self._lexicon:
             self.counts.model += 1

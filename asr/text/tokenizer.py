@@ -13,14 +13,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from asr.errors import UserError, did_you_mean
-from asr.text.lexicon import Lexicon
+from asr.text.lexicon import Lexicon, Phones
 
 BLANK = "<blank>"
 NOISE_WORD = "<NOISE>"
 # Noises as written in corpora. A lexicon gives them phones; character and piece tokenizers skip them.
 NOISE_WORDS = frozenset({NOISE_WORD, "[noise]", "[vocalized-noise]", "[laughter]"})
 SPOKEN_NOISE = "SPN"  # phone for a word outside the lexicon
-NON_SPEECH_NOISE = "NSN"  # phone for <NOISE>
+NON_SPEECH_NOISE = "NSN"  # phone for a noise outside the lexicon
 UNKNOWN = "<unk>"
 WORD_GAP = "|"  # space between words in a character vocabulary
 PIECE_START = "▁"  # sentencepiece's prefix for the first piece of a word
@@ -72,7 +72,7 @@ class Tokenizer(ABC):
 
 
 class PhoneTokenizer(Tokenizer):
-    """Phones of each word's first pronunciation; SPN for words outside the lexicon, NSN for `<NOISE>`.
+    """Phones of each word's first pronunciation; outside the lexicon, NSN for noises and SPN for other words.
 
     >>> tokenizer = PhoneTokenizer(Lexicon({"go": [("G", "OW")]}))
     >>> tokenizer.tokens(tokenizer.encode("go <NOISE> gnu")), tokenizer.oov("go gnu")
@@ -90,11 +90,11 @@ class PhoneTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         """See `Tokenizer`."""
-        return [self._index[phone] for word in text.split() for phone in self._phones(word)]
+        return [self._index[phone] for word in text.split() for phone in self.phones(word)]
 
     def oov(self, text: str) -> list[str]:
         """Return the words that `encode` maps to SPN."""
-        return [word for word in text.split() if word != NOISE_WORD and word not in self.lexicon]
+        return [word for word in text.split() if word not in NOISE_WORDS and word not in self.lexicon]
 
     def text(self, ids: Sequence[int]) -> None:
         """Return None: words need a lexicon search."""
@@ -107,10 +107,11 @@ class PhoneTokenizer(Tokenizer):
         }
         return {"kind": "phone", "pronunciations": pronunciations}
 
-    def _phones(self, word: str) -> tuple[str, ...]:
-        if word == NOISE_WORD:
-            return (NON_SPEECH_NOISE,)
-        return self.lexicon.first(word) if word in self.lexicon else (SPOKEN_NOISE,)
+    def phones(self, word: str) -> Phones:
+        """Return the phones of a word or noise."""
+        if word in self.lexicon:
+            return self.lexicon.first(word)
+        return (NON_SPEECH_NOISE if word in NOISE_WORDS else SPOKEN_NOISE,)
 
 
 class CharacterTokenizer(Tokenizer):

@@ -41,6 +41,17 @@ def test_words_are_not_guessed_for_a_model_with_other_phones() -> None:
     assert spoken.counts == WordCounts(words=1, none=1)
 
 
+@pytest.mark.parametrize("said", [{}, {"<NOISE>": [("N",)], "[noise]": [("SPN",)], "[laughter]": [("LAU",)]}])
+def test_noises_are_trained_as_the_phones_of_the_reference(said: dict[str, list[tuple[str, ...]]]) -> None:
+    """Outside the lexicon, `[noise]` was trained as SPN; in it, `<NOISE>` had no other phones than NSN."""
+    tokenizer = PhoneTokenizer(Lexicon({"ON": [("AA", "N")]} | said))
+    text = "ON <NOISE> [noise] [vocalized-noise] [laughter]"
+    trained = tokenizer.tokens(tokenizer.encode(text))
+    assert trained == ReferencePhones(tokenizer)(text)
+    assert trained == ["AA", "N", *(["N", "SPN", "NSN", "LAU"] if said else ["NSN"] * 4)]
+    assert tokenizer.oov(text) == []
+
+
 def test_the_digest_covers_the_pronunciations_that_were_added() -> None:
     spoken = references({"NO": [("N", "OW")]})
     model = spoken.digest
