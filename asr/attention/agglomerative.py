@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
+from asr.attention.softmax import without_padding
 from asr.errors import UserError
 from asr.lengths import zero_padding
 
@@ -54,8 +55,7 @@ class AgglomerativeAttention(OwnParameterLayer):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Attend: [B, N, M] with [B] lengths to [B, N, M]."""
-        if lengths is not None:
-            x = zero_padding(x, lengths)
+        x = without_padding(x, lengths)
         dtype = torch.promote_types(x.dtype, torch.float32)
         reference_BNC = self.reference_classes(x).to(dtype).softmax(-1)
         query_BNC = self.dropout(self.query_classes(x).to(dtype).softmax(-1))

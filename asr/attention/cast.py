@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
+from asr.attention.softmax import filled_lengths, without_padding
 from asr.lengths import keep_mask, zero_padding
 from attention_ext.improved_clustered_attention.reference import gather_rows
 
@@ -80,7 +81,7 @@ class CAST(OwnParameterLayer):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Attend: [B, N, M] with [B] lengths to [B, N, M]."""
-        x, lengths = _without_padding(x, lengths)
+        x, lengths = without_padding(x, lengths), filled_lengths(lengths, x)
         q, k, v = (self._split_heads(project(x)) for project in (self.query, self.key, self.value))
         gate_B1N1 = self.gate(x).unsqueeze(1)
         dtype = torch.promote_types(x.dtype, torch.float32)
@@ -101,7 +102,7 @@ class CAST(OwnParameterLayer):
             The cluster of each token, [B, H, N] int64: if there are several, the one with the highest A_g; −1
             for tokens in none and for padding. A_g of step 2, [B, H, N, C].
         """
-        x, lengths = _without_padding(x, lengths)
+        x, lengths = without_padding(x, lengths), filled_lengths(lengths, x)
         q, k = (self._split_heads(project(x)) for project in (self.query, self.key))
         used_BC = self.in_use(lengths)
         gate_B1N1 = self.gate(x).unsqueeze(1)
@@ -202,14 +203,6 @@ class CAST(OwnParameterLayer):
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-
-
-def _without_padding(x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return [B, N, M] with zeros as padding, and [B] lengths."""
-    if lengths is None:
-        lengths = x.new_full((len(x),), x.shape[1], dtype=torch.int64)
-    lengths = lengths.to(x.device)
-    return zero_padding(x, lengths), lengths
 
 
 def assign_top(

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
+from asr.attention.softmax import without_padding
 from asr.errors import UserError
 from asr.lengths import zero_padding
 
@@ -51,8 +52,7 @@ class HyperMixing(OwnParameterLayer):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Mix: [B, N, M] with [B] lengths to [B, N, M]."""
-        if lengths is not None:
-            x = zero_padding(x, lengths)
+        x = without_padding(x, lengths)
         dtype = torch.promote_types(x.dtype, torch.float32)
         x_BNHD = x.unflatten(-1, (self.heads, -1))
         read_BNHU, write_BNHU = self.read(x_BNHD), self.write(x_BNHD)

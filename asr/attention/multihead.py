@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer
-from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
+from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism, without_padding
 from asr.attention.table import MECHANISMS, build_mechanism, parse_name
 from asr.errors import UserError
 from asr.lengths import zero_padding
@@ -56,9 +56,8 @@ class SelfAttention(SelfAttentionLayer):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Attend: [B, N, M] with [B] lengths to [B, N, M]."""
-        if lengths is not None:
-            # The mechanism protects the output; this protects the gradients of the projections.
-            x = zero_padding(x, lengths)
+        # The mechanism protects the output; this protects the gradients of the projections.
+        x = without_padding(x, lengths)
         q, k, v = self.project(x)
         mixed = self.mechanism(q, k, v, lengths)
         y = self.output(mixed.transpose(1, 2).flatten(2))

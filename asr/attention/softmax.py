@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from asr.attention.backend import NOT_COMPILED, BackendChoice
 from asr.errors import UserError
+from asr.lengths import zero_padding
 
 
 class QueryKeyMechanism(nn.Module):
@@ -139,9 +140,9 @@ class SoftmaxMechanism(QueryKeyMechanism):
 
 
 def filled_lengths(lengths: Tensor | None, x: Tensor) -> Tensor:
-    """Return lengths [B], or N of x [B, H, N, D] for each sequence where lengths are None."""
+    """Return lengths [B], or N of x [B, …, N, D] for each sequence where lengths are None."""
     if lengths is None:
-        return x.new_full(x.shape[:1], x.shape[2], dtype=torch.int64)
+        return x.new_full(x.shape[:1], x.shape[-2], dtype=torch.int64)
     return lengths.to(x.device)
 
 
@@ -152,6 +153,14 @@ def both_lengths(
     filled = filled_lengths(query_lengths, q)
     same = key_lengths is query_lengths and q.shape[2] == k.shape[2]
     return filled, filled if same else filled_lengths(key_lengths, k)
+
+
+def without_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Return x [B, N, M] with zeros at padding; raise ValueError unless lengths are [B] in 0 … N."""
+    if lengths is None:
+        return x
+    _check_lengths(lengths, *x.shape[:2])
+    return zero_padding(x, lengths)
 
 
 def _check_lengths(lengths: Tensor, batch: int, size: int) -> None:

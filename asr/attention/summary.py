@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
+from asr.attention.softmax import filled_lengths, without_padding
 from asr.lengths import keep_mask, zero_padding
 
 
@@ -32,10 +33,7 @@ class SummaryMixing(OwnParameterLayer):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Mix: [B, N, M] with [B] lengths to [B, N, M]."""
-        if lengths is None:
-            lengths = x.new_full(x.shape[:1], x.shape[1], dtype=torch.int64)
-        lengths = lengths.to(x.device)
-        x = zero_padding(x, lengths)
+        x, lengths = without_padding(x, lengths), filled_lengths(lengths, x)
         dtype = torch.promote_types(x.dtype, torch.float32)
         share_BN = keep_mask(lengths, x.shape[1]).to(dtype) / lengths.clamp(min=1).unsqueeze(-1)
         local_BNM, parts_BNM = self.local(x), self.summary(x)

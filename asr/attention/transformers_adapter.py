@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer
 from asr.attention.multihead import SelfAttention
-from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
+from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism, filled_lengths, without_padding
 from asr.attention.table import build_mechanism, parse_name
 from asr.errors import UserError
 from asr.lengths import keep_mask, zero_padding
@@ -251,9 +251,7 @@ class GatedBiasAttention(OwnParameterLayer):
     def forward(self, x: Tensor, lengths: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """Attend: [B, N, M] with [B] lengths to [B, N, M], given the ungated bias of `distance_bias`."""
         own = self.attention
-        lengths = x.new_full(x.shape[:1], x.shape[1], dtype=torch.int64) if lengths is None else lengths
-        lengths = lengths.to(x.device)
-        x = zero_padding(x, lengths)
+        x, lengths = without_padding(x, lengths), filled_lengths(lengths, x)
         q, k, v = (self._split_heads(project(x)) for project in (own.q_proj, own.k_proj, own.v_proj))
         gates_BHN2 = own.gru_rel_pos_linear(self._split_heads(x)).unflatten(-1, (2, -1)).sum(-1).sigmoid()
         update_BHN1, reset_BHN1 = gates_BHN2.chunk(2, dim=-1)

@@ -255,6 +255,18 @@ def test_lengths_out_of_range_are_refused(name: str, backend: str) -> None:
             mechanism(x, x, x, torch.tensor([5, wrong]))
 
 
+@pytest.mark.parametrize("name", ["full", *OWN])
+def test_layers_refuse_wrong_lengths(name: str) -> None:
+    """Layers with parameters of their own took them as N, or gave the mean of `summary` another divisor."""
+    layer, x = build(name), torch.ones(2, 5, 12)
+    for wrong in ([5, 6], [5, -1]):
+        with pytest.raises(ValueError, match=rf"expected lengths 0 … 5, found \[5, {wrong[1]}\]"):
+            layer(x, torch.tensor(wrong))
+    for wrong in ([5], [5, 5, 5]):
+        with pytest.raises(ValueError, match=r"expected lengths of shape \(2,\)"):
+            layer(x, torch.tensor(wrong))
+
+
 @pytest.mark.parametrize("backend", ["reference", "auto"])
 @pytest.mark.parametrize("name", QUERY_KEY)
 def test_empty_batches_have_the_gradients_of_pytorch_s_attention(name: str, backend: str) -> None:

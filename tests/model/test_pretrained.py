@@ -6,6 +6,7 @@ import pytest
 import torch
 from pretrained_models import LAYOUTS, load_model, save_model, transformers
 
+from asr.attention.transformers_adapter import GatedBiasAttention
 from asr.errors import UserError
 from asr.model import pretrained
 from asr.model.acoustic_model import AcousticModel
@@ -112,6 +113,9 @@ def test_wavlm_runs_with_full_attention_only(tmp_path: Path) -> None:
     assert model.backend_on("cpu") == "reference"
     with pytest.raises(UserError, match="attention 'local-5' can't run WavLM"):
         model.set_attention("local-5")
+    layer = next(part for part in model.modules() if isinstance(part, GatedBiasAttention))
+    with pytest.raises(ValueError, match=r"expected lengths 0 … 5, found \[6\]"):
+        layer(torch.ones(1, 5, layer.attention.embed_dim), torch.tensor([6]))
 
 
 @pytest.mark.parametrize("family", ["wav2vec2", "wavlm", "data2vec-audio"])
