@@ -98,15 +98,19 @@ class BackendChoice:
             backends.append("native")
         return {backend: load_operators(backend) for backend in backends}
 
-    def on(self, device_type: str) -> str:
+    def on(self, device_type: str, unfit: str | None = None) -> str:
         """Return `reference` or `native` for tensors on a type of device, e.g. `cuda`.
+
+        Args:
+            device_type: type of the device.
+            unfit: the reason why native can't run on tensors of their size; None where it can.
 
         Raises:
             UserError: `native` was requested and can't run there.
         """
         if self.requested == "reference":
             return "reference"
-        reason = self.reasons.get(device_type, f"no kernels for {device_type} devices")
+        reason = self.reasons.get(device_type, f"no kernels for {device_type} devices") or unfit
         if reason is not None and self.requested == "native":
             raise UserError(f"backend native can't run {self.mechanism} on {device_type}: {reason}")
         if self.requested == "auto" and not torch.compiler.is_compiling():

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from asr.attention.backend import Operators, why_no_kernels
 from asr.attention.grouping import GROUPINGS
+from asr.attention.hashing import LARGEST_HEAD
 from asr.attention.softmax import SoftmaxMechanism, both_lengths, filled_lengths
 from attention_ext.clustered_attention.reference import clustered_weights
 
@@ -36,10 +37,16 @@ class ClusteredAttention(SoftmaxMechanism):
     ) -> Tensor:
         """Compute `forward`."""
         query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
-        operators = self.operators[self.backend.on(q.device.type)]
+        operators = self.operators[self.backend_on(q.device.type, q.shape[-1])]
         groups_BHN = self.grouping(q, k, query_lengths, key_lengths, operators)
         options = {"clusters": self.grouping.clusters, "dropout": self.active_dropout}
         return self.operator(operators)(q, k, v, groups_BHN, query_lengths, key_lengths, **options)
+
+    def backend_on(self, device_type: str, head_dim: int) -> str:
+        """See `QueryKeyMechanism`."""
+        unfit = self.grouping.needs_keys and head_dim > LARGEST_HEAD
+        reason = f"the compiled kernels group heads of at most {LARGEST_HEAD} by keys, found {head_dim}"
+        return self.backend.on(device_type, reason if unfit else None)
 
     def operator(self, operators: Operators) -> Callable[..., Tensor]:
         """Return the operator that computes attention from clusters."""
@@ -79,5 +86,5 @@ class ClusteredAttention(SoftmaxMechanism):
             )
         if k is not None and key_lengths is None:
             key_lengths = lengths if k.shape[2] == q.shape[2] else filled_lengths(None, k)
-        operators = self.operators[self.backend.on(q.device.type)]
+        operators = self.operators[self.backend_on(q.device.type, q.shape[-1])]
         return self.grouping(q, k, lengths, key_lengths, operators)

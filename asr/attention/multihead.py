@@ -92,7 +92,7 @@ class SelfAttention(SelfAttentionLayer):
 
     def backend_on(self, device_type: str) -> str:
         """Return the mechanism's backend on a device."""
-        return self.mechanism.backend.on(device_type)
+        return self.mechanism.backend_on(device_type, self.query.out_features // self.heads)
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -100,6 +100,10 @@ class QueryKeyMechanism(nn.Module):
         """Compute `weights`."""
         raise NotImplementedError
 
+    def backend_on(self, device_type: str, head_dim: int) -> str:
+        """Return the backend for heads of size D on a type of device: `reference` or `native`."""
+        return self.backend.on(device_type)
+
     @property
     def active_dropout(self) -> float:
         """Dropout probability in the current mode: 0 in evaluation."""

@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from mechanisms import LENGTHS, OWN, QUERY_KEY, SHARED, SOFTMAX, C, K, inputs
+from mechanisms import KEYS, LENGTHS, OWN, QUERY_KEY, SHARED, SOFTMAX, C, K, inputs
 from mechanisms import build_layer as build
 from mechanisms import layer_input as batch
 from torch.utils.checkpoint import checkpoint
@@ -193,6 +193,21 @@ def test_native_runs_where_it_can_and_has_no_silent_fallback(monkeypatch: pytest
     assert build_mechanism(f"clustered-{C}").backend.on("mps") == "reference"
     with pytest.raises(UserError, match="on cuda: no GPU"):
         build_mechanism(f"clustered-{C}", backend="native").backend.on("cuda")
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_the_kernels_group_heads_of_at_most_256_by_keys(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Larger heads ended in the kernels' RuntimeError, with `auto` too."""
+    monkeypatch.setattr(attention_ext, "why_unavailable", {"cpu": None, "cuda": None}.get)
+    layer = build_self_attention(name, 12, 2, head_dim=257).eval()
+    assert build_self_attention(name, 12, 2, head_dim=256).backend_on("cpu") == "native"
+    assert layer.backend_on("cpu") == "reference"
+    expected = build(name, head_dim=257)
+    expected.load_state_dict(layer.state_dict())
+    assert torch.equal(layer(batch(), LENGTHS), expected(batch(), LENGTHS))
+    native = build_self_attention(name, 12, 2, head_dim=257, backend="native")
+    with pytest.raises(UserError, match=r"native can't run .* on cpu: .* at most 256 by keys, found 257$"):
+        native(batch(), LENGTHS)
 
 
 def test_auto_does_not_use_unproven_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
