@@ -1,6 +1,6 @@
 """CTC prefix beam search on the GPU without lexicon or language model (torchaudio's CUDA decoder)."""
 
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -31,10 +31,10 @@ class CudaSearch:
             from torchaudio.models.decoder import cuda_ctc_decoder
         except (ImportError, OSError, RuntimeError) as error:
             raise UserError(f"decoder=cuda: torchaudio's CUDA decoder can't be loaded: {error}") from error
-        self._nbest = min(nbest, beam, len(tokenizer))
-        self._decoder: Any = cuda_ctc_decoder(
+        self._build = partial(
+            cuda_ctc_decoder,
             tokenizer.symbols,
-            nbest=self._nbest,
+            nbest=min(nbest, beam, len(tokenizer)),
             beam_size=min(beam, len(tokenizer)),
             blank_skip_threshold=1.0,  # below 1, frames that are nearly blank are skipped
         )
@@ -47,7 +47,9 @@ class CudaSearch:
                 "device=cuda, or decoder=prefix"
             )
         log_probs_BTV = log_probs_BTV.detach().float().contiguous()
-        found = self._decoder(log_probs_BTV, lengths_B.to(log_probs_BTV.device, torch.int32))
+        # torchaudio runs its kernels on the current device, in the stream that was current when it was built.
+        with torch.cuda.device(log_probs_BTV.device):
+            found = self._build()(log_probs_BTV, lengths_B.to(log_probs_BTV.device, torch.int32))
         paths = []
         on_cpu = log_probs_BTV.cpu()
         for log_probs_TV, length, hypotheses in zip(on_cpu, lengths_B.tolist(), found, strict=True):

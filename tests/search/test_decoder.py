@@ -1,4 +1,6 @@
+from contextlib import contextmanager
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -99,15 +101,29 @@ def test_the_gpu_search_without_a_gpu_raises(monkeypatch):
 
 @pytest.fixture
 def labels_of_gpu(monkeypatch):
-    """Replace torchaudio's CUDA decoder by one with fixed results, and return the options it receives."""
-    asked = {}
+    """Replace torchaudio's CUDA decoder by one with fixed results, and return its options and devices."""
+    asked = {"devices": []}
+    current = [torch.device("cuda:0")]
+
+    @contextmanager
+    def entered(device):
+        current.append(device)
+        yield
+        current.pop()
 
     def build(tokens, **options):
         asked.update(options, tokens=tokens)
+        asked["devices"].append(current[-1])
         hypotheses = [SimpleNamespace(tokens=[3, 4], score=-0.5), SimpleNamespace(tokens=[3], score=-2.0)]
-        return lambda log_probs, lengths: [hypotheses[: options["nbest"]]] * len(log_probs)
+
+        def decode(log_probs, lengths):
+            asked["devices"].append(current[-1])
+            return [hypotheses[: options["nbest"]]]
+
+        return decode
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device", entered)
     monkeypatch.setattr(torchaudio.models.decoder, "cuda_ctc_decoder", build, raising=False)
     return asked
 
@@ -115,10 +131,26 @@ def labels_of_gpu(monkeypatch):
 def test_the_gpu_search_rejects_cpu_tensors(labels_of_gpu):
     tokenizer = PhoneTokenizer(LEXICON)
     search = CudaSearch(tokenizer, beam=100, nbest=2)
-    assert labels_of_gpu["beam_size"] == len(tokenizer)
-    assert labels_of_gpu["blank_skip_threshold"] == 1.0
     with pytest.raises(UserError, match=r"needs the model on a CUDA device, found cpu: device=cuda"):
         search(spelled(tokenizer, "GO"), torch.tensor([4]))
+
+
+def test_the_gpu_search_runs_on_the_device_of_the_log_probabilities(labels_of_gpu):
+    """The kernels of torchaudio ran on the first GPU for a model on the second."""
+    tokenizer = PhoneTokenizer(LEXICON)
+    second, values = torch.device("cuda:1"), spelled(tokenizer, "GO")
+    on_gpu, lengths = (
+        Mock(device=second, **{"cpu.return_value": values}),
+        Mock(**{"tolist.return_value": [4]}),
+    )
+    for same in ("detach", "float", "contiguous"):
+        getattr(on_gpu, same).return_value = on_gpu
+    (path,) = CudaSearch(tokenizer, beam=100, nbest=2)(on_gpu, lengths)
+    assert labels_of_gpu["devices"] == [second, second]  # when built, and when called
+    assert lengths.to.call_args.args[0] == second
+    assert labels_of_gpu["beam_size"] == len(tokenizer)
+    assert labels_of_gpu["blank_skip_threshold"] == 1.0
+    assert [found.ids for found in (path, *path.alternatives)] == [[3, 4], [3]]
 
 
 @pytest.mark.gpu
