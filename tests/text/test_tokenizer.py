@@ -1,9 +1,14 @@
 import io
+import random
+import re
 
 import pytest
+import sentencepiece
 import torch
 
 from asr.errors import UserError
+from asr.search.decoder import words_of
+from asr.search.path import TokenPath
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import build_tokenizer, tokenizer_from_state
 
@@ -83,6 +88,31 @@ def test_unseen_characters_and_a_literal_bar_are_unknown():
     tokenizer = make("character")
     assert tokenizer.oov("it ñ|z") == ["ñ", "|", "z"]
     assert tokenizer.tokens(tokenizer.encode("it ñ|")) == ["i", "t", "|", "<unk>", "<unk>"]
+
+
+@pytest.mark.parametrize("kind", ["character", "sentencepiece"])
+@pytest.mark.parametrize("text", ["the loñs rose", "ñtñ", "it ñ rose", "roseñ ñrose", "loññs"])
+def test_unknown_labels_divide_no_words(kind, text):
+    """Pieces wrote `lo ⁇ s`: three words for one, of which the times and confidences knew only one."""
+    tokenizer = make(kind)
+    ids = tokenizer.encode(text)
+    expected = re.sub("ñ+" if kind == "sentencepiece" else "ñ", "⁇", text)
+    assert tokenizer.text(ids) == expected
+    frames = list(range(len(ids) + 1))
+    words = words_of(TokenPath(ids, frames[:-1], frames[1:]), tokenizer)
+    assert [word.word for word in words] == expected.split()
+
+
+def test_other_pieces_are_decoded_as_by_sentencepiece():
+    tokenizer = make("sentencepiece")
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    unknown = processor.unk_id() + 1
+    draw = random.Random(0)
+    for _ in range(200):
+        ids = [draw.randrange(len(tokenizer)) for _ in range(draw.randrange(9))]
+        ids = [index for index in ids if index != unknown]
+        decoded = processor.decode([index - 1 for index in ids if index])
+        assert tokenizer.text(ids) == " ".join(decoded.split())
 
 
 def test_words_that_no_pieces_cover_are_out_of_vocabulary():
