@@ -1,14 +1,13 @@
 """Lines of a manifest or of the manifests of a Lhotse Shar folder, as text and as plain data."""
 
-import gzip
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
-from asr.files import parse_json, require_file
+from asr.files import parse_json
+from asr.text.files import stream_lines
 
 SHARD = re.compile(r"cuts(?:\.\d+)?\.jsonl(?:\.gz)?")
 
@@ -24,22 +23,11 @@ def manifest_lines(path: Path) -> Iterator[str]:
     Raises:
         UserError: the manifest is missing, no regular file, broken, or not UTF-8.
     """
-    opener: Any = gzip.open if path.suffix == ".gz" else open
-    try:
-        if path.exists():
-            require_file(path, "a manifest")
-        with opener(path, "rt", encoding="utf-8") as stream:
-            yield from stream
-    except FileNotFoundError:
+    if not path.exists():
         others = sorted(other.name.partition(".")[0] for other in path.parent.glob("*.cuts.jsonl.gz"))
         hint = f"the splits there: {', '.join(others)}" if others else "create it with asr prepare"
-        raise UserError(f"{path}: expected a manifest, found no such file ({hint})") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: expected a whole gzip file, found a broken one ({error})") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: expected UTF-8 text, found other bytes") from None
-    except OSError as error:
-        raise UserError(f"{path}: the manifest can't be read ({error.strerror})") from None
+        raise UserError(f"{path}: expected a manifest, found no such file ({hint})")
+    yield from stream_lines(path, "a manifest")
 
 
 def manifest_entries(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,16 +1,14 @@
 """ARPA files: writing an estimated model; checking a file and reading its vocabulary."""
 
-import gzip
 import math
 import mmap
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, cast
 
 from asr.errors import UserError
-from asr.files import atomic_binary
+from asr.files import atomic_binary, require_file
 from asr.lm.kneser_ney import BEGIN, NgramEstimate
+from asr.text.files import stream_lines
 
 KENLM_MAGIC = b"mmap lm http://kheafield.com/code"
 NEVER = -99.0  # log10 probability of <s>, which is never predicted
@@ -43,28 +41,21 @@ def read_vocabulary(path: str | Path) -> frozenset[str] | None:
         UserError: the file is missing, truncated or in another format.
     """
     path = Path(path)
-    if not path.is_file():
-        raise UserError(f"{path}: expected an ARPA or KenLM file, found none")
+    require_file(path, "an ARPA or KenLM file")
     with open(path, "rb") as file:
         start = file.read(len(KENLM_MAGIC))
     if start == KENLM_MAGIC:
         return _binary_words(path)
-    try:
-        with (gzip.open if start[:2] == b"\x1f\x8b" else open)(path, "rt", encoding="utf-8-sig") as text:
-            return _arpa_words(cast(IO[str], text), path)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: the language model is truncated or damaged ({error})") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: expected an ARPA or KenLM file, found no UTF-8 text ({error})") from None
+    return _arpa_words(stream_lines(path, "an ARPA or KenLM file"), path)
 
 
-def _arpa_words(file: IO[str], path: Path) -> frozenset[str]:
+def _arpa_words(lines: Iterable[str], path: Path) -> frozenset[str]:
     """Read the header and the unigrams, and count the lines of the other sections."""
     expected: list[int] = []
     found: list[int] = []
     words: list[str] = []
     section = None
-    for line in file:
+    for line in lines:
         line = line.strip()
         if not line:
             continue

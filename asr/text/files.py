@@ -4,7 +4,7 @@ import csv
 import gzip
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from asr.files import atomic_text, require_file
 
 # Control characters, line separators, and surrogates, which UTF-8 can't hold.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+GZIP_MAGIC = b"\x1f\x8b"
 FORMULA = re.compile(r"'*[=+\-@]")
 
 
@@ -29,10 +30,8 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: expected a whole gzip file, found a broken one ({error})") from None
-    except OSError as error:
-        raise UserError(f"{path}: the file can't be read ({error.strerror})") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unreadable(path, error) from None
     try:
         text = content.decode("utf-8-sig" if encoding == "utf-8" else encoding)
     except UnicodeDecodeError as error:
@@ -40,6 +39,39 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
         found = content[error.start : error.end].hex(" ")
         raise UserError(f"{path}:{line}: expected {encoding} text, found the bytes {found}") from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def stream_lines(path: str | Path, expected: str = "a text file") -> Iterator[str]:
+    """Yield the lines of a UTF-8 text with their ends, one at a time; gzipped files are decompressed.
+
+    Args:
+        path: file to read; gzipped if its name ends in `.gz` or it begins with gzip's magic number.
+        expected: what the file should be, for messages.
+
+    Raises:
+        UserError: as in `read_text`.
+    """
+    path = Path(path)
+    require_file(path, expected)
+    number = 0
+    try:
+        with open(path, "rb") as raw:
+            zipped = path.suffix == ".gz" or raw.peek(2)[:2] == GZIP_MAGIC
+            with gzip.open(raw) if zipped else raw as file:
+                for number, line in enumerate(file, start=1):
+                    yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        found = error.object[error.start : error.end].hex(" ")
+        message = f"expected {expected} in UTF-8, found the bytes {found}"
+        raise UserError(f"{path}:{number}: {message}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    if isinstance(error, (EOFError, gzip.BadGzipFile, zlib.error)):
+        return UserError(f"{path}: expected a whole gzip file, found a broken one ({error})")
+    return UserError(f"{path}: the file can't be read ({getattr(error, 'strerror', error)})")
 
 
 def read_lines(path: str | Path, encoding: str = "utf-8") -> list[tuple[int, str]]:

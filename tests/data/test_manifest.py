@@ -222,7 +222,7 @@ def test_errors_name_broken_files(folder):
         gzip.compress(b""): "found an empty manifest",
         gzip.compress(b'{"id": "u1"'): ":1: expected a cut in JSON",
         gzip.compress(b'{"ID": 3}'): "expected a cut with an id",
-        gzip.compress(b"\xff\xfe"): "expected UTF-8",
+        gzip.compress(b"\xff\xfe"): ":1: expected a manifest in UTF-8, found the bytes ff",
         gzip.compress(b"[" * 100_000): ":1: expected a cut in JSON, .*nested too deeply",
         gzip.compress(b"1" * 10_000): ":1: expected a cut in JSON",
     }

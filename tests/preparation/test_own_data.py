@@ -1,4 +1,3 @@
-import gzip
 import json
 import random
 import re
@@ -17,7 +16,6 @@ from asr.data.manifest import load_cuts
 from asr.errors import UserError
 from asr.preparation.rows import normalise
 from asr.preparation.splits import position, split_groups
-from asr.text.files import read_lines, read_text
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes" / "README.md"
 
@@ -119,28 +117,6 @@ def test_normalisation_is_idempotent(text):
         once = normalise(text, rule)
         assert normalise(once, rule) == once
         assert "  " not in once
-
-
-def test_text_files(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"\xef\xbb\xbfone\r\n\r\ntwo\rthree\n")
-    assert read_lines(path) == [(1, "one"), (3, "two"), (4, "three")]
-    (tmp_path / "a.gz").write_bytes(gzip.compress(b"packed\n"))
-    assert read_text(tmp_path / "a.gz") == "packed\n"
-    cases = {
-        b"fine\nfine\nbro\xe9ken\n": r"x.txt:3: expected utf-8 text, found the bytes e9",
-        None: r"x.txt: expected a text file, found none",
-    }
-    for content, message in cases.items():
-        path = tmp_path / "x.txt"
-        path.unlink(missing_ok=True)
-        if content is not None:
-            path.write_bytes(content)
-        with pytest.raises(UserError, match=message):
-            read_text(path)
-    (tmp_path / "x.gz").write_bytes(gzip.compress(b"packed" * 100)[:20])
-    with pytest.raises(UserError, match=r"x\.gz: expected a whole gzip file"):
-        read_text(tmp_path / "x.gz")
 
 
 @pytest.fixture

@@ -1,15 +1,52 @@
 """Lines, tables and JSON from data that some programs would take for something else."""
 
 import csv
+import gzip
 
 import pytest
 
 from asr.errors import UserError
 from asr.files import parse_json
-from asr.text.files import cell_text, write_lines, write_table
+from asr.text.files import cell_text, read_lines, read_text, stream_lines, write_lines, write_table
 
 FORMULAS = ["=1+1", "+49 30", "-uh", "@sum", "=cmd|' /C calc'!A0", "'=a", "-0.5x", "- ", "+", "'@"]
 PLAIN = ["go on", "", "'tis", "a=b", "-0.5", "+1e3", "-inf", "ü", '"quoted"', "a,b", 3, -0.5, True]
+
+
+def test_texts_are_read_at_once_or_by_the_line(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\r\n\r\ntwo\rthree\n")
+    assert read_lines(path) == [(1, "one"), (3, "two"), (4, "three")]
+    assert list(stream_lines(path)) == ["one\r\n", "\r\n", "two\rthree\n"]
+    for name in ("packed.gz", "packed.txt"):
+        (tmp_path / name).write_bytes(gzip.compress(b"packed\n\nlast"))
+        assert list(stream_lines(tmp_path / name)) == ["packed\n", "\n", "last"]
+    assert read_text(tmp_path / "packed.gz") == "packed\n\nlast"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "x.txt",
+            b"fine\nfine\nbro\xe9ken\n",
+            r"x\.txt:3: expected .* found the bytes e9",
+        ),
+        ("x.txt", None, r"x\.txt: expected a text file, found none"),
+        (
+            "x.gz",
+            gzip.compress(b"packed" * 9)[:20],
+            r"x\.gz: expected a whole gzip file, found a broken one",
+        ),
+        ("x.gz", b"not packed", r"x\.gz: expected a whole gzip file, found a broken one"),
+    ],
+)
+@pytest.mark.parametrize("read", [read_text, lambda path: list(stream_lines(path))], ids=["whole", "stream"])
+def test_texts_that_cannot_be_read_are_named(read, name, content, message, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / name)
 
 
 @pytest.mark.parametrize("suffix", ["tsv", "csv"])
