@@ -5,6 +5,7 @@ from pathlib import Path
 
 from asr.config import option
 from asr.errors import UserError, did_you_mean
+from asr.files import file_digest, write_bytes
 
 POSITIONAL = "<prepared folder or manifest> …"
 SUFFIX = ".cuts.jsonl.gz"
@@ -44,6 +45,7 @@ def run(paths: list[str], options: Options) -> None:
                 raise UserError(f"{file}: expected each split once, found {split} also in {other}")
     if not manifests:
         raise UserError("asr export-data takes prepared folders or manifests, found none")
+    beside = _beside(manifests, Path(options.out)) if options.to == "shar" else {}
     exports = []
     for split, path in manifests.items():
         cuts = load_cuts(path)
@@ -53,3 +55,28 @@ def run(paths: list[str], options: Options) -> None:
             raise UserError(f"{path}: {error}") from None
     for count, write in exports:  # only if all can be written
         print(f"{count} utterances: {write()}")
+    for target, source in beside.items():
+        write_bytes(source.read_bytes(), target)
+        print(f"copied: {target}")
+
+
+def _beside(manifests: dict[str, Path], out: Path) -> dict[Path, Path]:
+    """Return the files beside the manifests that training and scoring read, by the copies to make.
+
+    Raises:
+        UserError: a copy exists with other content, or two folders have different files.
+    """
+    from asr.data.places import companions
+
+    copies: dict[Path, Path] = {}
+    for split, manifest in manifests.items():
+        for name in companions(split):
+            source, target = manifest.with_name(name), out / name
+            if not source.is_file():
+                continue
+            other = copies.setdefault(target, target if target.exists() else source)
+            if file_digest(other) != file_digest(source):
+                raise UserError(
+                    f"{source}: expected what {other} holds, found another file; choose another out="
+                )
+    return {target: source for target, source in copies.items() if target != source}

@@ -16,6 +16,7 @@ from asr.compare.cell import Cell, current_state, is_done, read_state
 from asr.compare.options import ORACLE, OWN, STEPS, CompareConfig, Decoding, Request, plan_decoding
 from asr.compare.records import Candidate
 from asr.config import flat, to_dict
+from asr.data.lines import shards
 from asr.data.manifest import manifest_digest
 from asr.data.places import manifest_path, split_beside
 from asr.errors import UserError
@@ -163,7 +164,7 @@ def find_manifests(protocol: TrainConfig, splits: list[str]) -> dict[str, Path]:
         elif os.path.abspath(found.setdefault(name, Path(split))) != os.path.abspath(split):
             raise UserError(f"{split}: another manifest is also called {name}, {found[name]}: rename one")
     for name, path in found.items():
-        if not path.is_file():
+        if not (path.is_file() or shards(path)):
             others = sorted(split_name(str(file)) for file in path.parent.glob("*.jsonl.gz"))
             hint = f"the folder has: {', '.join(others)}" if others else "asr prepare creates it"
             raise UserError(f"{path}: expected the manifest of {name}, found no such file ({hint})")

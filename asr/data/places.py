@@ -8,6 +8,13 @@ from asr.data.lines import shards
 from asr.data.remote import copy_of, fetched, is_address
 from asr.errors import UserError
 
+LEXICON, WORD_RULES, GLM = "lexicon.txt", "scoring.json", "hub5.glm"
+
+
+def companions(split: str) -> tuple[str, ...]:
+    """Return the names of the files beside the manifest of a split that training and scoring read."""
+    return LEXICON, WORD_RULES, GLM, f"{split}.stm"
+
 
 def manifest_path(place: str, split: str) -> Path:
     """Return the manifest of a split, or its folder in Lhotse Shar format.
@@ -23,7 +30,7 @@ def manifest_path(place: str, split: str) -> Path:
     if is_address(place):
         addresses = place.rstrip("/"), f"{place.rstrip('/')}/{split}"
         copies = [copy_of(address) for address in addresses if shards(copy_of(address))]
-        for folder in itertools.chain(copies, map(fetched, addresses)):
+        for folder in itertools.chain(copies, (fetched(address, companions(split)) for address in addresses)):
             if folder is not None:
                 return folder
         raise UserError(f"{place}: expected a folder in Lhotse Shar format, found no cuts.000000.jsonl.gz")

@@ -7,6 +7,7 @@ import re
 import shutil
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -51,10 +52,14 @@ def copy_of(address: str) -> Path:
     return COPIES.joinpath(store + names[0], *names[1:])
 
 
-def fetched(address: str) -> Path | None:
+def fetched(address: str, companions: Sequence[str] = ()) -> Path | None:
     """Return the copy of a folder in Lhotse Shar format, made unless it exists; None: no such folder.
 
     Shards are numbered from `cuts.000000.jsonl.gz` and `recording.000000.tar` on, as lhotse numbers them.
+
+    Args:
+        address: address of the folder.
+        companions: names of files beside the folder that are copied with it where they exist.
 
     Raises:
         UserError: the server or the network fails, a package for it or an archive is missing. The next call
@@ -66,10 +71,10 @@ def fetched(address: str) -> Path | None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.with_name(f".{folder.name}-lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another rank may be copying it
-        return folder if shards(folder) or _copied(address, folder) else None
+        return folder if shards(folder) or _copied(address, folder, companions) else None
 
 
-def _copied(address: str, folder: Path) -> bool:
+def _copied(address: str, folder: Path, companions: Sequence[str]) -> bool:
     """Copy all shards, then give the copy its name; return whether there are any."""
     unfinished = folder.with_name(f".{folder.name}-unfinished")
     unfinished.mkdir(exist_ok=True)
@@ -82,6 +87,8 @@ def _copied(address: str, folder: Path) -> bool:
         if not _fetch(archive, unfinished):
             raise UserError(f"{archive}: expected the archive of a shard, found none")
     if number:
+        for name in companions:
+            _fetch(f"{address.rpartition('/')[0]}/{name}", folder.parent)
         unfinished.rename(folder)
     else:
         unfinished.rmdir()

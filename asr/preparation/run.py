@@ -11,6 +11,7 @@ from rich.console import Console
 
 from asr.config import option
 from asr.console import open_console, progress
+from asr.data.places import LEXICON
 from asr.errors import UserError
 from asr.files import file_digest, write_text
 from asr.parallel import Journal, attempts, available_cores
@@ -281,7 +282,7 @@ class Preparation:
             self.check()  # texts are read while they are written
             draft_lists(drafts, summaries, self.excluded, self.problems)
             if lexicon is not None:
-                lexicon.save(drafts.path("lexicon.txt"))
+                lexicon.save(drafts.path(LEXICON))
             if digest != self._fresh_digest():
                 raise UserError(
                     f"{', '.join(map(str, self._sources))}: files changed while they were read: "

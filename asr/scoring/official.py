@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from asr.data.lines import manifest_entries
+from asr.data.places import GLM, LEXICON, WORD_RULES
 from asr.errors import UserError
 from asr.files import file_digest
 from asr.scoring.ctm import CtmWord, write_ctm
@@ -24,11 +25,8 @@ from asr.scoring.hub5 import NO_RULES, score_segments, spread
 from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.sclite import ScliteResult, find_hubscr, run_hubscr
 from asr.scoring.stm import Stm, StmSegment, by_channel, read_stm, write_stm
-from asr.scoring.word_filter import FILE as WORD_RULES
 from asr.text.lexicon import Lexicon
 
-RULES = "hub5.glm"
-LEXICON = "lexicon.txt"
 FOLDER = "official"  # subfolder of the decode folder with the STM and CTM files
 SUBSETS = {"swbd": ("sw_",), "callhm": ("en_",)}  # prefixes of recording names
 # In the reference these are optional or absent: omitting them is never an error, keeping them may be one.
@@ -92,7 +90,7 @@ def reference_digests(manifest: Path) -> dict[str, str]:
     """Return a hash of each file beside a manifest that its scores depend on, by name."""
     names = [WORD_RULES]
     if reference := reference_of(manifest):
-        names += [reference.name, RULES, LEXICON]
+        names += [reference.name, GLM, LEXICON]
     paths = [manifest.parent / name for name in names]
     return {path.name: file_digest(path) for path in paths if path.is_file()}
 
@@ -126,7 +124,7 @@ def official_score(
     if reference is None:
         raise UserError(f"{manifest}: expected a reference in STM format beside it, found none")
     stm = read_stm(reference)
-    rules = manifest.parent / RULES
+    rules = manifest.parent / GLM
     mapped = rules.is_file()
     sides: tuple[Side, Side] = ("reference", "hypothesis")
     glms = [read_glm(rules, side) if mapped else NO_RULES for side in sides]

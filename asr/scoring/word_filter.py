@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from asr.data.places import WORD_RULES
 from asr.errors import UserError
 from asr.files import build, read_json, write_text
-
-FILE = "scoring.json"
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class WordFilterRules:
 
 def rules_beside(manifest: Path) -> WordFilterRules | None:
     """Return the rules in scoring.json beside a manifest, or None."""
-    path = manifest.parent / FILE
+    path = manifest.parent / WORD_RULES
     if not path.is_file():
         return None
     return WordFilterRules.from_dict(read_json(path), str(path))

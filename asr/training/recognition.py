@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from asr.data.batch import Batch
 from asr.data.cuts import Cuts
 from asr.data.module import DataConfig, SpeechData, load_training_cuts
-from asr.data.places import manifest_path, prepared_folder
+from asr.data.places import LEXICON, manifest_path, prepared_folder
 from asr.errors import UserError
 from asr.losses.base import Loss
 from asr.losses.loss import build_loss
@@ -240,7 +240,7 @@ def training_lexicon(options: TrainConfig) -> Lexicon | None:
     """
     if options.tokenizer.kind != "phone":
         return None
-    beside = [manifest_path(place, "train").parent / "lexicon.txt" for place in options.data.train]
+    beside = [manifest_path(place, "train").parent / LEXICON for place in options.data.train]
     named = [Path(options.tokenizer.lexicon)] if options.tokenizer.lexicon else dict.fromkeys(beside)
     return functools.reduce(Lexicon.merged, map(Lexicon.load, named))
 

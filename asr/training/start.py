@@ -7,7 +7,7 @@ from typing import Any
 from asr import config
 from asr.attention.table import MECHANISMS, parse_name
 from asr.config import flat
-from asr.data.places import prepared_folder
+from asr.data.places import LEXICON, prepared_folder
 from asr.errors import UserError
 from asr.training.config import TrainConfig, recipe_task, train_options_from
 
@@ -51,7 +51,7 @@ def _words(options: TrainConfig, run: Path) -> list[str] | None:
         return None
     if recipe_task(other.recipe.name) or other.data.train == options.data.train:
         return None
-    lexicon = all((prepared_folder(place) / "lexicon.txt").is_file() for place in options.data.train)
+    lexicon = all((prepared_folder(place) / LEXICON).is_file() for place in options.data.train)
     unit = other.tokenizer.kind
     if unit != options.tokenizer.kind and not (unit == "phone" and lexicon):
         return None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.config import option
+from asr.data.places import GLM, WORD_RULES
 from asr.errors import UserError
 from asr.preparation import (
     TOKENIZERS_HELP,
@@ -23,9 +24,8 @@ from asr.preparation import (
     samples_as_expected,
     utterance_cut,
 )
-from asr.scoring.official import FILLERS, RULES
+from asr.scoring.official import FILLERS
 from asr.scoring.stm import write_stm
-from asr.scoring.word_filter import FILE as SCORING
 from asr.scoring.word_filter import WordFilterRules
 from asr.text.files import write_lines
 from asr.text.lexicon import Lexicon
@@ -103,7 +103,7 @@ def prepare(options: Options, folder: Path) -> None:
     }
     notes = {"Licence": LICENCE}
     rules = WordFilterRules(drop=[*NOISES, *sorted(FILLERS)])
-    files: dict[str, Callable[[Path], object]] = {SCORING: rules.save}
+    files: dict[str, Callable[[Path], object]] = {WORD_RULES: rules.save}
     if evaluation:
         splits |= _test_cuts(run, evaluation, files, notes, options.verify)
     run.check()
@@ -245,7 +245,7 @@ def _test_cuts(
     for conversation in sorted(named - evaluation.audio.keys()):
         message = f"{evaluation.pem}: expected the audio {conversation}.sph, found none"
         run.problem(message, "missing_audio")
-    files[RULES] = partial(shutil.copyfile, evaluation.glm)
+    files[GLM] = partial(shutil.copyfile, evaluation.glm)
     splits: dict[str, Iterable[MonoCut]] = {}
     for split, expected in test_set.UTTERANCES.items():
         members = test_set.subset(test.spans, split)
@@ -257,7 +257,7 @@ def _test_cuts(
     notes["eval2000"] = (
         f"Segments of {evaluation.pem.name}, each end extended by {test_set.MARGIN_S} s where there is room. "
         f"Removed from the reference, because NIST's programs mishandle it: {changes}. The manifests hold "
-        f"the words without markup; `asr score` computes official figures from the STM files with {RULES}."
+        f"the words without markup; `asr score` computes official figures from the STM files with {GLM}."
     )
     return splits
 

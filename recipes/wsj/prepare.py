@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.config import option
+from asr.data.places import WORD_RULES
 from asr.preparation import (
     TOKENIZERS_HELP,
     VERIFY_HELP,
@@ -19,7 +20,6 @@ from asr.preparation import (
     utterance_cut,
 )
 from asr.preparation.outputs import UNFINISHED
-from asr.scoring.word_filter import FILE as SCORING_FILE
 from asr.text.g2p import installed_model
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import NOISE_WORD
@@ -81,7 +81,7 @@ def prepare(options: Options, folder: Path) -> None:
     words = {word for text in selection.texts.values() for word in text.split()}
     lexicon, guessed, unknown = build_lexicon(words, guess)
     texts: dict[str, Iterable[str]] = {}
-    files: dict[str, Writer] = {SCORING_FILE: SCORING.save}
+    files: dict[str, Writer] = {WORD_RULES: SCORING.save}
     if options.language_models:
         texts, models = _language_models(distribution, preparation)
         files |= models

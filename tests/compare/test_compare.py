@@ -54,6 +54,18 @@ def untimed(folder: Path) -> Any:
 
 
 @pytest.mark.usefixtures("fast")
+def test_shar_folders_are_compared_like_manifests(tone_corpus: Path, tmp_path: Path) -> None:
+    """A comparison expected a file for each split."""
+    assert main(["export-data", str(tone_corpus), "to=shar", f"out={tmp_path / 'shar'}"]) == 0
+    assert main(words(tmp_path / "shar", tmp_path / "found", "attentions=[full]")) == 0
+    assert main(words(tone_corpus, tmp_path / "expected", "attentions=[full]")) == 0
+    found, expected = (read_results(tmp_path / name) for name in ("found", "expected"))
+    assert {x.status for x in found.evaluations} == {"done"}
+    assert [x.rates for x in found.evaluations] == [x.rates for x in expected.evaluations]
+    assert found.data["test"].hours == expected.data["test"].hours > 0
+
+
+@pytest.mark.usefixtures("fast")
 def test_models_are_trained_evaluated_and_timed(
     tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def test_an_address_gives_the_data_of_its_folder(place: str, server: Server, exp
     assert training_folder(Path("run")) == f"http://127.0.0.1:{server.server_port}/tones"
     dev = split_beside(address, "dev")
     assert (dev, manifest_digest(dev)) == (copies / "dev", manifest_digest(exported / "dev"))
+    assert (copies / "lexicon.txt").read_bytes() == (exported / "lexicon.txt").read_bytes()
     assert not list(copies.glob(".*unfinished"))
     asked = len(server.asked)
     assert manifest_path(address, "train") == copies / "train"  # without the server
@@ -136,7 +137,7 @@ def test_addresses_without_data(server: Server, exported: Path) -> None:
 
 def test_training_resumes_exactly_without_the_server(server: Server) -> None:
     """The first start copies each archive, once; after that, the server may be gone."""
-    words = [*TINY, f"data.train=[http://127.0.0.1:{server.server_port}/tones]", "tokenizer.kind=character"]
+    words = [*TINY, f"data.train=[http://127.0.0.1:{server.server_port}/tones]"]
     words += ["trainer.validate_every=3", "trainer.checkpoint_every=2", "trainer.max_steps=6", "resume=auto"]
     with killed(3):
         train(train_options([*words, "run=resumed"]))

@@ -37,13 +37,32 @@ def exported(tone_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Cor
     for split in ("train", "dev"):
         run([str(tone_corpus / f"{split}.cuts.jsonl.gz")], Options(to="shar", out=str(folder)))
     patch.undo()
-    shutil.copy(tone_corpus / "lexicon.txt", folder)
     return tone_corpus, folder
 
 
 @pytest.fixture
 def shar(exported: Corpus, tmp_path: Path) -> Path:
     return Path(shutil.copytree(exported[1] / "dev", tmp_path / "dev"))
+
+
+def test_what_training_and_scoring_read_beside_a_manifest_is_exported(
+    tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the recipe's scoring.json, decoding of Shar folders gave other error rates."""
+    corpus, out = Path(shutil.copytree(tone_corpus, tmp_path / "corpus")), tmp_path / "out"
+    (corpus / "scoring.json").write_text("{}")
+    (corpus / "dev.stm").write_text(";; dev\n")
+    manifest = str(corpus / "dev.cuts.jsonl.gz")
+    run([manifest], Options(to="shar", out=str(out)))
+    copies = ["dev.stm", "lexicon.txt", "scoring.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["dev", *copies]
+    assert all((out / name).read_bytes() == (corpus / name).read_bytes() for name in copies)
+    assert capsys.readouterr().out.count("copied: ") == 3
+    shutil.rmtree(out / "dev")
+    (corpus / "scoring.json").write_text('{"ignored": []}')
+    with pytest.raises(UserError, match=r"corpus/scoring\.json: expected what .*/out/scoring\.json holds"):
+        run([manifest], Options(to="shar", out=str(out)))
+    assert not (out / "dev").exists()
 
 
 def test_exported_cuts_have_the_audio_and_text_of_the_manifest(exported: Corpus) -> None:

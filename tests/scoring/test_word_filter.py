@@ -7,7 +7,7 @@ import pytest
 from asr.errors import UserError
 from asr.scoring import run as command
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
-from asr.scoring.word_filter import FILE, WordFilterRules, rules_beside
+from asr.scoring.word_filter import WordFilterRules, rules_beside
 
 RULES = WordFilterRules(drop=["<NOISE>", "<UNK>"], delete=[":", "*"], replace={"COMPAIGN": "CAMPAIGN"})
 
@@ -30,7 +30,7 @@ def test_rules_apply_in_order(words: str, scored: str) -> None:
 
 def test_rules_survive_a_round_trip(tmp_path: Path) -> None:
     assert rules_beside(tmp_path / "dev.cuts.jsonl.gz") is None
-    RULES.save(tmp_path / FILE)
+    RULES.save(tmp_path / "scoring.json")
     assert rules_beside(tmp_path / "dev.cuts.jsonl.gz") == RULES
 
 
@@ -38,7 +38,7 @@ def test_rules_survive_a_round_trip(tmp_path: Path) -> None:
     "text", ["{", "[]", '{"dorp": []}', '{"drop": "<NOISE>"}', '{"delete": [""]}', '{"replace": {"": "x"}}']
 )
 def test_the_error_for_broken_rules_names_the_file(tmp_path: Path, text: str) -> None:
-    (tmp_path / FILE).write_text(text)
+    (tmp_path / "scoring.json").write_text(text)
     with pytest.raises(UserError, match=r"scoring\.json: (expected|scoring rules)"):
         rules_beside(tmp_path / "dev.cuts.jsonl.gz")
 
