@@ -12,6 +12,11 @@ from asr.training.config import train_options
 from asr.training.run import train
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that lets tests of training on a GPU run without one."""
+    parser.addoption("--gpu-on-cpu", action="store_true", help="run tests/training/test_gpu.py on the CPU")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what takes minutes unless it is asked for."""
     if "exhaustive" not in config.option.markexpr:

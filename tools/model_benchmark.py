@@ -3,10 +3,11 @@
     python tools/model_benchmark.py attentions=[full,i-clustered-100]  # training steps, interleaved
     python tools/model_benchmark.py attentions=[full] loss.name=mmi loss.order=4       # with another loss
     python tools/model_benchmark.py attentions=[full,i-clustered-100] encode=60000
+    python tools/model_benchmark.py device=cuda precision=bf16 batch=32 model=switchboard frames=2000
 
 The model defaults to the preset `wsj` (9 layers, no subsampling; choose another with `model=`); features
 are random, and labels follow a Markov chain with Zipf's distribution after each label. Times are CPU seconds
-of the process, which other load on the machine affects least.
+of the process, which other load on the machine affects least; on a GPU, elapsed seconds.
 """
 
 import itertools
@@ -22,7 +23,7 @@ from rich.table import Table
 from asr import config
 from asr.config import option
 from asr.console import open_console
-from asr.errors import run_program
+from asr.errors import UserError, run_program
 from asr.losses.loss import LossConfig, build_loss
 from asr.model.encoder import Encoder, ModelConfig
 from asr.model.head import Head
@@ -34,6 +35,7 @@ MEL_BINS = 40
 VOCABULARY = 42
 FRAMES_PER_LABEL = 12
 TRAINING_UTTERANCES = 1000  # for the denominator of loss.name=mmi
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PARTS = ("forward", "loss", "backward", "optimiser")
 
 
@@ -45,11 +47,13 @@ class Options:
     model: str = option("wsj", help="preset in conf/model")
     frames: int = option(780, help="length of each utterance in a training step", unit="frames")
     batch: int = option(4, help="utterances in a training step")
-    rounds: int = option(7, help="measured training steps, after one warm-up step")
+    rounds: int = option(7, help="measured training steps, after one warm-up step", minimum=2)
     encode: int = option(
         0, help="encode a recording of this length instead, each mechanism in its own process", unit="frames"
     )
     threads: int = option(1, help="PyTorch threads")
+    device: str = option("cpu", help="cpu | cuda", choices=("cpu", "cuda"))
+    precision: str = option("fp32", help=" | ".join(DTYPES), choices=DTYPES)
     loss: LossConfig = field(default_factory=LossConfig)
 
 
@@ -79,37 +83,57 @@ def markov_labels(utterances: int, count: int, generator: torch.Generator) -> to
     return labels[:, 1:]
 
 
+def now_s(device: str) -> float:
+    """Return CPU seconds of the process, or elapsed seconds once the GPU has done its work."""
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def training_steps(preset: ModelConfig, optimizer: OptimizerConfig, options: Options) -> None:
     """Time the parts of a training step, alternating between mechanisms, and print a table."""
     generator = torch.Generator().manual_seed(0)
-    features = torch.randn(options.batch, options.frames, MEL_BINS, generator=generator)
-    lengths = torch.full((options.batch,), options.frames)
+    device = options.device
+    features = torch.randn(options.batch, options.frames, MEL_BINS, generator=generator).to(device)
+    lengths = torch.full((options.batch,), options.frames, device=device)
     count = options.frames // preset.subsampling // FRAMES_PER_LABEL
-    labels = markov_labels(options.batch, count, generator)
+    labels = markov_labels(options.batch, count, generator).to(device)
     training = markov_labels(TRAINING_UTTERANCES, count, generator).tolist()
     loss_of = build_loss(options.loss, VOCABULARY, training)
-    label_lengths = torch.full((options.batch,), count)
-    models = {name: Model(preset, name, options.loss.topology) for name in options.attentions}
+    label_lengths = torch.full((options.batch,), count, device=device)
+    models = {name: Model(preset, name, options.loss.topology).to(device) for name in options.attentions}
     optimizers = {
         name: build_optimizer(dict(model.named_parameters()), optimizer) for name, model in models.items()
     }
     times: dict[str, list[list[float]]] = {name: [] for name in models}
+    peak_mib: dict[str, float] = {}
+    dtype = DTYPES[options.precision]
     for index in range(options.rounds + 1):
         for name, model in models.items():
-            marks = [time.process_time()]
-            log_probs, frames = model(features, lengths)
-            marks.append(time.process_time())
-            loss = loss_of(log_probs, frames, labels, label_lengths).sum() / label_lengths.sum()
-            marks.append(time.process_time())
+            if device == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+                held = torch.cuda.memory_allocated()
+            marks = [now_s(device)]
+            with torch.autocast(device, dtype, enabled=dtype != torch.float32):
+                log_probs, frames = model(features, lengths)
+            marks.append(now_s(device))
+            loss = loss_of(log_probs.float(), frames, labels, label_lengths).sum() / label_lengths.sum()
+            marks.append(now_s(device))
             loss.backward()
-            marks.append(time.process_time())
+            marks.append(now_s(device))
             optimizers[name].step()
             optimizers[name].zero_grad()
-            marks.append(time.process_time())
+            marks.append(now_s(device))
+            if device == "cuda":
+                peak_mib[name] = (torch.cuda.max_memory_allocated() - held) / 2**20
             if index:
                 times[name].append([b - a for a, b in itertools.pairwise(marks)])
-    title = f"CPU s per training step, {options.batch} × {options.frames} frames, preset {options.model}"
+    clock = "CPU s" if device == "cpu" else f"{torch.cuda.get_device_name()}, {options.precision}: s"
+    title = f"{clock} per training step, {options.batch} × {options.frames} frames, preset {options.model}"
     table = Table("attention", *PARTS, "step ± IQR/2", f"speed-up over {options.attentions[0]}", title=title)
+    if peak_mib:
+        table.add_column("peak MiB beyond models and input")
     steps = {name: [sum(row) for row in rows] for name, rows in times.items()}
     base = statistics.median(steps[options.attentions[0]])
     for name, rows in times.items():
@@ -120,6 +144,7 @@ def training_steps(preset: ModelConfig, optimizer: OptimizerConfig, options: Opt
             *(f"{part:.3f}" for part in parts),
             f"{step:.3f} ± {(high - low) / 2:.3f}",
             f"{base / step:.2f}",
+            *([f"{peak_mib[name]:.0f}"] if peak_mib else []),
         ]
         table.add_row(name, *cells)
     open_console().print(table)
@@ -159,6 +184,10 @@ def main(words: list[str]) -> None:
     options = config.parse(Options, words)
     torch.set_num_threads(options.threads)
     preset = train_options([f"model={options.model}", "optimizer=radam"])
+    if options.encode and options.device != "cpu":
+        raise UserError("encode= runs on the CPU; on a GPU, use asr bench")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("device=cuda: this machine has no CUDA device")
     if options.encode:
         encodings(preset.model, options)
     else:
