@@ -66,7 +66,7 @@ def test_scoring_reports_perplexity_and_unknown_words(
         (["lm", "train", "text={here}/text.txt", "out={here}/a.lm"], "ends in .arpa"),
         (["lm", "train", "text={here}/none.txt", "out={here}/a.arpa"], "none.txt: expected a text"),
         (["lm", "train", "text={here}/text.txt", "out={here}/a.arpa", "order=1"], "order=1: expected"),
-        (["lm", "train", "text={here}/bytes.txt", "out={here}/a.arpa"], "bytes.txt: expected UTF-8"),
+        (["lm", "train", "text={here}/bytes.txt", "out={here}/a.arpa"], "bytes.txt:1: expected a text"),
         (["lm", "train", "text={here}/empty.txt", "out={here}/a.arpa"], "no sentence with a word"),
         (["lm", "score", "text={here}/text.txt"], "needs lm="),
         (["lm", "score", "lm={bigram}", "text={here}/text.txt"], "differ in case from those of the text"),
