@@ -18,7 +18,7 @@ from markupsafe import Markup
 from asr.compare.results import Results
 from asr.errors import UserError
 from asr.files import check_writable, write_text
-from asr.report import accuracy_chart, attention_chart, bench_chart, copy_chart, curves_chart, theme
+from asr.report import accuracy_chart, attention_chart, bench_chart, curves_chart, theme
 from asr.report.error_browser import browse
 from asr.report.exchange_table import exchange_table
 from asr.report.figure import ALONE_WIDTH, STATIC_WIDTH, Figure, Provenance, data_uri, export, page_panel
@@ -28,6 +28,7 @@ from asr.report.protocol import protocol_line, settings
 from asr.report.provenance import of_results
 from asr.report.tables import Table, cost_table, search_table
 from asr.report.words import conditions_words
+from asr.training.config import recipe_module
 
 PAGE = "report.html"
 MEDIA = {".png": "image/png", ".pdf": "application/pdf"}
@@ -84,8 +85,8 @@ def _body(
     yield from _named_or_found(
         lambda place: [bench_chart.figure(place)], options.bench, benchmarks_beside(folder)
     )
-    if results.recipe == "copy":
-        yield from filter(None, [copy_chart.figure(results, source)])
+    if own := recipe_module(results.recipe, "figure"):
+        yield from filter(None, [own.figure(results, source)])
     named = any((options.utterance, options.layer, options.head))
     if options.maps and (named or results.splits()):
         yield from _named_or_found(

@@ -205,10 +205,16 @@ def recipe_task(name: str) -> ModuleType | None:
     The module defines `Options`, a subclass of `RecipeConfig` with the recipe's own options, and
     `build(options: TrainConfig, resuming: bool)`, which returns a `LabelTask` and its `NumberedBatches`.
     """
+    return recipe_module(name, "task")
+
+
+def recipe_module(name: str, part: str) -> ModuleType | None:
+    """Return the module `asr_recipes.<name>.<part>`; None if there is none."""
     package = f"asr_recipes.{name}"
     if not name.isidentifier() or not importlib.util.find_spec(package):
         return None
-    return importlib.import_module(f"{package}.task") if importlib.util.find_spec(f"{package}.task") else None
+    module = f"{package}.{part}"
+    return importlib.import_module(module) if importlib.util.find_spec(module) else None
 
 
 def train_schema(recipe: str = "") -> TrainConfig:

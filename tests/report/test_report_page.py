@@ -14,10 +14,11 @@ from comparison import INJECTION, make_comparison, write_bench
 from asr.cli import main
 from asr.compare.results import write_results
 from asr.errors import UserError
-from asr.report import bench_chart, copy_chart, curves_chart
+from asr.report import bench_chart, curves_chart
 from asr.report.page import ReportOptions, benchmarks_beside, write_report
 from asr.report.provenance import of_results
 from asr.scoring.hypotheses import Hypothesis, write_hypotheses
+from asr.training.config import recipe_module
 
 FIGURES = ["figure-1", "figure-7", "figure-4", "figure-8", "figure-8-error"]
 QUICK = ReportOptions(audio=0, maps=False, static=False)
@@ -162,15 +163,25 @@ def test_the_error_browser_uses_the_word_filter_of_the_scores(tmp_path: Path) ->
     assert entry["edits"] == ["yes", "no"]
 
 
-def test_a_comparison_on_masked_copy_has_a_heat_map(tmp_path: Path) -> None:
-    results = make_comparison(tmp_path, models=["full", "lsh-1"], utterances=4)
+def test_a_recipe_adds_a_figure_of_its_own(tmp_path: Path) -> None:
+    """The recipe `copy` draws a map of each family, with all lengths in each."""
+    results = make_comparison(
+        tmp_path, models=["full", "clustered-25", "clustered-100", "lsh-1"], utterances=4
+    )
+    results = dataclasses.replace(results, recipe="copy")
     results.protocol["training"] = {"recipe.length": 31}
-    results.candidates[1].overrides["recipe.length"] = 63
-    figure = copy_chart.figure(results, of_results(results))
-    assert figure is not None
-    rows = figure.panels[0].spec["data"]["values"]
-    assert [(row["attention"], row["length"]) for row in rows] == [("full", 31), ("lsh-1", 63)]
-    assert [row["accuracy"] for row in rows] == pytest.approx([91.9, 86.1])
+    (lsh,) = (x for x in results.candidates if x.label == "lsh-1")
+    lsh.overrides["recipe.length"] = 63
+    page = Elements(write_report(results, tmp_path, QUICK).read_text())
+    assert "Figure 5" in page.text
+    figure = recipe_module("copy", "figure").figure(results, of_results(results))
+    found = [(panel.title, panel.height, panel.width) for panel in figure.panels]
+    assert found == [("full", 26, 144), ("clustered", 52, 144), ("lsh", 26, 144)]
+    rows = [row for panel in figure.panels for row in panel.spec["data"]["values"]]
+    lengths = {"full": 31, "clustered-25": 31, "clustered-100": 31, "lsh-1": 63}
+    assert {row["attention"]: row["length"] for row in rows} == lengths
+    assert rows[0]["accuracy"] == pytest.approx(91.9)
+    assert recipe_module("demo", "figure") is None
 
 
 def test_a_comparison_without_recordings_has_no_attention_maps(

@@ -1,4 +1,4 @@
-"""Figure 5: accuracy on the masked copy task by sequence length and mechanism."""
+"""Figure 5 of *Fast Transformers with Clustered Attention*: a map of accuracy by length for each family."""
 
 from typing import Any
 
@@ -30,8 +30,13 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
             )
     if not rows:
         return None
-    names = theme.in_family_order(list({row["attention"]: None for row in rows}))
-    width = COLUMN_WIDTH * len({row["length"] for row in rows})
+    lengths = sorted({row["length"] for row in rows})
+    panels = []
+    for family in dict.fromkeys(theme.family(name) for name in theme.in_family_order([*_names(rows)])):
+        own = [row for row in rows if theme.family(row["attention"]) == family]
+        names = theme.in_family_order([*_names(own)])
+        height, width = ROW_HEIGHT * len(names), COLUMN_WIDTH * len(lengths)
+        panels.append(Panel(family, _spec(own, names, lengths), height, width))
     return Figure(
         key="figure-5",
         label="Figure 5",
@@ -40,13 +45,16 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
             "Correct symbols in percent; the tooltip shows the training steps. L is the length of each half: "
             "the copy of a masked symbol is L + 1 positions away. Empty: not trained."
         ),
-        panels=[Panel("", _spec(rows, names), ROW_HEIGHT * len(names), width)],
+        panels=panels,
         provenance=provenance,
     )
 
 
-def _spec(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
-    lengths = sorted({row["length"] for row in rows})
+def _names(rows: list[dict[str, Any]]) -> dict[str, None]:
+    return {row["attention"]: None for row in rows}
+
+
+def _spec(rows: list[dict[str, Any]], names: list[str], lengths: list[int]) -> dict[str, Any]:
     base = alt.Chart(alt.Data(values=rows)).encode(
         x=alt.X("length:O", title="L", sort=lengths, axis=alt.Axis(orient="top", labelAngle=0, **BARE)),
         y=alt.Y("attention:N", title=None, sort=names, axis=alt.Axis(**BARE)),
