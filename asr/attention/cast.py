@@ -46,7 +46,7 @@ class CAST(OwnParameterLayer):
             `single`: each token is in exactly one cluster.
         capacity: κ; 0 means ⌈n/C⌉ for a sequence of n tokens, which is also the least κ with `single`.
         count: `all`: C clusters; `root`: a sequence of n tokens has only the first ⌈√n⌉ of them, at most C,
-            and κ follows. Then the cost N·(C + κ) is lowest, N·√N.
+            and κ follows. Then the cost N·(C + κ) is lowest, N·√N, as long as n ≤ C².
         heads_: `own`: each head assigns tokens by its own A_g; `shared`: all heads by the mean of their A_g.
         function: `softmax` or `laplace`.
     """

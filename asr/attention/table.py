@@ -143,8 +143,8 @@ MECHANISMS: Mapping[str, Mechanism] = {
     "cast": Mechanism(
         CAST,
         "van Engelenhoven et al. 2024, CAST",
-        "N·(C + capacity), capacity N/C by default; count=root: N·√N",
-        "N·C; count=root: N·√N",
+        "N·(C + capacity), capacity N/C by default; count=root: N·√N to N = C²",
+        "N·C; count=root: N·√N to N = C²",
         Schema(
             "C",
             Option("clusters", 8, COUNT, "clusters and surrogate tokens, C"),

@@ -56,7 +56,13 @@ def _names(rows: list[dict[str, Any]]) -> dict[str, None]:
 
 def _spec(rows: list[dict[str, Any]], names: list[str], lengths: list[int]) -> dict[str, Any]:
     base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("length:O", title="L", sort=lengths, axis=alt.Axis(orient="top", labelAngle=0, **BARE)),
+        x=alt.X(
+            "length:O",
+            title="L",
+            sort=lengths,
+            scale=alt.Scale(domain=lengths),
+            axis=alt.Axis(orient="top", labelAngle=0, **BARE),
+        ),
         y=alt.Y("attention:N", title=None, sort=names, axis=alt.Axis(**BARE)),
         tooltip=[
             alt.Tooltip("attention:N"),

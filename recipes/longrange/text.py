@@ -1,6 +1,8 @@
-"""Texts as bytes: classes are folders of files; pairs are passages of one file or of two."""
+"""Texts as bytes, `.gz` unpacked: classes are folders of files; pairs are passages of one file or of two."""
 
+import gzip
 import hashlib
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -57,9 +59,7 @@ class TextFolder(Source):
     def item(self, split: str, index: int) -> Item:
         """Return the bytes of a text and its label."""
         path, label = self.texts[split][index]
-        require_file(path, "a text")
-        with path.open("rb") as file:
-            return Item((text_values(file.read(self.longest), self.longest),), label)
+        return Item((text_values(_content(path, self.longest), self.longest),), label)
 
     def describe(self) -> str:
         """Return the folder, the number of labels and of texts."""
@@ -112,7 +112,7 @@ class PassagePairs(Source):
         label = int(2 * numbers.random())
         one = int(len(texts) * numbers.random())
         other = one if label else (one + 1 + int((len(texts) - 1) * numbers.random())) % len(texts)
-        first, second = texts[one].read_bytes(), texts[other].read_bytes()
+        first, second = _content(texts[one]), _content(texts[other])
         halves = first[: len(first) // 2], second[len(second) // 2 :]
         starts = [int((max(0, len(half) - self.longest) + 1) * numbers.random()) for half in halves]
         passages = [half[start:] for half, start in zip(halves, starts, strict=True)]
@@ -146,6 +146,16 @@ def _files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise UserError(f"{folder}: expected a folder of texts, found none")
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _content(path: Path, size: int = -1) -> bytes:
+    """Return the first bytes of a text, all by default, unpacked if its name ends in `.gz`."""
+    require_file(path, "a text")
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return file.read(size)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: expected a whole gzip file, found a broken one ({error})") from None
 
 
 def _split_by_name(folder: Path, path: Path) -> str:

@@ -1,5 +1,6 @@
 """Long-range classification of items in files: miniatures of Long Range Arena's folders, and texts."""
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,6 +116,19 @@ def test_texts_are_labelled_by_their_folder(tmp_path: Path) -> None:
     found = [(bytes(item.sequences[0]), item.label) for item in (source.item("train", i) for i in range(8))]
     assert found[0] == (b"train neg 0", 0)
     assert found[7] == (b"train pos 3", 1)
+
+
+def test_packed_texts_are_unpacked(tmp_path: Path) -> None:
+    """In /usr/share/doc, two fifths of the texts are packed; their packed bytes were taken for texts."""
+    folder = texts(tmp_path)
+    for path in sorted(folder.rglob("*.txt")):
+        path.with_suffix(".gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    source = TextFolder(folder, 11)
+    assert bytes(source.item("train", 0).sequences[0]) == b"train neg 0"
+    (folder / "train" / "neg" / "0.gz").write_bytes(gzip.compress(b"text" * 99)[:20])
+    with pytest.raises(UserError, match=r"train/neg/0\.gz: expected a whole gzip file, found a broken one"):
+        source.item("train", 0)
 
 
 def test_texts_without_splits_are_divided_by_name(tmp_path: Path) -> None:
