@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from asr.config import option, refuse
+from asr.errors import UserError
 from asr.losses.base import Loss
 from asr.losses.ctc import ctc_loss
 from asr.losses.label_ngram import estimate_labels
@@ -26,7 +27,7 @@ class LossConfig:
         choices=TOPOLOGIES,
     )
     order: int = option(
-        2, help="mmi: length of the denominator's n-grams of training labels", choices=(2, 3, 4)
+        2, help="mmi: length of the denominator's n-grams of training labels, 2 | 3 | 4", choices=(2, 3, 4)
     )
     histories: int = option(
         2000, help="mmi: n-gram histories of two or more labels to keep, the most frequent ones", maximum=1e6
@@ -49,9 +50,13 @@ class LossConfig:
     )
 
     def check(self) -> None:
-        """Raise UserError for options of mmi with another loss."""
+        """Raise UserError for options without effect, or a block that is named twice."""
         if self.name != "mmi":
             refuse(self, ("topology", "order", "histories", "leak", "ctc_weight"), f"with loss={self.name}")
+        if not self.intermediate:
+            refuse(self, ("intermediate_weight",), "without loss.intermediate")
+        if len(set(self.intermediate)) < len(self.intermediate):
+            raise UserError(f"loss.intermediate={self.intermediate}: expected each block once")
 
 
 class CTCLoss(Loss):

@@ -229,11 +229,12 @@ def test_a_label_that_was_never_seen_has_a_probability() -> None:
     assert -10 < ngram(3).log_probability([4, 4]) < ngram(3).log_probability([1, 2])
 
 
+@pytest.mark.parametrize("order", [2, 4])
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_thousands_of_frames_and_large_scores_neither_overflow_nor_vanish(topology: str) -> None:
+def test_thousands_of_frames_and_large_scores_neither_overflow_nor_vanish(topology: str, order: int) -> None:
     outputs = scores(6000, topology, scale=30.0).float().requires_grad_()
     target = [label for label in (1, 2, 3, 4) for _ in range(100)]
-    loss = loss_of(mmi(2, topology, leak=1e-5), outputs, [target])
+    loss = loss_of(mmi(order, topology, leak=1e-5), outputs, [target])
     loss.sum().backward()
     assert 0 < loss.item() < torch.inf
     assert outputs.grad.isfinite().all()
