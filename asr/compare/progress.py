@@ -182,12 +182,12 @@ def _paper_table(paper: Paper) -> Table:
 def _timed_steps(cell: Cell) -> tuple[TrainingPlan, int, int, float, float]:
     """Time a few steps; return the plan, steps per epoch, steps timed, seconds and CPU share of a step."""
     timer = StepTimer(train_options_from(nested(cell.settings["options"]), cell.name))
-    timer.step()
-    seconds = cpu_s = 0.0
-    count = 0
-    while count < STEPS and seconds <= ENOUGH_S and (taken := timer.step()):
-        seconds += taken[0]
-        cpu_s += taken[1]
-        count += 1
+    first = timer.step()
+    times: list[tuple[float, float]] = []
+    while len(times) < STEPS and sum(x[0] for x in times) <= ENOUGH_S and (taken := timer.step()):
+        times.append(taken)
+    if not times and first:  # the only step of the training
+        times.append(first)
+    seconds, cpu_s = (sum(column) for column in zip(*times, strict=True)) if times else (0.0, 0.0)
     epoch_steps = timer.data.epoch_batches(0) // timer.accumulate
-    return timer.task.plan, epoch_steps, count, seconds / max(count, 1), cpu_s / max(seconds, 1e-9)
+    return timer.task.plan, epoch_steps, len(times), seconds / max(len(times), 1), cpu_s / max(seconds, 1e-9)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,17 @@ def test_models_are_trained_evaluated_and_timed(
     # By default, each model runs with all compatible mechanisms and the oracle of table 1.
     assert main([*asked[:-1], "dry_run=true"]) == 0
     assert "6 evaluations, 3 of them to do" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_only_step_of_a_training_is_timed(
+    corpus_maker: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was spent on warming up, and the training expected to take 0 ms."""
+    asked = words(corpus_maker(train=2), tmp_path / "out", "attentions=[full]", "dry_run=true")
+    short = {"steps=4": "steps=1", "trainer.validate_every=2": "trainer.validate_every=1"}
+    assert main([short.get(word, word) for word in asked]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"\b1 timed steps of [1-9]\d* ms", shown)
 
 
 @pytest.mark.usefixtures("fast")
