@@ -69,4 +69,4 @@ else
   step training 200 "$PYTHON" -m pytest -p no:cacheprovider --gpu-on-cpu tests/training/test_gpu.py -k "not compared"
   step wsj 60 env PYTHONPATH=. "$PYTHON" tools/model_benchmark.py attentions=[full,clustered-8] frames=50 batch=1 rounds=2
 fi
- PYTHONPATH=. "$PYTHON" tools/gpu_check.py report --out "$OUT"
+env PYTHONPATH=. "$PYTHON" tools/gpu_check.py report --out "$OUT"

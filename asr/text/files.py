@@ -31,7 +31,7 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
         if path.suffix == ".gz":
             content = gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
     try:
         text = content.decode("utf-8-sig" if encoding == "utf-8" else encoding)
     except UnicodeDecodeError as error:
@@ -65,10 +65,11 @@ def stream_lines(path: str | Path, expected: str = "a text file") -> Iterator[st
         message = f"expected {expected} in UTF-8, found the bytes {found}"
         raise UserError(f"{path}:{number}: {message}") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
 
 
-def _unreadable(path: Path, error: Exception) -> UserError:
+def unreadable(path: Path, error: Exception) -> UserError:
+    """Return the error for a file that can't be read, or is no whole gzip file."""
     if isinstance(error, (EOFError, gzip.BadGzipFile, zlib.error)):
         return UserError(f"{path}: expected a whole gzip file, found a broken one ({error})")
     return UserError(f"{path}: the file can't be read ({getattr(error, 'strerror', error)})")

@@ -11,6 +11,7 @@ from asr_recipes.longrange.items import FIXED_SEED, Item, Source, randomness
 
 from asr.errors import UserError
 from asr.files import names_digest, require_file
+from asr.text.files import unreadable
 
 SPLIT_FOLDERS = {"train": ("train",), "dev": ("dev", "val", "test"), "test": ("test",)}
 HELD_OUT = 10  # without folders of splits, every tenth file is for development, the next one for tests
@@ -154,8 +155,8 @@ def _content(path: Path, size: int = -1) -> bytes:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return file.read(size)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: expected a whole gzip file, found a broken one ({error})") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise unreadable(path, error) from None
 
 
 def _split_by_name(folder: Path, path: Path) -> str:
