@@ -9,6 +9,7 @@ from pathlib import Path
 
 from asr.errors import UserError
 from asr.files import atomic_binary, require_file
+from asr.text.files import GZIP_MAGIC, unreadable
 
 from .layout import Distribution
 
@@ -18,7 +19,6 @@ FOLDER = "wsj1/doc/lng_modl"
 MODELS = ("bcb20onp", "tcb20onp", "bcb05onp", "tcb05cnp")
 TEXT = f"{FOLDER}/lm_train/np_data/"
 YEARS = ("87", "88", "89")
-GZIP_MAGIC = b"\x1f\x8b"
 
 
 def model_files(distribution: Distribution) -> tuple[dict[str, Path], list[str]]:
@@ -87,8 +87,8 @@ def packed_lines(path: Path) -> Iterator[bytes]:
         try:
             with gzip.open(path) as file:
                 yield from file
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise UserError(f"{path}: expected a whole gzip file, found a broken one ({error})") from None
+        except (OSError, EOFError, zlib.error) as error:
+            raise unreadable(path, error) from None
     elif magic[:1] == b"\x1f":
         yield from _through_gzip(path)
     else:
