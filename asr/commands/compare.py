@@ -21,7 +21,7 @@ def run(paths: list[Path], request: Request) -> None:
         UserError: an invalid plan, or failed cells after all others have run.
     """
     from asr.compare.plan import make_plan
-    from asr.compare.progress import print_plan
+    from asr.compare.progress import print_grid, print_plan
     from asr.compare.run import run_plan
     from asr.report.page import write_report
     from asr.report.words import print_results
@@ -29,6 +29,8 @@ def run(paths: list[Path], request: Request) -> None:
     if paths:
         raise UserError(f"asr compare takes key=value options only, found {str(paths[0])!r}")
     console = open_console()
+    if request.options.dry_run:
+        print_grid(request, console)
     plan = make_plan(request)
     if request.options.dry_run:
         print_plan(plan, console)

@@ -4,14 +4,17 @@ import time
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from asr.compare.candidates import plan_candidates
 from asr.compare.cell import Cell, is_done, read_state
 from asr.compare.costs import StepTimer
 from asr.compare.grids import Paper
+from asr.compare.options import Request
 from asr.compare.plan import Plan
-from asr.config import nested
+from asr.config import nested, option_words
 from asr.console import duration
 from asr.training.config import train_options_from
 from asr.training.plan import TrainingPlan
@@ -96,26 +99,44 @@ class CellProgress:
         return f"about {duration(left_s)} left" if left_s else ""
 
 
+def print_grid(request: Request, console: Console) -> None:
+    """Print what sets each candidate apart, and the paper's figures. This needs no data.
+
+    Raises:
+        UserError: invalid candidates.
+    """
+    plan = f"plan={request.options.plan}" if request.options.plan else "candidates"
+    table = Table("candidate", "attention", "own options", title=plan, title_justify="left")
+    for candidate in plan_candidates(request)[0]:
+        start = [f"init_from={candidate.finetuned_from}"] if candidate.finetuned_from else []
+        own = "\n".join([*option_words(candidate.overrides), *start])
+        table.add_row(*map(escape, (candidate.label, candidate.attention, own)))
+    console.print(table)
+    if request.paper:
+        console.print(_paper_table(request.paper))
+
+
 def print_plan(plan: Plan, console: Console) -> None:
-    """Print state and expected time of every training, the number of evaluations, and the paper's figures.
+    """Print state and expected time of every training, and the number of evaluations.
 
     The expected time of a training is its time budget, or else the time of a finished one of the same
     candidate, or else extrapolated from a few steps, which run now. The table names the source.
     """
-    columns = ("training", "state", "steps per epoch", "expected", "based on")
+    columns = ("training", "state", "steps per epoch", "epoch", "training time", "based on")
     table = Table(*columns, title=str(plan.folder), title_justify="left")
-    left_s = 0.0
+    left_s, at_most = 0.0, False
     for candidate in plan.candidates:
         label = candidate.label
         cells = [plan.trainings[label, seed] for seed in candidate.seeds]
         missing = [cell for cell in cells if cell.name not in plan.reused and not is_done(plan.folder, cell)]
         with console.status(f"timing steps of {label}"):
-            expected = _expected(plan, cells) if missing else Expected(0, 0.0, "")
+            expected = _expected(plan, cells) if missing else Expected(0, 0.0, 0.0, "")
         for cell in cells:
             state = f"reuses {plan.reused[cell.name]}" if cell.name in plan.reused else "done"
-            row = ("to do", *expected.words()) if cell in missing else (state, "", "", "")
+            row = ("to do", *expected.words()) if cell in missing else (state, "", "", "", "")
             table.add_row(f"{label}, seed {cell.settings['options']['seed']}", *row)
         left_s += len(missing) * expected.seconds
+        at_most |= expected.at_most
     console.print(table)
     evaluations = list(plan.evaluations.values())
     missing = [cell for cell in evaluations if not is_done(plan.folder, cell)]
@@ -125,12 +146,8 @@ def print_plan(plan: Plan, console: Console) -> None:
     if known:
         left_s += len(missing) * sum(known) / len(known)
         note = "assuming that evaluations take as long as the finished ones"
-    console.print(f"about {duration(left_s)} in sequence on this machine ({note})")
-    for candidate in plan.candidates:
-        if candidate.overrides:
-            console.print(f"{candidate.label} overrides {candidate.overrides}", markup=False)
-    if plan.request.paper:
-        console.print(_paper_table(plan.request.paper))
+    how_long = "at most" if at_most else "about"
+    console.print(f"{how_long} {duration(left_s)} in sequence on this machine ({note})")
 
 
 @dataclass(frozen=True)
@@ -139,17 +156,22 @@ class Expected:
 
     Attributes:
         epoch_steps: optimiser steps per epoch.
-        seconds: duration.
-        source: what the duration is based on.
+        epoch_s: duration of an epoch in seconds.
+        seconds: duration of the training.
+        source: what the durations are based on.
+        at_most: whether the training may stop earlier, because it stops when it has converged.
     """
 
     epoch_steps: int
+    epoch_s: float
     seconds: float
     source: str
+    at_most: bool = False
 
-    def words(self) -> tuple[str, str, str]:
+    def words(self) -> tuple[str, str, str, str]:
         """Return the columns of the table."""
-        return f"{self.epoch_steps:,}", duration(self.seconds), self.source
+        whole = ("at most " if self.at_most else "") + duration(self.seconds)
+        return f"{self.epoch_steps:,}", duration(self.epoch_s), whole, self.source
 
 
 def _expected(plan: Plan, cells: list[Cell]) -> Expected:
@@ -157,17 +179,18 @@ def _expected(plan: Plan, cells: list[Cell]) -> Expected:
     done = [read_state(plan.folder, cell.name).seconds for cell in cells if is_done(plan.folder, cell)]
     done = [seconds for seconds in done if seconds]  # reused runs have no time
     training, epoch_steps, count, step_s, cpu_share = _timed_steps(cells[0])
+    epoch_s = epoch_steps * step_s
     if done:
-        return Expected(epoch_steps, sum(done) / len(done), "finished seeds")
+        return Expected(epoch_steps, epoch_s, sum(done) / len(done), "finished seeds")
     if training.budget is None:
-        most = "at most; " if any(training.stopping_rules) else ""
         cpu = f"CPU {1000 * step_s * cpu_share:.0f} ms"  # much less on a busy machine
-        source = f"{most}{count} timed steps of {1000 * step_s:.0f} ms ({cpu}), without validation"
-        return Expected(epoch_steps, training.steps * step_s, source)
+        source = f"{count} timed steps of {1000 * step_s:.0f} ms ({cpu}), without validation"
+        at_most = any(training.stopping_rules)
+        return Expected(epoch_steps, epoch_s, training.steps * step_s, source, at_most)
     if training.budget.clock == "cpu":
         seconds = training.budget.seconds / max(cpu_share, 1e-3)
-        return Expected(epoch_steps, seconds, f"the budget at {cpu_share:.1f} CPUs in use")
-    return Expected(epoch_steps, training.budget.seconds, "the budget")
+        return Expected(epoch_steps, epoch_s, seconds, f"the budget at {cpu_share:.1f} CPUs in use")
+    return Expected(epoch_steps, epoch_s, training.budget.seconds, "the budget")
 
 
 def _paper_table(paper: Paper) -> Table:

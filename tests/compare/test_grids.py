@@ -7,8 +7,42 @@ import pytest
 
 from asr.compare.candidates import evaluated_with, plan_candidates
 from asr.compare.options import Request, parse
+from asr.compare.progress import print_grid
 from asr.config import configurations
+from asr.console import open_console
 from asr.errors import UserError
+
+# The tables as the papers print them. In table 1 of the first, a column is a trained model.
+WSJ_TABLE_1 = """
+                   full  shared-full  lsh-1  lsh-4  clustered-100  i-clustered-100
+full               5.14  -            -      -      7.10           5.56
+shared-full        -     6.57         25.16  41.61  -              -
+lsh-1              -     71.40        10.43  13.76  -              -
+lsh-4              -     64.29        9.35   9.33   -              -
+clustered-100      44.88 40.86        68.06  66.43  7.06           18.83
+clustered-200      21.76 25.86        57.75  57.24  6.34           8.95
+i-clustered-100    9.29  13.22        41.65  48.20  8.80           5.95
+i-clustered-200    6.38  8.43         30.09  42.43  7.71           5.60
+oracle-top-32      17.16 77.18        43.35  59.38  24.32          6.96
+"""
+WSJ_TABLE_2 = """
+                   full   lsh-1   lsh-4   clustered-100  i-clustered-100
+PER                5.03   9.43    8.59    7.50           5.61
+seconds            2514   1004    2320    803            1325
+hours              87.99  189.64  210.09  102.15         72.14
+"""
+SWITCHBOARD_TABLE_3 = """
+                   full   clustered-100  i-clustered-100
+WER                15.0   18.5           15.5
+hours-per-epoch    3.84   1.91           2.57
+hours              228.05 132.13         127.44
+"""
+LANGUAGE_TABLE_1 = """
+                   full,embedding  full,convolution  agglomerative,embedding  agglomerative,convolution
+thousands          64.2            88.5              57.0                     81.4
+bits               2.271           2.177             2.52                     2.183
+seconds            75              81                54                       57
+"""
 
 
 def request(name: str, *words: str) -> Request:
@@ -58,6 +92,33 @@ def test_table_1_evaluates_each_model_as_the_paper_does() -> None:
         tied = candidate.attention in ("shared-full", "lsh-1", "lsh-4")
         assert ours - printed == ({"full"} if tied else set())
         assert printed <= ours
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("wsj_table1", WSJ_TABLE_1),
+        ("wsj_table2", WSJ_TABLE_2),
+        ("switchboard_table3", SWITCHBOARD_TABLE_3),
+        ("language_table1", LANGUAGE_TABLE_1),
+    ],
+)
+def test_the_dry_run_shows_the_papers_figures(
+    name: str, printed: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The corpus is not needed: what is missing is said after the table."""
+    monkeypatch.setenv("COLUMNS", "250")
+    print_grid(request(name), open_console())
+    tables = capsys.readouterr().out.split("table")
+    found = {}
+    for line in tables[-1].splitlines():
+        if "│" in line:
+            label, *cells = (cell.strip() for cell in line.strip("│").split("│"))
+            found[label.replace(", ", ",")] = [None if cell == "–" else float(cell) for cell in cells]
+    labels, *lines = (line.split() for line in printed.strip().splitlines())
+    columns = zip(*(line[1:] for line in lines), strict=True)
+    expected = [[None if cell == "-" else float(cell) for cell in column] for column in columns]
+    assert found == dict(zip(labels, expected, strict=True))
 
 
 @pytest.mark.parametrize(

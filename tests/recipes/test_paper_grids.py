@@ -55,10 +55,14 @@ def test_the_dry_run_shows_the_grid_beside_the_paper(
     """Steps per epoch follow from the batch size of each mechanism; nothing is trained."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "250")
-    words = ["compare", f"plan={plan}", *SMALL, "model.layers=1", *prepare(plan, tmp_path / "corpora")]
-    assert cli.main([*words, "dry_run=true"]) == 0
+    words = ["compare", f"plan={plan}", *SMALL, "model.layers=1", "dry_run=true"]
+    assert cli.main(words) == 1
+    shown = capsys.readouterr()
+    assert ("44.88" in shown.out) == (plan == "wsj_table1")
+    assert "data.utterances_per_batch=6" in shown.out
+    assert "asr prepare creates it" in shown.err or "lm/4gram.arpa" in shown.err
+    assert cli.main([*words, *prepare(plan, tmp_path / "corpora")]) == 0
     shown = capsys.readouterr().out
-    assert ("44.88" in shown) == (plan == "wsj_table1")
     table = [line.split("│") for line in shown.splitlines() if "│ to do" in line]
     rows = {columns[1].strip(): columns[3].strip() for columns in table}
     if plan == "wsj_table1":
