@@ -47,7 +47,9 @@ class DataConfig:
         unit="frames",
     )
     utterances_per_batch: int = option(
-        0, help="number of utterances per training batch, instead of frames_per_batch; 0: frames_per_batch"
+        0,
+        help="size of a training batch, instead of frames_per_batch; 0: frames_per_batch",
+        unit="utterances",
     )
     length_jitter: float = option(
         0.1, help="random variation of lengths before sorting into batches, as a fraction", maximum=1

@@ -72,7 +72,7 @@ class TrainerConfig:
         None, help="stop when the dev error rate falls below this, as a fraction; null: never", maximum=1e6
     )
     early_stopping: int = option(
-        0, help="stop after this many validations without a lower dev error rate; 0: never"
+        0, help="stop after so many without a lower dev error rate; 0: never", unit="validations"
     )
     precision: str = option("fp32", help=" | ".join(PRECISIONS), choices=PRECISIONS)
     accumulate: int = option(
@@ -94,7 +94,7 @@ class TrainerConfig:
     )
     average_every: int = option(
         0,
-        help="several processes: average weights this often, instead of gradients at every step; 0: never. "
+        help="with several processes: average weights this often, not gradients at every step; 0: never. "
         "validate_every is rounded up to a multiple if it is 0, else must be one",
         unit="optimiser steps",
     )
@@ -120,6 +120,11 @@ class TrainerConfig:
                 f"trainer.validate_every={self.validate_every}: expected a multiple of "
                 f"trainer.average_every={self.average_every}, so that averaged weights are validated"
             )
+        if self.average_every and self.devices * self.nodes == 1:
+            raise UserError(
+                f"trainer.average_every={self.average_every}: expected 0 with one process, or several with "
+                "trainer.devices or trainer.nodes"
+            )
 
 
 @dataclass
@@ -133,7 +138,10 @@ class SelectionConfig:
         choices=("greedy", "wer"),
     )
     utterances: int = option(
-        200, help="metric=wer: utterances to decode, the first of the development data", minimum=1
+        200,
+        help="metric=wer: how many to decode, the first of the development data",
+        unit="utterances",
+        minimum=1,
     )
     beam: BeamConfig = field(default_factory=BeamConfig)
 
