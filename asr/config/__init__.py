@@ -1,5 +1,7 @@
 """Options from YAML files and `key=value` words; unknown keys are errors."""
 
+import copy
+import functools
 import importlib.resources
 import json
 import os
@@ -11,10 +13,10 @@ from typing import Any, TypeVar
 
 import omegaconf
 import yaml
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from asr.config.schema import Range, accepted, check, describe, option, refuse
-from asr.config.values import hydra_value, in_words, read_value
+from asr.config.values import in_words, read_value
 from asr.errors import UserError, did_you_mean
 from asr.files import write_text
 
@@ -24,7 +26,7 @@ __all__ = ["Options", "Range", "accepted", "check", "describe", "option", "refus
 
 # Folders of conf/ with options of asr bench and asr compare; the others are config groups.
 OPTION_FILES = ("figure", "plan")
-KEY_VALUE = re.compile(r"\+{0,2}~?[A-Za-z_][\w./@-]*=")
+KEY_VALUE = re.compile(r"[A-Za-z_][\w./@-]*=")
 
 
 def split_words(words: list[str]) -> tuple[list[str], list[str]]:
@@ -52,17 +54,23 @@ def parse(schema: type[Options], words: list[str]) -> Options:
     Raises:
         UserError: unknown key, wrong type or missing value.
     """
-    config = OmegaConf.structured(schema)
     kinds = {key: kind for key, kind, *_ in describe(schema)}
-    _check_values(schema, words)
+    for word in words:
+        _check_key(word.partition("=")[0], list(kinds))
+    return _checked(_updated(OmegaConf.structured(schema), words, kinds))
+
+
+def _updated(config: DictConfig, words: list[str], kinds: Mapping[str, str]) -> DictConfig:
+    """Return a configuration with the options among the words set, which are those in `kinds`."""
+    _check_values(words, kinds)
     for word in words:
         key, _, value = word.partition("=")
-        _check_key(key, list(kinds))
-        try:
-            OmegaConf.update(config, key, read_value(value, kinds[key]))
-        except (omegaconf.errors.OmegaConfBaseException, yaml.YAMLError) as error:
-            raise UserError(f"{word}: expected {in_words(kinds[key])}") from error
-    return _checked(config)
+        if key in kinds:
+            try:
+                OmegaConf.update(config, key, read_value(value, kinds[key]))
+            except (omegaconf.errors.OmegaConfBaseException, yaml.YAMLError) as error:
+                raise UserError(f"{word}: expected {in_words(kinds[key])}") from error
+    return config
 
 
 def divide(words: list[str], own: Any, composed: Any) -> tuple[list[str], list[str]]:
@@ -74,7 +82,7 @@ def divide(words: list[str], own: Any, composed: Any) -> tuple[list[str], list[s
     mine = [key for key, *_ in describe(own)]
     known = [*mine, *(key for key, *_ in describe(composed)), *config_groups()]
     for word in words:
-        _check_key(word.partition("=")[0].lstrip("+~"), known)
+        _check_key(word.partition("=")[0], known)
     taken = [word for word in words if word.partition("=")[0] in mine]
     return taken, [word for word in words if word not in taken]
 
@@ -91,35 +99,37 @@ def compose(schema: type[Options] | Options, name: str, words: list[str]) -> Opt
     Raises:
         UserError: unknown key or group, wrong type or missing value.
     """
-    import hydra
     from hydra.core.config_store import ConfigStore
-    from hydra.errors import HydraException
 
-    ConfigStore.instance().store(name=f"{name}_schema", node=schema)
+    described = tuple(describe(schema))
+    kinds = {key: kind for key, kind, *_ in described}
     groups = config_groups()
-    kinds = {key: kind for key, kind, *_ in describe(schema)}
-    known = [*kinds, *groups]
     for word in words:
         key, _, value = word.partition("=")
-        _check_key(key.lstrip("+~"), known)
+        _check_key(key, [*kinds, *groups])
         if key in groups:
             _check_choice(key, value, groups[key])
-    _check_values(schema, words)
-    quoted = [_quote(word, kinds) if word.partition("=")[0] not in groups else word for word in words]
-    chosen = [word for word in words if word.partition("=")[0] in groups.keys() - {"recipe"}]
+    ConfigStore.instance().store(name=f"{name}_schema", node=schema)
+    chosen = tuple(word for word in words if word.partition("=")[0] in groups)
+    config = copy.deepcopy(_grouped(name, chosen, described))
+    return _checked(_updated(config, words, kinds))
+
+
+@functools.cache
+def _grouped(name: str, chosen: tuple[str, ...], described: tuple[Any, ...]) -> DictConfig:
+    """Return Hydra's configuration with the chosen groups; `described` tells schemas apart."""
+    import hydra
+    from hydra.errors import HydraException
+
     try:
         with hydra.initialize_config_module("asr_conf", version_base="1.3"):
-            # The recipe's values would win over a group chosen here, so the group's are repeated as options.
-            for group in {word.partition("=")[0] for word in chosen}:
-                values = flat(to_dict(hydra.compose(name, chosen)[group]), f"{group}.")
-                quoted = [*(f"{key}={json.dumps(value)}" for key, value in values.items()), *quoted]
-            config = hydra.compose(name, quoted)
-        return _checked(config)
+            config = hydra.compose(name, list(chosen))
+            # The recipe's values win over a group chosen here, so the group's are merged again.
+            others = [word for word in chosen if not word.startswith("recipe=")]
+            for group in dict.fromkeys(word.partition("=")[0] for word in others):
+                config[group] = OmegaConf.merge(config[group], hydra.compose(name, others)[group])
+            return config
     except (omegaconf.errors.OmegaConfBaseException, HydraException) as error:
-        for word in words:
-            key, _, value = word.partition("=")
-            if key in kinds and not _fits(schema, key, value, kinds[key]):
-                raise UserError(f"{word}: expected {in_words(kinds[key])}") from error
         raise UserError(f"configuration {name}: {_first_line(error)}") from error
 
 
@@ -252,9 +262,8 @@ def _check_choice(group: str, name: str, known: list[str]) -> None:
         raise UserError(f"{group}={name}: no such configuration{did_you_mean(name, known)}")
 
 
-def _check_values(schema: Any, words: list[str]) -> None:
+def _check_values(words: list[str], kinds: Mapping[str, str]) -> None:
     """Raise UserError if a flag is a number, which OmegaConf takes for true, or a text is null."""
-    kinds = {key: kind for key, kind, *_ in describe(schema)}
     for word in words:
         key, _, value = word.partition("=")
         if kinds.get(key) == "bool" and re.fullmatch(r"[-+]?[\d._]+", value):
@@ -263,16 +272,11 @@ def _check_values(schema: Any, words: list[str]) -> None:
             raise UserError(f"{word}: expected text; an empty one is written {key}=")
 
 
-def _quote(word: str, kinds: Mapping[str, str]) -> str:
-    key, _, value = word.partition("=")
-    return f"{key}={hydra_value(value, kinds[key])}" if key in kinds else word
-
-
-def _fits(schema: Any, key: str, value: Any, kind: str = "") -> bool:
-    """Return whether an option takes a value, or text that is read as its `kind`."""
+def _fits(schema: Any, key: str, value: Any) -> bool:
+    """Return whether an option takes a value."""
     try:
-        OmegaConf.update(OmegaConf.structured(schema), key, read_value(value, kind) if kind else value)
-    except (omegaconf.errors.OmegaConfBaseException, yaml.YAMLError):
+        OmegaConf.update(OmegaConf.structured(schema), key, value)
+    except omegaconf.errors.OmegaConfBaseException:
         return False
     return True
 

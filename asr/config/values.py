@@ -54,21 +54,6 @@ def join_options(entries: list[str]) -> list[str]:
     return whole
 
 
-def hydra_value(text: str, kind: str) -> str:
-    """Return a value in Hydra's grammar: text in quotes, lists in brackets."""
-    if kind.startswith("list[") and not text.startswith("["):
-        entries = read_value(text, kind)
-        return f"[{','.join(map(_quoted if kind.startswith('list[str]') else str, entries))}]"
-    if kind.startswith("str") and text != "null" and text[:1] not in tuple("'\""):
-        return _quoted(text)
-    return text
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
 def in_words(kind: str) -> str:
     """Return the values that an option takes, from its type.
 
