@@ -46,16 +46,18 @@ def spelled(path: tuple[int, ...], topology: str) -> tuple[int, ...] | None:
     return tuple(labels)
 
 
-def enumerated(scores_TO: Tensor, topology: str) -> dict[tuple[int, ...], float]:
-    """Return the summed weight of all output sequences by label sequence."""
+def enumerated(scores_TO: Tensor, topology: str) -> dict[tuple[int, ...], Tensor]:
+    """Return the summed weight of all output sequences by label sequence, with gradients."""
     T, outputs = scores_TO.shape
-    sums: dict[tuple[int, ...], float] = defaultdict(float)
-    weights = scores_TO.exp().tolist()
+    paths: dict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
     for path in itertools.product(range(outputs), repeat=T):
         labels = spelled(path, topology)
         if labels is not None:
-            sums[labels] += math.prod(weights[t][output] for t, output in enumerate(path))
-    return sums
+            paths[labels].append(path)
+    frames = torch.arange(T)
+    return {
+        labels: scores_TO[frames, torch.tensor(same)].sum(dim=1).exp().sum() for labels, same in paths.items()
+    }
 
 
 def loss_of(
@@ -131,11 +133,30 @@ def test_with_weight_one_for_all_label_sequences_the_loss_is_ctc(topology: str) 
         assert (found < -numerator(outputs, lengths, targets, torch.tensor([3, 2]), topology, False)[0]).all()
 
 
-def test_the_ctc_term_is_the_ctc_loss_of_the_normalised_outputs() -> None:
-    outputs, targets = scores(6, "ctc"), [[1, 2, 2]]
-    added = loss_of(mmi(ctc_weight=0.5), outputs, targets) - loss_of(mmi(), outputs, targets)
-    expected = ctc_loss(outputs.log_softmax(-1), torch.tensor([6]), torch.tensor(targets), torch.tensor([3]))
-    torch.testing.assert_close(added, 0.5 * expected)
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("ctc_weight", [0.3, 2.0])
+def test_the_ctc_term_is_added_with_its_weight(topology: str, ctc_weight: float) -> None:
+    """Value and gradient: the term is −log Σ_{π → y} Π_t softmax(outputs_t)[π_t], for `ctc` the CTC loss."""
+    targets, lengths = [[1, 2], [2], [3, 3]], [4, 2, 3]
+    outputs = scores(4, topology, batch=3).requires_grad_()
+    model, expected = ngram(3), []
+    for outputs_TO, target, length in zip(outputs, targets, lengths, strict=True):
+        sums = enumerated(outputs_TO[:length], topology)
+        weights = {labels: math.exp(model.log_probability(labels)) * x for labels, x in sums.items()}
+        mmi_loss = -torch.log(weights[tuple(target)] / torch.stack(list(weights.values())).sum())
+        log_probs_TO = outputs_TO[:length].log_softmax(dim=1)
+        if topology == "ctc":
+            ctc_term = torch.nn.functional.ctc_loss(
+                log_probs_TO, torch.tensor(target), [length], [len(target)], reduction="sum"
+            )
+        else:
+            ctc_term = -enumerated(log_probs_TO, topology)[tuple(target)].log()
+        expected.append(mmi_loss + ctc_weight * ctc_term)
+    found = loss_of(mmi(3, topology, ctc_weight=ctc_weight), outputs, targets, lengths)
+    torch.testing.assert_close(found, torch.stack(expected), atol=1e-9, rtol=0)
+    weights_B = torch.tensor([1.0, -2.0, 0.5]).double()
+    gradients = [torch.autograd.grad(x @ weights_B, outputs)[0] for x in (found, torch.stack(expected))]
+    torch.testing.assert_close(*gradients, atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
