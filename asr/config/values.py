@@ -62,11 +62,11 @@ def in_words(kind: str) -> str:
         ('a whole number', 'a number or null', 'a list of whole numbers, e.g. 1,2')
     """
     if entries := re.match(r"list\[(\w+)", kind):
-        inner = KINDS.get(entries[1], "value").removeprefix("a ")
+        inner = KINDS.get(entries[1], "text").removeprefix("a ")
+        if entries[1] == "Any":
+            return 'a list, entries with brackets in quotes, e.g. ["a b=[1,2]",c]'
         if inner == "text":
             return "a list, e.g. a,b"
-        return (
-            f"a list of {inner}s, e.g. 1,2" if inner.endswith(("number", "value")) else f"a list of {inner}"
-        )
+        return f"a list of {inner}s, e.g. 1,2" if inner.endswith("number") else f"a list of {inner}"
     name = KINDS.get(kind.split()[0], kind)
     return f"{name} or null" if "None" in kind else name

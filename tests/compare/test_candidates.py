@@ -44,6 +44,13 @@ def test_short_and_long_form_are_equivalent() -> None:
     assert candidates(short)[0].seeds == [1, 2]
 
 
+def test_entries_with_brackets_need_quotes() -> None:
+    with pytest.raises(UserError, match=r"entries with brackets in quotes, e\.g\. \["):
+        candidates("candidates=[full loss.intermediate=[2]]")
+    (found,) = candidates('candidates=["full loss.intermediate=[2]"]')
+    assert found.overrides == {"loss.intermediate": [2]}
+
+
 def test_a_candidate_without_seeds_takes_the_common_ones() -> None:
     found = candidates("attentions=[full]", "candidates=[{attention: lsh-1, seeds: 7}]", "seeds=[0,1]")
     assert [x.seeds for x in found] == [[0, 1], [7]]
