@@ -97,8 +97,8 @@ class BeamSearch:
         self._trie = self._build_trie(homophones=lm is not None)
         self._options: dict[str, Any] = {
             "beam_size": beam,
-            # 4 more for held labels, few of which are probable in a frame.
-            "beam_size_token": 2 * self._size if topology == "hmm" else (tokens or self._size) + 4,
+            # 8 more for held and ending labels, few of which are probable in a frame.
+            "beam_size_token": 2 * self._size if topology == "hmm" else (tokens or self._size) + 8,
             "beam_threshold": threshold,
             "lm_weight": lm_weight,
             "word_score": word_score,
@@ -206,7 +206,7 @@ class BeamSearch:
         from flashlight.lib.text.decoder import SmearingMode, Trie
 
         hmm = self._topology == "hmm"
-        trie = Trie(label_count(self._size) if hmm else 2 * self._size - 1, self._gap)
+        trie = Trie(label_count(self._size) if hmm else 3 * self._size - 2, self._gap)
         index = {word: number for number, word in enumerate(self._words)}
         start = self._lm.start(False)
         spell = half_frame_spellings if hmm else with_held_labels

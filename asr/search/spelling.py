@@ -128,13 +128,14 @@ def with_held_labels(
     first frame of its last label and allows only the silence label after it. If the last label lasts longer,
     a longer word would win (K AE T with two frames of T became K AE T S). Each spelling is therefore added a
     second time with a held label before the last one: `T+`, on which a hypothesis may stay until the last
-    frame of T. A word with a single label gets the label twice instead: after a word that ends in the same
-    label, a held label would skip the blank that CTC requires between them. If the last two labels are
-    equal, the spelling has a blank between them, because flashlight doesn't require it at the end of a word.
+    frame of T. A word with a single label gets an ending label after it instead: after a word that ends in
+    the same label, a held label would skip the blank that CTC requires between them. If the last two labels
+    are equal, the spelling has a blank between them, because flashlight doesn't require it at the end of a
+    word.
 
     Args:
         spellings: words and their spellings.
-        size: number of labels without the held ones.
+        size: number of labels V, without held and ending ones.
         homophones: whether to yield every word with a spelling, or only the first.
         gap: label between words; BLANK: there is none.
     """
@@ -155,8 +156,7 @@ def with_held_labels(
                 yield word, (*inner, held(last, size), last)
             else:
                 yield word, labels
-                if labels * 2 not in first_word:
-                    yield word, labels * 2
+                yield word, (last, ending(last, size))
 
 
 def held(label: int, size: int) -> int:
@@ -164,18 +164,31 @@ def held(label: int, size: int) -> int:
     return label - 1 + size
 
 
+def ending(label: int, size: int) -> int:
+    """Return the ending label of a label, for the last frame of a word that has no other label."""
+    return held(label, size) + size - 1
+
+
 def unheld(label: int, size: int) -> int:
-    """Map a held label to its label, and any other label to itself."""
-    return label if label < size else label + 1 - size
+    """Map a held or ending label to its label, and any other label to itself."""
+    return label if label == BLANK else (label - 1) % (size - 1) + 1
 
 
 def held_log_probs(log_probs_TV: Tensor) -> Tensor:
-    """Append a held label for every label but blank: [T, V] → [T, 2V - 1].
+    """Append a held and an ending label for every label but blank: [T, V] → [T, 3V − 2].
 
     A label may be held only if it is more probable than blank in the next frame. Otherwise a held label, a
     blank and the label again would count as one label, and a word that starts with the second would lose it.
+    For the same reason, it may end only if it is more probable than blank in the frame before. Since the same
+    label may follow an ending one without a blank, it may not be the most probable one of the next frame.
     """
     labels = log_probs_TV[:, BLANK + 1 :]
-    goes_on = torch.zeros_like(labels, dtype=torch.bool)
-    goes_on[:-1] = labels[1:] > log_probs_TV[1:, BLANK, None]
-    return torch.cat([log_probs_TV, labels.masked_fill(~goes_on, IMPOSSIBLE)], dim=1).contiguous()
+    likely = labels > log_probs_TV[:, BLANK, None]
+    best_T1 = log_probs_TV.argmax(dim=1, keepdim=True)
+    best = best_T1 == torch.arange(BLANK + 1, log_probs_TV.shape[1])
+    goes_on, ends = torch.zeros_like(likely), torch.zeros_like(likely)
+    goes_on[:-1] = likely[1:]
+    ends[1:] = likely[:-1]
+    ends[:-1] &= ~best[1:]
+    added = (labels.masked_fill(~possible, IMPOSSIBLE) for possible in (goes_on, ends))
+    return torch.cat([log_probs_TV, *added], dim=1).contiguous()

@@ -72,6 +72,19 @@ def test_adjacent_words_with_the_same_phone_at_the_boundary():
         assert path.frames[3:5] == [3, 4 + frames]
 
 
+@pytest.mark.parametrize("word_score", [-1.0, 1.0])
+def test_a_word_of_one_phone_may_be_repeated(word_score):
+    """AH _ AH was one A with a word score of 0 or less, because its phone was merely doubled to last longer,
+    and flashlight allows a blank between the two.
+    """
+    for frames in range(1, 4):
+        held = "AH " * frames
+        assert decode(f"{held}_ {held}", word_score=word_score).text == "A A"
+        assert decode(f"K AE T {held}_ {held}_ {held}S AE T", word_score=word_score).text == "CAT A A A SAT"
+        assert decode(f"DH {held}", word_score=word_score).text == "THE"
+        assert decode(f"{held}K AE T", word_score=word_score).text == "A CAT"
+
+
 def test_a_repeated_phone_needs_a_blank():
     """CATS SAT needs two S with a blank in between; here, there is only one."""
     path = decode("K AE T S S S AE T")
