@@ -104,9 +104,10 @@ def compose(schema: type[Options] | Options, name: str, words: list[str]) -> Opt
     described = tuple(describe(schema))
     kinds = {key: kind for key, kind, *_ in described}
     groups = config_groups()
+    known = [*kinds, *groups]
     for word in words:
         key, _, value = word.partition("=")
-        _check_key(key, [*kinds, *groups])
+        _check_key(key, known)
         if key in groups:
             _check_choice(key, value, groups[key])
     ConfigStore.instance().store(name=f"{name}_schema", node=schema)
@@ -126,8 +127,9 @@ def _grouped(name: str, chosen: tuple[str, ...], described: tuple[Any, ...]) -> 
             config = hydra.compose(name, list(chosen))
             # The recipe's values win over a group chosen here, so the group's are merged again.
             others = [word for word in chosen if not word.startswith("recipe=")]
+            own = hydra.compose(name, others) if others else {}
             for group in dict.fromkeys(word.partition("=")[0] for word in others):
-                config[group] = OmegaConf.merge(config[group], hydra.compose(name, others)[group])
+                config[group] = OmegaConf.merge(config[group], own[group])
             return config
     except (omegaconf.errors.OmegaConfBaseException, HydraException) as error:
         raise UserError(f"configuration {name}: {_first_line(error)}") from error
