@@ -43,6 +43,21 @@ class SelfAttentionLayer(nn.Module):
         """Return the backend that runs on a type of device, e.g. `cuda`: `reference` or `native`."""
         raise NotImplementedError
 
+    def weights(self, name: str, x: Tensor, **bias: Tensor) -> Tensor:
+        """Return the dense attention weights of a mechanism in this layer, without dropout.
+
+        Args:
+            name: a mechanism of the softmax family; the layer keeps its own.
+            x, bias: input of `forward`, without padding.
+
+        Returns:
+            [B, H, N, N]; rows are queries.
+
+        Raises:
+            UserError: the layer or the mechanism has parameters of its own.
+        """
+        raise UserError(f"attention {self.name!r} has parameters of its own and no attention weights")
+
 
 class OwnParameterLayer(SelfAttentionLayer):
     """A layer whose mechanism has parameters of its own and can't be exchanged.

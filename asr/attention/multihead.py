@@ -94,6 +94,11 @@ class SelfAttention(SelfAttentionLayer):
         """Return the mechanism's backend on a device."""
         return self.mechanism.backend_on(device_type, self.query.out_features // self.heads)
 
+    def weights(self, name: str, x: Tensor, **bias: Tensor) -> Tensor:
+        """Return the dense attention weights of a mechanism, [B, H, N, N]."""
+        q, k, _ = self.project(x)
+        return build_mechanism(name, self.mechanism.backend.requested).eval().weights(q, k)
+
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 

@@ -6,12 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asr.attention.layer import OwnParameterLayer, SelfAttentionLayer
-from asr.attention.multihead import SelfAttention
-from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism, filled_lengths, without_padding
-from asr.attention.table import build_mechanism, parse_name
+from asr.attention.pretrained_layers import fitting_mechanism
+from asr.attention.softmax import QueryKeyMechanism
+from asr.attention.table import build_mechanism
 from asr.errors import UserError
-from asr.lengths import keep_mask, zero_padding
+from asr.lengths import keep_mask
 
 
 def import_transformers() -> ModuleType:
@@ -55,22 +54,6 @@ def register_attention(name: str, backend: str = "auto", cross_attention: bool =
     # Without a mask function, transformers passes no mask and padding is attended to.
     transformers.AttentionMaskInterface.register(attention.name, padding_mask)
     return attention.name
-
-
-def fitting_mechanism(name: str, backend: str, dropout: float = 0.0) -> SoftmaxMechanism:
-    """Build a mechanism that can replace the attention of a pretrained model.
-
-    Raises:
-        UserError: the mechanism isn't of the softmax family, or needs keys tied to the queries.
-    """
-    mechanism = build_mechanism(name, backend, dropout)
-    if not isinstance(mechanism, SoftmaxMechanism):
-        raise UserError(f"attention {name!r} can't replace the softmax attention of a pretrained model")
-    if mechanism.needs_shared_keys:
-        raise UserError(
-            f"attention {name!r} needs keys tied to the queries; pretrained models have a key projection"
-        )
-    return mechanism
 
 
 class ReplacedAttention:
@@ -194,79 +177,3 @@ def _is_cross_attention(module: nn.Module, query: Tensor, key: Tensor) -> bool:
         or getattr(module, "is_decoder", False)
         or "Cross" in type(module).__name__
     )
-
-
-def adapted_layer(attention: Any, name: str, backend: str) -> SelfAttentionLayer:
-    """Return a self-attention layer with the weights of a transformers module.
-
-    For models whose blocks this project runs itself: the mechanism is exchanged, moved, saved and exported
-    like that of any other layer.
-
-    Args:
-        attention: self-attention with `q_proj`, `k_proj`, `v_proj` and `out_proj`, as of wav2vec 2.0; the
-            result shares its weights.
-        name: mechanism; for WavLM, only `full`.
-        backend: `auto`, `reference` or `native`.
-
-    Raises:
-        UserError: the mechanism doesn't fit.
-    """
-    if hasattr(attention, "gru_rel_pos_linear"):
-        return GatedBiasAttention(attention, name, backend)
-    model_dim, heads = attention.embed_dim, attention.num_heads
-    mechanism = fitting_mechanism(name, backend, attention.dropout)
-    layer = SelfAttention(mechanism, model_dim, heads, model_dim // heads)
-    layer.query, layer.key = attention.q_proj, attention.k_proj
-    layer.value, layer.output = attention.v_proj, attention.out_proj
-    return layer
-
-
-class GatedBiasAttention(OwnParameterLayer):
-    """WavLM's attention, with a gated relative position bias in the logits (Chen et al. 2022, equations 4–7).
-
-    The learned bias of a pair's distance is multiplied by a gate that is computed from the query's state.
-    Mechanisms have no such term, and transformers' module doesn't use the attention interface.
-
-    Args:
-        attention: WavLM's module, whose weights are shared.
-        name: `full`.
-        backend: `auto` or `reference`.
-    """
-
-    def __init__(self, attention: Any, name: str, backend: str) -> None:
-        super().__init__("full", backend)
-        self.heads, self.dropout = attention.num_heads, attention.dropout
-        self.attention = attention
-        self.set_mechanism(name, backend)
-
-    def set_mechanism(self, name: str, backend: str | None = None) -> None:
-        """Accept only `full`."""
-        self._check_backend(backend or "auto")
-        if parse_name(name).name != self.name:
-            raise UserError(
-                f"attention {name!r} can't run WavLM, whose gated relative position bias is part of the "
-                "logits: expected 'full'"
-            )
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-        """Attend: [B, N, M] with [B] lengths to [B, N, M], given the ungated bias of `distance_bias`."""
-        own = self.attention
-        x, lengths = without_padding(x, lengths), filled_lengths(lengths, x)
-        q, k, v = (self._split_heads(project(x)) for project in (own.q_proj, own.k_proj, own.v_proj))
-        gates_BHN2 = own.gru_rel_pos_linear(self._split_heads(x)).unflatten(-1, (2, -1)).sum(-1).sigmoid()
-        update_BHN1, reset_BHN1 = gates_BHN2.chunk(2, dim=-1)
-        gate_BHN1 = update_BHN1 * (reset_BHN1 * own.gru_rel_pos_const - 1) + 2
-        bias_BHNN = gate_BHN1 * (self.distance_bias(x.shape[1]) if bias is None else bias)
-        keep_BN = keep_mask(lengths.clamp(min=1), x.shape[1])  # a softmax over no key is NaN
-        scores_BHNN = (q @ k.mT) * q.shape[-1] ** -0.5 + bias_BHNN
-        weights_BHNN = scores_BHNN.masked_fill(~keep_BN[:, None, None], -torch.inf).softmax(-1)
-        mixed = nn.functional.dropout(weights_BHNN, self.dropout, self.training).to(v.dtype) @ v
-        return zero_padding(own.out_proj(mixed.transpose(1, 2).flatten(2)), lengths)
-
-    def distance_bias(self, positions: int) -> Tensor:
-        """Return the learned bias of every pair, [H, N, N]; only the first layer of a model has it."""
-        bias_HNN: Tensor = self.attention.compute_bias(positions, positions)
-        return bias_HNN
-
-    def _split_heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)

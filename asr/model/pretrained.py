@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention.hashing import number_layers
-from asr.attention.transformers_adapter import GatedBiasAttention, adapted_layer
+from asr.attention.pretrained_layers import GatedBiasAttention, adapted_layer
 from asr.lengths import keep_mask, zero_padding
 from asr.model.features import FrontEnd
 from asr.model.pretrained_folder import window_and_shift
@@ -186,7 +186,7 @@ class PretrainedEncoder(nn.Module):
 
     Args:
         model: model of transformers; its modules become part of this one.
-        attention: mechanism in every layer; for WavLM, only `full`.
+        attention: mechanism in every layer.
         backend: `auto`, `reference` or `native`.
     """
 
@@ -244,9 +244,9 @@ class PretrainedEncoder(nn.Module):
         return x
 
     def _distance_bias(self, frames: int) -> dict[str, Tensor]:
-        """Return WavLM's bias of every pair of frames, which all of its layers share."""
+        """Return WavLM's bias of distances, which all of its layers share."""
         first = self.blocks[0].attention
-        return {"bias": first.distance_bias(frames)} if isinstance(first, GatedBiasAttention) else {}
+        return {"bias_HR": first.distance_bias(frames)} if isinstance(first, GatedBiasAttention) else {}
 
 
 Parts = tuple[ConvolutionalFrontEnd, LatentProjection, PretrainedEncoder]

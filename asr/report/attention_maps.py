@@ -1,14 +1,12 @@
 """Attention maps of an utterance under several mechanisms, and their distance from full attention."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from asr.attention import build_mechanism
 from asr.attention.layer import SelfAttentionLayer
-from asr.attention.multihead import SelfAttention
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
 from asr.model.features import FilterBanks
@@ -36,6 +34,7 @@ class AttentionMaps:
     frame_s: float
 
 
+@torch.inference_mode()
 def attention_maps(
     recognizer: Recognizer, audio: Tensor, text: str, names: Sequence[str], layer: int = 0, head: int = 0
 ) -> AttentionMaps:
@@ -53,13 +52,13 @@ def attention_maps(
         UserError: no such layer or head, or audio too short for its transcript.
     """
     heads = recognizer.model.config.model.heads
-    layers = queries_and_keys(recognizer.model, audio)
+    layers = layer_weights(recognizer.model, audio)
     for name, value, most in (("layer", layer, len(layers)), ("head", head, heads)):
         if not 0 <= value <= most:
             raise UserError(f"{name}={value}: expected 1 to {most}, or 0 to choose one")
     layer = layer or len(layers)
-    q_1HND, k_1HND = layers[layer - 1]
-    full_HNN = weights(recognizer.model, "full", q_1HND, k_1HND)
+    weights = layers[layer - 1]
+    full_HNN = weights("full")
     if head == 0:
         entropy_H = -torch.special.xlogy(full_HNN, full_HNN).sum(-1).mean(-1)
         head = int(entropy_H.argmin()) + 1
@@ -69,7 +68,7 @@ def attention_maps(
     ids = recognizer.tokenizer.encode(text)
     spans = force_align(log_probs[0, : int(encoder_frames)], ids, topology=recognizer.model.config.topology)
     return AttentionMaps(
-        {name: weights(recognizer.model, name, q_1HND, k_1HND)[head - 1] for name in names},
+        {name: weights(name)[head - 1] for name in names},
         features[0, : int(frames)],
         list(zip(recognizer.tokenizer.tokens(ids), spans, strict=True)),
         layer,
@@ -78,6 +77,7 @@ def attention_maps(
     )
 
 
+@torch.inference_mode()
 def approximation_errors(
     model: AcousticModel, utterances: Sequence[Tensor], names: Sequence[str]
 ) -> list[dict[str, float | int | str]]:
@@ -97,12 +97,11 @@ def approximation_errors(
     sums: dict[tuple[int, str], float] = {}
     positions = 0
     for audio in utterances:
-        layers = queries_and_keys(model, audio)
-        positions += layers[0][0].shape[2]
-        for number, (q_1HND, k_1HND) in enumerate(layers, start=1):
-            full_HNN = weights(model, "full", q_1HND, k_1HND)
+        for number, weights in enumerate(layer_weights(model, audio), start=1):
+            full_HNN = weights("full")
+            positions += full_HNN.shape[-1] if number == 1 else 0
             for name in names:
-                distance_HN = (weights(model, name, q_1HND, k_1HND) - full_HNN).abs().sum(-1)
+                distance_HN = (weights(name) - full_HNN).abs().sum(-1)
                 total = float(distance_HN.mean(0).sum())
                 sums[number, name] = sums.get((number, name), 0.0) + total
     return [
@@ -111,32 +110,23 @@ def approximation_errors(
     ]
 
 
-def queries_and_keys(model: AcousticModel, audio: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return queries and keys of every layer, [1, H, N, D] each.
+def layer_weights(model: AcousticModel, audio: Tensor) -> list[Callable[[str], Tensor]]:
+    """Return a function for every layer that maps a mechanism to its dense weights, [H, N, N].
 
     Raises:
-        UserError: the model's mechanism has parameters of its own, or the audio is shorter than a frame.
+        UserError: the audio is shorter than a frame; the functions: see `SelfAttentionLayer.weights`.
     """
-    inputs: list[tuple[SelfAttention, Tensor]] = []
+    found: list[Callable[[str], Tensor]] = []
 
-    def record(layer: SelfAttentionLayer, arguments: tuple[Tensor, ...]) -> None:
-        if not isinstance(layer, SelfAttention):
-            raise UserError(f"attention {layer.name!r} has parameters of its own and no attention weights")
-        inputs.append((layer, arguments[0]))
+    def record(layer: SelfAttentionLayer, arguments: tuple[Tensor, ...], bias: dict[str, Tensor]) -> None:
+        found.append(lambda name: layer.weights(name, arguments[0], **bias)[0])
 
-    hooks = [layer.register_forward_pre_hook(record) for layer in model.attention_layers()]
+    hooks = [layer.register_forward_pre_hook(record, with_kwargs=True) for layer in model.attention_layers()]
     try:
-        with torch.inference_mode():
-            _, frames = model(audio.unsqueeze(0), torch.tensor([len(audio)]))
-            if int(frames) == 0:
-                raise UserError(f"audio of {len(audio)} samples is shorter than one encoder frame")
-            return [layer.project(x_1NM)[:2] for layer, x_1NM in inputs]
+        _, frames = model(audio.unsqueeze(0), torch.tensor([len(audio)]))
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def weights(model: AcousticModel, name: str, q_1HND: Tensor, k_1HND: Tensor) -> Tensor:
-    """Return the dense weights [H, N, N] of a mechanism."""
-    with torch.inference_mode():
-        return build_mechanism(name, backend=model.config.backend).eval().weights(q_1HND, k_1HND)[0]
+    if int(frames) == 0:
+        raise UserError(f"audio of {len(audio)} samples is shorter than one encoder frame")
+    return found

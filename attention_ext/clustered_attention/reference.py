@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attention_ext.clusters.reference import centroid_scores, membership
+from attention_ext.gated_bias import GatedBias
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
 
@@ -16,6 +17,7 @@ def clustered_attention(
     key_lengths_B: Tensor,
     clusters: int,
     dropout: float = 0.0,
+    bias: GatedBias | None = None,
 ) -> Tensor:
     """Attend once per cluster of queries; every member gets its cluster's output.
 
@@ -28,12 +30,13 @@ def clustered_attention(
         query_lengths_B, key_lengths_B: valid positions, 0 … N and 0 … S.
         clusters: C.
         dropout: dropout probability of the C × S weights; the members of a cluster share a mask.
+        bias: term of the logits; self-attention only.
 
     Returns:
         [B, H, N, E] of v's type; zeros at padded queries, and for a sequence without valid keys.
     """
     members_BHNC = membership(groups_BHN, query_lengths_B, clusters, compute_dtype(q_BHND))
-    scores_BHCS = centroid_scores(q_BHND, k_BHSD, members_BHNC, query_lengths_B, key_lengths_B)
+    scores_BHCS = centroid_scores(q_BHND, k_BHSD, members_BHNC, query_lengths_B, key_lengths_B, bias)
     weights_BHCS = F.dropout(masked_softmax(scores_BHCS, key_lengths_B), dropout)
     values_BHCE = weights_BHCS @ zero_padding(v_BHSE, key_lengths_B).to(weights_BHCS.dtype)
     return zero_padding(members_BHNC @ values_BHCE, query_lengths_B).to(v_BHSE.dtype)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from attention_ext.gated_bias import GatedBias
 from attention_ext.tensors import zero_padding
 
 
@@ -17,14 +18,21 @@ def membership(groups_BHN: Tensor, query_lengths_B: Tensor, clusters: int, dtype
 
 
 def centroid_scores(
-    q_BHND: Tensor, k_BHSD: Tensor, members_BHNC: Tensor, query_lengths_B: Tensor, key_lengths_B: Tensor
+    q_BHND: Tensor,
+    k_BHSD: Tensor,
+    members_BHNC: Tensor,
+    query_lengths_B: Tensor,
+    key_lengths_B: Tensor,
+    bias: GatedBias | None = None,
 ) -> Tensor:
     """Return the logits of eq. 4, [B, H, C, S]: mean query of each cluster times keys, over √D.
 
-    The mean of an empty cluster is zero; no query uses its row.
+    They are the means of the queries' logits, with a bias too. The mean of an empty cluster is zero; no query
+    uses its row.
     """
     q_BHND = zero_padding(q_BHND, query_lengths_B).to(members_BHNC.dtype)
     k_BHSD = zero_padding(k_BHSD, key_lengths_B).to(members_BHNC.dtype)
     counts_BHC = members_BHNC.sum(2).clamp(min=1.0)
     centroids_BHCD = (members_BHNC.mT @ q_BHND) / counts_BHC.unsqueeze(-1)
-    return (centroids_BHCD * q_BHND.shape[-1] ** -0.5) @ k_BHSD.mT
+    scores_BHCS = (centroids_BHCD * q_BHND.shape[-1] ** -0.5) @ k_BHSD.mT
+    return scores_BHCS if bias is None else scores_BHCS + bias.cluster_means(members_BHNC)

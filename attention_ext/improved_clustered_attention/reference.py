@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attention_ext.clusters.reference import centroid_scores, membership
+from attention_ext.gated_bias import GatedBias
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
 LARGEST_BLOCK = 32  # queries that share one gathered copy of their cluster's keys
@@ -22,6 +23,7 @@ def improved_clustered_attention(
     clusters: int,
     topk: int,
     dropout: float = 0.0,
+    bias: GatedBias | None = None,
 ) -> Tensor:
     """Clustered attention with weights recomputed for each query on its cluster's top K keys.
 
@@ -37,11 +39,12 @@ def improved_clustered_attention(
         clusters: C.
         topk: K, clamped to each sequence's key length.
         dropout: dropout probability of the weights of both parts; m̂_j is taken before dropout.
+        bias: term of the logits; self-attention only.
 
     Returns:
         [B, H, N, E] of v's type; zeros at padded queries, and for a sequence without valid keys.
     """
-    weights = _weights(q_BHND, k_BHSD, groups_BHN, query_lengths_B, key_lengths_B, clusters, topk)
+    weights = _weights(q_BHND, k_BHSD, groups_BHN, query_lengths_B, key_lengths_B, clusters, topk, bias)
     v_BHSE, out_dtype = zero_padding(v_BHSE, key_lengths_B).to(weights.rest_BHCS.dtype), v_BHSE.dtype
     exact_BHMIE = F.dropout(weights.exact_BHMIK, dropout) @ gather_rows(v_BHSE, weights.top_BHMK)
     rest_BHCE = F.dropout(weights.rest_BHCS, dropout) @ v_BHSE
@@ -160,23 +163,24 @@ def _weights(
     key_lengths_B: Tensor,
     clusters: int,
     topk: int,
+    bias: GatedBias | None = None,
 ) -> _Weights:
     """Compute eq. 9 and 10."""
     dtype = compute_dtype(q_BHND)
     q_BHND = zero_padding(q_BHND, query_lengths_B).to(dtype)
     k_BHSD = zero_padding(k_BHSD, key_lengths_B).to(dtype)
     members_BHNC = membership(groups_BHN, query_lengths_B, clusters, dtype)
-    scores_BHCS = centroid_scores(q_BHND, k_BHSD, members_BHNC, query_lengths_B, key_lengths_B)
+    scores_BHCS = centroid_scores(q_BHND, k_BHSD, members_BHNC, query_lengths_B, key_lengths_B, bias)
     rest_BHCS, mass_BHC, top_BHCK = split_weights(scores_BHCS, key_lengths_B, topk)
 
     slots_BHN, cluster_BHM, block = query_blocks(groups_BHN, members_BHNC)
-    B, H, N, D = q_BHND.shape
-    M, K = cluster_BHM.shape[-1], top_BHCK.shape[-1]
-    # Padded queries share one extra slot.
-    q_slots = q_BHND.new_zeros(B, H, M * block + 1, D)
-    q_slots = q_slots.scatter(2, slots_BHN.unsqueeze(-1).expand(B, H, N, D), q_BHND * D**-0.5)
-    top_BHMK = top_BHCK.gather(2, cluster_BHM.unsqueeze(-1).expand(B, H, M, K))
-    scores_BHMIK = q_slots[:, :, :-1].unflatten(2, (M, block)) @ gather_rows(k_BHSD, top_BHMK).mT
+    B, H, M = cluster_BHM.shape
+    top_BHMK = top_BHCK.gather(2, cluster_BHM.unsqueeze(-1).expand(B, H, M, top_BHCK.shape[-1]))
+    query_BHMID = _to_blocks(q_BHND * q_BHND.shape[-1] ** -0.5, slots_BHN, M, block)
+    scores_BHMIK = query_BHMID @ gather_rows(k_BHSD, top_BHMK).mT
+    if bias is not None:
+        bias_BHNK = bias.of_keys(keys_of_queries(top_BHCK, groups_BHN))
+        scores_BHMIK = scores_BHMIK + _to_blocks(bias_BHNK, slots_BHN, M, block)
     # The top keys fill the first min(K, length) slots, so that the key lengths mask unused slots.
     own_BHMIK = masked_softmax(scores_BHMIK.flatten(2, 3), key_lengths_B).view_as(scores_BHMIK)
     exact_BHMIK = mass_BHC.gather(2, cluster_BHM)[..., None, None] * own_BHMIK
@@ -187,6 +191,21 @@ def gather_rows(x_BHSD: Tensor, index_BHMK: Tensor) -> Tensor:
     """Return the rows of x at the given positions, [B, H, M, K, D]."""
     index = index_BHMK.flatten(2).unsqueeze(-1).expand(-1, -1, -1, x_BHSD.shape[-1])
     return x_BHSD.gather(2, index).unflatten(2, index_BHMK.shape[2:])
+
+
+def keys_of_queries(top_BHCK: Tensor, groups_BHN: Tensor) -> Tensor:
+    """Return the top keys of each query's cluster, [B, H, N, K]; arbitrary ones at padding."""
+    index_BHN1 = groups_BHN.clamp(min=0).long().unsqueeze(-1)
+    return top_BHCK.gather(2, index_BHN1.expand(-1, -1, -1, top_BHCK.shape[-1]))
+
+
+def _to_blocks(x_BHND: Tensor, slots_BHN: Tensor, blocks: int, size: int) -> Tensor:
+    """Arrange the rows of x in blocks, [B, H, M, I, D]; zeros in empty slots."""
+    B, H, N, D = x_BHND.shape
+    # Padded queries share one extra slot.
+    x_slots = x_BHND.new_zeros(B, H, blocks * size + 1, D)
+    x_slots = x_slots.scatter(2, slots_BHN.unsqueeze(-1).expand(B, H, N, D), x_BHND)
+    return x_slots[:, :, :-1].unflatten(2, (blocks, size))
 
 
 def _from_blocks(x_BHMIE: Tensor, slots_BHN: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pretrained_models import LAYOUTS, load_model, save_model, transformers
 
-from asr.attention.transformers_adapter import GatedBiasAttention
+from asr.attention.pretrained_layers import GatedBiasAttention
 from asr.errors import UserError
 from asr.model import pretrained
 from asr.model.acoustic_model import AcousticModel
@@ -80,8 +80,9 @@ def test_frames_agree_with_transformers(tmp_path: Path) -> None:
     assert model.frame_s == 0.01
 
 
-def test_mechanisms_are_exchanged_without_changing_weights(tmp_path: Path) -> None:
-    save_model(tmp_path, initializer_range=0.5)
+@pytest.mark.parametrize("family", ["wav2vec2", "hubert", "wavlm", "data2vec-audio"])
+def test_mechanisms_are_exchanged_without_changing_weights(family: str, tmp_path: Path) -> None:
+    save_model(tmp_path, family, initializer_range=0.5)
     model = load_model(tmp_path)
     full, frames = states(model, audio(), LENGTHS)
     keep = torch.arange(full.shape[1]) < frames.unsqueeze(1)
@@ -97,25 +98,45 @@ def test_mechanisms_are_exchanged_without_changing_weights(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["lsh-1", "shared-full", "cast-4", "linear"])
-def test_mechanisms_that_do_not_fit_are_refused(name: str, tmp_path: Path) -> None:
-    save_model(tmp_path)
+@pytest.mark.parametrize("family", ["wav2vec2", "wavlm"])
+def test_mechanisms_that_do_not_fit_are_refused(name: str, family: str, tmp_path: Path) -> None:
+    save_model(tmp_path, family)
     with pytest.raises(UserError, match=f"attention '{name}' (needs keys tied|can't)|parameters of its own"):
         load_model(tmp_path, name)
     with pytest.raises(UserError, match=f"attention .*'{name}"):
         load_model(tmp_path).set_attention(name)
 
 
-def test_wavlm_runs_with_full_attention_only(tmp_path: Path) -> None:
+def test_wavlm_has_no_compiled_kernels(tmp_path: Path) -> None:
     save_model(tmp_path, "wavlm")
-    with pytest.raises(UserError, match="attention 'i-clustered-4' can't run WavLM, whose gated relative"):
-        load_model(tmp_path, "i-clustered-4")
     model = load_model(tmp_path)
     assert model.backend_on("cpu") == "reference"
-    with pytest.raises(UserError, match="attention 'local-5' can't run WavLM"):
-        model.set_attention("local-5")
+    with pytest.raises(UserError, match="backend 'native' can't run WavLM's attention: expected auto"):
+        model.set_attention("local-5", backend="native")
     layer = next(part for part in model.modules() if isinstance(part, GatedBiasAttention))
     with pytest.raises(ValueError, match=r"expected lengths 0 … 5, found \[6\]"):
         layer(torch.ones(1, 5, layer.attention.embed_dim), torch.tensor([6]))
+
+
+@pytest.mark.parametrize("family", ["wav2vec2", "wavlm"])
+@pytest.mark.parametrize("name", ["full", "local-5", "clustered-4", "i-clustered-4:topk=3"])
+@torch.no_grad()
+def test_dense_weights_give_the_output(name: str, family: str, tmp_path: Path) -> None:
+    save_model(tmp_path, family)
+    model = load_model(tmp_path, name)
+    found: list[tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor], torch.Tensor]] = []
+    layer = model.attention_layers()[1]
+    layer.register_forward_hook(lambda _, *seen: found.append(seen), with_kwargs=True)
+    states(model, audio()[:1], LENGTHS[:1])
+    (x, _), bias, y = found[0]
+    wavlm = family == "wavlm"
+    value, output = (
+        (layer.attention.v_proj, layer.attention.out_proj) if wavlm else (layer.value, layer.output)
+    )
+    mixed = layer.weights(name, x, **bias) @ value(x).unflatten(-1, (2, -1)).transpose(1, 2)
+    torch.testing.assert_close(output(mixed.transpose(1, 2).flatten(2)), y, rtol=0, atol=1e-5)
+    with pytest.raises(UserError, match=r"can't replace|parameters of its own"):
+        layer.weights("cast-4", x, **bias)
 
 
 @pytest.mark.parametrize("family", ["wav2vec2", "wavlm", "data2vec-audio"])
@@ -171,13 +192,20 @@ def test_a_model_is_restored_without_its_folder(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("form", "family"), [("torch_export", "data2vec-audio"), ("onnx", "wavlm"), ("onnx", "wav2vec2")]
+    ("form", "family", "attention"),
+    [
+        ("torch_export", "data2vec-audio", "full"),
+        ("onnx", "wav2vec2", "full"),
+        ("onnx", "wavlm", "i-clustered-4:topk=3"),
+    ],
 )
-def test_graphs_map_samples_to_log_probabilities(form: str, family: str, tmp_path: Path) -> None:
+def test_graphs_map_samples_to_log_probabilities(
+    form: str, family: str, attention: str, tmp_path: Path
+) -> None:
     """In a batch and alone: batch and time are dynamic, and padding has no effect."""
     save_model(tmp_path / "encoder", family)
     model = load_model(tmp_path / "encoder")
-    model.set_attention("full", backend="reference")
+    model.set_attention(attention, backend="reference")
     if form == "onnx":
         pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
         runtime = pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")

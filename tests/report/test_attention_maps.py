@@ -14,7 +14,7 @@ from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.recognizer import Recognizer
 from asr.report.attention_chart import picture
-from asr.report.attention_maps import approximation_errors, attention_maps, queries_and_keys, weights
+from asr.report.attention_maps import approximation_errors, attention_maps, layer_weights
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,11 @@ def test_maps_are_weights_on_the_models_queries_and_keys(
     audio, text = spoken
     maps = attention_maps(recognizer, audio, text, ["full", "i-clustered-5"], layer=1, head=2)
     frames = recognizer.model.encoder_frames(len(audio) / 16000)
-    q, k = queries_and_keys(recognizer.model, audio)[0]
+    layer = recognizer.model.attention_layers()[0]
+    inputs: list[torch.Tensor] = []
+    with torch.inference_mode(), layer.register_forward_pre_hook(lambda _, given: inputs.append(given[0])):
+        recognizer.model(audio.unsqueeze(0), torch.tensor([len(audio)]))
+        q, k, _ = layer.project(inputs[0])  # type: ignore[attr-defined]
     scores = (q[0, 1] @ k[0, 1].T) / q.shape[-1] ** 0.5
     assert maps.weights_NN["full"].shape == (frames, frames)
     torch.testing.assert_close(maps.weights_NN["full"], scores.softmax(-1))
@@ -45,7 +49,8 @@ def test_the_default_head_is_the_most_peaked(
 ) -> None:
     audio, text = spoken
     chosen = attention_maps(recognizer, audio, text, ["full"]).head
-    full_HNN = weights(recognizer.model, "full", *queries_and_keys(recognizer.model, audio)[-1])
+    with torch.inference_mode():
+        full_HNN = layer_weights(recognizer.model, audio)[-1]("full")
     entropies = torch.distributions.Categorical(full_HNN).entropy().mean(-1)
     assert chosen == int(entropies.argmin()) + 1
 
@@ -91,11 +96,11 @@ def test_invalid_layers_heads_audio_and_models_are_refused(
     with pytest.raises(UserError, match=r"head=3: expected 1 to 2"):
         attention_maps(recognizer, audio, text, ["full"], head=3)
     with pytest.raises(UserError, match="shorter than one encoder frame"):
-        queries_and_keys(recognizer.model, audio[:10])
+        layer_weights(recognizer.model, audio[:10])
     config = AcousticModelConfig("cast-2", model=recognizer.model.config.model)
     other = AcousticModel(config, len(recognizer.tokenizer)).eval()
     with pytest.raises(UserError, match="own"):
-        queries_and_keys(other, audio)
+        layer_weights(other, audio)[0]("full")
 
 
 def test_a_picture_keeps_orientation_and_scale() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import lightning
 import pytest
 import torch
-from pretrained_models import save_model
+from pretrained_models import CONFIGS, save_model
 from runs import assert_same_weights, killed, weights
 
 from asr.cli import main
@@ -33,10 +33,13 @@ SHORT = [
 ]
 
 
+every_family = pytest.mark.parametrize("words", list(CONFIGS), indirect=True)
+
+
 @pytest.fixture
-def words(tmp_path: Path, corpus_maker: Callable[..., Path]) -> list[str]:
-    """Options of a run from a pretrained encoder."""
-    save_model(tmp_path / "encoder")
+def words(tmp_path: Path, corpus_maker: Callable[..., Path], request: pytest.FixtureRequest) -> list[str]:
+    """Options of a run from a pretrained encoder: of wav2vec 2.0, or of the family given as a parameter."""
+    save_model(tmp_path / "encoder", getattr(request, "param", "wav2vec2"))
     return [*SHORT, f"data.train=[{corpus_maker()}]", f"model.encoder={tmp_path / 'encoder'}"]
 
 
@@ -70,6 +73,7 @@ def test_the_encoder_is_frozen_in_the_first_steps_and_the_front_end_always(
     assert unchanged == {name for name in later if name.startswith("front_end.")}
 
 
+@every_family
 def test_interrupted_equals_uninterrupted(words: list[str], tmp_path: Path) -> None:
     """Killed while the encoder is frozen and afterwards; transformers draws masks from NumPy's generator."""
     words += ["model.freeze_encoder_steps=3", "model.layer_drop=0.3", "model.dropout=0.2"]
@@ -82,6 +86,7 @@ def test_interrupted_equals_uninterrupted(words: list[str], tmp_path: Path) -> N
     assert_same_weights(tmp_path / "parts", tmp_path / "whole")
 
 
+@every_family
 def test_commands_use_the_run_without_the_folder(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

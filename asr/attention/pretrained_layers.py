@@ -1,0 +1,132 @@
+"""Self-attention layers with the weights of pretrained models, and any mechanism that fits."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asr.attention.gated_bias import biased_attention
+from asr.attention.layer import SelfAttentionLayer
+from asr.attention.multihead import SelfAttention
+from asr.attention.softmax import SoftmaxMechanism, filled_lengths, without_padding
+from asr.attention.table import build_mechanism
+from asr.errors import UserError
+from asr.lengths import zero_padding
+from attention_ext.gated_bias import GatedBias
+
+
+def fitting_mechanism(name: str, backend: str, dropout: float = 0.0) -> SoftmaxMechanism:
+    """Build a mechanism that can replace the attention of a pretrained model.
+
+    Raises:
+        UserError: the mechanism isn't of the softmax family, or needs keys tied to the queries.
+    """
+    mechanism = build_mechanism(name, backend, dropout)
+    if not isinstance(mechanism, SoftmaxMechanism):
+        raise UserError(f"attention {name!r} can't replace the softmax attention of a pretrained model")
+    if mechanism.needs_shared_keys:
+        raise UserError(
+            f"attention {name!r} needs keys tied to the queries; pretrained models have a key projection"
+        )
+    return mechanism
+
+
+def adapted_layer(attention: Any, name: str, backend: str) -> SelfAttentionLayer:
+    """Return a self-attention layer with the weights of a transformers module.
+
+    For models whose blocks this project runs itself: the mechanism is exchanged, moved, saved and exported
+    like that of any other layer.
+
+    Args:
+        attention: self-attention with `q_proj`, `k_proj`, `v_proj` and `out_proj`, as of wav2vec 2.0; the
+            result shares its weights.
+        name: mechanism.
+        backend: `auto`, `reference` or `native`.
+
+    Raises:
+        UserError: the mechanism doesn't fit.
+    """
+    if hasattr(attention, "gru_rel_pos_linear"):
+        return GatedBiasAttention(attention, name, backend)
+    model_dim, heads = attention.embed_dim, attention.num_heads
+    mechanism = fitting_mechanism(name, backend, attention.dropout)
+    layer = SelfAttention(mechanism, model_dim, heads, model_dim // heads)
+    layer.query, layer.key = attention.q_proj, attention.k_proj
+    layer.value, layer.output = attention.v_proj, attention.out_proj
+    return layer
+
+
+class GatedBiasAttention(SelfAttentionLayer):
+    """WavLM's attention, with a gated bias of distances in the logits (Chen et al. 2022, eq. 4–7).
+
+    The bias of a distance is learned and shared by all layers; the gate is computed from the query's input.
+    The mixing runs in plain PyTorch.
+
+    Args:
+        attention: WavLM's module of transformers, whose weights are shared.
+        name: mechanism.
+        backend: `auto` or `reference`.
+
+    Raises:
+        UserError: the mechanism or the backend doesn't fit.
+    """
+
+    mechanism: SoftmaxMechanism
+
+    def __init__(self, attention: Any, name: str, backend: str) -> None:
+        super().__init__()
+        self.heads, self.dropout = attention.num_heads, attention.dropout
+        self.attention = attention
+        self.set_mechanism(name, backend)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Canonical name of the mechanism."""
+        return self.mechanism.name
+
+    def set_mechanism(self, name: str, backend: str | None = None) -> None:
+        """Exchange the mechanism and keep the weights."""
+        backend = backend or self.mechanism.backend.requested
+        if backend not in ("auto", "reference"):
+            raise UserError(f"backend {backend!r} can't run WavLM's attention: expected auto | reference")
+        mechanism = fitting_mechanism(name, backend, self.dropout)
+        device = self.attention.out_proj.weight.device
+        self.mechanism = mechanism.to(device).train(self.training)
+
+    def backend_on(self, device_type: str) -> str:
+        """Return `reference`."""
+        return "reference"
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None, bias_HR: Tensor | None = None) -> Tensor:
+        """Attend: [B, N, M] with [B] lengths to [B, N, M], given the bias of `distance_bias`."""
+        x, lengths = without_padding(x, lengths), filled_lengths(lengths, x)
+        q, k, bias = self._project(x, bias_HR)
+        v = self._split_heads(self.attention.v_proj(x))
+        with torch.autocast(x.device.type, enabled=False):
+            mixed = biased_attention(self.mechanism, q, k, v, bias, lengths)
+        return zero_padding(self.attention.out_proj(mixed.transpose(1, 2).flatten(2)), lengths)
+
+    def weights(self, name: str, x: Tensor, **bias: Tensor) -> Tensor:
+        """Return the dense attention weights of a mechanism, [B, H, N, N]."""
+        mechanism = fitting_mechanism(name, self.mechanism.backend.requested).eval()
+        q, k, gated = self._project(x, **bias)
+        identity = torch.eye(q.shape[2], device=x.device).expand(*q.shape[:2], -1, -1)
+        return biased_attention(mechanism, q, k, identity, gated, filled_lengths(None, x))
+
+    def distance_bias(self, positions: int) -> Tensor:
+        """Return the bias of distances −(N − 1) … N − 1, [H, 2N − 1]; only the first layer has it."""
+        to_the_right_HN: Tensor = self.attention.compute_bias(1, positions)[:, 0]
+        to_the_left_HN: Tensor = self.attention.compute_bias(positions, 1)[..., 0]
+        return torch.cat((to_the_left_HN[:, 1:].flip(-1), to_the_right_HN), dim=-1)
+
+    def _project(self, x: Tensor, bias_HR: Tensor | None = None) -> tuple[Tensor, Tensor, GatedBias]:
+        """Return queries and keys, [B, H, N, D] each, and the bias with its gates."""
+        own = self.attention
+        q, k = self._split_heads(own.q_proj(x)), self._split_heads(own.k_proj(x))
+        gates_BHN2 = own.gru_rel_pos_linear(self._split_heads(x)).unflatten(-1, (2, -1)).sum(-1).sigmoid()
+        update_BHN, reset_BHN = gates_BHN2.unbind(-1)
+        gate_BHN = update_BHN * (reset_BHN * own.gru_rel_pos_const.squeeze(-1) - 1) + 2
+        return q, k, GatedBias(gate_BHN, self.distance_bias(x.shape[1]) if bias_HR is None else bias_HR)
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
