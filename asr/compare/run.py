@@ -1,4 +1,8 @@
-"""Runs the plan of a comparison: stages of jobs in processes of their own, each cell at most once."""
+"""Runs the plan of a comparison: stages of jobs in processes of their own, each cell at most once.
+
+A trained model is evaluated at once, or, with a launcher, after the trainings of its stage. Forward passes
+are timed at the end, with nothing beside them.
+"""
 
 import os
 from collections.abc import Iterator
@@ -29,9 +33,8 @@ def run_plan(plan: Plan, console: Console) -> Results:
         with progress.bars:
             for stage in _training_stages(plan):
                 _run_stage(plan, [[cell] for cell in stage], progress)
+                _run_stage(plan, _evaluations(plan, stage), progress)
                 write_results(collect(plan), plan.folder)
-            _run_stage(plan, _by_model(plan), progress)
-            write_results(collect(plan), plan.folder)
             _run_stage(plan, [[cell] for cell in timing_cells(plan)], progress)
         results = collect(plan)
         write_results(results, plan.folder)
@@ -50,7 +53,10 @@ def _adopt(plan: Plan, console: Console) -> None:
 
 
 def _training_stages(plan: Plan) -> Iterator[list[Cell]]:
-    """Yield the trainings in stages, each of which needs only earlier ones."""
+    """Yield the trainings in stages, each of which needs only earlier ones; one by one without a launcher."""
+    if not plan.options.launcher:
+        yield from ([cell] for cell in plan.trainings.values())
+        return
     waiting = list(plan.trainings.values())
     settled: set[str] = set()
     while waiting:
@@ -60,11 +66,12 @@ def _training_stages(plan: Plan) -> Iterator[list[Cell]]:
         waiting = [cell for cell in waiting if cell.name not in settled]
 
 
-def _by_model(plan: Plan) -> list[list[Cell]]:
-    """Group the evaluations by trained model, so that one process imports the libraries for all of them."""
-    jobs: dict[str, list[Cell]] = {}
+def _evaluations(plan: Plan, trainings: list[Cell]) -> list[list[Cell]]:
+    """Return the evaluations of each model, so that one process imports the libraries for all of them."""
+    jobs: dict[str, list[Cell]] = {cell.name: [] for cell in trainings}
     for cell in plan.evaluations.values():
-        jobs.setdefault(cell.needs, []).append(cell)
+        if cell.needs in jobs:
+            jobs[cell.needs].append(cell)
     return list(jobs.values())
 
 

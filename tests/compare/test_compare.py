@@ -28,6 +28,7 @@ from asr.compare.options import parse, plan_decoding
 from asr.compare.plan import find_manifests, make_plan
 from asr.compare.results import read_results
 from asr.errors import UserError
+from asr.report.page import write_report
 from asr.training.config import train_options
 
 MEASURED = {"created", "environment", "commit", "hardware", "conditions", "seconds_per_epoch"}
@@ -179,6 +180,25 @@ def test_a_failed_candidate_is_reported_and_the_others_run(
     assert results.trainings[2].error == "trainings/bad/seed0 failed"
     assert "even head_dim" in results.failures[0].error
     assert results.error_rate("full", "test", "per") is not None
+
+
+@pytest.mark.usefixtures("fast")
+def test_an_interrupted_comparison_has_the_scores_of_its_finished_models(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evaluations once ran after all trainings."""
+
+    def run_job(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> None:
+        if cells[0].name == "trainings/clustered-2/seed0":
+            raise KeyboardInterrupt
+        in_process(folder, cells, advance)
+
+    monkeypatch.setattr(run, "run_job", run_job)
+    assert main(words(tone_corpus, tmp_path, "attentions=[full,clustered-2]")) == 130
+    results = read_results(tmp_path)
+    assert [x.status for x in results.trainings] == ["done", "missing"]
+    assert results.error_rate("full", "test", "per") is not None
+    assert write_report(results, tmp_path).exists()
 
 
 @pytest.mark.usefixtures("fast")
