@@ -142,8 +142,10 @@ def _named_failures(options: TrainConfig, folder: Path) -> Iterator[None]:
     threading.excepthook = print_unless_raised
     try:
         yield
-    except (RuntimeError, EOFError, OSError) as error:
-        if "DataLoader worker (pid" in str(error) or isinstance(error, EOFError | ConnectionError):
+    except Exception as error:
+        # PyTorch's signal handler raises the first, wherever the process is: a library may have replaced it.
+        died = any("DataLoader worker (pid" in str(x) for x in _with_causes(error))
+        if died or isinstance(error, EOFError | ConnectionError):
             raise UserError(
                 f"{folder}: a data-loading process died (out of memory?): lower "
                 f"data.workers={options.data.workers} or data.prefetch={options.data.prefetch}"
@@ -153,6 +155,13 @@ def _named_failures(options: TrainConfig, folder: Path) -> Iterator[None]:
         raise
     finally:
         threading.excepthook = print_failure
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception, its cause, the cause of that, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def run_folder(options: TrainConfig) -> Path:

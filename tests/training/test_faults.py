@@ -25,10 +25,11 @@ from tone_corpora import TINY, make_corpus
 
 import asr.files
 from asr.cli import main
+from asr.errors import UserError
 from asr.model import checkpoint
 from asr.training.config import train_options
 from asr.training.recognition import RecognitionTask
-from asr.training.run import train
+from asr.training.run import _named_failures, train
 
 STEPS = 30
 WORDS = [
@@ -267,6 +268,18 @@ def test_a_full_disk_ends_the_job(
     assert not list(jobs.folder.rglob("*.partial"))
     assert jobs.run() == 0
     assert_equal(jobs.outcome(), outcome)
+
+
+def test_a_dead_loading_process_is_named_wherever_its_error_is_raised(tmp_path: Path) -> None:
+    """PyTorch's signal handler raised it in `inspect.getfullargspec`, which made a TypeError of it."""
+    options = train_options(["recipe=folder", "data.workers=1"])
+    wrapped = TypeError("unsupported callable")
+    wrapped.__cause__ = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+    message = r"data-loading process died .*lower data\.workers=1"
+    with pytest.raises(UserError, match=message), _named_failures(options, tmp_path):
+        raise wrapped
+    with pytest.raises(TypeError, match="another"), _named_failures(options, tmp_path):
+        raise TypeError("another")
 
 
 def test_a_dead_loading_process_ends_the_job(
