@@ -1,5 +1,7 @@
 """The environment that a result was produced in: commit, versions, hardware; choice of the device."""
 
+import functools
+import hashlib
 import os
 import platform
 import re
@@ -80,6 +82,18 @@ def git_commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+@functools.cache
+def program_digest() -> str:
+    """Return the first 12 hex digits of the SHA-256 of this program's source, kernels included."""
+    root = Path(__file__).resolve().parent
+    digest = hashlib.sha256()
+    for folder in (root, root.parent / "attention_ext"):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in (".py", ".h", ".cpp", ".cu"):
+                digest.update(str(path.relative_to(root.parent)).encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def processor() -> str:

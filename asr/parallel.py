@@ -77,13 +77,13 @@ class Journal:
 
     Args:
         path: file; a truncated last line is ignored, as is the whole file if its version differs.
-        version: identifies the function and everything else, except the keys, that determines the results.
+        version: JSON data that identify the function and whatever else determines the results, but the keys.
 
     Attributes:
         stored: results read from the file, by key.
     """
 
-    def __init__(self, path: Path, version: str) -> None:
+    def __init__(self, path: Path, version: Any) -> None:
         self.path = path
         self.version = version
         self.stored = dict(self._read())
@@ -116,8 +116,9 @@ class Journal:
         return json.loads(line)[1]
 
     def close(self) -> None:
-        """Close the file."""
+        """Flush the file to disk and close it."""
         if self._file is not None:
+            os.fsync(self._file.fileno())
             self._file.close()
             self._file = None
 

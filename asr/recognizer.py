@@ -1,6 +1,6 @@
 """The recogniser: an acoustic model with its tokenizer, to transcribe and decode."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, overload
 
@@ -183,6 +183,7 @@ class Recognizer:
         *,
         sample_rate: int | None = None,
         shard: Shard | None = None,
+        done: Container[int] = (),
         advance: Callable[[float], None] = lambda share: None,
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield each recording's position, and the transcripts of its channels or the error that it raised.
@@ -193,6 +194,7 @@ class Recognizer:
             decoder: decoder; None: build one from `config`.
             sample_rate: sample rate of arrays and tensors in Hz.
             shard: only the recordings of a shard.
+            done: positions of recordings to leave out, unless they are read together with others.
             advance: called with the share of a recording done since the last call; the shares of each add up
                 to 1.
         """
@@ -203,7 +205,7 @@ class Recognizer:
             for item, number in zip(audio, numbers, strict=False)
         ]
         decoder = decoder or self.decoder(config)[0]
-        yield from Transcriber(self.model, self.tokenizer, config, decoder)(sources, shard, advance)
+        yield from Transcriber(self.model, self.tokenizer, config, decoder)(sources, shard, done, advance)
 
     def _source(self, audio: Audio, rate: int | None, channels: str, number: int | None) -> Source:
         """Return a recording to be read at the model's rate; `number` tells those without a name apart."""

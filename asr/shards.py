@@ -1,26 +1,30 @@
-"""Shards: a command's work divided among processes or machines, and the union of their results.
+"""Results of long work, item by item: a repeated command goes on, and several machines can share the work.
 
-A shard leaves its results in `<output>/shards/<i>-of-<n>.jsonl`: a line that identifies the job, then a line
-per item with its position among all items and its text in each output file. `asr merge` writes the files.
+`<output>/shards/<i>-of-<n>.jsonl` is the journal of a shard: a line that identifies the job, then a line per
+item with its position among all items and its text in each output file. `asr merge` writes the files. Work
+that isn't divided is shard 1 of 1, and removes the journal when it has written the files.
 """
 
-import json
 import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from asr.config import option
-from asr.environment import git_commit
+from asr.environment import program_digest
 from asr.errors import UserError
-from asr.files import atomic_text, build, parse_json, write_text
+from asr.files import build, parse_json, write_text
+from asr.parallel import Journal
 
 FOLDER = "shards"
 # Options that the results don't depend on, and those whose content `job` identifies.
 UNKEYED = ("shard", "output", "device", "jobs", "workers", "data", "checkpoint")
+
+RECORD = "record"  # key of the last line of a shard, after its items
 
 FAILED = {"align": "utterances could not be aligned", "transcribe": "files could not be transcribed"}
 
@@ -73,10 +77,17 @@ def parse_shard(text: str) -> Shard | None:
 
 @dataclass
 class Result:
-    """Texts of an item by output file, relative to the output folder, and the error that it raised."""
+    """The result of an item.
+
+    Attributes:
+        files: its text in each output file, by path relative to the output folder.
+        error: message of the error that it raised.
+        seconds: durations by name, which are summed over the items.
+    """
 
     files: dict[str, str] = field(default_factory=dict)
     error: str | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -87,13 +98,13 @@ class Work:
         job: command, options and digests of its inputs; the same for all shards.
         total: number of items of all shards.
         results: results by position among all items.
-        records: further data of each shard.
+        record: further data of the first shard.
     """
 
     job: dict[str, Any]
     total: int
-    results: dict[int, Result]
-    records: list[dict[str, Any]]
+    results: dict[int, Result] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=dict)
 
     def files(self) -> dict[str, str]:
         """Return the text of each output file: that of the items in order; CTM files are sorted."""
@@ -105,6 +116,18 @@ class Work:
             name: "".join(sort_ctm("".join(parts)) if name.endswith(".ctm") else parts)
             for name, parts in texts.items()
         }
+
+    def seconds(self) -> dict[str, float]:
+        """Return the sums of the items' durations by name."""
+        sums: dict[str, float] = {}
+        for result in self.results.values():
+            for name, seconds in result.seconds.items():
+                sums[name] = sums.get(name, 0.0) + seconds
+        return sums
+
+    def add(self, position: int, result: Result) -> None:
+        """Store the result of an item."""
+        self.results[position] = result
 
     def write(self, folder: Path) -> None:
         """Write the output files."""
@@ -129,27 +152,63 @@ def sort_ctm(text: str) -> list[str]:
 
 
 def job(command: str, options: Mapping[str, Any], **inputs: str) -> dict[str, Any]:
-    """Return what identifies a command's work, with digests of its inputs."""
+    """Return what identifies a command's work: program, options, and digests of its inputs."""
     kept = {name: value for name, value in options.items() if name not in UNKEYED}
-    return {"command": command, "commit": git_commit(), "options": kept, **inputs}
+    return {"command": command, "program": program_digest(), "options": kept, **inputs}
 
 
-def write_shard(shard: Shard, folder: Path, work: Work) -> None:
-    """Write the results of a shard and say how to join them."""
-    path = shard.path(folder)
-    head = {"shard": [shard.index, shard.count], "job": work.job, "total": work.total, "record": work.records}
-    with atomic_text(path) as file:
-        file.write(json.dumps(head, ensure_ascii=False) + "\n")
-        for position, result in sorted(work.results.items()):
-            file.write(json.dumps([position, result.files, result.error], ensure_ascii=False) + "\n")
-    print(f"shard {shard.index} of {shard.count}: {path}; once all are there: asr merge {folder}")
+class Part(Work):
+    """The work of a shard, or all of it, in a journal from which a repeated command goes on.
+
+    Results of another job are discarded, and items that failed are tried again.
+
+    Args:
+        folder: output folder.
+        job: command, options and digests of its inputs: everything that determines the results.
+        total: number of items of all shards.
+        shard: shard; None: all items.
+    """
+
+    def __init__(self, folder: Path, job: dict[str, Any], total: int, shard: Shard | None) -> None:
+        super().__init__(job, total)
+        self.shard = shard
+        self.folder = folder
+        part = shard or Shard(1, 1)
+        self.path = part.path(folder)
+        head = {"shard": [part.index, part.count], "job": job, "total": total}
+        self._journal = Journal(self.path, head)
+        stored = {key: value for key, value in self._journal.stored.items() if key != RECORD}
+        found = {int(position): Result(*value) for position, value in stored.items()}
+        self.results = {position: result for position, result in found.items() if result.error is None}
+        if self.results:
+            print(f"{self.path}: going on after {len(self.results)} finished items", file=sys.stderr)
+
+    def add(self, position: int, result: Result) -> None:
+        """Store the result of an item, also in the journal."""
+        super().add(position, result)
+        self._journal.add(str(position), astuple(result))
+
+    def finish(self) -> None:
+        """Complete a shard's journal and say how to join them; remove the journal of undivided work."""
+        if self.shard:
+            self._journal.add(RECORD, self.record)
+            self._journal.close()
+            print(
+                f"shard {self.shard.index} of {self.shard.count}: {self.path}; once all are there: "
+                f"asr merge {self.folder}"
+            )
+            return
+        self._journal.close()
+        self.path.unlink(missing_ok=True)
+        with suppress(OSError):  # there is no such folder, or it has shards of other work
+            self.path.parent.rmdir()
 
 
 def read_shards(folder: Path) -> Work:
     """Return the union of the shards in a folder.
 
     Raises:
-        UserError: there is no shard, one is missing, broken or of another job.
+        UserError: there is no shard, one is missing, unfinished, broken or of another job.
     """
     paths = sorted((folder / FOLDER).glob("*-of-*.jsonl"))
     if not paths:
@@ -165,7 +224,6 @@ def read_shards(folder: Path) -> Work:
         if differing := _difference(union.job | {"total": union.total}, own.job | {"total": own.total}):
             raise UserError(f"{path}: expected the job of {first}, found another: {differing}")
         union.results |= own.results
-        union.records += own.records
     assert union is not None
     for index in range(1, count + 1):
         if (path := Shard(index, count).path(folder)) not in paths:
@@ -185,15 +243,19 @@ def _read(path: Path) -> tuple[Shard, Work]:
         with path.open(encoding="utf-8") as file:
             head, *lines = [parse_json(line, f"{path}:{i}") for i, line in enumerate(file, start=1)]
         index, count = build(list[int], head["shard"], str(path))
-        results = {position: Result(files, error) for position, files, error in lines}
+        entries = dict(lines)
+        record = entries.pop(RECORD, None)
+        results = {int(position): Result(*value) for position, value in entries.items()}
         for name in {name for result in results.values() for name in result.files}:
             if Path(name).is_absolute() or ".." in Path(name).parts:
                 raise ValueError(f"a file outside the folder: {name}")
-        work = Work(head["job"], head["total"], results, head["record"])
+        work = Work(head["job"], head["total"], results, record or {})
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: expected the results of a shard, found something else: {error}") from None
     if path != Shard(index, count).path(path.parent.parent):
         raise UserError(f"{path}: expected the shard of its name, found {index} of {count}")
+    if record is None:
+        raise UserError(f"{path}: expected a finished shard, found {len(results)} items: repeat its command")
     return Shard(index, count), work
 
 

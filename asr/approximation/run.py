@@ -16,7 +16,7 @@ from asr.approximation.pretrained import Pretrained
 from asr.approximation.records import digest
 from asr.approximation.spans import Window
 from asr.approximation.tasks import Task, open_task
-from asr.environment import git_commit, processor
+from asr.environment import processor, program_digest
 from asr.files import write_json
 from asr.parallel import Journal
 from asr.scoring.error_rates import Interval
@@ -108,7 +108,7 @@ class Evaluation:
                 self.model.digest(),
                 digest(self.task.path),
                 [x.max_length, x.stride, x.max_answer, x.nbest, x.examples, x.batch, x.backend, x.device],
-                [git_commit(), torch.__version__, torch.get_num_threads(), processor()],
+                [program_digest(), torch.__version__, torch.get_num_threads(), processor()],
             ]
         )
 

@@ -19,10 +19,11 @@ from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
 from asr.files import check_writable
 from asr.model.checkpoint import LoadOptions
+from asr.preparation.fingerprint import file_state
 from asr.recognizer import Recognizer
 from asr.scoring.ctm import CtmWord, ctm_text
 from asr.search.forced_alignment import LEAST_FIT, AlignedText, AlignedToken, AlignedWord, align_text
-from asr.shards import Result, ShardOptions, Work, job, parse_shard, write_shard
+from asr.shards import Part, Result, ShardOptions, job, parse_shard
 from asr.text.files import read_text
 from asr.transcription.encoding import TOO_LONG, EncodingOptions, emissions, is_out_of_memory
 from asr.transcription.formats import textgrid
@@ -73,12 +74,13 @@ def run(paths: list[Path], options: Options) -> None:
     recognizer = Recognizer.load_as(paths[0], options)
     model, tokenizer = recognizer.model, recognizer.tokenizer
     run_folder = recognizer.run_folder
-    inputs: dict[str, str] = {}
+    inputs = {"model": model.digest(), "device": model.device.type}
     assert run_folder is not None
     if len(paths) == 2:
         refuse(options, ("split", "data", "shard"), f"to align {paths[1]}")
         audio = Path(paths[1])
         folder, name = Path(options.output or audio.parent), audio.stem
+        inputs |= {"audio": file_state(audio), "text": file_state(audio.with_suffix(".txt"))}
         loads: dict[str, Callable[[], Utterance]] = {
             name: partial(_from_file, audio, options.text, model.sample_rate)
         }
@@ -87,7 +89,7 @@ def run(paths: list[Path], options: Options) -> None:
             raise UserError(f"text={options.text!r}: expected an audio file to align it with, found none")
         manifest = manifest_path(options.data or training_folder(run_folder), options.split)
         cuts = list(load_cuts(manifest))
-        inputs = {"data": manifest_digest(manifest), "device": model.device.type}
+        inputs["data"] = manifest_digest(manifest)
         folder, name = Path(options.output or run_folder / "align" / options.split), options.split
         loads = {}
         for cut in cuts:
@@ -102,10 +104,9 @@ def run(paths: list[Path], options: Options) -> None:
     shard = parse_shard(options.shard)
     items = list(enumerate(loads.items()))
     own = shard.of(items) if shard else items
-    fits: list[tuple[float, str]] = []
-    results: dict[int, Result] = {}
-    unknown: Counter[str] = Counter()
-    for position, (stem, load) in track(own, "aligning"):
+    part = Part(folder, job("align", to_dict(options), **inputs), len(loads), shard)
+    left = [item for item in own if item[0] not in part.results]
+    for position, (stem, load) in track(left, "aligning"):
         try:
             utterance = load()
             log_probs_TV = emissions(model, utterance.samples, options, utterance.id)
@@ -118,27 +119,29 @@ def run(paths: list[Path], options: Options) -> None:
                     f"min_fit={options.min_fit:g}, found {found.fit:.3f}"
                 )
         except UserError as error:
-            results[position] = Result(error=error.line)
+            part.add(position, Result(error=error.line))
             continue
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            results[position] = Result(error=f"{stem}: {TOO_LONG}")
+            part.add(position, Result(error=f"{stem}: {TOO_LONG}"))
             continue
-        unknown.update(tokenizer.oov(utterance.text))
         grid = _textgrid(utterance, found.words, recognizer)
-        results[position] = Result({f"{stem}.TextGrid": grid} | _tables(utterance, found, name))
-        fits.append((found.fit, utterance.id))
-    work = Work(job("align", to_dict(options), **inputs), len(loads), results, [])
-    if shard:
-        work.job["model"] = model.digest()
-        write_shard(shard, folder, work)
-    else:
-        work.write(folder)
-    if fits:
-        fit, worst = min(fits)
-        least = f"fit {fit:.2f}" if len(own) == 1 else f"least fit {fit:.2f} ({worst})"
-        print(f"aligned {len(fits)} of {len(own)} utterances: {folder}; {least}")
+        part.add(position, Result({f"{stem}.TextGrid": grid} | _tables(utterance, found, name)))
+    if not shard:
+        part.write(folder)
+    part.finish()
+    table = f"{name}.jsonl"
+    aligned = [json.loads(result.files[table]) for result in part.results.values() if result.files]
+    unknown: Counter[str] = Counter()
+    for entry in aligned:
+        unknown.update(tokenizer.oov(" ".join(word["word"] for word in entry["words"])))
+    if aligned:
+        worst = min(aligned, key=lambda entry: float(entry["fit"]))
+        least = (
+            f"fit {worst['fit']:.2f}" if len(own) == 1 else f"least fit {worst['fit']:.2f} ({worst['id']})"
+        )
+        print(f"aligned {len(aligned)} of {len(own)} utterances: {folder}; {least}")
     if unknown:
         log.warning(
             "unreliable times for words outside the model's vocabulary (%d): %s%s",
@@ -146,7 +149,7 @@ def run(paths: list[Path], options: Options) -> None:
             ", ".join(sorted(unknown)[:10]),
             " …" if len(unknown) > 10 else "",
         )
-    work.report()
+    part.report()
 
 
 def _from_file(audio: Path, text: str, sample_rate: int) -> Utterance:

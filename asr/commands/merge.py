@@ -34,7 +34,7 @@ def run(paths: list[Path], options: Options) -> None:
         if work.job["command"] == "prepare":
             prepare(folder, work)
         elif work.job["command"] == "decode":
-            write_decoded(folder, work.files().get(HYPOTHESES, ""), joined_record(work.records))
+            write_decoded(folder, work.files().get(HYPOTHESES, ""), joined_record(work))
         else:
             work.write(folder)
         remove_shards(folder)

@@ -1,15 +1,12 @@
 """`asr transcribe`: transcribe audio files as text, JSON, subtitles or TextGrid."""
 
-import contextlib
-import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.progress import SpinnerColumn, TextColumn
 
@@ -19,16 +16,15 @@ from asr.errors import UserError
 from asr.files import check_writable, file_digest, names_digest, write_text
 from asr.model.checkpoint import LoadOptions
 from asr.model.features import NORMALISATIONS, Normalisation
-from asr.parallel import Journal
-from asr.preparation.fingerprint import file_state
 from asr.recognizer import Recognizer
-from asr.shards import Result, ShardOptions, Work, job, parse_shard, write_shard
+from asr.search.decoder import Decoder
+from asr.shards import Part, Result, ShardOptions, Work, job, parse_shard
 from asr.transcription.actors import LOST, on_actors
 from asr.transcription.encoding import TOO_LONG, is_out_of_memory
+from asr.transcription.finished import Finished
 from asr.transcription.formats import FORMATS, write_transcript
 from asr.transcription.many import Outcome, Source, group_positions
 from asr.transcription.run import TranscriptionConfig
-from asr.transcription.transcript import Transcript
 
 POSITIONAL = "<run folder or checkpoint> <audio file, folder or - for standard input> …"
 SUFFIXES = {"text": ".txt", "json": ".json", "srt": ".srt", "vtt": ".vtt", "textgrid": ".TextGrid"}
@@ -51,9 +47,7 @@ class Options(TranscriptionConfig, LoadOptions, ShardOptions):
         help="folder for one file per recording; empty: standard output, or beside each of several "
         "recordings for srt, vtt and textgrid",
     )
-    engine: str = option(
-        "", help="ray: actors on a Ray cluster, which skip finished files; empty: here", choices=("", "ray")
-    )
+    engine: str = option("", help="ray: actors on a Ray cluster; empty: this process", choices=("", "ray"))
     actors: int = option(1, help="engine=ray: processes, each with the model", minimum=1, maximum=100_000)
     address: str = option("", help="engine=ray: address of the cluster; empty: this machine")
 
@@ -79,92 +73,110 @@ def run(paths: list[Path], options: Options) -> None:
     odd = [_shown(file) for file, _ in files if _shown(file) != str(file)]
     if odd and (options.shard or options.engine):
         raise UserError(f"{odd[0]}: expected a UTF-8 file name with shard= or engine=")
+    if options.engine and any(str(file) == "-" for file, _ in files):
+        raise UserError("engine=ray: expected files, found - (standard input)")
     beside = len(files) > 1 and options.format not in ("text", "json") and not options.output
-    to_files = beside or bool(options.output)
-    if to_files:
-        _check_places(files, replace=not beside)
-    if options.engine:
-        _on_ray(Path(paths[0]), files, options)
-        return
+    if beside or options.output:
+        _check_places(files)
     recognizer = _load(Path(paths[0]), options)
+    work, finished = _begin(recognizer, files, options, to_files=beside or bool(options.output))
+    done = frozenset(work.results)
+    for position, (_, place) in enumerate(files if beside else []):
+        if place.exists() and position not in done:
+            raise UserError(f"{place}: expected no such file yet; write to a folder with output=<folder>")
     decoder, source = recognizer.decoder(options)
     if source:
         print(f"decoder weights from {source}", file=sys.stderr)
-    shard = parse_shard(options.shard)
-    results: dict[int, Result] = {}
     # Encoding in one pass is one step: the spinner shows that work goes on.
     columns = SpinnerColumn(), TextColumn("{task.fields[file]}")
     with grouped_warnings(), progress(*columns, counts=False) as bars:
-        task = bars.add_task("transcribing", total=len(files), file=files[0][0].name)
-        audio = [sys.stdin.buffer if str(file) == "-" else file for file, _ in files]
-        advance = partial(bars.advance, task)
-        outcomes = recognizer.transcribe_each(audio, options, decoder, shard=shard, advance=advance)
-        for position, outcome in outcomes:
-            file, place = files[position]
-            results[position] = _result(outcome, file)
-            if isinstance(outcome, list) and shard:
-                text = write_transcript(outcome, options.format, _shown(file))
-                results[position].files[str(place.relative_to(options.output))] = text
-            elif isinstance(outcome, list):
-                _write(outcome, file, place if to_files else None, options, single=len(files) == 1)
-            bars.update(task, completed=len(results), file=files[min(position + 1, len(files) - 1)][0].name)
-    inputs = {"files": names_digest(str(file) for file, _ in files), "device": recognizer.model.device.type}
-    work = Work(_job(recognizer, options, to_dict(options), **inputs), len(files), results, [])
-    if shard:
-        work.job["model"] = recognizer.model.digest()
-        write_shard(shard, Path(options.output), work)
+        task = bars.add_task("transcribing", total=len(files), completed=len(done), file=files[0][0].name)
+        if options.engine:
+            texts = _on_ray(Path(paths[0]), files, options, done)
+        else:
+            texts = _here(recognizer, decoder, files, options, done, partial(bars.advance, task))
+        for position, text, error in texts:
+            if position in done:
+                continue
+            place = files[position][1]
+            result = Result(error=error)
+            if text is not None and options.shard:
+                result.files[str(place.relative_to(options.output))] = text
+            elif text is not None and finished:
+                _write(text, place)
+                finished.add(position)
+            elif text is not None:
+                sys.stdout.write(text)
+                sys.stdout.flush()
+            work.add(position, result)
+            following = files[min(position + 1, len(files) - 1)][0].name
+            bars.update(task, completed=len(work.results), file=following)
     if beside:
         print(f"transcripts are beside the recordings: {files[0][1]}, …", file=sys.stderr)
+    if finished:
+        finished.close()
+    if isinstance(work, Part):
+        work.finish()
     work.report()
 
 
-def _on_ray(model: Path, files: list[tuple[Path, Path]], options: Options) -> None:
-    """Transcribe files with actors; a journal in the output folder names those that are finished."""
-    if any(str(file) == "-" for file, _ in files):
-        raise UserError("engine=ray: expected files, found - (standard input)")
-    folder = Path(options.output)
-    settings = to_dict(options) | {"actors": 0, "address": "", "output": "", "device": ""}
-    recognizer = _load(model, options)
-    identity = _job(recognizer, options, settings, model=recognizer.model.digest())
-    journal = Journal(folder / ".transcribed.jsonl", json.dumps(identity, sort_keys=True))
-    results: dict[int, Result] = {}
-    keys = [file_state(file) for file, _ in files]
-    left = [i for i, (_, place) in enumerate(files) if keys[i] not in journal.stored or not place.exists()]
-    if done := len(files) - len(left):
-        print(f"{folder}: {done} of {len(files)} files are finished", file=sys.stderr)
+def _begin(
+    recognizer: Recognizer, files: list[tuple[Path, Path]], options: Options, *, to_files: bool
+) -> tuple[Work, Finished | None]:
+    """Return the work with the results of an earlier start, and the journal of written transcripts."""
+    beam, _ = recognizer.weights(options)
+    settings = to_dict(options) | {"beam": to_dict(beam)}
+    for name in ("engine", "actors", "address"):  # the results don't depend on them
+        del settings[name]
+    inputs = {"model": recognizer.model.digest(), "device": recognizer.model.device.type}
+    for name in ("lm", "lexicon"):
+        if path := getattr(beam, name):
+            inputs[name] = file_digest(path)
+    if shard := parse_shard(options.shard):
+        inputs["files"] = names_digest(str(file) for file, _ in files)
+        return Part(Path(options.output), job("transcribe", settings, **inputs), len(files), shard), None
+    same = job("transcribe", settings, **inputs)
+    finished = Finished(same, files) if to_files else None
+    return Work(same, len(files), dict.fromkeys(finished.positions if finished else (), Result())), finished
+
+
+def _here(
+    recognizer: Recognizer,
+    decoder: Decoder,
+    files: list[tuple[Path, Path]],
+    options: Options,
+    done: Container[int],
+    advance: Callable[[float], None],
+) -> Iterator[tuple[int, str | None, str | None]]:
+    """Yield the position, text and error of each file, transcribed in this process."""
+    audio = [sys.stdin.buffer if str(file) == "-" else file for file, _ in files]
+    shard = parse_shard(options.shard)
+    outcomes = recognizer.transcribe_each(audio, options, decoder, shard=shard, done=done, advance=advance)
+    for position, outcome in outcomes:
+        several = len(files) > 1 or (isinstance(outcome, list) and len(outcome) > 1)
+        table = several and options.format == "text" and not options.output
+        yield position, *_text(outcome, _shown(files[position][0]), options, table=table)
+
+
+def _on_ray(
+    model: Path, files: list[tuple[Path, Path]], options: Options, done: Container[int]
+) -> Iterator[tuple[int, str | None, str | None]]:
+    """Yield the position, text and error of each file, transcribed by actors."""
+    left = [position for position in range(len(files)) if position not in done]
     sizes = [files[i][0].stat().st_size if files[i][0].is_file() else 0 for i in left]
     groups = [
         [(left[i], files[left[i]][0].absolute(), str(files[left[i]][0])) for i in group]
         for group in group_positions([Source("", size, list) for size in sizes])
     ]
-    resources = {"num_gpus": 1} if options.device.startswith("cuda") else {"num_cpus": 1}
     found = on_actors(
         partial(_set_up, model.absolute(), options),
         groups,
         actors=options.actors,
         address=options.address,
-        resources=resources,
+        resources={"num_gpus": 1} if options.device.startswith("cuda") else {"num_cpus": 1},
     )
-    with contextlib.closing(journal), progress() as bars:
-        task = bars.add_task("transcribing", total=len(files), completed=len(files) - len(left))
-        for (position, _, shown), result in found:
-            text, error = result or (None, f"{shown}: {LOST}")
-            results[position] = Result(error=error)
-            if text is not None:
-                write_text(text, files[position][1])
-                journal.add(keys[position], None)
-            bars.advance(task)
-    Work(identity, len(files), results, []).report()
-
-
-def _job(
-    recognizer: Recognizer, options: Options, settings: Mapping[str, Any], **inputs: str
-) -> dict[str, Any]:
-    """Return what identifies the work, with the weights that the search uses and the language model."""
-    beam, _ = recognizer.weights(options)
-    if beam.lm:
-        inputs["lm"] = file_digest(Path(beam.lm))
-    return job("transcribe", {**settings, "beam": to_dict(beam)}, **inputs)
+    for (position, _, shown), result in found:
+        yield position, *(result or (None, f"{shown}: {LOST}"))
 
 
 def _set_up(
@@ -175,33 +187,41 @@ def _set_up(
     decoder, _ = recognizer.decoder(options)
 
     def transcribe(group: list[tuple[int, Path, str]]) -> list[tuple[str | None, str | None]]:
-        paths = [path for _, path, _ in group]
-        found = []
-        for (_, path, shown), (_, outcome) in zip(
-            group, recognizer.transcribe_each(paths, options, decoder), strict=True
-        ):
-            error = _result(outcome, path).error
-            text = write_transcript(outcome, options.format, shown) if isinstance(outcome, list) else None
-            found.append((text, error))
-        return found
+        outcomes = recognizer.transcribe_each([path for _, path, _ in group], options, decoder)
+        return [
+            _text(outcome, shown, options)
+            for (_, _, shown), (_, outcome) in zip(group, outcomes, strict=True)
+        ]
 
     return transcribe
+
+
+def _text(
+    outcome: Outcome, file: str, options: Options, *, table: bool = False
+) -> tuple[str | None, str | None]:
+    """Return the text or the error of a recording; raise errors that are not the recording's.
+
+    Args:
+        outcome: transcripts of the channels, or an error.
+        file: the recording as shown to users.
+        options: format.
+        table: write a line per channel with the names of file and channel.
+    """
+    if isinstance(outcome, UserError):
+        return None, outcome.line
+    if not isinstance(outcome, list):
+        if not is_out_of_memory(outcome):
+            raise outcome
+        return None, f"{file}: {TOO_LONG}"
+    if not table:
+        return write_transcript(outcome, options.format, file), None
+    channels = ["" if x.channel is None else f"\t{x.channel}" for x in outcome]
+    return "".join(f"{file}{channel}\t{x.text}\n" for channel, x in zip(channels, outcome, strict=True)), None
 
 
 def _shown(file: Path) -> str:
     """Return a path as valid text: bytes of its name that are not UTF-8 become escapes."""
     return str(file).encode(errors="backslashreplace").decode()
-
-
-def _result(outcome: Outcome, file: Path) -> Result:
-    """Return the error of a recording, if it has one; raise errors that are not the recording's."""
-    if isinstance(outcome, list):
-        return Result()
-    if isinstance(outcome, UserError):
-        return Result(error=outcome.line)
-    if not is_out_of_memory(outcome):
-        raise outcome
-    return Result(error=f"{file}: {TOO_LONG}")
 
 
 def _audio_files(paths: list[Path], options: Options) -> list[tuple[Path, Path]]:
@@ -228,8 +248,8 @@ def _audio_files(paths: list[Path], options: Options) -> list[tuple[Path, Path]]
     return [(file, stem.with_name(stem.name + suffix)) for (file, _), stem in zip(files, stems, strict=True)]
 
 
-def _check_places(files: list[tuple[Path, Path]], *, replace: bool) -> None:
-    """Raise UserError if a transcript can't be written or would replace another, or a file that is there."""
+def _check_places(files: list[tuple[Path, Path]]) -> None:
+    """Raise UserError if a transcript can't be written, or is that of two recordings."""
     written: dict[Path, Path] = {}
     for file, place in files:
         if place in written:
@@ -237,8 +257,6 @@ def _check_places(files: list[tuple[Path, Path]], *, replace: bool) -> None:
                 f"{written[place]} and {file}: expected different transcripts, found {place} for both"
             )
         written[place] = file
-        if place.exists() and not replace:
-            raise UserError(f"{place}: expected no such file yet; write to a folder with output=<folder>")
         check_writable(place)
 
 
@@ -255,18 +273,8 @@ def _load(path: Path, options: Options) -> Recognizer:
     return recognizer
 
 
-def _write(
-    transcripts: list[Transcript], file: Path, place: Path | None, options: Options, single: bool
-) -> None:
-    if place:
-        try:
-            write_text(write_transcript(transcripts, options.format, _shown(file)), place)
-        except OSError as error:
-            raise UserError(f"{place}: can't be written ({error.strerror})") from None
-    elif options.format == "text" and not (single and len(transcripts) == 1):
-        for transcript in transcripts:
-            channel = "" if transcript.channel is None else f"\t{transcript.channel}"
-            print(f"{_shown(file)}{channel}\t{transcript.text}", flush=True)
-    else:
-        sys.stdout.write(write_transcript(transcripts, options.format, _shown(file)))
-        sys.stdout.flush()
+def _write(text: str, place: Path) -> None:
+    try:
+        write_text(text, place)
+    except OSError as error:
+        raise UserError(f"{place}: can't be written ({error.strerror})") from None

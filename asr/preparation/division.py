@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from asr import config
-from asr.shards import Result, Shard, Work, job, write_shard
+from asr.shards import Part, Result, Shard, job
 
 
 class ShardDone(Exception):
@@ -52,5 +52,9 @@ class Division:
     def write(self, folder: Path, recipe: str, options: Any, digest: str) -> None:
         """Write the shard, and raise ShardDone."""
         identity = job("prepare", config.to_dict(options), recipe=recipe, data=digest)
-        write_shard(self.shard, folder, Work(identity, self.total, self._results, []))
+        self.shard.path(folder).unlink(missing_ok=True)
+        part = Part(folder, identity, self.total, self.shard)
+        for position, result in self._results.items():
+            part.add(position, result)
+        part.finish()
         raise ShardDone

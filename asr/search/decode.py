@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,13 +27,12 @@ from asr.scoring.word_filter import rules_beside
 from asr.search.decoded import hypothesis_of, reference_tokens
 from asr.search.decoder import DECODERS, WEIGHTED, WITH_LM, BeamConfig, Weights, text_of
 from asr.search.emissions import Emissions, emissions
+from asr.search.path import TokenPath
 from asr.search.pool import Found, SearchPool
 from asr.search.tune import Trial, record, tune, tuned
-from asr.shards import Result, Shard, Work, job, write_shard
+from asr.shards import Part, Result, Shard, Work, job
 from asr.text.pronunciation import ReferencePhones
 from asr.text.tokenizer import PhoneTokenizer, Tokenizer
-
-SUMMED = ("audio_s", "decode_s", "prepare_s", "encode_s", "search_cpu_s")
 
 
 @dataclass
@@ -96,7 +95,7 @@ def decode_split(
     shard: Shard | None = None,
     advance: Callable[[float], None] = lambda share: None,
 ) -> Path:
-    """Decode a split.
+    """Decode a split; after an interruption, go on with the batches that are left.
 
     Args:
         model: acoustic model, on the device to decode on.
@@ -139,67 +138,66 @@ def decode_split(
                 print(f"decoder weights from {source}")
             if options.decoder in WEIGHTED:
                 pool.reweight(beam.weights(options.decoder))
-            started = time.perf_counter()
-            found, encode_s = _search(model, cuts, pool, options, shard, advance)
-            seconds = time.perf_counter() - started
-        # All shards count all words.
-        spoken = [reference_tokens(tokenizer, cut, references) for cut in cuts]
-        lines = {
-            position: hypothesis_line(
-                hypothesis_of(tokenizer, model.frame_s, found[cut.id].path, cut, tokens, beam.nbest)
-            )
-            for position, (cut, tokens) in enumerate(zip(cuts, spoken, strict=True))
-            if cut.id in found
-        }
-        audio_s = sum(cut.duration for cut in cuts if cut.id in found)
-        search_s = sum(result.cpu_s for result in found.values())
-        rules = rules_beside(manifest)
-        about = {
-            "checkpoint": str(checkpoint),
-            "manifest": str(manifest),
-            "attention": model.config.attention,
-            "backend": model.backend_on(model.device.type),
-            "decoder": options.decoder,
-            "beam": None if options.decoder == "greedy" else asdict(beam.complete(options.decoder)),
-            "weights_from": source,
-            "device": str(model.device),
-            "threads": torch.get_num_threads(),
-            "jobs": options.jobs,
-            "commit": git_commit(),
-            "lexicon": references.digest if references else None,
-            "pronunciations": asdict(references.counts) if references else None,
-            "word_filter": asdict(rules) if rules else None,
-            "audio_s": audio_s,
-            "decode_s": seconds,
-            "prepare_s": prepare_s,
-            "encode_s": encode_s,
-            "search_cpu_s": search_s,
-        }
+            # All shards count all words.
+            spoken = [reference_tokens(tokenizer, cut, references) for cut in cuts]
+            rules = rules_beside(manifest)
+            beam_used = None if options.decoder == "greedy" else asdict(beam.complete(options.decoder))
+            about = {
+                "checkpoint": str(checkpoint),
+                "manifest": str(manifest),
+                "attention": model.config.attention,
+                "backend": model.backend_on(model.device.type),
+                "decoder": options.decoder,
+                "beam": beam_used,
+                "weights_from": source,
+                "device": str(model.device),
+                "threads": torch.get_num_threads(),
+                "jobs": options.jobs,
+                "commit": git_commit(),
+                "lexicon": references.digest if references else None,
+                "pronunciations": asdict(references.counts) if references else None,
+                "word_filter": asdict(rules) if rules else None,
+                "prepare_s": prepare_s,
+            }
+            inputs = {"model": model.digest(), "data": manifest_digest(manifest), "device": model.device.type}
+            if references:
+                inputs["pronunciations"] = references.digest
+            for name in ("lm", "lexicon"):
+                if path := getattr(options.beam, name):
+                    inputs[name] = file_digest(path)
+            same = job("decode", to_dict(options) | {"beam": beam_used}, **inputs)
+            part = Part(folder, same, len(cuts), shard)
+            part.record = about
+
+            def line(position: int, path: TokenPath) -> str:
+                return hypothesis_line(
+                    hypothesis_of(
+                        tokenizer, model.frame_s, path, cuts[position], spoken[position], beam.nbest
+                    )
+                )
+
+            _search(model, cuts, pool, options, part, line, advance)
+        times = joined_record(part)
         if not shard:
-            write_decoded(folder, "".join(lines.values()), joined_record([about]))
+            write_decoded(folder, part.files().get(HYPOTHESES, ""), times)
+        part.finish()
+    audio_s = times["audio_s"]
     print(
-        f"decoded {len(lines)} utterances, {duration(audio_s)} of audio, in {duration(seconds)} "
-        f"(real-time factor {_ratio(seconds, audio_s):.4f}; encoder {_ratio(encode_s, audio_s):.4f}, "
-        f"search on one core {_ratio(search_s, audio_s):.4f})"
+        f"decoded {len(part.results)} utterances, {duration(audio_s)} of audio, in "
+        f"{duration(times['decode_s'])} (real-time factor {times['real_time_factor']:.4f}; encoder "
+        f"{_ratio(times['encode_s'], audio_s):.4f}, search on one core "
+        f"{times['search_real_time_factor_per_core']:.4f})"
     )
-    if shard:
-        inputs = {"model": model.digest(), "data": manifest_digest(manifest), "device": model.device.type}
-        if options.beam.lm:
-            inputs["lm"] = file_digest(options.beam.lm)
-        same = job("decode", to_dict(options) | {"beam": about["beam"]}, **inputs)
-        results = {position: Result({HYPOTHESES: line}) for position, line in lines.items()}
-        write_shard(shard, folder, Work(same, len(cuts), results, [about]))
-        return folder
-    if references:
+    if references and not shard:
         references.report(manifest)
     return folder
 
 
-def joined_record(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def joined_record(work: Work) -> dict[str, Any]:
     """Return the record of all shards, decode.json: durations are summed, the rest is that of the first."""
-    sums = {name: sum(record[name] for record in records) for name in SUMMED}
+    sums = dict.fromkeys(("audio_s", "decode_s", "encode_s", "search_cpu_s"), 0.0) | work.seconds()
     return {
-        **records[0],
+        **work.record,
         **sums,
         "real_time_factor": _ratio(sums["decode_s"], sums["audio_s"]),
         "search_real_time_factor_per_core": _ratio(sums["search_cpu_s"], sums["audio_s"]),
@@ -215,34 +213,56 @@ def _search(
     cuts: Cuts,
     pool: SearchPool,
     options: DecodeOptions,
-    shard: Shard | None,
+    part: Part,
+    line: Callable[[int, TokenPath], str],
     advance: Callable[[float], None],
-) -> tuple[dict[str, Found], float]:
-    """Return the result of each utterance, and the encoder's time in seconds."""
-    found: dict[str, Found] = {}
-    encode_s = 0.0
+) -> None:
+    """Add the hypothesis of each utterance that is left, with its share of the time.
+
+    Args:
+        model, cuts, pool, options, advance: see `decode_split`.
+        part: where to add the results.
+        line: returns the line of hyp.jsonl of a cut, given its position and the path found.
+    """
+    positions = {name: position for position, name in enumerate(cuts.ids())}
+    encode_s: dict[int, float] = {}
     with progress() as bars:
-        row = bars.add_task(f"decoding {options.split}", total=len(cuts))
+        row = bars.add_task(f"decoding {options.split}", total=len(cuts), completed=len(part.results))
+        started = time.perf_counter()
 
         def collect(results: Iterator[Found]) -> None:
+            nonlocal started
             for result in results:
-                found[result.id] = result
-                bars.advance(row)
-            advance(len(found) / len(cuts))
+                position = positions[result.id]
+                seconds = {
+                    "audio_s": float(cuts.durations_s[position]),
+                    "decode_s": time.perf_counter() - started,
+                    "encode_s": encode_s[position],
+                    "search_cpu_s": result.cpu_s,
+                }
+                part.add(position, Result({HYPOTHESES: line(position, result.path)}, seconds=seconds))
+                started = time.perf_counter()  # without the time to write the line
+            bars.update(row, completed=len(part.results))
+            advance(len(part.results) / len(cuts))
 
-        for batch in _emissions(model, cuts, options, shard):
-            encode_s += batch.encode_s
+        for batch in _emissions(model, cuts, options, part):
+            share = batch.encode_s / len(batch.ids)
+            encode_s |= {positions[name]: share for name in batch.ids}
             pool.put(batch.ids, batch.log_probs_BTV, batch.lengths_B)
             collect(pool.ready())
         collect(pool.results())
-    return found, encode_s
 
 
 def _emissions(
-    model: AcousticModel, cuts: Cuts, options: DecodeOptions, shard: Shard | None = None
+    model: AcousticModel, cuts: Cuts, options: DecodeOptions, part: Part | None = None
 ) -> Iterator[Emissions]:
     return emissions(
-        model, cuts, frames_per_batch=options.frames_per_batch, resample=options.resample, shard=shard
+        model,
+        cuts,
+        frames_per_batch=options.frames_per_batch,
+        resample=options.resample,
+        shard=part.shard if part else None,
+        done=part.results if part else (),
     )
 
 

@@ -1,7 +1,7 @@
 """Log-probabilities of a split, batch by batch, as input for a search."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -42,6 +42,7 @@ def emissions(
     frames_per_batch: int,
     resample: bool = True,
     shard: Shard | None = None,
+    done: Container[int] = (),
 ) -> Iterator[Emissions]:
     """Yield the log-probabilities of all cuts, longest first; audio is read ahead in threads.
 
@@ -51,6 +52,7 @@ def emissions(
         frames_per_batch: maximum number of feature frames per batch, padding included.
         resample: resample audio with another sample rate; false: raise UserError.
         shard: only the batches of a shard.
+        done: positions of cuts; a batch of these alone is left out.
     """
     features = model.config.features
     frames = np.maximum(1, np.rint(cuts.durations_s * 1000 / features.frame_shift_ms)).astype(np.int64)
@@ -58,7 +60,8 @@ def emissions(
     utterances = Utterances(cuts, None, features.sample_rate, resample=resample)
     batches = [BatchPlan(tuple(plan.tolist())) for plan in plans]
     own = shard.of(batches) if shard else batches
-    return in_threads(model, utterances.__getitem__, partial(_encode, model), own)
+    left = [batch for batch in own if not all(position in done for position in batch.utterances)]
+    return in_threads(model, utterances.__getitem__, partial(_encode, model), left)
 
 
 @torch.inference_mode()

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -87,6 +87,7 @@ class Transcriber:
         self,
         sources: Sequence[Source],
         shard: Shard | None = None,
+        done: Container[int] = (),
         advance: Callable[[float], None] = lambda share: None,
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield each recording's position, and the transcripts of its channels or the error that it raised.
@@ -94,6 +95,7 @@ class Transcriber:
         Args:
             sources: recordings.
             shard: only the groups of a shard, so that each batch is the same without shards.
+            done: positions of recordings; a group of these alone is left out.
             advance: called with the share of a recording done since the last call; the shares of each add
                 up to 1 unless it raises an error.
         """
@@ -101,7 +103,8 @@ class Transcriber:
         work = self if self.config.decoder == "greedy" else self._searching_in_turn()
         groups = list(group_positions(sources))
         own = shard.of(groups) if shard else groups
-        for alone, together in groupby(own, key=lambda group: len(group) == 1):
+        left = [group for group in own if not all(position in done for position in group)]
+        for alone, together in groupby(left, key=lambda group: len(group) == 1):
             positions = list(together)
             chosen = [[sources[i] for i in group] for group in positions]
             searched = (

@@ -1,12 +1,15 @@
-"""Shards of decode, align and transcribe: their union is byte for byte what one process writes."""
+"""Decode, align and transcribe in shards, or interrupted: the files are those of one undisturbed process."""
 
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from asr.cli import main
-from asr.shards import parse_shard
+from asr.shards import Part, Result, parse_shard
+from asr.transcription.finished import JOURNAL, Finished
 
 COMMANDS = {
     "decode": ["decode", "{run}", "split=dev", "frames_per_batch=200"],
@@ -17,8 +20,8 @@ COMMANDS = {
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the files of a folder except locks and the record of decoding, which has times."""
-    names = ("lock", "decode.json")
+    """Return the files of a folder except locks, the record of decoding, which has times, and a journal."""
+    names = ("lock", "decode.json", JOURNAL)
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -54,6 +57,64 @@ def test_the_union_is_what_one_process_writes(
         }
     assert main(["merge", str(parts)]) == 1
     assert "expected shards/1-of-" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", COMMANDS, indirect=True)
+@pytest.mark.parametrize("shards", [[[]], [["shard=1/2"], ["shard=2/2"]]], ids=["whole", "shards"])
+def test_interrupted_work_goes_on(
+    words: list[str],
+    shards: list[list[str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("asr.transcription.many.GROUP", 3)
+    undisturbed, folder = tmp_path / "undisturbed", tmp_path / "interrupted"
+    failed = main([*words, f"output={undisturbed}"])
+    expected = capsys.readouterr()
+    added: list[int] = []
+
+    def stopping(add: Callable[..., None], most: float) -> Callable[..., None]:
+        def wrapper(store: object, position: int, *result: Result) -> None:
+            if len(added) == most:
+                raise KeyboardInterrupt
+            add(store, position, *result)
+            added.append(position)
+
+        return wrapper
+
+    def run(shard: list[str], most: float) -> int:
+        """Run the command, interrupted after some results."""
+        added.clear()
+        with monkeypatch.context() as patch:
+            for kind in (Part, Finished):
+                patch.setattr(kind, "add", stopping(kind.add, most))
+            return main([*words, *shard, f"output={folder}"])
+
+    assert run(shards[0], 3) == 130
+    first = set(added)
+    if len(shards) > 1:
+        assert main(["merge", str(folder)]) == 1
+        assert "1-of-2.jsonl: expected a finished shard, found 3 items" in capsys.readouterr().err
+    capsys.readouterr()
+    status = run(shards[0], math.inf)
+    assert first - set(added)
+    found = capsys.readouterr()
+    assert "finished" in found.err
+    for shard in shards[1:]:
+        run(shard, math.inf)
+        capsys.readouterr()
+        status = main(["merge", str(folder)])
+        found = capsys.readouterr()
+    assert status == failed
+    assert contents(folder) == contents(undisturbed)
+    assert errors(found.err) == errors(expected.err)
+    if words[0] == "align" and len(shards) == 1:
+        assert found.out == expected.out.replace(str(undisturbed), str(folder))
+
+
+def errors(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("asr: ")]
 
 
 def test_missing_and_foreign_shards_are_refused(

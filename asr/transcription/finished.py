@@ -1,0 +1,49 @@
+"""Recordings that are transcribed: an interrupted command goes on, a repeated one takes what is new."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from asr.parallel import Journal
+from asr.preparation.fingerprint import file_state
+
+JOURNAL = ".transcribed.jsonl"
+
+
+class Finished:
+    """The recordings whose transcripts were written by the same job, in a hidden journal beside these.
+
+    Not finished are a recording that has changed since, one without transcript, and standard input (`-`).
+
+    Args:
+        job: model, options and digests of inputs: what determines the transcripts besides the recordings.
+        files: (recording, its transcript) of all files; the journal is in the folder of the first transcript.
+
+    Attributes:
+        positions: positions of the finished recordings in `files`.
+    """
+
+    def __init__(self, job: dict[str, Any], files: Sequence[tuple[Path, Path]]) -> None:
+        folder = files[0][1].parent
+        self._journal = Journal(folder / JOURNAL, job)
+        self._keys = [
+            f"{file_state(file.absolute())} {place.absolute()}" if str(file) != "-" else ""
+            for file, place in files
+        ]
+        self.positions = {
+            position
+            for position, (key, (_, place)) in enumerate(zip(self._keys, files, strict=True))
+            if key in self._journal.stored and place.exists()
+        }
+        if self.positions:
+            print(f"{folder}: {len(self.positions)} of {len(files)} files are finished", file=sys.stderr)
+
+    def add(self, position: int) -> None:
+        """Store that the transcript of a recording is written."""
+        if key := self._keys[position]:
+            self._journal.add(key, None)
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._journal.close()
