@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lhotse.cut import MonoCut
 
@@ -17,14 +18,14 @@ from asr.data.manifest import load_cuts, manifest_digest
 from asr.data.places import manifest_path, training_folder
 from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
-from asr.files import check_writable
+from asr.files import build, check_writable, parse_json
 from asr.model.checkpoint import LoadOptions
 from asr.preparation.fingerprint import file_state
 from asr.recognizer import Recognizer
 from asr.scoring.ctm import CtmWord, ctm_text
 from asr.search.forced_alignment import LEAST_FIT, AlignedText, AlignedToken, AlignedWord, align_text
-from asr.shards import Part, Result, ShardOptions, job, parse_shard
-from asr.text.files import read_text
+from asr.shards import Part, Result, ShardOptions, Work, job, parse_shard
+from asr.text.files import read_lines, read_text
 from asr.transcription.encoding import TOO_LONG, EncodingOptions, emissions, is_out_of_memory
 from asr.transcription.formats import textgrid
 
@@ -93,7 +94,7 @@ def run(paths: list[Path], options: Options) -> None:
         folder, name = Path(options.output or run_folder / "align" / options.split), options.split
         loads = {}
         for cut in cuts:
-            stem = cut.id.replace("/", "_")
+            stem = _stem(cut.id)
             if stem in loads:
                 raise UserError(
                     f"{cut.id}: expected a name of its own, found {stem}.TextGrid for two utterances"
@@ -129,7 +130,7 @@ def run(paths: list[Path], options: Options) -> None:
         grid = _textgrid(utterance, found.words, recognizer)
         part.add(position, Result({f"{stem}.TextGrid": grid} | _tables(utterance, found, name)))
     if not shard:
-        part.write(folder)
+        write(part, folder)
     part.finish()
     table = f"{name}.jsonl"
     aligned = [json.loads(result.files[table]) for result in part.results.values() if result.files]
@@ -150,6 +151,24 @@ def run(paths: list[Path], options: Options) -> None:
             " …" if len(unknown) > 10 else "",
         )
     part.report()
+
+
+def write(work: Work, folder: Path) -> None:
+    """Write the alignments; the TextGrids of utterances that only an earlier alignment has are removed."""
+    files = work.files()
+    tables = [path for path in map(folder.joinpath, files) if path.suffix == ".jsonl" and path.exists()]
+    for path in tables:
+        for number, line in read_lines(path):
+            entry = build(dict[str, Any], parse_json(line, f"{path}:{number}"), f"{path}:{number}")
+            name = f"{_stem(str(entry.get('id')))}.TextGrid"
+            if name not in files:
+                Path(folder, name).unlink(missing_ok=True)
+    work.write(folder)
+
+
+def _stem(name: str) -> str:
+    """Return the name of an utterance's TextGrid, without suffix."""
+    return name.replace("/", "_")
 
 
 def _from_file(audio: Path, text: str, sample_rate: int) -> Utterance:

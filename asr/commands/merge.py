@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr import config
+from asr.commands import align
 from asr.errors import UserError
 from asr.files import locked
 from asr.preparation.recipes import recipe_module
@@ -35,6 +36,8 @@ def run(paths: list[Path], options: Options) -> None:
             prepare(folder, work)
         elif work.job["command"] == "decode":
             write_decoded(folder, work.files().get(HYPOTHESES, ""), joined_record(work))
+        elif work.job["command"] == "align":
+            align.write(work, folder)
         else:
             work.write(folder)
         remove_shards(folder)

@@ -39,6 +39,19 @@ def test_a_split_is_aligned(trained: Path, tone_corpus: Path, tmp_path: Path) ->
     assert [label for label in re.findall(r'text = "(.*)"', phones) if label] == labels
 
 
+def test_text_grids_of_an_earlier_alignment_are_removed(
+    trained: Path, tone_corpus: Path, tmp_path: Path
+) -> None:
+    cuts = list(load_cuts(tone_corpus / "test.cuts.jsonl.gz"))
+    save_cuts(cuts[:2], tmp_path / "few.cuts.jsonl.gz")
+    words = ["align", str(trained), "split=test", f"output={tmp_path / 'out'}"]
+    assert main(words) == 0
+    (tmp_path / "out" / "mine.TextGrid").write_text("mine")
+    assert main([*words, f"data={tmp_path / 'few.cuts.jsonl.gz'}"]) == 0
+    kept = {path.stem for path in (tmp_path / "out").glob("*.TextGrid")}
+    assert kept == {"mine", *(cut.id for cut in cuts[:2])}
+
+
 def test_an_audio_file_is_aligned_with_its_transcript(
     trained: Path,
     tone_corpus: Path,
