@@ -76,10 +76,11 @@ def run(paths: list[Path], options: Options) -> None:
     if options.engine and any(str(file) == "-" for file, _ in files):
         raise UserError("engine=ray: expected files, found - (standard input)")
     beside = len(files) > 1 and options.format not in ("text", "json") and not options.output
-    if beside or options.output:
+    folder = Path(options.output) if options.output else _root(Path(paths[1])) if beside else None
+    if folder:
         _check_places(files)
     recognizer = _load(Path(paths[0]), options)
-    work, finished = _begin(recognizer, files, options, to_files=beside or bool(options.output))
+    work, finished = _begin(recognizer, files, options, folder)
     done = frozenset(work.results)
     for position, (_, place) in enumerate(files if beside else []):
         if place.exists() and position not in done:
@@ -121,9 +122,12 @@ def run(paths: list[Path], options: Options) -> None:
 
 
 def _begin(
-    recognizer: Recognizer, files: list[tuple[Path, Path]], options: Options, *, to_files: bool
+    recognizer: Recognizer, files: list[tuple[Path, Path]], options: Options, folder: Path | None
 ) -> tuple[Work, Finished | None]:
-    """Return the work with the results of an earlier start, and the journal of written transcripts."""
+    """Return the work with the results of an earlier start.
+
+    If transcripts are written to files, also return their journal, which is in `folder`.
+    """
     beam, _ = recognizer.weights(options)
     settings = to_dict(options) | {"beam": to_dict(beam)}
     for name in ("engine", "actors", "address"):  # the results don't depend on them
@@ -136,7 +140,7 @@ def _begin(
         inputs["files"] = names_digest(str(file) for file, _ in files)
         return Part(Path(options.output), job("transcribe", settings, **inputs), len(files), shard), None
     same = job("transcribe", settings, **inputs)
-    finished = Finished(same, files) if to_files else None
+    finished = Finished(same, folder, files) if folder else None
     return Work(same, len(files), dict.fromkeys(finished.positions if finished else (), Result())), finished
 
 
@@ -232,7 +236,7 @@ def _audio_files(paths: list[Path], options: Options) -> list[tuple[Path, Path]]
     """
     files: list[tuple[Path, Path]] = []  # audio file, and its place with the audio's suffix
     for path in map(Path, paths):
-        root = Path(options.output) if options.output else path if path.is_dir() else path.parent
+        root = Path(options.output) if options.output else _root(path)
         if not path.is_dir():
             files.append((path, root / (path.name if str(path) != "-" else "standard-input")))
             continue
@@ -246,6 +250,11 @@ def _audio_files(paths: list[Path], options: Options) -> list[tuple[Path, Path]]
     stems = [place if same[place.with_suffix("")] > 1 else place.with_suffix("") for _, place in files]
     suffix = SUFFIXES[options.format]
     return [(file, stem.with_name(stem.name + suffix)) for (file, _), stem in zip(files, stems, strict=True)]
+
+
+def _root(path: Path) -> Path:
+    """Return the folder beside whose recordings transcripts are written."""
+    return path if path.is_dir() else path.parent
 
 
 def _check_places(files: list[tuple[Path, Path]]) -> None:

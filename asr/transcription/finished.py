@@ -12,20 +12,20 @@ JOURNAL = ".transcribed.jsonl"
 
 
 class Finished:
-    """The recordings whose transcripts were written by the same job, in a hidden journal beside these.
+    """The recordings whose transcripts were written by the same job, in a hidden journal.
 
     Not finished are a recording that has changed since, one without transcript, and standard input (`-`).
 
     Args:
         job: model, options and digests of inputs: what determines the transcripts besides the recordings.
-        files: (recording, its transcript) of all files; the journal is in the folder of the first transcript.
+        folder: folder of the journal.
+        files: (recording, its transcript) of all files.
 
     Attributes:
         positions: positions of the finished recordings in `files`.
     """
 
-    def __init__(self, job: dict[str, Any], files: Sequence[tuple[Path, Path]]) -> None:
-        folder = files[0][1].parent
+    def __init__(self, job: dict[str, Any], folder: Path, files: Sequence[tuple[Path, Path]]) -> None:
         self._journal = Journal(folder / JOURNAL, job)
         self._keys = [
             f"{file_state(file.absolute())} {place.absolute()}" if str(file) != "-" else ""
