@@ -94,6 +94,7 @@ class BeamSearch:
         self._words = list(self._spellings)
         self._nbest = nbest
         self._lm = _load_lm(lm, self._words)
+        self._scored = lm is not None
         self._trie = self._build_trie(homophones=lm is not None)
         self._options: dict[str, Any] = {
             "beam_size": beam,
@@ -104,6 +105,11 @@ class BeamSearch:
             "word_score": word_score,
         }
         self._decoder = self._build_decoder()
+
+    @property
+    def tunable(self) -> tuple[str, ...]:
+        """Names of the weights, besides the size of the beam, that change the result."""
+        return ("word_score", "lm_weight") if self._scored else ("word_score",)
 
     def with_weights(self, beam: int, lm_weight: float, word_score: float) -> "BeamSearch":
         """Return a search with other weights that shares the lexicon and the language model."""

@@ -25,7 +25,7 @@ from asr.scoring.hypotheses import HYPOTHESES, hypothesis_line, write_decoded
 from asr.scoring.score import scored_words
 from asr.scoring.word_filter import rules_beside
 from asr.search.decoded import hypothesis_of, reference_tokens
-from asr.search.decoder import DECODERS, WEIGHTED, WITH_LM, BeamConfig, Weights, text_of
+from asr.search.decoder import DECODERS, WEIGHTED, BeamConfig, Weights, text_of, tunable
 from asr.search.emissions import Emissions, emissions
 from asr.search.path import TokenPath
 from asr.search.pool import Found, SearchPool
@@ -297,8 +297,7 @@ def _tune(
             bars.update(row, advance=1, description=f"tuning on {options.tune}: {_describe(trial)}")
             return trial
 
-        unused = () if options.beam.lm else WITH_LM[options.decoder]
-        names = [name for name in ("word_score", "lm_weight") if name not in unused]
+        names = tunable(pool.decoder)
         best, trials = tune(evaluate, options.beam.weights(options.decoder), names)
     about: dict[str, Any] = {
         "split": options.tune,

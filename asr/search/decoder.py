@@ -193,8 +193,14 @@ def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig, topology: s
                 topology=topology,
             )
         case "prefix":
+            fusion = build_fusion(beam.lm, tokenizer, weights.lm_weight, weights.word_score)
+            given = weights.word_score != BeamConfig().weights(name).word_score
+            if beam.lm and given and "word_score" not in fusion.tunable:
+                raise UserError(
+                    f"beam.word_score={weights.word_score:g}: has no effect with {beam.lm}, a model of labels"
+                )
             search: Decoder = PrefixSearch(
-                build_fusion(beam.lm, tokenizer, weights.lm_weight, weights.word_score),
+                fusion,
                 beam=weights.size,
                 tokens=beam.tokens,
                 token_threshold=beam.token_threshold,
@@ -221,6 +227,16 @@ def reweighted(decoder: Decoder, weights: Weights) -> Decoder:
         case WithWords():
             return replace(decoder, search=reweighted(decoder.search, weights))
     raise UserError("only decoder=beam and decoder=prefix have tunable weights")
+
+
+def tunable(decoder: Decoder) -> tuple[str, ...]:
+    """Return the weights, besides the size of the beam, that change the results of a decoder."""
+    match decoder:
+        case BeamSearch() | PrefixSearch():
+            return decoder.tunable
+        case WithWords():
+            return tunable(decoder.search)
+    return ()
 
 
 @dataclass(frozen=True)

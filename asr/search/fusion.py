@@ -21,8 +21,13 @@ class Context:
 
 
 class NoModel:
-    """No language model, and the base class of those that add a score."""
+    """No language model, and the base class of those that add a score.
 
+    Attributes:
+        tunable: weights that change the score.
+    """
+
+    tunable: tuple[str, ...] = ()
     weight = 0.0
     word_score = 0.0
 
@@ -48,6 +53,8 @@ class NoModel:
 class TokenModel(NoModel):
     """An n-gram model of labels, which adds the weighted log10 probability of each."""
 
+    tunable = ("lm_weight",)
+
     def __init__(self, path: str | Path, tokenizer: Tokenizer, weight: float) -> None:
         self._model = NgramModel(path, tokenizer.symbols)
         self.weight = weight
@@ -71,6 +78,8 @@ class WordModel(NoModel):
 
     The search may spell unknown words; they have the probability of `<unk>`.
     """
+
+    tunable = ("word_score", "lm_weight")
 
     def __init__(
         self,

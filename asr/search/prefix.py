@@ -69,6 +69,11 @@ class PrefixSearch:
         self._nbest = nbest
         self._topology = topology
 
+    @property
+    def tunable(self) -> tuple[str, ...]:
+        """Names of the weights, besides the size of the beam, that change the result."""
+        return self._fusion.tunable
+
     def with_weights(self, beam: int, lm_weight: float, word_score: float) -> "PrefixSearch":
         """Return a search with other weights that shares the language model."""
         other = copy.copy(self)

@@ -8,6 +8,7 @@ from asr.errors import UserError
 from asr.lm.arpa import read_vocabulary, write_arpa
 from asr.lm.kneser_ney import estimate
 from asr.lm.ngram import NgramModel
+from asr.search.decoder import BeamConfig, build_decoder, tunable
 from asr.search.fusion import NoModel, TokenModel, WordModel, build_fusion
 from asr.search.prefix import Prefix, PrefixSearch
 from asr.text.lexicon import Lexicon
@@ -172,6 +173,22 @@ def test_pieces_are_scored_as_words(lms):
         context, added = fusion.extend(context, label)
         score += added
     assert score + fusion.finish(context) == pytest.approx(log10_of(lms / "words.arpa")(["no", "go", "on"]))
+
+
+def test_a_word_score_is_tuned_and_accepted_only_where_it_has_an_effect(lms):
+    tokenizer = CharacterTokenizer.train(GAME)
+    words, characters = str(lms / "words.arpa"), str(lms / "characters.arpa")
+    for decoder, lm, names in [
+        ("prefix", words, {"word_score", "lm_weight"}),
+        ("prefix", characters, {"lm_weight"}),
+        ("prefix", "", set()),
+        ("beam", words, {"word_score", "lm_weight"}),
+        ("greedy", "", set()),
+    ]:
+        assert set(tunable(build_decoder(decoder, tokenizer, BeamConfig(lm=lm)))) == names
+    build_decoder("prefix", tokenizer, BeamConfig(lm=characters, word_score=-1.0))  # as stored by tuning
+    with pytest.raises(UserError, match=r"beam.word_score=2: has no effect with .*characters.arpa"):
+        build_decoder("prefix", tokenizer, BeamConfig(lm=characters, word_score=2.0))
 
 
 def test_unsuitable_language_models_raise(lms):
