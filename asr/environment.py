@@ -1,7 +1,6 @@
 """The environment that a result was produced in: commit, versions, hardware; choice of the device."""
 
 import functools
-import hashlib
 import os
 import platform
 import re
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
+from asr.files import contents_digest
 
 PACKAGES = (
     "clustered-asr",
@@ -85,15 +85,11 @@ def git_commit() -> str | None:
 
 
 @functools.cache
-def program_digest() -> str:
+def source_digest() -> str:
     """Return the first 12 hex digits of the SHA-256 of this program's source, kernels included."""
     root = Path(__file__).resolve().parent
-    digest = hashlib.sha256()
-    for folder in (root, root.parent / "attention_ext"):
-        for path in sorted(folder.rglob("*")):
-            if path.suffix in (".py", ".h", ".cpp", ".cu"):
-                digest.update(str(path.relative_to(root.parent)).encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
+    files = [path for folder in (root, root.parent / "attention_ext") for path in folder.rglob("*")]
+    return contents_digest(sorted(path for path in files if path.suffix in (".py", ".h", ".cpp", ".cu")))[:12]
 
 
 def processor() -> str:

@@ -340,6 +340,14 @@ def names_digest(names: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()[:12]
 
 
+def contents_digest(paths: Iterable[Path]) -> str:
+    """Return the SHA-256 in hex of the names and contents of files in order."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
 def file_digest(path: str | Path) -> str:
     """Return the first 12 hex digits of a file's SHA-256."""
     digest = hashlib.sha256()

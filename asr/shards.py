@@ -1,4 +1,4 @@
-"""Results of long work, item by item: a repeated command goes on, and several machines can share the work.
+"""Results of long work, stored item by item, so that it can resume and several machines can share it.
 
 `<output>/shards/<i>-of-<n>.jsonl` is the journal of a shard: a line that identifies the job, then a line per
 item with its position among all items and its text in each output file. `asr merge` writes the files. Work
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from asr.config import option
-from asr.environment import program_digest
+from asr.environment import source_digest
 from asr.errors import UserError
 from asr.files import build, parse_json, write_text
 from asr.parallel import Journal
@@ -154,11 +154,11 @@ def sort_ctm(text: str) -> list[str]:
 def job(command: str, options: Mapping[str, Any], **inputs: str) -> dict[str, Any]:
     """Return what identifies a command's work: program, options, and digests of its inputs."""
     kept = {name: value for name, value in options.items() if name not in UNKEYED}
-    return {"command": command, "program": program_digest(), "options": kept, **inputs}
+    return {"command": command, "program": source_digest(), "options": kept, **inputs}
 
 
 class Part(Work):
-    """The work of a shard, or all of it, in a journal from which a repeated command goes on.
+    """The work of a shard, or all of it, with a journal from which a repeated command resumes.
 
     Results of another job are discarded, and items that failed are tried again.
 
@@ -181,7 +181,7 @@ class Part(Work):
         found = {int(position): Result(*value) for position, value in stored.items()}
         self.results = {position: result for position, result in found.items() if result.error is None}
         if self.results:
-            print(f"{self.path}: going on after {len(self.results)} finished items", file=sys.stderr)
+            print(f"{self.path}: resuming after {len(self.results)} finished items", file=sys.stderr)
 
     def add(self, position: int, result: Result) -> None:
         """Store the result of an item, also in the journal."""
@@ -189,7 +189,7 @@ class Part(Work):
         self._journal.add(str(position), astuple(result))
 
     def finish(self) -> None:
-        """Complete a shard's journal and say how to join them; remove the journal of undivided work."""
+        """Complete a shard's journal and say how to join the shards; remove the journal of undivided work."""
         if self.shard:
             self._journal.add(RECORD, self.record)
             self._journal.close()

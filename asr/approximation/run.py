@@ -1,6 +1,5 @@
 """Evaluates models on tasks with several mechanisms: time, scores, intervals, ratios to full attention."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from asr.approximation.pretrained import Pretrained
 from asr.approximation.records import digest
 from asr.approximation.spans import Window
 from asr.approximation.tasks import Task, open_task
-from asr.environment import processor, program_digest
+from asr.environment import processor, source_digest
 from asr.files import write_json
 from asr.parallel import Journal
 from asr.scoring.error_rates import Interval
@@ -100,17 +99,15 @@ class Evaluation:
         keys = [key for attention in options.attentions for key in self._keys(attention)]
         self.todo = len(set(keys) - self.journal.stored.keys())
 
-    def _version(self) -> str:
+    def _version(self) -> list[Any]:
         """Return everything that decides on the stored outputs."""
         x = self.options
-        return json.dumps(
-            [
-                self.model.digest(),
-                digest(self.task.path),
-                [x.max_length, x.stride, x.max_answer, x.nbest, x.examples, x.batch, x.backend, x.device],
-                [program_digest(), torch.__version__, torch.get_num_threads(), processor()],
-            ]
-        )
+        return [
+            self.model.digest(),
+            digest(self.task.path),
+            [x.max_length, x.stride, x.max_answer, x.nbest, x.examples, x.batch, x.backend, x.device],
+            [source_digest(), torch.__version__, torch.get_num_threads(), processor()],
+        ]
 
     def _keys(self, attention: str) -> list[str]:
         return [f"{attention} {number}" for number in range(len(self.batches))]

@@ -1,6 +1,5 @@
 """The measurements of a benchmark, length by length, kept on disk until all are complete."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -12,7 +11,7 @@ import torch
 from asr.benchmark.mechanisms import Problem, Timing, measure
 from asr.benchmark.memory import Memory, TooLarge, can_measure_memory, largest_batch, peak_memory_bytes
 from asr.benchmark.options import Options
-from asr.environment import processor, program_digest
+from asr.environment import processor, source_digest
 from asr.errors import UserError
 from asr.files import build
 from asr.parallel import Journal
@@ -47,7 +46,7 @@ class Measurement:
         self.memory: list[Memory] = []
         self.too_large: list[str] = []
         settings = {**asdict(options), "out": ""}
-        version = json.dumps([settings, program_digest(), torch.__version__, processor()])
+        version = [settings, source_digest(), torch.__version__, processor()]
         self.journal = Journal(out.with_suffix(".unfinished.jsonl"), version)
         self.reused = len(self.journal.stored)
 

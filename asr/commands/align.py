@@ -133,16 +133,16 @@ def run(paths: list[Path], options: Options) -> None:
         write(part, folder)
     part.finish()
     table = f"{name}.jsonl"
-    aligned = [json.loads(result.files[table]) for result in part.results.values() if result.files]
+    fits: list[tuple[float, str]] = []
     unknown: Counter[str] = Counter()
-    for entry in aligned:
+    for text in (result.files[table] for result in part.results.values() if result.files):
+        entry = json.loads(text)
+        fits.append((entry["fit"], entry["id"]))
         unknown.update(tokenizer.oov(" ".join(word["word"] for word in entry["words"])))
-    if aligned:
-        worst = min(aligned, key=lambda entry: float(entry["fit"]))
-        least = (
-            f"fit {worst['fit']:.2f}" if len(own) == 1 else f"least fit {worst['fit']:.2f} ({worst['id']})"
-        )
-        print(f"aligned {len(aligned)} of {len(own)} utterances: {folder}; {least}")
+    if fits:
+        fit, worst = min(fits)
+        least = f"fit {fit:.2f}" if len(own) == 1 else f"least fit {fit:.2f} ({worst})"
+        print(f"aligned {len(fits)} of {len(own)} utterances: {folder}; {least}")
     if unknown:
         log.warning(
             "unreliable times for words outside the model's vocabulary (%d): %s%s",

@@ -13,7 +13,7 @@ from rich.progress import SpinnerColumn, TextColumn
 from asr.config import option, refuse, to_dict
 from asr.console import grouped_warnings, progress
 from asr.errors import UserError
-from asr.files import check_writable, file_digest, names_digest, write_text
+from asr.files import check_writable, names_digest, write_text
 from asr.model.checkpoint import LoadOptions
 from asr.model.features import NORMALISATIONS, Normalisation
 from asr.recognizer import Recognizer
@@ -85,9 +85,11 @@ def run(paths: list[Path], options: Options) -> None:
     for position, (_, place) in enumerate(files if beside else []):
         if place.exists() and position not in done:
             raise UserError(f"{place}: expected no such file yet; write to a folder with output=<folder>")
-    decoder, source = recognizer.decoder(options)
-    if source:
-        print(f"decoder weights from {source}", file=sys.stderr)
+    decoder = None
+    if not options.engine:
+        decoder, source = recognizer.decoder(options)
+        if source:
+            print(f"decoder weights from {source}", file=sys.stderr)
     # Encoding in one pass is one step: the spinner shows that work goes on.
     columns = SpinnerColumn(), TextColumn("{task.fields[file]}")
     with grouped_warnings(), progress(*columns, counts=False) as bars:
@@ -128,25 +130,25 @@ def _begin(
 
     If transcripts are written to files, also return their journal, which is in `folder`.
     """
+    if not folder:
+        return Work({"command": "transcribe"}, len(files)), None
     beam, _ = recognizer.weights(options)
     settings = to_dict(options) | {"beam": to_dict(beam)}
     for name in ("engine", "actors", "address"):  # the results don't depend on them
         del settings[name]
     inputs = {"model": recognizer.model.digest(), "device": recognizer.model.device.type}
-    for name in ("lm", "lexicon"):
-        if path := getattr(beam, name):
-            inputs[name] = file_digest(path)
+    inputs |= beam.digests()
     if shard := parse_shard(options.shard):
         inputs["files"] = names_digest(str(file) for file, _ in files)
-        return Part(Path(options.output), job("transcribe", settings, **inputs), len(files), shard), None
+        return Part(folder, job("transcribe", settings, **inputs), len(files), shard), None
     same = job("transcribe", settings, **inputs)
-    finished = Finished(same, folder, files) if folder else None
-    return Work(same, len(files), dict.fromkeys(finished.positions if finished else (), Result())), finished
+    finished = Finished(same, folder, files)
+    return Work(same, len(files), dict.fromkeys(finished.positions, Result())), finished
 
 
 def _here(
     recognizer: Recognizer,
-    decoder: Decoder,
+    decoder: Decoder | None,
     files: list[tuple[Path, Path]],
     options: Options,
     done: Container[int],

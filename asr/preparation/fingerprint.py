@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from asr import config
-from asr.files import file_digest, write_text
+from asr.files import contents_digest, file_digest, write_text
 
 RECORD = "preparation.json"
 # Options that don't affect the output of a complete corpus.
@@ -43,11 +43,10 @@ def fingerprint(
 def program_digest(options: type) -> str:
     """Return the hash of the files of this package and of the package that defines `options`."""
     file = getattr(sys.modules.get(options.__module__), "__file__", None) or __file__
-    digest = hashlib.sha256()
-    for folder in sorted({Path(__file__).parent, Path(file).parent}):
-        for path in sorted([*folder.glob("*.py"), *folder.glob("*.txt")]):
-            digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
+    folders = sorted({Path(__file__).parent, Path(file).parent})
+    return contents_digest(
+        path for folder in folders for path in sorted([*folder.glob("*.py"), *folder.glob("*.txt")])
+    )
 
 
 def source_digest(source: Path, output: Path) -> str:

@@ -17,7 +17,7 @@ from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.places import manifest_path, split_beside, training_folder
 from asr.environment import git_commit
 from asr.errors import UserError
-from asr.files import file_digest, locked
+from asr.files import locked
 from asr.model.acoustic_model import AcousticModel
 from asr.model.checkpoint import LoadOptions
 from asr.scoring.error_rates import ErrorCounts
@@ -95,7 +95,7 @@ def decode_split(
     shard: Shard | None = None,
     advance: Callable[[float], None] = lambda share: None,
 ) -> Path:
-    """Decode a split; after an interruption, go on with the batches that are left.
+    """Decode a split; after an interruption, only the batches that are left.
 
     Args:
         model: acoustic model, on the device to decode on.
@@ -160,11 +160,9 @@ def decode_split(
                 "prepare_s": prepare_s,
             }
             inputs = {"model": model.digest(), "data": manifest_digest(manifest), "device": model.device.type}
+            inputs |= options.beam.digests()
             if references:
                 inputs["pronunciations"] = references.digest
-            for name in ("lm", "lexicon"):
-                if path := getattr(options.beam, name):
-                    inputs[name] = file_digest(path)
             same = job("decode", to_dict(options) | {"beam": beam_used}, **inputs)
             part = Part(folder, same, len(cuts), shard)
             part.record = about

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from asr.config import check, option
 from asr.errors import UserError, did_you_mean
+from asr.files import file_digest
 from asr.search.beam import BeamSearch
 from asr.search.confidence import with_confidences
 from asr.search.cuda_beam import CudaSearch
@@ -108,6 +109,11 @@ class BeamConfig:
             word_score=-1.0 if self.word_score is None else self.word_score,
             size=SIZES.get(decoder, 1) if self.size is None else self.size,
         )
+
+    def digests(self) -> dict[str, str]:
+        """Return the digests of the language model and the lexicon that are given, by option."""
+        given = {"lm": self.lm, "lexicon": self.lexicon}
+        return {name: file_digest(path) for name, path in given.items() if path}
 
     def complete(self, decoder: str) -> "BeamConfig":
         """Return the options with a decoder's defaults in place of None."""

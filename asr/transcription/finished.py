@@ -1,4 +1,4 @@
-"""Recordings that are transcribed: an interrupted command goes on, a repeated one takes what is new."""
+"""Which recordings are transcribed already, so that an interrupted or repeated command skips them."""
 
 import sys
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ JOURNAL = ".transcribed.jsonl"
 class Finished:
     """The recordings whose transcripts were written by the same job, in a hidden journal.
 
-    Not finished are a recording that has changed since, one without transcript, and standard input (`-`).
+    A recording isn't finished if it has changed since or its transcript is gone. Standard input never is.
 
     Args:
         job: model, options and digests of inputs: what determines the transcripts besides the recordings.
