@@ -219,6 +219,8 @@ class Recognizer:
         if isinstance(audio, np.ndarray | torch.Tensor):
             if rate is None:
                 raise UserError(f"{name}: expected its sample_rate, found none")
+            if not isinstance(rate, int | float):
+                raise UserError(f"{name}: expected a number as sample_rate, found {rate!r}")
             return Source(name, audio.nbytes, lambda: channels_of(audio, rate, target, channels, name))
         if hasattr(audio, "read"):
             return Source(name, None, lambda: read_stream(audio, target, channels, name))

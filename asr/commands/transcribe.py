@@ -53,8 +53,6 @@ class Options(TranscriptionConfig, LoadOptions, ShardOptions):
 
     def check(self) -> None:
         """Raise UserError if the engine can't do what is asked, or its options have no effect."""
-        LoadOptions.check(self)
-        ShardOptions.check(self)
         if not self.engine:
             refuse(self, ("actors", "address"), "without engine=ray")
         elif not self.output:

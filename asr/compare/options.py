@@ -14,7 +14,7 @@ from asr.config import flat, option, to_dict
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import file_digest
-from asr.search.decode import DecodeOptions, SearchOptions
+from asr.search.decode import DecodeOptions, SearchOptions, system_name
 from asr.search.decoder import WEIGHTED
 from asr.training.budget import CLOCKS, parse_budget
 from asr.training.config import chosen_recipe, train_options, train_schema
@@ -219,8 +219,7 @@ class Decoding:
 
     def system(self, attention: str) -> str:
         """Return the folder name of an evaluation, as in `asr decode`: `full-beam-trigram`."""
-        lm = self.options.beam.lm
-        return f"{attention}-{self.options.decoder}" + (f"-{Path(lm).name.partition('.')[0]}" if lm else "")
+        return system_name(attention, self.options.decoder, self.options.beam.lm)
 
     def described(self) -> dict[str, Any]:
         """Return the entries for the protocol of the results."""

@@ -18,7 +18,7 @@ from asr.compare.records import Candidate
 from asr.config import flat, to_dict
 from asr.data.lines import shards
 from asr.data.manifest import manifest_digest
-from asr.data.places import manifest_path, split_beside
+from asr.data.places import is_manifest, manifest_path, split_beside
 from asr.errors import UserError
 from asr.model import checkpoint
 from asr.scoring.official import reference_digests
@@ -157,9 +157,9 @@ def find_manifests(protocol: TrainConfig, splits: list[str]) -> dict[str, Path]:
     found = {name: manifest_path(place, "train") for name, place in zip(names, places, strict=True)}
     dev = protocol.data.dev
     found["dev"] = manifest_path(dev, "dev") if dev else split_beside(places[0], "dev")
-    for split in sorted(splits, key=lambda split: split.endswith(".jsonl.gz")):  # names, then manifests
+    for split in sorted(splits, key=is_manifest):  # names, then manifests
         name = split_name(split)
-        if not split.endswith(".jsonl.gz"):
+        if not is_manifest(split):
             found.setdefault(name, split_beside(places[0], split))
         elif os.path.abspath(found.setdefault(name, Path(split))) != os.path.abspath(split):
             raise UserError(f"{split}: another manifest is also called {name}, {found[name]}: rename one")
@@ -173,7 +173,7 @@ def find_manifests(protocol: TrainConfig, splits: list[str]) -> dict[str, Path]:
 
 def split_name(split: str) -> str:
     """Return the name of a split, given as a name or as a manifest."""
-    return Path(split).name.removesuffix(".jsonl.gz").removesuffix(".cuts")
+    return Path(split).name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".cuts")
 
 
 def settle_changes(plan: Plan) -> list[str]:

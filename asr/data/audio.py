@@ -19,9 +19,9 @@ from lhotse.audio.backend import (
 from lhotse.cut import MonoCut
 from numpy.typing import NDArray
 
-from asr.data.facts import checked
+from asr.data.facts import checked, header_facts
 from asr.data.shar import is_member, read_member
-from asr.data.sphere import SUFFIXES, read_header, read_sphere
+from asr.data.sphere import SUFFIXES, is_sphere, read_header, read_sphere
 from asr.errors import UserError, in_words
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ def load_cut(
     except Exception as error:  # lhotse wraps every backend's own exceptions
         if known := _user_error(error):
             raise UserError(f"utterance {cut.id}: {known}") from error
+        _check_length(cut)
         raise UserError(f"utterance {cut.id}: cannot read {file}: {in_words(error)}") from error
     if audio.shape[0] != 1:
         raise UserError(f"utterance {cut.id}: {file} has {audio.shape[0]} channels, expected 1")
@@ -62,6 +63,19 @@ def load_cut(
         notice_resampling(cut.sampling_rate, sample_rate)
     # Played faster, audio has a higher sample rate: one resampling changes speed and rate.
     return convert(samples, cut.sampling_rate * speed, sample_rate)
+
+
+def _check_length(cut: MonoCut) -> None:
+    """Raise `UserError` if rate or length of an audio file are not those of the manifest."""
+    recording, file = cut.recording, cut.recording.sources[0].source
+    if is_member(str(file)):
+        return
+    samples, rate, _ = header_facts(file)
+    if (samples, rate) != (recording.num_samples, recording.sampling_rate):
+        raise UserError(
+            f"utterance {cut.id}: {file}: expected {recording.num_samples:,} samples at "
+            f"{recording.sampling_rate:,} Hz as in the manifest, found {samples:,} at {rate:,} Hz"
+        ) from None
 
 
 def convert(samples: NDArray[np.float32], rate: float, sample_rate: int) -> NDArray[np.float32]:
@@ -81,8 +95,9 @@ class SphereBackend(AudioBackend):
     """Audio backend of lhotse for `.wv1`, `.wv2` and `.sph` files."""
 
     def is_applicable(self, path_or_fd: Any) -> bool:
-        """Return whether the file name has a suffix of SPHERE."""
-        return isinstance(path_or_fd, str | Path) and str(path_or_fd).lower().endswith(SUFFIXES)
+        """Return whether the file has a suffix of SPHERE and is in that format."""
+        named = isinstance(path_or_fd, str | Path) and str(path_or_fd).lower().endswith(SUFFIXES)
+        return named and is_sphere(path_or_fd)
 
     handles_special_case = is_applicable
 

@@ -121,11 +121,12 @@ class Cuts(Sequence["MonoCut"]):
         return parse_cut(json.loads(part.lines[row]), part.folder)
 
     def __iter__(self) -> Iterator["MonoCut"]:
+        before: Part | None = None
         last: tuple[Any, Recording | None] = None, None  # neighbours of one recording share the object
         for part, row in map(self.place, self.rows.tolist()):
             entry = json.loads(part.lines[row])
-            cut = parse_cut(entry, part.folder, last)
-            last = entry["recording"], cut.recording
+            cut = parse_cut(entry, part.folder, last if part is before else (None, None))
+            before, last = part, (entry["recording"], cut.recording)
             yield cut
 
     def select(self, indices: ArrayLike) -> "Cuts":

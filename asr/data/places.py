@@ -16,6 +16,11 @@ def companions(split: str) -> tuple[str, ...]:
     return LEXICON, WORD_RULES, GLM, f"{split}.stm"
 
 
+def is_manifest(place: str | Path) -> bool:
+    """Return whether a path has the name of a manifest, gzipped or not."""
+    return str(place).endswith((".jsonl.gz", ".jsonl"))
+
+
 def manifest_path(place: str, split: str) -> Path:
     """Return the manifest of a split, or its folder in Lhotse Shar format.
 
@@ -35,7 +40,7 @@ def manifest_path(place: str, split: str) -> Path:
                 return folder
         raise UserError(f"{place}: expected a folder in Lhotse Shar format, found no cuts.000000.jsonl.gz")
     path = Path(place)
-    if path.name.endswith(".jsonl.gz") or shards(path):
+    if is_manifest(path) or shards(path):
         return path
     return path / split if shards(path / split) else path / f"{split}.cuts.jsonl.gz"
 
@@ -59,7 +64,7 @@ def _prepared_place(place: str) -> str:
         place = place.rstrip("/")
         return place.rpartition("/")[0] if shards(copy_of(place)) else place
     path = Path(place)
-    return str(path.parent if path.name.endswith(".jsonl.gz") or shards(path) else path)
+    return str(path.parent if is_manifest(path) or shards(path) else path)
 
 
 def training_folder(run_folder: Path) -> str:

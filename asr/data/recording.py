@@ -112,7 +112,10 @@ def channels_of(
     """
     _check_channels(channels)
     check_rate(rate, name)
-    values = audio.detach().cpu().numpy() if isinstance(audio, torch.Tensor) else np.asarray(audio)
+    if isinstance(audio, torch.Tensor):
+        audio = audio.detach().cpu()
+        audio = (audio.float() if audio.dtype == torch.bfloat16 else audio).numpy()
+    values = np.asarray(audio)
     if values.ndim not in (1, 2) or (values.ndim == 2 and values.shape[0] > values.shape[1]):
         raise UserError(
             f"{name}: expected [samples] or [channels, samples], found shape {list(values.shape)}"
@@ -164,7 +167,10 @@ def _open(path: Path, name: str) -> tuple[int, Iterator[Samples]]:
     if path.stat().st_size == 0:
         raise UserError(f"{name}: empty file")
     if is_sphere(path):
-        return read_header(path).sample_rate, iter([np.ascontiguousarray(read_sphere(path).T)])
+        try:
+            return read_header(path).sample_rate, iter([np.ascontiguousarray(read_sphere(path).T)])
+        except UserError as error:
+            raise UserError(str(error).replace(str(path), name), error.kind) from None
     try:
         file = soundfile.SoundFile(path)
     except UNREADABLE:  # TypeError: soundfile wants a format for names in .raw
@@ -185,6 +191,8 @@ def _open_with_ffmpeg(path: Path, name: str) -> tuple[int, Iterator[Samples]]:
         raise UserError(f"{name}: not a readable audio file ({reason})") from error
     if stream is None:
         raise UserError(f"{name}: no audio in this file")
+    if stream.codec_context is None:
+        raise UserError(f"{name}: audio of an unknown codec")
 
     def blocks() -> Iterator[Samples]:
         resampler = av.AudioResampler(format="fltp")

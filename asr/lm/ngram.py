@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.errors import UserError
-from asr.lm.arpa import read_vocabulary
 from asr.lm.kneser_ney import SPECIAL
 
 if TYPE_CHECKING:
@@ -31,8 +30,7 @@ class NgramModel:
     """
 
     def __init__(self, path: str | Path, words: Sequence[str]) -> None:
-        """Load the file; raise `UserError` if it is missing, truncated or neither ARPA nor KenLM."""
-        self.vocabulary = read_vocabulary(path)
+        """Load the file, which `read_vocabulary` has checked; raise `UserError` if KenLM rejects it."""
         self._lm = load_kenlm(path, words)
 
     def start(self) -> "LMState":

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asr.errors import UserError
+from asr.lm.arpa import read_vocabulary
 from asr.lm.ngram import NgramModel
 
 
@@ -57,6 +58,7 @@ def score_text(path: str | Path, sentences: Iterable[Sequence[str]]) -> TextScor
     if not kept:
         raise UserError("expected text to score, found no sentence with a word")
     words = sorted({word for sentence in kept for word in sentence})
+    vocabulary = read_vocabulary(path)
     model = NgramModel(path, words)
     index = {word: number for number, word in enumerate(words)}
     score = TextScore()
@@ -67,7 +69,7 @@ def score_text(path: str | Path, sentences: Iterable[Sequence[str]]) -> TextScor
         for word in sentence:
             state, log10 = model.score(state, index[word])
             score.log10 += log10
-            if model.vocabulary is not None and word not in model.vocabulary:
+            if vocabulary is not None and word not in vocabulary:
                 score.unknown[word] += 1
                 score.unknown_log10 += log10
         score.log10 += model.finish(state)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from asr.data.manifest import read_cuts
-from asr.data.places import manifest_path
+from asr.data.places import is_manifest, manifest_path
 from asr.text.files import stream_lines
 from asr.text.tokenizer import NOISE_WORD
 
@@ -14,7 +14,7 @@ def read_sentences(sources: list[str], split: str) -> Iterator[list[str]]:
 
     Args:
         sources: text files with a sentence per line (gzipped if the name ends in `.gz`), manifests
-            (`*.cuts.jsonl.gz`), or prepared folders.
+            (`*.jsonl.gz`, `*.jsonl`), or prepared folders.
         split: split to read from prepared folders.
 
     Raises:
@@ -22,7 +22,7 @@ def read_sentences(sources: list[str], split: str) -> Iterator[list[str]]:
     """
     for source in sources:
         path = Path(source)
-        if path.is_dir() or ".jsonl" in path.name:
+        if path.is_dir() or is_manifest(path):
             lines: Iterable[str] = read_cuts(manifest_path(source, split)).texts
         else:
             lines = stream_lines(path, "a text, a manifest or a prepared folder")

@@ -1,5 +1,6 @@
 """Utterances of your own data: transcripts normalised, segments checked against their audio."""
 
+import functools
 import math
 import os
 import re
@@ -20,8 +21,6 @@ TEXT_RULES = {
     "lower": "lower-cased",
     "words": "lower-cased, punctuation removed except apostrophes and hyphens within words",
 }
-# Letters, marks and digits, with apostrophes and hyphens inside; or a tag such as <NOISE>.
-_WORD = re.compile(r"<\w+>|[^\W_]+(?:['-][^\W_]+)*", re.UNICODE)
 _APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "‑": "-", "‐": "-"})
 
 
@@ -106,8 +105,17 @@ def normalise(text: str, rule: str) -> str:
         return text
     if rule == "words":
         marks = unicodedata.normalize("NFC", text.translate(_APOSTROPHES))
-        return " ".join(_lower(word) for word in _WORD.findall(marks))
+        return " ".join(_lower(word) for word in _word().findall(marks))
     return text.lower() if "<" not in text else " ".join(map(_lower, text.split()))
+
+
+@functools.cache
+def _word() -> re.Pattern[str]:
+    """Match letters, marks and digits, with apostrophes and hyphens inside; or a tag such as <NOISE>."""
+    # `\w` lacks the combining marks, which are the vowels of many scripts, and the joiners between letters.
+    marks = (chr(code) for code in range(0x20000) if unicodedata.category(chr(code))[0] == "M")
+    letters = rf"(?:[^\W_]|[{re.escape(''.join(marks))}\u200c\u200d])+"
+    return re.compile(rf"<\w+>|{letters}(?:['-]{letters})*")
 
 
 def _lower(word: str) -> str:

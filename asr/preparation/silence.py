@@ -19,4 +19,4 @@ def speech_bounds(samples: np.ndarray, sample_rate: int, silence_db: float) -> t
     if not power.size or power.max() == 0:
         return None
     loud = np.flatnonzero(power > power.max() * 10 ** (-silence_db / 10))
-    return loud[0] * FRAME_S, (loud[-1] + 1) * FRAME_S
+    return float(loud[0] * size / sample_rate), float((loud[-1] + 1) * size / sample_rate)

@@ -1,6 +1,7 @@
 """Reports of a preparation: the summary on the screen and the data card beside the manifests."""
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from asr.config import option_words
 from asr.files import file_digest
 from asr.preparation.problems import KINDS, Problem, count_kinds, describe_kinds
 from asr.text.lexicon import Lexicon
@@ -124,7 +126,7 @@ def data_card(
         sources: files (listed with their hash) and folders (with their number of files) of the corpus.
         notes: additional sections by heading, e.g. the licence.
     """
-    lines = [f"{CARD_TITLE}{recipe}", "", f"Made by `{_command(recipe, options)}`.", ""]
+    lines = [f"{CARD_TITLE}{recipe}", "", f"Made by `{_command(recipe, options, problems)}`.", ""]
     lines += _table(COLUMNS, list(_split_rows(splits, lexicon is not None)))
     if lexicon is not None:
         lines += ["", f"Lexicon: {len(lexicon):,} words, {len(lexicon.phones)} phones, `{lexicon.digest}`."]
@@ -175,12 +177,9 @@ def _by_reason(excluded: list[tuple[str, str, str]]) -> list[tuple[str, int]]:
     return sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
 
 
-def _command(recipe: str, options: dict[str, object]) -> str:
-    values = {
-        key: f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
-        for key, value in options.items()
-    }
-    return " ".join(["asr prepare", recipe, *(f"{key}={value}" for key, value in values.items())])
+def _command(recipe: str, options: dict[str, object], problems: list[Problem]) -> str:
+    accepted = {"allow_partial": list(count_kinds(problems))} if problems else {}
+    return shlex.join(["asr", "prepare", recipe, *option_words(options | accepted)])
 
 
 def _content(source: Path) -> str:

@@ -89,7 +89,7 @@ def hypothesis_line(hypothesis: Hypothesis) -> str:
 
 
 def read_hypotheses(path: str | Path) -> list[Hypothesis]:
-    """Read a file written by `write_hypotheses`.
+    """Read hyp.jsonl, written by `asr decode`.
 
     Raises:
         UserError: the file is missing, a line is not a hypothesis (named as file:line), or an id is repeated.

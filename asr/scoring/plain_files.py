@@ -88,8 +88,8 @@ def score_files(
 def pair_text(reference: Path, hypothesis: Path) -> tuple[list[Hypothesis], str]:
     """Read two text files with one utterance a line, and return the utterances and the layout found.
 
-    If the first fields of all lines are distinct, the same in both files, and contain a digit, `-` or `_`,
-    they are ids. Otherwise, the ids are line numbers.
+    If the first fields of all lines are distinct, the same in both files in any order, and contain a digit,
+    `-` or `_`, they are ids. Otherwise, the ids are line numbers.
 
     Raises:
         UserError: a file is missing or not UTF-8, or the files differ in length.
@@ -101,9 +101,12 @@ def pair_text(reference: Path, hypothesis: Path) -> tuple[list[Hypothesis], str]
         )
     first, other = ([(line.split() or [""])[0] for line in lines] for lines in (spoken, heard))
     idents, layout = [str(number) for number in range(1, len(spoken) + 1)], "line by line"
-    if first == other and len({*first}) == len(first) and all(IDENT.search(field) for field in first):
+    same = len({*first}) == len(first) and {*first} == {*other}
+    if same and all(IDENT.search(field) for field in first):
         idents, layout = first, "as `id text`"
         spoken, heard = ([" ".join(line.split()[1:]) for line in lines] for lines in (spoken, heard))
+        found = dict(zip(other, heard, strict=True))
+        heard = [found[ident] for ident in first]
     utterances = [
         Hypothesis(ident, "unknown", 0.0, text, None, [], [], recognised, "piece")
         for ident, text, recognised in zip(idents, spoken, heard, strict=True)

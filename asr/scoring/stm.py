@@ -105,5 +105,6 @@ def _parse(line: str, where: str) -> StmSegment:
     if not 0 <= start_s <= end_s < math.inf:
         raise UserError(f"{where}: expected a segment from start to end, found {start_s:g} to {end_s:g} s")
     rest = fields[5] if len(fields) > 5 else ""
-    label, _, text = rest.partition(" ") if rest.startswith("<") else ("", "", rest)
-    return StmSegment(file, channel, speaker, start_s, end_s, label, " ".join(text.split()))
+    words = rest.split()
+    label = words.pop(0) if rest.startswith("<") else ""
+    return StmSegment(file, channel, speaker, start_s, end_s, label, " ".join(words))

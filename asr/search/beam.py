@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from asr.search.spelling import (
     IMPOSSIBLE,
     Labels,
     held_log_probs,
+    label_runs,
     lexicon_spellings,
-    unheld,
     with_held_labels,
     word_spellings,
 )
@@ -147,6 +147,8 @@ class BeamSearch:
         emissions_TV = half_frame_log_probs(log_probs_TV, self._gap) if hmm else held_log_probs(log_probs_TV)
         # The result counts the start as a frame: [start, T frames, end].
         results = self._decoder.decode(emissions_TV.data_ptr(), *emissions_TV.shape)
+        if not hmm and self._gap == BLANK:
+            results = [x for x in results if not self._merges_words(x.tokens[1:-1])] or results[:1]
         found: dict[str | None, TokenPath] = {}
         for result in results[: self._nbest * SAME_TEXT if self._nbest > 1 else 1]:
             labels, words = result.tokens[1:-1], result.words[1:]
@@ -154,7 +156,6 @@ class BeamSearch:
                 path = read_half_frames(labels, words, self._words, self._gap, self._size)
                 path = replace(path, score=result.score)
             else:
-                labels = [unheld(label, self._size) for label in labels]
                 path = self._read_path(labels, words, result.score)
             if self._gap != BLANK:
                 path = _within(path, T)
@@ -162,6 +163,11 @@ class BeamSearch:
         best, *others = list(found.values())[: self._nbest] or [TokenPath([], [], [], [])]
         best.alternatives.extend(others)
         return best
+
+    def _merges_words(self, labels: list[int]) -> bool:
+        """Return whether two words share a label, because no blank is between them."""
+        runs = label_runs(labels, self._size)
+        return any(one == other for (one, _), (other, _) in pairwise(runs))
 
     def _read_path(self, labels: list[int], words: list[int], score: float) -> TokenPath:
         """Convert flashlight's path, with a label per frame and a word where one is completed.
@@ -174,8 +180,8 @@ class BeamSearch:
         ends: list[int] = []
         found: list[Word] = []
         end = 0
-        for label, run in groupby(labels):
-            begin, end = end, end + len(list(run))
+        for label, count in label_runs(labels, self._size):
+            begin, end = end, end + count
             if label != BLANK:
                 ids.append(label)
                 frames.append(begin)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from asr.errors import UserError
+from asr.search.forced_alignment import align_labels
 from asr.search.path import TokenPath
-from asr.search.times import align_labels
 from asr.text.tokenizer import Tokenizer
 
 

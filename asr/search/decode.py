@@ -1,6 +1,7 @@
 """Decoding of a split: hypotheses for all utterances of a manifest."""
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -14,7 +15,7 @@ from asr.config import option, refuse, to_dict
 from asr.console import duration, progress
 from asr.data.cuts import Cuts
 from asr.data.manifest import manifest_digest, read_cuts
-from asr.data.places import manifest_path, split_beside, training_folder
+from asr.data.places import is_manifest, manifest_path, split_beside, training_folder
 from asr.environment import git_commit
 from asr.errors import UserError
 from asr.files import locked
@@ -84,6 +85,12 @@ class DecodeOptions(SearchOptions, LoadOptions):
     )
 
 
+def system_name(attention: str, decoder: str, lm: str) -> str:
+    """Return the name of the folder with the output of a decoder: `full-beam-3-gram.pruned`."""
+    name = re.sub(r"(\.(arpa|bin|binary|trie|klm|lm|gz))+$", "", Path(lm).name)
+    return "-".join(filter(None, (attention, decoder, name)))
+
+
 def decode_split(
     model: AcousticModel,
     tokenizer: Tokenizer,
@@ -121,8 +128,7 @@ def decode_split(
     if isinstance(tokenizer, PhoneTokenizer):
         languages = (cut.supervisions[0].language for cut in cuts)
         references = ReferencePhones.of_data(tokenizer, manifest.parent, languages, options.g2p)
-    lm = f"-{Path(options.beam.lm).name.partition('.')[0]}" if options.beam.lm else ""
-    name = f"{model.config.attention}-{options.decoder}{lm}"
+    name = system_name(model.config.attention, options.decoder, options.beam.lm)
     folder = Path(options.output or run_folder / "decode" / options.split / name)
     with nullcontext() if shard else locked(folder, "asr decode"):
         started = time.perf_counter()
@@ -131,7 +137,7 @@ def decode_split(
             prepare_s = time.perf_counter() - started
             if options.tune:
                 split = options.tune
-                dev = Path(split) if split.endswith(".jsonl.gz") else split_beside(str(manifest), split)
+                dev = Path(split) if is_manifest(split) else split_beside(str(manifest), split)
                 _tune(model, tokenizer, dev, pool, weights_in, options)
             beam, source = tuned(weights_in, options.decoder, options.beam)
             if source:

@@ -11,6 +11,7 @@ from torch import Tensor
 from asr.errors import UserError
 from asr.losses.ctc import BLANK
 from asr.losses.topology import frames_needed, split_outputs
+from asr.search.path import TokenPath
 from asr.search.viterbi import best_path, label_spans
 from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer
 
@@ -222,3 +223,19 @@ def _piece_labels(words: list[str], tokenizer: Tokenizer) -> list[tuple[str, lis
             labels.append([])
         labels[-1].append(index)
     return list(zip(words, labels, strict=True))
+
+
+def align_labels(
+    log_probs_TV: Tensor, ids: list[int], score: float | None = None, topology: str = "ctc"
+) -> TokenPath:
+    """Return labels with the frames of their Viterbi alignment.
+
+    Args:
+        log_probs_TV: [T, V] log-probabilities of one utterance, on the CPU; T is at least
+            `frames_needed(ids, topology)`.
+        ids: labels without blanks.
+        score: score of the sequence.
+        topology: topology of the labels.
+    """
+    spans = force_align(log_probs_TV, ids, topology=topology)
+    return TokenPath(ids, [x.start_frame for x in spans], [x.end_frame for x in spans], score=score)

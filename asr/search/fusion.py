@@ -85,12 +85,10 @@ class WordModel(NoModel):
         self,
         path: str | Path,
         tokenizer: Tokenizer,
-        vocabulary: frozenset[str] | None,
+        vocabulary: frozenset[str],
         weight: float,
         word_score: float,
     ) -> None:
-        if vocabulary is None:
-            raise UserError(f"{path}: decoder=prefix needs the model's words, found none: use the ARPA file")
         words = sorted(vocabulary | {UNKNOWN_WORD})
         self._index = {word: number for number, word in enumerate(words)}
         self._model = NgramModel(path, words)
@@ -134,15 +132,17 @@ def build_fusion(lm: str, tokenizer: Tokenizer, weight: float, word_score: float
         word_score: score added per word; word models only.
 
     Raises:
-        UserError: the file can't be read, its words differ in case, or it is a word model and labels are
-            phones.
+        UserError: the file can't be read or lacks its words, they differ in case, or it is a word model and
+            labels are phones.
     """
     if not lm:
         return NoModel()
     vocabulary = read_vocabulary(lm)
+    if vocabulary is None:
+        raise UserError(f"{lm}: expected a KenLM binary with its words, found none: use the ARPA file")
     symbols = [symbol for symbol in tokenizer.symbols[1:] if symbol != UNKNOWN]
-    known = {word for word in vocabulary or () if not is_special(word)}
-    if vocabulary is None or len(known & set(symbols)) >= len(known) / 2:
+    known = {word for word in vocabulary if not is_special(word)}
+    if len(known & set(symbols)) >= len(known) / 2:
         return TokenModel(lm, tokenizer, weight)
     if tokenizer.unit == "phone":
         raise UserError(

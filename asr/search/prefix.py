@@ -11,9 +11,9 @@ from torch import Tensor
 from asr.errors import UserError
 from asr.losses.ctc import BLANK
 from asr.losses.topology import split_outputs
+from asr.search.forced_alignment import align_labels
 from asr.search.fusion import Context, NoModel
 from asr.search.path import TokenPath
-from asr.search.times import align_labels
 
 IMPOSSIBLE = -math.inf
 

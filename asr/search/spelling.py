@@ -1,7 +1,8 @@
 """Spellings of words as labels, with a workaround for flashlight, which can't stay on a word's last label."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -174,13 +175,32 @@ def unheld(label: int, size: int) -> int:
     return label if label == BLANK else (label - 1) % (size - 1) + 1
 
 
+def label_runs(labels: Sequence[int], size: int) -> list[tuple[int, int]]:
+    """Return (label, frames) of each run of a label with its held and ending labels.
+
+    An ending label ends its run. If the same label follows, both runs belong to one label by the rules of
+    CTC, but to two words.
+    """
+    runs: list[tuple[int, int]] = []
+    ended = False
+    for raw, frames in groupby(labels):
+        label, count = unheld(raw, size), len(list(frames))
+        if runs and runs[-1][0] == label and not ended:
+            runs[-1] = label, runs[-1][1] + count
+        else:
+            runs.append((label, count))
+        ended = raw > held(size - 1, size)
+    return runs
+
+
 def held_log_probs(log_probs_TV: Tensor) -> Tensor:
     """Append a held and an ending label for every label but blank: [T, V] → [T, 3V − 2].
 
     A label may be held only if it is more probable than blank in the next frame. Otherwise a held label, a
     blank and the label again would count as one label, and a word that starts with the second would lose it.
-    For the same reason, it may end only if it is more probable than blank in the frame before. Since the same
-    label may follow an ending one without a blank, it may not be the most probable one of the next frame.
+    For the same reason, it may end only if it is more probable than blank in the frame before. The same label
+    may follow an ending one without a blank, which makes one label of two words (`label_runs`). This is rare
+    because the ending label may not be the most probable one of the next frame.
     """
     labels = log_probs_TV[:, BLANK + 1 :]
     likely = labels > log_probs_TV[:, BLANK, None]

@@ -35,8 +35,8 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
     try:
         text = content.decode("utf-8-sig" if encoding == "utf-8" else encoding)
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        found = content[error.start : error.end].hex(" ")
+        line = error.object.count(b"\n", 0, error.start) + 1  # the object lacks a byte order mark
+        found = error.object[error.start : error.end].hex(" ")
         raise UserError(f"{path}:{line}: expected {encoding} text, found the bytes {found}") from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
 

@@ -2,14 +2,12 @@
 
 import html
 import json
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from asr.transcription.transcript import Segment, Transcript
+from asr.transcription.transcript import Segment, Transcript, subtitle_lines
 
 FORMATS = ("text", "json", "srt", "vtt", "textgrid")
-LINE_CHARACTERS = 42
 LINGER_S = 0.4  # maximum time that a subtitle stays after its last word
 
 Interval = tuple[float, float, str]  # start and end in seconds, label
@@ -56,7 +54,7 @@ def _cues(transcripts: Sequence[Transcript]) -> list[tuple[float, float, str]]:
 
 def _lines(segment: Segment, prefix: str) -> str:
     text = prefix + segment.text + (" [?]" if segment.low_confidence else "")
-    return "\n".join(textwrap.wrap(text, LINE_CHARACTERS, break_long_words=False))
+    return "\n".join(subtitle_lines(text))
 
 
 def _clock(seconds: float, point: str) -> str:

@@ -1,5 +1,6 @@
 """Transcripts: words with times, grouped into segments for subtitles."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -8,7 +9,8 @@ from asr.search.path import TimedWord, TokenPath, Word
 from asr.text.tokenizer import Tokenizer
 
 PAUSE_S = 0.7  # shortest pause that ends a segment
-SEGMENT_CHARACTERS = 84  # two subtitle lines
+LINE_CHARACTERS = 42
+LINES = 2
 SEGMENT_S = 7.0
 
 
@@ -106,9 +108,14 @@ def split_segments(words: Sequence[TimedWord], min_confidence: float) -> list[Se
 
 
 def _fits(group: Sequence[TimedWord], word: TimedWord) -> bool:
-    characters = sum(len(other.word) + 1 for other in group) + len(word.word)
     return (
         word.start_s - group[-1].end_s < PAUSE_S
-        and characters <= SEGMENT_CHARACTERS
         and word.end_s - group[0].start_s <= SEGMENT_S
+        # Wrapped as subtitles are, with all the marks that these may have.
+        and len(subtitle_lines(f"- {' '.join(w.word for w in (*group, word))} [?]")) <= LINES
     )
+
+
+def subtitle_lines(text: str) -> list[str]:
+    """Break a text into lines of at most 42 characters; a longer word has its own."""
+    return textwrap.wrap(text, LINE_CHARACTERS, break_long_words=False)

@@ -51,11 +51,13 @@ def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
     """
     if path.suffix.lower() in (".jsonl", ".json"):
         return [_json_entry(f"{path}:{number}", line, columns) for number, line in read_lines(path)]
-    style: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix.lower() == ".tsv" else {}
+    style: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    if path.suffix.lower() != ".tsv":
+        style = {"strict": True}
     reader = csv.reader(io.StringIO(read_text(path)), **style)
     try:
         lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
-    except csv.Error as error:  # e.g. a quote that is never closed makes a field of more than 128 kB
+    except csv.Error as error:  # e.g. a quote that is never closed
         raise UserError(f"{path}:{reader.line_num}: expected a table, found {error}") from None
     if not lines:
         raise UserError(f"{path}: expected lines with audio and text, found none")

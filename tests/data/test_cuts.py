@@ -1,6 +1,7 @@
 import copy
 import itertools
 import json
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -49,6 +50,15 @@ def test_selected_and_joined_cuts_share_their_lines(tone_corpus: Path) -> None:
     words = [word for cut in joined for word in (cut.supervisions[0].text or "").split()]
     assert joined.texts.counts() == Counter(words)
     assert joined.select([1]).texts.counts() == Counter((train[1].supervisions[0].text or "").split())
+
+
+def test_recordings_of_two_manifests_are_kept_apart(tone_corpus: Path, tmp_path: Path) -> None:
+    several = []
+    for name in ("one", "two"):
+        shutil.copytree(tone_corpus, tmp_path / name)
+        several.append(read_cuts(tmp_path / name / "train.cuts.jsonl.gz")[:1])
+    files = [Path(cut.recording.sources[0].source) for cut in Cuts.joined(several)]
+    assert [file.relative_to(tmp_path).parts[0] for file in files] == ["one", "two"]
 
 
 def test_neighbours_of_one_recording_share_the_object(tone_corpus: Path, tmp_path: Path) -> None:

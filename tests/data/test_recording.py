@@ -110,6 +110,12 @@ def test_files_without_valid_audio_are_rejected(tmp_path: Path) -> None:
     path.write_text("these are no samples")
     with pytest.raises(UserError, match=r"x\.wav: not a readable audio file"):
         read_recording(path, 16000)
+    soundfile.write(path, np.zeros(1600), 16000)
+    content = bytearray(path.read_bytes())
+    content[20:22] = b"\x34\x12"  # format tag
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"x\.wav: audio of an unknown codec"):
+        read_recording(path, 16000)
     soundfile.write(path, np.zeros((0, 1), dtype=np.float32), 16000)
     with pytest.raises(UserError, match=r"x\.wav: no samples"):
         read_recording(path, 16000)

@@ -109,6 +109,24 @@ def test_a_cut_into_a_file_loads_its_own_samples(tmp_path: Path, compressed: boo
     np.testing.assert_array_equal(load_cut(loaded, 16000) * 32768, samples[4000:8800, 1])
 
 
+def test_another_format_under_a_name_of_sphere_is_read_by_its_content(tmp_path: Path) -> None:
+    path = tmp_path / "a.sph"
+    samples = speechlike(1600)
+    soundfile.write(path, samples[:, 0], 16000, subtype="PCM_16", format="WAV")
+    source = recording("a", path, *audio_facts(path))
+    cut = MonoCut("a-1", 0.0, 0.1, 0, [], recording=source)
+    np.testing.assert_array_equal(load_cut(cut, 16000) * 32768, samples[:, 0])
+
+
+def test_a_recording_that_differs_from_its_manifest_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    soundfile.write(path, speechlike(16000)[:, 0], 16000, subtype="PCM_16")
+    cut = MonoCut("a-1", 0.0, 1.0, 0, [], recording=recording("a", path, 8000, 8000, 1))
+    message = r"a-1: .*a\.wav: expected 8,000 samples at 8,000 Hz as in .*, found 16,000 at 16,000 Hz"
+    with pytest.raises(UserError, match=message):
+        load_cut(cut, 8000)
+
+
 def test_a_recording_is_detected_by_its_content(tmp_path: Path) -> None:
     samples = speechlike(3000)
     write_sphere(tmp_path / "strange.name", samples, compressed=True)

@@ -7,6 +7,7 @@ from asr.errors import UserError
 from asr.lm.arpa import read_vocabulary, write_arpa
 from asr.lm.kneser_ney import estimate
 from asr.lm.ngram import NgramModel, check_casing, warn_unknown
+from asr.lm.perplexity import score_text
 
 pytest.importorskip("flashlight.lib.text", reason="flashlight-text is not installed")
 
@@ -67,7 +68,7 @@ def test_a_damaged_file_raises(tmp_path):
         "line.arpa": "expected a probability and a word, found '-1.0'",
     }.items():
         with pytest.raises(UserError, match=f"{name}: .*{reason}"):
-            NgramModel(tmp_path / name.partition(":")[0], ["a"])
+            score_text(tmp_path / name.partition(":")[0], [["a"]])
 
 
 def test_different_casing_raises():

@@ -164,6 +164,11 @@ def test_the_documented_recipe_works(toy, tmp_path, capsys):
         recipe.prepare(options, tmp_path / "data")
 
 
+@pytest.mark.parametrize("text", ["हिन्दी भाषा", "தமிழ்", "สวัสดี", "می\u200cخواهم", "ве́рный i̇stanbul"])
+def test_combining_marks_are_parts_of_words(text):
+    assert normalise(f"«{text}»!", "words") == normalise(text, "none")
+
+
 @given(st.text(alphabet="aAΣσΆİß'-9 .", max_size=12))
 def test_texts_are_lower_cased_word_by_word(text):
     """Only a text with a tag is divided to keep the tag; a final sigma must not depend on that."""

@@ -96,7 +96,7 @@ def test_finish_writes_all_outputs_and_a_summary(start, wav, tmp_path):
     assert (folder / "oov.tsv").read_text() == "word\tcount\noff\t2\n"
     assert (folder / "excluded.tsv").read_text() == "utterance\treason\ttext\nu9\ttoo short\tgo\n"
     card = (folder / "README.md").read_text()
-    assert "asr prepare toy tokenizers=[phone] flavour=salt" in card
+    assert """asr prepare toy 'tokenizers=["phone"]' flavour=salt""" in card
     assert "| train | 2 | 0.00 | 2 | 6 | 2 (1 distinct) |" in card
     assert "* 1 × too short" in card
     assert "## Licence\n\nFree." in card

@@ -276,6 +276,12 @@ def test_bad_files_are_reported_and_skipped_with_allow_partial(tmp_path, spoil, 
     assert "b." in (tmp_path / "data" / "problems.tsv").read_text()
 
 
+def test_a_quote_that_is_never_closed_is_refused(audio, tmp_path):
+    (tmp_path / "t.csv").write_text('a.wav,"one\nb.wav,two\nc.wav,three\n')
+    with pytest.raises(UserError, match=r"t\.csv:3: expected a table, found unexpected end of data"):
+        prepare(tmp_path, transcripts=str(tmp_path / "t.csv"))
+
+
 def test_ambiguous_recording_name_is_refused(tmp_path):
     for place in ["x/a.wav", "y/a.wav", "b.wav", "c.wav"]:
         write_audio(tmp_path / "audio" / place)

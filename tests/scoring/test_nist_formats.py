@@ -26,6 +26,12 @@ def test_stm_round_trip(tmp_path):
     assert not list(tmp_path.glob("*.partial"))
 
 
+def test_stm_fields_may_be_separated_by_tabs(tmp_path):
+    path = tmp_path / "ref.stm"
+    path.write_text("rec\tA\tspk\t0.0\t1.0\t<o,f0>\thello\tworld\n")
+    assert read_stm(path).segments == [StmSegment("rec", "A", "spk", 0.0, 1.0, "<o,f0>", "hello world")]
+
+
 def test_ctm_round_trip(tmp_path):
     path = tmp_path / "hyp.ctm"
     content = (

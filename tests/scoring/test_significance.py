@@ -236,6 +236,9 @@ def test_text_files_are_read_line_by_line_or_with_ids(tmp_path):
     assert result.rates["wer"].counts == ErrorCounts(0, 4, 0, 5)
     assert {utterance.id for utterance in result.utterances} == {"spk-u1", "spk-u2"}
     heard.write_text("spk-u2\nspk-u1 go\n")
+    assert "read as `id text`" in printed([reference, heard])
+    assert scored([reference, heard])[0].rates["wer"].counts == ErrorCounts(0, 4, 0, 5)
+    heard.write_text("spk-u3\nspk-u1 go\n")
     assert "read line by line" in printed([reference, heard])
     heard.write_text("go\n")
     with pytest.raises(UserError, match=r"hyp.txt: expected a line for each of the 2 in .*ref.txt, found 1"):

@@ -85,6 +85,19 @@ def test_a_word_of_one_phone_may_be_repeated(word_score):
         assert decode(f"{held}K AE T", word_score=word_score).text == "A CAT"
 
 
+@pytest.mark.parametrize("word_score", [0.0, 1.0])
+def test_each_word_has_its_own_labels(word_score):
+    """Random posteriors made two words of a phone that a single run of it spelled."""
+    words = {"A": [("AH",)], "I": [("AY",)], "OH": [("OW",)], "TIE": [("T", "AY")]}
+    tokenizer = PhoneTokenizer(Lexicon(words))
+    search = BeamSearch(tokenizer, beam=50, word_score=word_score)
+    for seed in range(60):
+        noise = torch.randn(1, 20, len(tokenizer), generator=torch.Generator().manual_seed(seed))
+        (path,) = search((2 * noise).log_softmax(-1), torch.tensor([20]))
+        spelled = [tuple(tokenizer.tokens(path.ids[word.start : word.end])) for word in path.words]
+        assert all(labels in words[word.word] for labels, word in zip(spelled, path.words, strict=True))
+
+
 def test_a_repeated_phone_needs_a_blank():
     """CATS SAT needs two S with a blank in between; here, there is only one."""
     path = decode("K AE T S S S AE T")

@@ -11,11 +11,11 @@ from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer
 from asr.transcription.formats import textgrid, write_transcript
 from asr.transcription.transcript import (
-    SEGMENT_CHARACTERS,
     Segment,
     TimedWord,
     Transcript,
     split_segments,
+    subtitle_lines,
     timed_words,
 )
 
@@ -58,8 +58,10 @@ def test_segments_end_at_pauses_or_after_two_lines_or_seven_seconds() -> None:
     assert [segment.text for segment in paused] == ["a b", "c"]
     assert [(segment.start_s, segment.end_s) for segment in paused] == [(0, 1), (1.8, 2)]
     many = split_segments(words(*((f"word{i}", 0.1 * i, 0.1 * i + 0.1) for i in range(40))), 0.5)
-    assert all(len(segment.text) <= SEGMENT_CHARACTERS for segment in many)
-    assert max(len(segment.text) for segment in many) > SEGMENT_CHARACTERS - 7
+    shown = [len(subtitle_lines(f"- {segment.text} [?]")) for segment in many]
+    assert max(shown) == 2
+    joined = (f"- {one.text} {two.words[0].word} [?]" for one, two in itertools.pairwise(many))
+    assert all(len(subtitle_lines(text)) == 3 for text in joined)  # another word would not fit
     slow = split_segments(words(*(("a", float(i), i + 0.9) for i in range(20))), 0.5)
     assert max(segment.end_s - segment.start_s for segment in slow) == pytest.approx(6.9)
 
