@@ -100,7 +100,7 @@ def training_steps(preset: ModelConfig, optimizer: OptimizerConfig, options: Opt
     count = options.frames // preset.subsampling // FRAMES_PER_LABEL
     labels = markov_labels(options.batch, count, generator).to(device)
     training = markov_labels(TRAINING_UTTERANCES, count, generator).tolist()
-    loss_of = build_loss(options.loss, VOCABULARY, training)
+    loss_of = build_loss(options.loss, VOCABULARY, training).to(device)
     label_lengths = torch.full((options.batch,), count, device=device)
     models = {name: Model(preset, name, options.loss.topology).to(device) for name in options.attentions}
     optimizers = {

@@ -1,6 +1,5 @@
 """A fine-tuned transformers model from a local folder, run with any mechanism."""
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,12 @@ import torch
 from torch import Tensor
 
 from asr.approximation.spans import Window
-from asr.attention.transformers_adapter import ReplacedAttention, register_attention
+from asr.attention.transformers_adapter import (
+    ReplacedAttention,
+    import_transformers,
+    quiet,
+    register_attention,
+)
 from asr.errors import UserError, in_words
 from asr.files import file_digest
 
@@ -29,14 +33,9 @@ class Pretrained:
 
     def __init__(self, folder: Path, model_class: str, device: str) -> None:
         require_model(folder)
-        try:
-            import transformers
-        except ImportError as error:
-            raise UserError(
-                "transformers ≥ 5 is not installed: pip install 'clustered-asr[transformers]'"
-            ) from error
+        transformers = import_transformers()
         self.folder, self.device = folder, device
-        with _quiet(transformers):
+        with quiet():
             try:
                 local = {"local_files_only": True, "trust_remote_code": False}  # runs no code of the folder
                 self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
@@ -113,21 +112,3 @@ def require_model(folder: Path) -> None:
     """Raise UserError if a folder holds no transformers model."""
     if not (folder / "config.json").is_file():
         raise UserError(f"model={folder}: expected a folder with a transformers model, found no config.json")
-
-
-class _quiet:
-    """Silences the loading report and progress bar of transformers within the block."""
-
-    def __init__(self, transformers: Any) -> None:
-        self.logging = transformers.utils.logging
-
-    def __enter__(self) -> None:
-        self.before = self.logging.get_verbosity()
-        self.bars = self.logging.is_progress_bar_enabled()
-        self.logging.set_verbosity(logging.CRITICAL)
-        self.logging.disable_progress_bar()
-
-    def __exit__(self, *error: object) -> None:
-        self.logging.set_verbosity(self.before)
-        if self.bars:
-            self.logging.enable_progress_bar()

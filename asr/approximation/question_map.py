@@ -68,24 +68,30 @@ class QuestionMap:
         }
 
 
+def check_choice(evaluation: Evaluation, options: Options) -> None:
+    """Raise UserError if SQuAD or the model lack the question, layer or head of the map."""
+    assert isinstance(evaluation.task, SquadTask)
+    config = evaluation.model.model.config
+    limits = {"layer": config.num_hidden_layers, "head": config.num_attention_heads}
+    for name, most in limits.items():
+        if (value := getattr(options, name)) > most:
+            raise UserError(f"{name}={value}: expected 1 to {most}, or 0 to choose one")
+    ident = options.question
+    if ident and all(question.id != ident for question in evaluation.task.examples):
+        raise UserError(f"question={ident}: no question of {evaluation.task.path} has this id")
+
+
 def question_map(evaluation: Evaluation, options: Options) -> QuestionMap:
     """Return the weights of one head for one question, on the queries and keys under full attention.
 
     Args:
         evaluation: evaluation of SQuAD.
-        options: `question`, `layer`, `head` and `attentions`.
-
-    Raises:
-        UserError: no such question, layer or head.
+        options: `question`, `layer`, `head` and `attentions`; see `check_choice`.
     """
     model, task = evaluation.model, evaluation.task
     assert isinstance(task, SquadTask)
     window = _choose(task, evaluation.windows, options.question)
     layers = queries_and_keys(model, window, options.backend)
-    heads = layers[0][0].shape[1]
-    for name, value, most in (("layer", options.layer, len(layers)), ("head", options.head, heads)):
-        if value > most:
-            raise UserError(f"{name}={value}: expected 1 to {most}, or 0 to choose one")
     special = set(model.tokenizer.all_special_ids)
     ids = window.inputs["input_ids"]
     rows = [at for at, place in enumerate(window.offsets) if place is None and ids[at] not in special]
@@ -131,8 +137,6 @@ def _choose(task: SquadTask, windows: list[Window], ident: str) -> Window:
     if not ident:
         return sorted(windows, key=lambda window: window.length)[len(windows) // 2]
     names = [question.id for question in task.examples]
-    if ident not in names:
-        raise UserError(f"question={ident}: no question of {task.path} has this id")
     return next(window for window in windows if window.example == names.index(ident))
 
 

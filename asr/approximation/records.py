@@ -10,7 +10,7 @@ from asr.errors import UserError
 from asr.files import file_digest, parse_json
 from asr.text.files import read_lines, read_text
 
-SUFFIXES = (".tsv", ".jsonl", ".json")
+SUFFIXES = (".tsv", ".txt", ".jsonl", ".json")
 
 
 @dataclass(frozen=True)

@@ -141,11 +141,11 @@ class Evaluation:
         on_cpu = self.model.device == "cpu"
         clock = time.process_time if on_cpu else time.perf_counter
         if not on_cpu:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self.model.device)
         start = clock()
         output = self.model.run(inputs, attention)
         if not on_cpu:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self.model.device)
         return clock() - start, output
 
     def _result(self) -> TaskResult:

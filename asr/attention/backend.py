@@ -15,6 +15,7 @@ from asr.errors import UserError
 BACKENDS = ("auto", "reference", "native")
 DEVICES = ("cpu", "cuda")
 MOST_CLUSTERS = 1_024  # limit of the compiled kernels
+MOST_KEYS_CUDA = 1_024
 NOT_COMPILED = dict.fromkeys(DEVICES, "this mechanism has no compiled kernels")
 
 # What `auto` doesn't use: the CUDA kernels have run only on an emulated device, and local attention's SDPA
@@ -59,11 +60,19 @@ def load_operators(backend: str) -> Operators:
     )
 
 
-def why_no_kernels(clusters: int, backend: str) -> dict[str, str | None]:
-    """Return the reason why the compiled kernels don't run, by device type; None where they do."""
+def why_no_kernels(clusters: int, backend: str, keys: int = 0) -> dict[str, str | None]:
+    """Return the reason why the compiled kernels don't run, by device type; None where they do.
+
+    Args:
+        clusters: C.
+        backend: `auto`, `reference` or `native`.
+        keys: K of improved clustered attention.
+    """
     if clusters > MOST_CLUSTERS:
         return dict.fromkeys(DEVICES, f"the compiled kernels support at most {MOST_CLUSTERS} clusters")
     reasons = {device: attention_ext.why_unavailable(device) for device in DEVICES}
+    if keys > MOST_KEYS_CUDA:
+        reasons["cuda"] = f"the CUDA kernels support topk of at most {MOST_KEYS_CUDA}"
     if backend == "auto":
         reasons = {device: reason or UNPROVEN.get(device) for device, reason in reasons.items()}
     return reasons

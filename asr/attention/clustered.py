@@ -22,13 +22,21 @@ class ClusteredAttention(SoftmaxMechanism):
         name, backend, dropout: see `SoftmaxMechanism`.
         clusters: C, clamped to each sequence's length.
         grouping: `hash` or `keys`, see `asr.attention.grouping`.
+        keys: number of keys that a subclass chooses for each cluster.
         options: further options of the grouping.
     """
 
     def __init__(
-        self, name: str, backend: str, dropout: float, clusters: int, grouping: str, **options: Any
+        self,
+        name: str,
+        backend: str,
+        dropout: float,
+        clusters: int,
+        grouping: str,
+        keys: int = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(name, backend, dropout, why_not_native=why_no_kernels(clusters, backend))
+        super().__init__(name, backend, dropout, why_not_native=why_no_kernels(clusters, backend, keys))
         self.grouping = GROUPINGS[grouping](clusters, **options)
         self.operators = self.backend.operators()
 
@@ -84,7 +92,8 @@ class ClusteredAttention(SoftmaxMechanism):
             raise ValueError(
                 f"attention {self.name!r} groups queries by keys: expected clusters(q, lengths, k)"
             )
-        if k is not None and key_lengths is None:
-            key_lengths = lengths if k.shape[2] == q.shape[2] else filled_lengths(None, k)
+        if k is not None:
+            same = key_lengths is None and k.shape[2] == q.shape[2]
+            key_lengths = lengths if same else filled_lengths(key_lengths, k)
         operators = self.operators[self.backend_on(q.device.type, q.shape[-1])]
         return self.grouping(q, k, lengths, key_lengths, operators)

@@ -7,7 +7,7 @@ from torch import Tensor
 from asr.attention.backend import DEVICES
 from asr.attention.softmax import SoftmaxMechanism, both_lengths
 from asr.lengths import keep_mask
-from attention_ext.clustered_attention.reference import compute_dtype, masked_softmax, zero_padding
+from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
 
 class FullAttention(SoftmaxMechanism):

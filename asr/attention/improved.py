@@ -26,7 +26,7 @@ class ImprovedClusteredAttention(ClusteredAttention):
     def __init__(
         self, name: str, backend: str, dropout: float, clusters: int, topk: int, grouping: str, **options: Any
     ) -> None:
-        super().__init__(name, backend, dropout, clusters, grouping, **options)
+        super().__init__(name, backend, dropout, clusters, grouping, keys=topk, **options)
         self.topk = topk
 
     def operator(self, operators: Operators) -> Callable[..., Tensor]:

@@ -97,7 +97,9 @@ class SelfAttention(SelfAttentionLayer):
     def weights(self, name: str, x: Tensor, **bias: Tensor) -> Tensor:
         """Return the dense attention weights of a mechanism, [B, H, N, N]."""
         q, k, _ = self.project(x)
-        return build_mechanism(name, self.mechanism.backend.requested).eval().weights(q, k)
+        if name == self.name:  # with the layer's own hash planes
+            return self.mechanism.weights(q, k)
+        return build_mechanism(name, self.mechanism.backend.requested).to(x.device).eval().weights(q, k)
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from asr.attention.softmax import SoftmaxMechanism, both_lengths
-from attention_ext.clustered_attention.reference import compute_dtype, masked_softmax, zero_padding
 from attention_ext.improved_clustered_attention.reference import top_keys
+from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
 CHUNK = 256  # queries whose weights are in memory at the same time
 

@@ -108,7 +108,9 @@ class GatedBiasAttention(SelfAttentionLayer):
 
     def weights(self, name: str, x: Tensor, **bias: Tensor) -> Tensor:
         """Return the dense attention weights of a mechanism, [B, H, N, N]."""
-        mechanism = fitting_mechanism(name, self.mechanism.backend.requested).eval()
+        mechanism = self.mechanism  # with the layer's own hash planes
+        if name != self.name:
+            mechanism = fitting_mechanism(name, mechanism.backend.requested).to(x.device).eval()
         q, k, gated = self._project(x, **bias)
         identity = torch.eye(q.shape[2], device=x.device).expand(*q.shape[:2], -1, -1)
         return biased_attention(mechanism, q, k, identity, gated, filled_lengths(None, x))

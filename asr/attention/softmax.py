@@ -86,7 +86,7 @@ class QueryKeyMechanism(nn.Module):
         query_lengths, key_lengths = self._lengths(q, k, lengths, query_lengths, key_lengths)
         common = torch.promote_types(q.dtype, k.dtype)
         if 0 in (*q.shape[:3], k.shape[2]):
-            return q.new_zeros(*q.shape[:3], k.shape[2])
+            return q.new_zeros(*q.shape[:3], k.shape[2], dtype=torch.promote_types(common, torch.float32))
         with torch.autocast(q.device.type, enabled=False):
             return self.dense(q.to(common), k.to(common), *both_lengths(query_lengths, key_lengths, q, k))
 

@@ -102,7 +102,7 @@ MECHANISMS: Mapping[str, Mechanism] = {
         LSHAttention,
         REFORMER,
         "N·R·chunk",
-        "N·R·chunk",
+        "N·R·chunk (native: N·R)",
         Schema(
             "R",
             Option("hashes", 4, range(1, 65), "hash rounds, R"),

@@ -1,5 +1,7 @@
 """Adapter to Hugging Face transformers: softmax mechanisms in pretrained encoders, without retraining."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +26,21 @@ def import_transformers() -> ModuleType:
         if int(version.split(".")[0]) >= 5:
             return transformers
     raise UserError(f"expected transformers ≥ 5, found {version}: pip install 'clustered-asr[transformers]'")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hide transformers' warnings about unused heads, and its progress bars."""
+    logging = import_transformers().utils.logging
+    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()
 
 
 def register_attention(name: str, backend: str = "auto", cross_attention: bool = False) -> str:

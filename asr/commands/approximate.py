@@ -11,7 +11,7 @@ from asr import config
 from asr.approximation import tables
 from asr.approximation.options import SQUAD, Options
 from asr.approximation.pretrained import require_model
-from asr.approximation.question_map import question_map
+from asr.approximation.question_map import check_choice, question_map
 from asr.approximation.run import Evaluation
 from asr.approximation.tasks import open_task
 from asr.attention.transformers_adapter import ReplacedAttention
@@ -56,6 +56,8 @@ def run(paths: list[Path], options: Options) -> None:
             evaluation = Evaluation(task, options, folder / task)
             if stored := len(evaluation.batches) * len(options.attentions) - evaluation.todo:
                 console.print(f"{task}: reusing {stored:,} of {stored + evaluation.todo:,} stored batches")
+            if task == SQUAD:
+                check_choice(evaluation, options)
             with progress() as bars:
                 bar = bars.add_task(task, total=evaluation.todo)
                 results.append(evaluation.run(partial(_advance, bars, bar)))

@@ -56,6 +56,9 @@ def restore(model: AttentionModel, state: dict[str, Any], backend: str) -> None:
         UserError: the mechanisms can't be exchanged.
     """
     own = model.attention
+    if own == state["attention"]:  # with the stored hash planes
+        model.load_state_dict(state["weights"])
+        return
     model.set_attention(state["attention"], "reference")
     model.load_state_dict(state["weights"])
     model.set_attention(own, backend)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from asr.attention.transformers_adapter import import_transformers
+from asr.attention.transformers_adapter import import_transformers, quiet
 from asr.errors import UserError
 from asr.files import read_json
 from asr.model.blocks import ACTIVATIONS
@@ -52,7 +52,7 @@ def read_pretrained(folder: str) -> dict[str, Any]:
     if kind not in FAMILIES:
         raise UserError(f"model.encoder={folder}: expected a model of {', '.join(FAMILIES)}, found {kind!r}")
     transformers = import_transformers()
-    with _quiet(), _one_line(folder, "a configuration"):
+    with quiet(), _one_line(folder, "a configuration"):
         config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
         extractor = transformers.AutoFeatureExtractor.from_pretrained(path, local_files_only=True)
     for name, why in UNSUPPORTED.items():
@@ -113,7 +113,7 @@ def window_and_shift(kernels: list[int], strides: list[int]) -> tuple[int, int]:
 def empty_model(pretrained: dict[str, Any], model: ModelConfig) -> Any:
     """Return transformers' model with random weights; `model` has the dropouts."""
     transformers = import_transformers()
-    with _quiet():
+    with quiet():
         return transformers.AutoModel.from_config(_configuration(pretrained, model), dtype=torch.float32)
 
 
@@ -126,7 +126,7 @@ def trained_model(folder: str, pretrained: dict[str, Any], model: ModelConfig) -
         UserError: weights that are missing, can't be read, don't fit or aren't finite.
     """
     transformers = import_transformers()
-    with _quiet(), _one_line(folder, "the weights of its configuration"):
+    with quiet(), _one_line(folder, "the weights of its configuration"):
         found, info = transformers.AutoModel.from_pretrained(
             folder,
             config=_configuration(pretrained, model),
@@ -167,18 +167,3 @@ def _one_line(folder: str, expected: str) -> Iterator[None]:
     except Exception as error:  # also of safetensors, pickle, json, huggingface_hub
         found = " ".join(str(error).split())[:300]
         raise UserError(f"model.encoder={folder}: expected {expected}, found: {found}") from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide transformers' warnings about unused heads, and its progress bars."""
-    logging = import_transformers().utils.logging
-    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if shown:
-            logging.enable_progress_bar()

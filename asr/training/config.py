@@ -192,6 +192,7 @@ class TrainConfig:
         if recipe_task(self.recipe.name):
             without = f"with recipe={self.recipe.name}"
             refuse(self.model, ("encoder", "freeze_encoder_steps"), without)
+            refuse(self, ("features", "augment", "loss", "select"), without)
         blocks = self.loss.intermediate
         if blocks and max(blocks) >= self.model.layers:
             raise UserError(

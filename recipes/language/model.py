@@ -3,12 +3,34 @@
 import torch
 from torch import Tensor, nn
 
+from asr.attention import parse_name
+from asr.errors import UserError
 from asr.model.attention_model import AttentionModel
 from asr.model.blocks import Block
 from asr.model.encoder import ModelConfig
 
 ENCODINGS = ("embedding", "convolution", "both")
 INITIAL = 0.05  # embeddings are drawn from ±0.05, Keras's default
+
+
+def require_causal(attention: str) -> None:
+    """Raise UserError if a mechanism lets positions see later ones."""
+    if not is_causal(attention):
+        raise UserError(
+            f"attention={attention}: expected a causal mechanism, e.g. full:causal=true, "
+            "agglomerative-8:causal=true, linear:causal=true, or local-0 for the position itself"
+        )
+
+
+def is_causal(attention: str) -> bool:
+    """Return whether no position sees later ones.
+
+    Example:
+        >>> is_causal("linear:causal=true"), is_causal("local-0"), is_causal("full")
+        (True, True, False)
+    """
+    spec = parse_name(attention)
+    return bool(spec.arguments.get("causal")) or spec.name == "local-0"
 
 
 class CausalConvolution(nn.Module):
@@ -63,6 +85,7 @@ class LanguageModel(AttentionModel):
         backend: str,
     ) -> None:
         super().__init__()
+        require_causal(attention)
         self.config = config
         self.tokens = nn.Embedding(vocabulary, config.size)
         self.positions = self.depths = self.convolution = None
@@ -76,6 +99,11 @@ class LanguageModel(AttentionModel):
         for table in (self.tokens.weight, self.positions, self.depths):
             if table is not None:
                 nn.init.uniform_(table, -INITIAL, INITIAL)
+
+    def set_attention(self, name: str, backend: str | None = None) -> None:
+        """See `AttentionModel.set_attention`; raises UserError for a mechanism that sees later tokens."""
+        require_causal(name)
+        super().set_attention(name, backend)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens [B, N] to logits of the tokens that follow [B, N, V]."""

@@ -13,7 +13,6 @@ from asr_recipes.language.model import ENCODINGS, LanguageModel
 from asr_recipes.language.text import Text, load_text
 from torch import Tensor, nn
 
-from asr.attention import parse_name
 from asr.config import option, refuse
 from asr.errors import UserError
 from asr.model.attention_model import initialise
@@ -117,11 +116,6 @@ def build_model(options: TrainConfig, vocabulary: int) -> LanguageModel:
     """
     recipe = options.recipe
     assert isinstance(recipe, Options)
-    if not is_causal(options.attention):
-        raise UserError(
-            f"attention={options.attention}: expected a causal mechanism, e.g. full:causal=true, "
-            "agglomerative-8:causal=true, linear:causal=true, or local-0 for the position itself"
-        )
     refuse(options.model, UNUSED, "with recipe=language")
     return LanguageModel(
         options.model,
@@ -132,14 +126,3 @@ def build_model(options: TrainConfig, vocabulary: int) -> LanguageModel:
         options.attention,
         options.backend,
     )
-
-
-def is_causal(attention: str) -> bool:
-    """Return whether no position sees later ones.
-
-    Example:
-        >>> is_causal("linear:causal=true"), is_causal("local-0"), is_causal("full")
-        (True, True, False)
-    """
-    spec = parse_name(attention)
-    return bool(spec.arguments.get("causal")) or spec.name == "local-0"

@@ -42,15 +42,15 @@ def prepare(options: Options, folder: Path) -> None:
     manifests = find_manifests(options.source)
 
     def read(preparation: Preparation) -> Iterator[Row]:
-        for split, paths in manifests.items():
+        for split, paths in manifests:
             yield from read_cuts(paths, split, preparation)
 
-    sources = [path for paths in manifests.values() for path in paths]
+    sources = [path for _, paths in manifests for path in paths]
     prepare_rows("lhotse", options, folder, sources, read)
 
 
-def find_manifests(source: str) -> dict[str, list[Path]]:
-    """Return the manifests of each split: cuts, or recordings and supervisions.
+def find_manifests(source: str) -> list[tuple[str, list[Path]]]:
+    """Return the manifests with their splits: cuts, or recordings and supervisions.
 
     Raises:
         UserError: there are none, or recordings lack their supervisions.
@@ -59,22 +59,25 @@ def find_manifests(source: str) -> dict[str, list[Path]]:
         raise UserError("source= is needed: name a manifest of lhotse cuts, or a folder of manifests")
     path = Path(source)
     if path.is_file():
-        return {"": [path]}
+        return [("", [path])]
     if not path.is_dir():
         raise UserError(f"source={source}: expected a manifest or a folder, found neither")
-    files = {
-        SUFFIX.sub("", child.name): child for child in sorted(path.iterdir()) if SUFFIX.search(child.name)
-    }
-    cuts = {_split(stem): [file] for stem, file in files.items() if re.search(r"(^|[._])cuts([._]|$)", stem)}
+    files: dict[str, Path] = {}
+    for child in sorted(path.iterdir()):
+        if SUFFIX.search(child.name):
+            other = files.setdefault(SUFFIX.sub("", child.name), child)
+            if other is not child:
+                raise UserError(f"{child}: expected one manifest of this name, found {other.name} too")
+    cuts = [stem for stem in files if re.search(r"(^|[._])cuts([._]|$)", stem)]
     if cuts:
-        return cuts
-    pairs = {}
+        return [(_split(stem), [files[stem]]) for stem in cuts]
+    pairs = []
     for stem, file in files.items():
         if "recordings" in stem:
-            other = files.get(stem.replace("recordings", "supervisions"))
-            if other is None:
+            supervisions = files.get(stem.replace("recordings", "supervisions"))
+            if supervisions is None:
                 raise UserError(f"{file}: expected its supervisions beside it, found none")
-            pairs[_split(stem)] = [file, other]
+            pairs.append((_split(stem), [file, supervisions]))
     if not pairs:
         raise UserError(f"source={source}: expected manifests of cuts, or of recordings, found none")
     return pairs
@@ -175,6 +178,6 @@ def _path(written: str, manifest: Path) -> str:
 
 
 def _split(stem: str) -> str:
-    """Return the split in a file name: dev-clean for `x_cuts_dev-clean` and `dev-clean.cuts`."""
+    """Return the split in a file name: dev-clean for `x_cuts_dev-clean` and `dev-clean_recordings`."""
     after = re.search(r"(?:cuts|recordings)[._](.+)$", stem)
-    return after[1] if after else re.sub(r"[._]?cuts$", "", stem)
+    return after[1] if after else re.sub(r"[._]?(cuts|recordings)$", "", stem)

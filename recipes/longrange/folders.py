@@ -171,6 +171,8 @@ class PathfinderFolder(Source):
         listed = [found for path in lists for found in self._read(path)]
         self.images = [found for found in listed if require_file(found[0], "an image")]
         self.left_out = len(listed) - len(self.images)
+        if not self.images:
+            raise UserError(f"{folder / 'metadata'}: expected images, found none")
         self.item("train", 0)
 
     def count(self, split: str) -> int:

@@ -91,6 +91,8 @@ def cluster_maps(model: AttentionModel, values: Tensor, lengths: Tensor, head: i
     for hook in hooks:
         hook.remove()
     side = math.isqrt(found[0][0].shape[-1])  # patches
+    if side * side != found[0][0].shape[-1]:
+        raise UserError("expected a model whose positions are patches, found model.subsampling > 1")
     return [
         [
             ClusterMap(

@@ -25,6 +25,7 @@ from asr.training.plan import training_plan
 
 TASKS = ("listops", "pathfinder", "text", "retrieval")
 SIZES = (16, 32, 64, 128, 256)
+LONGEST_GENERATED = 8_000  # symbols of a ListOps expression, 13 ms each
 
 
 @dataclass
@@ -67,6 +68,11 @@ class Options(RecipeConfig):
             raise UserError(f"recipe.folder=: expected a folder of texts with recipe.task={self.task}")
         if self.folder:
             refuse(self, ("dashes",), "with recipe.folder")
+        elif self.task == "listops" and self.length > LONGEST_GENERATED:
+            raise UserError(
+                f"recipe.length={self.length}: expected at most {LONGEST_GENERATED} with generated ListOps, "
+                "whose trees rarely have more symbols"
+            )
 
 
 class LongRangeTask(LabelTask):

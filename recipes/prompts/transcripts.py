@@ -90,7 +90,6 @@ def normalise(written: str, key: str = "") -> str:
     text = _CORRECTED.sub(lambda x: CORRECTIONS.get(x[0]) or CORRECTIONS.get(x[0].lower(), x[0]), text)
     text = text.replace("*", " star ").replace("#", " pound ").replace("x-ray", "x_ray").replace("-", " ")
     if key.startswith("letters/") and len(text.strip()) == 1:
-        text = text.upper()
         return f"{text.strip().lower()}."
     words = (word.strip("'") for word in re.findall(r"[\w']+", text))
     return " ".join(spoken for word in words if word for spoken in _spoken(word))

@@ -108,7 +108,7 @@ def prepare(options: Options, folder: Path) -> None:
         return
     texts, stamps = _read(source, options.languages)
     split_of = _splits(texts)
-    usable = _usable(stamps, options, preparation)
+    usable = _usable(stamps, preparation)
     tasks = [(stamp, folder / "wav" / stamp.file, options) for stamp in usable]
     found = preparation.map(_convert, tasks, "converting", key=_key)
     preparation.check()
@@ -173,7 +173,7 @@ def _splits(texts: dict[str, dict[str, str]]) -> dict[str, str]:
     return splits
 
 
-def _usable(stamps: list[Stamp], options: Options, preparation: Preparation) -> list[Stamp]:
+def _usable(stamps: list[Stamp], preparation: Preparation) -> list[Stamp]:
     """Return the recordings whose texts can be what they say, each recording once; list the others."""
     same: dict[str, list[Stamp]] = defaultdict(list)
     for stamp in stamps:

@@ -10,7 +10,7 @@ from tiny_transformers import save_model, write_squad
 
 transformers = pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
 from asr.approximation.options import Options  # noqa: E402
-from asr.approximation.question_map import question_map  # noqa: E402
+from asr.approximation.question_map import check_choice, question_map  # noqa: E402
 from asr.approximation.run import Evaluation  # noqa: E402
 from asr.errors import UserError  # noqa: E402
 from asr.report import question_chart  # noqa: E402
@@ -79,7 +79,7 @@ def test_what_the_model_lacks_is_refused(
     change: dict[str, object], message: str, evaluation: Evaluation
 ) -> None:
     with pytest.raises(UserError, match=message):
-        question_map(evaluation, replace(evaluation.options, **change))
+        check_choice(evaluation, replace(evaluation.options, **change))
 
 
 def test_the_chart_names_top_tokens(evaluation: Evaluation) -> None:

@@ -41,6 +41,19 @@ def test_weights_of_an_exchangeable_mechanism_are_loaded_and_the_own_one_is_kept
     assert all(torch.equal(x, y) for x, y in zip(model.parameters(), full.parameters(), strict=True))
 
 
+def test_stored_planes_are_loaded_and_shown() -> None:
+    model = Stack("clustered-3:planes=layer")
+    state = model_state(model, Sizes())
+    state["weights"] = {name: x + ("stored" in name) for name, x in state["weights"].items()}
+    other = Stack("clustered-3:planes=layer")
+    restore(other, state, "auto")
+    assert all(torch.equal(x, state["weights"][name]) for name, x in other.state_dict().items())
+    x = torch.randn(1, 30, 16)
+    layer = other.layers[1].eval()
+    q, k, v = layer.project(x)
+    torch.testing.assert_close(layer.weights(layer.name, x) @ v, layer.mechanism(q, k, v))
+
+
 def test_layers_keep_planes_of_their_own_after_an_exchange() -> None:
     """Recipes exchanged mechanisms layer by layer, which gave all layers the planes of the first."""
     model = Stack("full")

@@ -375,6 +375,21 @@ def test_lhotse_recordings_and_supervisions(prepared, tmp_path):
         prepare("lhotse", tmp_path, source=str(pair))
 
 
+def test_no_lhotse_manifest_hides_another(prepared, tmp_path):
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    cuts = load_cuts(prepared / "train.cuts.jsonl.gz")
+    for name, part in {"one": cuts.subset(first=1), "two": cuts.subset(last=2)}.items():
+        part.to_file(folder / f"{name}_cuts_train.jsonl.gz")
+    load_cuts(prepared / "dev.cuts.jsonl.gz").to_file(folder / "dev.cuts.jsonl.gz")
+    assert prepare("lhotse", tmp_path, source=str(folder)) == contents(prepared)
+    (folder / "one_cuts_train.jsonl").write_text("")
+    with pytest.raises(
+        UserError, match=r"one_cuts_train.*: expected one manifest of this name, found one_cuts"
+    ):
+        prepare("lhotse", tmp_path, source=str(folder))
+
+
 def test_unusable_lhotse_cuts(prepared, tmp_path):
     cuts = load_cuts(prepared / "train.cuts.jsonl.gz")
     for changed, message in [

@@ -193,6 +193,8 @@ def trained(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_bits_of_a_split_are_those_of_its_characters(
     trained: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with pytest.raises(UserError, match="attention=clustered-4: expected a causal mechanism"):
+        evaluate(str(trained), "test", attention="clustered-4")
     result = evaluate(str(trained), "test")
     options = train_options([*SMALL, f"recipe.text={text}"])
     model = build_model(options, 28).eval()

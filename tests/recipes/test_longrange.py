@@ -236,6 +236,8 @@ def test_weights_start_a_run_with_another_mechanism(tmp_path: Path) -> None:
     [
         (["recipe.task=images"], "recipe.task=images: expected one of listops, pathfinder"),
         (["recipe.length=15"], "recipe.length=15: expected a number 16 … 100000"),
+        (["recipe.length=9000"], "recipe.length=9000: expected at most 8000 with generated ListOps"),
+        (["features.mel_bins=17"], "has no effect with recipe=longrange"),
         (["recipe.size=16"], "size=16: has no effect with recipe.task=listops"),
         (
             ["recipe.task=pathfinder", "recipe.length=100"],

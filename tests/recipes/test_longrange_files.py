@@ -251,6 +251,12 @@ def break_listops(folder: Path) -> None:
             "expected recipe.size=16 pixels per side, found 9 × 8",
         ),
         (
+            "pathfinder",
+            pathfinder,
+            lambda x: [path.write_text("") for path in (x / "metadata").iterdir()],
+            "metadata: expected images, found none",
+        ),
+        (
             "retrieval",
             pairs,
             lambda x: (x / "new_aan_pairs.train.tsv").write_text("1\tx\n"),

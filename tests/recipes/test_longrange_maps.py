@@ -103,6 +103,11 @@ def test_the_picture_has_a_row_for_each_image(folder: Path, tmp_path: Path) -> N
             "expected recipe.task=pathfinder, found masked copy",
         ),
         ([], {}, "config.yaml: expected the options of a run, found none"),
+        (
+            [*PATHFINDER, "attention=cast-3", "model.subsampling=2"],
+            {},
+            "expected a model whose positions are patches, found model.subsampling > 1",
+        ),
         ([], {"head": 3}, "head=3: expected 1 to 2"),
     ],
 )
