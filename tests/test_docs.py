@@ -148,6 +148,8 @@ def test_python_examples_run() -> None:
 def test_the_table_of_mechanisms_matches_the_code() -> None:
     shown = README.split("<!-- mechanisms: asr.attention.mechanism_table() -->\n")[1]
     assert shown.split("<!-- /mechanisms -->")[0].strip() == mechanism_table().strip()
+    shown = (ROOT / "docs" / "attention.md").read_text().split("option_table() -->\n")[1]
+    assert shown.split("<!-- /options -->")[0].strip() == option_table()
 
 
 @pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,12 +1,20 @@
-"""Write the table of attention mechanisms into the README."""
+"""Write the tables of attention mechanisms into the README and docs/attention.md."""
 
 import re
 from pathlib import Path
 
-from asr.attention import mechanism_table
+from asr.attention.table import mechanism_table, option_table
 from asr.files import write_text
 
-readme = Path(__file__).resolve().parent.parent / "README.md"
-start, end = "<!-- mechanisms: asr.attention.mechanism_table() -->\n", "<!-- /mechanisms -->"
-table = start + mechanism_table().strip() + "\n" + end
-write_text(re.sub(re.escape(start) + ".*?" + end, lambda _: table, readme.read_text(), flags=re.S), readme)
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def insert(table: str, name: str, path: Path) -> None:
+    """Replace the table between the marks `<!-- name: … -->` and `<!-- /name -->` of a file."""
+    marks = rf"(<!-- {name}: .*? -->\n).*?(<!-- /{name} -->)"
+    text = re.sub(marks, lambda found: f"{found[1]}{table}\n{found[2]}", path.read_text(), flags=re.S)
+    write_text(text, path)
+
+
+insert(mechanism_table(), "mechanisms", ROOT / "README.md")
+insert(option_table(), "options", ROOT / "docs" / "attention.md")

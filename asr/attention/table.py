@@ -17,7 +17,7 @@ from asr.attention.local import LocalAttention
 from asr.attention.lsh import LSHAttention
 from asr.attention.oracle_top import OracleTopAttention
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
-from asr.attention.spec import Option, Schema, Spec, parse, pattern
+from asr.attention.spec import Option, Schema, Spec, parse, pattern, write_value
 from asr.attention.summary import SummaryMixing
 from asr.errors import UserError
 
@@ -247,5 +247,20 @@ def mechanism_table() -> str:
             mechanism.exchange,
             mechanism.source,
         )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def option_table() -> str:
+    """Return the options of all mechanisms in Markdown, as shown in docs/attention.md."""
+    found: dict[Option, list[str]] = {}
+    for key, mechanism in MECHANISMS.items():
+        for option in mechanism.schema.options:
+            found.setdefault(option, []).append(f"`{pattern(key, mechanism.schema)}`")
+    lines = ["| Option | Default | Values | Meaning | Mechanisms |", "|---|---|---|---|---|"]
+    for option, names in found.items():
+        case = f" ({option.only[0]}={write_value(option.only[1])})" if option.only else ""
+        values = option.describe().replace("|", "\\|")
+        cells = (f"`{option.name}`{case}", write_value(option.default), values, option.help, ", ".join(names))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -22,9 +22,9 @@ def recipe_module(name: str) -> ModuleType:
         UserError: there is no such recipe, or it has nothing to prepare.
     """
     if name not in recipes():
-        raise UserError(f"unknown recipe {name!r}{did_you_mean(name, recipes())}")
+        raise UserError(f"unknown recipe {name!r}{did_you_mean(name, prepared_recipes())}")
     if not has_preparation(name):
-        raise UserError(f"recipe {name} has nothing to prepare: it generates its data during training")
+        raise UserError(f"recipe {name} has nothing to prepare: its data are generated or read during training")
     return importlib.import_module(f"asr_recipes.{name}.prepare")
 
 

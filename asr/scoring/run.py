@@ -272,7 +272,7 @@ def _official(
     if not manifest.is_file() or reference_of(manifest) is None:
         return {}
     if hypotheses[0].text is None:
-        console.print(f"no official score: expected words (decoder=beam), found {hypotheses[0].unit}s")
+        console.print(f"no official score: expected words, found {hypotheses[0].unit}s")
         return {}
     scores = official_score(
         hypotheses, manifest, folder, nist=options.nist, samples=options.samples, seed=options.seed
