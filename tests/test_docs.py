@@ -11,7 +11,7 @@ import pytest
 from runs import in_process
 
 from asr import config
-from asr.attention import mechanism_table
+from asr.attention.table import mechanism_table, option_table
 from asr.cli import COMMANDS, main
 from asr.compare import run
 from asr.report import page
