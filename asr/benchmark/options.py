@@ -1,6 +1,7 @@
 """Options of `asr bench`, and the mechanisms that they stand for."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from asr import config
 from asr.attention import MECHANISMS, default_names, parse_name
@@ -81,6 +82,8 @@ class Options:
         for name in ("attentions", "lengths", "passes"):
             if not getattr(self, name):
                 raise UserError(f"{name}=[]: expected at least one")
+        if Path(self.out).suffix != ".json":
+            raise UserError(f"out={self.out}: expected a name that ends in .json")
         if self.batch != "max" and not (self.batch.isdecimal() and 1 <= int(self.batch) <= LARGEST_BATCH):
             raise UserError(f"batch={self.batch}: expected max or a number 1 … {LARGEST_BATCH}")
         if self.batch != "max":

@@ -16,7 +16,6 @@ from asr.benchmark.memory import Memory
 from asr.benchmark.options import Options
 from asr.console import open_console, progress
 from asr.environment import describe_environment, pick_device
-from asr.errors import UserError
 from asr.files import check_writable, write_json
 from asr.report import bench_chart
 from asr.report.figure import export
@@ -39,8 +38,6 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
         UserError: an option out of range, an unknown name, or a missing device.
     """
     out = Path(options.out)
-    if not out.name:
-        raise UserError("out=: expected the name of a file, found none")
     for path in (out, *(out.with_suffix(suffix) for suffix in (".png", ".pdf"))):
         check_writable(path)
     options = replace(options, device=pick_device(options.device))

@@ -7,7 +7,7 @@ import yaml
 
 from asr.attention.softmax import QueryKeyMechanism
 from asr.attention.table import MECHANISMS, parse_name
-from asr.compare.options import TRAINING_SET_HERE, Request
+from asr.compare.options import LARGEST_SEED, TRAINING_SET_HERE, Request
 from asr.compare.records import Candidate
 from asr.config import flat, option_words, to_dict
 from asr.errors import UserError
@@ -102,8 +102,12 @@ def _keys(entry: Any) -> dict[str, Any]:
         raise UserError(f"candidate {entry['attention']}: {key}= can't differ; use {TRAINING_SET_HERE[key]}")
     if "seeds" in entry:
         seeds = [entry["seeds"]] if isinstance(entry["seeds"], int) else entry["seeds"]
-        if not isinstance(seeds, list) or not seeds or not all(isinstance(seed, int) for seed in seeds):
-            raise UserError(f"candidate {entry['attention']}: seeds={seeds!r}, expected a list of integers")
+        valid = isinstance(seeds, list) and all(type(x) is int and 0 <= x <= LARGEST_SEED for x in seeds)
+        if not valid or not seeds or len(set(seeds)) < len(seeds):
+            raise UserError(
+                f"candidate {entry['attention']}: seeds={seeds!r}, expected a list of distinct integers "
+                f"0 … {LARGEST_SEED}"
+            )
         entry["seeds"] = seeds
     return entry
 

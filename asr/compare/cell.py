@@ -2,12 +2,13 @@
 
 The key is a hash of everything that the outcome depends on. A cell that is `done` under its key never runs
 again. `python -m asr.compare.cell <folder> <cell> …` is a worker process: it runs cells one after the other,
-reports through their states, and exits when its parent's death closes its standard input.
+reports through their states, and ends when its parent's death closes its standard input.
 """
 
 import hashlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -30,10 +31,12 @@ from asr.scoring.run import ScoreOptions, score_paths
 from asr.search.decode import DecodeOptions
 from asr.training.config import train_options_from
 from asr.training.progress import position
+from asr.training.ranks import global_rank
 from asr.training.run import train
 
 Kind = Literal["training", "evaluation", "timing"]
 Status = Literal["missing", "running", "done", "failed"]
+GRACE_S = 30.0  # for a training to end its step and write a resume point
 
 
 @dataclass(frozen=True)
@@ -144,18 +147,25 @@ def main(words: list[str]) -> None:
 
 
 def work(folder: Path, cell: Cell) -> None:
-    """Run a cell and write its state; an exception becomes the cell's error."""
+    """Run a cell and write its state; an exception becomes the cell's error.
+
+    Lightning starts the other ranks of a training like this process; they write nothing.
+    """
+    first = global_rank(devices=1) == 0
     print(f"=== {cell.name}", flush=True)
-    write_fraction(folder / cell.name / "fraction", 0.0)
-    write_state(folder, cell, "running")
+    if first:
+        write_fraction(folder / cell.name / "fraction", 0.0)
+        write_state(folder, cell, "running")
     started = time.monotonic()
     try:
         result = {"training": _train, "evaluation": _evaluate, "timing": _time}[cell.kind](folder, cell)
     except Exception as error:
         traceback.print_exc()
-        write_state(folder, cell, "failed", error=in_words(error), seconds=time.monotonic() - started)
+        if first:
+            write_state(folder, cell, "failed", error=in_words(error), seconds=time.monotonic() - started)
         return
-    write_state(folder, cell, "done", seconds=time.monotonic() - started, result=result)
+    if first:
+        write_state(folder, cell, "done", seconds=time.monotonic() - started, result=result)
 
 
 class FractionWriter(lightning.Callback):
@@ -223,6 +233,8 @@ def _end_with_parent() -> None:
     # when it closes its stdin.
     while os.read(0, 1):
         pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_S)
     os._exit(130)
 
 

@@ -7,16 +7,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from asr.compare.candidates import NOT_PROTOCOL
 from asr.compare.cell import Cell, current_state, log_path, read_state
 from asr.compare.options import STEPS
 from asr.compare.plan import Plan, timing_cells
-from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Split, Training
+from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Training
 from asr.compare.results import METRICS, Results
-from asr.config import flat, to_dict
-from asr.data.manifest import manifest_digest, read_cuts
+from asr.config import flat, option_words, to_dict
 from asr.environment import describe_environment
 from asr.files import read_json
 from asr.report.words import clock_words, hardware_words
@@ -28,7 +25,6 @@ MEASURED = (
     *("parameters", "steps", "skipped_batches", "epochs", "frames"),
     *("train_s", "train_cpu_s", "seconds_per_epoch", "peak_memory_mib", "peak_gpu_memory_mib"),
 )
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
 def collect(plan: Plan) -> Results:
@@ -41,9 +37,7 @@ def collect(plan: Plan) -> Results:
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         protocol=_protocol(plan),
         environment={key: x for key, x in describe_environment().items() if key != "command"},
-        data={
-            name: _split(path, plan.protocol.features.frame_shift_ms) for name, path in plan.manifests.items()
-        },
+        data=plan.data,
         candidates=plan.candidates,
         trainings=[
             _training(plan, candidates[label], seed, cell) for (label, seed), cell in plan.trainings.items()
@@ -86,21 +80,14 @@ def _protocol(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _split(manifest: Path, frame_shift_ms: float) -> Split:
-    durations_s = read_cuts(manifest).durations_s
-    frames = durations_s * 1000 / frame_shift_ms
-    quantiles = {str(q): round(float(np.quantile(frames, q))) for q in QUANTILES}
-    return Split(
-        str(manifest), manifest_digest(manifest), len(durations_s), float(durations_s.sum()) / 3600, quantiles
-    )
-
-
 def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Training:
     status, error = _status(plan, cell)
     run = plan.run_folder(candidate.label, seed)
     words = ["asr", "train", *plan.request.words, f"attention={candidate.attention}", f"seed={seed}"]
-    words += [f"{key}={value}" for key, value in candidate.overrides.items()]
-    words += [f"init_from={candidate.finetuned_from}"] if candidate.finetuned_from else []
+    words += option_words(candidate.overrides)
+    if candidate.finetuned_from:
+        parent = next((key for key, x in plan.trainings.items() if x.name == cell.needs), None)
+        words += [f"init_from={plan.run_folder(*parent) if parent else candidate.finetuned_from}"]
     training = Training(
         candidate=candidate.label,
         seed=seed,
@@ -166,7 +153,7 @@ def _evaluation(
     status, error = _status(plan, cell)
     folder = plan.folder / cell.name
     words = ["asr", "decode", str(plan.run_folder(label, seed)), f"split={split}", f"attention={attention}"]
-    words += [f"data={plan.manifests[split]}", *plan.decoding.words()]
+    words += [f"data={plan.data[split].manifest}", *plan.decoding.words()]
     evaluation = Evaluation(
         candidate=label,
         seed=seed,

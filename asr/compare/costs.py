@@ -76,7 +76,9 @@ class StepTimer:
         return wall_s, cpu_s
 
 
-def steps_within(seconds: float, trainings: Mapping[str, TrainConfig], folder: Path) -> dict[str, int]:
+def steps_within(
+    seconds: float, trainings: Mapping[str, TrainConfig], folder: Path, store: bool = True
+) -> dict[str, int]:
     """Return the number of optimiser steps of each candidate that fit in a time, at least 1.
 
     The costs are stored in the comparison's folder, so that a resumed comparison has the same steps. A
@@ -86,6 +88,7 @@ def steps_within(seconds: float, trainings: Mapping[str, TrainConfig], folder: P
         seconds: CPU time.
         trainings: training options by label of the candidate.
         folder: folder of the comparison.
+        store: store the costs.
 
     Raises:
         UserError: a candidate would train on a GPU.
@@ -103,7 +106,8 @@ def steps_within(seconds: float, trainings: Mapping[str, TrainConfig], folder: P
         measured = step_costs({label: trainings[label] for label in [*known, *missing]})
         scale = stored[keys[known[0]]] / measured[known[0]] if known else 1.0
         stored |= {keys[label]: scale * measured[label] for label in missing}
-        write_json(stored, path)
+        if store:
+            write_json(stored, path)
     return {label: max(1, int(seconds / stored[keys[label]])) for label in trainings}
 
 

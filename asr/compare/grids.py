@@ -7,6 +7,8 @@ from asr.config import configurations, load_yaml, option_words
 from asr.errors import UserError, did_you_mean
 from asr.files import build
 
+LENGTHS = {"budget", "steps", "epochs"}
+
 
 @dataclass(frozen=True)
 class Paper:
@@ -26,6 +28,8 @@ class Paper:
 def with_grid(words: list[str]) -> tuple[list[str], Paper | None]:
     """Put the options of the file that `plan=` names before the other words, which override them.
 
+    A length of training overrides one of another kind.
+
     Args:
         words: command-line arguments.
 
@@ -43,6 +47,8 @@ def with_grid(words: list[str]) -> tuple[list[str], Paper | None]:
     found = values.pop("paper", None)
     paper = None if found is None else build(Paper, found, f"{path}: paper")
     given = {word.partition("=")[0] for word in words}
+    if given & LENGTHS:
+        given |= LENGTHS if "budget" in given else {*LENGTHS, "budget_clock"}
     own = [word for word in option_words(values) if word.partition("=")[0] not in given]
     return [*own, *words], paper
 

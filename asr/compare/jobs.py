@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from asr.compare.cell import Cell, current_state, log_path, read_fraction, read_state, write_state
+from asr.compare.cell import GRACE_S, Cell, current_state, log_path, read_fraction, read_state, write_state
 
 POLL_S = 0.3
 
@@ -57,8 +57,14 @@ def _run_worker(folder: Path, cells: list[Cell], advance: Callable[[Cell, float]
                 except subprocess.TimeoutExpired:
                     show_progress(folder, cells, advance)
         finally:
-            process.kill()
-            process.wait()
+            process.terminate()
+            try:
+                process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:  # also after a second Ctrl-C
+                process.kill()
+                process.wait()
             show_progress(folder, cells, advance)
 
 

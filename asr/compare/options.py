@@ -21,6 +21,7 @@ from asr.training.config import chosen_recipe, train_options, train_schema
 
 ORACLE = "oracle-top-32"  # table 1 of the paper: full attention restricted to its 32 largest weights
 OWN = "own"
+LARGEST_SEED = 2**32 - 1
 STEPS = "steps"
 # Training options that asr compare sets itself, and what to use instead.
 TRAINING_SET_HERE = {
@@ -66,7 +67,7 @@ class CompareConfig(SearchOptions):
         f"all candidates and {ORACLE}; [{OWN}]: none",
     )
     seeds: list[int] = option(
-        [0], help="one training each, unless a candidate sets its own seeds", maximum=2**32 - 1
+        [0], help="one training each, unless a candidate sets its own seeds", maximum=LARGEST_SEED
     )
     budget: str = option("", help="training time per model, e.g. 10min; alternatively steps or epochs")
     budget_clock: str = option(
@@ -123,11 +124,15 @@ class CompareConfig(SearchOptions):
                 "budget, steps and epochs all set the length of training: expected only one of them"
             )
         parse_budget(self.budget)
+        if not self.budget:
+            config.refuse(self, ["budget_clock"], "without budget")
         if self.metric and self.metric.partition("-")[0] not in (*METRICS, OFFICIAL):
             raise UserError(f"metric={self.metric}: expected {' | '.join((*METRICS, OFFICIAL))}")
         for name in ("seeds", "splits"):
             if not getattr(self, name):
                 raise UserError(f"{name}=[]: expected at least one")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise UserError(f"seeds={self.seeds}: expected distinct seeds")
         if not self.launcher:  # the machines that it starts may have other devices
             pick_device(self.device)
 

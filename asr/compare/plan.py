@@ -1,35 +1,35 @@
 """The plan of a comparison: cells for training, evaluation and timing, and finished runs to reuse."""
 
+import functools
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
+import numpy as np
 
 from asr.compare.candidates import evaluated_with, plan_candidates
 from asr.compare.cell import Cell, current_state, is_done, read_state
 from asr.compare.options import ORACLE, OWN, STEPS, CompareConfig, Decoding, Request, plan_decoding
-from asr.compare.records import Candidate
+from asr.compare.records import Candidate, Split
+from asr.compare.reuse import IMMATERIAL, finished_runs, read_run
 from asr.config import flat, to_dict
 from asr.data.lines import shards
-from asr.data.manifest import manifest_digest
+from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.places import is_manifest, manifest_path, split_beside
 from asr.errors import UserError
 from asr.model import checkpoint
 from asr.scoring.official import reference_digests
 from asr.training.budget import parse_budget
-from asr.training.config import TrainConfig, recipe_task, train_options, train_options_from
+from asr.training.config import TrainConfig, recipe_task, train_options
 from asr.training.recognition import training_lexicon
 from asr.training.resume import start_digest
 from asr.training.sizes import settled
 
-# Options that change neither the outcome of a training nor its cost.
-IMMATERIAL = ("run", "resume", "trainer.checkpoint_every", "data.prefetch")
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 OWN_LENGTH = frozenset({"trainer.max_steps", "trainer.max_epochs", "trainer.budget"})
 
 
@@ -42,7 +42,7 @@ class Plan:
         folder: output folder.
         protocol: training options that all candidates share.
         candidates: parents before the models finetuned from them.
-        manifests: paths by split, including train and dev; empty for recipes without recordings.
+        data: splits by name, including train and dev; empty for recipes without recordings.
         decoding: search options for all evaluations.
         trainings: cells by candidate and seed.
         evaluations: cells by candidate, seed, split and mechanism.
@@ -53,7 +53,7 @@ class Plan:
     folder: Path
     protocol: TrainConfig
     candidates: list[Candidate]
-    manifests: dict[str, Path]
+    data: dict[str, Split]
     decoding: Decoding
     trainings: dict[tuple[str, int], Cell]
     evaluations: dict[tuple[str, int, str, str], Cell]
@@ -96,20 +96,22 @@ def make_plan(request: Request) -> Plan:
                 )
         from asr.compare.costs import steps_within  # loads Lightning
 
-        steps = steps_within(budget.seconds, training_options, folder)
+        steps = steps_within(budget.seconds, training_options, folder, store=not options.dry_run)
         for candidate in candidates:
             count = candidate.overrides["trainer.max_steps"] = steps[candidate.label]
             training_options[candidate.label].trainer.max_steps = count
     decoding = plan_decoding(options)
     manifests = find_manifests(protocol, [*options.splits, *([options.tune] if options.tune else [])])
-    hashes = {name: manifest_digest(path) for name, path in manifests.items()}
+    digest = functools.cache(manifest_digest)
+    shift_ms = protocol.features.frame_shift_ms
+    data = {name: _split(path, digest(path), shift_ms) for name, path in manifests.items()}
     trainings: dict[tuple[str, int], Cell] = {}
     own_data: dict[str, dict[str, str]] = {}
     for candidate in candidates:
         options_of = training_options[candidate.label]
-        data = _training_data(options_of, hashes, own_data)
+        digests = _training_data(options_of, digest, own_data)
         for seed in candidate.seeds:
-            trainings[candidate.label, seed] = _training(candidate, options_of, seed, trainings, data)
+            trainings[candidate.label, seed] = _training(candidate, options_of, seed, trainings, digests)
     folders: dict[str, str] = {}
     for (label, _), cell in trainings.items():
         if folders.setdefault(cell.name, label) != label:
@@ -123,23 +125,16 @@ def make_plan(request: Request) -> Plan:
     wanted = others if options.evaluate else [*(x.attention for x in candidates), ORACLE]
     evaluations = {
         (candidate.label, seed, split, attention): _evaluation(
-            trainings[candidate.label, seed], split, attention, decoding, manifests, hashes
+            trainings[candidate.label, seed], split, attention, decoding, data
         )
         for candidate in candidates
         for seed in candidate.seeds
-        for split in (dict.fromkeys(map(split_name, options.splits)) if manifests else ())
+        for split in (dict.fromkeys(map(split_name, options.splits)) if data else ())
         for attention in evaluated_with(candidate, wanted)
     }
     place = Path(options.reuse or Path("exp", protocol.recipe.name))
-    reused = {}
-    for cell in trainings.values():
-        started = (folder / cell.name / "config.yaml").exists()
-        if not started and options.reuse != "none" and not cell.needs:
-            for path in sorted(place.rglob("config.yaml")):
-                if _same_training(path.parent, cell.settings):
-                    reused[cell.name] = path.parent
-                    break
-    return Plan(request, folder, protocol, candidates, manifests, decoding, trainings, evaluations, reused)
+    reused = _reused(folder, trainings.values(), None if options.reuse == "none" else place)
+    return Plan(request, folder, protocol, candidates, data, decoding, trainings, evaluations, reused)
 
 
 def find_manifests(protocol: TrainConfig, splits: list[str]) -> dict[str, Path]:
@@ -185,8 +180,9 @@ def settle_changes(plan: Plan) -> list[str]:
     messages = []
     for cell in plan.cells():
         state = read_state(plan.folder, cell.name)
-        if state.result.get("reused") and cell.name not in plan.reused:
-            messages.append(f"{cell.name}: {state.result['run']} has changed, training it here")
+        run = plan.folder / state.result.get("run", "")
+        if state.result.get("reused") and run.resolve() != plan.reused.get(cell.name, Path()).resolve():
+            messages.append(f"{cell.name}: {os.path.relpath(run)} no longer matches")
         elif state.status == "missing" or state.key == cell.key:
             if cell.kind == "training" and state.status == "done":
                 _check_checkpoints(plan.folder / state.result["run"])
@@ -255,18 +251,19 @@ def _training(
 
 
 def _training_data(
-    training: TrainConfig, hashes: dict[str, str], known: dict[str, dict[str, str]]
+    training: TrainConfig, digest: Callable[[Path], str], known: dict[str, dict[str, str]]
 ) -> dict[str, str]:
     """Return the digests of a training's data and lexicon.
 
     Args:
         training: options of the training.
-        hashes: digests of the manifests; empty for recipes without recordings.
-        known: digests of the data of such recipes by their options; this function adds what is missing.
+        digest: returns the digest of a manifest.
+        known: digests of the data of recipes without recordings, by their options; this function adds what
+            is missing.
     """
-    if hashes:
+    if manifests := find_manifests(training, []):
         lexicon = training_lexicon(training)
-        data = {name: value for name, value in hashes.items() if name.split()[0] in ("train", "dev")}
+        data = {name: digest(path) for name, path in manifests.items()}
         return data | {"lexicon": lexicon.digest if lexicon else ""}
     key = json.dumps([to_dict(training.recipe), to_dict(training.tokenizer)])
     if key not in known:
@@ -276,28 +273,36 @@ def _training_data(
     return known[key] | {"lexicon": ""}
 
 
-def _same_training(run: Path, settings: dict[str, Any]) -> bool:
-    """Return whether a run folder holds a finished training with the settings of a cell."""
-    try:
-        values = train_options_from(
-            yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8")), str(run)
-        )
-        summary = json.loads((run / "training.json").read_text(encoding="utf-8"))
-        environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, UserError):
-        return False  # unfinished, or from another version of the program
-    found, wanted = flat(to_dict(values)), dict(settings["options"])
-    if found["init_from"] or settings["start"]:
-        return False  # the initial model may have changed since
-    if any(found[key] != wanted.get(key) for key in found if key not in IMMATERIAL):
-        return False
-    stopped_early = wanted["trainer.early_stopping"] or wanted["trainer.stop_at"] is not None
-    stopped_early = stopped_early or wanted["optimizer.minimum_rate"]
-    whole = bool(wanted["trainer.budget"]) or summary["steps"] == summary["planned_steps"] or stopped_early
-    hashes = [value for name, value in settings["data"].items() if name != "lexicon"]
-    same_lexicon = (environment.get("lexicon") or "") == settings["data"]["lexicon"]
-    same_data = same_lexicon and list(environment["data"].values()) == hashes
-    return bool(whole) and same_data and checkpoint.foreign(run) is None
+def _reused(folder: Path, trainings: Iterable[Cell], place: Path | None) -> dict[str, Path]:
+    """Return the finished runs to use instead of training, by cell name.
+
+    A cell keeps the run that it has adopted before, as long as the run has the cell's settings.
+
+    Args:
+        folder: folder of the comparison.
+        trainings: cells of training.
+        place: folder with runs; None: no further runs.
+    """
+    search = functools.cache(finished_runs)  # reads each run once
+    found = {}
+    for cell in trainings:
+        if cell.needs or (folder / cell.name / "config.yaml").exists():
+            continue
+        result = read_state(folder, cell.name).result
+        adopted = read_run(Path(os.path.relpath(folder / result["run"]))) if result.get("reused") else None
+        if not (adopted and adopted.suits(cell.settings)):
+            others = search(place) if place else []
+            adopted = next((run for run in others if run.suits(cell.settings)), None)
+        if adopted:
+            found[cell.name] = adopted.folder
+    return found
+
+
+def _split(manifest: Path, digest: str, frame_shift_ms: float) -> Split:
+    durations_s = read_cuts(manifest).durations_s
+    frames = durations_s * 1000 / frame_shift_ms
+    quantiles = {str(q): round(float(np.quantile(frames, q))) for q in QUANTILES}
+    return Split(str(manifest), digest, len(durations_s), float(durations_s.sum()) / 3600, quantiles)
 
 
 def _evaluation(
@@ -305,39 +310,45 @@ def _evaluation(
     split: str,
     attention: str,
     decoding: Decoding,
-    manifests: dict[str, Path],
-    hashes: dict[str, str],
+    data: dict[str, Split],
 ) -> Cell:
+    manifest = data[split].manifest
     settings = decoding.settings()
-    settings["options"] |= {"split": split, "data": str(manifests[split]), "attention": attention}
-    settings |= {"training": training.key, "data": hashes[split]}
-    settings |= {"reference": reference_digests(manifests[split])}
+    settings["options"] |= {"split": split, "data": manifest, "attention": attention}
+    settings |= {"training": training.key, "data": data[split].hash}
+    settings |= {"reference": reference_digests(Path(manifest))}
     settings |= {"threads": training.settings["options"]["trainer.threads"]}
     if decoding.options.tune:
         tune = split_name(decoding.options.tune)
-        settings["options"]["tune"] = str(manifests[tune])
-        settings["tune"] = hashes[tune]
+        settings["options"]["tune"] = data[tune].manifest
+        settings["tune"] = data[tune].hash
     name = training.name.replace("trainings/", "evaluations/")
     path = f"{name}/{split}/{decoding.system(attention)}"
     return Cell(path, "evaluation", settings, training.name, decoding.unkeyed())
 
 
 def timing_cells(plan: Plan) -> list[Cell]:
-    """Return a cell per split that times the first seed of every candidate with all its mechanisms."""
-    first = {candidate.label: candidate.seeds[0] for candidate in plan.candidates}
+    """Return a cell per split that times every candidate with all its mechanisms.
+
+    The model is that of the first seed whose evaluation is done.
+    """
+    timed: dict[tuple[str, str, str], Cell] = {}
+    for (label, _, split, attention), cell in plan.evaluations.items():
+        if is_done(plan.folder, cell):
+            timed.setdefault((label, split, attention), cell)
     keys = {cell.name: cell.key for cell in plan.trainings.values()}
     cells = []
     for split in dict.fromkeys(split for _, _, split, _ in plan.evaluations):
         models = [
             # The key is the training's, because forward times do not depend on the search.
             {"label": label, "attention": attention, "training": cell.needs, "key": keys[cell.needs]}
-            for (label, seed, on, attention), cell in plan.evaluations.items()
-            if on == split and seed == first[label] and is_done(plan.folder, cell)
+            for (label, on, attention), cell in timed.items()
+            if on == split
         ]
         settings = {
             "models": models,
-            "manifest": str(plan.manifests[split]),
-            "data": next(x.settings["data"] for key, x in plan.evaluations.items() if key[2] == split),
+            "manifest": plan.data[split].manifest,
+            "data": plan.data[split].hash,
             "repeats": plan.options.timing_repeats,
             "frames_per_batch": plan.protocol.data.frames_per_batch,
             "device": plan.options.device,

@@ -1,8 +1,10 @@
 """Progress of a comparison and the time it takes: the plan in advance, the display while it runs."""
 
+import math
 import time
 from dataclasses import dataclass
 
+import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
@@ -24,10 +26,33 @@ STEPS = 4  # timed for the estimate, after one to warm up
 ENOUGH_S = 2.0  # of timed steps; longer ones are timed less often
 
 
+@dataclass
+class Running:
+    """Progress of a running cell since its first known fraction, which a resumed training starts with.
+
+    Attributes:
+        kind: kind of the cell.
+        started: time of the first known fraction.
+        first: that fraction.
+        fraction: completed fraction, 0 to 1.
+    """
+
+    kind: str
+    started: float
+    first: float
+    fraction: float
+
+    def whole_s(self) -> float | None:
+        """Return the expected duration of the whole cell; None as long as it is unknown."""
+        done = self.fraction - self.first
+        return (time.monotonic() - self.started) / done if done > 0.02 else None
+
+
 class CellProgress:
     """Shows a bar for the comparison and one for the running cell on a terminal, lines elsewhere.
 
-    The remaining time assumes that each missing cell takes as long as the finished ones of its kind.
+    The remaining time assumes that each missing cell takes as long as the finished ones of its kind. None is
+    shown while a launcher runs several cells at once.
 
     Args:
         plan: plan of the comparison.
@@ -39,41 +64,54 @@ class CellProgress:
         cells = list(plan.cells())
         self.total = len(cells) + len({split for _, _, split, _ in plan.evaluations})  # one timing per split
         self.done = {cell.name for cell in cells if is_done(plan.folder, cell)}
-        self.waiting = {cell.name: cell.kind for cell in cells if cell.name not in self.done}
+        self.waiting = {cell.name: cell for cell in cells if cell.name not in self.done}
+        self.running: dict[str, Running] = {}
         self.seconds: dict[str, list[float]] = {}
         for cell in cells:
             state = read_state(plan.folder, cell.name)
             if cell.name in self.done and state.seconds:
                 self.seconds.setdefault(cell.kind, []).append(state.seconds)
-        self.running = ""
-        self.started = self.printed = time.monotonic()
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+        self.printed = time.monotonic()
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+        )
         self.bars = Progress(*columns, console=console, disable=not console.is_terminal)
         self.all = self.bars.add_task("cells", total=self.total, completed=len(self.done), text="")
         self.one = self.bars.add_task("", total=1.0, text="", visible=False)
 
     def update(self, cell: Cell, fraction: float) -> None:
-        """Show the completed fraction of the running cell, 0 to 1, or its outcome."""
+        """Show the completed fraction of a running cell, 0 to 1, or its outcome."""
         if cell.name in self.done:
             return
-        if cell.name != self.running:
-            self.running, self.started = cell.name, time.monotonic()
         state = read_state(self.folder, cell.name)
         if state.status in ("done", "failed"):
             self.done.add(cell.name)
             self.waiting.pop(cell.name, None)
+            self.running.pop(cell.name, None)
             if state.status == "done":
                 self.seconds.setdefault(cell.kind, []).append(state.seconds)
+            else:
+                self._drop_dependants(cell.name)
             outcome = duration(state.seconds) if state.status == "done" else f"FAILED: {state.error}"
-            self._line(f"{cell.name}: {outcome}  {self._left(None, 0.0)}")
+            self._line(f"{cell.name}: {outcome}  {self._left()}")
             self.bars.update(self.one, visible=False)
             return
-        left = self._left(cell, fraction)
-        shown = f"{fraction:.0%}"
+        if fraction:
+            new = Running(cell.kind, time.monotonic(), fraction, fraction)
+            self.running.setdefault(cell.name, new).fraction = fraction
+        left, shown = self._left(), f"{fraction:.0%}"
         self.bars.update(self.one, description=cell.name, completed=fraction, text=shown, visible=True)
         self.bars.update(self.all, completed=len(self.done), text=f"{len(self.done)}/{self.total}  {left}")
         if not self.console.is_terminal and time.monotonic() - self.printed > LINE_EVERY_S:
             self._line(f"{cell.name}: {shown}  {left}")
+
+    def _drop_dependants(self, failed: str) -> None:
+        """Forget the cells that need a failed cell, because they will not run."""
+        for name in [name for name, cell in self.waiting.items() if cell.needs == failed]:
+            del self.waiting[name]
+            self._drop_dependants(name)
 
     def _line(self, text: str) -> None:
         self.printed = time.monotonic()
@@ -81,20 +119,22 @@ class CellProgress:
             f"[{len(self.done)}/{self.total}] {text}", markup=False, highlight=False, soft_wrap=True
         )
 
-    def _left(self, running: Cell | None, fraction: float) -> str:
+    def _left(self) -> str:
         """Return the remaining time in words; empty as long as it is unknown."""
+        if len(self.running) > 1:
+            return ""
+        expected_s = {kind: sum(seconds) / len(seconds) for kind, seconds in self.seconds.items()}
+        waiting = dict(self.waiting)
         left_s = 0.0
-        taken_s = time.monotonic() - self.started
-        for name, kind in self.waiting.items():
-            if running and name == running.name and fraction > 0.02:
-                left_s += taken_s * (1 - fraction) / fraction
-                continue
-            known = self.seconds.get(kind)
-            if known:
-                left_s += sum(known) / len(known)
-            elif running and kind == running.kind and fraction > 0.02:
-                left_s += taken_s / fraction
-            elif kind == "training":
+        for name, running in self.running.items():
+            if whole_s := running.whole_s():
+                left_s += whole_s * (1 - running.fraction)
+                expected_s.setdefault(running.kind, whole_s)
+                waiting.pop(name, None)
+        for cell in waiting.values():
+            if cell.kind in expected_s:
+                left_s += expected_s[cell.kind]
+            elif cell.kind == "training":
                 return ""
         return f"about {duration(left_s)} left" if left_s else ""
 
@@ -106,7 +146,7 @@ def print_grid(request: Request, console: Console) -> None:
         UserError: invalid candidates.
     """
     plan = f"plan={request.options.plan}" if request.options.plan else "candidates"
-    table = Table("candidate", "attention", "own options", title=plan, title_justify="left")
+    table = Table("candidate", "attention", "own options", title=escape(plan), title_justify="left")
     for candidate in plan_candidates(request)[0]:
         start = [f"init_from={candidate.finetuned_from}"] if candidate.finetuned_from else []
         own = "\n".join([*option_words(candidate.overrides), *start])
@@ -123,18 +163,18 @@ def print_plan(plan: Plan, console: Console) -> None:
     candidate, or else extrapolated from a few steps, which run now. The table names the source.
     """
     columns = ("training", "state", "steps per epoch", "epoch", "training time", "based on")
-    table = Table(*columns, title=str(plan.folder), title_justify="left")
+    table = Table(*columns, title=escape(str(plan.folder)), title_justify="left")
     left_s, at_most = 0.0, False
     for candidate in plan.candidates:
         label = candidate.label
         cells = [plan.trainings[label, seed] for seed in candidate.seeds]
         missing = [cell for cell in cells if cell.name not in plan.reused and not is_done(plan.folder, cell)]
-        with console.status(f"timing steps of {label}"):
+        with console.status(escape(f"timing steps of {label}")):
             expected = _expected(plan, cells) if missing else Expected(0, 0.0, 0.0, "")
         for cell in cells:
-            state = f"reuses {plan.reused[cell.name]}" if cell.name in plan.reused else "done"
+            state = escape(f"reuses {plan.reused[cell.name]}") if cell.name in plan.reused else "done"
             row = ("to do", *expected.words()) if cell in missing else (state, "", "", "", "")
-            table.add_row(f"{label}, seed {cell.settings['options']['seed']}", *row)
+            table.add_row(escape(f"{label}, seed {cell.settings['options']['seed']}"), *row)
         left_s += len(missing) * expected.seconds
         at_most |= expected.at_most
     console.print(table)
@@ -182,29 +222,38 @@ def _expected(plan: Plan, cells: list[Cell]) -> Expected:
     epoch_s = epoch_steps * step_s
     if done:
         return Expected(epoch_steps, epoch_s, sum(done) / len(done), "finished seeds")
-    if training.budget is None:
-        cpu = f"CPU {1000 * step_s * cpu_share:.0f} ms"  # much less on a busy machine
-        source = f"{count} timed steps of {1000 * step_s:.0f} ms ({cpu}), without validation"
-        at_most = any(training.stopping_rules)
-        return Expected(epoch_steps, epoch_s, training.steps * step_s, source, at_most)
-    if training.budget.clock == "cpu":
+    if training.budget and training.budget.clock == "wall":
+        return Expected(epoch_steps, epoch_s, training.budget.seconds, "the budget")
+    if not count:
+        return Expected(epoch_steps, epoch_s, math.nan, "not timed: trains on a GPU")
+    if training.budget:
         seconds = training.budget.seconds / max(cpu_share, 1e-3)
         return Expected(epoch_steps, epoch_s, seconds, f"the budget at {cpu_share:.1f} CPUs in use")
-    return Expected(epoch_steps, epoch_s, training.budget.seconds, "the budget")
+    cpu = f"CPU {1000 * step_s * cpu_share:.0f} ms"  # much less on a busy machine
+    source = f"{count} timed steps of {1000 * step_s:.0f} ms ({cpu}), without validation"
+    at_most = any(training.stopping_rules)
+    return Expected(epoch_steps, epoch_s, training.steps * step_s, source, at_most)
 
 
 def _paper_table(paper: Paper) -> Table:
-    table = Table("candidate", title=paper.title, title_justify="left")
+    table = Table("candidate", title=escape(paper.title), title_justify="left")
     for column in paper.columns:
-        table.add_column(column, justify="right")
+        table.add_column(escape(column), justify="right")
     for label, figures in paper.rows.items():
-        table.add_row(label, *("–" if figure is None else f"{figure:g}" for figure in figures))
+        table.add_row(escape(label), *("–" if figure is None else f"{figure:g}" for figure in figures))
     return table
 
 
 def _timed_steps(cell: Cell) -> tuple[TrainingPlan, int, int, float, float]:
-    """Time a few steps; return the plan, steps per epoch, steps timed, seconds and CPU share of a step."""
-    timer = StepTimer(train_options_from(nested(cell.settings["options"]), cell.name))
+    """Time a few steps; return the plan, steps per epoch, steps timed, seconds and CPU share of a step.
+
+    For training on a GPU, none is timed, and the last two are NaN.
+    """
+    options = train_options_from(nested(cell.settings["options"]), cell.name)
+    timer, trainer = StepTimer(options), options.trainer
+    epoch_steps = timer.data.epoch_batches(0) // (trainer.accumulate * trainer.devices * trainer.nodes)
+    if trainer.accelerator == "cuda" or (trainer.accelerator == "auto" and torch.cuda.is_available()):
+        return timer.task.plan, epoch_steps, 0, math.nan, math.nan
     first = timer.step()
     times: list[tuple[float, float]] = []
     while len(times) < STEPS and sum(x[0] for x in times) <= ENOUGH_S and (taken := timer.step()):
@@ -212,5 +261,4 @@ def _timed_steps(cell: Cell) -> tuple[TrainingPlan, int, int, float, float]:
     if not times and first:  # the only step of the training
         times.append(first)
     seconds, cpu_s = (sum(column) for column in zip(*times, strict=True)) if times else (0.0, 0.0)
-    epoch_steps = timer.data.epoch_batches(0) // timer.accumulate
     return timer.task.plan, epoch_steps, len(times), seconds / max(len(times), 1), cpu_s / max(seconds, 1e-9)

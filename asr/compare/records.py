@@ -79,7 +79,7 @@ class Training:
         steps: optimiser steps taken.
         skipped_batches: batches whose loss was not finite, or which did not fit in memory.
         epochs: passes over the training data, fractional.
-        frames: feature frames trained on, without padding.
+        frames: feature frames that the first process trained on, without padding.
         train_s: wall-clock time of training steps, including the wait for data but not validation.
         train_cpu_s: CPU time of the training process during these steps.
         seconds_per_epoch: train_s / epochs.
@@ -87,7 +87,8 @@ class Training:
         time_to_best_cpu_s: train_cpu_s at the best dev error rate.
         best_step: step with the best dev error rate.
         dev_error: best dev error rate, as a fraction, or other validation measure.
-        dev_error_name: dev_per | dev_cer | dev_ter | dev_error | dev_<unit>_per_<item>.
+        dev_error_name: dev_per | dev_cer | dev_ter | dev_wer (beam search) | dev_error |
+            dev_<unit>_per_<item>.
         peak_memory_mib: peak memory of the process.
         peak_gpu_memory_mib: peak of PyTorch's GPU allocator; None without a GPU.
         backend: backend that ran: native | reference.
@@ -140,7 +141,7 @@ class Evaluation:
     """One trained model, run with one mechanism on one split.
 
     Forward times cover encoder and head over the whole split. The repeats of all models and mechanisms
-    are interleaved. Only the first seed of a candidate is timed; other seeds have None.
+    are interleaved. Only the first seed that was evaluated is timed; other seeds have None.
 
     Attributes:
         candidate, seed: the model.

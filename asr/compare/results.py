@@ -157,7 +157,7 @@ class Results:
 
 
 def write_results(results: Results, folder: Path) -> None:
-    """Write results.json and results.csv (one row per evaluation, together with its training)."""
+    """Write results.json and results.csv: a row per evaluation with its training, or per training alone."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(asdict(results), folder / "results.json")
     _write_csv(results, folder / "results.csv")
@@ -182,28 +182,32 @@ def read_results(path: Path) -> Results:
 
 
 def _write_csv(results: Results, path: Path) -> None:
-    trainings = {(x.candidate, x.seed): x for x in results.trainings}
     of_training = [x.name for x in fields(Training) if x.name not in ("candidate", "seed", "curve")]
     rows = []
-    for evaluation in results.evaluations:
-        candidate = results.candidate(evaluation.candidate)
-        row: dict[str, Any] = {"recipe": results.recipe, "candidate": evaluation.candidate}
-        row |= {"trained_with": candidate.attention, "layers": candidate.layers, "seed": evaluation.seed}
-        row |= {name: getattr(evaluation, name) for name in ("split", "attention", "decoder", "status")}
-        for metric in results.metrics():
-            rate = evaluation.rates.get(metric, {})
-            low, high = rate.get("interval") or (None, None)
-            row |= {metric: rate.get("rate"), f"{metric}_low": low, f"{metric}_high": high}
-            counts = ("substitutions", "deletions", "insertions", "length")
-            row |= {f"{metric}_{name}": rate.get(name) for name in counts}
-        for name in ("forward", "forward_cpu"):
-            repeats = getattr(evaluation, f"{name}_repeats_s")
-            row[f"{name}_s"] = getattr(evaluation, f"{name}_s")
-            row |= {f"{name}_low_s": min(repeats, default=None), f"{name}_high_s": max(repeats, default=None)}
-        others = ("audio_s", "utterances", "decode_s", "backend", "error")
-        row |= {name: getattr(evaluation, name) for name in others}
-        training = trainings[evaluation.candidate, evaluation.seed]
-        row |= {f"training_{name}": getattr(training, name) for name in of_training}
-        rows.append(row)
-    names = list(rows[0]) if rows else ["candidate"]
-    write_table(path, names, ([row[name] for name in names] for row in rows))
+    for training in results.trainings:
+        candidate = results.candidate(training.candidate)
+        start: dict[str, Any] = {"recipe": results.recipe, "candidate": training.candidate}
+        start |= {"trained_with": candidate.attention, "layers": candidate.layers, "seed": training.seed}
+        end = {f"training_{name}": getattr(training, name) for name in of_training}
+        evaluations = [
+            x for x in results.evaluations if (x.candidate, x.seed) == (training.candidate, training.seed)
+        ]
+        rows += [start | _evaluation_row(results, x) | end for x in evaluations] or [start | end]
+    names = list(dict.fromkeys(name for row in rows for name in row)) or ["candidate"]
+    write_table(path, names, ([row.get(name) for name in names] for row in rows))
+
+
+def _evaluation_row(results: Results, evaluation: Evaluation) -> dict[str, Any]:
+    row = {name: getattr(evaluation, name) for name in ("split", "attention", "decoder", "status")}
+    for metric in results.metrics():
+        rate = evaluation.rates.get(metric, {})
+        low, high = rate.get("interval") or (None, None)
+        row |= {metric: rate.get("rate"), f"{metric}_low": low, f"{metric}_high": high}
+        counts = ("substitutions", "deletions", "insertions", "length")
+        row |= {f"{metric}_{name}": rate.get(name) for name in counts}
+    for name in ("forward", "forward_cpu"):
+        repeats = getattr(evaluation, f"{name}_repeats_s")
+        row[f"{name}_s"] = getattr(evaluation, f"{name}_s")
+        row |= {f"{name}_low_s": min(repeats, default=None), f"{name}_high_s": max(repeats, default=None)}
+    others = ("audio_s", "utterances", "decode_s", "backend", "error")
+    return row | {name: getattr(evaluation, name) for name in others}

@@ -77,19 +77,26 @@ def forward_times(
         model = Recognizer.load(run, device=device, attention=attention).model
         key = json.dumps([to_dict(model.config.features), model.config.pretrained])
         runners.append(Runner(model, key, [0.0] * repeats, [0.0] * repeats))
-    batches = _batches(manifest, frames_per_batch, runners[0].model)
+    cuts = read_cuts(manifest)
+    frame_shift_ms = runners[0].model.config.features.frame_shift_ms
+    lengths = np.maximum(1, np.rint(cuts.durations_s * 1000 / frame_shift_ms)).astype(np.int64)
+    plans = plan_by_length(lengths, frames_per_batch, np.argsort(-lengths, kind="stable"))
     others = OtherProcesses()
-    for number, batch in enumerate(batches):
+    for number, plan in enumerate(plans):
+        batches: dict[int, Batch] = {}  # by sample rate
         inputs: dict[str, tuple[Tensor, Tensor]] = {}
         for runner in runners:
+            rate = runner.model.sample_rate
+            if rate not in batches:
+                batch = Utterances(cuts, None, rate)[BatchPlan(tuple(plan.tolist()))]
+                batches[rate] = batch.to(torch.device(device))
             if runner.features not in inputs:
-                audio = batch.to(torch.device(device))
-                features, frames = runner.model.front_end(audio.audio, audio.audio_lengths)
+                features, frames = runner.model.front_end(batches[rate].audio, batches[rate].audio_lengths)
                 inputs[runner.features] = runner.model.normalisation(features, frames), frames
         for repeat in range(-1 if number == 0 else 0, repeats):  # −1 warms up
             for runner in runners:
                 _run(runner, *inputs[runner.features], repeat, device)
-        advance((number + 1) / len(batches))
+        advance((number + 1) / len(plans))
     conditions = Conditions(
         device=device,
         threads=torch.get_num_threads(),
@@ -140,15 +147,6 @@ class OtherProcesses:
         user, nice, system, _, _, irq, softirq, steal = (fields + 8 * [0])[:8]  # guest is part of user
         busy_s = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
         return time.perf_counter(), busy_s, time.process_time()
-
-
-def _batches(manifest: Path, frames_per_batch: int, model: AcousticModel) -> list[Batch]:
-    cuts = read_cuts(manifest)
-    features = model.config.features
-    frames = np.maximum(1, np.rint(cuts.durations_s * 1000 / features.frame_shift_ms)).astype(np.int64)
-    plans = plan_by_length(frames, frames_per_batch, np.argsort(-frames, kind="stable"))
-    utterances = Utterances(cuts, None, features.sample_rate)
-    return [utterances[BatchPlan(tuple(plan.tolist()))] for plan in plans]
 
 
 def _run(runner: Runner, features: Tensor, frames: Tensor, repeat: int, device: str) -> None:

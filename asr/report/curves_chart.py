@@ -40,7 +40,7 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
         caption=(
             "One point per validation, one line per seed. Training time includes the wait for data but not "
             "validation. Losses are per target token; the training loss is the mean since the previous "
-            "validation." + (" Dev error rates are for greedy search." if results.evaluations else "")
+            "validation." + _search_words(results)
         ),
         panels=panels,
         series=lines,
@@ -67,6 +67,17 @@ def curve_rows(results: Results, clock: str) -> list[dict[str, Any]]:
         for training in results.trainings
         for point in training.curve
     ]
+
+
+def _search_words(results: Results) -> str:
+    """Return a sentence on the search behind the dev error rates; empty for recipes without recordings."""
+    if not results.evaluations:
+        return ""
+    if results.dev_measure() != "dev_wer":
+        return " Dev error rates are for greedy search."
+    count = results.protocol.get("training", {}).get("select.utterances")
+    first = f"the first {count}" if count else "the first"
+    return f" Dev WER is for beam search on {first} utterances of the dev set."
 
 
 def _finite(value: float) -> float | None:

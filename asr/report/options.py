@@ -11,8 +11,8 @@ class ReportOptions:
 
     metric: str = option(
         "",
-        help="main error rate: per | wer | cer | official; empty: the one chosen by asr compare",
-        choices=("", "per", "wer", "cer", "official"),
+        help="main error rate: per | wer | cer | official | official-<subset>; empty: the one chosen by "
+        "asr compare",
     )
     bench: str = option("", help="results of asr bench; empty: bench*.json in the folder or above")
     audio: int = option(

@@ -3,6 +3,7 @@
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from asr.attention.table import MECHANISMS, parse_name
@@ -172,8 +173,8 @@ def candidate_table(results: Results) -> Table:
     unit = "CPU s" if clock == "cpu" else "s"
     for split in splits:
         for metric in heads[split]:
-            table.add_column(f"{metric_words(metric)} %, {split}", justify="right")
-        table.add_column(f"forward {unit}, {split}", justify="right")
+            table.add_column(escape(f"{metric_words(metric)} %, {split}"), justify="right")
+        table.add_column(escape(f"forward {unit}, {split}"), justify="right")
     dev = results.dev_measure()
     if not splits:
         table.add_column(f"dev {metric_heading(dev)}", justify="right")
@@ -199,7 +200,7 @@ def candidate_table(results: Results) -> Table:
         costs = [[x.epoch_s(clock) for x in trained], [x.best_s(clock) for x in trained]]
         costs += [[x.peak_memory_mib for x in trained], [x.steps for x in trained]]
         table.add_row(
-            label,
+            escape(label),
             *row,
             *(_number(spread(values, "seeds")) for values in costs),
             f"{len(trained)}/{len(candidate.seeds)}",
@@ -227,7 +228,7 @@ def matrix(results: Results, split: str) -> Table:
     """Return a table of error rates: models in rows, mechanisms in evaluation in columns (paper, table 1)."""
     metric = next(iter(results.metrics(split)), "per")
     title = f"{metric_words(metric)} % on {split}: trained with (rows), evaluated with (columns)"
-    table = Table("", title=title, title_justify="left")
+    table = Table("", title=escape(title), title_justify="left")
     attentions = results.attentions()
     for attention in attentions:
         table.add_column(attention, justify="right")
@@ -237,5 +238,5 @@ def matrix(results: Results, split: str) -> Table:
             rate = results.error_rate(candidate.label, split, metric, attention)
             text = DASH if rate is None else f"{100 * rate.value:.2f}"
             row.append(f"[bold]{text}[/]" if attention == candidate.attention else text)
-        table.add_row(candidate.label, *row)
+        table.add_row(escape(candidate.label), *row)
     return table

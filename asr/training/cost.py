@@ -49,6 +49,7 @@ class Cost(lightning.Callback):
         budget: time budget; None: no limit.
 
     Attributes:
+        frames: feature frames that this process has trained on, without padding; other ranks have their own.
         seconds: wall time of training steps and of waiting for data.
         cpu_s: CPU time of all threads of this process in the same period.
         wait_s: wall time of waiting for data.
@@ -121,7 +122,7 @@ class Cost(lightning.Callback):
         vars(self).update(state_dict)
 
     def summary(self) -> dict[str, Any]:
-        """Return time, throughput, the fraction of time spent waiting for data, and peak memory."""
+        """Return frames, time, throughput, share of waiting for data and peak memory, all of this process."""
         gpu_bytes = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
         return {
             "frames": self.frames,

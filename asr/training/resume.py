@@ -124,6 +124,8 @@ def _check_options(options: TrainConfig, path: Path) -> None:
     except FileNotFoundError:
         raise UserError(f"{path}: expected the options of the run to resume, found no file") from None
     now = flat(config.to_dict(options))
+    for values in (before, now):
+        values["init_from"] = values["init_from"] and str(Path(values["init_from"]).resolve())
     changed = [
         f"{key}={now.get(key)} (was {before.get(key)})"
         for key in sorted(before.keys() | now.keys())

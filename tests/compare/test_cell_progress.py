@@ -5,18 +5,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from rich.console import Console
 
 from asr.compare.cell import Cell, write_cell, write_state
 from asr.compare.plan import Plan
 from asr.compare.progress import CellProgress
 
+TRAININGS = [Cell(f"trainings/{name}/seed0", "training", {"attention": name}) for name in "abc"]
 CELL = Cell("trainings/full/seed0", "training", {"attention": "full"})
 
 
-def progress_of(folder: Path) -> tuple[CellProgress, io.StringIO]:
-    write_cell(folder, CELL)
-    plan: Any = SimpleNamespace(folder=folder, cells=lambda: iter([CELL]), evaluations={})
+def progress_of(folder: Path, *cells: Cell) -> tuple[CellProgress, io.StringIO]:
+    cells = cells or (CELL,)
+    for cell in cells:
+        write_cell(folder, cell)
+    plan: Any = SimpleNamespace(folder=folder, cells=lambda: iter(cells), evaluations={})
     text = io.StringIO()
     return CellProgress(cast(Plan, plan), Console(file=text, width=100)), text
 
@@ -38,3 +42,48 @@ def test_a_failure_is_shown_with_its_reason(tmp_path: Path) -> None:
     write_state(tmp_path, CELL, "failed", error="out of memory")
     progress.update(CELL, 1.0)
     assert "[1/1] trainings/full/seed0: FAILED: out of memory" in text.getvalue()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock to set, and a line for every update."""
+    now = [0.0]
+    monkeypatch.setattr("asr.compare.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("asr.compare.progress.LINE_EVERY_S", -1.0)
+    return now
+
+
+def test_the_time_left_of_a_resumed_training_counts_from_where_it_began(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    """A training that resumed at 80 % seemed to be over in seconds."""
+    progress, text = progress_of(tmp_path, *TRAININGS[:2])
+    write_state(tmp_path, TRAININGS[0], "running")
+    for clock[0], fraction in ((0, 0.0), (30, 0.8), (130, 0.9)):
+        progress.update(TRAININGS[0], fraction)
+    assert text.getvalue().endswith("trainings/a/seed0: 90%  about 18 min 20 s left\n")  # 100 s + 1000 s
+
+
+def test_no_time_is_shown_while_several_cells_run(tmp_path: Path, clock: list[float]) -> None:
+    """The clock was set back whenever another running cell was shown, so that none seemed to be left."""
+    progress, text = progress_of(tmp_path, *TRAININGS[:2])
+    for cell in TRAININGS[:2]:
+        write_state(tmp_path, cell, "running")
+    for clock[0], fraction in ((0, 0.0), (1, 0.001), (600, 0.1)):
+        for cell in TRAININGS[:2]:
+            progress.update(cell, fraction)
+    assert text.getvalue().endswith("trainings/b/seed0: 10%  \n")
+    write_state(tmp_path, TRAININGS[0], "done", seconds=6000.0)
+    progress.update(TRAININGS[0], 1.0)
+    assert "trainings/a/seed0: 1 h 40 min  about 1 h 30 min left" in text.getvalue()
+
+
+def test_evaluations_of_a_failed_training_need_no_time(tmp_path: Path, clock: list[float]) -> None:
+    a, b, c = TRAININGS
+    finetuned = Cell("trainings/d/seed0", "training", {}, needs=b.name)
+    needing = Cell("evaluations/d/seed0/test", "evaluation", {}, needs=finetuned.name)
+    progress, text = progress_of(tmp_path, a, b, c, finetuned, needing)
+    for cell, status in ((a, "done"), (b, "failed")):
+        write_state(tmp_path, cell, status, seconds=60.0)
+        progress.update(cell, 1.0)
+    assert text.getvalue().endswith("FAILED: None  about 60.0 s left\n")

@@ -1,17 +1,24 @@
 """What a comparison runs again after a change, what it keeps, and what it refuses."""
 
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from comparisons import reusing, words
+from runs import killed
 
 from asr.cli import main
+from asr.compare import cell as cell_module
+from asr.compare import reuse
 from asr.compare.cell import read_state, write_cell, write_state
+from asr.compare.collect import collect
 from asr.compare.options import parse
 from asr.compare.plan import make_plan, settle_changes
 from asr.compare.results import read_results
+from asr.compare.reuse import read_run
 from asr.files import file_digest
 from asr.model import checkpoint
 
@@ -107,6 +114,87 @@ def test_a_checkpoint_of_another_run_is_neither_reused_nor_reported(
     assert list(make_plan(request).reused.values()) == [run]
     swap(run)
     assert not make_plan(request).reused
+
+
+def test_a_reused_run_is_kept_until_it_no_longer_matches(
+    trained: Path, tone_corpus: Path, tmp_path: Path
+) -> None:
+    """It was looked for under reuse= again: without the option, the model was trained again."""
+    run = shutil.copytree(trained, tmp_path / "runs" / "full")
+    asked = reusing(run, tone_corpus, tmp_path / "compare")[1:]
+    plan = make_plan(parse(asked))
+    (cell,) = plan.trainings.values()
+    write_cell(plan.folder, cell)
+    write_state(plan.folder, cell, "done", result={"run": "../runs/full", "reused": True})
+    without = make_plan(parse([*asked, "reuse=none"]))
+    assert [path.resolve() for path in without.reused.values()] == [run]
+    assert settle_changes(without) == []
+    other = run.rename(tmp_path / "runs" / "other")
+    plan = make_plan(parse(asked))
+    assert list(plan.reused.values()) == [other]
+    message = f"{cell.name}: {os.path.relpath(run)} no longer matches"
+    assert settle_changes(plan) == [message]
+    assert read_state(plan.folder, cell.name).status == "missing"
+
+
+def test_folders_under_reuse_are_read_once_and_may_hold_anything(
+    trained: Path, tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty config.yaml, or one of another program, was an AttributeError."""
+    read = []
+    monkeypatch.setattr(reuse, "read_run", lambda folder: read.append(folder) or read_run(folder))
+    for number, content in enumerate(("", "[1]", "1: {2: 3}", "recipe: [", "recipe: {name: demo}")):
+        foreign = shutil.copytree(trained, tmp_path / "runs" / str(number))
+        (foreign / "config.yaml").write_text(content)
+    shutil.copytree(trained, tmp_path / "runs" / "5")
+    (tmp_path / "runs" / "5" / "environment.json").write_text("{}")
+    run = shutil.copytree(trained, tmp_path / "runs" / "6")
+    plan = make_plan(parse(reusing(run, tone_corpus, tmp_path / "compare", "seeds=[0,1]")[1:]))
+    assert plan.reused == {"trainings/full/seed0": run}
+    assert len(read) == 7
+
+
+def test_a_candidates_own_data_are_part_of_its_key(corpus_maker: Callable[..., Path], tmp_path: Path) -> None:
+    """Its trainings had the digests of the common data, so that they stayed done when its own changed."""
+    shared, own = corpus_maker("shared"), corpus_maker("own", train=5)
+    entries = f"candidates=[{{attention: full}}, {{attention: full, label: own, data.train: [{own}]}}]"
+    asked = words(shared, tmp_path / "compare", entries)[1:]
+
+    def keys() -> list[str]:
+        return [cell.key for cell in make_plan(parse(asked)).trainings.values()]
+
+    before = keys()
+    shutil.copy(shared / "train.cuts.jsonl.gz", own / "train.cuts.jsonl.gz")
+    now = keys()
+    assert now[0] == before[0]
+    assert now[1] != before[1]
+
+
+def test_results_name_the_data_as_planned(corpus_maker: Callable[..., Path], tmp_path: Path) -> None:
+    """The digest was that of the manifest at the end, whatever the models were trained on."""
+    corpus = corpus_maker()
+    plan = make_plan(parse(words(corpus, tmp_path / "compare", "attentions=[full]")[1:]))
+    (cell,) = plan.trainings.values()
+    shutil.copy(corpus / "dev.cuts.jsonl.gz", corpus / "train.cuts.jsonl.gz")
+    assert collect(plan).data["train"].hash == cell.settings["data"]["train"]
+
+
+def test_a_finetuned_model_resumes_under_another_spelling_of_the_folder(
+    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher names the folder by its absolute path; without one, the training could not be resumed."""
+    monkeypatch.chdir(tmp_path)
+    entries = "candidates=[{attention: full}, {attention: clustered-3, init_from: full}]"
+    plan = make_plan(parse(words(tone_corpus, Path("compare"), entries, "steps=2")[1:]))
+    parent, child = plan.trainings.values()
+    for cell in (parent, child):
+        write_cell(plan.folder, cell)
+    cell_module.work(plan.folder.absolute(), parent)
+    with killed(1):
+        cell_module._train(plan.folder.absolute(), child)
+    cell_module.work(plan.folder, child)
+    state = read_state(plan.folder, child.name)
+    assert (state.status, state.error) == ("done", None)
 
 
 def test_an_evaluation_of_a_training_that_runs_again_is_discarded(tone_corpus: Path, tmp_path: Path) -> None:

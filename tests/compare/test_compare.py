@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -22,10 +23,10 @@ from tone_corpora import TINY
 from asr.cli import main
 from asr.compare import cell as cell_module
 from asr.compare import jobs, run
-from asr.compare.cell import Cell, read_state, write_cell
+from asr.compare.cell import Cell, read_state, write_cell, write_state
 from asr.compare.collect import collect
 from asr.compare.options import parse, plan_decoding
-from asr.compare.plan import find_manifests, make_plan
+from asr.compare.plan import Plan, find_manifests, make_plan, timing_cells
 from asr.compare.results import read_results
 from asr.errors import UserError
 from asr.report.page import write_report
@@ -228,6 +229,41 @@ def test_depths_seeds_and_finetuning(tone_corpus: Path, tmp_path: Path) -> None:
     assert ("full", 1) not in timed
 
 
+def plan_of(corpus: Path, folder: Path, *more: str) -> Plan:
+    return make_plan(parse(words(corpus, folder, *more)[1:]))
+
+
+def test_a_candidate_whose_first_seed_failed_is_timed(tone_corpus: Path, tmp_path: Path) -> None:
+    more = ["attentions=[full,clustered-3]", "evaluate=[own]", "seeds=[0,1]"]
+    plan = plan_of(tone_corpus, tmp_path, *more)
+    for (label, seed, *_), cell in plan.evaluations.items():
+        write_cell(plan.folder, cell)
+        write_state(plan.folder, cell, "failed" if (label, seed) == ("full", 0) else "done")
+    (cell,) = timing_cells(plan)
+    found = [(model["label"], model["training"]) for model in cell.settings["models"]]
+    assert found == [("full", "trainings/full/seed1"), ("clustered-3", "trainings/clustered-3/seed0")]
+
+
+def test_the_command_of_a_training_repeats_it(tone_corpus: Path, tmp_path: Path) -> None:
+    """It had the label of a parent in place of its run, and None for an option without a value."""
+    entries = "{attention: full}, {attention: clustered-3, init_from: full, trainer.stop_at: null}"
+    plan = plan_of(tone_corpus, tmp_path, f"candidates=[{entries}]", "trainer.stop_at=0.5")
+    options = train_options(shlex.split(collect(plan).trainings[1].command)[2:])
+    assert Path(options.init_from).resolve() == tmp_path / "trainings" / "full" / "seed0"
+    assert options.trainer.stop_at is None
+
+
+def test_only_the_first_rank_writes_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks of a training wrote it, and a rank that ended early made the others' cell done."""
+    cell = Cell("trainings/full/seed0", "training", {})
+    write_cell(tmp_path, cell)
+    monkeypatch.setattr(cell_module, "_train", lambda folder, cell: {})
+    for rank, status in (("1", "missing"), ("0", "done")):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        cell_module.work(tmp_path, cell)
+        assert read_state(tmp_path, cell.name).status == status
+
+
 @pytest.mark.usefixtures("fast")
 def test_equal_time_for_all(tone_corpus: Path, tmp_path: Path) -> None:
     asked = ["compare", *TINY, f"data.train=[{tone_corpus}]", f"folder={tmp_path}", "reuse=none"]
@@ -276,7 +312,11 @@ CIRCLE = "candidates=[{attention: full, label: a, init_from: b}, {attention: ful
         (["attentions=[full]", "decode=[split=dev]"], "use splits="),
         (["attentions=[full]", "metric=ter"], "metric=ter"),
         (["attentions=[full]", "beam.sise=20", "decoder=beam"], "did you mean 'beam.size'"),
-        (["candidates=[{attention: full, seeds: many}]"], "expected a list of integers"),
+        (["candidates=[{attention: full, seeds: many}]"], "expected a list of distinct integers"),
+        (["candidates=[{attention: full, seeds: [-1]}]"], r"seeds=\[-1\], expected a list of distinct"),
+        (["candidates=[{attention: full, seeds: [3, 3]}]"], "expected a list of distinct integers"),
+        (["attentions=[full]", "seeds=[3,3]"], r"seeds=\[3, 3\]: expected distinct seeds"),
+        (["attentions=[full]", "budget_clock=cpu"], "budget_clock=cpu: has no effect without budget"),
         (["candidates=['full seeds=[0']"], r"expected seeds such as \[0,1,2\]"),
         (
             ["candidates=[{attention: full, label: a b}, {attention: full, label: a-b, model.dropout: 0.2}]"],
@@ -391,21 +431,24 @@ def test_a_worker_ends_with_its_parent(
 ) -> None:
     """An orphaned worker would write to the same folder as the worker of the next start.
 
-    A data loader once hung at its start, because the worker held the lock of its standard input while it
-    forked.
+    It writes a resume point before it ends. A data loader once hung at its start, because the worker held the
+    lock of its standard input while it forked.
     """
     asked = words(tone_corpus, tmp_path, "attentions=[full]", "steps=100000", "data.workers=1")
+    asked += ["trainer.checkpoint_every=100000"]
     process = subprocess.Popen([sys.executable, "-m", "asr", *asked], stdout=subprocess.DEVNULL)
     cell = tmp_path / "trainings" / "full" / "seed0"
-    while not (cell / "checkpoints" / "last.ckpt").exists() and process.poll() is None:
+    while not any((cell / "checkpoints").glob("best-*.ckpt")) and process.poll() is None:
         time.sleep(0.05)
+    last = cell / "checkpoints" / "last.ckpt"
+    assert not last.exists()
     process.kill()
     assert process.wait() == -signal.SIGKILL
     # The parent is gone; the worker must stop writing checkpoints.
     deadline = time.monotonic() + 60
-    before = -1
-    while (now := (cell / "checkpoints" / "last.ckpt").stat().st_mtime_ns) != before:
-        before = now
+    before = -1.0
+    while not last.exists() or (now := (cell / "metrics.csv").stat().st_mtime_ns) != before:
+        before = now if last.exists() else -1.0
         assert time.monotonic() < deadline, "the worker is still running"
         time.sleep(1)
     assert read_state(tmp_path, "trainings/full/seed0").status == "running"
@@ -422,6 +465,36 @@ for name in names:
         os.kill(os.getpid(), 11)
     (folder / name / "state.json").write_text(json.dumps(state | {"status": "done"}))
 """
+
+
+STUBBORN = """
+import pathlib, signal, sys, time
+folder, name = pathlib.Path(sys.argv[1]), sys.argv[2]
+if name.endswith("training"):
+    signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.2), (folder / "saved").touch(), sys.exit(143)))
+(folder / name / "state.json").write_text('{"status": "running"}')
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("name", ["training", "evaluation"])
+def test_an_interrupted_worker_ends_by_itself(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed, and with it the steps of training since the last checkpoint were lost."""
+    cell = Cell(f"cells/{name}", "training", {})
+    write_cell(tmp_path, cell)
+    command = [sys.executable, "-S", "-c", STUBBORN, str(tmp_path), cell.name]
+    monkeypatch.setattr(jobs, "worker_command", lambda folder, cells: command)
+
+    def interrupt(cell: Cell, fraction: float) -> None:
+        raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        jobs.run_job(tmp_path, [cell], interrupt)
+    assert time.monotonic() - started < jobs.GRACE_S
+    assert (tmp_path / "saved").exists() == (name == "training")
 
 
 def test_a_crash_fails_one_cell_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

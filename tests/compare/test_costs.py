@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ from torch import Tensor
 
 from asr.cli import main
 from asr.compare import costs
+from asr.compare.cell import Cell
 from asr.compare.costs import StepTimer, step_costs, steps_within
+from asr.compare.progress import _expected, _timed_steps
+from asr.config import flat, to_dict
 from asr.training.config import TrainConfig, train_options
 
 
@@ -119,6 +123,34 @@ def test_costs_are_measured_once(
     monkeypatch.setattr(costs, "step_costs", None)
     trainings["small"].seed += 1
     assert steps_within(0.01, trainings, tmp_path) == {"small": 1, "large": 1}
+
+
+def test_costs_of_a_dry_run_are_not_stored(
+    trainings: dict[str, TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(costs, "step_costs", lambda asked: dict.fromkeys(asked, 0.1))
+    assert steps_within(60, trainings, tmp_path / "out", store=False) == {"small": 600, "large": 600}
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("more", [["trainer.devices=2"], ["trainer.nodes=2"], ["trainer.accumulate=2"]])
+def test_the_dry_run_divides_an_epoch_among_devices(more: list[str], tone_corpus: Path) -> None:
+    small = [*TINY, f"data.train=[{tone_corpus}]", "model.layers=1", "data.frames_per_batch=500"]
+
+    def epoch_steps(*words: str) -> int:
+        options = flat(to_dict(train_options([*small, *words])))
+        return _timed_steps(Cell("cell", "training", {"options": options}))[1]
+
+    assert epoch_steps(*more) == epoch_steps() // 2
+
+
+def test_steps_on_a_gpu_are_not_timed_on_the_cpu(tone_corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dry run printed the CPU's time for a training that would run on a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    words = [*TINY, f"data.train=[{tone_corpus}]", "trainer.accelerator=auto"]
+    cell = Cell("cell", "training", {"options": flat(to_dict(train_options(words)))})
+    found = _expected(SimpleNamespace(folder=tone_corpus), [cell])  # type: ignore[arg-type]
+    assert found.words()[1:] == ("–", "–", "not timed: trains on a GPU")
 
 
 def test_a_comparison_gives_each_candidate_its_steps(

@@ -176,6 +176,21 @@ def test_options_beside_a_plan_override_it() -> None:
     assert {training.trainer.max_epochs for training in trainings.values()} == {2}
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("budget=1h", ("1h", "cpu", 0)), ("steps=3", ("", "wall", 3)), ("seeds=[1]", ("9s", "cpu", 0))],
+)
+def test_a_length_overrides_a_plans_of_another_kind(
+    given: str, expected: tuple[str, str, int], tmp_path: Path
+) -> None:
+    """budget= beside a plan with epochs was refused, because both set the length of training."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("recipe: demo\nattentions: [full]\nbudget: 9s\nbudget_clock: cpu\n")
+    options = parse([f"plan={path}", given]).options
+    assert (options.budget, options.budget_clock, options.steps) == expected
+    assert request("wsj_table1", "budget=1h").options.epochs == 0
+
+
 def test_a_file_of_ones_own_is_a_plan(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("recipe: demo\nattentions: [full, 'lsh-4:chunk=16,buckets=8']\nseeds: [3, 4]\n")

@@ -96,6 +96,17 @@ def test_the_csv_has_a_row_for_each_evaluation_with_its_training(tmp_path: Path)
     assert rows[3]["training_error"] == "out of memory"
 
 
+def test_the_csv_of_a_recipe_without_recordings_has_a_row_for_each_training(tmp_path: Path) -> None:
+    """It was empty."""
+    results = sample()
+    results.evaluations = []
+    write_results(results, tmp_path)
+    with (tmp_path / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    found = [(row["candidate"], row["seed"], row["training_status"]) for row in rows]
+    assert found == [("full", "0", "done"), ("full", "1", "done"), ("i-clustered-25", "0", "failed")]
+
+
 def test_another_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(json.dumps({"format": 99}))
     with pytest.raises(UserError, match="format 1, found 99"):
@@ -223,6 +234,18 @@ def test_the_summary_mentions_a_busy_machine_and_marks_level_times() -> None:
     assert list(column.cells) == ["2.00 (1.90–2.20) = *", "2.00 (1.90–2.20) = *"]
     results.evaluations[3].forward_s, results.evaluations[3].forward_repeats_s = 1.0, [0.9, 1.0, 1.1]
     assert list(candidate_table(results).columns[2].cells) == ["2.00 (1.90–2.20)", "1.00 (0.900–1.10) *"]
+
+
+def test_labels_with_brackets_are_printed_as_they_are() -> None:
+    """They were taken for markup: a comparison whose label ended in [/x] crashed after all trainings."""
+    results = sample()
+    results.protocol["budget"] = "10 steps"
+    label = results.candidates[0].label = "full [/x] [warm]"
+    for record in (*results.trainings, *results.evaluations):
+        record.candidate = record.candidate.replace("full", label)
+    text = io.StringIO()
+    print_results(results, Console(file=text, width=200))
+    assert text.getvalue().count(label) == 2
 
 
 def test_cpu_time_of_other_processes_comes_from_proc_stat(

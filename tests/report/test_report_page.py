@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from comparison import INJECTION, make_comparison, write_bench
 
+from asr import config
 from asr.cli import main
 from asr.compare.results import write_results
 from asr.errors import UserError
@@ -243,6 +244,34 @@ def test_a_loss_that_is_not_a_number_is_a_gap(tmp_path: Path) -> None:
     drawn = curves_chart.figure(results, of_results(results))
     assert drawn is not None
     json.dumps([panel.spec for panel in drawn.panels], allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("measure", "words"),
+    [
+        ("dev_per", "Dev error rates are for greedy search."),
+        ("dev_wer", "Dev WER is for beam search on the first 150 utterances of the dev set."),
+    ],
+)
+def test_the_curves_name_the_search_behind_the_dev_error_rate(
+    measure: str, words: str, tmp_path: Path
+) -> None:
+    """The caption named greedy search also where beam search had selected the checkpoints."""
+    results = make_comparison(tmp_path, models=["full"], utterances=4)
+    results.trainings[0].dev_error_name = measure
+    results.protocol["training"] = {"select.metric": "wer", "select.utterances": 150}
+    drawn = curves_chart.figure(results, of_results(results))
+    assert drawn is not None
+    assert drawn.caption.endswith(words)
+
+
+def test_a_subset_of_official_scores_can_be_the_metric(tmp_path: Path) -> None:
+    """`asr report` refused metric=official-swbd, which `asr compare` takes."""
+    results = make_comparison(tmp_path, models=["full"], utterances=4)
+    for evaluation in results.evaluations:
+        evaluation.rates["official-swbd"] = evaluation.rates["per"]
+    options = config.parse(ReportOptions, ["metric=official-swbd", "maps=false", "static=false", "audio=0"])
+    assert "official WER, swbd" in write_report(results, tmp_path, options).read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,70 @@
+"""Finished runs that a comparison uses instead of training again."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asr.config import flat, load_yaml, to_dict
+from asr.errors import UserError
+from asr.files import read_json
+from asr.model import checkpoint
+from asr.training.config import train_options_from
+
+# Options that change neither the outcome of a training nor its cost.
+IMMATERIAL = ("run", "resume", "trainer.checkpoint_every", "data.prefetch")
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a finished training depended on.
+
+    Attributes:
+        folder: run folder.
+        options: options by dotted name.
+        data: digests of the training manifests and of the development manifest.
+        lexicon: digest of the lexicon; empty without one.
+        whole: whether the training took all the steps of its plan.
+    """
+
+    folder: Path
+    options: dict[str, Any]
+    data: list[str]
+    lexicon: str
+    whole: bool
+
+    def suits(self, settings: dict[str, Any]) -> bool:
+        """Return whether the run has the settings of a cell, and checkpoints of its own."""
+        wanted = settings["options"]
+        if self.options["init_from"] or settings["start"]:
+            return False  # the initial model may have changed since
+        if any(wanted.get(key) != x for key, x in self.options.items() if key not in IMMATERIAL):
+            return False
+        may_stop = wanted["trainer.early_stopping"] or wanted["trainer.stop_at"] is not None
+        if not (self.whole or may_stop or wanted["optimizer.minimum_rate"] or wanted["trainer.budget"]):
+            return False
+        data = dict(settings["data"])
+        same = data.pop("lexicon") == self.lexicon and list(data.values()) == self.data
+        return same and checkpoint.foreign(self.folder) is None
+
+
+def read_run(folder: Path) -> FinishedRun | None:
+    """Return the finished training in a folder; None if there is none, or one of another version."""
+    try:
+        summary = read_json(folder / "training.json")  # first, because unfinished runs have none
+        environment = read_json(folder / "environment.json")
+        values = load_yaml(folder / "config.yaml")
+        return FinishedRun(
+            folder,
+            options=flat(to_dict(train_options_from(values, str(folder)))),
+            data=list(environment["data"].values()),
+            lexicon=environment.get("lexicon") or "",
+            whole=summary["steps"] == summary["planned_steps"],
+        )
+    except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # another program's files may hold anything
+
+
+def finished_runs(place: Path) -> list[FinishedRun]:
+    """Return the finished trainings in a folder, at any depth."""
+    runs = (read_run(path.parent) for path in sorted(place.rglob("config.yaml")))
+    return [run for run in runs if run]
