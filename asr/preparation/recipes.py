@@ -24,7 +24,7 @@ def recipe_module(name: str) -> ModuleType:
     if name not in recipes():
         raise UserError(f"unknown recipe {name!r}{did_you_mean(name, prepared_recipes())}")
     if not has_preparation(name):
-        raise UserError(f"recipe {name} has nothing to prepare: its data are generated or read during training")
+        raise UserError(f"recipe {name} has nothing to prepare: training makes or reads its data")
     return importlib.import_module(f"asr_recipes.{name}.prepare")
 
 
