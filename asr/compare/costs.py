@@ -4,6 +4,7 @@ On a shared machine, the same training takes a different number of steps in the 
 in turns is disturbed alike for all candidates, so steps in proportion to it compare them at equal time.
 """
 
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,7 +23,9 @@ from asr.training.optimizer import build_optimizer
 from asr.training.run import build_task
 
 COSTS = "step_costs.json"
-ROUNDS = 20  # steps of each candidate that are measured, after one to warm up
+BATCHES = 20  # on which a step of each candidate is measured, after one to warm up
+PASSES = 9  # over these batches, or as many as fit in this CPU time per candidate, but at least one
+ENOUGH_S = 20.0
 UNKEYED = ("seed", "run", "resume", "trainer.max_steps")
 
 
@@ -41,10 +44,14 @@ class StepTimer:
         self.task, self.data = build_task(here, resuming=False)
         self.loads = options.data.workers == 0 or isinstance(self.data, NumberedBatches)
         self.task.train()
-        self.batches = iter(self.data.train_dataloader())
+        self.restart()
         # Without a learning rate, so that neither the weights nor the times of later steps depend on it.
         unchanging = replace(options.optimizer, learning_rate=0.0)
         self.optimizer = build_optimizer(dict(self.task.model.named_parameters()), unchanging)
+
+    def restart(self) -> None:
+        """Begin again with the first batch."""
+        self.batches = iter(self.data.train_dataloader())
 
     def step(self) -> tuple[float, float] | None:
         """Return wall-clock and CPU seconds of an optimiser step; None: no more batches.
@@ -103,6 +110,7 @@ def steps_within(
     missing = [label for label in trainings if keys[label] not in stored]
     if missing:
         known = [label for label in trainings if keys[label] in stored][:1]
+        print(f"measuring the cost of a step: {', '.join([*known, *missing])}", flush=True)
         measured = step_costs({label: trainings[label] for label in [*known, *missing]})
         scale = stored[keys[known[0]]] / measured[known[0]] if known else 1.0
         stored |= {keys[label]: scale * measured[label] for label in missing}
@@ -112,18 +120,30 @@ def steps_within(
 
 
 def step_costs(trainings: Mapping[str, TrainConfig]) -> dict[str, float]:
-    """Return the CPU seconds of a training step of each candidate: means over the same rounds."""
+    """Return the CPU seconds of a training step of each candidate: means over the same batches.
+
+    Every batch is measured in several passes, unless steps are long. Its median is free of what disturbs a
+    single step, which a mean of short steps is not.
+    """
     timers = {
-        label: StepTimer(replace(options, trainer=replace(options.trainer, max_steps=ROUNDS + 1)))
+        label: StepTimer(replace(options, trainer=replace(options.trainer, max_steps=BATCHES + 1)))
         for label, options in trainings.items()
     }
-    totals = dict.fromkeys(timers, 0.0)
-    for number in range(ROUNDS + 1):
-        for label, timer in timers.items():
-            taken = timer.step()
-            assert taken is not None, label
-            totals[label] += taken[1] if number else 0.0
-    return {label: total / ROUNDS for label, total in totals.items()}
+    costs: dict[str, list[list[float]]] = {label: [[] for _ in range(BATCHES)] for label in timers}
+    spent_s = 0.0
+    for passes in range(1, PASSES + 1):
+        for timer in timers.values():
+            timer.restart()
+        for number in range(-1, BATCHES):
+            for label, timer in timers.items():
+                taken = timer.step()
+                assert taken is not None, label
+                spent_s += taken[1]
+                if number >= 0:
+                    costs[label][number].append(taken[1])
+        if spent_s * (passes + 1) / passes > ENOUGH_S * len(timers):
+            break
+    return {label: statistics.fmean(map(statistics.median_low, found)) for label, found in costs.items()}
 
 
 def _digest(options: TrainConfig) -> str:

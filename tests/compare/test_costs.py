@@ -35,6 +35,41 @@ def test_a_larger_model_costs_more(trainings: dict[str, TrainConfig]) -> None:
     assert 0 < found["small"] < found["large"]
 
 
+class Steps:
+    """Replaces `StepTimer`: steps of known cost, one of which is disturbed.
+
+    Args:
+        step_s: cost of a step.
+        disturbed: number of the step that takes four times as long; 0 is the first.
+    """
+
+    def __init__(self, step_s: float, disturbed: int) -> None:
+        self.step_s, self.disturbed, self.taken = step_s, disturbed, 0
+
+    def restart(self) -> None:
+        pass
+
+    def step(self) -> tuple[float, float]:
+        factor = 4 if self.taken == self.disturbed else 1
+        self.taken += 1
+        return 0.0, factor * self.step_s
+
+
+@pytest.mark.parametrize(("step_s", "steps"), [(0.01, 9 * 21), (0.2, 3 * 21), (5.0, 21)])
+def test_a_disturbed_step_does_not_count(
+    step_s: float, steps: int, trainings: dict[str, TrainConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A single disturbed step made a candidate 12 % dearer and cost it as many steps of training.
+
+    Long steps are measured once, because planning would take too long.
+    """
+    timers = [Steps(step_s, disturbed=-1 if steps == 21 else 5), Steps(2 * step_s, disturbed=-1)]
+    started = iter(timers)
+    monkeypatch.setattr(costs, "StepTimer", lambda options: next(started))
+    assert step_costs(trainings) == pytest.approx({"small": step_s, "large": 2 * step_s})
+    assert [timer.taken for timer in timers] == [steps, steps]
+
+
 def test_steps_leave_the_weights_as_they_are(trainings: dict[str, TrainConfig]) -> None:
     timer = StepTimer(trainings["small"])
     before = {name: value.clone() for name, value in timer.task.model.named_parameters()}
