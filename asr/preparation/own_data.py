@@ -99,14 +99,13 @@ def prepare_rows(
     read_facts = audio_facts if options.verify else header_facts
     found = preparation.map(read_facts, paths, "reading audio", key=file_state)
     facts = {path: header for path, header in zip(paths, found, strict=True) if header is not None}
-    preparation.check()
     placed = []
     for row in spoken:
         if row.audio in facts:
             with preparation.reporting("damaged_audio"):
                 placed.append(fitted(row, facts[row.audio]))
+    preparation.check()
     if not placed:
-        preparation.check()
         raise UserError(f"{', '.join(map(str, sources))}: expected utterances, found no usable ones")
     if options.split:
         how, splits = "All in one, as asked for (`split=`).", {split_name(options.split): placed}

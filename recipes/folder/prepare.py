@@ -20,6 +20,7 @@ AUDIO_SUFFIXES = (
     *(".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au"),
     *(".sph", ".wv1", ".wv2"),
 )
+FFMPEG_SUFFIXES = (".aac", ".amr", ".m4a", ".mkv", ".mov", ".mp4", ".webm", ".wma")  # not read by libsndfile
 SPLITS = {"train", "dev", "test", *SPLIT_NAMES}
 
 
@@ -79,13 +80,14 @@ class AudioFiles:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.paths = [
+        files = [
             os.path.join(folder, name)
             for folder, _, names in os.walk(root, followlinks=True)
             for name in names
-            if name.lower().endswith(AUDIO_SUFFIXES) and not name.startswith(".")
+            if not name.startswith(".")
         ]
-        self.paths.sort()
+        self.paths = sorted(path for path in files if path.lower().endswith(AUDIO_SUFFIXES))
+        self._others = {_stem(self.inside(x)): x for x in files if x.lower().endswith(FFMPEG_SUFFIXES)}
         self._by_name: dict[str, list[str]] = defaultdict(list)
         for path in self.paths:
             inside = self.inside(path)
@@ -118,7 +120,19 @@ class AudioFiles:
                     f"{where}: {name!r} could be {self.inside(found[0])} or {self.inside(found[1])}: "
                     "expected the path of exactly one recording"
                 )
-        raise UserError(f"{where}: expected the recording {name!r} below {self.root}, found none")
+        self.refuse_format(_stem(written), where)
+        raise UserError(
+            f"{where}: expected the recording {name!r} below {self.root}, found none", "missing_audio"
+        )
+
+    def refuse_format(self, stem: str, where: str) -> None:
+        """Raise a `UserError` if the recording with this path, without suffix, needs FFmpeg."""
+        if other := self._others.get(stem):
+            formats = " ".join(AUDIO_SUFFIXES)
+            raise UserError(
+                f"{where}: expected a recording ({formats}), found {other}: convert it, e.g. with ffmpeg",
+                "damaged_audio",
+            )
 
 
 def _root(options: Options) -> Path:
@@ -194,7 +208,10 @@ def _rows_of_texts(transcripts: Path, files: AudioFiles, preparation: Preparatio
             yield Row(_identifier(inside), audio, " ".join(read_text(path).split()), str(path))
     ours = preparation.folder.resolve()  # may lie among the transcripts
     for path in sorted(transcripts.rglob("*.txt")):
-        if path not in used and not path.resolve().is_relative_to(ours):
+        if path in used or path.resolve().is_relative_to(ours):
+            continue
+        with preparation.reporting():
+            files.refuse_format(_stem(path.relative_to(transcripts).as_posix()), str(path))
             message = f"{path}: expected a recording of the same name below {files.root}, found none"
             preparation.problem(message, "missing_audio")
 

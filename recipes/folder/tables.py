@@ -69,6 +69,7 @@ def read_table(path: Path, columns: dict[str, str]) -> list[Entry]:
     else:
         raise UserError(
             f"{path}:{lines[0][0]}: expected columns named audio and text (or two columns without names), "
+            f"separated by {'tabs' if path.suffix.lower() == '.tsv' else 'commas'}, "
             f"found {', '.join(lines[0][1])[:80]!r}; map other names with columns=audio:x,text:y"
         )
     entries = []

@@ -229,6 +229,7 @@ GOOD = [["a.wav", "one"], ["b.wav", "two"], ["c.wav", "three"]]
         ([*GOOD[:2], ["c.wav", " "]], {}, r"t\.tsv:3: expected a transcript of c, found none"),
         ([*GOOD, ["a.wav", "again"]], {}, r"t\.tsv:4: .* distinct, found a again .first: .*t\.tsv:1"),
         ([["a.wav", "one", "x"], *GOOD[1:]], {}, r"t\.tsv:1: expected columns named audio and text"),
+        ([["file;text"], ["a.wav;one"]], {}, r"separated by tabs, found 'file;text'"),
         ([*GOOD[:2], ["c.wav"]], {}, r"t\.tsv:3: expected 2 columns, found 1"),
         ([], {}, r"t\.tsv: expected lines with audio and text, found none"),
         ([["file", "text", "start"], ["a.wav", "x", "y"]], {}, r"expected a number as start, found 'y'"),
@@ -274,6 +275,39 @@ def test_bad_files_are_reported_and_skipped_with_allow_partial(tmp_path, spoil, 
     splits = prepare(tmp_path, allow_partial=list(KINDS))
     assert sum(map(len, splits.values())) == 3
     assert "b." in (tmp_path / "data" / "problems.tsv").read_text()
+
+
+def test_a_listed_recording_that_is_not_there_is_missing_audio(tmp_path):
+    """It counted as a damaged line of the table, against the list of kinds in recipes/README.md."""
+    for name in "abc":
+        write_audio(tmp_path / "audio" / f"{name}.wav")
+    table = write_table(tmp_path / "t.tsv", [*GOOD, ["d.wav", "four"]])
+    splits = prepare(tmp_path, transcripts=str(table), allow_partial=["missing_audio"])
+    assert sum(map(len, splits.values())) == 3
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_recording_that_only_ffmpeg_reads_is_no_missing_one(tmp_path, listed):
+    """`expected the recording 'd.m4a' below audio, found none`, though d.m4a lay there."""
+    for name in "abc":
+        write_audio(tmp_path / "audio" / f"{name}.wav").with_suffix(".txt").write_text(f"say {name}")
+    (tmp_path / "audio" / "x").mkdir()
+    (tmp_path / "audio" / "x" / "d.m4a").write_bytes(b"any")
+    (tmp_path / "audio" / "x" / "d.txt").write_text("say d")
+    options = {"transcripts": str(write_table(tmp_path / "t.tsv", [*GOOD, ["x/d.m4a", "four"]]))}
+    with pytest.raises(UserError, match=r"(t\.tsv:4|d\.txt): .*\.opus.*, found .*x/d\.m4a: convert it"):
+        prepare(tmp_path, **(options if listed else {}))
+
+
+def test_an_unreadable_file_does_not_hide_what_is_wrong_with_others(tmp_path):
+    """Recordings of two channels were looked at only after `damaged_audio` had been accepted for another
+    file, and so were left out before the user had read that they have two channels."""
+    for name in "abc":
+        write_audio(tmp_path / "audio" / f"{name}.wav", channels=2).with_suffix(".txt").write_text(name)
+    (tmp_path / "audio" / "b.wav").write_bytes(b"RIFF")
+    with pytest.raises(UserError, match="3 problems"):
+        prepare(tmp_path)
+    assert (tmp_path / "data" / "problems.tsv").read_text().count("has 2 channels") == 2
 
 
 def test_a_quote_that_is_never_closed_is_refused(audio, tmp_path):
