@@ -181,7 +181,8 @@ class Part(Work):
         found = {int(position): Result(*value) for position, value in stored.items()}
         self.results = {position: result for position, result in found.items() if result.error is None}
         if self.results:
-            print(f"{self.path}: resuming after {len(self.results)} finished items", file=sys.stderr)
+            own = len(part.of(range(total)))
+            print(f"{self.path}: {len(self.results)} of {own} items are finished", file=sys.stderr)
 
     def add(self, position: int, result: Result) -> None:
         """Store the result of an item, also in the journal."""

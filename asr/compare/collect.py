@@ -16,7 +16,7 @@ from asr.compare.results import METRICS, Results
 from asr.config import flat, option_words, to_dict
 from asr.environment import describe_environment
 from asr.files import read_json
-from asr.report.words import clock_words, hardware_words
+from asr.report.words import clock_words, counted, hardware_words
 from asr.scoring.hypotheses import RECORD
 from asr.scoring.run import read_score
 
@@ -62,7 +62,7 @@ def _protocol(plan: Plan) -> dict[str, Any]:
         budget = f"{trainer.budget} of training ({clock_words(clock)})"
     else:
         steps = trainer.max_steps
-        budget = f"{steps} steps" if steps else f"{trainer.max_epochs} epochs"
+        budget = counted(steps, "step") if steps else counted(trainer.max_epochs, "epoch")
     training = flat(to_dict(plan.protocol))
     return {
         "training": {key: value for key, value in training.items() if key not in NOT_PROTOCOL},

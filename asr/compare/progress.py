@@ -18,6 +18,7 @@ from asr.compare.options import Request
 from asr.compare.plan import Plan
 from asr.config import nested, option_words
 from asr.console import duration
+from asr.report.words import counted
 from asr.training.config import train_options_from
 from asr.training.plan import TrainingPlan
 
@@ -140,11 +141,15 @@ class CellProgress:
 
 
 def print_grid(request: Request, console: Console) -> None:
-    """Print what sets each candidate apart, and the paper's figures. This needs no data.
+    """Print what sets each candidate apart, if they have own options, and the paper's figures.
+
+    This needs no data.
 
     Raises:
         UserError: invalid candidates.
     """
+    if not request.options.candidates:
+        return
     plan = f"plan={request.options.plan}" if request.options.plan else "candidates"
     table = Table("candidate", "attention", "own options", title=escape(plan), title_justify="left")
     for candidate in plan_candidates(request)[0]:
@@ -157,12 +162,12 @@ def print_grid(request: Request, console: Console) -> None:
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Print state and expected time of every training, and the number of evaluations.
+    """Print state and expected time of every training, alike ones in one row, and the number of evaluations.
 
     The expected time of a training is its time budget, or else the time of a finished one of the same
     candidate, or else extrapolated from a few steps, which run now. The table names the source.
     """
-    columns = ("training", "state", "steps per epoch", "epoch", "training time", "based on")
+    columns = ("training", "state", "steps per epoch", "epoch", "time per training", "based on")
     table = Table(*columns, title=escape(str(plan.folder)), title_justify="left")
     left_s, at_most = 0.0, False
     for candidate in plan.candidates:
@@ -171,21 +176,27 @@ def print_plan(plan: Plan, console: Console) -> None:
         missing = [cell for cell in cells if cell.name not in plan.reused and not is_done(plan.folder, cell)]
         with console.status(escape(f"timing steps of {label}")):
             expected = _expected(plan, cells) if missing else Expected(0, 0.0, 0.0, "")
-        for cell in cells:
+        seeds: dict[tuple[str, ...], list[str]] = {}  # by row
+        for seed, cell in zip(candidate.seeds, cells, strict=True):
             state = escape(f"reuses {plan.reused[cell.name]}") if cell.name in plan.reused else "done"
             row = ("to do", *expected.words()) if cell in missing else (state, "", "", "", "")
-            table.add_row(escape(f"{label}, seed {cell.settings['options']['seed']}"), *row)
+            seeds.setdefault(row, []).append(str(seed))
+        for row, alike in seeds.items():
+            word = "seed" if len(alike) == 1 else "seeds"
+            table.add_row(escape(f"{label}, {word} {', '.join(alike)}"), *row)
         left_s += len(missing) * expected.seconds
         at_most |= expected.at_most
     console.print(table)
     evaluations = list(plan.evaluations.values())
     missing = [cell for cell in evaluations if not is_done(plan.folder, cell)]
     known = [read_state(plan.folder, x.name).seconds for x in evaluations if is_done(plan.folder, x)]
-    console.print(f"{len(evaluations)} evaluations, {len(missing)} of them to do")
+    console.print(f"{counted(len(evaluations), 'evaluation')}, {len(missing)} of them to do")
     note = "without evaluations"
     if known:
         left_s += len(missing) * sum(known) / len(known)
         note = "assuming that evaluations take as long as the finished ones"
+    if not left_s > 0:  # nothing to do, or trainings on a GPU
+        return
     how_long = "at most" if at_most else "about"
     console.print(f"{how_long} {duration(left_s)} in sequence on this machine ({note})")
 
@@ -230,7 +241,7 @@ def _expected(plan: Plan, cells: list[Cell]) -> Expected:
         seconds = training.budget.seconds / max(cpu_share, 1e-3)
         return Expected(epoch_steps, epoch_s, seconds, f"the budget at {cpu_share:.1f} CPUs in use")
     cpu = f"CPU {1000 * step_s * cpu_share:.0f} ms"  # much less on a busy machine
-    source = f"{count} timed steps of {1000 * step_s:.0f} ms ({cpu}), without validation"
+    source = f"{counted(count, 'timed step')} of {1000 * step_s:.0f} ms ({cpu}), without validation"
     at_most = any(training.stopping_rules)
     return Expected(epoch_steps, epoch_s, training.steps * step_s, source, at_most)
 

@@ -198,11 +198,12 @@ def candidate_table(results: Results) -> Table:
         if not splits:
             row.append(measured(results.dev_error(label), dev))
         costs = [[x.epoch_s(clock) for x in trained], [x.best_s(clock) for x in trained]]
-        costs += [[x.peak_memory_mib for x in trained], [x.steps for x in trained]]
+        costs += [[x.peak_memory_mib for x in trained]]
         table.add_row(
             escape(label),
             *row,
             *(_number(spread(values, "seeds")) for values in costs),
+            _number(spread([x.steps for x in trained], "seeds"), whole=True),
             f"{len(trained)}/{len(candidate.seeds)}",
         )
     table.caption = (
@@ -213,12 +214,12 @@ def candidate_table(results: Results) -> Table:
     return table
 
 
-def _number(estimate: Estimate | None) -> str:
-    """Format a value with its range: `4.10 (4.00–4.20)`."""
+def _number(estimate: Estimate | None, whole: bool = False) -> str:
+    """Format a value with its range: `4.10 (4.00–4.20)`; a whole one without decimals."""
     if estimate is None:
         return DASH
     value, low, high = (
-        DASH if x is None else f"{x:.0f}" if x >= 100 or isinstance(x, int) else f"{x:#.3g}"
+        DASH if x is None else f"{x:.0f}" if x >= 100 or whole else f"{x:#.3g}"
         for x in (estimate.value, estimate.low, estimate.high)
     )
     return value if low == high else f"{value} ({low}–{high})"

@@ -65,12 +65,19 @@ class Cost(lightning.Callback):
         self.cpu_s = 0.0
         self.wait_s = 0.0
         self.peak_before_resume_mib = 0.0
+        self.peak_gpu_before_resume_mib = 0.0
         self.started = (0.0, 0.0)
 
     @property
     def peak_mib(self) -> float:
         """Peak resident memory of the training process."""
         return max(self.peak_before_resume_mib, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+    @property
+    def peak_gpu_mib(self) -> float:
+        """Peak memory of PyTorch's allocator on the GPU; 0 without one."""
+        allocated = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+        return max(self.peak_gpu_before_resume_mib, allocated / 2**20)
 
     def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
         """Set the position in the schedule when a run resumes."""
@@ -115,7 +122,11 @@ class Cost(lightning.Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return the totals for a checkpoint."""
         totals = {name: getattr(self, name) for name in self.TOTALS}
-        return totals | {"peak_before_resume_mib": self.peak_mib}
+        peaks = {
+            "peak_before_resume_mib": self.peak_mib,
+            "peak_gpu_before_resume_mib": self.peak_gpu_mib,
+        }
+        return totals | peaks
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the totals from a checkpoint."""
@@ -123,7 +134,6 @@ class Cost(lightning.Callback):
 
     def summary(self) -> dict[str, Any]:
         """Return frames, time, throughput, share of waiting for data and peak memory, all of this process."""
-        gpu_bytes = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
         return {
             "frames": self.frames,
             "train_s": self.seconds,
@@ -132,5 +142,5 @@ class Cost(lightning.Callback):
             "data_wait_share": self.wait_s / max(self.seconds, 1e-9),
             "peak_memory_mib": self.peak_mib,
             "peak_worker_memory_mib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
-            "peak_gpu_memory_mib": None if gpu_bytes is None else gpu_bytes / 2**20,
+            "peak_gpu_memory_mib": self.peak_gpu_mib or None,
         }

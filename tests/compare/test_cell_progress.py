@@ -1,16 +1,20 @@
 """The progress display of a comparison."""
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from comparisons import words
 from rich.console import Console
 
+from asr.compare import progress as progress_module
 from asr.compare.cell import Cell, write_cell, write_state
-from asr.compare.plan import Plan
-from asr.compare.progress import CellProgress
+from asr.compare.options import parse
+from asr.compare.plan import Plan, make_plan
+from asr.compare.progress import CellProgress, Expected, print_grid, print_plan
 
 TRAININGS = [Cell(f"trainings/{name}/seed0", "training", {"attention": name}) for name in "abc"]
 CELL = Cell("trainings/full/seed0", "training", {"attention": "full"})
@@ -87,3 +91,29 @@ def test_evaluations_of_a_failed_training_need_no_time(tmp_path: Path, clock: li
         write_state(tmp_path, cell, status, seconds=60.0)
         progress.update(cell, 1.0)
     assert text.getvalue().endswith("FAILED: None  about 60.0 s left\n")
+
+
+def test_the_dry_run_has_one_row_for_seeds_that_cost_the_same(
+    corpus_maker: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It repeated each candidate for every seed, and named the candidates in a table before."""
+    monkeypatch.setattr(progress_module, "_expected", lambda *_: Expected(8, 1.0, 5.0, "timed steps"))
+    asked = words(corpus_maker(train=2), tmp_path / "out", "attentions=[full,lsh-1]", "evaluate=[own]")
+    request = parse([*asked[1:], "seeds=[0,1,2]"])
+    plan = make_plan(request)
+
+    def shown() -> list[str]:
+        console = Console(file=io.StringIO(), width=200)
+        print_grid(request, console)
+        print_plan(plan, console)
+        assert isinstance(console.file, io.StringIO)
+        return [" ".join(line.replace("│", " ").split()) for line in console.file.getvalue().splitlines()]
+
+    rows = ["full, seeds 0, 1, 2 to do 8 1.00 s 5.00 s timed steps"]
+    rows += ["lsh-1, seeds 0, 1, 2 to do 8 1.00 s 5.00 s timed steps"]
+    assert [line for line in shown() if line.startswith(("full", "lsh-1"))] == rows
+    assert shown()[-1].startswith("about 30.0 s in sequence")
+    for cell in plan.cells():
+        write_state(plan.folder, cell, "done", seconds=1.0)
+    assert [line for line in shown() if line.startswith("full")] == ["full, seeds 0, 1, 2 done"]
+    assert shown()[-1] == "6 evaluations, 0 of them to do"  # not "about 0 ms in sequence"

@@ -135,7 +135,7 @@ def test_the_only_step_of_a_training_is_timed(
     short = {"steps=4": "steps=1", "trainer.validate_every=2": "trainer.validate_every=1"}
     assert main([short.get(word, word) for word in asked]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"\b1 timed steps of [1-9]\d* ms", shown)
+    assert re.search(r"\b1 timed step of [1-9]\d* ms", shown)
 
 
 @pytest.mark.usefixtures("fast")

@@ -236,6 +236,15 @@ def test_the_summary_mentions_a_busy_machine_and_marks_level_times() -> None:
     assert list(candidate_table(results).columns[2].cells) == ["2.00 (1.90–2.20)", "1.00 (0.900–1.10) *"]
 
 
+def test_steps_are_whole_numbers() -> None:
+    """The median over seeds of forty steps was shown as 40.0."""
+    results = sample()
+    results.protocol["budget"] = "40 steps"
+    for training in results.trainings:
+        training.steps = 40
+    assert list(candidate_table(results).columns[-2].cells) == ["40", "–"]
+
+
 def test_labels_with_brackets_are_printed_as_they_are() -> None:
     """They were taken for markup: a comparison whose label ended in [/x] crashed after all trainings."""
     results = sample()

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from runs import assert_same_weights, killed, metrics
@@ -123,3 +124,13 @@ def test_writing_checkpoints_does_not_count_as_training_time(
     monkeypatch.setattr(SaveResumePoint, "on_train_batch_start", slow)
     rows = run(tone_corpus, tmp_path, "trainer.max_steps=5")
     assert float(rows[-1]["train_s"]) < 100
+
+
+def test_the_peak_of_gpu_memory_outlives_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """training.json of a resumed run stated the peak since the last start, here half of the whole run's."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 2**31)
+    interrupted, resumed = cost.Cost(), cost.Cost()
+    resumed.load_state_dict(interrupted.state_dict())
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 2**30)
+    assert resumed.summary()["peak_gpu_memory_mib"] == 2048
