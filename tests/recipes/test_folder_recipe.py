@@ -300,8 +300,7 @@ def test_a_recording_that_only_ffmpeg_reads_is_no_missing_one(tmp_path, listed):
 
 
 def test_an_unreadable_file_does_not_hide_what_is_wrong_with_others(tmp_path):
-    """Recordings of two channels were looked at only after `damaged_audio` had been accepted for another
-    file, and so were left out before the user had read that they have two channels."""
+    """Recordings of two channels were left out unseen once `damaged_audio` was accepted for another file."""
     for name in "abc":
         write_audio(tmp_path / "audio" / f"{name}.wav", channels=2).with_suffix(".txt").write_text(name)
     (tmp_path / "audio" / "b.wav").write_bytes(b"RIFF")
