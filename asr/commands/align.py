@@ -21,11 +21,13 @@ from asr.errors import UserError
 from asr.files import build, check_writable, parse_json
 from asr.model.checkpoint import LoadOptions
 from asr.preparation.fingerprint import file_state
+from asr.preparation.rows import normalise
 from asr.recognizer import Recognizer
 from asr.scoring.ctm import CtmWord, ctm_text
 from asr.search.forced_alignment import LEAST_FIT, AlignedText, AlignedToken, AlignedWord, align_text
 from asr.shards import Part, Result, ShardOptions, Work, job, parse_shard
 from asr.text.files import read_lines, read_text
+from asr.text.tokenizer import Tokenizer
 from asr.transcription.encoding import TOO_LONG, EncodingOptions, emissions, is_out_of_memory
 from asr.transcription.formats import textgrid
 
@@ -83,7 +85,7 @@ def run(paths: list[Path], options: Options) -> None:
         folder, name = Path(options.output or audio.parent), audio.stem
         inputs |= {"audio": file_state(audio), "text": file_state(audio.with_suffix(".txt"))}
         loads: dict[str, Callable[[], Utterance]] = {
-            name: partial(_from_file, audio, options.text, model.sample_rate)
+            name: partial(_from_file, audio, options.text, model.sample_rate, tokenizer)
         }
     else:
         if options.text:
@@ -117,7 +119,7 @@ def run(paths: list[Path], options: Options) -> None:
             if found.fit < options.min_fit:
                 raise UserError(
                     f"{utterance.id}: the transcript doesn't fit the audio: expected a fit of at least "
-                    f"min_fit={options.min_fit:g}, found {found.fit:.3f}"
+                    f"min_fit={options.min_fit:g}, found {found.fit:.3f}{_outside(utterance.text, tokenizer)}"
                 )
         except UserError as error:
             part.add(position, Result(error=error.line))
@@ -171,7 +173,7 @@ def _stem(name: str) -> str:
     return name.replace("/", "_")
 
 
-def _from_file(audio: Path, text: str, sample_rate: int) -> Utterance:
+def _from_file(audio: Path, text: str, sample_rate: int, tokenizer: Tokenizer) -> Utterance:
     if not audio.is_file():
         read_recording(audio, sample_rate)  # raises
     if not text:
@@ -180,7 +182,16 @@ def _from_file(audio: Path, text: str, sample_rate: int) -> Utterance:
             raise UserError(f"{audio}: expected a transcript in text='…' or in {beside}, found neither")
         text = read_text(beside)
     (samples,) = read_recording(audio, sample_rate)
-    return Utterance(str(audio), " ".join(text.split()), samples, audio.stem)
+    # Training texts may have been normalised; of equal ones, min() returns the first, the text as written.
+    texts = (" ".join(text.split()), *(normalise(text, rule) for rule in ("none", "lower", "words")))
+    known = min(texts, key=lambda text: len(tokenizer.oov(text)))
+    return Utterance(str(audio), known, samples, audio.stem)
+
+
+def _outside(text: str, tokenizer: Tokenizer) -> str:
+    """Return what the vocabulary lacks, for the end of a message; empty if it lacks nothing."""
+    unknown = sorted(set(tokenizer.oov(text)))
+    return f" (outside the model's vocabulary: {', '.join(unknown)[:60]})" if unknown else ""
 
 
 def _from_cut(cut: MonoCut, sample_rate: int) -> Utterance:

@@ -80,6 +80,22 @@ def test_an_audio_file_is_aligned_with_its_transcript(
     assert "split=dev: has no effect" in capsys.readouterr().err
 
 
+def test_a_text_is_normalised_like_those_of_training(
+    trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The text file that `asr prepare folder` had normalised was aligned as written: with its capitals and
+    full stops outside the vocabulary, it "didn't fit the audio".
+    """
+    cut = next(iter(load_cuts(tone_corpus / "test.cuts.jsonl.gz")))
+    audio, text = str(cut.recording.sources[0].source), cut.supervisions[0].text
+    words = ["align", str(trained), audio, f"output={tmp_path}"]
+    assert main([*words, f"text={text.title().replace(' ', ', ')}."]) == 0
+    entry = json.loads((tmp_path / f"{Path(audio).stem}.jsonl").read_text())
+    assert [word["word"] for word in entry["words"]] == text.split()
+    assert main([*words, "text=zebra gnu emu", "min_fit=1"]) == 1
+    assert "(outside the model's vocabulary: emu, gnu, zebra)" in capsys.readouterr().err
+
+
 def test_two_utterances_of_one_file_name_are_refused(
     trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
