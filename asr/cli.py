@@ -27,9 +27,9 @@ COMMANDS = {
     "segment": "divide a recording and its text into utterances: asr segment exp/demo/full book.wav book.txt",
     "transcribe": "transcribe audio files: asr transcribe exp/demo/full recording.wav",
     "merge": "join the shards of prepare, decode, align or transcribe: asr merge exp/demo/full/align/test",
-    "bench": "time attention mechanisms: asr bench attentions=[full,i-clustered-100] lengths=[512,1024]",
+    "bench": "time attention mechanisms: asr bench attentions=full,i-clustered-100 lengths=512,1024",
     "compare": "train, decode and time mechanisms side by side: "
-    "asr compare recipe=demo attentions=[full,i-clustered-25]",
+    "asr compare recipe=demo attentions=full,i-clustered-25",
     "advise": "recommend a mechanism for your data on this machine: asr advise data/demo model=wsj",
     "approximate": "evaluate a fine-tuned transformers model with its attention exchanged: "
     "asr approximate model=models/rte task=rte",

@@ -39,11 +39,11 @@ class Options:
         0, help="longest input; 0: 384 for squad, 128 for the others", unit="tokens", maximum=1_000_000
     )
     stride: int = option(
-        128, help="squad: tokens from the start of a window to the next one's", unit="tokens", minimum=1
+        128, help="squad: distance between the starts of successive windows", unit="tokens", minimum=1
     )
     max_answer: int = option(30, help="squad: longest answer", unit="tokens", minimum=1, maximum=10_000)
     nbest: int = option(20, help="squad: answers kept per question", minimum=1, maximum=1000)
-    examples: int = option(0, help="evaluate the first ones only; 0: all")
+    examples: int = option(0, help="number of examples to evaluate, the first ones; 0: all")
     batch: int = option(
         4096, help="size of a batch, padding included", unit="tokens", minimum=1, maximum=100_000_000
     )

@@ -1,4 +1,4 @@
-"""Groupings of queries into clusters: by sign hashes, or by what the keys can tell apart."""
+"""Groupings of queries into clusters: by sign hashes, or in the metric of the keys."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn

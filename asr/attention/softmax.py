@@ -1,4 +1,4 @@
-"""Base classes of mechanisms without parameters of their own: of any, and of the softmax family."""
+"""Base classes of mechanisms without parameters of their own: one for all, one for the softmax family."""
 
 from collections.abc import Mapping
 

@@ -73,12 +73,12 @@ GROUPING = (
     Option("bits", 63, range(1, 64), "hash bits", only=("grouping", "hash")),
     Option("iterations", 10, range(1, 1_001), "Lloyd iterations of K-means, L", only=("grouping", "hash")),
     Option("planes", "fixed", PLANES, DIRECTIONS, only=("grouping", "hash")),
-    Option("bias", False, (False, True), "planes that miss the origin", only=("grouping", "hash")),
+    Option("bias", False, (False, True), "planes with an offset from the origin", only=("grouping", "hash")),
     Option(
         "rank",
         0,
         range(257),
-        f"directions of the keys that count; 0: 8, or 12 with fewer than {FEW} clusters",
+        f"rank of the keys' metric; 0: 8, or 12 with fewer than {FEW} clusters",
         only=("grouping", "keys"),
     ),
     Option(
@@ -143,8 +143,8 @@ MECHANISMS: Mapping[str, Mechanism] = {
     "cast": Mechanism(
         CAST,
         "van Engelenhoven et al. 2024, CAST",
-        "N·(C + capacity), capacity N/C by default; count=root: N·√N to N = C²",
-        "N·C; count=root: N·√N to N = C²",
+        "N·(C + capacity), capacity N/C by default; count=root: N·√N up to N = C²",
+        "N·C; count=root: N·√N up to N = C²",
         Schema(
             "C",
             Option("clusters", 8, COUNT, "clusters and surrogate tokens, C"),

@@ -52,7 +52,7 @@ class CompareConfig(SearchOptions):
 
     plan: str = option(
         "",
-        help="file with options, which those given beside it override: a name in conf/plan, e.g. wsj_table1, "
+        help="file of options, which those beside it override: a name in conf/plan, e.g. wsj_table1, "
         "or a path",
     )
     attentions: list[str] = option([], help="mechanisms; each becomes a candidate")
@@ -103,7 +103,7 @@ class CompareConfig(SearchOptions):
         "empty: exp/<recipe>; none: train all",
     )
     changed: str = option(
-        "refuse", help="if existing cells have other settings: refuse | rerun", choices=("refuse", "rerun")
+        "refuse", help="if existing results have other settings: refuse | rerun", choices=("refuse", "rerun")
     )
     dry_run: bool = option(False, help="print the plan with a time estimate and stop")
     launcher: str = option(

@@ -1,4 +1,4 @@
-"""Checks of a manifest's entries: lhotse's cuts of plain audio files, and nothing that runs or fetches."""
+"""Checks of a manifest's entries: lhotse's cuts of plain audio files, no commands or downloads."""
 
 import os
 from collections.abc import Callable

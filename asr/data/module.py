@@ -48,7 +48,7 @@ class DataConfig:
     )
     utterances_per_batch: int = option(
         0,
-        help="size of a training batch, instead of frames_per_batch; 0: frames_per_batch",
+        help="size of a training batch; 0: frames_per_batch decides",
         unit="utterances",
     )
     length_jitter: float = option(

@@ -1,4 +1,4 @@
-"""Places of data that options name: folders, manifests and addresses, and the files of a split there."""
+"""Locations of data in options: folders, manifests and addresses, and the files of a split there."""
 
 import itertools
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Transcripts as numbers of words, so that work that depends on words alone is done once for each."""
+"""Transcripts as word indices, so that work on a word is done once."""
 
 from array import array
 from collections import Counter

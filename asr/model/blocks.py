@@ -50,7 +50,7 @@ class BlockConfig:
     dropout: float = option(0.1, help="dropout after attention, feed-forward and positions", maximum=1)
     attention_dropout: float = option(0.0, help="dropout on attention weights", maximum=1)
     attention_bias: bool = option(
-        True, help="biases in the projections of attention without parameters of its own"
+        True, help="biases in the attention projections; mechanisms with parameters of their own keep theirs"
     )
     layer_drop: float = option(
         0.0,

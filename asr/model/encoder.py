@@ -27,7 +27,7 @@ class ModelConfig(BlockConfig):
         "features and sizes of the model, and its initial weights",
     )
     freeze_encoder_steps: int = option(
-        0, help="train only the head in the first steps", unit="optimiser steps"
+        0, help="number of first steps that train only the head", unit="optimiser steps"
     )
     subsampling: int = option(
         1, help="feature frames per encoder frame: 1 (as in the paper), 2 or 4", choices=(1, 2, 4)
@@ -35,7 +35,7 @@ class ModelConfig(BlockConfig):
     positions: str = option(
         "sinusoidal", help=f"positional information: {' | '.join(POSITIONS)}", choices=POSITIONS
     )
-    position_scale: float = option(1.0, help="sinusoidal: factor of the encoding", maximum=1e6)
+    position_scale: float = option(1.0, help="sinusoidal: scale of the encoding", maximum=1e6)
     position_shift: int = option(
         0,
         help="sinusoidal: largest random start position of an utterance in training",

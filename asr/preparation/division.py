@@ -1,4 +1,4 @@
-"""A shard of a preparation: the results of every n-th item, of which `asr merge` makes journals."""
+"""A shard of a preparation: the results of every n-th item, which `asr merge` turns into journals."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The record of a preparation, by which a folder that is up to date is recognised."""
+"""The record of a preparation, which shows whether a folder is up to date."""
 
 import hashlib
 import importlib.metadata

@@ -55,7 +55,7 @@ class OwnDataOptions(PreparationOptions):
     )
     hold_out: str = option(
         "auto",
-        help="speaker: whole speakers | text: whole sentences | auto: speakers if 10 or more",
+        help="speaker: hold out whole speakers | text: sentences | auto: speakers if 10 or more",
         choices=HOLD_OUT,
     )
     verify: bool = option(True, help=VERIFY_HELP)

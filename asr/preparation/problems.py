@@ -1,4 +1,4 @@
-"""Problems with a corpus: their kinds, of which a user may accept some, and their list."""
+"""Problems with a corpus: their kinds, some of which a user may accept, and a list of them."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ KINDS = {
     "times": "utterances outside their audio",
     "counts": "numbers of files, utterances or words other than the official ones",
 }
-PARTIAL_HELP = f"kinds of problems to accept: what has them is left out and listed ({', '.join(KINDS)})"
+PARTIAL_HELP = f"kinds of problems to accept; affected items are left out and listed ({', '.join(KINDS)})"
 
 
 class Problem(NamedTuple):

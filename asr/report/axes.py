@@ -1,4 +1,4 @@
-"""Axes: the least span of a linear one, when a figure needs a logarithmic one, and round labels for it."""
+"""Axes: minimum span of a linear axis, choice of a logarithmic axis, and its round labels."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Phones of reference words, from the model's lexicon, the data's or g2p, with counts of the words."""
+"""Phones of reference words, from the model's lexicon, the data's or g2p, with word counts by source."""
 
 import logging
 from collections import Counter

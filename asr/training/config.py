@@ -72,7 +72,7 @@ class TrainerConfig:
         None, help="stop when the dev error rate falls below this, as a fraction; null: never", maximum=1e6
     )
     early_stopping: int = option(
-        0, help="stop after so many without a lower dev error rate; 0: never", unit="validations"
+        0, help="stop after this many without a lower dev error rate; 0: never", unit="validations"
     )
     precision: str = option("fp32", help=" | ".join(PRECISIONS), choices=PRECISIONS)
     accumulate: int = option(
@@ -94,8 +94,8 @@ class TrainerConfig:
     )
     average_every: int = option(
         0,
-        help="with several processes: average weights this often, not gradients at every step; 0: never. "
-        "validate_every is rounded up to a multiple if it is 0, else must be one",
+        help="with several processes: average weights at this interval instead of gradients; 0: never. "
+        "validate_every must be 0 or a multiple",
         unit="optimiser steps",
     )
     threads: int = option(0, help="CPU threads per process; 0: PyTorch's default", maximum=1024)
@@ -139,7 +139,7 @@ class SelectionConfig:
     )
     utterances: int = option(
         200,
-        help="metric=wer: how many to decode, the first of the development data",
+        help="metric=wer: number to decode, the first of the development data",
         unit="utterances",
         minimum=1,
     )

@@ -1,4 +1,4 @@
-"""Word errors of beam search on development utterances, by which training selects its best checkpoint."""
+"""Selection of the best checkpoint by the word errors of beam search on development utterances."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Trained runs from whose weights a new run could start."""
+"""Finished runs with weights that a new run could start from."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Search of recordings of any length, in stretches, and their transcripts."""
+"""Decoding of recordings of any length, stretch by stretch, to transcripts."""
 
 import itertools
 import logging
