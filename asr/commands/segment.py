@@ -1,5 +1,7 @@
 """`asr segment`: divide a long recording and its text into utterances to train on."""
 
+import io
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +12,9 @@ from asr.config import option
 from asr.console import duration, grouped_warnings, progress
 from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
-from asr.files import atomic_path, check_writable, write_text
+from asr.files import check_writable, write_text
 from asr.model.checkpoint import LoadOptions
+from asr.preparation.outputs import UNFINISHED
 from asr.preparation.rows import TEXT_RULES, normalise
 from asr.recognizer import Recognizer
 from asr.search.forced_alignment import LEAST_FIT
@@ -43,7 +46,8 @@ def run(paths: list[Path], options: Options) -> None:
         raise UserError("asr segment takes a run folder or checkpoint, a recording and its text file")
     source, recording, text = map(Path, paths)
     folder = Path(options.output or recording.with_name(f"{recording.stem}.segments"))
-    if folder.is_dir() and any(folder.iterdir()):
+    unfinished = folder / UNFINISHED  # left by a kill
+    if folder.is_dir() and any(path != unfinished for path in folder.iterdir()):
         raise UserError(f"{folder}: expected a new or empty folder (output=)")
     lines = [(line, normalise(line, options.text)) for line in sentences(read_text(text))]
     if not any(spoken for _, spoken in lines):
@@ -77,11 +81,16 @@ def run(paths: list[Path], options: Options) -> None:
             f"{text}: the text doesn't fit {recording}: expected utterances with a fit of at least "
             f"min_fit={options.min_fit:g}, found at most {best:.3f}"
         )
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
     for utterance in kept:
-        _write(utterance, samples, model.sample_rate, folder / _name(recording, utterance), options.text)
+        _write(utterance, samples, model.sample_rate, unfinished / _name(recording, utterance), options.text)
     others = [x for x in found if x.fit < options.min_fit]
     rows = [(f"{x.start_s:.2f}", f"{x.end_s:.2f}", f"{x.fit:.3f}", x.text) for x in others]
-    write_table(folder / LEFT_OUT, ["start", "end", "fit", "text"], rows)
+    write_table(unfinished / LEFT_OUT, ["start", "end", "fit", "text"], rows)
+    for path in sorted(unfinished.iterdir()):
+        path.rename(folder / path.name)
+    unfinished.rmdir()
     kept_s, whole_s = sum(x.end_s - x.start_s for x in kept), len(samples) / model.sample_rate
     print(f"{folder}: {len(kept)} utterances, {duration(kept_s)} of {duration(whole_s)}")
     if rows:
@@ -96,6 +105,7 @@ def _name(recording: Path, utterance: Utterance) -> str:
 def _write(utterance: Utterance, samples: Samples, rate: int, path: Path, rule: str) -> None:
     """Write `<path>.flac` and `<path>.txt`."""
     own = samples[round(utterance.start_s * rate) : round(utterance.end_s * rate)]
-    with atomic_path(path.with_name(f"{path.name}.flac"), sync=False) as temporary:
-        soundfile.write(temporary, own, rate, "PCM_16", format="FLAC")
+    flac = io.BytesIO()  # libsndfile's own error doesn't say that the disk is full
+    soundfile.write(flac, own, rate, "PCM_16", format="FLAC")
+    path.with_name(f"{path.name}.flac").write_bytes(flac.getvalue())
     write_text(normalise(utterance.text, rule) + "\n", path.with_name(f"{path.name}.txt"))

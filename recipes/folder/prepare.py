@@ -80,12 +80,10 @@ class AudioFiles:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        files = [
-            os.path.join(folder, name)
-            for folder, _, names in os.walk(root, followlinks=True)
-            for name in names
-            if not name.startswith(".")
-        ]
+        files = []
+        for folder, folders, names in os.walk(root, followlinks=True):
+            folders[:] = [name for name in folders if not name.startswith(".")]  # e.g. a trash
+            files += [os.path.join(folder, name) for name in names if not name.startswith(".")]
         self.paths = sorted(path for path in files if path.lower().endswith(AUDIO_SUFFIXES))
         self._others = {_stem(self.inside(x)): x for x in files if x.lower().endswith(FFMPEG_SUFFIXES)}
         self._by_name: dict[str, list[str]] = defaultdict(list)
@@ -208,10 +206,12 @@ def _rows_of_texts(transcripts: Path, files: AudioFiles, preparation: Preparatio
             yield Row(_identifier(inside), audio, " ".join(read_text(path).split()), str(path))
     ours = preparation.folder.resolve()  # may lie among the transcripts
     for path in sorted(transcripts.rglob("*.txt")):
-        if path in used or path.resolve().is_relative_to(ours):
+        inside = path.relative_to(transcripts).as_posix()
+        hidden = inside.startswith(".") or "/." in inside
+        if hidden or path in used or path.resolve().is_relative_to(ours):
             continue
         with preparation.reporting():
-            files.refuse_format(_stem(path.relative_to(transcripts).as_posix()), str(path))
+            files.refuse_format(_stem(inside), str(path))
             message = f"{path}: expected a recording of the same name below {files.root}, found none"
             preparation.problem(message, "missing_audio")
 

@@ -1,5 +1,6 @@
 """`asr segment`: a long recording and its text become utterances that `asr prepare folder` reads."""
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,39 @@ def test_a_recording_becomes_training_data(
     assert texts == set(LINES)
     assert main(["segment", str(trained), str(recording), str(text), f"output={out}"]) == 1
     assert "expected a new or empty folder" in capsys.readouterr().err
+
+
+def test_a_full_disk_leaves_no_half_of_the_utterances(
+    trained: Path,
+    recording: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error of libsndfile ended in a traceback; what had been written looked like all utterances, and the
+    same command refused to write there again.
+    """
+    text, out = tmp_path / "book.txt", tmp_path / "out"
+    text.write_text("\n".join(LINES))
+    words = ["segment", str(trained), str(recording), str(text), f"output={out}"]
+    left = [3]
+
+    def write_bytes(path: Path, content: bytes) -> int:
+        left[0] -= 1
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        with open(path, "wb") as file:
+            return file.write(content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", write_bytes)
+        assert main(words) == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert main(["prepare", "folder", f"audio={out}", f"folder={tmp_path / 'data'}", "workers=1"]) == 1
+    assert f"audio={out}: expected recordings" in capsys.readouterr().err
+    assert main(words) == 0
+    assert len(list(out.rglob("*.flac"))) == len(LINES)
+    assert not (out / ".unfinished").exists()
 
 
 def test_lines_that_were_not_spoken_are_left_out_alone(

@@ -299,6 +299,13 @@ def test_a_recording_that_only_ffmpeg_reads_is_no_missing_one(tmp_path, listed):
         prepare(tmp_path, **(options if listed else {}))
 
 
+def test_hidden_files_and_folders_are_no_data(tmp_path):
+    """A Mac writes `._a.txt` beside `a.txt` on other file systems; a USB stick has its trash."""
+    for name in ["a", "b", "c", "x/._a", ".trash/d", "x/.trash/e"]:
+        write_audio(tmp_path / "audio" / f"{name}.wav").with_suffix(".txt").write_text(name)
+    assert sorted(name for found in prepare(tmp_path).values() for name in found) == ["a", "b", "c"]
+
+
 def test_an_unreadable_file_does_not_hide_what_is_wrong_with_others(tmp_path):
     """Recordings of two channels were left out unseen once `damaged_audio` was accepted for another file."""
     for name in "abc":
