@@ -6,12 +6,14 @@
 # Builds the kernels for this GPU, runs their GPU tests, runs compute-sanitizer (if installed) on a small case, and
 # times the kernels against PyTorch's flash attention. Needs torch, nvcc and pytest; downloads nothing. If the
 # packages of asr are installed, training, decoding, transcribing and comparing are tested against the CPU, and
-# training steps of the WSJ and Switchboard models are timed.
-# Writes gpu_check.json, gpu_check.txt (the table) and logs to $OUT (default: gpu_check/). $PYTHON defaults to python3.
+# training steps of the WSJ and Switchboard models are timed with the kernels.
+# Writes gpu_check.json, gpu_check.txt (the table) and logs to $OUT (default: gpu_check/). $PYTHON defaults to that of
+# .venv, if no other environment is active, else to python3.
 # --dry runs tests and benchmarks on the CPU, with the CPU kernels and short sequences.
 
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+[[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} && -x .venv/bin/python ]] && PYTHON=${PYTHON:-.venv/bin/python}
 PYTHON=${PYTHON:-python3}
 OUT=${OUT:-gpu_check}
 mkdir -p "$OUT"
@@ -62,11 +64,12 @@ if ! "$PYTHON" -c 'import hydra, jiwer, lhotse, lightning, sentencepiece' 2>/dev
 elif [[ ${#DRY[@]} -eq 0 ]]; then
   step training 200 "$PYTHON" -m pytest -p no:cacheprovider -m gpu tests/training tests/attention tests/search
   for model in wsj:780 switchboard:2000; do
-    step "${model%:*}" 60 env PYTHONPATH=. "$PYTHON" tools/model_benchmark.py device=cuda precision=bf16 batch=8 \
+    step "${model%:*}" 60 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py model device=cuda precision=bf16 batch=8 \
       "model=${model%:*}" "frames=${model#*:}" attentions=[full,lsh-4,clustered-100,i-clustered-100,local-64]
   done
 else
   step training 200 "$PYTHON" -m pytest -p no:cacheprovider --gpu-on-cpu tests/training/test_gpu.py -k "not compared"
-  step wsj 60 env PYTHONPATH=. "$PYTHON" tools/model_benchmark.py attentions=[full,clustered-8] frames=50 batch=1 rounds=2
+  step wsj 60 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py model attentions=[full,clustered-8] \
+    frames=50 batch=1 rounds=2 --dry
 fi
 env PYTHONPATH=. "$PYTHON" tools/gpu_check.py report --out "$OUT"

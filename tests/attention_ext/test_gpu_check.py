@@ -1,0 +1,53 @@
+"""The report of tools/gpu_check.sh."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+TOOL = Path(__file__).parents[2] / "tools/gpu_check.py"
+
+
+@pytest.fixture
+def gpu_check() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gpu_check", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_step_that_ran_no_test_is_not_ok(gpu_check: ModuleType, tmp_path: Path) -> None:
+    """Where the build had failed, pytest skipped all GPU tests and succeeded: the report said "tests ok"."""
+    steps = {
+        "build": (124, "c++ -std=c++20 …"),
+        "memcheck": (1, "========= ERROR SUMMARY: 1 error"),
+        "tests": (0, "SKIPPED [93] test_cuda_gpu.py: no kernels\n93 skipped in 8.27s\n"),
+        "training": (0, "60 passed, 3 skipped, 1254 deselected in 37.99s"),
+    }
+    for name, (status, log) in steps.items():
+        (tmp_path / f"{name}.status").write_text(f"{status} 7\n")
+        (tmp_path / f"{name}.log").write_text(log)
+    assert gpu_check.report(tmp_path) == 3
+    text = (tmp_path / "gpu_check.txt").read_text()
+    assert "steps: build TIMED OUT, memcheck FAILED, tests FAILED, training ok" in text
+    assert "tests.log: 93 skipped in 8.27s" in text
+    assert "commit" in text
+
+
+def test_each_gpu_has_its_own_objects(
+    gpu_check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkout shared by an A100 and an H100 kept the first GPU's object, which no other GPU can run."""
+    (tmp_path / "setup.py").write_text("def build_kernels(package, objects): objects.mkdir(parents=True)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gpu_check, "why_unavailable", lambda device: None)
+    for number in ("8.0", "9.0"):
+        monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", number)
+        gpu_check.build()  # fails where the folder exists
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "10.0")
+    monkeypatch.setattr(gpu_check, "why_unavailable", lambda device: "no libcudart.so.12")
+    with pytest.raises(SystemExit, match="no libcudart"):
+        gpu_check.build()
