@@ -53,7 +53,7 @@ class CellProgress:
     """Shows a bar for the comparison and one for the running cell on a terminal, lines elsewhere.
 
     The remaining time assumes that each missing cell takes as long as the finished ones of its kind. None is
-    shown while a launcher runs several cells at once.
+    shown with a launcher, which runs several cells at once.
 
     Args:
         plan: plan of the comparison.
@@ -61,7 +61,7 @@ class CellProgress:
     """
 
     def __init__(self, plan: Plan, console: Console) -> None:
-        self.console, self.folder = console, plan.folder
+        self.console, self.folder, self.parallel = console, plan.folder, bool(plan.options.launcher)
         cells = list(plan.cells())
         self.total = len(cells) + len({split for _, _, split, _ in plan.evaluations})  # one timing per split
         self.done = {cell.name for cell in cells if is_done(plan.folder, cell)}
@@ -122,7 +122,7 @@ class CellProgress:
 
     def _left(self) -> str:
         """Return the remaining time in words; empty as long as it is unknown."""
-        if len(self.running) > 1:
+        if self.parallel:
             return ""
         expected_s = {kind: sum(seconds) / len(seconds) for kind, seconds in self.seconds.items()}
         waiting = dict(self.waiting)

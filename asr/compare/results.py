@@ -85,6 +85,10 @@ class Results:
         """Return whether the model was evaluated with the mechanism it was trained with."""
         return evaluation.attention == self.candidate(evaluation.candidate).attention
 
+    def exchanges(self, split: str) -> bool:
+        """Return whether models run on a split with other mechanisms than those they were trained with."""
+        return any(x.split == split and not self.is_own(x) for x in self.evaluations)
+
     def attentions(self) -> list[str]:
         """Return the mechanisms of evaluation in order of appearance."""
         return list(dict.fromkeys(x.attention for x in self.evaluations))

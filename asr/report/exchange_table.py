@@ -8,8 +8,8 @@ from asr.report.words import DASH, metric_words
 
 
 def exchange_table(results: Results, split: str) -> Table | None:
-    """Return error rates of every model (rows) with every mechanism (columns); None without evaluations."""
-    if not results.metrics(split):
+    """Return error rates of every model (rows) with every mechanism (columns); None if none was exchanged."""
+    if not (results.metrics(split) and results.exchanges(split)):
         return None
     metric = results.metrics(split)[0]
     family = [x for x in results.candidates if _is_softmax(x.attention)]

@@ -154,7 +154,7 @@ def print_results(results: Results, console: Console) -> None:
     """Print the table of candidates, a matrix per split, warnings about a busy machine, and failures."""
     console.print(candidate_table(results))
     for split in results.splits():
-        if len(results.attentions()) > 1:
+        if results.exchanges(split):
             console.print(matrix(results, split))
     for split, conditions in results.conditions.items():
         if conditions.busy():

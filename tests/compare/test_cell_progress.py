@@ -20,11 +20,12 @@ TRAININGS = [Cell(f"trainings/{name}/seed0", "training", {"attention": name}) fo
 CELL = Cell("trainings/full/seed0", "training", {"attention": "full"})
 
 
-def progress_of(folder: Path, *cells: Cell) -> tuple[CellProgress, io.StringIO]:
+def progress_of(folder: Path, *cells: Cell, launcher: str = "") -> tuple[CellProgress, io.StringIO]:
     cells = cells or (CELL,)
     for cell in cells:
         write_cell(folder, cell)
-    plan: Any = SimpleNamespace(folder=folder, cells=lambda: iter(cells), evaluations={})
+    options = SimpleNamespace(launcher=launcher)
+    plan: Any = SimpleNamespace(folder=folder, cells=lambda: iter(cells), evaluations={}, options=options)
     text = io.StringIO()
     return CellProgress(cast(Plan, plan), Console(file=text, width=100)), text
 
@@ -68,9 +69,9 @@ def test_the_time_left_of_a_resumed_training_counts_from_where_it_began(
     assert text.getvalue().endswith("trainings/a/seed0: 90%  about 18 min 20 s left\n")  # 100 s + 1000 s
 
 
-def test_no_time_is_shown_while_several_cells_run(tmp_path: Path, clock: list[float]) -> None:
-    """The clock was set back whenever another running cell was shown, so that none seemed to be left."""
-    progress, text = progress_of(tmp_path, *TRAININGS[:2])
+def test_no_time_is_shown_with_a_launcher(tmp_path: Path, clock: list[float]) -> None:
+    """Between two of six jobs at once, the others seemed to be left one after the other."""
+    progress, text = progress_of(tmp_path, *TRAININGS[:2], launcher="submitit_local")
     for cell in TRAININGS[:2]:
         write_state(tmp_path, cell, "running")
     for clock[0], fraction in ((0, 0.0), (1, 0.001), (600, 0.1)):
@@ -79,7 +80,7 @@ def test_no_time_is_shown_while_several_cells_run(tmp_path: Path, clock: list[fl
     assert text.getvalue().endswith("trainings/b/seed0: 10%  \n")
     write_state(tmp_path, TRAININGS[0], "done", seconds=6000.0)
     progress.update(TRAININGS[0], 1.0)
-    assert "trainings/a/seed0: 1 h 40 min  about 1 h 30 min left" in text.getvalue()
+    assert text.getvalue().endswith("trainings/a/seed0: 1 h 40 min  \n")
 
 
 def test_evaluations_of_a_failed_training_need_no_time(tmp_path: Path, clock: list[float]) -> None:

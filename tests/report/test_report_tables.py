@@ -1,5 +1,6 @@
 """Tables, findings and labels agree with the results."""
 
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -62,6 +63,12 @@ def test_the_matrix_has_every_pair_and_frames_the_own_mechanism(results: Results
             assert cell.own == (name == candidate.attention)
             assert cell.sort == (estimate.value if estimate else None)
             assert (cell.text == "–") == (estimate is None)
+
+
+def test_without_exchanges_there_is_no_matrix(results: Results) -> None:
+    """With evaluate=[own], the report had a table of dashes around a diagonal that another table has, too."""
+    own = [x for x in results.evaluations if results.is_own(x)]
+    assert exchange_table(dataclasses.replace(results, evaluations=own), "test") is None
 
 
 def test_the_lowest_rate_has_the_strongest_colour() -> None:
