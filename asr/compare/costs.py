@@ -13,6 +13,7 @@ from pathlib import Path
 import lightning
 import torch
 
+from asr.compare.reuse import IMMATERIAL
 from asr.config import flat, to_dict
 from asr.data.stream import NumberedBatches
 from asr.environment import pick_device
@@ -26,7 +27,7 @@ COSTS = "step_costs.json"
 BATCHES = 20  # on which a step of each candidate is measured, after one to warm up
 PASSES = 9  # over these batches, or as many as fit in this CPU time per candidate, but at least one
 ENOUGH_S = 20.0
-UNKEYED = ("seed", "run", "resume", "trainer.max_steps")
+UNKEYED = (*IMMATERIAL, "seed", "trainer.max_steps")
 
 
 class StepTimer:

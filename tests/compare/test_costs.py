@@ -150,13 +150,17 @@ def test_loading_counts_where_the_training_process_loads(
 def test_costs_are_measured_once(
     trainings: dict[str, TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A candidate added later is measured beside a known one, here on a machine half as fast."""
+    """A candidate added later is measured beside a known one, here on a machine half as fast.
+
+    A comparison resumed with another trainer.checkpoint_every was measured again, and refused for its steps.
+    """
     monkeypatch.setattr(costs, "step_costs", lambda asked: dict.fromkeys(asked, 0.1))
     assert steps_within(60, {"small": trainings["small"]}, tmp_path) == {"small": 600}
     monkeypatch.setattr(costs, "step_costs", lambda asked: {"small": 0.2, "large": 0.8})
     assert steps_within(60, trainings, tmp_path) == {"small": 600, "large": 150}
     monkeypatch.setattr(costs, "step_costs", None)
     trainings["small"].seed += 1
+    trainings["small"].trainer.checkpoint_every += 1
     assert steps_within(0.01, trainings, tmp_path) == {"small": 1, "large": 1}
 
 
