@@ -39,7 +39,7 @@ step() {
   echo "$status $((SECONDS - start))" >"$OUT/$name.status"
 }
 
-rm -f "$OUT"/*.status "$OUT"/*.log "$OUT"/gpu_check.*
+rm -f "$OUT"/*.status "$OUT"/*.log "$OUT"/{benchmark,gpu_check}.*
 if [[ ${#DRY[@]} -eq 0 ]]; then
   TORCH_CUDA_ARCH_LIST=$("$PYTHON" -c 'import torch; print("%d.%d" % torch.cuda.get_device_capability())' 2>/dev/null) ||
     { echo "$PYTHON: torch is missing or finds no CUDA GPU; use --dry to run on the CPU"; exit 1; }

@@ -1,6 +1,8 @@
 """The report of tools/gpu_check.sh."""
 
 import importlib.util
+import os
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -51,3 +53,12 @@ def test_each_gpu_has_its_own_objects(
     monkeypatch.setattr(gpu_check, "why_unavailable", lambda device: "no libcudart.so.12")
     with pytest.raises(SystemExit, match="no libcudart"):
         gpu_check.build()
+
+
+def test_figures_of_another_run_are_not_reported(tmp_path: Path) -> None:
+    """Where the benchmark failed, the report once showed those of the run before, on whatever device."""
+    (tmp_path / "benchmark.json").write_text("{}")
+    stub = os.environ | {"PYTHON": "true", "OUT": str(tmp_path)}
+    subprocess.run(["bash", TOOL.with_suffix(".sh"), "--dry"], env=stub, check=True)
+    assert (tmp_path / "benchmark.status").is_file()
+    assert not (tmp_path / "benchmark.json").exists()
