@@ -134,6 +134,7 @@ class CompareConfig(SearchOptions):
         if len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"seeds={self.seeds}: expected distinct seeds")
         if not self.launcher:  # the machines that it starts may have other devices
+            config.refuse(self, ["launch"], "without launcher")
             pick_device(self.device)
 
 

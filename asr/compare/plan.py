@@ -16,7 +16,7 @@ from asr.compare.cell import Cell, current_state, is_done, read_state
 from asr.compare.options import ORACLE, OWN, STEPS, CompareConfig, Decoding, Request, plan_decoding
 from asr.compare.records import Candidate, Split
 from asr.compare.reuse import IMMATERIAL, finished_runs, read_run
-from asr.config import flat, to_dict
+from asr.config import flat, refuse, to_dict
 from asr.data.lines import shards
 from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.places import is_manifest, manifest_path, split_beside
@@ -85,6 +85,15 @@ def make_plan(request: Request) -> Plan:
     """
     options = request.options
     protocol = settled(train_options(request.words))
+    if recipe_task(protocol.recipe.name):
+        unused = [
+            "splits",
+            "metric",
+            "decoder",
+            "decode",
+            *([] if options.evaluate == [OWN] else ["evaluate"]),
+        ]
+        refuse(options, unused, f"with recipe={protocol.recipe.name}, which has no evaluations")
     candidates, training_options = plan_candidates(request)
     folder = Path(options.folder or Path("exp", "compare", protocol.recipe.name))
     if (budget := parse_budget(options.budget)) and options.budget_clock == STEPS:

@@ -317,6 +317,7 @@ CIRCLE = "candidates=[{attention: full, label: a, init_from: b}, {attention: ful
         (["candidates=[{attention: full, seeds: [3, 3]}]"], "expected a list of distinct integers"),
         (["attentions=[full]", "seeds=[3,3]"], r"seeds=\[3, 3\]: expected distinct seeds"),
         (["attentions=[full]", "budget_clock=cpu"], "budget_clock=cpu: has no effect without budget"),
+        (["attentions=[full]", "launch=[mem_gb=8]"], r"launch=.*: has no effect without launcher"),
         (["candidates=['full seeds=[0']"], r"expected seeds such as \[0,1,2\]"),
         (
             ["candidates=[{attention: full, label: a b}, {attention: full, label: a-b, model.dropout: 0.2}]"],
@@ -334,6 +335,16 @@ def test_invalid_requests_are_refused_in_one_line(
     assert re.search(message, error), error
     assert error.count("\n") == 1
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("given", ["evaluate=[clustered-3]", "splits=[dev]", "decoder=beam", "metric=wer"])
+def test_options_of_evaluation_are_refused_without_evaluations(
+    given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With recipe=copy, whose models are not decoded, they had no effect, and nothing said so."""
+    asked = ["compare", "recipe=copy", "attentions=[full]", f"folder={tmp_path / 'none'}", given]
+    assert main(asked) == 1
+    assert "has no effect with recipe=copy, which has no evaluations" in capsys.readouterr().err
 
 
 def test_a_candidates_own_length_is_refused_with_measured_steps(
