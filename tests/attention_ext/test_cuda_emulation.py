@@ -88,12 +88,14 @@ def random_hashes(shape: tuple[int, ...], bits: int) -> Tensor:
 @every_order
 @pytest.mark.parametrize(("clusters", "iterations"), [(1, 2), (33, 4), (128, 3), (129, 3)])
 def test_groups(ops: Any, clusters: int, iterations: int) -> None:
-    """Lengths 0, 1, C, C + 1, full; several blocks; counters in shared and in global memory."""
+    """Lengths 0, 1, C, C + 1, full; small and large blocks; counters in shared and in global memory."""
     N = 1100
     lengths = torch.tensor([0, 1, clusters, clusters + 1, N])
     hashes = random_hashes((5, 1, N), 63)
-    found = ops.hamming_kmeans(hashes, lengths, clusters, iterations, 63)
-    assert torch.equal(found, hamming_kmeans(hashes, lengths, clusters, iterations, 63))
+    expected = hamming_kmeans(hashes, lengths, clusters, iterations, 63)
+    for heads in (1, 12):
+        found = ops.hamming_kmeans(hashes.expand(5, heads, N), lengths, clusters, iterations, 63)
+        assert torch.equal(found, expected.expand(5, heads, N))
 
 
 @pytest.mark.parametrize("bits", [1, 2, 7])

@@ -92,10 +92,11 @@ def test_groups(clusters: int, iterations: int) -> None:
     g = torch.Generator().manual_seed(clusters)
     for bits in (3, 63):
         hashes = torch.randint(0, (1 << bits) - (bits == 63), (5, 2, N), generator=g)
-        found = kmeans_native.hamming_kmeans(hashes.cuda(), lengths.cuda(), clusters, iterations, bits)
-        assert torch.equal(
-            found.cpu(), kmeans_reference.hamming_kmeans(hashes, lengths, clusters, iterations, bits)
-        )
+        expected = kmeans_reference.hamming_kmeans(hashes, lengths, clusters, iterations, bits)
+        for times in (1, 4):  # small and large blocks of queries
+            some = hashes.repeat(1, times, 1).cuda()
+            found = kmeans_native.hamming_kmeans(some, lengths.cuda(), clusters, iterations, bits)
+            assert torch.equal(found.cpu(), expected.repeat(1, times, 1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
