@@ -5,6 +5,7 @@ item with its position among all items and its text in each output file. `asr me
 that isn't divided is shard 1 of 1, and removes the journal when it has written the files.
 """
 
+import fcntl
 import re
 import shutil
 import sys
@@ -167,6 +168,9 @@ class Part(Work):
         job: command, options and digests of its inputs: everything that determines the results.
         total: number of items of all shards.
         shard: shard; None: all items.
+
+    Raises:
+        UserError: another process works on the shard.
     """
 
     def __init__(self, folder: Path, job: dict[str, Any], total: int, shard: Shard | None) -> None:
@@ -175,6 +179,8 @@ class Part(Work):
         self.folder = folder
         part = shard or Shard(1, 1)
         self.path = part.path(folder)
+        if shard:
+            self._lock(shard)
         head = {"shard": [part.index, part.count], "job": job, "total": total}
         self._journal = Journal(self.path, head)
         stored = {key: value for key, value in self._journal.stored.items() if key != RECORD}
@@ -183,6 +189,17 @@ class Part(Work):
         if self.results:
             own = len(part.of(range(total)))
             print(f"{self.path}: {len(self.results)} of {own} items are finished", file=sys.stderr)
+
+    def _lock(self, shard: Shard) -> None:
+        """Lock the shard's byte of the folder's file `lock` until this object or the process ends."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._locked = open(self.folder / "lock", "a")  # noqa: SIM115
+        try:
+            fcntl.lockf(self._locked, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, shard.index)
+        except (BlockingIOError, PermissionError):
+            raise UserError(f"{self.path}: another process works on this shard") from None
+        except OSError:
+            pass  # a file system without locks
 
     def add(self, position: int, result: Result) -> None:
         """Store the result of an item, also in the journal."""

@@ -2,12 +2,14 @@
 
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from asr.cli import main
+from asr.errors import UserError
 from asr.shards import Part, Result, parse_shard
 from asr.transcription.finished import JOURNAL, Finished
 
@@ -166,3 +168,17 @@ def test_options_that_do_not_fit_a_shard(
         assert main(words) == 1
         assert message in capsys.readouterr().err
     assert parse_shard("") is None
+
+
+def test_a_shard_is_given_to_one_process_at_a_time(tmp_path: Path) -> None:
+    """A second process replaced the journal of the first, whose results were lost if that one was killed."""
+    parts = [Part(tmp_path, {"command": "decode"}, 4, parse_shard("1/2"))]
+    child = os.fork()
+    if child == 0:
+        parts.append(Part(tmp_path, {"command": "decode"}, 4, parse_shard("2/2")))
+        try:
+            Part(tmp_path, {"command": "decode"}, 4, parse_shard("1/2"))
+        except UserError as error:
+            os._exit(0 if "1-of-2.jsonl: another process works on this shard" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
