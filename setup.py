@@ -18,6 +18,7 @@ import platform
 import shutil
 import subprocess
 import sysconfig
+import zlib
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -41,6 +42,7 @@ OPERATORS = (
     "local_attention",
 )
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"  # torch 2.11
+OLDEST_GPU = 80  # sm_80; older ones lack bfloat16 products
 AVX2 = ["-mavx2", "-mfma", "-mbmi2"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
 
@@ -64,13 +66,13 @@ def find_torch() -> Path:
 
 
 def compile_objects(units: list[tuple[Path, str, list[str]]], folder: Path) -> list[str]:
-    """Compile each (source, object name, command) unless the object is newer than all sources."""
+    """Compile each (source, object name, command) unless its object is newer than all sources."""
     folder.mkdir(parents=True, exist_ok=True)
     headers = [*SOURCES.rglob("*.h"), *SOURCES.rglob("*.cu"), Path("setup.py")]
     newest = max(path.stat().st_mtime for path in headers)
     objects = []
     for source, name, command in units:
-        target = folder / name
+        target = folder / f"{zlib.crc32(' '.join(command).encode()):08x}-{name}"  # other flags, other object
         objects.append(str(target))
         if target.is_file() and target.stat().st_mtime > max(newest, source.stat().st_mtime):
             continue
@@ -146,13 +148,15 @@ def gpu_is_here() -> bool:
 
 
 def architecture_flags(wanted: str) -> list[str]:
-    """Convert a list such as "8.0;9.0+PTX" to nvcc options."""
+    """Convert a list such as "8.0;9.0+PTX" to nvcc options; leave out GPUs older than the kernels support."""
     flags = []
     for entry in wanted.replace(" ", ";").split(";"):
         number = entry.removesuffix("+PTX").replace(".", "")
-        if number:
+        if number and int(number.rstrip("af")) >= OLDEST_GPU:
             kinds = f"[sm_{number},compute_{number}]" if entry.endswith("+PTX") else f"sm_{number}"
             flags.append(f"-gencode=arch=compute_{number.rstrip('a')},code={kinds}")
+    if not flags:
+        raise Unavailable(f"TORCH_CUDA_ARCH_LIST={wanted}: the CUDA kernels need 8.0 or later")
     return flags
 
 

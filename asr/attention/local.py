@@ -25,7 +25,7 @@ class LocalAttention(SoftmaxMechanism):
     def __init__(self, name: str, backend: str, dropout: float, window: int, global_: int) -> None:
         reasons = {
             "cpu": attention_ext.why_unavailable("cpu"),
-            "cuda": UNPROVEN["local"] if backend == "auto" else None,
+            "cuda": UNPROVEN.get("local") if backend == "auto" else None,
         }
         super().__init__(name, backend, dropout, why_not_native=reasons)
         self.window, self.first = window, global_

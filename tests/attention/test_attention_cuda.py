@@ -16,10 +16,11 @@ pytestmark = [
 def test_same_clusters(name: str) -> None:
     mechanism = build(name)
     generator = torch.Generator().manual_seed(0)
-    q, lengths = torch.randn(3, 4, 1500, 64, generator=generator), torch.tensor([1500, 901, 3])
+    q, k = torch.randn(2, 3, 4, 1500, 64, generator=generator)
+    lengths = torch.tensor([1500, 901, 3])
     for dtype in (torch.float32, torch.bfloat16):
-        expected = mechanism.cpu().clusters(q.to(dtype), lengths)
-        found = mechanism.cuda().clusters(q.to(dtype).cuda(), lengths.cuda())
+        expected = mechanism.cpu().clusters(q.to(dtype), lengths, k.to(dtype))
+        found = mechanism.cuda().clusters(q.to(dtype).cuda(), lengths.cuda(), k.to(dtype).cuda())
         assert torch.equal(found.cpu(), expected)
 
 

@@ -90,6 +90,27 @@ def test_architectures(build: ModuleType) -> None:
         "-gencode=arch=compute_86,code=sm_86",
         "-gencode=arch=compute_120,code=sm_120",
     ]
+    # A list for many GPUs, as containers set it, cost the whole library: nvcc refused the oldest.
+    assert build.architecture_flags("7.5 8.0") == ["-gencode=arch=compute_80,code=sm_80"]
+    with pytest.raises(build.Unavailable, match=r"TORCH_CUDA_ARCH_LIST=7\.5: the CUDA kernels need 8\.0"):
+        build.architecture_flags("7.5")
+
+
+def test_other_flags_compile_again(
+    build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build for another GPU linked the object of the first."""
+    commands: list[list[str]] = []
+
+    def compile(command: list[str]) -> None:
+        commands.append(command)
+        Path(command[-1]).touch()
+
+    monkeypatch.setattr(build, "run", compile)
+    source = build.SOURCES / "operators.cu"
+    for flag in ("-first", "-second", "-first"):
+        build.compile_objects([(source, "cuda.o", ["nvcc", flag])], tmp_path)
+    assert [command[1] for command in commands] == ["-first", "-second"]
 
 
 def test_reasons_for_not_building(build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
