@@ -52,7 +52,9 @@ class Options(TranscriptionConfig, LoadOptions, ShardOptions):
     address: str = option("", help="engine=ray: address of the cluster; empty: this machine")
 
     def check(self) -> None:
-        """Raise UserError if the engine can't do what is asked, or its options have no effect."""
+        """Raise UserError if `output` is no folder, or the engine can't do what is asked."""
+        if self.output.endswith(tuple(SUFFIXES.values())):
+            raise UserError(f"output={self.output}: expected a folder, found the name of a file")
         if not self.engine:
             refuse(self, ("actors", "address"), "without engine=ray")
         elif not self.output:

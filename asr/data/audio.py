@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from asr.data.sphere import SUFFIXES, is_sphere, read_header, read_sphere
 from asr.errors import UserError, in_words
 
 log = logging.getLogger(__name__)
+_WARNING = threading.Lock()
 
 
 def load_cut(
@@ -85,9 +87,14 @@ def convert(samples: NDArray[np.float32], rate: float, sample_rate: int) -> NDAr
     return soxr.resample(samples, rate, sample_rate)
 
 
-@functools.cache
 def notice_resampling(rate: int, sample_rate: int) -> None:
     """Warn once per pair of rates that audio is resampled."""
+    with _WARNING:  # threads read ahead
+        _warn_of_rate(rate, sample_rate)
+
+
+@functools.cache
+def _warn_of_rate(rate: int, sample_rate: int) -> None:
     log.warning("audio at %d Hz is resampled to the model's %d Hz", rate, sample_rate)
 
 

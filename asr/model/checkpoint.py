@@ -72,6 +72,10 @@ def load(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise UserError(f"{path}: no such checkpoint")
+    if path.suffix in (".onnx", ".pt2"):
+        raise UserError(
+            f"{path}: expected a checkpoint, or a folder by `asr export`, found a graph for other programs"
+        )
     try:
         with zipfile.ZipFile(path) as archive:  # PyTorch writes checksums, but doesn't read them
             damaged = archive.testzip()

@@ -308,6 +308,13 @@ def test_outputs_are_tried_before_the_work(
     assert "can't be written (Not a directory)" in line or "can't be written (File exists)" in line
 
 
+def test_output_is_a_folder_and_no_subtitle_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`output=talk.srt` wrote to the new folder talk.srt without a word."""
+    assert main(["transcribe", "run", "talk.wav", "format=srt", f"output={tmp_path / 'talk.srt'}"]) == 1
+    assert "talk.srt: expected a folder, found the name of a file" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_export_replaces_only_an_export(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,7 @@
 """Recordings read in blocks equal recordings read whole; damage is reported in one line."""
 
+import threading
+import time
 from pathlib import Path
 
 import av
@@ -8,6 +10,7 @@ import pytest
 import soundfile
 import soxr
 
+from asr.data import audio as audio_module
 from asr.data import recording
 from asr.data.audio import convert
 from asr.data.recording import is_silent, read_recording, resampled
@@ -39,6 +42,28 @@ def test_tones_above_half_the_target_rate_vanish_and_those_below_stay(rate: int)
             expected = np.sin(2 * np.pi * hertz * np.arange(16_000) / 16_000) if hertz < 8000 else 0.0
             assert len(found) == 16_000
             assert np.abs(found - expected)[200:-200].max() < 1e-3
+
+
+def test_threads_warn_once_of_resampling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command that reads ahead warned twice, because two threads came to the first recordings."""
+    together, warned = threading.Barrier(2), []
+
+    def warn(*message: object) -> None:
+        time.sleep(0.1)  # for the other thread
+        warned.append(message)
+
+    monkeypatch.setattr(audio_module.log, "warning", warn)
+
+    def read() -> None:
+        together.wait()
+        audio_module.notice_resampling(8001, 16000)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(warned) == 1
 
 
 def test_resampling_from_a_coprime_rate_keeps_time() -> None:

@@ -28,6 +28,14 @@ def test_an_unreadable_checkpoint_is_named(content: bytes, tmp_path: Path) -> No
         checkpoint.load(path)
 
 
+def test_an_exported_graph_is_no_damaged_checkpoint(tmp_path: Path) -> None:
+    """`asr transcribe model.onnx x.wav` called an intact file truncated or damaged."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"sound")
+    with pytest.raises(UserError, match=r"model\.onnx: expected a checkpoint, or a folder .*, found a graph"):
+        checkpoint.load(path)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
