@@ -25,7 +25,7 @@ from asr.training.run import build_task
 
 COSTS = "step_costs.json"
 BATCHES = 20  # on which a step of each candidate is measured, after one to warm up
-PASSES = 9  # over these batches, or as many as fit in this CPU time per candidate, but at least one
+PASSES = 9  # over these batches, unless this CPU time per candidate or a twentieth of the budget is over
 ENOUGH_S = 20.0
 UNKEYED = (*IMMATERIAL, "seed", "trainer.max_steps")
 
@@ -112,7 +112,8 @@ def steps_within(
     if missing:
         known = [label for label in trainings if keys[label] in stored][:1]
         print(f"measuring the cost of a step: {', '.join([*known, *missing])}", flush=True)
-        measured = step_costs({label: trainings[label] for label in [*known, *missing]})
+        asked = {label: trainings[label] for label in [*known, *missing]}
+        measured = step_costs(asked, min(ENOUGH_S, seconds / 20))
         scale = stored[keys[known[0]]] / measured[known[0]] if known else 1.0
         stored |= {keys[label]: scale * measured[label] for label in missing}
         if store:
@@ -120,11 +121,15 @@ def steps_within(
     return {label: max(1, int(seconds / stored[keys[label]])) for label in trainings}
 
 
-def step_costs(trainings: Mapping[str, TrainConfig]) -> dict[str, float]:
+def step_costs(trainings: Mapping[str, TrainConfig], most_s: float = ENOUGH_S) -> dict[str, float]:
     """Return the CPU seconds of a training step of each candidate: means over the same batches.
 
     Every batch is measured in several passes, unless steps are long. Its median is free of what disturbs a
     single step, which a mean of short steps is not.
+
+    Args:
+        trainings: training options by label of the candidate.
+        most_s: CPU time per candidate in which all passes but the first have to fit.
     """
     timers = {
         label: StepTimer(replace(options, trainer=replace(options.trainer, max_steps=BATCHES + 1)))
@@ -142,7 +147,7 @@ def step_costs(trainings: Mapping[str, TrainConfig]) -> dict[str, float]:
                 spent_s += taken[1]
                 if number >= 0:
                     costs[label][number].append(taken[1])
-        if spent_s * (passes + 1) / passes > ENOUGH_S * len(timers):
+        if spent_s * (passes + 1) / passes > most_s * len(timers):
             break
     return {label: statistics.fmean(map(statistics.median_low, found)) for label, found in costs.items()}
 

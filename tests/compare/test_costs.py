@@ -154,9 +154,9 @@ def test_costs_are_measured_once(
 
     A comparison resumed with another trainer.checkpoint_every was measured again, and refused for its steps.
     """
-    monkeypatch.setattr(costs, "step_costs", lambda asked: dict.fromkeys(asked, 0.1))
+    monkeypatch.setattr(costs, "step_costs", lambda asked, most_s: dict.fromkeys(asked, 0.1))
     assert steps_within(60, {"small": trainings["small"]}, tmp_path) == {"small": 600}
-    monkeypatch.setattr(costs, "step_costs", lambda asked: {"small": 0.2, "large": 0.8})
+    monkeypatch.setattr(costs, "step_costs", lambda asked, most_s: {"small": 0.2, "large": 0.8})
     assert steps_within(60, trainings, tmp_path) == {"small": 600, "large": 150}
     monkeypatch.setattr(costs, "step_costs", None)
     trainings["small"].seed += 1
@@ -167,7 +167,7 @@ def test_costs_are_measured_once(
 def test_costs_of_a_dry_run_are_not_stored(
     trainings: dict[str, TrainConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(costs, "step_costs", lambda asked: dict.fromkeys(asked, 0.1))
+    monkeypatch.setattr(costs, "step_costs", lambda asked, most_s: dict.fromkeys(asked, 0.1))
     assert steps_within(60, trainings, tmp_path / "out", store=False) == {"small": 600, "large": 600}
     assert not (tmp_path / "out").exists()
 
@@ -196,7 +196,7 @@ def test_a_comparison_gives_each_candidate_its_steps(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = {"full": 0.5, "clustered-3": 0.25}
-    monkeypatch.setattr(costs, "step_costs", lambda asked: {name: seconds[name] for name in asked})
+    monkeypatch.setattr(costs, "step_costs", lambda asked, most_s: {name: seconds[name] for name in asked})
     words = [
         "compare",
         *TINY,
