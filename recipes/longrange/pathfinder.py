@@ -47,7 +47,7 @@ class Pathfinder(Source):
         seed: random seed of the training items.
 
     Raises:
-        UserError: two curves with so many dashes don't fit in an image.
+        UserError: two curves with so many dashes don't fit in an image, or so few tell the label.
     """
 
     classes = 2
@@ -58,6 +58,11 @@ class Pathfinder(Source):
         self.dashes = dashes
         self.seed = seed
         self.longest = size * size
+        if dashes < FEWEST_DASHES:
+            raise UserError(
+                f"recipe.dashes={dashes}: expected at least {FEWEST_DASHES}: with fewer, the distance of the "
+                "discs tells the label"
+            )
         draw_image(randomness("dev", FIXED_SEED, 0), size, dashes, IMAGE_TRIALS)
 
     def count(self, split: str) -> None:

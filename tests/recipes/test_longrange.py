@@ -251,6 +251,7 @@ def test_weights_start_a_run_with_another_mechanism(tmp_path: Path) -> None:
             ["recipe.task=pathfinder", "recipe.size=16", "recipe.dashes=9"],
             "recipe.dashes=9: two such curves don't fit in 16 × 16 pixels",
         ),
+        (["recipe.task=pathfinder", "recipe.dashes=2"], "recipe.dashes=2: expected at least 3"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(
