@@ -160,8 +160,9 @@ def _missing(results: Results) -> Iterator[Finding]:
             f"({', '.join(counts)}).",
         )
     # Cells that need a failed one have its name as their error, and don't run.
-    waiting = [x for x in (*results.trainings, *results.evaluations) if x.status == "missing" and not x.error]
-    if unfinished := len(waiting):
+    states = [(x.status, x.error) for x in results.trainings]
+    states += [(x.status, x.error) for x in results.evaluations]
+    if unfinished := states.count(("missing", None)):
         cells = "1 cell has" if unfinished == 1 else f"{unfinished} cells have"
         yield Finding("Unfinished", f"{cells} not run yet; the report will change.")
 
