@@ -19,11 +19,21 @@ from asr.data.manifest import load_cuts
 from asr.data.places import manifest_path
 from asr.environment import pick_device
 from asr.errors import UserError
+from asr.preparation.fingerprint import read_record
 from asr.training.config import TrainConfig, chosen_recipe, train_options, train_schema
 from asr.training.sizes import settled
 
 POSITIONAL = "<manifest or prepared folder> [options of asr train, for model and frame budget]"
 Options = AdviceConfig
+
+
+def main(paths: list[str], words: list[str]) -> None:
+    """Advise on training with the recipe that prepared the folder, unless the words name another."""
+    if len(paths) == 1 and not chosen_recipe(words):
+        name = read_record(Path(paths[0])).get("recipe")
+        if name in config.configurations("recipe"):
+            words = [f"recipe={name}", *words]
+    run([Path(path) for path in paths], parse(words))
 
 
 def parse(words: list[str]) -> tuple[Options, TrainConfig]:
@@ -117,9 +127,9 @@ def _table(
     model = training.model
     what = "CPU time" if options.device == "cpu" else "time"
     title = (
-        f"expected training step: {training.data.frames_per_batch:,} frames, {model.layers} layers, "
-        f"{model.heads} heads of {model.head_dim}; {options.device}, {options.threads} thread"
-        + ("s" if options.threads > 1 else "")
+        f"expected training step with recipe={training.recipe.name}: {training.data.frames_per_batch:,} "
+        f"frames, {model.layers} layers, {model.heads} heads of {model.head_dim}; "
+        f"{options.device}, {options.threads} thread" + ("s" if options.threads > 1 else "")
     )
     caption = "forward and backward pass of the encoder, without loading, features, CTC loss and optimiser"
     if at[-1] > options.longest:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.compare.candidates import NOT_PROTOCOL
-from asr.compare.cell import Cell, current_state, log_path, read_state
+from asr.compare.cell import Cell, current_state, log_path
 from asr.compare.options import STEPS
 from asr.compare.plan import Plan, timing_cells
 from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Training
@@ -210,13 +210,14 @@ def _timings(plan: Plan) -> tuple[dict[tuple[str, str, str], dict[str, Any]], di
 
 
 def _status(plan: Plan, cell: Cell) -> tuple[str, str | None]:
-    """Return done, failed or missing with the reason; a cell whose prerequisite failed is missing."""
+    """Return done, failed or missing with the reason; a cell is missing for one if what it needs failed."""
     state = current_state(plan.folder, cell)
     if state.status in ("done", "failed"):
         return state.status, state.error
-    if cell.needs and read_state(plan.folder, cell.needs).status == "failed":
-        return "missing", f"{cell.needs} failed"
-    return "missing", None
+    if not cell.needs:
+        return "missing", None
+    status, error = _status(plan, next(x for x in plan.trainings.values() if x.name == cell.needs))
+    return "missing", f"{cell.needs} failed" if status == "failed" else error
 
 
 def _failures(plan: Plan) -> list[Failure]:

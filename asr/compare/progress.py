@@ -176,7 +176,7 @@ def print_plan(plan: Plan, console: Console) -> None:
         missing = [cell for cell in cells if cell.name not in plan.reused and not is_done(plan.folder, cell)]
         with console.status(escape(f"timing steps of {label}")):
             expected = _expected(plan, cells) if missing else Expected(0, 0.0, 0.0, "")
-        seeds: dict[tuple[str, ...], list[str]] = {}  # by row
+        seeds: dict[tuple[str, str, str, str, str], list[str]] = {}  # by row
         for seed, cell in zip(candidate.seeds, cells, strict=True):
             state = escape(f"reuses {plan.reused[cell.name]}") if cell.name in plan.reused else "done"
             row = ("to do", *expected.words()) if cell in missing else (state, "", "", "", "")

@@ -161,8 +161,9 @@ def _missing(results: Results) -> Iterator[Finding]:
             "Training skipped batches whose loss was not finite, or that did not fit in memory "
             f"({', '.join(counts)}).",
         )
-    states = [x.status for x in results.trainings] + [x.status for x in results.evaluations]
-    if unfinished := states.count("missing"):
+    # Cells that need a failed one have its name as their error, and don't run.
+    waiting = [x for x in (*results.trainings, *results.evaluations) if x.status == "missing" and not x.error]
+    if unfinished := len(waiting):
         cells = "1 cell has" if unfinished == 1 else f"{unfinished} cells have"
         yield Finding("Unfinished", f"{cells} not run yet; the report will change.")
 

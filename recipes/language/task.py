@@ -34,7 +34,7 @@ class Options(RecipeConfig):
     name: str = option("language", help="name of the recipe; the run folder is exp/<name>/<attention>")
     text: str = option(
         "data/language/bible.txt",
-        help="text file, or folder with text8, wiki.{train,valid,test}.tokens or {train,dev,test}.txt",
+        help="text file, or folder with text8, wiki.{train,valid,test}.{tokens,raw} or {train,dev,test}.txt",
     )
     length: int = option(128, help="length of a sequence", unit="tokens", minimum=1, maximum=100_000)
     batch: int = option(32, help="sequences in a batch", minimum=1, maximum=65_536)

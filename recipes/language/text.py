@@ -16,9 +16,10 @@ from asr.text.tokenizer import SentencePieceTokenizer
 SPLITS = ("train", "dev", "test")
 # text8's usual division; the last tenth is held out.
 BOUNDS = (0.9, 0.95)
-# Files of the splits in a folder: WikiText-2, or one's own.
+# Files of the splits in a folder: WikiText-2 with rare words as <unk>, or with all words; or one's own.
 SPLIT_FILES = (
     ("wiki.train.tokens", "wiki.valid.tokens", "wiki.test.tokens"),
+    ("wiki.train.raw", "wiki.valid.raw", "wiki.test.raw"),
     ("train.txt", "dev.txt", "test.txt"),
 )
 TEXT8 = "text8"
@@ -104,7 +105,7 @@ def read_splits(place: Path) -> dict[str, str]:
 
     Args:
         place: a text file, or a folder with `text8`: the first 90 % for training, the next 5 % for
-            development, the rest for tests; or a folder with `wiki.{train,valid,test}.tokens` or
+            development, the rest for tests; or a folder with `wiki.{train,valid,test}.{tokens,raw}` or
             `{train,dev,test}.txt`.
 
     Raises:

@@ -3,7 +3,7 @@
 Linsley et al. 2018, *Learning long-range spatial dependencies with horizontal gated recurrent units*, as in
 Long Range Arena (Tay et al. 2021): an image holds two long curves, two discs and short distractors. The label
 is 1 if the discs mark both ends of one curve, 0 if they mark one end of each. The discs lie as far apart with
-either label.
+either label, within a unit.
 
 The images are drawn here, not by the authors' program. A unit is size / 32 pixels, at least 1. A dash is two
 units long and one pixel wide, the gap to the next one is one unit, and other curves keep a distance of more
@@ -23,6 +23,7 @@ from asr.errors import UserError
 
 DISC = 255
 DASH = 160  # the same for all dashes, because a grey of its own would tell which curve one belongs to
+FEWEST_DASHES = 3  # with 2, discs on one curve are nearer than discs on two curves can be
 BEND = 0.6  # largest change of direction from dash to dash, radians; more where there is no room
 ALIKE = 1  # largest difference between the distances of discs with label 1 and with label 0, units
 START_DISTANCE = 7  # units between the starts of the two curves

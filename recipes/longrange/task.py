@@ -12,7 +12,7 @@ from asr_recipes.longrange.folders import PAIR_FILES, ListOpsFiles, PairFiles, P
 from asr_recipes.longrange.items import Source
 from asr_recipes.longrange.listops import ListOps
 from asr_recipes.longrange.model import Classifier
-from asr_recipes.longrange.pathfinder import Pathfinder
+from asr_recipes.longrange.pathfinder import FEWEST_DASHES, Pathfinder
 from asr_recipes.longrange.text import PassagePairs, TextFolder
 from torch import Tensor, nn
 
@@ -45,7 +45,10 @@ class Options(RecipeConfig):
         32, help=f"pathfinder: side of an image: {' | '.join(map(str, SIZES))}", unit="pixels", choices=SIZES
     )
     dashes: int = option(
-        9, help="pathfinder: dashes in each of the two long curves; more are harder", minimum=2, maximum=30
+        9,
+        help="pathfinder: dashes in each of the two long curves; more are harder",
+        minimum=FEWEST_DASHES,
+        maximum=30,
     )
     patch: int = option(
         1,

@@ -1,5 +1,7 @@
 """`asr advise`: costs by length, the recommendation and its reason."""
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,6 +137,27 @@ def test_advice_on_a_manifest(tone_corpus: Path, capsys: pytest.CaptureFixture[s
     assert "clustered-4" in shown
     assert "Your 95th percentile is" in shown
     assert "attention=" in shown
+
+
+def test_the_recipe_that_prepared_the_data_gives_the_sizes(
+    tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`asr advise data/folder` timed half the positions and batches 20 times larger than
+    `asr train recipe=folder` has, and recommended another mechanism.
+    """
+    data = tmp_path / "data"
+    shutil.copytree(tone_corpus, data)
+    kinds: dict[str, object] = {"outputs": {}, "audio": {}, "options": {}, "problems": {}}
+    record = {"recipe": "folder", "fingerprint": "", **kinds}
+    (data / "preparation.json").write_text(json.dumps(record))
+    words = ["attentions=[clustered-4:bits=31,iterations=2]", "rounds=1", "seconds=0", "memory=false"]
+    words += ["model.layers=1", "model.heads=1", "model.head_dim=8"]
+    assert main(["advise", str(data), *words]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "after subsampling by 2" in shown
+    assert "with recipe=folder: 1,000 frames" in shown
+    assert main(["advise", str(data), *words, "recipe=custom"]) == 0
+    assert "after subsampling by 4" in capsys.readouterr().out
 
 
 def test_concatenated_and_overlong_utterances_are_reported(

@@ -51,12 +51,16 @@ def test_characters_are_numbered_from_1(tmp_path: Path) -> None:
 
 
 def test_splits_are_contiguous_or_files(tmp_path: Path) -> None:
+    """The public folder with all words, `wikitext-2-raw`, was refused."""
     (tmp_path / "text8").write_text("a" * 90 + "b" * 5 + "c" * 5)
     expected = {"train": "a" * 90, "dev": "b" * 5, "test": "c" * 5}
     assert read_splits(tmp_path) == read_splits(tmp_path / "text8") == expected
-    for split in ("train", "valid", "test"):
-        (tmp_path / f"wiki.{split}.tokens").write_text(f" = {split} = \n")
-    assert read_splits(tmp_path) == {"train": " = train = \n", "dev": " = valid = \n", "test": " = test = \n"}
+    for kind in ("raw", "tokens"):
+        found = {}
+        for split, name in (("train", "train"), ("dev", "valid"), ("test", "test")):
+            found[split] = f" = {name} {kind} = \n"
+            (tmp_path / f"wiki.{name}.{kind}").write_text(found[split])
+        assert read_splits(tmp_path) == found
 
 
 def test_word_pieces_are_learned_from_the_training_split(tmp_path: Path) -> None:
@@ -89,7 +93,10 @@ def test_bad_texts_are_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=message) as error:
             load_text(path, "character", 0, 10)
         assert "\n" not in str(error.value)
-    with pytest.raises(UserError, match=r"expected a folder with text8 or wiki\.train\.tokens or train\.txt"):
+    with pytest.raises(
+        UserError,
+        match=r"expected a folder with text8 or wiki\.train\.tokens or wiki\.train\.raw or train\.txt",
+    ):
         read_splits(tmp_path)
     (tmp_path / "train.txt").write_text("a")
     with pytest.raises(UserError, match=r"dev\.txt"):
