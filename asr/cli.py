@@ -23,6 +23,7 @@ COMMANDS = {
     "lm": "train or score an n-gram language model: asr lm train text=data/demo order=3 out=lm/demo.arpa",
     "decode": "decode a split: asr decode exp/demo/full split=test attention=i-clustered-25 decoder=beam",
     "score": "score hypotheses and compare systems: asr score exp/demo/full/decode/test/full-greedy",
+    "evaluate": "evaluate models of copy, language or longrange: asr evaluate exp/copy/full exp/copy/lsh-4",
     "align": "align transcripts with audio: asr align exp/demo/full recording.wav text='go on'",
     "segment": "divide a recording and its text into utterances: asr segment exp/demo/full book.wav book.txt",
     "transcribe": "transcribe audio files: asr transcribe exp/demo/full recording.wav",

@@ -278,7 +278,8 @@ class Recognizer:
         """Build a recogniser in evaluation mode from `state()`; errors name `source`."""
         if "tokenizer" not in state:
             raise UserError(
-                f"{source}: expected the checkpoint of a recogniser, found a model without a vocabulary"
+                f"{source}: expected the checkpoint of a recogniser, found a model without a vocabulary "
+                "(asr evaluate is for those of other tasks)"
             )
         tokenizer = tokenizer_from_state(state["tokenizer"])
         return cls(AcousticModel.from_state(state, len(tokenizer), source), tokenizer)

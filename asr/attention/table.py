@@ -230,6 +230,17 @@ def build_mechanism(name: str, backend: str = "auto", dropout: float = 0.0) -> Q
     return build(name=spec.name, backend=backend, dropout=dropout, **spec.keywords())
 
 
+def is_causal(name: str) -> bool:
+    """Return whether no position sees later ones.
+
+    Example:
+        >>> is_causal("linear:causal=true"), is_causal("local-0"), is_causal("full")
+        (True, True, False)
+    """
+    spec = parse_name(name)
+    return bool(spec.arguments.get("causal")) or spec.name == "local-0"
+
+
 def mechanism_table() -> str:
     """Return the table in Markdown, as shown in the README."""
     lines = [

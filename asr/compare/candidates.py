@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from asr.attention.softmax import QueryKeyMechanism
-from asr.attention.table import MECHANISMS, parse_name
+from asr.attention.table import MECHANISMS, is_causal, parse_name
 from asr.compare.options import LARGEST_SEED, TRAINING_SET_HERE, Request
 from asr.compare.records import Candidate
 from asr.config import flat, option_words, to_dict
@@ -64,12 +64,14 @@ def can_run(trained: str, other: str) -> bool:
     """Return whether a model trained with one mechanism can run with another.
 
     Mechanisms of the softmax family are exchangeable, except that those with tied keys (lsh, shared-full) run
-    only models trained with tied keys. Models with another attention run only with that.
+    only models trained with tied keys, and causal models run only with causal mechanisms. Models with another
+    attention run only with that.
     """
     if trained == other:
         return True
     both = is_exchangeable(trained) and is_exchangeable(other)
-    return both and (_ties_keys(trained) or not _ties_keys(other))
+    sees_later = is_causal(trained) and not is_causal(other)
+    return both and not sees_later and (_ties_keys(trained) or not _ties_keys(other))
 
 
 def evaluated_with(candidate: Candidate, wanted: Sequence[str]) -> list[str]:

@@ -21,7 +21,7 @@ import lightning
 import torch
 from rich.console import Console
 
-from asr.compare.timing import forward_times
+from asr.compare.timing import LabelPasses, Passes, SpeechPasses, forward_times
 from asr.config import from_dict, nested
 from asr.environment import pick_device
 from asr.errors import in_words
@@ -30,6 +30,7 @@ from asr.recognizer import Recognizer
 from asr.scoring.run import ScoreOptions, score_paths
 from asr.search.decode import DecodeOptions
 from asr.training.config import train_options_from
+from asr.training.labelling import evaluate, load_task
 from asr.training.progress import position
 from asr.training.ranks import global_rank
 from asr.training.run import train
@@ -197,14 +198,18 @@ def _evaluate(folder: Path, cell: Cell) -> dict[str, Any]:
     if cell.settings["threads"]:
         torch.set_num_threads(cell.settings["threads"])
     run = folder / read_state(folder, cell.needs).result["run"]
+
+    def advance(fraction: float) -> None:
+        write_fraction(folder / cell.name / "fraction", fraction)
+
+    if "options" not in cell.settings:  # of decoding
+        split, attention = cell.settings["split"], cell.settings["attention"]
+        task, data = load_task(str(run), attention, pick_device(cell.settings["device"]))
+        return asdict(evaluate(task, data, split, advance=advance))
     options = from_dict(DecodeOptions, cell.settings["options"] | cell.unkeyed, cell.name)
     options.output = str(folder / cell.name)
     recognizer = Recognizer.load_as(run, options)
-    recognizer.decode(
-        options,
-        weights_in=folder / cell.name,
-        advance=lambda fraction: write_fraction(folder / cell.name / "fraction", fraction),
-    )
+    recognizer.decode(options, weights_in=folder / cell.name, advance=advance)
     score_paths([options.output], ScoreOptions(details=False), console=Console(file=sys.stdout))
     return {}
 
@@ -216,11 +221,14 @@ def _time(folder: Path, cell: Cell) -> dict[str, Any]:
         (folder / read_state(folder, model["training"]).result["run"], model["attention"])
         for model in settings["models"]
     ]
+    passes: Passes
+    if "manifest" in settings:
+        passes = SpeechPasses(models, Path(settings["manifest"]), settings["frames_per_batch"], device)
+    else:
+        passes = LabelPasses(models, settings["split"], device)
     times, conditions = forward_times(
-        models,
-        Path(settings["manifest"]),
+        passes,
         repeats=settings["repeats"],
-        frames_per_batch=settings["frames_per_batch"],
         device=device,
         threads=settings["threads"],
         advance=lambda fraction: write_fraction(folder / cell.name / "fraction", fraction),

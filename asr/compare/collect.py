@@ -15,10 +15,11 @@ from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, F
 from asr.compare.results import METRICS, Results
 from asr.config import flat, option_words, to_dict
 from asr.environment import describe_environment
-from asr.files import read_json
+from asr.files import build, read_json
 from asr.report.words import clock_words, counted, hardware_words
 from asr.scoring.hypotheses import RECORD
 from asr.scoring.run import read_score
+from asr.training.labelling import LabelScore
 
 # Entries of training.json in the record of a training.
 MEASURED = (
@@ -152,8 +153,10 @@ def _evaluation(
 ) -> Evaluation:
     status, error = _status(plan, cell)
     folder = plan.folder / cell.name
-    words = ["asr", "decode", str(plan.run_folder(label, seed)), f"split={split}", f"attention={attention}"]
-    words += [f"data={plan.data[split].manifest}", *plan.decoding.words()]
+    words = ["asr", "decode" if plan.data else "evaluate", str(plan.run_folder(label, seed))]
+    words += [f"split={split}", f"attention={attention}"]
+    if plan.data:
+        words += [f"data={plan.data[split].manifest}", *plan.decoding.words()]
     evaluation = Evaluation(
         candidate=label,
         seed=seed,
@@ -167,12 +170,20 @@ def _evaluation(
     )
     if status != "done":
         return evaluation
-    score = read_score(folder)
-    evaluation.rates = rates_of(score)
-    evaluation.audio_s, evaluation.utterances = score["audio_s"], score["utterances"]
-    about = read_json(folder / RECORD)
-    evaluation.decode_s, evaluation.backend = about["decode_s"], about["backend"]
-    evaluation.beam = about["beam"]
+    if plan.data:
+        score = read_score(folder)
+        evaluation.rates = rates_of(score)
+        evaluation.audio_s, evaluation.utterances = score["audio_s"], score["utterances"]
+        about = read_json(folder / RECORD)
+        evaluation.decode_s, evaluation.backend = about["decode_s"], about["backend"]
+        evaluation.beam = about["beam"]
+    else:
+        state = current_state(plan.folder, cell)
+        found = build(LabelScore, state.result, cell.name)
+        rate = {"rate": found.value, "interval": found.interval, "length": found.labels}
+        evaluation.rates = {found.measure: rate}
+        evaluation.utterances, evaluation.backend = found.items, found.backend
+        evaluation.decode_s = state.seconds
     for name in times.keys() - {"error"}:
         setattr(evaluation, name, times[name])
     return evaluation

@@ -1,13 +1,15 @@
 """The plan of a comparison: cells for training, evaluation and timing, and finished runs to reuse."""
 
 import functools
+import itertools
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from asr.config import flat, refuse, to_dict
 from asr.data.lines import shards
 from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.places import is_manifest, manifest_path, split_beside
+from asr.data.stream import NumberedBatches
 from asr.errors import UserError
 from asr.model import checkpoint
 from asr.scoring.official import reference_digests
@@ -30,6 +33,8 @@ from asr.training.resume import start_digest
 from asr.training.sizes import settled
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+HELD_OUT = ("dev", "test")  # splits of recipes without recordings
+NEEDS_SPEECH = ("metric", "decoder", "beam", "tune", "tune_utterances", "decode")
 OWN_LENGTH = frozenset({"trainer.max_steps", "trainer.max_epochs", "trainer.budget"})
 
 
@@ -85,15 +90,9 @@ def make_plan(request: Request) -> Plan:
     """
     options = request.options
     protocol = settled(train_options(request.words))
-    if recipe_task(protocol.recipe.name):
-        unused = [
-            "splits",
-            "metric",
-            "decoder",
-            "decode",
-            *([] if options.evaluate == [OWN] else ["evaluate"]),
-        ]
-        refuse(options, unused, f"with recipe={protocol.recipe.name}, which has no evaluations")
+    labelled = recipe_task(protocol.recipe.name) is not None
+    if labelled:
+        refuse(options, NEEDS_SPEECH, f"with recipe={protocol.recipe.name}, which has no recordings")
     candidates, training_options = plan_candidates(request)
     folder = Path(options.folder or Path("exp", "compare", protocol.recipe.name))
     if (budget := parse_budget(options.budget)) and options.budget_clock == STEPS:
@@ -109,16 +108,19 @@ def make_plan(request: Request) -> Plan:
         for candidate in candidates:
             count = candidate.overrides["trainer.max_steps"] = steps[candidate.label]
             training_options[candidate.label].trainer.max_steps = count
+    items = _items(options.splits, training_options) if labelled else {}
     decoding = plan_decoding(options)
     manifests = find_manifests(protocol, [*options.splits, *([options.tune] if options.tune else [])])
     digest = functools.cache(manifest_digest)
     shift_ms = protocol.features.frame_shift_ms
     data = {name: _split(path, digest(path), shift_ms) for name, path in manifests.items()}
     trainings: dict[tuple[str, int], Cell] = {}
-    own_data: dict[str, dict[str, str]] = {}
     for candidate in candidates:
         options_of = training_options[candidate.label]
-        digests = _training_data(options_of, digest, own_data)
+        if label_data := items.get(candidate.label):
+            digests = label_data.digests() | {"lexicon": ""}
+        else:
+            digests = _training_data(options_of, digest)
         for seed in candidate.seeds:
             trainings[candidate.label, seed] = _training(candidate, options_of, seed, trainings, digests)
     folders: dict[str, str] = {}
@@ -132,15 +134,19 @@ def make_plan(request: Request) -> Plan:
         if not any(name in evaluated_with(candidate, [name]) for candidate in candidates):
             raise UserError(f"evaluate=[{name}]: no candidate's mechanism can be exchanged for it")
     wanted = others if options.evaluate else [*(x.attention for x in candidates), ORACLE]
-    evaluations = {
-        (candidate.label, seed, split, attention): _evaluation(
-            trainings[candidate.label, seed], split, attention, decoding, data
-        )
-        for candidate in candidates
-        for seed in candidate.seeds
-        for split in (dict.fromkeys(map(split_name, options.splits)) if data else ())
-        for attention in evaluated_with(candidate, wanted)
-    }
+    evaluations: dict[tuple[str, int, str, str], Cell] = {}
+    for candidate in candidates:
+        for seed, split, attention in itertools.product(
+            candidate.seeds,
+            dict.fromkeys(map(split_name, options.splits)),
+            evaluated_with(candidate, wanted),
+        ):
+            training = trainings[candidate.label, seed]
+            if label_data := items.get(candidate.label):
+                cell = _label_evaluation(training, split, attention, options.device, label_data.digest(split))
+            else:
+                cell = _evaluation(training, split, attention, decoding, data)
+            evaluations[candidate.label, seed, split, attention] = cell
     place = Path(options.reuse or Path("exp", protocol.recipe.name))
     reused = _reused(folder, trainings.values(), None if options.reuse == "none" else place)
     return Plan(request, folder, protocol, candidates, data, decoding, trainings, evaluations, reused)
@@ -259,27 +265,33 @@ def _training(
     return Cell(name, "training", {"options": settings, "data": data, "start": start}, needs, unkeyed)
 
 
-def _training_data(
-    training: TrainConfig, digest: Callable[[Path], str], known: dict[str, dict[str, str]]
-) -> dict[str, str]:
-    """Return the digests of a training's data and lexicon.
+def _training_data(training: TrainConfig, digest: Callable[[Path], str]) -> dict[str, str]:
+    """Return the digests of a training's manifests and lexicon."""
+    lexicon = training_lexicon(training)
+    data = {name: digest(path) for name, path in find_manifests(training, []).items()}
+    return data | {"lexicon": lexicon.digest if lexicon else ""}
 
-    Args:
-        training: options of the training.
-        digest: returns the digest of a manifest.
-        known: digests of the data of recipes without recordings, by their options; this function adds what
-            is missing.
+
+def _items(splits: list[str], trainings: Mapping[str, TrainConfig]) -> dict[str, NumberedBatches]:
+    """Return the data of a recipe without recordings by candidate.
+
+    Raises:
+        UserError: a split other than dev and test, or one without files.
     """
-    if manifests := find_manifests(training, []):
-        lexicon = training_lexicon(training)
-        data = {name: digest(path) for name, path in manifests.items()}
-        return data | {"lexicon": lexicon.digest if lexicon else ""}
-    key = json.dumps([to_dict(training.recipe), to_dict(training.tokenizer)])
-    if key not in known:
-        from asr.training.run import build_task  # loads Lightning
+    from asr.training.run import build_task  # loads Lightning
 
-        known[key] = build_task(training, resuming=True)[1].digests()
-    return known[key] | {"lexicon": ""}
+    known: dict[str, NumberedBatches] = {}  # by the options that the data depend on
+    found = {}
+    for label, training in trainings.items():
+        key = json.dumps([to_dict(training.recipe), to_dict(training.tokenizer)])
+        if key not in known:
+            known[key] = cast(NumberedBatches, build_task(training, resuming=True)[1])
+            for split in splits:
+                if split not in HELD_OUT:
+                    raise UserError(f"splits=[{split}]: expected {' | '.join(HELD_OUT)}")
+                known[key].held_out(split, 1)
+        found[label] = known[key]
+    return found
 
 
 def _reused(folder: Path, trainings: Iterable[Cell], place: Path | None) -> dict[str, Path]:
@@ -336,6 +348,13 @@ def _evaluation(
     return Cell(path, "evaluation", settings, training.name, decoding.unkeyed())
 
 
+def _label_evaluation(training: Cell, split: str, attention: str, device: str, data: str) -> Cell:
+    settings = {"split": split, "attention": attention, "training": training.key, "data": data}
+    settings |= {"device": device, "threads": training.settings["options"]["trainer.threads"]}
+    name = training.name.replace("trainings/", "evaluations/")
+    return Cell(f"{name}/{split}/{attention}", "evaluation", settings, training.name)
+
+
 def timing_cells(plan: Plan) -> list[Cell]:
     """Return a cell per split that times every candidate with all its mechanisms.
 
@@ -356,13 +375,15 @@ def timing_cells(plan: Plan) -> list[Cell]:
         ]
         settings = {
             "models": models,
-            "manifest": plan.data[split].manifest,
-            "data": plan.data[split].hash,
             "repeats": plan.options.timing_repeats,
-            "frames_per_batch": plan.protocol.data.frames_per_batch,
             "device": plan.options.device,
             "threads": plan.options.timing_threads,
         }
+        if plan.data:
+            settings |= {"manifest": plan.data[split].manifest, "data": plan.data[split].hash}
+            settings |= {"frames_per_batch": plan.protocol.data.frames_per_batch}
+        else:
+            settings |= {"split": split}
         if models:
             cells.append(Cell(f"timings/{split}", "timing", settings))
     return cells

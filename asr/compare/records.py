@@ -145,20 +145,20 @@ class Evaluation:
 
     Attributes:
         candidate, seed: the model.
-        split: key of `Results.data`.
+        split: key of `Results.data`; dev or test without recordings.
         attention: mechanism of this evaluation.
         decoder: greedy | beam | prefix | cuda.
-        folder: folder with hyp.jsonl and score.json.
+        folder: folder with hyp.jsonl and score.json, or with state.json alone.
         status: done | failed | missing.
         error: one line if the evaluation failed.
         rates: entries of score.json by metric (per, wer, cer, official, …): rate, interval, substitutions,
-            deletions, insertions, length.
+            deletions, insertions, length; error or bits_per_<item>: rate, interval, length.
         forward_s: median wall-clock time of a forward pass.
         forward_cpu_s: median CPU time of a forward pass.
         forward_repeats_s: wall-clock time of each repeat.
         forward_cpu_repeats_s: CPU time of each repeat.
         audio_s: duration of the split.
-        utterances: number of utterances in the split.
+        utterances: number of utterances or items in the split.
         decode_s: time of loading, forward pass and search.
         backend: backend that ran: native | reference.
         beam: search options in effect, including tuned weights; None for greedy search.

@@ -17,6 +17,7 @@ from asr.text.files import write_table
 
 FORMAT = 1
 METRICS = ("per", "wer", "cer")  # order of precedence unless the protocol names a metric
+COUNTS = ("substitutions", "deletions", "insertions", "length")
 OFFICIAL = "official"  # for test sets with a reference in NIST's formats; subsets: `official-swbd`
 
 
@@ -54,6 +55,11 @@ class Results:
     def clock(self) -> str:
         """Return the clock for all costs: `wall` or `cpu`."""
         return str(self.protocol.get("clock", "wall"))
+
+    @property
+    def unit(self) -> str:
+        """Return what a split consists of: `utterances`, or `items` without recordings."""
+        return "utterances" if self.data else "items"
 
     def candidate(self, label: str) -> Candidate:
         """Return the candidate with this label."""
@@ -123,7 +129,7 @@ class Results:
             return None
         if len(found) == 1:
             low, high = found[0]["interval"] or (None, None)  # unknown for a single utterance
-            return Estimate(found[0]["rate"], low, high, 1, "utterances")
+            return Estimate(found[0]["rate"], low, high, 1, self.unit)
         return over_seeds([rate["rate"] for rate in found])
 
     def dev_measure(self) -> str:
@@ -207,8 +213,7 @@ def _evaluation_row(results: Results, evaluation: Evaluation) -> dict[str, Any]:
         rate = evaluation.rates.get(metric, {})
         low, high = rate.get("interval") or (None, None)
         row |= {metric: rate.get("rate"), f"{metric}_low": low, f"{metric}_high": high}
-        counts = ("substitutions", "deletions", "insertions", "length")
-        row |= {f"{metric}_{name}": rate.get(name) for name in counts}
+        row |= {f"{metric}_{name}": rate.get(name) for name in COUNTS if results.data or name == "length"}
     for name in ("forward", "forward_cpu"):
         repeats = getattr(evaluation, f"{name}_repeats_s")
         row[f"{name}_s"] = getattr(evaluation, f"{name}_s")

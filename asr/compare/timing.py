@@ -9,9 +9,9 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,8 +22,10 @@ from asr.config import to_dict
 from asr.data.batch import Batch, Utterances
 from asr.data.manifest import read_cuts
 from asr.data.sampler import BatchPlan, plan_by_length
+from asr.data.stream import Batches, StreamBatch
 from asr.model.acoustic_model import AcousticModel
 from asr.recognizer import Recognizer
+from asr.training.labelling import load_task
 
 
 @dataclass
@@ -31,37 +33,113 @@ class Runner:
     """A model with a mechanism, and the times of its forward passes.
 
     Attributes:
-        model: model in evaluation mode on its device.
-        features: key of its front end; models that share it share inputs.
+        forward: passes the inputs of a batch through the model, which is in evaluation mode on its device.
+        shares: models with the same value have the same inputs.
         wall_s, cpu_s: total over all batches, per repeat.
         error: reason why the model cannot run; it is skipped from then on.
     """
 
-    model: AcousticModel
-    features: str
-    wall_s: list[float]
-    cpu_s: list[float]
+    forward: Callable[..., Any]
+    shares: str
+    wall_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
     error: str = ""
 
 
-@torch.inference_mode()
-def forward_times(
-    models: list[tuple[Path, str]],
-    manifest: Path,
-    *,
-    repeats: int,
-    frames_per_batch: int,
-    device: str,
-    threads: int,
-    advance: Callable[[float], None],
-) -> tuple[list[dict[str, Any]], Conditions]:
-    """Time every model on every utterance of a manifest.
+class Passes(Protocol):
+    """Models, and the batches that go through them.
+
+    Attributes:
+        runners: the models.
+        batches: number of batches.
+    """
+
+    runners: list[Runner]
+    batches: int
+
+    def inputs(self, number: int) -> dict[str, tuple[Any, ...]]:
+        """Return the inputs of a batch by `Runner.shares`; models without inputs have no such batch."""
+
+
+class SpeechPasses:
+    """Encoder and head on every utterance of a manifest.
 
     Args:
         models: run folder and mechanism of each model.
         manifest: manifest of the split.
-        repeats: passes of each model over each batch.
         frames_per_batch: padded frames per batch.
+        device: `cpu` or `cuda`.
+    """
+
+    def __init__(
+        self, models: list[tuple[Path, str]], manifest: Path, frames_per_batch: int, device: str
+    ) -> None:
+        self.device = torch.device(device)
+        self.runners: list[Runner] = []
+        self.models: dict[str, AcousticModel] = {}  # one for each kind of input
+        for run, attention in models:
+            model = Recognizer.load(run, device=device, attention=attention).model
+            shares = json.dumps([to_dict(model.config.features), model.config.pretrained])
+            self.models.setdefault(shares, model)
+            self.runners.append(Runner(model.emit, shares))
+        self.cuts = read_cuts(manifest)
+        frame_shift_ms = next(iter(self.models.values())).config.features.frame_shift_ms
+        lengths = np.maximum(1, np.rint(self.cuts.durations_s * 1000 / frame_shift_ms)).astype(np.int64)
+        self.plans = plan_by_length(lengths, frames_per_batch, np.argsort(-lengths, kind="stable"))
+        self.batches = len(self.plans)
+
+    def inputs(self, number: int) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return normalised features and frames, by the front end that makes them."""
+        plan = BatchPlan(tuple(self.plans[number].tolist()))
+        batches: dict[int, Batch] = {}  # by sample rate
+        found = {}
+        for shares, model in self.models.items():
+            rate = model.sample_rate
+            if rate not in batches:
+                batches[rate] = Utterances(self.cuts, None, rate)[plan].to(self.device)
+            features, frames = model.front_end(batches[rate].audio, batches[rate].audio_lengths)
+            found[shares] = model.normalisation(features, frames), frames
+        return found
+
+
+class LabelPasses:
+    """Models of recipes without recordings on a split, the loss included.
+
+    Args:
+        models: run folder and mechanism of each model.
+        split: `dev` or `test`.
+        device: `cpu` or `cuda`.
+    """
+
+    def __init__(self, models: list[tuple[Path, str]], split: str, device: str) -> None:
+        self.device = torch.device(device)
+        self.runners: list[Runner] = []
+        self.held_out: dict[str, Batches] = {}
+        for run, attention in models:
+            task, data = load_task(str(run), attention, device)
+            shares = data.describe()
+            self.held_out.setdefault(shares, data.held_out(split, 0))
+            self.runners.append(Runner(task.scores, shares))
+        self.batches = max(map(len, self.held_out.values()))
+
+    def inputs(self, number: int) -> dict[str, tuple[StreamBatch]]:
+        """Return a batch of each candidate's data."""
+        return {
+            shares: (batches[number].to(self.device),)
+            for shares, batches in self.held_out.items()
+            if number < len(batches)
+        }
+
+
+@torch.inference_mode()
+def forward_times(
+    passes: Passes, *, repeats: int, device: str, threads: int, advance: Callable[[float], None]
+) -> tuple[list[dict[str, Any]], Conditions]:
+    """Time every model on every batch.
+
+    Args:
+        passes: models and batches.
+        repeats: passes of each model over each batch.
         device: `cpu` or `cuda`.
         threads: CPU threads; 0: PyTorch's default.
         advance: called with the completed fraction.
@@ -72,31 +150,17 @@ def forward_times(
     """
     if threads:
         torch.set_num_threads(threads)
-    runners = []
-    for run, attention in models:
-        model = Recognizer.load(run, device=device, attention=attention).model
-        key = json.dumps([to_dict(model.config.features), model.config.pretrained])
-        runners.append(Runner(model, key, [0.0] * repeats, [0.0] * repeats))
-    cuts = read_cuts(manifest)
-    frame_shift_ms = runners[0].model.config.features.frame_shift_ms
-    lengths = np.maximum(1, np.rint(cuts.durations_s * 1000 / frame_shift_ms)).astype(np.int64)
-    plans = plan_by_length(lengths, frames_per_batch, np.argsort(-lengths, kind="stable"))
+    runners = passes.runners
+    for runner in runners:
+        runner.wall_s, runner.cpu_s = [0.0] * repeats, [0.0] * repeats
     others = OtherProcesses()
-    for number, plan in enumerate(plans):
-        batches: dict[int, Batch] = {}  # by sample rate
-        inputs: dict[str, tuple[Tensor, Tensor]] = {}
-        for runner in runners:
-            rate = runner.model.sample_rate
-            if rate not in batches:
-                batch = Utterances(cuts, None, rate)[BatchPlan(tuple(plan.tolist()))]
-                batches[rate] = batch.to(torch.device(device))
-            if runner.features not in inputs:
-                features, frames = runner.model.front_end(batches[rate].audio, batches[rate].audio_lengths)
-                inputs[runner.features] = runner.model.normalisation(features, frames), frames
+    for number in range(passes.batches):
+        inputs = passes.inputs(number)
         for repeat in range(-1 if number == 0 else 0, repeats):  # −1 warms up
             for runner in runners:
-                _run(runner, *inputs[runner.features], repeat, device)
-        advance((number + 1) / len(plans))
+                if runner.shares in inputs:
+                    _run(runner, inputs[runner.shares], repeat, device)
+        advance((number + 1) / passes.batches)
     conditions = Conditions(
         device=device,
         threads=torch.get_num_threads(),
@@ -149,14 +213,14 @@ class OtherProcesses:
         return time.perf_counter(), busy_s, time.process_time()
 
 
-def _run(runner: Runner, features: Tensor, frames: Tensor, repeat: int, device: str) -> None:
+def _run(runner: Runner, inputs: tuple[Any, ...], repeat: int, device: str) -> None:
     if runner.error:
         return
     synchronize = torch.cuda.synchronize if device != "cpu" else lambda: None
     synchronize()
     wall, cpu = time.perf_counter(), time.process_time()
     try:
-        runner.model.emit(features, frames)
+        runner.forward(*inputs)
         synchronize()
     except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
         runner.error = (str(error).strip() or type(error).__name__).splitlines()[0]

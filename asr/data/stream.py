@@ -154,8 +154,16 @@ class NumberedBatches(TrainingData):
 
         Args:
             split: name of the split.
-            items: maximum number of items; 0: all, or 1,000 if they are endless.
+            items: maximum number of items; 0: all, or 2,000 if they are endless.
         """
+
+    @abstractmethod
+    def digest(self, split: str) -> str:
+        """Return a hash of the files that a split is read from; empty if it is generated."""
+
+    def digests(self) -> dict[str, str]:
+        """Return the hashes of training and development data."""
+        return {split: digest for split in ("train", "dev") if (digest := self.digest(split))}
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return the training batches from the cursor on."""

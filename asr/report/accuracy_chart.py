@@ -6,12 +6,12 @@ from typing import Any
 import altair as alt
 
 from asr.compare.results import Results
-from asr.console import duration
+from asr.console import duration, is_share
 from asr.report import theme
 from asr.report.axes import extent, log_axis, log_ticks, needs_log
 from asr.report.figure import Figure, Panel, Provenance, Series, spec_of
 from asr.report.labels import ANCHORS, HALF, NARROW, WIDE, place_labels
-from asr.report.words import clock_words, duration_range, mechanism_words, metric_words, percent
+from asr.report.words import clock_words, duration_range, measured, mechanism_words, metric_words
 from asr.scoring.estimates import Estimate
 
 EXCHANGED = "exchanged at evaluation"
@@ -44,8 +44,9 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
         caption=(
             f"One point per model, run with the mechanism it was trained with. Time is {clock_words(clock)} "
             "of encoder and head over the whole split, the median of repeats. "
-            f"Vertical bars: 95 % interval {_interval_words(of_split)}. Horizontal bars: lowest to "
-            "highest repeat. Dashed line: Pareto front; models with overlapping times count as equally fast."
+            f"Vertical bars: 95 % interval {_interval_words(of_split, results.unit)}. Horizontal bars: "
+            "lowest to highest repeat. Dashed line: Pareto front; models with overlapping times count as "
+            "equally fast."
         ),
         panels=panels,
         series=_series([row for rows in of_split.values() for row in rows]),
@@ -58,6 +59,7 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
 def points(results: Results, split: str, metric: str) -> list[dict[str, Any]]:
     """Return a row for every model and mechanism of evaluation, rates in percent, times in seconds."""
     rows: list[dict[str, Any]] = []
+    scale = 100 if is_share(metric) else 1
     front = results.front(split)
     for candidate in results.candidates:
         for attention in results.attentions():
@@ -81,13 +83,13 @@ def points(results: Results, split: str, metric: str) -> list[dict[str, Any]]:
                     "time_s": time.value,
                     "time_low": time.low,
                     "time_high": time.high,
-                    "rate": 100 * estimate.value,
+                    "rate": scale * estimate.value,
                     "time": f"{duration(time.value)}{repeats}",
-                    "rate (95 %)": percent(estimate),
+                    "rate (95 %)": measured(estimate, metric),
                     "seeds": estimate.count,
                     # An interval over few seeds may reach below zero, where a logarithmic axis ends.
-                    "low": None if estimate.low is None else max(100 * estimate.low, 0.0),
-                    "high": None if estimate.high is None else 100 * estimate.high,
+                    "low": None if estimate.low is None else max(scale * estimate.low, 0.0),
+                    "high": None if estimate.high is None else scale * estimate.high,
                 }
             )
     steps = _steps(results, split, metric)
@@ -138,7 +140,7 @@ def _spec(
     families = theme.in_family_order(list({row["family"]: None for row in rows}))
     trained = [name for name in families if any(row["own"] and row["family"] == name for row in rows)]
     legend = alt.Legend(title=None, orient="top", symbolOpacity=1, values=trained)
-    error = f"{metric_words(metric)} (%)"
+    error = metric_words(metric) + (" (%)" if is_share(metric) else "")
     title = f"forward pass over {split}, {clock_words(clock)} (s)"
     times = [value for row in rows for name in ("time_s", "time_low", "time_high") if (value := row[name])]
     across = _axis(times, 24, "x" in log)
@@ -209,12 +211,12 @@ def _axis(values: list[float], padding: float, log: bool) -> dict[str, Any]:
     return {"scale": scale, "axis": log_axis(log_ticks([x for x in values if x > 0]))}
 
 
-def _interval_words(of_split: dict[str, list[dict[str, Any]]]) -> str:
+def _interval_words(of_split: dict[str, list[dict[str, Any]]], unit: str) -> str:
     counts = {row["seeds"] for rows in of_split.values() for row in rows}
     if counts == {1}:
-        return "over utterances (bootstrap)"
+        return f"over {unit} (bootstrap)"
     if 1 in counts:
-        return "over seeds, or over utterances for a single seed"
+        return f"over seeds, or over {unit} for a single seed"
     return "over seeds"
 
 

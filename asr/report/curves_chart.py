@@ -71,7 +71,7 @@ def curve_rows(results: Results, clock: str) -> list[dict[str, Any]]:
 
 def _search_words(results: Results) -> str:
     """Return a sentence on the search behind the dev error rates; empty for recipes without recordings."""
-    if not results.evaluations:
+    if not results.data:
         return ""
     if results.dev_measure() != "dev_wer":
         return " Dev error rates are for greedy search."

@@ -40,7 +40,7 @@ def browse(results: Results, folder: Path, audio: int) -> dict[str, Any] | None:
         folder: base of the evaluations' relative folders.
         audio: number of worst utterances per model with an audio player.
     """
-    evaluations = first_seeds(results)
+    evaluations = first_seeds(results) if results.data else []
     scores = [(evaluation, _score(folder / evaluation.folder)) for evaluation in evaluations]
     systems = [
         _system(results, evaluation, *found, TOKENS // len(scores)) for evaluation, found in scores if found

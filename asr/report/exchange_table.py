@@ -1,7 +1,9 @@
 """Table 1: every model run with every mechanism it can run with."""
 
+from asr.attention.table import is_causal
 from asr.compare.candidates import can_run, is_exchangeable
 from asr.compare.results import Results
+from asr.console import is_share
 from asr.errors import UserError
 from asr.report.tables import Cell, Column, Table, model_cell, rate_cell, tone
 from asr.report.words import DASH, metric_words
@@ -33,13 +35,14 @@ def exchange_table(results: Results, split: str) -> Table | None:
                 reason = gap(results, candidate.label, split, attention)
                 cells.append(Cell(DASH, note=reason, detail=reason, own=own))
             else:
-                cells.append(rate_cell(estimate, tone(estimate.value, found), own))
+                cells.append(rate_cell(estimate, metric, tone(estimate.value, found), own))
         rows.append(cells)
+    unit = " in %" if is_share(metric) else ""
     heads = [Column(name, f"{metric_words(metric)} when run with {name}") for name in attentions]
     return Table(
         key=f"table-1-{split}",
         label="Table 1",
-        title=f"Trained with one mechanism, run with another: {metric_words(metric)} in % on {split}",
+        title=f"Trained with one mechanism, run with another: {metric_words(metric)}{unit} on {split}",
         caption=(
             "Rows: mechanism used in training; columns: mechanism used in the evaluation. A frame marks the "
             "model's own mechanism, a stronger colour a lower error rate. lsh and shared-full need keys that "
@@ -62,6 +65,8 @@ def gap(results: Results, label: str, split: str, attention: str) -> str:
     trained = results.candidate(label).attention
     if can_run(trained, attention):
         return "not evaluated"
+    if is_causal(trained) and not is_causal(attention):
+        return "not causal"
     both = is_exchangeable(trained) and is_exchangeable(attention)
     return "keys not tied" if both else "not exchangeable"
 

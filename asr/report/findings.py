@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from asr.compare.results import Results
-from asr.console import duration
-from asr.report.words import clock_words, conditions_words, duration_range, metric_words, percent
+from asr.console import duration, is_share
+from asr.report.words import clock_words, conditions_words, duration_range, measured, metric_words
 from asr.scoring.estimates import Estimate, fastest
 
 
@@ -51,12 +51,13 @@ def _accuracy(rates: dict[str, Estimate], metric: str, split: str) -> Iterator[F
     best = [label for label in order if rates[label].value == rates[order[0]].value]
     rest = order[len(best) :]
     verb = "has" if len(best) == 1 else "have"
-    text = f"{_and(best)} {verb} the lowest {metric_words(metric)} on {split}: {_rate(rates[best[0]])}."
+    lowest = f"the lowest {metric_words(metric)} on {split}: {_rate(rates[best[0]], metric)}"
+    text = f"{_and(best)} {verb} {lowest}."
     level = [label for label in rest if rates[best[0]].level_with(rates[label])]
     if level:
         text += f" Level with it, because the 95 % intervals overlap: {_and(level)}."
     elif rest:
-        text += f" Next is {rest[0]} with {_rate(rates[rest[0]])}."
+        text += f" Next is {rest[0]} with {_rate(rates[rest[0]], metric)}."
     yield Finding("Most accurate", text)
 
 
@@ -134,10 +135,11 @@ def _exchange(results: Results, split: str, metric: str) -> Iterator[Finding]:
                 exchanges.append((other.value - own.value, candidate.label, attention, own, other))
     if exchanges:
         change, label, attention, own, other = min(exchanges, key=lambda entry: entry[:3])
-        points = f"{100 * change:+.2f}".replace("-", "−")
+        by = f"{100 * change:+.2f} points" if is_share(metric) else f"{change:+.3f}"
         text = (
             f"Running {label} with {attention} instead of its own mechanism changes the "
-            f"{metric_words(metric)} from {_rate(own)} to {_rate(other)}, by {points} points"
+            f"{metric_words(metric)} from {_rate(own, metric)} to {_rate(other, metric)}, "
+            f"by {by.replace('-', '−')}"
         )
         least = f"; the best of {len(exchanges)} such exchanges" if len(exchanges) > 1 else ""
         yield Finding("Exchange", f"{text}{least}.")
@@ -167,10 +169,10 @@ def _missing(results: Results) -> Iterator[Finding]:
         yield Finding("Unfinished", f"{cells} not run yet; the report will change.")
 
 
-def _rate(estimate: Estimate) -> str:
-    """Return `8.10 % (7.52–8.71)`."""
-    value, _, interval = percent(estimate).partition(" ")
-    return f"{value} % {interval}".rstrip()
+def _rate(estimate: Estimate, metric: str) -> str:
+    """Return `8.10 % (7.52–8.71)`, or `2.183 (2.176–2.190)` without a percentage."""
+    value, _, interval = measured(estimate, metric).partition(" ")
+    return f"{value}{' %' if is_share(metric) else ''} {interval}".rstrip()
 
 
 def _time(estimate: Estimate) -> str:

@@ -88,7 +88,7 @@ def _body(
     if own := recipe_module(results.recipe, "figure"):
         yield from filter(None, [own.figure(results, source)])
     named = any((options.utterance, options.layer, options.head))
-    if options.maps and (named or results.splits()):
+    if options.maps and (named or results.data):
         yield from _named_or_found(
             lambda place: attention_chart.figures(
                 results, place, source, options.utterance, options.layer, options.head

@@ -21,7 +21,8 @@ def protocol_line(results: Results) -> str:
         for name in results.splits()
         if name in results.data
     ]
-    parts.append(search_words(results.protocol))
+    if results.data:
+        parts.append(search_words(results.protocol))
     parts.append(f"times are {clock_words(results.clock)}s")
     return " · ".join(parts)
 

@@ -7,7 +7,7 @@ from asr.compare.records import Candidate
 from asr.compare.results import Results
 from asr.console import duration
 from asr.report import theme
-from asr.report.words import DASH, count, duration_range, measured, mebibytes, metric_heading, metric_words
+from asr.report.words import DASH, count, duration_range, measured, mebibytes, metric_heading
 from asr.scoring.estimates import Estimate, fastest, spread
 
 
@@ -75,12 +75,12 @@ def cost_table(results: Results) -> Table | None:
         sizes = [spread([getattr(x, name) for x in found], "seeds") for found in trainings.values()]
         add(column, [Cell(form(x.value), sort=x.value) if x else Cell(DASH) for x in sizes])
 
-    def add_rates(column: Column, rates: list[Estimate | None], metric: str = "error") -> None:
+    def add_rates(column: Column, rates: list[Estimate | None], metric: str) -> None:
         known = [rate.value for rate in rates if rate]
         add(
             column,
             [
-                rate_cell(rate, tone(rate.value, known), metric=metric) if rate else _gap_cell(results, label)
+                rate_cell(rate, metric, tone(rate.value, known)) if rate else _gap_cell(results, label)
                 for label, rate in zip(labels, rates, strict=True)
             ],
         )
@@ -91,7 +91,7 @@ def cost_table(results: Results) -> Table | None:
             if metric == "cer" and "wer" in metrics and metric != metrics[0]:
                 continue  # adds nothing to the word error rate
             rates = [results.error_rate(label, split, metric) for label in labels]
-            add_rates(Column(f"{metric_words(metric)} %, {split}"), rates)
+            add_rates(Column(f"{metric_heading(metric)}, {split}"), rates, metric)
     if not splits:
         head = Column(f"dev {metric_heading(results.dev_measure())}", "at the best checkpoint")
         add_rates(head, [results.dev_error(label) for label in labels], results.dev_measure())
@@ -140,7 +140,7 @@ def cost_table(results: Results) -> Table | None:
         label="Tables 2 and 3",
         title="What each model reaches and what it costs",
         caption=(
-            "Error rates with 95 % intervals: over seeds, or over utterances for a single seed. "
+            f"Error rates with 95 % intervals: over seeds, or over {results.unit} for a single seed. "
             f"Times are {what} times: the median with the range below, over repeats for the forward pass and "
             "over seeds for training. Level: the range overlaps with that of the lowest median, so there is "
             "no winner."
@@ -221,7 +221,7 @@ def model_cell(candidate: Candidate) -> Cell:
     return Cell(label, sort=label, family=theme.family(attention), note=attention, detail=detail)
 
 
-def rate_cell(estimate: Estimate, strength: float, own: bool = False, metric: str = "error") -> Cell:
+def rate_cell(estimate: Estimate, metric: str, strength: float, own: bool = False) -> Cell:
     """Return a measure with its interval, coloured by `tone`."""
     shown, _, interval = measured(estimate, metric).partition(" ")
     seeds = f"{estimate.count} seeds" if estimate.count > 1 else "one seed"

@@ -16,23 +16,15 @@ from asr.scoring.estimates import Estimate, fastest, spread
 DASH = "–"
 
 
-def percent(estimate: Estimate | None) -> str:
-    """Return a rate in percent with its interval: `8.10 (7.52–8.71)`."""
+def measured(estimate: Estimate | None, metric: str) -> str:
+    """Return a measure with its interval: `8.10 (7.52–8.71)` in percent, others as they are, `2.183`."""
     if estimate is None:
         return DASH
-    shown = f"{100 * estimate.value:.2f}"
+    scale, digits = (100, 2) if is_share(metric) else (1, 3)
+    shown = f"{scale * estimate.value:.{digits}f}"
     if estimate.low is None or estimate.high is None:
         return shown
-    return f"{shown} ({100 * max(estimate.low, 0.0):.2f}–{100 * estimate.high:.2f})"
-
-
-def measured(estimate: Estimate | None, metric: str) -> str:
-    """Return a measure with its interval: a rate in percent, others as they are, `2.183 (2.176–2.190)`."""
-    if estimate is None or is_share(metric):
-        return percent(estimate)
-    if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:.3f}"
-    return f"{estimate.value:.3f} ({estimate.low:.3f}–{estimate.high:.3f})"
+    return f"{shown} ({scale * max(estimate.low, 0.0):.{digits}f}–{scale * estimate.high:.{digits}f})"
 
 
 def duration_range(estimate: Estimate) -> str:
@@ -173,7 +165,7 @@ def candidate_table(results: Results) -> Table:
     unit = "CPU s" if clock == "cpu" else "s"
     for split in splits:
         for metric in heads[split]:
-            table.add_column(escape(f"{metric_words(metric)} %, {split}"), justify="right")
+            table.add_column(escape(f"{metric_heading(metric)}, {split}"), justify="right")
         table.add_column(escape(f"forward {unit}, {split}"), justify="right")
     dev = results.dev_measure()
     if not splits:
@@ -190,7 +182,7 @@ def candidate_table(results: Results) -> Table:
         label = candidate.label
         row = []
         for split in splits:
-            row += [percent(results.error_rate(label, split, metric)) for metric in heads[split]]
+            row += [measured(results.error_rate(label, split, metric), metric) for metric in heads[split]]
             marks = " =" if label in level[split] and len(level[split]) > 1 else ""
             marks += " *" if label in fronts[split] else ""
             row.append(_number(times[split].get(label)) + marks)
@@ -228,7 +220,7 @@ def _number(estimate: Estimate | None, whole: bool = False) -> str:
 def matrix(results: Results, split: str) -> Table:
     """Return a table of error rates: models in rows, mechanisms in evaluation in columns (paper, table 1)."""
     metric = next(iter(results.metrics(split)), "per")
-    title = f"{metric_words(metric)} % on {split}: trained with (rows), evaluated with (columns)"
+    title = f"{metric_heading(metric)} on {split}: trained with (rows), evaluated with (columns)"
     table = Table("", title=escape(title), title_justify="left")
     attentions = results.attentions()
     for attention in attentions:
@@ -237,7 +229,7 @@ def matrix(results: Results, split: str) -> Table:
         row = []
         for attention in attentions:
             rate = results.error_rate(candidate.label, split, metric, attention)
-            text = DASH if rate is None else f"{100 * rate.value:.2f}"
+            text = measured(rate, metric).partition(" ")[0]
             row.append(f"[bold]{text}[/]" if attention == candidate.attention else text)
         table.add_row(escape(candidate.label), *row)
     return table

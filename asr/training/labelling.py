@@ -1,9 +1,12 @@
 """Tasks other than speech: a model with attention predicts labels of sequences or positions."""
 
 from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from asr.config import load_yaml
@@ -12,6 +15,7 @@ from asr.errors import UserError
 from asr.files import require_file
 from asr.model import checkpoint
 from asr.model.attention_model import AttentionModel, model_state, restore
+from asr.scoring.error_rates import bootstrap_interval
 from asr.training.config import recipe_task, train_options_from
 from asr.training.task import TrainingTask
 
@@ -48,14 +52,41 @@ class LabelTask(TrainingTask):
         return {"attention": self.model.attention, "backend": self.model.backend_on(device_type)}
 
 
-def load_task(run: str) -> tuple[LabelTask, NumberedBatches]:
-    """Return a trained task, for evaluation on the CPU, and its data.
+@dataclass(frozen=True)
+class LabelScore:
+    """The measure of a model on a split.
+
+    Attributes:
+        split: `dev` or `test`.
+        attention: mechanism.
+        backend: backend that ran: native | reference.
+        measure: `error`, a fraction, or `bits_per_character`, `bits_per_token`.
+        value: the measure.
+        interval: its 95 % bootstrap interval over the items; None for a single item.
+        items, labels: numbers of items, and of labels in them: masked symbols, tokens or classes.
+    """
+
+    split: str
+    attention: str
+    backend: str
+    measure: str
+    value: float
+    interval: tuple[float, float] | None
+    items: int
+    labels: int
+
+
+def load_task(run: str, attention: str = "", device: str = "cpu") -> tuple[LabelTask, NumberedBatches]:
+    """Return a trained task for evaluation, and its data.
 
     Args:
         run: run folder.
+        attention: mechanism; empty: the one the run was trained with.
+        device: `cpu` or `cuda`.
 
     Raises:
-        UserError: no run, one of a recipe without a task of its own, or a damaged checkpoint.
+        UserError: no run, one of a recipe without a task of its own, a damaged checkpoint, or a mechanism
+            that can't be exchanged.
     """
     path = Path(run, "config.yaml")
     require_file(path, "the options of a run")
@@ -65,4 +96,44 @@ def load_task(run: str) -> tuple[LabelTask, NumberedBatches]:
         raise UserError(f"{path}: expected a recipe with its own task, found {options.recipe.name}")
     task, data = cast(tuple[LabelTask, NumberedBatches], module.build(options, resuming=True))
     restore(task.model, checkpoint.load(checkpoint.find(Path(run)))["model"], options.backend)
-    return task.eval(), data
+    if attention:
+        task.model.set_attention(attention)
+    return task.to(device).eval(), data
+
+
+@torch.inference_mode()
+def evaluate(
+    task: LabelTask,
+    data: NumberedBatches,
+    split: str,
+    items: int = 0,
+    advance: Callable[[float], None] = lambda fraction: None,
+) -> LabelScore:
+    """Predict the labels of a split.
+
+    Args:
+        task: see `load_task`.
+        data: data of the task.
+        split: `dev` or `test`.
+        items: maximum number of items; 0: all, or 2,000 if they are generated without end.
+        advance: called with the completed fraction.
+
+    Raises:
+        UserError: a file of the split is missing or can't be read.
+    """
+    batches = data.held_out(split, items)
+    scores = []
+    for number in range(len(batches)):
+        scores.append([x.cpu() for x in task.scores(batches[number].to(task.device))[1:]])
+        advance((number + 1) / len(batches))
+    errors, labels = (torch.cat(x).double().numpy() for x in zip(*scores, strict=True))
+    return LabelScore(
+        split,
+        task.model.attention,
+        task.model.backend_on(task.device.type),
+        task.error_rate_name.removeprefix("dev_"),
+        float(errors.sum() / labels.sum()),
+        bootstrap_interval(errors, labels) if len(errors) > 1 else None,
+        len(errors),
+        int(labels.sum()),
+    )

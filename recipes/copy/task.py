@@ -29,6 +29,7 @@ MASKED_SHARE = 0.2  # fraction of symbols that are masked
 BATCH = 32
 VALIDATE_EVERY = 250  # batches
 DEV_SEQUENCES = 320
+SEQUENCES = 2000  # for evaluation
 HELD_OUT_SEEDS = {"dev": 2**20, "test": 2**20 + 1}
 
 
@@ -112,7 +113,7 @@ class CopyData(NumberedBatches):
     def held_out(self, split: str, items: int) -> list[CopyBatch]:
         """Return the batches of dev or test, the last one whole."""
         sequences = Sequences(self.length, HELD_OUT_SEEDS[split])
-        return [sequences[BatchPlan((), 0, i)] for i in range(-(-(items or 1000) // BATCH))]
+        return [sequences[BatchPlan((), 0, i)] for i in range(-(-(items or SEQUENCES) // BATCH))]
 
     def epoch_batches(self, epoch: int) -> int:
         """Return the validation interval, because there are no epochs."""
@@ -130,9 +131,9 @@ class CopyData(NumberedBatches):
         """Return the task and the length of its sequences."""
         return f"masked copy of {self.length} symbols"
 
-    def digests(self) -> dict[str, str]:
-        """Return no hashes, because length and seed determine the sequences."""
-        return {}
+    def digest(self, split: str) -> str:
+        """Return nothing: length and seed determine the sequences."""
+        return ""
 
 
 class CopyModel(AttentionModel):

@@ -108,6 +108,6 @@ class LanguageData(NumberedBatches):
         """Return the text, and the sizes of its splits."""
         return self.text.describe()
 
-    def digests(self) -> dict[str, str]:
-        """Return a hash of the tokens of training and development."""
-        return self.text.digests()
+    def digest(self, split: str) -> str:
+        """Return a hash of the tokens of a split."""
+        return self.text.digest(split)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from asr.attention import parse_name
+from asr.attention.table import is_causal
 from asr.errors import UserError
 from asr.model.attention_model import AttentionModel
 from asr.model.blocks import Block
@@ -20,17 +20,6 @@ def require_causal(attention: str) -> None:
             f"attention={attention}: expected a causal mechanism, e.g. full:causal=true, "
             "agglomerative-8:causal=true, linear:causal=true, or local-0 for the position itself"
         )
-
-
-def is_causal(attention: str) -> bool:
-    """Return whether no position sees later ones.
-
-    Example:
-        >>> is_causal("linear:causal=true"), is_causal("local-0"), is_causal("full")
-        (True, True, False)
-    """
-    spec = parse_name(attention)
-    return bool(spec.arguments.get("causal")) or spec.name == "local-0"
 
 
 class CausalConvolution(nn.Module):

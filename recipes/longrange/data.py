@@ -15,7 +15,7 @@ from asr.errors import UserError
 
 POOL = 8  # batches that are drawn together and sorted by length, so that they hold little padding
 ENDLESS_EPOCH = 250  # batches between validations if there is no end of items
-ENDLESS_SPLIT = 1000  # items of a split for evaluation, likewise
+ENDLESS_SPLIT = 2000  # items of a split for evaluation, likewise
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class EvaluationBatches(Dataset[ItemBatch]):
         source: items.
         split: `dev` or `test`.
         batch: items in a batch.
-        most: maximum number of items; 0: all, or 1,000 if there is no end of them.
+        most: maximum number of items; 0: all, or 2,000 if there is no end of them.
     """
 
     def __init__(self, source: Source, split: str, batch: int, most: int) -> None:
@@ -161,9 +161,9 @@ class ItemData(NumberedBatches):
         """Return the task, its lengths and the size of the development data."""
         return f"{self.source.describe()}, {self.dev.count} development items"
 
-    def digests(self) -> dict[str, str]:
-        """Return a hash of the files that items are read from."""
-        return self.source.digests()
+    def digest(self, split: str) -> str:
+        """Return a hash of the files that a split is read from; empty if it is generated."""
+        return self.source.digest(split)
 
     def padding_share(self) -> float:
         """Return the fraction of padding in the first pool of batches, 0 … 1."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from asr.errors import UserError
-from asr.files import file_digest, require_file
+from asr.files import file_digest, names_digest, require_file
 
 LISTOPS_FILES = {"train": "basic_train.tsv", "dev": "basic_val.tsv", "test": "basic_test.tsv"}
 PAIR_FILES = {split: f"new_aan_pairs.{split}.tsv" for split in ("train", "test")}
@@ -80,9 +80,9 @@ class FileSource(Source):
         """Return the number of lines."""
         return len(self.lines(split))
 
-    def digests(self) -> dict[str, str]:
-        """Return the hash of the files for training and development."""
-        return {split: file_digest(self.files[split]) for split in ("train", "dev")}
+    def digest(self, split: str) -> str:
+        """Return the hash of the split's file."""
+        return file_digest(self.files[split])
 
 
 class ListOpsFiles(FileSource):
@@ -198,10 +198,9 @@ class PathfinderFolder(Source):
         found = f"pathfinder from {self.folder}, {self.count('train')} training images"
         return found + (f", {self.left_out} empty files left out" if self.left_out else "")
 
-    def digests(self) -> dict[str, str]:
-        """Return a hash of each list of images."""
-        lists = sorted((self.folder / "metadata").glob("*.npy"))
-        return {f"metadata/{path.name}": file_digest(path) for path in lists}
+    def digest(self, split: str) -> str:
+        """Return a hash of the lists of images, which all splits share."""
+        return names_digest(map(file_digest, sorted((self.folder / "metadata").glob("*.npy"))))
 
     def _bounds(self, split: str) -> tuple[int, int]:
         low, high = SHARES[split]

@@ -57,9 +57,9 @@ class Source(ABC):
     def describe(self) -> str:
         """Return a short description."""
 
-    def digests(self) -> dict[str, str]:
-        """Return a hash of each file or folder that items are read from."""
-        return {}
+    def digest(self, split: str) -> str:
+        """Return a hash of the files that a split is read from; empty if it is generated."""
+        return ""
 
 
 def randomness(split: str, seed: int, index: int) -> random.Random:

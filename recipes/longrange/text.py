@@ -67,9 +67,9 @@ class TextFolder(Source):
         counts = f"{self.count('train')} training texts, {self.count('dev')} development texts"
         return f"texts from {self.folder}, {self.classes} labels, {counts}"
 
-    def digests(self) -> dict[str, str]:
-        """Return a hash of the names and sizes of the files for training and development."""
-        return {split: _digest(path for path, _ in self.texts[split]) for split in ("train", "dev")}
+    def digest(self, split: str) -> str:
+        """Return a hash of the names and sizes of the split's files."""
+        return _digest(path for path, _ in self.texts[split])
 
 
 class PassagePairs(Source):
@@ -124,9 +124,9 @@ class PassagePairs(Source):
         counts = ", ".join(f"{len(members)} {split}" for split, members in self.texts.items())
         return f"pairs of passages from {self.folder}, files: {counts}"
 
-    def digests(self) -> dict[str, str]:
-        """Return a hash of the names and sizes of the files for training and development."""
-        return {split: _digest(self.texts[split]) for split in ("train", "dev")}
+    def digest(self, split: str) -> str:
+        """Return a hash of the names and sizes of the split's files."""
+        return _digest(self.texts[split])
 
 
 def _labelled(folder: Path, split: str) -> dict[str, list[Path]]:

@@ -30,7 +30,9 @@ from asr.compare.plan import Plan, find_manifests, make_plan, timing_cells
 from asr.compare.results import read_results
 from asr.errors import UserError
 from asr.report.findings import findings
+from asr.report.options import ReportOptions
 from asr.report.page import write_report
+from asr.training import labelling
 from asr.training.config import train_options
 
 MEASURED = {"created", "environment", "commit", "hardware", "conditions", "seconds_per_epoch"}
@@ -283,14 +285,30 @@ def test_equal_time_for_all(tone_corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("fast")
-def test_a_recipe_without_recordings_is_trained_only(tmp_path: Path) -> None:
+def test_models_without_recordings_are_exchanged_and_timed(tmp_path: Path) -> None:
+    """They were trained and validated only, so that a comparison showed neither test errors nor times."""
     asked = ["compare", "recipe=copy", "recipe.length=5", "model.layers=1", "model.heads=1", "steps=2"]
     asked += ["trainer.validate_every=1", "trainer.accelerator=cpu", f"folder={tmp_path}", "reuse=none"]
-    assert main([*asked, "attentions=[full,clustered-3]"]) == 0
+    asked += ["attentions=[full,cast-3]", "evaluate=[clustered-3]", "timing_repeats=1"]
+    assert main(asked) == 0
     results = read_results(tmp_path)
     assert [x.status for x in results.trainings] == ["done", "done"]
     assert all(x.dev_error_name == "dev_error" and x.dev_error is not None for x in results.trainings)
-    assert results.evaluations == []
+    found = [(x.candidate, x.attention, x.utterances) for x in results.evaluations]
+    assert found == [("full", "full", 2016), ("full", "clustered-3", 2016), ("cast-3", "cast-3", 2016)]
+    for evaluation in results.evaluations:
+        model = str(tmp_path / "trainings" / evaluation.candidate / "seed0")
+        expected = labelling.evaluate(*labelling.load_task(model, evaluation.attention), "test")
+        assert evaluation.rates == {
+            "error": {"rate": expected.value, "interval": list(expected.interval or ()), "length": 4032}
+        }
+        assert evaluation.forward_cpu_s
+    assert shlex.split(evaluation.command)[:2] == ["asr", "evaluate"]
+    assert shlex.split(evaluation.command)[3:] == ["split=test", "attention=cast-3"]
+    page = write_report(results, tmp_path, ReportOptions(static=False)).read_text()
+    assert "95 % interval over items (bootstrap)" in page
+    assert "<h3>Data</h3>" not in page
+    assert "search" not in page.partition("All settings")[0]
 
 
 CIRCLE = "candidates=[{attention: full, label: a, init_from: b}, {attention: full, label: b, init_from: a}]"
@@ -341,14 +359,23 @@ def test_invalid_requests_are_refused_in_one_line(
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("given", ["evaluate=[clustered-3]", "splits=[dev]", "decoder=beam", "metric=wer"])
-def test_options_of_evaluation_are_refused_without_evaluations(
-    given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("metric=wer", "metric=wer: has no effect with recipe=copy, which has no recordings"),
+        ("decoder=beam", "decoder=beam: has no effect with recipe=copy, which has no recordings"),
+        ("decode=[checkpoint=best]", "has no effect with recipe=copy, which has no recordings"),
+        ("splits=[train]", "splits=[train]: expected dev | test"),
+        ("evaluate=[linear]", "evaluate=[linear]: no candidate's mechanism can be exchanged for it"),
+    ],
+)
+def test_options_without_effect_on_items_are_refused(
+    given: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With recipe=copy, whose models are not decoded, they had no effect, and nothing said so."""
+    """With recipe=copy, search options had no effect, and nothing said so."""
     asked = ["compare", "recipe=copy", "attentions=[full]", f"folder={tmp_path / 'none'}", given]
     assert main(asked) == 1
-    assert "has no effect with recipe=copy, which has no evaluations" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_candidates_own_length_is_refused_with_measured_steps(

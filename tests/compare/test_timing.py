@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 from pretrained_models import load_model, save_model
-from torch import Tensor
 
-from asr.compare import timing
-from asr.compare.timing import Runner, forward_times
+from asr.compare.timing import SpeechPasses, forward_times
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.features import FeatureConfig
 from asr.model.portable import write_portable
@@ -24,21 +22,13 @@ def test_pretrained_models_of_several_sizes_have_inputs_of_their_own(
         save_model(tmp_path / f"encoder-{size}", hidden_size=size)
         model = load_model(tmp_path / f"encoder-{size}", vocabulary=len(tokenizer))
         write_portable(Recognizer(model, tokenizer).state(), tmp_path / f"model-{size}")
-    times, _ = forward_times(
-        [(tmp_path / "model-24", "full"), (tmp_path / "model-36", "full")],
-        tone_corpus / "test.cuts.jsonl.gz",
-        repeats=1,
-        frames_per_batch=1000,
-        device="cpu",
-        threads=1,
-        advance=lambda share: None,
-    )
+    models = [(tmp_path / "model-24", "full"), (tmp_path / "model-36", "full")]
+    passes = SpeechPasses(models, tone_corpus / "test.cuts.jsonl.gz", 1000, "cpu")
+    times, _ = forward_times(passes, repeats=1, device="cpu", threads=1, advance=lambda share: None)
     assert [entry["error"] for entry in times] == ["", ""]
 
 
-def test_every_model_hears_audio_at_its_own_sample_rate(
-    tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_model_hears_audio_at_its_own_sample_rate(tone_corpus: Path, tmp_path: Path) -> None:
     """All models got the samples of the first model's rate: one for 8 kHz had twice the frames to encode."""
     tokenizer = CharacterTokenizer.train(["abc"])
     for rate in (16000, 8000):
@@ -46,19 +36,8 @@ def test_every_model_hears_audio_at_its_own_sample_rate(
         write_portable(
             Recognizer(AcousticModel(config, len(tokenizer)), tokenizer).state(), tmp_path / str(rate)
         )
-    frames: dict[int, int] = {}
-
-    def run(runner: Runner, features: Tensor, lengths: Tensor, repeat: int, device: str) -> None:
-        frames[runner.model.sample_rate] = int(lengths.sum())
-
-    monkeypatch.setattr(timing, "_run", run)
-    forward_times(
-        [(tmp_path / "16000", "full"), (tmp_path / "8000", "full")],
-        tone_corpus / "test.cuts.jsonl.gz",
-        repeats=1,
-        frames_per_batch=100_000,
-        device="cpu",
-        threads=1,
-        advance=lambda share: None,
-    )
-    assert frames[8000] == pytest.approx(frames[16000], rel=0.01)
+    models = [(tmp_path / "16000", "full"), (tmp_path / "8000", "full")]
+    passes = SpeechPasses(models, tone_corpus / "test.cuts.jsonl.gz", 100_000, "cpu")
+    inputs = passes.inputs(0)
+    frames = [int(inputs[runner.shares][1].sum()) for runner in passes.runners]
+    assert frames[1] == pytest.approx(frames[0], rel=0.01)

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from asr_recipes.evaluate import Options, evaluate
-from asr_recipes.evaluate import main as main_evaluation
 from asr_recipes.language.data import EvaluationSegments, LanguageData, TrainingSegments
 from asr_recipes.language.model import CausalConvolution
 from asr_recipes.language.task import build_model
@@ -24,6 +22,7 @@ from asr.errors import UserError
 from asr.report.options import ReportOptions
 from asr.report.page import write_report
 from asr.training.config import train_options
+from asr.training.labelling import evaluate, load_task
 from asr.training.run import train
 
 SMALL = ["recipe=language", "recipe.length=12", "recipe.batch=4", "recipe.dev_segments=8"]
@@ -194,8 +193,8 @@ def test_bits_of_a_split_are_those_of_its_characters(
     trained: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UserError, match="attention=clustered-4: expected a causal mechanism"):
-        evaluate(str(trained), "test", attention="clustered-4")
-    result = evaluate(str(trained), "test")
+        load_task(str(trained), "clustered-4")
+    result = evaluate(*load_task(str(trained)), "test")
     options = train_options([*SMALL, f"recipe.text={text}"])
     model = build_model(options, 28).eval()
     tokens = load_text(text, "character", 0, 12).tokens["test"].astype(np.int64)
@@ -213,7 +212,7 @@ def test_bits_of_a_split_are_those_of_its_characters(
     assert (result.measure, result.labels) == ("bits_per_character", len(bits))
     assert result.value == pytest.approx(np.mean(bits), rel=1e-5)
     assert result.interval[0] < result.value < result.interval[1]
-    main_evaluation(Options(runs=[str(trained)], items=3, output=str(tmp_path / "results.json")))
+    assert main(["evaluate", str(trained), "items=3", f"output={tmp_path / 'results.json'}"]) == 0
     assert "perplexity" in capsys.readouterr().out
     assert json.loads((tmp_path / "results.json").read_text())["results"][0]["labels"] == 36
 
@@ -239,14 +238,17 @@ def test_comparisons_and_reports_name_the_measure(
     asked = ["attentions=[full:causal=true,agglomerative-4:causal=true]", "seeds=[0,1]", "timing_repeats=1"]
     assert main(["compare", *words, *asked, "trainer.validate_every=1"]) == 0
     shown = capsys.readouterr().out
-    assert "dev bits per character" in shown
+    assert "bits per character, test" in " ".join(shown.split())
     assert "error %" not in shown
     results = read_results(tmp_path)
     assert results.dev_measure() == "dev_bits_per_character"
-    estimate = results.dev_error("full:causal=true")
+    assert results.metrics() == ["bits_per_character"]
+    assert all(x.attention == x.candidate for x in results.evaluations)  # not those that see later tokens
+    estimate = results.error_rate("full:causal=true", "test", "bits_per_character")
     assert estimate is not None
     assert f"{estimate.value:.3f} ({estimate.low:.3f}–{estimate.high:.3f})" in shown
     page = (tmp_path / "report.html").read_text()
+    assert "the lowest bits per character on test" in page
     assert "dev bits per character" in page
     assert "error rate (%)" not in page
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from asr_recipes.evaluate import Options, evaluate
-from asr_recipes.evaluate import main as main_evaluation
 from asr_recipes.longrange.data import POOL, EvaluationBatches, ItemData, TrainingBatches, collate
 from asr_recipes.longrange.items import Item, Source
 from asr_recipes.longrange.listops import ListOps
@@ -22,7 +20,7 @@ from asr.cli import main
 from asr.data.sampler import BatchPlan
 from asr.errors import UserError
 from asr.training.config import train_options
-from asr.training.labelling import load_task
+from asr.training.labelling import evaluate, load_task
 from asr.training.run import train
 
 SMALL = ["recipe=longrange", "model.layers=1", "model.heads=2", "model.head_dim=16", "model.feedforward=64"]
@@ -86,7 +84,7 @@ def test_evaluation_covers_the_first_items_of_a_split() -> None:
     assert EvaluationBatches(Numbers(20), "dev", batch=8, most=50).count == 20
     assert EvaluationBatches(Numbers(20), "dev", batch=8, most=0).count == 20
     assert EvaluationBatches(ListOps(16, 0), "dev", batch=8, most=50).count == 50
-    assert EvaluationBatches(ListOps(16, 0), "dev", batch=8, most=0).count == 1000
+    assert EvaluationBatches(ListOps(16, 0), "dev", batch=8, most=0).count == 2000
 
 
 @pytest.mark.parametrize("attention", ["full", "i-clustered-5", "cast-4", "summary"])
@@ -189,8 +187,8 @@ def test_an_interrupted_run_equals_an_uninterrupted_one(words: list[str], tmp_pa
 
 def test_errors_on_test_items_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(train_options([*SMALL, "trainer.max_steps=2", f"run={tmp_path / 'run'}"]))
-    result = evaluate(str(tmp_path / "run"), "test", 70)
     task, data = load_task(str(tmp_path / "run"))
+    result = evaluate(task, data, "test", 70)
     assert isinstance(data, ItemData)
     items = [data.source.item("test", index) for index in range(70)]
     guesses = [task.model(*alone(item)).argmax() for item in items]
@@ -199,17 +197,20 @@ def test_errors_on_test_items_are_counted(tmp_path: Path, capsys: pytest.Capture
     assert (result.measure, result.items, result.labels) == ("error", 70, 70)
     low, high = result.interval
     assert low < result.value < high
-    approximate = Options(runs=[str(tmp_path / "run")], items=9, attention="clustered-3:bits=63")
-    main_evaluation(replace(approximate, output=str(tmp_path / "results.json")))
+    asked = ["evaluate", str(tmp_path / "run"), "items=9"]
+    exchanged = "attention=clustered-3:bits=63"
+    assert main([*asked, exchanged, f"output={tmp_path / 'results.json'}"]) == 0
     assert "clustered-3 " in capsys.readouterr().out
     assert json.loads((tmp_path / "results.json").read_text())["results"][0]["items"] == 9
     (tmp_path / "config.yaml").write_text("recipe: {name: demo}")
-    speech = ([tmp_path], "config.yaml: expected a recipe with its own task, found demo")
-    for words, message in (([], "runs="), ([tmp_path / "no"], "expected the options of a run"), speech):
-        with pytest.raises(UserError, match=message):
-            main_evaluation(Options(runs=[str(word) for word in words]))
-    with pytest.raises(UserError, match="parameters of its own"):
-        main_evaluation(replace(approximate, attention="cast-4"))
+    for words, message in (
+        (asked[:1], "asr evaluate takes <run folder>"),
+        ([asked[0], str(tmp_path / "no")], "expected the options of a run"),
+        ([asked[0], str(tmp_path)], "config.yaml: expected a recipe with its own task, found demo"),
+        ([*asked, "attention=cast-4"], "parameters of its own"),
+    ):
+        assert main(words) == 1
+        assert message in capsys.readouterr().err.replace("\n", " ")
 
 
 def alone(item: Item) -> tuple[torch.Tensor, torch.Tensor]:

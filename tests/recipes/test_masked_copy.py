@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 from asr_recipes.copy.task import BATCH, MASK, SEPARATOR, SYMBOLS, Sequences, make_sequences
-from asr_recipes.evaluate import evaluate
 from runs import metrics, weights
 
 from asr import Recognizer
@@ -14,6 +13,7 @@ from asr.data.sampler import BatchPlan
 from asr.errors import UserError
 from asr.model.checkpoint import load
 from asr.training.config import train_options
+from asr.training.labelling import evaluate, load_task
 from asr.training.run import train
 
 SMALL = ["recipe=copy", "model.layers=1", "model.heads=2", "model.head_dim=16", "model.feedforward=64"]
@@ -84,12 +84,13 @@ def test_checkpoints_are_averaged_and_initialise_another_run(tmp_path: Path) -> 
 
 def test_a_copy_model_is_evaluated_but_is_no_recogniser(tmp_path: Path) -> None:
     train(train_options([*SMALL, "recipe.length=4", "trainer.max_steps=1", f"run={tmp_path}"]))
-    dev, test = (evaluate(str(tmp_path), split, items=320) for split in ("dev", "test"))
+    task, data = load_task(str(tmp_path))
+    dev, test = (evaluate(task, data, split, items=320) for split in ("dev", "test"))
     assert (dev.items, dev.labels, dev.measure) == (320, 640, "error")
     (row,) = (row for row in metrics(tmp_path) if row["dev_error"])
     assert dev.value == pytest.approx(float(row["dev_error"]))
     assert dev.value != test.value
-    assert evaluate(str(tmp_path), "test").items == 1024
+    assert evaluate(task, data, "test").items == 2016
     with pytest.raises(UserError, match="expected the checkpoint of a recogniser"):
         Recognizer.load(tmp_path)
 

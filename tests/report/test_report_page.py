@@ -189,7 +189,7 @@ def test_a_comparison_without_recordings_has_no_attention_maps(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Language models and long-range classifiers made the page warn of a skipped figure."""
-    results = dataclasses.replace(make_comparison(tmp_path, models=["full"], utterances=4), evaluations=[])
+    results = dataclasses.replace(make_comparison(tmp_path, models=["full"], utterances=4), data={})
     write_report(results, tmp_path, dataclasses.replace(QUICK, maps=True))
     assert not caplog.messages
 
