@@ -2,38 +2,29 @@
 
 import functools
 import itertools
-import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
-
-import numpy as np
 
 from asr.compare.candidates import evaluated_with, plan_candidates
 from asr.compare.cell import Cell, current_state, is_done, read_state
+from asr.compare.data import find_manifests, read_items, read_split, split_name, training_data
 from asr.compare.options import ORACLE, OWN, STEPS, CompareConfig, Decoding, Request, plan_decoding
 from asr.compare.records import Candidate, Split
 from asr.compare.reuse import IMMATERIAL, finished_runs, read_run
 from asr.config import flat, refuse, to_dict
-from asr.data.lines import shards
-from asr.data.manifest import manifest_digest, read_cuts
-from asr.data.places import is_manifest, manifest_path, split_beside
-from asr.data.stream import NumberedBatches
+from asr.data.manifest import manifest_digest
 from asr.errors import UserError
 from asr.model import checkpoint
 from asr.scoring.official import reference_digests
 from asr.training.budget import parse_budget
 from asr.training.config import TrainConfig, recipe_task, train_options
-from asr.training.recognition import training_lexicon
 from asr.training.resume import start_digest
 from asr.training.sizes import settled
 
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-HELD_OUT = ("dev", "test")  # splits of recipes without recordings
 NEEDS_SPEECH = ("metric", "decoder", "beam", "tune", "tune_utterances", "decode")
 OWN_LENGTH = frozenset({"trainer.max_steps", "trainer.max_epochs", "trainer.budget"})
 
@@ -108,19 +99,19 @@ def make_plan(request: Request) -> Plan:
         for candidate in candidates:
             count = candidate.overrides["trainer.max_steps"] = steps[candidate.label]
             training_options[candidate.label].trainer.max_steps = count
-    items = _items(options.splits, training_options) if labelled else {}
+    items = read_items(options.splits, training_options) if labelled else {}
     decoding = plan_decoding(options)
     manifests = find_manifests(protocol, [*options.splits, *([options.tune] if options.tune else [])])
     digest = functools.cache(manifest_digest)
     shift_ms = protocol.features.frame_shift_ms
-    data = {name: _split(path, digest(path), shift_ms) for name, path in manifests.items()}
+    data = {name: read_split(path, digest(path), shift_ms) for name, path in manifests.items()}
     trainings: dict[tuple[str, int], Cell] = {}
     for candidate in candidates:
         options_of = training_options[candidate.label]
         if label_data := items.get(candidate.label):
             digests = label_data.digests() | {"lexicon": ""}
         else:
-            digests = _training_data(options_of, digest)
+            digests = training_data(options_of, digest)
         for seed in candidate.seeds:
             trainings[candidate.label, seed] = _training(candidate, options_of, seed, trainings, digests)
     folders: dict[str, str] = {}
@@ -150,40 +141,6 @@ def make_plan(request: Request) -> Plan:
     place = Path(options.reuse or Path("exp", protocol.recipe.name))
     reused = _reused(folder, trainings.values(), None if options.reuse == "none" else place)
     return Plan(request, folder, protocol, candidates, data, decoding, trainings, evaluations, reused)
-
-
-def find_manifests(protocol: TrainConfig, splits: list[str]) -> dict[str, Path]:
-    """Return the manifests of train, dev and the evaluated splits; none for a recipe without recordings.
-
-    Raises:
-        UserError: a manifest is missing, or two have the same name.
-    """
-    if recipe_task(protocol.recipe.name):
-        return {}
-    if not protocol.data.train:
-        raise UserError("data.train is empty: name a recipe (recipe=demo) or manifests (data.train=[path])")
-    places = protocol.data.train
-    names = ["train", *(f"train {i + 1}" for i in range(1, len(places)))]
-    found = {name: manifest_path(place, "train") for name, place in zip(names, places, strict=True)}
-    dev = protocol.data.dev
-    found["dev"] = manifest_path(dev, "dev") if dev else split_beside(places[0], "dev")
-    for split in sorted(splits, key=is_manifest):  # names, then manifests
-        name = split_name(split)
-        if not is_manifest(split):
-            found.setdefault(name, split_beside(places[0], split))
-        elif os.path.abspath(found.setdefault(name, Path(split))) != os.path.abspath(split):
-            raise UserError(f"{split}: another manifest is also called {name}, {found[name]}: rename one")
-    for name, path in found.items():
-        if not (path.is_file() or shards(path)):
-            others = sorted(split_name(str(file)) for file in path.parent.glob("*.jsonl.gz"))
-            hint = f"the folder has: {', '.join(others)}" if others else "asr prepare creates it"
-            raise UserError(f"{path}: expected the manifest of {name}, found no such file ({hint})")
-    return found
-
-
-def split_name(split: str) -> str:
-    """Return the name of a split, given as a name or as a manifest."""
-    return Path(split).name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".cuts")
 
 
 def settle_changes(plan: Plan) -> list[str]:
@@ -265,35 +222,6 @@ def _training(
     return Cell(name, "training", {"options": settings, "data": data, "start": start}, needs, unkeyed)
 
 
-def _training_data(training: TrainConfig, digest: Callable[[Path], str]) -> dict[str, str]:
-    """Return the digests of a training's manifests and lexicon."""
-    lexicon = training_lexicon(training)
-    data = {name: digest(path) for name, path in find_manifests(training, []).items()}
-    return data | {"lexicon": lexicon.digest if lexicon else ""}
-
-
-def _items(splits: list[str], trainings: Mapping[str, TrainConfig]) -> dict[str, NumberedBatches]:
-    """Return the data of a recipe without recordings by candidate.
-
-    Raises:
-        UserError: a split other than dev and test, or one without files.
-    """
-    from asr.training.run import build_task  # loads Lightning
-
-    known: dict[str, NumberedBatches] = {}  # by the options that the data depend on
-    found = {}
-    for label, training in trainings.items():
-        key = json.dumps([to_dict(training.recipe), to_dict(training.tokenizer)])
-        if key not in known:
-            known[key] = cast(NumberedBatches, build_task(training, resuming=True)[1])
-            for split in splits:
-                if split not in HELD_OUT:
-                    raise UserError(f"splits=[{split}]: expected {' | '.join(HELD_OUT)}")
-                known[key].held_out(split, 1)
-        found[label] = known[key]
-    return found
-
-
 def _reused(folder: Path, trainings: Iterable[Cell], place: Path | None) -> dict[str, Path]:
     """Return the finished runs to use instead of training, by cell name.
 
@@ -317,13 +245,6 @@ def _reused(folder: Path, trainings: Iterable[Cell], place: Path | None) -> dict
         if adopted:
             found[cell.name] = adopted.folder
     return found
-
-
-def _split(manifest: Path, digest: str, frame_shift_ms: float) -> Split:
-    durations_s = read_cuts(manifest).durations_s
-    frames = durations_s * 1000 / frame_shift_ms
-    quantiles = {str(q): round(float(np.quantile(frames, q))) for q in QUANTILES}
-    return Split(str(manifest), digest, len(durations_s), float(durations_s.sum()) / 3600, quantiles)
 
 
 def _evaluation(
