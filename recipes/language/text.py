@@ -1,5 +1,6 @@
 """Texts for language models: reading, splits, and tokens, which are characters or word pieces."""
 
+import functools
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
@@ -88,7 +89,7 @@ def load_text(place: Path, kind: str, pieces: int, length: int) -> Text:
         characters = {split: _characters(text, f"{place}: {split}") for split, text in splits.items()}
         found = Text(characters, 1 + len(ALPHABET), "character", str(place))
     else:
-        tokenizer = SentencePieceTokenizer.train(_lines(splits["train"]), pieces)
+        tokenizer = _tokenizer(splits["train"], pieces)
         ids = {split: _pieces(text, tokenizer) for split, text in splits.items()}
         found = Text(ids, len(tokenizer), "token", str(place))
     for split, tokens in found.tokens.items():
@@ -140,6 +141,11 @@ def _characters(text: str, name: str) -> NDArray[np.uint8]:
         )
     codes = np.frombuffer(normalised.encode(), dtype=np.uint8) - (ord("a") - 1)
     return np.where(codes > 26, np.uint8(27), codes)  # the space wraps around
+
+
+@functools.lru_cache(maxsize=1)  # a comparison plans several candidates with the same text
+def _tokenizer(text: str, pieces: int) -> SentencePieceTokenizer:
+    return SentencePieceTokenizer.train(_lines(text), pieces)
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ from asr_recipes.language.text import ALPHABET, load_text, normalise, read_split
 
 from asr.cli import main
 from asr.errors import UserError
+from asr.text.tokenizer import SentencePieceTokenizer
 
 # The rules after the removal of markup in Mahoney's wikifil.pl, for each line.
 PERL = r"""
@@ -150,3 +151,20 @@ def test_a_damaged_package_is_one_clear_line(
     assert "bible.data" in capsys.readouterr().err
     assert main(["prepare", "language", f"source={package}", "shard=1/2"]) == 1
     assert "unknown option 'shard' (known: source)" in capsys.readouterr().err
+
+
+def test_candidates_of_one_text_share_its_word_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planning language_table2 trained the same tokenizer for every candidate, 20 seconds each."""
+    trained = []
+    learn = SentencePieceTokenizer.train
+    monkeypatch.setattr(
+        SentencePieceTokenizer, "train", lambda *given: trained.append(given) or learn(*given)
+    )
+    path = tmp_path / "words.txt"
+    for content in ("one two three four five six seven " * 40, "eight nine ten eleven twelve " * 50):
+        path.write_text(content)
+        first, second = (load_text(path, "sentencepiece", 30, 4) for _ in range(2))
+        assert all(np.array_equal(first.tokens[split], second.tokens[split]) for split in first.tokens)
+    assert len(trained) == 2
