@@ -31,7 +31,8 @@ class Range:
     def expected(self, value: Any) -> str:
         """Return what is expected instead of `value`; empty if it is accepted."""
         if self.choices:
-            return "" if value in self.choices else f"one of {', '.join(map(str, self.choices))}"
+            known = ", ".join(str(choice) or "nothing" for choice in self.choices)
+            return "" if value in self.choices else f"one of {known}"
         if isinstance(value, bool) or not isinstance(value, int | float):
             return ""
         if self.minimum <= value <= self.maximum:  # false for NaN
