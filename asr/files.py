@@ -6,6 +6,7 @@ writer of the file reuses what a killed one left.
 """
 
 import dataclasses
+import errno
 import fcntl
 import functools
 import gzip
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import IO, Any, TextIO, cast
 
 from asr.errors import UserError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of a write, which knows no name
 
 
 @contextmanager
@@ -60,8 +63,10 @@ def atomic_path(path: str | Path, *, sync: bool = True) -> Iterator[Path]:
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in FULL and error.filename is None:
+            error.filename = str(path)
         raise
     finally:
         os.close(held)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pytest
 
 from asr import files
-from asr.errors import UserError
+from asr.errors import UserError, in_words
 
 
 def names(folder: Path) -> list[str]:
@@ -254,3 +254,15 @@ def test_a_broken_json_file_is_named(content: str | None, message: str, tmp_path
     with pytest.raises(UserError, match=message) as caught:
         files.read_json(path)
     assert str(caught.value).startswith(str(path))
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    """A write fails without a name: asr prepare, decode and lm said "No space left on device" alone."""
+
+    def write() -> None:
+        with files.atomic_path(tmp_path / "x"), open("/dev/full", "wb", buffering=0) as disk:
+            disk.write(b"x")
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        write()
+    assert in_words(caught.value) == f"{tmp_path / 'x'}: No space left on device"
