@@ -1,6 +1,5 @@
 """Data of a comparison: manifests with their sizes, or the items of a recipe without recordings."""
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import cast
 import numpy as np
 
 from asr.compare.records import Split
-from asr.config import to_dict
 from asr.data.lines import shards
 from asr.data.manifest import read_cuts
 from asr.data.places import is_manifest, manifest_path, split_beside
@@ -77,12 +75,13 @@ def read_items(splits: list[str], trainings: Mapping[str, TrainConfig]) -> dict[
     Raises:
         UserError: a split other than dev and test, or one without files.
     """
-    from asr.training.run import build_task  # loads Lightning
+    from asr.training.labelling import data_key  # these two load Lightning
+    from asr.training.run import build_task
 
     known: dict[str, NumberedBatches] = {}  # by the options that the data depend on
     found = {}
     for label, training in trainings.items():
-        key = json.dumps([to_dict(training.recipe), to_dict(training.tokenizer)])
+        key = data_key(training)
         if key not in known:
             known[key] = cast(NumberedBatches, build_task(training, resuming=True)[1])
             for split in splits:

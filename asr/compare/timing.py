@@ -25,7 +25,7 @@ from asr.data.sampler import BatchPlan, plan_by_length
 from asr.data.stream import Batches, StreamBatch
 from asr.model.acoustic_model import AcousticModel
 from asr.recognizer import Recognizer
-from asr.training.labelling import load_task
+from asr.training.labelling import data_key, load_task
 
 
 @dataclass
@@ -117,7 +117,7 @@ class LabelPasses:
         self.held_out: dict[str, Batches] = {}
         for run, attention in models:
             task, data = load_task(str(run), attention, device)
-            shares = data.describe()
+            shares = data_key(task.plan.options)
             self.held_out.setdefault(shares, data.held_out(split, 0))
             self.runners.append(Runner(task.scores, shares))
         self.batches = max(map(len, self.held_out.values()))

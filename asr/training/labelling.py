@@ -1,5 +1,6 @@
 """Tasks other than speech: a model with attention predicts labels of sequences or positions."""
 
+import json
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +10,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from asr.config import load_yaml
+from asr.config import load_yaml, to_dict
 from asr.data.stream import NumberedBatches
 from asr.errors import UserError
 from asr.files import require_file
 from asr.model import checkpoint
 from asr.model.attention_model import AttentionModel, model_state, restore
 from asr.scoring.error_rates import bootstrap_interval
-from asr.training.config import recipe_task, train_options_from
+from asr.training.config import TrainConfig, recipe_task, train_options_from
 from asr.training.task import TrainingTask
 
 
@@ -74,6 +75,11 @@ class LabelScore:
     interval: tuple[float, float] | None
     items: int
     labels: int
+
+
+def data_key(options: TrainConfig) -> str:
+    """Return what the data of a task depend on, besides the seed, as text."""
+    return json.dumps([to_dict(options.recipe), to_dict(options.tokenizer)])
 
 
 def load_task(run: str, attention: str = "", device: str = "cpu") -> tuple[LabelTask, NumberedBatches]:

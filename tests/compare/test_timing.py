@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 from pretrained_models import load_model, save_model
 
-from asr.compare.timing import SpeechPasses, forward_times
+from asr.compare.timing import LabelPasses, SpeechPasses, forward_times
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.model.features import FeatureConfig
 from asr.model.portable import write_portable
 from asr.recognizer import Recognizer
 from asr.text.tokenizer import CharacterTokenizer
+from asr.training.config import train_options
+from asr.training.run import train
 
 
 def test_pretrained_models_of_several_sizes_have_inputs_of_their_own(
@@ -41,3 +43,20 @@ def test_every_model_hears_audio_at_its_own_sample_rate(tone_corpus: Path, tmp_p
     inputs = passes.inputs(0)
     frames = [int(inputs[runner.shares][1].sum()) for runner in passes.runners]
     assert frames[1] == pytest.approx(frames[0], rel=0.01)
+
+
+def test_models_of_several_lengths_have_items_of_their_own(tmp_path: Path) -> None:
+    models = []
+    for length, attention in ((4, "full"), (4, "clustered-2"), (7, "full")):
+        run = tmp_path / f"{length}-{attention}"
+        words = ["recipe=copy", f"recipe.length={length}", f"attention={attention}", "model.layers=1"]
+        words += ["model.heads=1", "trainer.max_steps=1", "trainer.accelerator=cpu", f"run={run}"]
+        train(train_options(words))
+        models.append((run, attention))
+    passes = LabelPasses(models, "dev", "cpu")
+    inputs = passes.inputs(0)
+    positions = [inputs[runner.shares][0].inputs.shape[1] for runner in passes.runners]
+    assert positions == [10, 10, 16]
+    assert len(inputs) == 2
+    times, _ = forward_times(passes, repeats=1, device="cpu", threads=1, advance=lambda share: None)
+    assert all(entry["error"] == "" and entry["forward_cpu_s"] > 0 for entry in times)
