@@ -304,7 +304,8 @@ def timing_cells(plan: Plan) -> list[Cell]:
             settings |= {"manifest": plan.data[split].manifest, "data": plan.data[split].hash}
             settings |= {"frames_per_batch": plan.protocol.data.frames_per_batch}
         else:
-            settings |= {"split": split}
+            of_split = [cell.settings["data"] for (_, on, _), cell in timed.items() if on == split]
+            settings |= {"split": split, "data": of_split}
         if models:
             cells.append(Cell(f"timings/{split}", "timing", settings))
     return cells
