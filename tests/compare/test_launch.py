@@ -205,7 +205,7 @@ def test_a_comparison_goes_on_after_a_kill(
     monkeypatch.setattr("asr.report.page.write_report", lambda results, folder: folder / "report.html")
     words = ["compare", "recipe=copy", "recipe.length=5", "model.layers=1", "model.heads=1", "reuse=none"]
     words += ["attentions=[full,linear]", "steps=150", "trainer.accelerator=cpu", f"folder={tmp_path}"]
-    words += [f"launcher={cluster}", "trainer.threads=1"]
+    words += [f"launcher={cluster}", "trainer.threads=1", "evaluate=[own]", "timing_repeats=1"]
     trained = "trainings/full/seed0"
 
     def kill() -> None:
