@@ -25,7 +25,7 @@ from typing import IO, Any, TextIO, cast
 
 from asr.errors import UserError
 
-FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of a write, which knows no name
+FULL = (errno.ENOSPC, errno.EDQUOT)  # such errors name no file
 
 
 @contextmanager

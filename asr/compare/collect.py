@@ -210,7 +210,7 @@ def _timings(plan: Plan) -> tuple[dict[tuple[str, str, str], dict[str, Any]], di
 
 
 def _status(plan: Plan, cell: Cell) -> tuple[str, str | None]:
-    """Return done, failed or missing with the reason; a cell is missing for one if what it needs failed."""
+    """Return done, failed or missing, with the reason; a cell whose prerequisite failed is missing."""
     state = current_state(plan.folder, cell)
     if state.status in ("done", "failed"):
         return state.status, state.error

@@ -34,13 +34,13 @@ class Runner:
 
     Attributes:
         forward: passes the inputs of a batch through the model, which is in evaluation mode on its device.
-        shares: models with the same value have the same inputs.
+        input_key: models with the same key have the same inputs.
         wall_s, cpu_s: total over all batches, per repeat.
         error: reason why the model cannot run; it is skipped from then on.
     """
 
     forward: Callable[..., Any]
-    shares: str
+    input_key: str
     wall_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
     error: str = ""
@@ -58,7 +58,7 @@ class Passes(Protocol):
     batches: int
 
     def inputs(self, number: int) -> dict[str, tuple[Any, ...]]:
-        """Return the inputs of a batch by `Runner.shares`; models without inputs have no such batch."""
+        """Return the inputs of a batch by `Runner.input_key`; models without inputs have no such batch."""
 
 
 class SpeechPasses:
@@ -79,9 +79,9 @@ class SpeechPasses:
         self.models: dict[str, AcousticModel] = {}  # one for each kind of input
         for run, attention in models:
             model = Recognizer.load(run, device=device, attention=attention).model
-            shares = json.dumps([to_dict(model.config.features), model.config.pretrained])
-            self.models.setdefault(shares, model)
-            self.runners.append(Runner(model.emit, shares))
+            input_key = json.dumps([to_dict(model.config.features), model.config.pretrained])
+            self.models.setdefault(input_key, model)
+            self.runners.append(Runner(model.emit, input_key))
         self.cuts = read_cuts(manifest)
         frame_shift_ms = next(iter(self.models.values())).config.features.frame_shift_ms
         lengths = np.maximum(1, np.rint(self.cuts.durations_s * 1000 / frame_shift_ms)).astype(np.int64)
@@ -93,17 +93,17 @@ class SpeechPasses:
         plan = BatchPlan(tuple(self.plans[number].tolist()))
         batches: dict[int, Batch] = {}  # by sample rate
         found = {}
-        for shares, model in self.models.items():
+        for input_key, model in self.models.items():
             rate = model.sample_rate
             if rate not in batches:
                 batches[rate] = Utterances(self.cuts, None, rate)[plan].to(self.device)
             features, frames = model.front_end(batches[rate].audio, batches[rate].audio_lengths)
-            found[shares] = model.normalisation(features, frames), frames
+            found[input_key] = model.normalisation(features, frames), frames
         return found
 
 
 class LabelPasses:
-    """Models of recipes without recordings on a split, the loss included.
+    """Model and loss on every item of a split, for recipes without recordings.
 
     Args:
         models: run folder and mechanism of each model.
@@ -117,16 +117,16 @@ class LabelPasses:
         self.held_out: dict[str, Batches] = {}
         for run, attention in models:
             task, data = load_task(str(run), attention, device)
-            shares = data_key(task.plan.options)
-            self.held_out.setdefault(shares, data.held_out(split, 0))
-            self.runners.append(Runner(task.scores, shares))
+            input_key = data_key(task.plan.options)
+            self.held_out.setdefault(input_key, data.held_out(split, 0))
+            self.runners.append(Runner(task.scores, input_key))
         self.batches = max(map(len, self.held_out.values()))
 
     def inputs(self, number: int) -> dict[str, tuple[StreamBatch]]:
         """Return a batch of each candidate's data."""
         return {
-            shares: (batches[number].to(self.device),)
-            for shares, batches in self.held_out.items()
+            input_key: (batches[number].to(self.device),)
+            for input_key, batches in self.held_out.items()
             if number < len(batches)
         }
 
@@ -158,8 +158,8 @@ def forward_times(
         inputs = passes.inputs(number)
         for repeat in range(-1 if number == 0 else 0, repeats):  # −1 warms up
             for runner in runners:
-                if runner.shares in inputs:
-                    _run(runner, inputs[runner.shares], repeat, device)
+                if runner.input_key in inputs:
+                    _run(runner, inputs[runner.input_key], repeat, device)
         advance((number + 1) / passes.batches)
     conditions = Conditions(
         device=device,

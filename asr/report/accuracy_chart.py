@@ -11,7 +11,14 @@ from asr.report import theme
 from asr.report.axes import extent, log_axis, log_ticks, needs_log
 from asr.report.figure import Figure, Panel, Provenance, Series, spec_of
 from asr.report.labels import ANCHORS, HALF, NARROW, WIDE, place_labels
-from asr.report.words import clock_words, duration_range, measured, mechanism_words, metric_words
+from asr.report.words import (
+    clock_words,
+    duration_range,
+    measured,
+    mechanism_words,
+    metric_title,
+    metric_words,
+)
 from asr.scoring.estimates import Estimate
 
 EXCHANGED = "exchanged at evaluation"
@@ -140,7 +147,7 @@ def _spec(
     families = theme.in_family_order(list({row["family"]: None for row in rows}))
     trained = [name for name in families if any(row["own"] and row["family"] == name for row in rows)]
     legend = alt.Legend(title=None, orient="top", symbolOpacity=1, values=trained)
-    error = metric_words(metric) + (" (%)" if is_share(metric) else "")
+    error = metric_title(metric)
     title = f"forward pass over {split}, {clock_words(clock)} (s)"
     times = [value for row in rows for name in ("time_s", "time_low", "time_high") if (value := row[name])]
     across = _axis(times, 24, "x" in log)

@@ -8,7 +8,7 @@ import altair as alt
 from asr.compare.results import Results
 from asr.console import is_share
 from asr.report.figure import HOVER, Figure, Panel, Provenance, Series, line_channels, lines_of, spec_of
-from asr.report.words import clock_words, metric_words
+from asr.report.words import clock_words, metric_title
 
 HEIGHT = 240
 
@@ -20,7 +20,7 @@ def figure(results: Results, provenance: Provenance) -> Figure | None:
     if not rows:
         return None
     measure = results.dev_measure()
-    error = f"{metric_words(measure)} (%)" if is_share(measure) else metric_words(measure)
+    error = metric_title(measure)
     trained = {row["series"] for row in rows}
     lines = lines_of({x.label: x.attention for x in results.candidates})
     lines = [line for line in lines if line.key in trained]

@@ -93,6 +93,11 @@ def metric_heading(metric: str) -> str:
     return metric_words(metric) + (" %" if is_share(metric) else "")
 
 
+def metric_title(metric: str) -> str:
+    """Return the title of an axis for a measure: `PER (%)`, `bits per character`."""
+    return metric_words(metric) + (" (%)" if is_share(metric) else "")
+
+
 def mechanism_words(attention: str) -> str:
     """Return the numbers of a mechanism, and its other options if they differ from their defaults, as text.
 

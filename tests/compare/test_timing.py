@@ -41,7 +41,7 @@ def test_every_model_hears_audio_at_its_own_sample_rate(tone_corpus: Path, tmp_p
     models = [(tmp_path / "16000", "full"), (tmp_path / "8000", "full")]
     passes = SpeechPasses(models, tone_corpus / "test.cuts.jsonl.gz", 100_000, "cpu")
     inputs = passes.inputs(0)
-    frames = [int(inputs[runner.shares][1].sum()) for runner in passes.runners]
+    frames = [int(inputs[runner.input_key][1].sum()) for runner in passes.runners]
     assert frames[1] == pytest.approx(frames[0], rel=0.01)
 
 
@@ -55,7 +55,7 @@ def test_models_of_several_lengths_have_items_of_their_own(tmp_path: Path) -> No
         models.append((run, attention))
     passes = LabelPasses(models, "dev", "cpu")
     inputs = passes.inputs(0)
-    positions = [inputs[runner.shares][0].inputs.shape[1] for runner in passes.runners]
+    positions = [inputs[runner.input_key][0].inputs.shape[1] for runner in passes.runners]
     assert positions == [10, 10, 16]
     assert len(inputs) == 2
     times, _ = forward_times(passes, repeats=1, device="cpu", threads=1, advance=lambda share: None)
