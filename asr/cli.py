@@ -47,18 +47,18 @@ COMMANDS = {
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
 
 
-def main(words: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        words: command-line arguments; defaults to those of this process.
+        arguments: command-line arguments; defaults to those of this process.
 
     Returns:
         Exit status; see `run_program`. 2 without a command.
     """
-    words = list(sys.argv[1:] if words is None else words)
-    debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments
+    arguments = [x for x in arguments if x != "--debug"]
     if "OMP_WAIT_POLICY" not in os.environ:
         for name, value in WAITING.items():
             os.environ.setdefault(name, value)
@@ -66,13 +66,13 @@ def main(words: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO if debug else logging.WARNING, format="%(message)s", handlers=[handler]
     )
-    if not words:
+    if not arguments:
         print_overview()
         return 2
-    return run_program("asr", lambda: run_command(*words), debug=debug)
+    return run_program("asr", lambda: run_command(*arguments), debug=debug)
 
 
-def run_command(name: str, *words: str) -> None:
+def run_command(name: str, *arguments: str) -> None:
     """Run one command, or print its help, the overview or the version.
 
     Raises:
@@ -82,36 +82,36 @@ def run_command(name: str, *words: str) -> None:
         print(__version__)
         return
     if name in ("--help", "-h", "help"):
-        if words:  # asr help train
-            run_command(words[0], "--help", *words[1:])
+        if arguments:  # asr help train
+            run_command(arguments[0], "--help", *arguments[1:])
         else:
             print_overview()
         return
     if name not in COMMANDS:
         raise UserError(f"unknown command {name!r}{did_you_mean(name, list(COMMANDS))}")
-    if (name, *words[:1]) == ("completion", "words"):  # called by the shells' scripts, options and all
+    if (name, *arguments[:1]) == ("completion", "words"):  # called by the shells' scripts, options and all
         from asr.commands.completion import candidates
 
-        _, command_name, second, word, position = words
+        _, command_name, second, word, position = arguments
         print("\n".join(candidates(COMMANDS, command_name, second, word, int(position))))
         return
     command = command_module(name)
-    if "--help" in words or "-h" in words:
-        print_help(name, command, [word for word in words if word not in ("--help", "-h")])
+    if "--help" in arguments or "-h" in arguments:
+        print_help(name, command, [x for x in arguments if x not in ("--help", "-h")])
         return
-    from asr.config import parse, split_words
+    from asr.config import parse, split_arguments
 
-    paths, options = split_words(list(words))
+    paths, overrides = split_arguments(list(arguments))
     if "" in paths:
         raise UserError("expected a path, found an empty argument")
     if paths and not command.POSITIONAL:
         raise UserError(f"asr {name} takes key=value options only, found {paths[0]!r}")
     if hasattr(command, "main"):
-        command.main(paths, options)
+        command.main(paths, overrides)
     elif hasattr(command, "parse"):
-        command.run(paths, command.parse(options))
+        command.run(paths, command.parse(overrides))
     else:
-        command.run(paths, parse(command.Options, options))
+        command.run(paths, parse(command.Options, overrides))
 
 
 def command_module(name: str) -> ModuleType:

@@ -17,7 +17,7 @@ SHORT = [
 ]
 
 
-def words(corpus: Path, folder: Path, *more: str) -> list[str]:
+def arguments(corpus: Path, folder: Path, *more: str) -> list[str]:
     return ["compare", *TINY, f"data.train=[{corpus}]", *SHORT, f"folder={folder}", *more]
 
 

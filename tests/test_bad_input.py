@@ -20,8 +20,10 @@ from asr.model import checkpoint
 Maker = Callable[..., Path]
 
 
-def train(corpus: Path, folder: Path, *words: str) -> int:
-    return main(["train", *TINY, f"data.train=[{corpus}]", f"run={folder}", "trainer.max_steps=3", *words])
+def train(corpus: Path, folder: Path, *overrides: str) -> int:
+    return main(
+        ["train", *TINY, f"data.train=[{corpus}]", f"run={folder}", "trainer.max_steps=3", *overrides]
+    )
 
 
 def fails(capsys: pytest.CaptureFixture[str], status: int) -> str:
@@ -33,7 +35,7 @@ def fails(capsys: pytest.CaptureFixture[str], status: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["train", "run=run", "data.train=[nowhere]"], "nowhere/train.cuts.jsonl.gz"),
         (["train", "run=run"], "data.train is empty"),
@@ -41,15 +43,15 @@ def fails(capsys: pytest.CaptureFixture[str], status: int) -> str:
         (["trian"], "did you mean 'train'?"),
     ],
 )
-def test_bad_words(
-    words: list[str],
+def test_bad_arguments(
+    arguments: list[str],
     message: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert message in fails(capsys, main(words))
+    assert message in fails(capsys, main(arguments))
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -26,7 +26,7 @@ def run_python(code: str, **environment: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "allowed"),
+    ("arguments", "allowed"),
     [
         (["--help"], set()),
         (["--version"], set()),
@@ -39,9 +39,11 @@ def run_python(code: str, **environment: str) -> str:
         (["export-data", "--help"], {"omegaconf"}),
     ],
 )
-def test_help_imports_no_heavy_library(words: list[str], allowed: set[str]) -> None:
+def test_help_imports_no_heavy_library(arguments: list[str], allowed: set[str]) -> None:
     """`asr --help` imported every command and took six seconds; a recipe imported lhotse, 1.8 seconds."""
-    code = f"import sys; from asr.cli import main\nmain({words})\nprint(sorted({HEAVY} & set(sys.modules)))"
+    code = (
+        f"import sys; from asr.cli import main\nmain({arguments})\nprint(sorted({HEAVY} & set(sys.modules)))"
+    )
     loaded = run_python(code).splitlines()[-1]
     assert set(json.loads(loaded.replace("'", '"'))) <= allowed
 
@@ -69,8 +71,8 @@ def test_help_of_training_shows_the_defaults_of_the_recipe(
     """It showed those of the dataclasses, with which no recipe trains."""
     monkeypatch.setenv("COLUMNS", "160")
 
-    def defaults(*words: str) -> dict[str, str]:
-        assert main(["train", *words, "--help"]) == 0
+    def defaults(*overrides: str) -> dict[str, str]:
+        assert main(["train", *overrides, "--help"]) == 0
         lines = capsys.readouterr().out.splitlines()
         rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]
         return {row[0]: row[min(2, len(row) - 1)] for row in rows if row}  # groups have two columns
@@ -140,9 +142,9 @@ def test_an_interrupted_command_exits_with_130(
     assert capsys.readouterr().err == "asr: interrupted\n"
 
 
-def run_asr(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def run_asr(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "asr", *words], stderr=subprocess.PIPE, text=True, timeout=120, **options
+        [sys.executable, "-m", "asr", *arguments], stderr=subprocess.PIPE, text=True, timeout=120, **options
     )
 
 

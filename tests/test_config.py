@@ -30,20 +30,20 @@ def test_parse_reads_types_and_nested_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("override", "message"),
     [
         ("nmae=1", "unknown option 'nmae' (did you mean 'name'?)"),
         ("inner.size=many", "inner.size"),
         ("rate=fast", "rate=fast"),
     ],
 )
-def test_parse_errors_name_the_option(word: str, message: str) -> None:
+def test_parse_errors_name_the_option(override: str, message: str) -> None:
     with pytest.raises(UserError, match=message.replace("(", r"\(").replace("?", r"\?").replace(")", r"\)")):
-        config.parse(Outer, [word])
+        config.parse(Outer, [override])
 
 
 @pytest.mark.parametrize(
-    ("word", "names"),
+    ("override", "names"),
     [
         ("inner.names=full,lsh-1", ["full", "lsh-1"]),
         ("inner.names=full", ["full"]),
@@ -56,21 +56,21 @@ def test_parse_errors_name_the_option(word: str, message: str) -> None:
         ("inner.names=attention=lsh-4:chunk=16,jobs=2", ["attention=lsh-4:chunk=16", "jobs=2"]),
     ],
 )
-def test_lists_need_no_brackets(word: str, names: list[str]) -> None:
+def test_lists_need_no_brackets(override: str, names: list[str]) -> None:
     """`attentions=full` ended with "str is not a ListConfig"; zsh expands brackets."""
-    assert config.parse(Outer, [word]).inner.names == names
+    assert config.parse(Outer, [override]).inner.names == names
     assert config.parse(Ranged, ["sizes=3,4"]).sizes == [3, 4]
 
 
 def test_composed_lists_need_no_brackets() -> None:
     """Hydra took a comma for a sweep."""
-    for word in ("data.train=a b/x,c's.gz", "data.train=['a b/x',\"c's.gz\"]"):
-        assert train_options(["recipe=demo", word]).data.train == ["a b/x", "c's.gz"]
+    for override in ("data.train=a b/x,c's.gz", "data.train=['a b/x',\"c's.gz\"]"):
+        assert train_options(["recipe=demo", override]).data.train == ["a b/x", "c's.gz"]
     assert train_options(["optimizer.betas=0.8,0.9"]).optimizer.betas == [0.8, 0.9]
 
 
 @pytest.mark.parametrize(
-    ("word", "expected"),
+    ("override", "expected"),
     [
         ("rate=fast", "rate=fast: expected a number"),
         ("inner.size=2.5", "inner.size=2.5: expected a whole number"),
@@ -78,24 +78,24 @@ def test_composed_lists_need_no_brackets() -> None:
         ("inner.size=[", "inner.size=[: expected a whole number"),
     ],
 )
-def test_a_wrong_type_is_a_sentence(word: str, expected: str) -> None:
+def test_a_wrong_type_is_a_sentence(override: str, expected: str) -> None:
     """Messages named the classes of the configuration library: "could not be converted to Integer"."""
     with pytest.raises(UserError) as caught:
-        config.parse(Outer, [word])
+        config.parse(Outer, [override])
     assert expected == str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("overrides", "expected"),
     [
         (["model.layers=six"], "model.layers=six: expected a whole number"),
         (["optimizer.betas=a,b"], "optimizer.betas=a,b: expected a list of numbers, e.g. 1,2"),
         (["trainer.stop_at=soon"], "trainer.stop_at=soon: expected a number or null"),
     ],
 )
-def test_a_wrong_type_is_a_sentence_when_composing(words: list[str], expected: str) -> None:
+def test_a_wrong_type_is_a_sentence_when_composing(overrides: list[str], expected: str) -> None:
     with pytest.raises(UserError) as caught:
-        train_options(words)
+        train_options(overrides)
     assert expected == str(caught.value)
 
 
@@ -130,19 +130,19 @@ def test_compose_selects_groups_and_accepts_unquoted_mechanism_names() -> None:
     assert options.seed == 3
 
 
-@pytest.mark.parametrize("word", ["attentoin=full", "model.layesr=3", "modle=tiny"])
-def test_compose_suggests_the_nearest_key(word: str) -> None:
+@pytest.mark.parametrize("override", ["attentoin=full", "model.layesr=3", "modle=tiny"])
+def test_compose_suggests_the_nearest_key(override: str) -> None:
     with pytest.raises(UserError, match=r"did you mean '(attention|model.layers|model)'"):
-        train_options([word])
+        train_options([override])
 
 
 def test_divide_separates_a_commands_options_from_training_options() -> None:
-    words = ["rate=2", "model.layers=6", "inner.size=20", "model=wsj"]
-    divided = config.divide(words, Outer, TrainConfig)
+    overrides = ["rate=2", "model.layers=6", "inner.size=20", "model=wsj"]
+    divided = config.divide(overrides, Outer, TrainConfig)
     assert divided == (["rate=2", "inner.size=20"], ["model.layers=6", "model=wsj"])
-    for word, meant in (("inner.sise=20", "inner.size"), ("model.layesr=6", "model.layers")):
+    for override, meant in (("inner.sise=20", "inner.size"), ("model.layesr=6", "model.layers")):
         with pytest.raises(UserError, match=f"did you mean '{meant}'"):
-            config.divide([word], Outer, TrainConfig)
+            config.divide([override], Outer, TrainConfig)
 
 
 def test_compose_errors_name_the_group_or_option() -> None:
@@ -161,7 +161,7 @@ def test_saved_options_are_restored(tmp_path: Path) -> None:
 def test_a_word_that_names_a_file_is_a_path(tmp_path: Path) -> None:
     odd = tmp_path / "a=b.wav"
     odd.touch()
-    assert config.split_words([str(odd), "split=test", "exp/demo"]) == (
+    assert config.split_arguments([str(odd), "split=test", "exp/demo"]) == (
         [str(odd), "exp/demo"],
         ["split=test"],
     )
@@ -179,13 +179,13 @@ class Ranged:
             raise UserError("share=1 with unit=character")
 
 
-@pytest.mark.parametrize("word", ["share=1", "share=0", "sizes=[1]", "sizes=[]", "clip=null", "clip=0.1"])
-def test_values_within_their_range_are_accepted(word: str) -> None:
-    config.parse(Ranged, [word])
+@pytest.mark.parametrize("override", ["share=1", "share=0", "sizes=[1]", "sizes=[]", "clip=null", "clip=0.1"])
+def test_values_within_their_range_are_accepted(override: str) -> None:
+    config.parse(Ranged, [override])
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (["share=1.01"], "share=1.01: expected a number 0 … 1"),
         (["share=nan"], "share=nan: expected a number 0 … 1"),
@@ -196,9 +196,9 @@ def test_values_within_their_range_are_accepted(word: str) -> None:
         (["unit=character", "share=1"], "share=1 with unit=character"),
     ],
 )
-def test_values_outside_their_range_are_errors(words: list[str], message: str) -> None:
+def test_values_outside_their_range_are_errors(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        config.parse(Ranged, words)
+        config.parse(Ranged, overrides)
     assert str(caught.value) == message
 
 
@@ -216,11 +216,11 @@ def test_help_shows_ranges() -> None:
 @pytest.mark.parametrize("model", ["tiny", "switchboard_6"])
 def test_a_model_chosen_on_the_command_line_wins_over_the_recipes(recipe: str, model: str) -> None:
     """`recipe=librispeech model=tiny` trained 21.9 M parameters."""
-    words = [f"recipe={recipe}", f"model={model}", "optimizer=radam"]
-    options = train_options(words)
+    overrides = [f"recipe={recipe}", f"model={model}", "optimizer=radam"]
+    options = train_options(overrides)
     assert options.model == train_options([f"model={model}"]).model
     assert options.optimizer == train_options(["optimizer=radam"]).optimizer
-    changed = train_options([*words, "model.layers=7", "optimizer.betas=[0.5,0.6]"])
+    changed = train_options([*overrides, "model.layers=7", "optimizer.betas=[0.5,0.6]"])
     assert changed.model == replace(options.model, layers=7)
     assert changed.optimizer == replace(options.optimizer, betas=[0.5, 0.6])
 
@@ -244,17 +244,17 @@ def test_a_number_is_no_flag(value: str) -> None:
 def test_a_path_with_a_null_character_is_refused() -> None:
     """`asr report` and `asr export-data` ended with a traceback."""
     with pytest.raises(UserError, match=r"'a\\x00b': expected no null character"):
-        config.split_words(["a\0b", "split=test"])
+        config.split_arguments(["a\0b", "split=test"])
 
 
 def test_an_option_with_dashes_is_refused() -> None:
     """`asr decode <run> --split=test` answered that it takes one run folder and found two."""
     with pytest.raises(UserError, match="--split=test: options have no dashes: split=test"):
-        config.split_words(["exp/run", "--split=test"])
+        config.split_arguments(["exp/run", "--split=test"])
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (["loss=ctc", "loss.order=4"], "^loss.order=4: has no effect with loss=ctc"),
         (
@@ -266,7 +266,7 @@ def test_an_option_with_dashes_is_refused() -> None:
         (["run=null"], "^run=null: expected text; an empty one is written run="),
     ],
 )
-def test_an_error_names_the_option_as_it_is_typed(words: list[str], message: str) -> None:
+def test_an_error_names_the_option_as_it_is_typed(overrides: list[str], message: str) -> None:
     """They named `order`, `budget` and "configuration train"."""
     with pytest.raises(UserError, match=message):
-        train_options(["recipe=demo", *words])
+        train_options(["recipe=demo", *overrides])

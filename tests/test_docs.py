@@ -35,7 +35,7 @@ SMALL = {
     "align": "min_fit=0",
     "lm": "order=2",
 }
-# Words of commands that are parsed but not run, with what they need.
+# Arguments of commands that are parsed but not run, with what they need.
 NEEDS = {
     "wsj": "a licensed corpus",
     "approximate": "a fine-tuned model; tests/commands/test_approximate.py runs it with tiny ones",
@@ -63,14 +63,14 @@ def commands(paths: list[Path]) -> list[str]:
 
 @pytest.mark.parametrize("line", commands(MARKDOWN))
 def test_commands_have_the_options_shown(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, name, *words = shlex.split(line)
-    if "model.encoder=wav2vec2-base" in words:
+    _, name, *arguments = shlex.split(line)
+    if "model.encoder=wav2vec2-base" in arguments:
         transformers = pytest.importorskip("transformers", reason="needs transformers")
         monkeypatch.chdir(tmp_path)
         transformers.Wav2Vec2Config().save_pretrained("wav2vec2-base")
         transformers.Wav2Vec2FeatureExtractor().save_pretrained("wav2vec2-base")
     assert name in COMMANDS
-    paths, options = config.split_words(words)
+    paths, options = config.split_arguments(arguments)
     command = importlib.import_module(f"asr.commands.{name.replace('-', '_')}")
     if hasattr(command, "parse"):
         command.parse(options)

@@ -80,7 +80,7 @@ def test_defaults_are_within_their_range(schema: type) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["train", "trainer.max_steps=-5"],
         ["train", "model.layers=0"],
@@ -109,11 +109,11 @@ def test_defaults_are_within_their_range(schema: type) -> None:
     ids=" ".join,
 )
 def test_commands_check_options_before_they_read_anything(
-    words: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert words[0] in COMMANDS
-    assert main(words) == 1
-    key = words[-1].partition("=")[0].rpartition(".")[2]
+    assert arguments[0] in COMMANDS
+    assert main(arguments) == 1
+    key = arguments[-1].partition("=")[0].rpartition(".")[2]
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
     assert key in lines[0]

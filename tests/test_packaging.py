@@ -79,8 +79,8 @@ def test_the_source_archive_installs_and_runs_the_demo(source_archive: Path, tmp
     install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
     environment = {**os.environ, **WITHOUT_COMPILER, "PYTHONPATH": str(site)}
 
-    def run(*words: str) -> str:
-        command = [sys.executable, "-P" if sys.version_info >= (3, 11) else "-s", *words]
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-P" if sys.version_info >= (3, 11) else "-s", *arguments]
         ended = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stderr
         return ended.stdout

@@ -64,8 +64,8 @@ def test_a_command_in_a_manifest_is_refused_and_not_run(
     data, other = corpus_maker("bad"), corpus_maker("good")
     for split in ("train", "dev", "test"):
         planted(data, split)
-    words = [word.format(data=data, other=other, run=trained) for word in COMMANDS[name]]
-    assert main(words) == 1
+    arguments = [x.format(data=data, other=other, run=trained) for x in COMMANDS[name]]
+    assert main(arguments) == 1
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("asr: ")]
     assert len(lines) == 1
     assert "expected audio in a file, found a source of type 'command'" in lines[0]

@@ -578,8 +578,8 @@ def fuzz(cases: int, seed: int, out: Path, sanitize: bool) -> Counter[str]:
         missing = [number for number in range(start, min(start + BATCH, cases)) if number not in outcomes]
         while missing:
             numbers = [str(missing[0]), str(missing[-1] + 1)]
-            words = ["--seed", str(seed), "--library", str(folder), "--run", *numbers]
-            watch([sys.executable, __file__, *words], environment, report)
+            arguments = ["--seed", str(seed), "--library", str(folder), "--run", *numbers]
+            watch([sys.executable, __file__, *arguments], environment, report)
             missing = [number for number in missing if number not in outcomes]
     journal.close()
     return Counter(outcomes[number].split(":")[0].split(",")[0] for number in range(cases))

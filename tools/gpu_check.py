@@ -274,21 +274,23 @@ def small() -> None:
     torch.cuda.synchronize()
 
 
-def model(words: list[str], dry: bool) -> int:
+def model(overrides: list[str], dry: bool) -> int:
     """Time training steps with the compiled kernels, which `auto` uses only once this check has passed."""
     from asr.attention.backend import UNPROVEN  # needs packages that the other steps don't
 
     require("cpu" if dry else "cuda")
     UNPROVEN.update(dict.fromkeys(UNPROVEN, ""))
     main = runpy.run_path("tools/model_benchmark.py")["main"]
-    return run_program("model_benchmark", lambda: main(words))
+    return run_program("model_benchmark", lambda: main(overrides))
 
 
 def main() -> None:
     """Run the step named by the first argument."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("step", choices=("build", "small", "benchmark", "model", "report"))
-    parser.add_argument("words", nargs="*", help="options of tools/model_benchmark.py, for the step `model`")
+    parser.add_argument(
+        "overrides", nargs="*", help="options of tools/model_benchmark.py, for the step `model`"
+    )
     parser.add_argument("--out", type=Path, default=Path("gpu_check"), help="folder for results")
     parser.add_argument("--dry", action="store_true", help="run on the CPU with short sequences")
     options = parser.parse_args()
@@ -300,7 +302,7 @@ def main() -> None:
         case "benchmark":
             benchmark(options.out, options.dry)
         case "model":
-            raise SystemExit(model(options.words, options.dry))
+            raise SystemExit(model(options.overrides, options.dry))
         case "report":
             raise SystemExit(1 if report(options.out) else 0)
 

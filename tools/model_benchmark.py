@@ -179,9 +179,9 @@ def encodings(preset: ModelConfig, options: Options) -> None:
     open_console().print(table)
 
 
-def main(words: list[str]) -> None:
+def main(overrides: list[str]) -> None:
     """Run the benchmark with command-line options `key=value`."""
-    options = config.parse(Options, words)
+    options = config.parse(Options, overrides)
     torch.set_num_threads(options.threads)
     preset = train_options([f"model={options.model}", "optimizer=radam"])
     if options.encode and options.device != "cpu":

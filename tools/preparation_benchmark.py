@@ -231,18 +231,18 @@ def _write(path: Path, lines: list[str]) -> None:
     path.write_text("".join(lines))
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Fabricate a corpus, prepare it twice and print time and memory of both runs."""
-    if not words or words[0] not in CORPORA:
+    if not arguments or arguments[0] not in CORPORA:
         sys.exit(f"usage: preparation_benchmark.py {'|'.join(CORPORA)} [options of asr prepare …]")
     root = Path(tempfile.mkdtemp(prefix="preparation-"))
     try:
         started = time.perf_counter()
-        command = CORPORA[words[0]](root)
+        command = CORPORA[arguments[0]](root)
         print(f"fabricated in {time.perf_counter() - started:.0f} s", flush=True)
         for label in ("prepared", "prepared again"):
             prepare = [sys.executable, "-m", "asr", "prepare", *command]
-            prepare += [f"folder={root / 'data'}", *words[1:]]
+            prepare += [f"folder={root / 'data'}", *arguments[1:]]
             seconds, cpu_s, peak, status = measure(prepare)
             memory = f"peak memory {peak:.0f} MiB"
             print(

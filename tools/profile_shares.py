@@ -136,9 +136,9 @@ def profile_training(options: Options) -> None:
         (torch.optim.AdamW, "step", "optimiser"),
     ]
     with tempfile.TemporaryDirectory() as folder, shares.of(*parts):
-        words = ["recipe=demo", f"data.train=[{options.data}]", "data.workers=0", f"run={folder}/run"]
-        words += [f"trainer.max_steps={options.steps}", f"trainer.validate_every={options.steps}"]
-        train(train_options([*words, "trainer.threads=1"]), [Watcher()])
+        overrides = ["recipe=demo", f"data.train=[{options.data}]", "data.workers=0", f"run={folder}/run"]
+        overrides += [f"trainer.max_steps={options.steps}", f"trainer.validate_every={options.steps}"]
+        train(train_options([*overrides, "trainer.threads=1"]), [Watcher()])
 
 
 def profile_transcription(options: Options) -> None:
@@ -161,9 +161,9 @@ def profile_transcription(options: Options) -> None:
             shares.print(f"transcribing {options.seconds:g} s")
 
 
-def main(words: list[str]) -> None:
+def main(overrides: list[str]) -> None:
     """Run the measurement with command-line options `key=value`."""
-    options = config.parse(Options, words)
+    options = config.parse(Options, overrides)
     torch.set_num_threads(1)
     profile_training(options)
     profile_transcription(options)

@@ -116,13 +116,13 @@ def write_mark(mark: Path) -> None:
     mark.write_text(json.dumps([time.time(), time.process_time()]))
 
 
-def until_first_batch(kind: str, mark: Path, words: list[str]) -> None:
+def until_first_batch(kind: str, mark: Path, overrides: list[str]) -> None:
     """Train or decode with command-line options until the first batch; for a process of its own."""
     if kind == "train":
         from asr.training.config import train_options
         from asr.training.run import train
 
-        train(train_options(words), [FirstBatch(mark)])
+        train(train_options(overrides), [FirstBatch(mark)])
         return
     from asr.recognizer import Recognizer
     from asr.search.decode import DecodeOptions
@@ -132,16 +132,16 @@ def until_first_batch(kind: str, mark: Path, words: list[str]) -> None:
             write_mark(mark)
             raise SystemExit(0)
 
-    Recognizer.load(words[0]).decode(config.parse(DecodeOptions, words[1:]), advance=stop)
+    Recognizer.load(overrides[0]).decode(config.parse(DecodeOptions, overrides[1:]), advance=stop)
 
 
 def commands(options: Options, folder: Path) -> dict[str, list[str]]:
     """Return the arguments of each step's process."""
     run = folder / "run"
     own = [sys.executable, __file__]
-    words = [f"data.train=[{folder}]", f"run={run}", f"trainer.max_epochs={options.epochs}", *SMALL]
-    words += ["tokenizer.kind=character", "trainer.accelerator=cpu", "resume=auto"]
-    train = [*own, "train", str(folder / "mark"), *words]
+    overrides = [f"data.train=[{folder}]", f"run={run}", f"trainer.max_epochs={options.epochs}", *SMALL]
+    overrides += ["tokenizer.kind=character", "trainer.accelerator=cpu", "resume=auto"]
+    train = [*own, "train", str(folder / "mark"), *overrides]
     prepared = [f"folder={folder / 'prepared'}", f"source={folder / 'train.cuts.jsonl.gz'}"]
     prepared += ["split=train", "tokenizers=[]", "workers=1"]
     decode = [str(run), "checkpoint=last", "split=train", f"output={folder / 'decoded'}", "device=cpu"]
@@ -153,12 +153,12 @@ def commands(options: Options, folder: Path) -> dict[str, list[str]]:
     }
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Run the benchmark with command-line options `key=value`."""
-    if words and words[0] in ("train", "decode"):
-        until_first_batch(words[0], Path(words[1]), words[2:])
+    if arguments and arguments[0] in ("train", "decode"):
+        until_first_batch(arguments[0], Path(arguments[1]), arguments[2:])
         return
-    options = config.parse(Options, words)
+    options = config.parse(Options, arguments)
     table = Table("utterances", "step", "wall s", "CPU s", "peak MiB")
     with tempfile.TemporaryDirectory(prefix="scale-") as temporary:
         for utterances in options.utterances:

@@ -113,9 +113,9 @@ def work(options: Options, folder: Path) -> None:
         (folder / f"{os.getpid()}.json").write_text(json.dumps(way(paths)))
 
 
-def main(words: list[str]) -> None:
+def main(overrides: list[str]) -> None:
     """Run the benchmark with command-line options `key=value`."""
-    options = config.parse(Options, words)
+    options = config.parse(Options, overrides)
     if options.worker:
         work(options, Path(options.data))
         return

@@ -30,11 +30,11 @@ class Turns:
 class Worker:
     """A process that works in turns, stopped in between with the processes that it started."""
 
-    def __init__(self, *words: str, variables: dict[str, str]) -> None:
+    def __init__(self, *arguments: str, variables: dict[str, str]) -> None:
         """Start a program with its arguments, and the variables in place of OpenMP's."""
         others = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
         self.process = subprocess.Popen(
-            [sys.executable, *words],
+            [sys.executable, *arguments],
             env=others | variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -83,13 +83,18 @@ def work(options: Options) -> None:
 
     workers = options.worker.removeprefix("training-")
     with tempfile.TemporaryDirectory() as run:
-        words = ["recipe=demo", f"data.train=[{options.data}]", f"data.workers={workers}", f"run={run}/run"]
-        words += [
+        overrides = [
+            "recipe=demo",
+            f"data.train=[{options.data}]",
+            f"data.workers={workers}",
+            f"run={run}/run",
+        ]
+        overrides += [
             "trainer.max_epochs=1000",
             "trainer.validate_every=100000",
             f"trainer.threads={options.threads}",
         ]
-        train(train_options(words), [Watcher()])
+        train(train_options(overrides), [Watcher()])
 
 
 @contextlib.contextmanager
@@ -110,9 +115,9 @@ def measure(work: str, options: Options) -> dict[tuple[str, str], list[tuple[flo
     workers: dict[str, Worker] = {}
     try:
         for way, (threads, variables) in WAYS.items():
-            words = [f"{name}={getattr(options, name)}" for name in ("model", "data", "steps", "seconds")]
-            words += [f"worker={work}", f"threads={threads}"]
-            workers[way] = Worker(__file__, *words, variables=variables)
+            overrides = [f"{name}={getattr(options, name)}" for name in ("model", "data", "steps", "seconds")]
+            overrides += [f"worker={work}", f"threads={threads}"]
+            workers[way] = Worker(__file__, *overrides, variables=variables)
             workers[way].turn()  # warms up
         for number in range(options.rounds):
             for machine in ("idle", "busy"):
@@ -126,9 +131,9 @@ def measure(work: str, options: Options) -> dict[tuple[str, str], list[tuple[flo
     return found
 
 
-def main(words: list[str]) -> None:
+def main(overrides: list[str]) -> None:
     """Run the benchmark with command-line options `key=value`."""
-    options = config.parse(Options, words)
+    options = config.parse(Options, overrides)
     if options.worker:
         work(options)
         return

@@ -27,18 +27,18 @@ POSITIONAL = "<manifest or prepared folder> [options of asr train, for model and
 Options = AdviceConfig
 
 
-def main(paths: list[str], words: list[str]) -> None:
-    """Advise on training with the recipe that prepared the folder, unless the words name another."""
-    if len(paths) == 1 and not chosen_recipe(words):
+def main(paths: list[str], overrides: list[str]) -> None:
+    """Advise on training with the recipe that prepared the folder, unless the overrides name another."""
+    if len(paths) == 1 and not chosen_recipe(overrides):
         name = read_record(Path(paths[0])).get("recipe")
         if name in config.configurations("recipe"):
-            words = [f"recipe={name}", *words]
-    run([Path(path) for path in paths], parse(words))
+            overrides = [f"recipe={name}", *overrides]
+    run([Path(path) for path in paths], parse(overrides))
 
 
-def parse(words: list[str]) -> tuple[Options, TrainConfig]:
-    """Split words into options of the benchmark and of training."""
-    own, others = config.divide(words, Options, train_schema(chosen_recipe(words)))
+def parse(overrides: list[str]) -> tuple[Options, TrainConfig]:
+    """Split overrides into options of the benchmark and of training."""
+    own, others = config.divide(overrides, Options, train_schema(chosen_recipe(overrides)))
     options = config.parse(Options, own)
     training = train_options(others)
     options.attentions = canonical(options.attentions)

@@ -25,9 +25,9 @@ from asr.report.figure import export
 POSITIONAL = ""
 
 
-def parse(words: list[str]) -> Options:
+def parse(overrides: list[str]) -> Options:
     """Parse options; mechanisms in canonical form, each task once."""
-    options = config.parse(Options, words)
+    options = config.parse(Options, overrides)
     for name in options.attentions:
         ReplacedAttention(name, options.backend, cross_attention=False)  # refuses what doesn't fit
     return replace(

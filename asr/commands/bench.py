@@ -23,10 +23,10 @@ from asr.report.figure import export
 POSITIONAL = ""
 
 
-def parse(words: list[str]) -> Options:
-    """Build the options from those of a figure, if one is named, and from `key=value` words."""
-    figure = config.parse(Options, [word for word in words if word.startswith("figure=")]).figure
-    return config.parse(Options, [*(config.group_words("figure", figure) if figure else []), *words])
+def parse(overrides: list[str]) -> Options:
+    """Build the options from those of a figure, if one is named, and from `key=value` overrides."""
+    figure = config.parse(Options, [x for x in overrides if x.startswith("figure=")]).figure
+    return config.parse(Options, [*(config.group_overrides("figure", figure) if figure else []), *overrides])
 
 
 def run(paths: Sequence[str | Path], options: Options, *, console: Console | None = None) -> list[Timing]:

@@ -60,12 +60,12 @@ def options_schema(paths: list[str]) -> type:
     return SCHEMAS[_action(paths or ["train"])]
 
 
-def main(paths: list[str], words: list[str]) -> None:
+def main(paths: list[str], overrides: list[str]) -> None:
     """Train a language model, or score a text."""
     if _action(paths) == "train":
-        train(config.parse(TrainOptions, words))
+        train(config.parse(TrainOptions, overrides))
     else:
-        score(config.parse(ScoreOptions, words))
+        score(config.parse(ScoreOptions, overrides))
 
 
 def train(options: TrainOptions) -> None:

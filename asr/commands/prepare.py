@@ -37,14 +37,14 @@ def recipe_summary(name: str) -> str:
     return (package.__doc__ or "").strip().partition("\n")[0]
 
 
-def main(paths: list[str], words: list[str]) -> None:
+def main(paths: list[str], overrides: list[str]) -> None:
     """Prepare one recipe; `folder=` sets the output folder and defaults to data/<recipe>."""
     if len(paths) != 1:
         known = ", ".join(prepared_recipes())
         raise UserError(f"asr prepare takes one recipe, found {paths or 'none'} (known: {known})")
     module = recipe_module(paths[0])
-    folders = [word.partition("=")[2] for word in words if word.startswith("folder=")]
-    options = config.parse(module.Options, [word for word in words if not word.startswith("folder=")])
+    folders = [x.partition("=")[2] for x in overrides if x.startswith("folder=")]
+    options = config.parse(module.Options, [x for x in overrides if not x.startswith("folder=")])
     folder = Path(folders[-1]) if folders else Path("data", paths[0])
     try:
         divided = isinstance(options, ShardOptions) and options.shard

@@ -12,12 +12,12 @@ POSITIONAL = ""
 Options = TrainConfig
 
 
-def options_schema(words: list[str]) -> TrainConfig:
-    """Return the options for `--help`: what `words`, such as `recipe=wsj`, would train with."""
-    return train_options(words)
+def options_schema(overrides: list[str]) -> TrainConfig:
+    """Return the options for `--help`: what `overrides`, such as `recipe=wsj`, would train with."""
+    return train_options(overrides)
 
 
-def details(words: list[str]) -> Table:
+def details(overrides: list[str]) -> Table:
     """Return what `--help` prints below the options: the choices of each config group."""
     table = Table(
         "group", "choices", title="groups of options; recipe=<name> --help shows a recipe's defaults"
@@ -27,9 +27,9 @@ def details(words: list[str]) -> Table:
     return table
 
 
-def parse(words: list[str]) -> TrainConfig:
+def parse(overrides: list[str]) -> TrainConfig:
     """Parse options; `recipe=`, `model=`, `loss=` and `optimizer=` select config groups."""
-    return train_options(words)
+    return train_options(overrides)
 
 
 def run(paths: list[Path], options: TrainConfig) -> None:

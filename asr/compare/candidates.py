@@ -9,7 +9,7 @@ from asr.attention.softmax import QueryKeyMechanism
 from asr.attention.table import MECHANISMS, is_causal, parse_name
 from asr.compare.options import LARGEST_SEED, TRAINING_SET_HERE, Request
 from asr.compare.records import Candidate
-from asr.config import flat, option_words, to_dict
+from asr.config import as_overrides, flat, to_dict
 from asr.errors import UserError
 from asr.training.config import TrainConfig, train_options
 from asr.training.sizes import settled
@@ -28,7 +28,7 @@ def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainC
     Raises:
         UserError: an unknown key or mechanism, a duplicate label, or circular finetuning.
     """
-    protocol = flat(to_dict(settled(train_options(request.words))))
+    protocol = flat(to_dict(settled(train_options(request.shared))))
     asked = [{"attention": name} for name in request.options.attentions]
     asked += [_keys(entry) for entry in request.options.candidates]
     waiting: list[Candidate] = []
@@ -88,8 +88,8 @@ def _ties_keys(attention: str) -> bool:
 def _keys(entry: Any) -> dict[str, Any]:
     """Return the options of an entry of `candidates`; `"full model.layers=6"` is the short form."""
     if isinstance(entry, str):
-        words = [word if "=" in word.partition(":")[0] else f"attention={word}" for word in entry.split()]
-        pairs = (word.partition("=") for word in words)
+        overrides = [x if "=" in x.partition(":")[0] else f"attention={x}" for x in entry.split()]
+        pairs = (x.partition("=") for x in overrides)
         try:
             # Seeds are a list; all other values remain text, as for asr train.
             entry = {key: yaml.safe_load(value) if key == "seeds" else value for key, _, value in pairs}
@@ -118,8 +118,8 @@ def _plan(
     entry: dict[str, Any], protocol: Mapping[str, Any], request: Request
 ) -> tuple[Candidate, TrainConfig]:
     spec = parse_name(str(entry["attention"]))
-    changes = option_words({key: value for key, value in entry.items() if key not in OWN_KEYS})
-    training = settled(train_options([*request.words, *changes, f"attention={spec.name}"]))
+    changes = as_overrides({key: value for key, value in entry.items() if key not in OWN_KEYS})
+    training = settled(train_options([*request.shared, *changes, f"attention={spec.name}"]))
     resolved = flat(to_dict(training))
     overrides = {
         key: value for key, value in resolved.items() if value != protocol[key] and key not in NOT_PROTOCOL
@@ -148,6 +148,6 @@ def _label(entry: Mapping[str, Any], overrides: Mapping[str, Any]) -> str:
     name = parse_name(str(entry["attention"])).name
     if entry.get("init_from"):
         name = f"{entry['init_from']} → {name}"
-    rest = option_words({key: value for key, value in overrides.items() if key != "model.layers"})
+    rest = as_overrides({key: value for key, value in overrides.items() if key != "model.layers"})
     layers = [f"{overrides['model.layers']} layers"] if "model.layers" in overrides else []
     return ", ".join([*layers, name, *rest])

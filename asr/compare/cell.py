@@ -139,11 +139,11 @@ def read_fraction(folder: Path, name: str) -> float:
         return 0.0
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Run the named cells of a comparison's folder."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    folder = Path(words[0])
-    for name in words[1:]:
+    folder = Path(arguments[0])
+    for name in arguments[1:]:
         work(folder, read_cell(folder, name))
 
 

@@ -13,7 +13,7 @@ from asr.compare.options import STEPS
 from asr.compare.plan import Plan, timing_cells
 from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Training
 from asr.compare.results import METRICS, Results
-from asr.config import flat, option_words, to_dict
+from asr.config import as_overrides, flat, to_dict
 from asr.environment import describe_environment
 from asr.files import build, read_json
 from asr.report.words import clock_words, counted, hardware_words
@@ -84,11 +84,11 @@ def _protocol(plan: Plan) -> dict[str, Any]:
 def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Training:
     status, error = _status(plan, cell)
     run = plan.run_folder(candidate.label, seed)
-    words = ["asr", "train", *plan.request.words, f"attention={candidate.attention}", f"seed={seed}"]
-    words += option_words(candidate.overrides)
+    arguments = ["asr", "train", *plan.request.shared, f"attention={candidate.attention}", f"seed={seed}"]
+    arguments += as_overrides(candidate.overrides)
     if candidate.finetuned_from:
         parent = next((key for key, x in plan.trainings.items() if x.name == cell.needs), None)
-        words += [f"init_from={plan.run_folder(*parent) if parent else candidate.finetuned_from}"]
+        arguments += [f"init_from={plan.run_folder(*parent) if parent else candidate.finetuned_from}"]
     training = Training(
         candidate=candidate.label,
         seed=seed,
@@ -96,7 +96,7 @@ def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Traini
         status=status,
         error=error,
         reused=bool(current_state(plan.folder, cell).result.get("reused")),
-        command=shlex.join(words),
+        command=shlex.join(arguments),
     )
     if status != "done":
         return training
@@ -153,10 +153,10 @@ def _evaluation(
 ) -> Evaluation:
     status, error = _status(plan, cell)
     folder = plan.folder / cell.name
-    words = ["asr", "decode" if plan.data else "evaluate", str(plan.run_folder(label, seed))]
-    words += [f"split={split}", f"attention={attention}"]
+    arguments = ["asr", "decode" if plan.data else "evaluate", str(plan.run_folder(label, seed))]
+    arguments += [f"split={split}", f"attention={attention}"]
     if plan.data:
-        words += [f"data={plan.data[split].manifest}", *plan.decoding.words()]
+        arguments += [f"data={plan.data[split].manifest}", *plan.decoding.overrides()]
     evaluation = Evaluation(
         candidate=label,
         seed=seed,
@@ -166,7 +166,7 @@ def _evaluation(
         folder=cell.name,
         status=status,
         error=error,
-        command=shlex.join(words),
+        command=shlex.join(arguments),
     )
     if status != "done":
         return evaluation

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from asr.config import configurations, load_yaml, option_words
+from asr.config import as_overrides, configurations, load_yaml
 from asr.errors import UserError, did_you_mean
 from asr.files import build
 
@@ -25,32 +25,32 @@ class Paper:
     rows: dict[str, list[float | None]]
 
 
-def with_grid(words: list[str]) -> tuple[list[str], Paper | None]:
-    """Put the options of the file that `plan=` names before the other words, which override them.
+def with_grid(overrides: list[str]) -> tuple[list[str], Paper | None]:
+    """Put the options of the file that `plan=` names before the other overrides, which win.
 
     A length of training overrides one of another kind.
 
     Args:
-        words: command-line arguments.
+        overrides: command-line arguments.
 
     Returns:
-        All words, and the paper's figures if the file has them.
+        All overrides, and the paper's figures if the file has them.
 
     Raises:
         UserError: no such file, or it holds no options.
     """
-    chosen = [word.partition("=")[2] for word in words if word.startswith("plan=")]
+    chosen = [x.partition("=")[2] for x in overrides if x.startswith("plan=")]
     if not chosen or not chosen[-1]:
-        return words, None
+        return overrides, None
     path = _path(chosen[-1])
     values = load_yaml(path)
     found = values.pop("paper", None)
     paper = None if found is None else build(Paper, found, f"{path}: paper")
-    given = {word.partition("=")[0] for word in words}
+    given = {x.partition("=")[0] for x in overrides}
     if given & LENGTHS:
         given |= LENGTHS if "budget" in given else {*LENGTHS, "budget_clock"}
-    own = [word for word in option_words(values) if word.partition("=")[0] not in given]
-    return [*own, *words], paper
+    own = [x for x in as_overrides(values) if x.partition("=")[0] not in given]
+    return [*own, *overrides], paper
 
 
 def _path(name: str) -> Path:

@@ -79,7 +79,7 @@ def launch(
     Raises:
         UserError: the launcher is not installed, or refuses the options.
     """
-    pairs = (word.partition("=") for word in options.launch)
+    pairs = (x.partition("=") for x in options.launch)
     try:
         values = {key: yaml.safe_load(value) for key, _, value in pairs}
     except yaml.YAMLError:

@@ -144,31 +144,31 @@ class Request:
 
     Attributes:
         options: options of the comparison.
-        words: training options that all candidates share.
-        command: all words as given.
+        shared: overrides of training that all candidates share.
+        command: all overrides as given.
         paper: published figures of the plan; None if there are none.
     """
 
     options: CompareConfig
-    words: list[str]
+    shared: list[str]
     command: list[str]
     paper: Paper | None = None
 
 
-def parse(words: list[str]) -> Request:
-    """Split `key=value` words into options of the comparison and of training, and check both.
+def parse(overrides: list[str]) -> Request:
+    """Split `key=value` overrides into options of the comparison and of training, and check both.
 
     Raises:
         UserError: an unknown option, an invalid value, or nothing to compare.
     """
-    command = words
-    words, paper = with_grid(words)
-    own, shared = config.divide(words, CompareConfig, train_schema(chosen_recipe(words)))
+    command = overrides
+    overrides, paper = with_grid(overrides)
+    own, shared = config.divide(overrides, CompareConfig, train_schema(chosen_recipe(overrides)))
     options = config.parse(CompareConfig, own)
-    for word in shared:
-        key = word.partition("=")[0]
+    for override in shared:
+        key = override.partition("=")[0]
         if key in TRAINING_SET_HERE:
-            raise UserError(f"{word}: asr compare sets this itself; use {TRAINING_SET_HERE[key]}")
+            raise UserError(f"{override}: asr compare sets this itself; use {TRAINING_SET_HERE[key]}")
     options.attentions = canonical(options.attentions)
     options.evaluate = options.evaluate if options.evaluate == [OWN] else canonical(options.evaluate)
     if options.budget and options.budget_clock == STEPS:
@@ -217,8 +217,8 @@ class Decoding:
         """Return the options that the outcome does not depend on."""
         return {name: getattr(self.options, name) for name in UNKEYED_DECODING}
 
-    def words(self) -> list[str]:
-        """Return the options that differ from the defaults as words for `asr decode`."""
+    def overrides(self) -> list[str]:
+        """Return the options that differ from the defaults as overrides for `asr decode`."""
         defaults = flat(to_dict(DecodeOptions()))
         options = flat(to_dict(self.options))
         return [f"{key}={value}" for key, value in options.items() if value != defaults[key]]
@@ -235,7 +235,7 @@ class Decoding:
             "beam": {} if options.decoder == "greedy" else asdict(options.beam),
             "tune": options.tune,
             "files": self.files,
-            "decode": [word for word in self.words() if _stem(word) not in OWN_DECODING],
+            "decode": [x for x in self.overrides() if _stem(x) not in OWN_DECODING],
         }
 
 
@@ -245,12 +245,14 @@ def plan_decoding(options: CompareConfig) -> Decoding:
     Raises:
         UserError: an invalid option or a missing file.
     """
-    for word in options.decode:
-        key = word.partition("=")[0]
-        if _stem(word) in OWN_DECODING:
-            raise UserError(f"decode=[{word}]: asr compare has this option itself; use {word}")
+    for override in options.decode:
+        key = override.partition("=")[0]
+        if _stem(override) in OWN_DECODING:
+            raise UserError(f"decode=[{override}]: asr compare has this option itself; use {override}")
         if key in DECODING_SET_HERE:
-            raise UserError(f"decode=[{word}]: asr compare sets this itself; use {DECODING_SET_HERE[key]}")
+            raise UserError(
+                f"decode=[{override}]: asr compare sets this itself; use {DECODING_SET_HERE[key]}"
+            )
     decoder, beam, tune = options.decoder, options.beam, options.tune
     if decoder == "cuda" and not options.launcher and not torch.cuda.is_available():
         raise UserError("decoder=cuda: this machine has no CUDA device")
@@ -268,5 +270,5 @@ def plan_decoding(options: CompareConfig) -> Decoding:
     return Decoding(replace(config.parse(DecodeOptions, options.decode), **own), files)
 
 
-def _stem(word: str) -> str:
-    return word.partition("=")[0].partition(".")[0]
+def _stem(override: str) -> str:
+    return override.partition("=")[0].partition(".")[0]

@@ -34,7 +34,7 @@ class Plan:
     """A comparison before it runs.
 
     Attributes:
-        request: options and shared words.
+        request: options and shared overrides.
         folder: output folder.
         protocol: training options that all candidates share.
         candidates: parents before the models finetuned from them.
@@ -80,7 +80,7 @@ def make_plan(request: Request) -> Plan:
         UserError: invalid candidates, a mechanism that fits no candidate, or a missing manifest.
     """
     options = request.options
-    protocol = settled(train_options(request.words))
+    protocol = settled(train_options(request.shared))
     labelled = recipe_task(protocol.recipe.name) is not None
     if labelled:
         refuse(options, NEEDS_SPEECH, f"with recipe={protocol.recipe.name}, which has no recordings")

@@ -16,7 +16,7 @@ from asr.compare.costs import StepTimer
 from asr.compare.grids import Paper
 from asr.compare.options import Request
 from asr.compare.plan import Plan
-from asr.config import nested, option_words
+from asr.config import as_overrides, nested
 from asr.console import duration
 from asr.report.words import counted
 from asr.training.config import train_options_from
@@ -154,7 +154,7 @@ def print_grid(request: Request, console: Console) -> None:
     table = Table("candidate", "attention", "own options", title=escape(plan), title_justify="left")
     for candidate in plan_candidates(request)[0]:
         start = [f"init_from={candidate.finetuned_from}"] if candidate.finetuned_from else []
-        own = "\n".join([*option_words(candidate.overrides), *start])
+        own = "\n".join([*as_overrides(candidate.overrides), *start])
         table.add_row(*map(escape, (candidate.label, candidate.attention, own)))
     console.print(table)
     if request.paper:
@@ -179,7 +179,7 @@ def print_plan(plan: Plan, console: Console) -> None:
         seeds: dict[tuple[str, str, str, str, str], list[str]] = {}  # by row
         for seed, cell in zip(candidate.seeds, cells, strict=True):
             state = escape(f"reuses {plan.reused[cell.name]}") if cell.name in plan.reused else "done"
-            row = ("to do", *expected.words()) if cell in missing else (state, "", "", "", "")
+            row = ("to do", *expected.columns()) if cell in missing else (state, "", "", "", "")
             seeds.setdefault(row, []).append(str(seed))
         for row, alike in seeds.items():
             word = "seed" if len(alike) == 1 else "seeds"
@@ -219,7 +219,7 @@ class Expected:
     source: str
     at_most: bool = False
 
-    def words(self) -> tuple[str, str, str, str]:
+    def columns(self) -> tuple[str, str, str, str]:
         """Return the columns of the table."""
         whole = ("at most " if self.at_most else "") + duration(self.seconds)
         return f"{self.epoch_steps:,}", duration(self.epoch_s), whole, self.source

@@ -26,7 +26,7 @@ class Results:
     """Everything that a comparison measured.
 
     Attributes:
-        command: words of the command line.
+        command: arguments of the command line.
         recipe: name of the recipe.
         created: ISO 8601 in UTC.
         protocol: settings that all candidates share: `training` (options of `asr train`), `budget`, `seeds`,

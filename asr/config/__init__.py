@@ -1,4 +1,4 @@
-"""Options from YAML files and `key=value` words; unknown keys are errors."""
+"""Options from YAML files and `key=value` overrides; unknown keys are errors."""
 
 import copy
 import functools
@@ -16,7 +16,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from asr.config.schema import Range, accepted, check, describe, option, refuse
-from asr.config.values import in_words, read_value
+from asr.config.values import expectation, read_value
 from asr.errors import UserError, did_you_mean
 from asr.files import write_text
 
@@ -29,71 +29,71 @@ OPTION_FILES = ("figure", "plan")
 KEY_VALUE = re.compile(r"[A-Za-z_][\w./@-]*=")
 
 
-def split_words(words: list[str]) -> tuple[list[str], list[str]]:
-    """Split command-line arguments into paths and `key=value` options; an existing file is a path.
+def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Split command-line arguments into paths and `key=value` overrides; an existing file is a path.
 
     Raises:
-        UserError: a word contains a null character, which no path can have, or is an option with dashes.
+        UserError: an argument contains a null character, which no path can have, or is an option with dashes.
     """
-    for word in words:
-        if "\0" in word:
-            raise UserError(f"{word!r}: expected no null character")
-        if word.startswith("-") and KEY_VALUE.match(plain := word.lstrip("-")):
-            raise UserError(f"{word}: options have no dashes: {plain}")
-    options = [word for word in words if KEY_VALUE.match(word) and not os.path.exists(word)]
-    return [word for word in words if word not in options], options
+    for argument in arguments:
+        if "\0" in argument:
+            raise UserError(f"{argument!r}: expected no null character")
+        if argument.startswith("-") and KEY_VALUE.match(plain := argument.lstrip("-")):
+            raise UserError(f"{argument}: options have no dashes: {plain}")
+    overrides = [x for x in arguments if KEY_VALUE.match(x) and not os.path.exists(x)]
+    return [x for x in arguments if x not in overrides], overrides
 
 
-def parse(schema: type[Options], words: list[str]) -> Options:
-    """Build an options dataclass from `key=value` words.
+def parse(schema: type[Options], overrides: list[str]) -> Options:
+    """Build an options dataclass from `key=value` overrides.
 
     Args:
         schema: dataclass with defaults.
-        words: command-line arguments, e.g. `["split=test", "beam.size=50"]`.
+        overrides: command-line arguments, e.g. `["split=test", "beam.size=50"]`.
 
     Raises:
         UserError: unknown key, wrong type or missing value.
     """
     kinds = {key: kind for key, kind, *_ in describe(schema)}
-    for word in words:
-        _check_key(word.partition("=")[0], list(kinds))
-    return _checked(_updated(OmegaConf.structured(schema), words, kinds))
+    for override in overrides:
+        _check_key(override.partition("=")[0], list(kinds))
+    return _checked(_updated(OmegaConf.structured(schema), overrides, kinds))
 
 
-def _updated(config: DictConfig, words: list[str], kinds: Mapping[str, str]) -> DictConfig:
-    """Return a configuration with the options among the words set, which are those in `kinds`."""
-    _check_values(words, kinds)
-    for word in words:
-        key, _, value = word.partition("=")
+def _updated(config: DictConfig, overrides: list[str], kinds: Mapping[str, str]) -> DictConfig:
+    """Return a configuration with the options among the overrides set, which are those in `kinds`."""
+    _check_values(overrides, kinds)
+    for override in overrides:
+        key, _, value = override.partition("=")
         if key in kinds:
             try:
                 OmegaConf.update(config, key, read_value(value, kinds[key]))
             except (omegaconf.errors.OmegaConfBaseException, yaml.YAMLError) as error:
-                raise UserError(f"{word}: expected {in_words(kinds[key])}") from error
+                raise UserError(f"{override}: expected {expectation(kinds[key])}") from error
     return config
 
 
-def divide(words: list[str], own: Any, composed: Any) -> tuple[list[str], list[str]]:
-    """Split `key=value` words into a command's own options and those that it hands to `compose`.
+def divide(overrides: list[str], own: Any, composed: Any) -> tuple[list[str], list[str]]:
+    """Split `key=value` overrides into a command's own options and those that it hands to `compose`.
 
     Raises:
         UserError: a key in neither schema.
     """
     mine = [key for key, *_ in describe(own)]
     known = [*mine, *(key for key, *_ in describe(composed)), *config_groups()]
-    for word in words:
-        _check_key(word.partition("=")[0], known)
-    taken = [word for word in words if word.partition("=")[0] in mine]
-    return taken, [word for word in words if word not in taken]
+    for override in overrides:
+        _check_key(override.partition("=")[0], known)
+    taken = [x for x in overrides if x.partition("=")[0] in mine]
+    return taken, [x for x in overrides if x not in taken]
 
 
-def compose(schema: type[Options] | Options, name: str, words: list[str]) -> Options:
-    """Build an options dataclass from Hydra's configuration `conf/<name>.yaml` and `key=value` words.
+def compose(schema: type[Options] | Options, name: str, overrides: list[str]) -> Options:
+    """Build an options dataclass from Hydra's configuration `conf/<name>.yaml` and `key=value` overrides.
 
     Args:
         schema: dataclass with defaults.
         name: configuration file in `conf/`, without its suffix.
-        words: config groups (`model=wsj`) and single options (`model.layers=6`). Strings need no quotes:
+        overrides: config groups (`model=wsj`) and single options (`model.layers=6`). Strings need no quotes:
             `attention=i-clustered-25:topk=16,bits=31`.
 
     Raises:
@@ -105,15 +105,15 @@ def compose(schema: type[Options] | Options, name: str, words: list[str]) -> Opt
     kinds = {key: kind for key, kind, *_ in described}
     groups = config_groups()
     known = [*kinds, *groups]
-    for word in words:
-        key, _, value = word.partition("=")
+    for override in overrides:
+        key, _, value = override.partition("=")
         _check_key(key, known)
         if key in groups:
             _check_choice(key, value, groups[key])
     ConfigStore.instance().store(name=f"{name}_schema", node=schema)
-    chosen = tuple(word for word in words if word.partition("=")[0] in groups)
+    chosen = tuple(x for x in overrides if x.partition("=")[0] in groups)
     config = copy.deepcopy(_grouped(name, chosen, described))
-    return _checked(_updated(config, words, kinds))
+    return _checked(_updated(config, overrides, kinds))
 
 
 @functools.cache
@@ -126,9 +126,9 @@ def _grouped(name: str, chosen: tuple[str, ...], described: tuple[Any, ...]) -> 
         with hydra.initialize_config_module("asr_conf", version_base="1.3"):
             config = hydra.compose(name, list(chosen))
             # The recipe's values win over a group chosen here, so the group's are merged again.
-            others = [word for word in chosen if not word.startswith("recipe=")]
+            others = [x for x in chosen if not x.startswith("recipe=")]
             own = hydra.compose(name, others) if others else {}
-            for group in dict.fromkeys(word.partition("=")[0] for word in others):
+            for group in dict.fromkeys(x.partition("=")[0] for x in others):
                 config[group] = OmegaConf.merge(config[group], own[group])
             return config
     except (omegaconf.errors.OmegaConfBaseException, HydraException) as error:
@@ -165,15 +165,15 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def group_words(group: str, name: str) -> list[str]:
-    """Return the options in `conf/<group>/<name>.yaml` as `key=value` words.
+def group_overrides(group: str, name: str) -> list[str]:
+    """Return the options in `conf/<group>/<name>.yaml` as `key=value` overrides.
 
     Raises:
         UserError: no such configuration.
     """
     files = configurations(group)
     _check_choice(group, name, list(files))
-    return option_words(load_yaml(files[name]))
+    return as_overrides(load_yaml(files[name]))
 
 
 def configurations(group: str) -> dict[str, Path]:
@@ -189,11 +189,11 @@ def config_groups() -> dict[str, list[str]]:
     return {name: list(configurations(name)) for name in folders if name not in OPTION_FILES}
 
 
-def option_words(values: Mapping[str, Any]) -> list[str]:
-    """Return nested options as `key=value` words.
+def as_overrides(values: Mapping[str, Any]) -> list[str]:
+    """Return nested options as `key=value` overrides.
 
     Example:
-        >>> option_words({"recipe": "demo", "model": {"layers": 6}, "seeds": [0, 1]})
+        >>> as_overrides({"recipe": "demo", "model": {"layers": 6}, "seeds": [0, 1]})
         ['recipe=demo', 'model.layers=6', 'seeds=[0,1]']
     """
     return [
@@ -236,7 +236,7 @@ def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
                     f"{source}: unknown option {key!r}{did_you_mean(key, list(kinds))}"
                 ) from error
             if not _fits(schema, key, value):
-                raise UserError(f"{source}: {key}={value}: expected {in_words(kinds[key])}") from error
+                raise UserError(f"{source}: {key}={value}: expected {expectation(kinds[key])}") from error
         raise UserError(f"{source}: {_first_line(error)}") from error
 
 
@@ -264,14 +264,14 @@ def _check_choice(group: str, name: str, known: list[str]) -> None:
         raise UserError(f"{group}={name}: no such configuration{did_you_mean(name, known)}")
 
 
-def _check_values(words: list[str], kinds: Mapping[str, str]) -> None:
+def _check_values(overrides: list[str], kinds: Mapping[str, str]) -> None:
     """Raise UserError if a flag is a number, which OmegaConf takes for true, or a text is null."""
-    for word in words:
-        key, _, value = word.partition("=")
+    for override in overrides:
+        key, _, value = override.partition("=")
         if kinds.get(key) == "bool" and re.fullmatch(r"[-+]?[\d._]+", value):
-            raise UserError(f"{word}: expected true or false")
+            raise UserError(f"{override}: expected true or false")
         if kinds.get(key) == "str" and value == "null":
-            raise UserError(f"{word}: expected text; an empty one is written {key}=")
+            raise UserError(f"{override}: expected text; an empty one is written {key}=")
 
 
 def _fits(schema: Any, key: str, value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Values of options as a user writes them: lists with or without brackets, and what is expected in words."""
+"""Values of options as a user writes them: lists with or without brackets, and what is expected."""
 
 import re
 from typing import Any
@@ -54,11 +54,11 @@ def join_options(entries: list[str]) -> list[str]:
     return whole
 
 
-def in_words(kind: str) -> str:
+def expectation(kind: str) -> str:
     """Return the values that an option takes, from its type.
 
     Example:
-        >>> in_words("int ≥ 1"), in_words("float | None"), in_words("list[int] ≥ 1")
+        >>> expectation("int ≥ 1"), expectation("float | None"), expectation("list[int] ≥ 1")
         ('a whole number', 'a number or null', 'a list of whole numbers, e.g. 1,2')
     """
     if entries := re.match(r"list\[(\w+)", kind):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from asr.config import option_words
+from asr.config import as_overrides
 from asr.files import file_digest
 from asr.preparation.problems import KINDS, Problem, count_kinds, describe_kinds
 from asr.text.lexicon import Lexicon
@@ -179,7 +179,7 @@ def _by_reason(excluded: list[tuple[str, str, str]]) -> list[tuple[str, int]]:
 
 def _command(recipe: str, options: dict[str, object], problems: list[Problem]) -> str:
     accepted = {"allow_partial": list(count_kinds(problems))} if problems else {}
-    return shlex.join(["asr", "prepare", recipe, *option_words(options | accepted)])
+    return shlex.join(["asr", "prepare", recipe, *as_overrides(options | accepted)])
 
 
 def _content(source: Path) -> str:

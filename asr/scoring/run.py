@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from asr.config import option, option_words, refuse
+from asr.config import as_overrides, option, refuse
 from asr.console import open_console
 from asr.errors import UserError
 from asr.files import build, check_writable, file_digest, locked, read_json, write_json, write_text
@@ -256,7 +256,7 @@ def read_score(folder: Path) -> dict[str, Any]:
     if summary.get("hypotheses", digest) != digest:
         found = "one of other hypotheses"
     elif changed:
-        found = "one with " + " ".join(option_words(changed))
+        found = "one with " + " ".join(as_overrides(changed))
     else:
         return summary
     raise UserError(

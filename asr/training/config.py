@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from asr.attention.backend import BACKENDS
-from asr.config import compose, flat, from_dict, option, option_words, refuse, to_dict
+from asr.config import as_overrides, compose, flat, from_dict, option, refuse, to_dict
 from asr.data.module import DataConfig
 from asr.errors import UserError
 from asr.losses.loss import LossConfig
@@ -232,8 +232,8 @@ def train_schema(recipe: str = "") -> TrainConfig:
     return TrainConfig(recipe=task.Options()) if task else TrainConfig()
 
 
-def train_options(words: list[str]) -> TrainConfig:
-    """Build the options of a training run from `key=value` words.
+def train_options(overrides: list[str]) -> TrainConfig:
+    """Build the options of a training run from `key=value` overrides.
 
     `recipe=`, `model=`, `loss=` and `optimizer=` select Hydra groups. With `model.encoder=`, the folder of a
     pretrained encoder gives features and model the values in place of the recipe's.
@@ -245,15 +245,15 @@ def train_options(words: list[str]) -> TrainConfig:
         >>> train_options(["recipe=demo", "model.layers=6"]).model.layers
         6
     """
-    recipe = chosen_recipe(words)
-    folder = _last(words, "model.encoder")
+    recipe = chosen_recipe(overrides)
+    folder = _last(overrides, "model.encoder")
     if not folder:
-        return compose(train_schema(recipe), "train", words)
+        return compose(train_schema(recipe), "train", overrides)
     where = f"model.encoder={folder}"
-    if group := _last(words, "model"):
+    if group := _last(overrides, "model"):
         raise UserError(f"model={group}: has no effect with {where}")
     given = encoder_options(read_pretrained(folder))
-    options = compose(train_schema(recipe), "train", [*option_words(given), *words])
+    options = compose(train_schema(recipe), "train", [*as_overrides(given), *overrides])
     chosen = flat(to_dict(options))
     for key, value in given.items():
         if chosen[key] != value and key not in ADJUSTABLE:
@@ -261,14 +261,14 @@ def train_options(words: list[str]) -> TrainConfig:
     return options
 
 
-def chosen_recipe(words: list[str]) -> str:
-    """Return the recipe chosen by `key=value` words, or an empty string."""
-    return _last(words, "recipe")
+def chosen_recipe(overrides: list[str]) -> str:
+    """Return the recipe chosen by `key=value` overrides, or an empty string."""
+    return _last(overrides, "recipe")
 
 
-def _last(words: list[str], key: str) -> str:
+def _last(overrides: list[str], key: str) -> str:
     """Return the last value of an option, or an empty string."""
-    return next((word.partition("=")[2] for word in reversed(words) if word.startswith(f"{key}=")), "")
+    return next((x.partition("=")[2] for x in reversed(overrides) if x.startswith(f"{key}=")), "")
 
 
 def train_options_from(values: dict[str, Any], source: str) -> TrainConfig:

@@ -36,12 +36,12 @@ def offered_starts(options: TrainConfig, folder: Path) -> list[str]:
         return []
     finished = sorted(RUNS.glob("*/*/training.json"), key=lambda path: path.stat().st_mtime)
     for run in (path.parent for path in reversed(finished)):
-        if run.absolute() != folder.absolute() and (words := _words(options, run)) is not None:
-            return [f"to start from a trained model: {' '.join([f'init_from={run}', *words])}"]
+        if run.absolute() != folder.absolute() and (overrides := _overrides(options, run)) is not None:
+            return [f"to start from a trained model: {' '.join([f'init_from={run}', *overrides])}"]
     return []
 
 
-def _words(options: TrainConfig, run: Path) -> list[str] | None:
+def _overrides(options: TrainConfig, run: Path) -> list[str] | None:
     """Return the options to change in order to start from a run; None if it doesn't suit."""
     try:
         values = config.load_yaml(run / "config.yaml")
@@ -61,7 +61,7 @@ def _words(options: TrainConfig, run: Path) -> list[str] | None:
     changes = {key: value for key, value in theirs.items() if own.get(key) != value}
     if unit != options.tokenizer.kind:
         changes = {"tokenizer.kind": unit, **changes}
-    return config.option_words(changes)
+    return config.as_overrides(changes)
 
 
 def _shape(options: TrainConfig) -> dict[str, Any]:

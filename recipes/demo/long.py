@@ -162,17 +162,17 @@ def measure(model: str, system: str, audio: Path, normalise: str) -> tuple[dict[
         UserError: the process failed; the message quotes its last line.
     """
     name, _, sizes = system.partition(":") if system.startswith("chunked") else (system, "", "")
-    words = ["mode=auto"] if system == "auto" else ["mode=onepass", f"attention={system}"]
+    overrides = ["mode=auto"] if system == "auto" else ["mode=onepass", f"attention={system}"]
     if name == "chunked":
-        words = ["mode=chunked", "attention=full"]
-        words += [
+        overrides = ["mode=chunked", "attention=full"]
+        overrides += [
             f"{key}={x}" for key, x in zip(("chunk_s", "overlap_s"), sizes.split(":"), strict=False) if x
         ]
-    words += [f"normalise={normalise}", "format=json"]
+    overrides += [f"normalise={normalise}", "format=json"]
     started = time.perf_counter()
     output, messages = audio.with_suffix(".json"), audio.with_suffix(".stderr")
     with output.open("w") as out, messages.open("w") as err:
-        command = [sys.executable, "-m", "asr", "transcribe", model, str(audio), *words]
+        command = [sys.executable, "-m", "asr", "transcribe", model, str(audio), *overrides]
         process = subprocess.Popen(command, stdout=out, stderr=err)
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

@@ -44,10 +44,10 @@ def test_text_grids_of_an_earlier_alignment_are_removed(
 ) -> None:
     cuts = list(load_cuts(tone_corpus / "test.cuts.jsonl.gz"))
     save_cuts(cuts[:2], tmp_path / "few.cuts.jsonl.gz")
-    words = ["align", str(trained), "split=test", f"output={tmp_path / 'out'}"]
-    assert main(words) == 0
+    arguments = ["align", str(trained), "split=test", f"output={tmp_path / 'out'}"]
+    assert main(arguments) == 0
     (tmp_path / "out" / "mine.TextGrid").write_text("mine")
-    assert main([*words, f"data={tmp_path / 'few.cuts.jsonl.gz'}"]) == 0
+    assert main([*arguments, f"data={tmp_path / 'few.cuts.jsonl.gz'}"]) == 0
     kept = {path.stem for path in (tmp_path / "out").glob("*.TextGrid")}
     assert kept == {"mine", *(cut.id for cut in cuts[:2])}
 
@@ -88,11 +88,11 @@ def test_a_text_is_normalised_like_those_of_training(
     """
     cut = next(iter(load_cuts(tone_corpus / "test.cuts.jsonl.gz")))
     audio, text = str(cut.recording.sources[0].source), cut.supervisions[0].text
-    words = ["align", str(trained), audio, f"output={tmp_path}"]
-    assert main([*words, f"text={text.title().replace(' ', ', ')}."]) == 0
+    arguments = ["align", str(trained), audio, f"output={tmp_path}"]
+    assert main([*arguments, f"text={text.title().replace(' ', ', ')}."]) == 0
     entry = json.loads((tmp_path / f"{Path(audio).stem}.jsonl").read_text())
     assert [word["word"] for word in entry["words"]] == text.split()
-    assert main([*words, "text=zebra gnu emu", "min_fit=1"]) == 1
+    assert main([*arguments, "text=zebra gnu emu", "min_fit=1"]) == 1
     assert "(outside the model's vocabulary: emu, gnu, zebra)" in capsys.readouterr().err
 
 

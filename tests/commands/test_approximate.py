@@ -32,8 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def words(folder: Path, out: Path, *more: str, task: str = "rte,squad") -> list[str]:
-    """Return the words of a command that evaluates both tasks."""
+def arguments(folder: Path, out: Path, *more: str, task: str = "rte,squad") -> list[str]:
+    """Return the arguments of a command that evaluates both tasks."""
     return [
         "approximate",
         f"model={folder / 'models' / '{task}'}",
@@ -60,7 +60,7 @@ def results(out: Path) -> dict[str, Any]:
 def evaluated(folder: Path) -> Path:
     """Output folder of both tasks."""
     out = folder / "out"
-    assert main(words(folder, out)) == 0
+    assert main(arguments(folder, out)) == 0
     return out
 
 
@@ -132,7 +132,7 @@ def test_finished_work_is_not_repeated(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A further mechanism runs alone; other options start again."""
-    given = words(folder, tmp_path, task="rte")
+    given = arguments(folder, tmp_path, task="rte")
     assert main(given) == 0
     before = results(tmp_path)
     ran: list[str] = []
@@ -168,10 +168,10 @@ def test_an_interrupted_evaluation_continues(
         return original(self, windows, attention)
 
     monkeypatch.setattr(Evaluation, "_timed", timed)
-    assert main(words(folder, tmp_path, task="rte")) == 130
+    assert main(arguments(folder, tmp_path, task="rte")) == 130
     stored = len((tmp_path / "rte" / "outputs.jsonl").read_text().splitlines()) - 1
     assert stored == 10 - 4  # each mechanism's first call is a warm-up
-    assert main(words(folder, tmp_path, task="rte")) == 0
+    assert main(arguments(folder, tmp_path, task="rte")) == 0
     total = len((tmp_path / "rte" / "outputs.jsonl").read_text().splitlines()) - 1
     assert len(calls) - 11 == total - stored + 4
 
@@ -195,7 +195,7 @@ def test_bad_input_is_one_line(
     change: str, message: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key = change.partition("=")[0]
-    given = [x for x in words(folder, tmp_path / "out", task="rte") if not x.startswith(f"{key}=")]
+    given = [x for x in arguments(folder, tmp_path / "out", task="rte") if not x.startswith(f"{key}=")]
     assert main([*given, change]) == 1
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("asr: ")]
     assert len(lines) == 1

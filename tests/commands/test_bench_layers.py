@@ -104,9 +104,9 @@ def test_the_largest_batch_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(measurement, "peak_memory_bytes", peak)
     out = tmp_path / "bench.json"
     names = "attentions=[full,cast-2]"
-    words = [names, "layer=true", "batch=max", "memory=0.01", "lengths=[10,20,40]", f"out={out}"]
+    overrides = [names, "layer=true", "batch=max", "memory=0.01", "lengths=[10,20,40]", f"out={out}"]
     console = quiet()
-    run([], parse([*words, *SMALL, "passes=[forward]"]), console=console)
+    run([], parse([*overrides, *SMALL, "passes=[forward]"]), console=console)
     record = json.loads(out.read_text())
     batches = {(x["name"], x["length"]): x["batch"] for x in record["timings"]}
     assert batches == {
@@ -181,8 +181,14 @@ def test_an_interrupted_benchmark_continues(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(measurement, "measure", interrupted)
     monkeypatch.setattr("asr.commands.bench.export", lambda figure, folder: [])
     out = tmp_path / "bench.json"
-    words = ["attentions=[full]", "layer=true", "lengths=[10,20,30]", "passes=[forward]", "peak_memory=false"]
-    options = parse([*words, *SMALL, f"out={out}"])
+    overrides = [
+        "attentions=[full]",
+        "layer=true",
+        "lengths=[10,20,30]",
+        "passes=[forward]",
+        "peak_memory=false",
+    ]
+    options = parse([*overrides, *SMALL, f"out={out}"])
     with pytest.raises(KeyboardInterrupt):
         run([], options, console=quiet())
     assert not out.exists()
@@ -219,7 +225,7 @@ def test_the_figures_are_those_of_the_papers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (["figure=clusterd"], "did you mean 'clustered'"),
         (["out=b.png"], "out=b.png: expected a name that ends in .json"),  # the plot replaced the results
@@ -237,7 +243,7 @@ def test_the_figures_are_those_of_the_papers() -> None:
         (["causal=never"], "expected one of named, both"),
     ],
 )
-def test_errors_name_the_option(words: list[str], message: str) -> None:
+def test_errors_name_the_option(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        parse(words)
+        parse(overrides)
     assert message in caught.value.line

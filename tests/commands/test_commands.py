@@ -112,13 +112,13 @@ def test_a_file_name_that_is_not_utf8_is_shown_with_escapes(
     odd = os.fsencode(tmp_path) + b"/caf\xe9.wav"
     for path in (os.fsdecode(odd), tmp_path / "other.wav"):
         Path(path).write_bytes((tone_corpus / "wav" / "test-0.wav").read_bytes())
-    words = [sys.executable, "-m", "asr", "transcribe", str(trained), str(tmp_path)]
+    arguments = [sys.executable, "-m", "asr", "transcribe", str(trained), str(tmp_path)]
     for form in ("text", "json"):
         output = subprocess.run(
-            [*words, f"format={form}", "device=cpu"], capture_output=True, check=True
+            [*arguments, f"format={form}", "device=cpu"], capture_output=True, check=True
         ).stdout
         assert "caf\\udce9.wav" in output.decode().replace("\\\\", "\\")
-    refused = subprocess.run([*words, "shard=1/2", f"output={tmp_path}"], capture_output=True)
+    refused = subprocess.run([*arguments, "shard=1/2", f"output={tmp_path}"], capture_output=True)
     assert b"expected a UTF-8 file name with shard=" in refused.stderr
 
 
@@ -149,21 +149,21 @@ def test_transcribing_uses_tuned_decoder_weights(
     """Also those in the folder of an exported model; options on the command line take precedence."""
     wav = str(tone_corpus / "wav" / "test-0.wav")
     assert main(["export", str(trained), f"out={tmp_path}"]) == 0
-    words = ["transcribe", str(tmp_path), wav, "decoder=beam"]
+    arguments = ["transcribe", str(tmp_path), wav, "decoder=beam"]
     capsys.readouterr()
-    assert main(words) == 0
+    assert main(arguments) == 0
     untuned = capsys.readouterr()
     assert "decoder weights" not in untuned.err
     few_words = Trial(Weights(lm_weight=2.0, word_score=-1000.0, size=20), 1, 1, 1.0)
     file = record(tmp_path, "beam", BeamConfig(), few_words, [few_words], {})
-    assert main(words) == 0
+    assert main(arguments) == 0
     tuned = capsys.readouterr()
     assert len(tuned.out.split()) < len(untuned.out.split())
     assert f"decoder weights from {file}: beam lm=none" in tuned.err
-    assert main([*words, "beam.word_score=-1"]) == 0
+    assert main([*arguments, "beam.word_score=-1"]) == 0
     assert capsys.readouterr().out == untuned.out
     assert Recognizer.load(tmp_path).transcribe(wav, decoder="beam").text == tuned.out.strip()
-    assert main([*words, "beam.nbest=3"]) == 1
+    assert main([*arguments, "beam.nbest=3"]) == 1
     assert "beam.nbest=3: expected 1" in capsys.readouterr().err
 
 
@@ -244,11 +244,11 @@ def test_several_recordings_get_subtitles_beside_them(
     audio = (tone_corpus / "wav" / "test-0.wav").read_bytes()
     for name in ("x.wav", "y.wav", "y.mp3"):
         (tmp_path / name).write_bytes(audio)
-    words = ["transcribe", str(trained), str(tmp_path), "format=srt"]
-    assert main(words) == 0
+    arguments = ["transcribe", str(trained), str(tmp_path), "format=srt"]
+    assert main(arguments) == 0
     assert {path.name for path in tmp_path.glob("*.srt")} == {"x.srt", "y.wav.srt", "y.mp3.srt"}
     assert "transcripts are beside the recordings" in capsys.readouterr().err
-    assert main([*words, "min_confidence=0.5"]) == 1
+    assert main([*arguments, "min_confidence=0.5"]) == 1
     assert "x.srt: expected no such file yet; write to a folder with output=" in capsys.readouterr().err
 
 
@@ -285,7 +285,7 @@ def test_warnings_are_summed_up_and_a_broken_file_does_not_end_the_batch(
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["bench", "attentions=[full]", "lengths=[64]", "out={file}/bench.json"],
         ["lm", "train", "text=nothing.txt", "out={file}/lm.arpa"],
@@ -295,15 +295,15 @@ def test_warnings_are_summed_up_and_a_broken_file_does_not_end_the_batch(
         ["align", "{run}", "output={file}/aligned"],
         ["transcribe", "{run}", "x.wav", "output={file}/out"],
     ],
-    ids=lambda words: words[0],
+    ids=lambda arguments: arguments[0],
 )
 def test_outputs_are_tried_before_the_work(
-    words: list[str], trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`asr bench` lost its measurements because it couldn't write them."""
     (tmp_path / "file").touch()
-    words = [word.format(run=trained, file=tmp_path / "file") for word in words]
-    assert main(words) == 1
+    arguments = [x.format(run=trained, file=tmp_path / "file") for x in arguments]
+    assert main(arguments) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "can't be written (Not a directory)" in line or "can't be written (File exists)" in line
 

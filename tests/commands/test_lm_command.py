@@ -57,7 +57,7 @@ def test_scoring_reports_perplexity_and_unknown_words(
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("overrides", "reason"),
     [
         (["lm"], "takes one of train, score, found none"),
         (["lm", "trian"], "did you mean 'train'"),
@@ -73,12 +73,12 @@ def test_scoring_reports_perplexity_and_unknown_words(
     ],
 )
 def test_errors_are_one_line(
-    words: list[str], reason: str, bigram: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    overrides: list[str], reason: str, bigram: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text.txt").write_text("A CAT\nBE A CAT\n")
     (tmp_path / "bytes.txt").write_bytes(b"a \xff\n")
     (tmp_path / "empty.txt").write_text("\n\n")
-    assert main([word.format(here=tmp_path, bigram=bigram) for word in words]) == 1
+    assert main([x.format(here=tmp_path, bigram=bigram) for x in overrides]) == 1
     error = capsys.readouterr().err
     assert reason in error
     assert len(error.strip().splitlines()) == 1

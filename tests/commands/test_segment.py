@@ -63,7 +63,7 @@ def test_a_full_disk_leaves_no_half_of_the_utterances(
     """
     text, out = tmp_path / "book.txt", tmp_path / "out"
     text.write_text("\n".join(LINES))
-    words = ["segment", str(trained), str(recording), str(text), f"output={out}"]
+    arguments = ["segment", str(trained), str(recording), str(text), f"output={out}"]
     left = [3]
 
     def write_bytes(path: Path, content: bytes) -> int:
@@ -75,11 +75,11 @@ def test_a_full_disk_leaves_no_half_of_the_utterances(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", write_bytes)
-        assert main(words) == 1
+        assert main(arguments) == 1
     assert "No space left on device" in capsys.readouterr().err
     assert main(["prepare", "folder", f"audio={out}", f"folder={tmp_path / 'data'}", "workers=1"]) == 1
     assert f"audio={out}: expected recordings" in capsys.readouterr().err
-    assert main(words) == 0
+    assert main(arguments) == 0
     assert len(list(out.rglob("*.flac"))) == len(LINES)
     assert not (out / ".unfinished").exists()
 
@@ -126,8 +126,15 @@ def test_a_wrong_text_is_reported(
 def test_long_lines_are_divided_in_pauses(trained: Path, recording: Path, tmp_path: Path) -> None:
     text = tmp_path / "book.txt"
     text.write_text(" ".join(LINES))
-    words = ["segment", str(trained), str(recording), str(text), f"output={tmp_path / 'out'}", "longest_s=1"]
-    assert main(words) == 0
+    arguments = [
+        "segment",
+        str(trained),
+        str(recording),
+        str(text),
+        f"output={tmp_path / 'out'}",
+        "longest_s=1",
+    ]
+    assert main(arguments) == 0
     parts = sorted((tmp_path / "out").glob("*.flac"))
     assert len(parts) >= len(LINES)
     assert " ".join(read_text(part.with_suffix(".txt")).strip() for part in parts) == " ".join(LINES)

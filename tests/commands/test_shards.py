@@ -32,26 +32,26 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def words(trained: Path, tone_corpus: Path, request: pytest.FixtureRequest) -> list[str]:
-    return [word.format(run=trained, wav=tone_corpus / "wav") for word in COMMANDS[request.param]]
+def arguments(trained: Path, tone_corpus: Path, request: pytest.FixtureRequest) -> list[str]:
+    return [x.format(run=trained, wav=tone_corpus / "wav") for x in COMMANDS[request.param]]
 
 
-@pytest.mark.parametrize("words", COMMANDS, indirect=True)
+@pytest.mark.parametrize("arguments", COMMANDS, indirect=True)
 def test_the_union_is_what_one_process_writes(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asr.transcription.many.GROUP", 3)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    failed = main([*words, f"output={whole}"])
+    failed = main([*arguments, f"output={whole}"])
     error = capsys.readouterr().err
     for index in (2, 3, 1):
-        main([*words, f"output={parts}", f"shard={index}/3"])
+        main([*arguments, f"output={parts}", f"shard={index}/3"])
     assert set(contents(parts)) == {f"shards/{index}-of-3.jsonl" for index in (1, 2, 3)}
     capsys.readouterr()
     assert main(["merge", str(parts)]) == failed
     assert contents(parts) == contents(whole)
     assert capsys.readouterr().err == error
-    if words[0] == "decode":
+    if arguments[0] == "decode":
         one, union = (json.loads((folder / "decode.json").read_text()) for folder in (whole, parts))
         assert union["audio_s"] == pytest.approx(one["audio_s"])
         assert {key: union[key] for key in ("lexicon", "pronunciations", "beam")} == {
@@ -61,10 +61,10 @@ def test_the_union_is_what_one_process_writes(
     assert "expected shards/1-of-" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", COMMANDS, indirect=True)
+@pytest.mark.parametrize("arguments", COMMANDS, indirect=True)
 @pytest.mark.parametrize("shards", [[[]], [["shard=1/2"], ["shard=2/2"]]], ids=["whole", "shards"])
 def test_interrupted_work_goes_on(
-    words: list[str],
+    arguments: list[str],
     shards: list[list[str]],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -72,7 +72,7 @@ def test_interrupted_work_goes_on(
 ) -> None:
     monkeypatch.setattr("asr.transcription.many.GROUP", 3)
     undisturbed, folder = tmp_path / "undisturbed", tmp_path / "interrupted"
-    failed = main([*words, f"output={undisturbed}"])
+    failed = main([*arguments, f"output={undisturbed}"])
     expected = capsys.readouterr()
     added: list[int] = []
 
@@ -91,7 +91,7 @@ def test_interrupted_work_goes_on(
         with monkeypatch.context() as patch:
             for kind in (Part, Finished):
                 patch.setattr(kind, "add", stopping(kind.add, most))
-            return main([*words, *shard, f"output={folder}"])
+            return main([*arguments, *shard, f"output={folder}"])
 
     assert run(shards[0], 3) == 130
     first = set(added)
@@ -111,7 +111,7 @@ def test_interrupted_work_goes_on(
     assert status == failed
     assert contents(folder) == contents(undisturbed)
     assert errors(found.err) == errors(expected.err)
-    if words[0] == "align" and len(shards) == 1:
+    if arguments[0] == "align" and len(shards) == 1:
         assert found.out == expected.out.replace(str(undisturbed), str(folder))
 
 
@@ -122,23 +122,23 @@ def errors(text: str) -> list[str]:
 def test_missing_and_foreign_shards_are_refused(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["decode", str(trained), "split=dev", f"output={tmp_path}"]
+    arguments = ["decode", str(trained), "split=dev", f"output={tmp_path}"]
 
     def merge() -> str:
         capsys.readouterr()
         assert main(["merge", str(tmp_path)]) == 1
         return capsys.readouterr().err
 
-    assert main([*words, "shard=1/2"]) == 0
+    assert main([*arguments, "shard=1/2"]) == 0
     assert "2-of-2.jsonl: expected shard 2 of 2, found none" in merge()
-    assert main([*words, "shard=2/2", "attention=clustered-5"]) == 0
+    assert main([*arguments, "shard=2/2", "attention=clustered-5"]) == 0
     line = merge()
     assert "2-of-2.jsonl: expected the job of" in line
     assert "found another: options.attention is 'clustered-5' instead of ''" in line
-    assert main([*words, "shard=2/2", "split=test"]) == 0
+    assert main([*arguments, "shard=2/2", "split=test"]) == 0
     assert "found another: options.split is 'test' instead of 'dev'" in merge()
-    assert main([*words, "shard=2/2"]) == 0
-    assert main([*words, "shard=2/3"]) == 0
+    assert main([*arguments, "shard=2/2"]) == 0
+    assert main([*arguments, "shard=2/3"]) == 0
     assert "expected a shard of 2" in merge()
     (tmp_path / "shards" / "2-of-3.jsonl").unlink()
     shard = tmp_path / "shards" / "2-of-2.jsonl"
@@ -150,7 +150,7 @@ def test_missing_and_foreign_shards_are_refused(
     shard.write_text(first.replace("[1, 2]", "[2, 2]", 1).replace('"hyp.jsonl"', '"../../hyp.jsonl"'))
     assert "a file outside the folder: ../../hyp.jsonl" in merge()
     shard.unlink()
-    assert main([*words, "shard=2/2"]) == 0
+    assert main([*arguments, "shard=2/2"]) == 0
     assert main(["merge", str(tmp_path)]) == 0
 
 
@@ -158,14 +158,14 @@ def test_options_that_do_not_fit_a_shard(
     trained: Path, tone_corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wav = str(tone_corpus / "wav" / "test-0.wav")
-    for words, message in [
+    for arguments, message in [
         (["decode", str(trained), "shard=3/2"], "shard=3/2: expected i/n with 1 ≤ i ≤ n"),
         (["decode", str(trained), "shard=1/2", "decoder=prefix", "tune=dev"], "tune before dividing"),
         (["transcribe", str(trained), wav, "shard=1/2"], "expected output=<folder>"),
         (["align", str(trained), wav, "shard=1/2"], "shard=1/2: has no effect"),
         (["merge"], "asr merge takes one"),
     ]:
-        assert main(words) == 1
+        assert main(arguments) == 1
         assert message in capsys.readouterr().err
     assert parse_shard("") is None
 

@@ -55,19 +55,19 @@ def test_files_are_transcribed_once_by_actors(
         shutil.copy(tone_corpus / "wav" / f"test-{i}.wav", audio)
     whole = (audio / "test-3.wav").read_bytes()
     (audio / "test-3.wav").write_bytes(whole[:20])
-    words = ["transcribe", str(trained), str(audio), "format=json"]
-    assert main([*words, f"output={expected}"]) == 1
+    arguments = ["transcribe", str(trained), str(audio), "format=json"]
+    assert main([*arguments, f"output={expected}"]) == 1
     said = capsys.readouterr().err.splitlines()[-2:]
     assert "test-3.wav: not a readable audio file" in said[0]
 
-    words += [f"output={found}", "engine=ray"]
+    arguments += [f"output={found}", "engine=ray"]
     killed: list[int] = []
     while not killed:  # the killer may be too late
         shutil.rmtree(found, ignore_errors=True)
         ended = threading.Event()
         killer = threading.Thread(target=kill_an_actor, args=(ended, killed))
         killer.start()
-        assert main(words) == 1
+        assert main(arguments) == 1
         ended.set()
         killer.join()
         assert capsys.readouterr().err.splitlines()[-2:] == said
@@ -80,7 +80,7 @@ def test_files_are_transcribed_once_by_actors(
     (audio / "test-3.wav").write_bytes(whole)
     (found / "test-4.json").unlink()
     times = {path: path.stat().st_mtime_ns for path in found.glob("*.json")}
-    assert main(words) == 0
+    assert main(arguments) == 0
     assert f"{found}: 4 of 6 files are finished" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert len(list(found.glob("*.json"))) == 6
@@ -91,11 +91,11 @@ def test_options_that_do_not_fit_the_engine(
     trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wav = str(tone_corpus / "wav" / "test-0.wav")
-    for words, message in [
+    for overrides, message in [
         ([wav, "actors=2"], "actors=2: has no effect without engine=ray"),
         ([wav, "engine=ray"], "engine=ray: expected output=<folder>, found none"),
         ([wav, "engine=ray", f"output={tmp_path}", "shard=1/2"], "shard=1/2: has no effect with engine=ray"),
         (["-", "engine=ray", f"output={tmp_path}"], "expected files, found - (standard input)"),
     ]:
-        assert main(["transcribe", str(trained), *words]) == 1
+        assert main(["transcribe", str(trained), *overrides]) == 1
         assert message in capsys.readouterr().err

@@ -129,9 +129,14 @@ def test_default_mechanisms_depend_on_the_lengths() -> None:
 
 
 def test_advice_on_a_manifest(tone_corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["attentions=[full,clustered-4:bits=31,iterations=2]", "rounds=3", "seconds=0.1", "memory=false"]
+    overrides = [
+        "attentions=[full,clustered-4:bits=31,iterations=2]",
+        "rounds=3",
+        "seconds=0.1",
+        "memory=false",
+    ]
     model = ["model.layers=1", "model.heads=2", "model.head_dim=16", "data.frames_per_batch=500"]
-    assert main(["advise", str(tone_corpus), *words, *model]) == 0
+    assert main(["advise", str(tone_corpus), *overrides, *model]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "60 utterances, " in shown
     assert "clustered-4" in shown
@@ -150,32 +155,32 @@ def test_the_recipe_that_prepared_the_data_gives_the_sizes(
     kinds: dict[str, object] = {"outputs": {}, "audio": {}, "options": {}, "problems": {}}
     record = {"recipe": "folder", "fingerprint": "", **kinds}
     (data / "preparation.json").write_text(json.dumps(record))
-    words = ["attentions=[clustered-4:bits=31,iterations=2]", "rounds=1", "seconds=0", "memory=false"]
-    words += ["model.layers=1", "model.heads=1", "model.head_dim=8"]
-    assert main(["advise", str(data), *words]) == 0
+    overrides = ["attentions=[clustered-4:bits=31,iterations=2]", "rounds=1", "seconds=0", "memory=false"]
+    overrides += ["model.layers=1", "model.heads=1", "model.head_dim=8"]
+    assert main(["advise", str(data), *overrides]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "after subsampling by 2" in shown
     assert "with recipe=folder: 1,000 frames" in shown
-    assert main(["advise", str(data), *words, "recipe=custom"]) == 0
+    assert main(["advise", str(data), *overrides, "recipe=custom"]) == 0
     assert "after subsampling by 4" in capsys.readouterr().out
 
 
 def test_concatenated_and_overlong_utterances_are_reported(
     tone_corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["attentions=[clustered-4:bits=31,iterations=2]", "rounds=1", "seconds=0", "memory=false"]
-    words += ["model.layers=1", "model.heads=1", "model.head_dim=8", "data.frames_per_batch=200"]
-    assert main(["advise", str(tone_corpus), *words, "data.concatenate_s=8", "longest=20"]) == 0
+    overrides = ["attentions=[clustered-4:bits=31,iterations=2]", "rounds=1", "seconds=0", "memory=false"]
+    overrides += ["model.layers=1", "model.heads=1", "model.head_dim=8", "data.frames_per_batch=200"]
+    assert main(["advise", str(tone_corpus), *overrides, "data.concatenate_s=8", "longest=20"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "60 utterances, concatenated to " in shown
     assert "longer than a batch" in shown
     assert "≈ extrapolated from 20 positions" in shown
-    assert main(["advise", str(tone_corpus), *words, "data.max_duration_s=0.5"]) == 0
+    assert main(["advise", str(tone_corpus), *overrides, "data.max_duration_s=0.5"]) == 0
     assert "utterances are longer than data.max_duration_s=0.5" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         ([], "found 0"),
         (["nowhere"], "nowhere"),
@@ -186,6 +191,6 @@ def test_concatenated_and_overlong_utterances_are_reported(
         (["nowhere", "attentoins=[full]"], "did you mean 'attentions'"),
     ],
 )
-def test_bad_calls(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["advise", *words]) == 1
+def test_bad_calls(overrides: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", *overrides]) == 1
     assert message in capsys.readouterr().err

@@ -15,8 +15,8 @@ SOFTMAX = ["full", "shared-full", "lsh-1", "clustered-25", "oracle-top-32", "loc
 ALL = [*SOFTMAX, "linear", "cast-8", "agglomerative-8", "summary"]
 
 
-def candidates(*words: str) -> list[Candidate]:
-    return plan_candidates(parse([*SHARED, *words]))[0]
+def candidates(*overrides: str) -> list[Candidate]:
+    return plan_candidates(parse([*SHARED, *overrides]))[0]
 
 
 def test_labels_name_the_differences_from_the_protocol() -> None:

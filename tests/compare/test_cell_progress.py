@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from comparisons import words
+from comparisons import arguments
 from rich.console import Console
 
 from asr.compare import progress as progress_module
@@ -99,7 +99,7 @@ def test_the_dry_run_has_one_row_for_seeds_that_cost_the_same(
 ) -> None:
     """It repeated each candidate for every seed, and named the candidates in a table before."""
     monkeypatch.setattr(progress_module, "_expected", lambda *_: Expected(8, 1.0, 5.0, "timed steps"))
-    asked = words(corpus_maker(train=2), tmp_path / "out", "attentions=[full,lsh-1]", "evaluate=[own]")
+    asked = arguments(corpus_maker(train=2), tmp_path / "out", "attentions=[full,lsh-1]", "evaluate=[own]")
     request = parse([*asked[1:], "seeds=[0,1,2]"])
     plan = make_plan(request)
 

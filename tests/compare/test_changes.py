@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from comparisons import reusing, words
+from comparisons import arguments, reusing
 from runs import killed
 
 from asr.cli import main
@@ -68,8 +68,8 @@ def test_a_changed_language_model_repeats_only_the_evaluations(
 def test_cells_with_other_settings_are_refused_or_run_again(
     tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words(tone_corpus, tmp_path, "attentions=[full]")) == 0
-    other = words(tone_corpus, tmp_path, "attentions=[full]", "optimizer.learning_rate=1e-3")
+    assert main(arguments(tone_corpus, tmp_path, "attentions=[full]")) == 0
+    other = arguments(tone_corpus, tmp_path, "attentions=[full]", "optimizer.learning_rate=1e-3")
     assert main(other) == 1
     assert "optimizer.learning_rate: 0.005 → 0.001" in capsys.readouterr().err
     assert main([*other, "changed=rerun"]) == 0
@@ -103,7 +103,7 @@ def test_a_checkpoint_of_another_run_is_neither_reused_nor_reported(
         checkpoint.save({**checkpoint.load(best), "run": "another"}, best)
         return best
 
-    asked = words(tone_corpus, tmp_path / "own", "attentions=[full]", "splits=[dev]")
+    asked = arguments(tone_corpus, tmp_path / "own", "attentions=[full]", "splits=[dev]")
     assert main(asked) == 0
     best = swap(tmp_path / "own" / "trainings" / "full" / "seed0")
     assert main(asked) == 1
@@ -158,7 +158,7 @@ def test_a_candidates_own_data_are_part_of_its_key(corpus_maker: Callable[..., P
     """Its trainings had the digests of the common data, so that they stayed done when its own changed."""
     shared, own = corpus_maker("shared"), corpus_maker("own", train=5)
     entries = f"candidates=[{{attention: full}}, {{attention: full, label: own, data.train: [{own}]}}]"
-    asked = words(shared, tmp_path / "compare", entries)[1:]
+    asked = arguments(shared, tmp_path / "compare", entries)[1:]
 
     def keys() -> list[str]:
         return [cell.key for cell in make_plan(parse(asked)).trainings.values()]
@@ -173,7 +173,7 @@ def test_a_candidates_own_data_are_part_of_its_key(corpus_maker: Callable[..., P
 def test_results_name_the_data_as_planned(corpus_maker: Callable[..., Path], tmp_path: Path) -> None:
     """The digest was that of the manifest at the end, whatever the models were trained on."""
     corpus = corpus_maker()
-    plan = make_plan(parse(words(corpus, tmp_path / "compare", "attentions=[full]")[1:]))
+    plan = make_plan(parse(arguments(corpus, tmp_path / "compare", "attentions=[full]")[1:]))
     (cell,) = plan.trainings.values()
     shutil.copy(corpus / "dev.cuts.jsonl.gz", corpus / "train.cuts.jsonl.gz")
     assert collect(plan).data["train"].hash == cell.settings["data"]["train"]
@@ -185,7 +185,7 @@ def test_a_finetuned_model_resumes_under_another_spelling_of_the_folder(
     """A launcher names the folder by its absolute path; without one, the training could not be resumed."""
     monkeypatch.chdir(tmp_path)
     entries = "candidates=[{attention: full}, {attention: clustered-3, init_from: full}]"
-    plan = make_plan(parse(words(tone_corpus, Path("compare"), entries, "steps=2")[1:]))
+    plan = make_plan(parse(arguments(tone_corpus, Path("compare"), entries, "steps=2")[1:]))
     parent, child = plan.trainings.values()
     for cell in (parent, child):
         write_cell(plan.folder, cell)
@@ -199,7 +199,7 @@ def test_a_finetuned_model_resumes_under_another_spelling_of_the_folder(
 
 def test_an_evaluation_of_a_training_that_runs_again_is_discarded(tone_corpus: Path, tmp_path: Path) -> None:
     """It stayed done with the rates of the old weights, while its training ran again."""
-    asked = words(tone_corpus, tmp_path, "attentions=[full]", "evaluate=[own]")
+    asked = arguments(tone_corpus, tmp_path, "attentions=[full]", "evaluate=[own]")
     plan = make_plan(parse(asked[1:]))
     (training,), (evaluation,) = plan.trainings.values(), plan.evaluations.values()
     for cell, status in ((training, "failed"), (evaluation, "done")):
@@ -241,7 +241,7 @@ def test_a_score_with_other_options_is_refused(
     tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rates after `asr score case=keep` were taken for those of the comparison."""
-    asked = words(tone_corpus, tmp_path, "attentions=[full]", "evaluate=[own]")
+    asked = arguments(tone_corpus, tmp_path, "attentions=[full]", "evaluate=[own]")
     assert main(asked) == 0
     folder = str(tmp_path / read_results(tmp_path).evaluations[0].folder)
     before = (tmp_path / "results.json").read_text()

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from comparisons import reusing, words
+from comparisons import arguments, reusing
 from runs import in_process
 from tone_corpora import TINY
 
@@ -64,8 +64,8 @@ def untimed(folder: Path) -> Any:
 def test_shar_folders_are_compared_like_manifests(tone_corpus: Path, tmp_path: Path) -> None:
     """A comparison expected a file for each split."""
     assert main(["export-data", str(tone_corpus), "to=shar", f"out={tmp_path / 'shar'}"]) == 0
-    assert main(words(tmp_path / "shar", tmp_path / "found", "attentions=[full]")) == 0
-    assert main(words(tone_corpus, tmp_path / "expected", "attentions=[full]")) == 0
+    assert main(arguments(tmp_path / "shar", tmp_path / "found", "attentions=[full]")) == 0
+    assert main(arguments(tone_corpus, tmp_path / "expected", "attentions=[full]")) == 0
     found, expected = (read_results(tmp_path / name) for name in ("found", "expected"))
     assert {x.status for x in found.evaluations} == {"done"}
     assert [x.rates for x in found.evaluations] == [x.rates for x in expected.evaluations]
@@ -76,7 +76,7 @@ def test_shar_folders_are_compared_like_manifests(tone_corpus: Path, tmp_path: P
 def test_models_are_trained_evaluated_and_timed(
     tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = words(
+    asked = arguments(
         tone_corpus,
         tmp_path,
         "attentions=[full,shared-full,agglomerative-4]",
@@ -135,9 +135,9 @@ def test_the_only_step_of_a_training_is_timed(
     corpus_maker: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It was spent on warming up, and the training expected to take 0 ms."""
-    asked = words(corpus_maker(train=2), tmp_path / "out", "attentions=[full]", "dry_run=true")
+    asked = arguments(corpus_maker(train=2), tmp_path / "out", "attentions=[full]", "dry_run=true")
     short = {"steps=4": "steps=1", "trainer.validate_every=2": "trainer.validate_every=1"}
-    assert main([short.get(word, word) for word in asked]) == 0
+    assert main([short.get(x, x) for x in asked]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(r"\b1 timed step of [1-9]\d* ms", shown)
 
@@ -164,7 +164,7 @@ def test_losses_with_different_outputs_are_compared_and_reported(
 ) -> None:
     monkeypatch.setattr(run, "run_job", in_process)
     both = "candidates=[{attention: full}, {attention: full, label: lf_mmi, loss: lf_mmi, loss.order: 2}]"
-    assert main(words(tone_corpus, tmp_path, both, "evaluate=[clustered-3]")) == 0
+    assert main(arguments(tone_corpus, tmp_path, both, "evaluate=[clustered-3]")) == 0
     results = read_results(tmp_path)
     for label in ("full", "lf_mmi"):
         assert results.error_rate(label, "test", "per") is not None
@@ -179,7 +179,7 @@ def test_a_failed_candidate_is_reported_and_the_others_run(
     """The report said of what needs a failed training, "have not run yet; the report will change"."""
     bad = "{attention: full, label: bad, model.positions: rotary, model.head_dim: 15}, "
     bad += "{attention: clustered-2, init_from: bad}"
-    assert main(words(tone_corpus, tmp_path, "attentions=[full]", f"candidates=[{bad}]")) == 1
+    assert main(arguments(tone_corpus, tmp_path, "attentions=[full]", f"candidates=[{bad}]")) == 1
     assert "1 cell failed (trainings/bad/seed0)" in capsys.readouterr().err
     results = read_results(tmp_path)
     assert [x.status for x in results.trainings] == ["done", "failed", "missing"]
@@ -202,7 +202,7 @@ def test_an_interrupted_comparison_has_the_scores_of_its_finished_models(
         in_process(folder, cells, advance)
 
     monkeypatch.setattr(run, "run_job", run_job)
-    assert main(words(tone_corpus, tmp_path, "attentions=[full,clustered-2]")) == 130
+    assert main(arguments(tone_corpus, tmp_path, "attentions=[full,clustered-2]")) == 130
     results = read_results(tmp_path)
     assert [x.status for x in results.trainings] == ["done", "missing"]
     assert results.error_rate("full", "test", "per") is not None
@@ -215,7 +215,7 @@ def test_depths_seeds_and_finetuning(tone_corpus: Path, tmp_path: Path) -> None:
         "candidates=[{attention: full, seeds: [0, 1]}, {attention: clustered-3, model.layers: 2}, "
         "{attention: i-clustered-3, init_from: full, seeds: [1], optimizer.learning_rate: 1e-4}]"
     )
-    assert main(words(tone_corpus, tmp_path, candidates, "evaluate=[full]")) == 0
+    assert main(arguments(tone_corpus, tmp_path, candidates, "evaluate=[full]")) == 0
     results = read_results(tmp_path)
     tuned = "full → i-clustered-3, optimizer.learning_rate=0.0001"
     assert [x.label for x in results.candidates] == ["full", "2 layers, clustered-3", tuned]
@@ -237,7 +237,7 @@ def test_depths_seeds_and_finetuning(tone_corpus: Path, tmp_path: Path) -> None:
 
 
 def plan_of(corpus: Path, folder: Path, *more: str) -> Plan:
-    return make_plan(parse(words(corpus, folder, *more)[1:]))
+    return make_plan(parse(arguments(corpus, folder, *more)[1:]))
 
 
 def test_a_candidate_whose_first_seed_failed_is_timed(tone_corpus: Path, tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ CIRCLE = "candidates=[{attention: full, label: a, init_from: b}, {attention: ful
 def test_invalid_requests_are_refused_in_one_line(
     given: list[str], message: str, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words(tone_corpus, tmp_path / "none", *given)) == 1
+    assert main(arguments(tone_corpus, tmp_path / "none", *given)) == 1
     error = capsys.readouterr().err
     assert re.search(message, error), error
     assert error.count("\n") == 1
@@ -395,7 +395,7 @@ def test_a_candidates_own_length_is_refused_with_measured_steps(
 def test_the_length_of_training_replaces_the_recipes(given: str, expected: tuple[str, int]) -> None:
     """With recipe=stamps, which has a budget, steps= and epochs= left it as it was, and it ended training."""
     request = parse(["recipe=stamps", "attentions=[full]", given])
-    trainer = train_options(request.words).trainer
+    trainer = train_options(request.shared).trainer
     assert (trainer.budget, trainer.max_steps) == expected
     if given == "epochs=2":
         assert trainer.max_epochs == 2
@@ -447,7 +447,7 @@ def test_killed_at_random_points_gives_the_same_results(
     monkeypatch.setattr("asr.report.page.write_report", lambda results, folder: folder / "report.html")
     more = ["attentions=[full,clustered-3]", "seeds=[0,1]", "steps=12"]
     started = time.process_time()
-    assert main(words(tone_corpus, tmp_path / "whole", *more)) == 0
+    assert main(arguments(tone_corpus, tmp_path / "whole", *more)) == 0
     whole_s = time.process_time() - started
     draw = random.Random(0)
     killed = 0
@@ -457,13 +457,13 @@ def test_killed_at_random_points_gives_the_same_results(
         if child == 0:
             signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process at any point
             signal.setitimer(signal.ITIMER_PROF, cpu_s)
-            os._exit(main(words(tone_corpus, tmp_path / "parts", *more)))
+            os._exit(main(arguments(tone_corpus, tmp_path / "parts", *more)))
         _, status = os.waitpid(child, 0)
         killed += os.WIFSIGNALED(status)
         if not os.WIFSIGNALED(status):
             break  # it was faster than the first: nothing is left to kill
     assert killed > kills / 2
-    assert main(words(tone_corpus, tmp_path / "parts", *more)) == 0
+    assert main(arguments(tone_corpus, tmp_path / "parts", *more)) == 0
     assert untimed(tmp_path / "parts") == untimed(tmp_path / "whole")
     errors = [x.dev_error for x in read_results(tmp_path / "whole").trainings]
     assert len(set(errors)) > 1, "equal results prove nothing unless seeds differ"
@@ -477,7 +477,7 @@ def test_a_worker_ends_with_its_parent(
     It writes a resume point before it ends. A data loader once hung at its start, because the worker held the
     lock of its standard input while it forked.
     """
-    asked = words(tone_corpus, tmp_path, "attentions=[full]", "steps=100000", "data.workers=1")
+    asked = arguments(tone_corpus, tmp_path, "attentions=[full]", "steps=100000", "data.workers=1")
     asked += ["trainer.checkpoint_every=100000"]
     process = subprocess.Popen([sys.executable, "-m", "asr", *asked], stdout=subprocess.DEVNULL)
     cell = tmp_path / "trainings" / "full" / "seed0"

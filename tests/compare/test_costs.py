@@ -131,8 +131,8 @@ def test_loading_counts_where_the_training_process_loads(
     copies: bool, workers: int, expected_s: float, tone_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With data.workers=2, the batches of recipe=copy cost nothing, though no worker draws them."""
-    words = COPY if copies else [*TINY, f"data.train=[{tone_corpus}]"]
-    timer = StepTimer(train_options([*words, f"data.workers={workers}", "trainer.max_steps=2"]))
+    overrides = COPY if copies else [*TINY, f"data.train=[{tone_corpus}]"]
+    timer = StepTimer(train_options([*overrides, f"data.workers={workers}", "trainer.max_steps=2"]))
     clock = [0.0]
 
     def loading(batches: Iterator[Any]) -> Iterator[Any]:
@@ -176,8 +176,8 @@ def test_costs_of_a_dry_run_are_not_stored(
 def test_the_dry_run_divides_an_epoch_among_devices(more: list[str], tone_corpus: Path) -> None:
     small = [*TINY, f"data.train=[{tone_corpus}]", "model.layers=1", "data.frames_per_batch=500"]
 
-    def epoch_steps(*words: str) -> int:
-        options = flat(to_dict(train_options([*small, *words])))
+    def epoch_steps(*overrides: str) -> int:
+        options = flat(to_dict(train_options([*small, *overrides])))
         return _timed_steps(Cell("cell", "training", {"options": options}))[1]
 
     assert epoch_steps(*more) == epoch_steps() // 2
@@ -186,10 +186,10 @@ def test_the_dry_run_divides_an_epoch_among_devices(more: list[str], tone_corpus
 def test_steps_on_a_gpu_are_not_timed_on_the_cpu(tone_corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The dry run printed the CPU's time for a training that would run on a GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    words = [*TINY, f"data.train=[{tone_corpus}]", "trainer.accelerator=auto"]
-    cell = Cell("cell", "training", {"options": flat(to_dict(train_options(words)))})
+    overrides = [*TINY, f"data.train=[{tone_corpus}]", "trainer.accelerator=auto"]
+    cell = Cell("cell", "training", {"options": flat(to_dict(train_options(overrides)))})
     found = _expected(SimpleNamespace(folder=tone_corpus), [cell])  # type: ignore[arg-type]
-    assert found.words()[1:] == ("–", "–", "not timed: trains on a GPU")
+    assert found.columns()[1:] == ("–", "–", "not timed: trains on a GPU")
 
 
 def test_a_comparison_gives_each_candidate_its_steps(
@@ -197,15 +197,15 @@ def test_a_comparison_gives_each_candidate_its_steps(
 ) -> None:
     seconds = {"full": 0.5, "clustered-3": 0.25}
     monkeypatch.setattr(costs, "step_costs", lambda asked, most_s: {name: seconds[name] for name in asked})
-    words = [
+    arguments = [
         "compare",
         *TINY,
         f"data.train=[{tone_corpus}]",
         "attentions=[full,clustered-3]",
         "evaluate=[own]",
     ]
-    words += ["budget=1s", "budget_clock=steps", "timing_repeats=1", "reuse=none", f"folder={tmp_path}"]
-    assert main(words) == 0
+    arguments += ["budget=1s", "budget_clock=steps", "timing_repeats=1", "reuse=none", f"folder={tmp_path}"]
+    assert main(arguments) == 0
     results = json.loads((tmp_path / "results.json").read_text())
     assert {x["candidate"]: x["steps"] for x in results["trainings"]} == {"full": 2, "clustered-3": 4}
     assert "trainer.max_steps=2" in results["trainings"][0]["command"]

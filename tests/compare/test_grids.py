@@ -51,8 +51,8 @@ seconds            41              44                31                       34
 """
 
 
-def request(name: str, *words: str) -> Request:
-    return parse([f"plan={name}", "decoder=greedy", "beam.lm=", "tune=", *words])
+def request(name: str, *overrides: str) -> Request:
+    return parse([f"plan={name}", "decoder=greedy", "beam.lm=", "tune=", *overrides])
 
 
 @pytest.mark.parametrize("name", configurations("plan"))

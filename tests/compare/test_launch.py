@@ -110,12 +110,12 @@ def test_a_job_that_ends_between_two_looks_has_ended(tmp_path: Path, monkeypatch
 def test_refused_options_are_one_line(tmp_path: Path) -> None:
     pytest.importorskip("submitit", reason="needs the extra clustered-asr[launchers]")
     cells = cells_in(tmp_path, "a")
-    for launcher, word, message in [
+    for launcher, override, message in [
         ("submitit_local", "colour=red", "colour"),
         ("submitit_slurm", "slurm_partition=gpu", "srun"),
     ]:
         with pytest.raises(UserError, match=f"launcher={launcher} launch=.*{message}"):
-            launch.launch(tmp_path, CompareConfig(launcher=launcher, launch=[word]), [cells], print)
+            launch.launch(tmp_path, CompareConfig(launcher=launcher, launch=[override]), [cells], print)
 
 
 def test_jobs_on_machines_without_data_or_memory_are_named_and_run_again(
@@ -146,17 +146,17 @@ def test_jobs_on_machines_without_data_or_memory_are_named_and_run_again(
     monkeypatch.setattr(launch, "run_job", lambda folder, cells: in_process(folder, cells, lambda *_: None))
     monkeypatch.setattr(launch.platform, "node", lambda: "node7")
     monkeypatch.setattr("asr.report.page.write_report", lambda results, folder: folder / "report.html")
-    words = ["compare", *TINY, f"data.train=[{corpus}]", f"folder={folder}", "steps=2", "reuse=none"]
-    words += ["attentions=[full,linear,summary]", "evaluate=[]", "timing_repeats=1", "launcher=ray"]
+    arguments = ["compare", *TINY, f"data.train=[{corpus}]", f"folder={folder}", "steps=2", "reuse=none"]
+    arguments += ["attentions=[full,linear,summary]", "evaluate=[]", "timing_repeats=1", "launcher=ray"]
     monkeypatch.setattr(launch, "_ray", lambda *_: contextlib.nullcontext(submit))
-    assert main(words) == 1
+    assert main(arguments) == 1
     assert f"2 cells failed ({', '.join(trainings[:2])})" in capsys.readouterr().err
     states = [read_state(folder, name) for name in trainings]
     assert [state.status for state in states] == ["failed", "failed", "done"]
     assert re.match(r"node7: .*train\.cuts\.jsonl\.gz", states[0].error or "")
     assert states[1].error == "node7: out of memory"
     trainings.clear()  # the machines are well
-    assert main(words) == 0
+    assert main(arguments) == 0
 
 
 @pytest.fixture
@@ -171,15 +171,15 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[str]:
         module.shutdown()
 
 
-def processes(*words: str) -> list[int]:
-    """Return the processes whose command line has all words."""
+def processes(*parts: str) -> list[int]:
+    """Return the processes whose command line has all parts."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             command = path.read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if all(any(word in part for part in command) for word in words):
+        if all(any(part in argument for argument in command) for part in parts):
             found.append(int(path.parent.name))
     return found
 
@@ -203,9 +203,9 @@ def test_a_comparison_goes_on_after_a_kill(
 ) -> None:
     """The jobs of two models; a process of the first is killed as soon as the model trains."""
     monkeypatch.setattr("asr.report.page.write_report", lambda results, folder: folder / "report.html")
-    words = ["compare", "recipe=copy", "recipe.length=5", "model.layers=1", "model.heads=1", "reuse=none"]
-    words += ["attentions=[full,linear]", "steps=150", "trainer.accelerator=cpu", f"folder={tmp_path}"]
-    words += [f"launcher={cluster}", "trainer.threads=1", "evaluate=[own]", "timing_repeats=1"]
+    arguments = ["compare", "recipe=copy", "recipe.length=5", "model.layers=1", "model.heads=1", "reuse=none"]
+    arguments += ["attentions=[full,linear]", "steps=150", "trainer.accelerator=cpu", f"folder={tmp_path}"]
+    arguments += [f"launcher={cluster}", "trainer.threads=1", "evaluate=[own]", "timing_repeats=1"]
     trained = "trainings/full/seed0"
 
     def kill() -> None:
@@ -217,12 +217,12 @@ def test_a_comparison_goes_on_after_a_kill(
 
     killer = threading.Thread(target=kill)
     killer.start()
-    assert main(words) == 1
+    assert main(arguments) == 1
     killer.join()
     assert f"1 cell failed ({trained})" in capsys.readouterr().err
     state = read_state(tmp_path, trained)
     assert (state.error or "").startswith(reason)
     before = (tmp_path / "trainings" / "linear" / "seed0" / "state.json").stat().st_mtime_ns
-    assert main(words) == 0
+    assert main(arguments) == 0
     assert read_state(tmp_path, trained).status == "done"
     assert (tmp_path / "trainings" / "linear" / "seed0" / "state.json").stat().st_mtime_ns == before

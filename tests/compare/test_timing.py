@@ -49,9 +49,9 @@ def test_models_of_several_lengths_have_items_of_their_own(tmp_path: Path) -> No
     models = []
     for length, attention in ((4, "full"), (4, "clustered-2"), (7, "full")):
         run = tmp_path / f"{length}-{attention}"
-        words = ["recipe=copy", f"recipe.length={length}", f"attention={attention}", "model.layers=1"]
-        words += ["model.heads=1", "trainer.max_steps=1", "trainer.accelerator=cpu", f"run={run}"]
-        train(train_options(words))
+        overrides = ["recipe=copy", f"recipe.length={length}", f"attention={attention}", "model.layers=1"]
+        overrides += ["model.heads=1", "trainer.max_steps=1", "trainer.accelerator=cpu", f"run={run}"]
+        train(train_options(overrides))
         models.append((run, attention))
     passes = LabelPasses(models, "dev", "cpu")
     inputs = passes.inputs(0)

@@ -137,16 +137,21 @@ def test_addresses_without_data(server: Server, exported: Path) -> None:
 
 def test_training_resumes_exactly_without_the_server(server: Server) -> None:
     """The first start copies each archive, once; after that, the server may be gone."""
-    words = [*TINY, f"data.train=[http://127.0.0.1:{server.server_port}/tones]"]
-    words += ["trainer.validate_every=3", "trainer.checkpoint_every=2", "trainer.max_steps=6", "resume=auto"]
+    overrides = [*TINY, f"data.train=[http://127.0.0.1:{server.server_port}/tones]"]
+    overrides += [
+        "trainer.validate_every=3",
+        "trainer.checkpoint_every=2",
+        "trainer.max_steps=6",
+        "resume=auto",
+    ]
     with killed(3):
-        train(train_options([*words, "run=resumed"]))
+        train(train_options([*overrides, "run=resumed"]))
     archives = [path for path in server.asked if path.endswith("0.tar")]
     assert archives == ["/tones/train/recording.000000.tar", "/tones/dev/recording.000000.tar"]
     server.shutdown()
     server.server_close()
     for run_folder in ("resumed", "whole"):
-        train(train_options([*words, f"run={run_folder}"]))
+        train(train_options([*overrides, f"run={run_folder}"]))
     assert_same_weights(Path("resumed"), Path("whole"))
 
 

@@ -133,12 +133,14 @@ def test_batches_are_those_of_the_manifests(exported: Corpus, recognizer: Recogn
 
 
 def test_training_on_shards_resumes_exactly(exported: Corpus, tmp_path: Path) -> None:
-    words = [*TINY, f"data.train=[{exported[1]}]", "tokenizer.kind=character", "trainer.validate_every=3"]
-    words += ["trainer.checkpoint_every=2", "optimizer.schedule=constant"]
+    overrides = [*TINY, f"data.train=[{exported[1]}]", "tokenizer.kind=character", "trainer.validate_every=3"]
+    overrides += ["trainer.checkpoint_every=2", "optimizer.schedule=constant"]
     for name, lengths in (("whole", [6]), ("resumed", [3, 6])):
         for steps in lengths:
             train(
-                train_options([*words, f"run={tmp_path / name}", f"trainer.max_steps={steps}", "resume=auto"])
+                train_options(
+                    [*overrides, f"run={tmp_path / name}", f"trainer.max_steps={steps}", "resume=auto"]
+                )
             )
     whole, resumed = (
         Recognizer.load(str(tmp_path / name / "checkpoints" / "last.ckpt")) for name in ("whole", "resumed")

@@ -134,13 +134,13 @@ def test_two_views_halve_the_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (["model.layers=4", "loss.intermediate=[4]"], r"intermediate=\[4\]: expected blocks before the last"),
         (["model.self_conditioned=true"], r"self_conditioned=true: expected loss.intermediate"),
         (["loss.consistency=0.2"], r"loss.consistency=0.2: the two views differ by SpecAugment"),
     ],
 )
-def test_options_that_do_not_fit_are_one_line(words: list[str], message: str) -> None:
+def test_options_that_do_not_fit_are_one_line(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        train_options(words)
+        train_options(overrides)

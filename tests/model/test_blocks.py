@@ -176,13 +176,13 @@ def test_stochastic_depth_rises_linearly_with_depth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (["model.convolution_kernel=30"], r"convolution_kernel=30: expected an odd number of frames"),
         (["model.block=ebranchformer", "model.feedforward=33"], r"feedforward=33: expected an even size"),
         (["model.block=zipformer"], r"block=zipformer: expected one of transformer, conformer"),
     ],
 )
-def test_sizes_that_do_not_fit_are_one_line(words: list[str], message: str) -> None:
+def test_sizes_that_do_not_fit_are_one_line(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        train_options(words)
+        train_options(overrides)

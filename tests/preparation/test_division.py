@@ -12,7 +12,7 @@ from asr.errors import UserError
 from asr.preparation import Preparation, PreparationOptions
 
 RATE = 8000
-WORDS = ["workers=1", "tokenizers=[character]", "dev_share=0.2", "test_share=0.2", "language=de"]
+OVERRIDES = ["workers=1", "tokenizers=[character]", "dev_share=0.2", "test_share=0.2", "language=de"]
 
 
 @pytest.fixture
@@ -37,14 +37,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_the_union_is_what_one_process_writes(
     damaged: int | None, audio: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["prepare", "folder", f"audio={audio}", *WORDS]
+    arguments = ["prepare", "folder", f"audio={audio}", *OVERRIDES]
     if damaged is not None:
         (audio / f"u{damaged}.wav").write_bytes(b"RIFF")
-        words.append("allow_partial=[damaged_audio]")
-    assert main([*words, f"folder={tmp_path / 'whole'}"]) == 0
+        arguments.append("allow_partial=[damaged_audio]")
+    assert main([*arguments, f"folder={tmp_path / 'whole'}"]) == 0
     parts = tmp_path / "parts"
     for index in (3, 1, 2):
-        assert main([*words, f"folder={parts}", f"shard={index}/3"]) == 0
+        assert main([*arguments, f"folder={parts}", f"shard={index}/3"]) == 0
     assert not list(parts.glob("*.cuts.jsonl.gz"))
     read: list[str] = []
 
@@ -57,7 +57,7 @@ def test_the_union_is_what_one_process_writes(
     assert main(["merge", str(parts)]) == 0
     assert contents(parts) == contents(tmp_path / "whole")
     assert read == ([] if damaged is None else [str(audio / f"u{damaged}.wav")])
-    assert main([*words, f"folder={parts}"]) == 0
+    assert main([*arguments, f"folder={parts}"]) == 0
     assert contents(parts) == contents(tmp_path / "whole")
 
 
@@ -65,21 +65,21 @@ def test_missing_and_foreign_shards_are_refused(
     audio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "data"
-    words = ["prepare", "folder", f"audio={audio}", *WORDS, f"folder={folder}"]
+    arguments = ["prepare", "folder", f"audio={audio}", *OVERRIDES, f"folder={folder}"]
 
     def merge() -> str:
         capsys.readouterr()
         assert main(["merge", str(folder)]) == 1
         return capsys.readouterr().err
 
-    assert main([*words, "shard=1/2"]) == 0
+    assert main([*arguments, "shard=1/2"]) == 0
     assert "2-of-2.jsonl: expected shard 2 of 2, found none" in merge()
-    assert main([*words, "shard=2/2", "text=none"]) == 0
+    assert main([*arguments, "shard=2/2", "text=none"]) == 0
     assert "found another: options.text is 'none' instead of 'words'" in merge()
     (audio / "u1.txt").write_text("go back\n")
-    assert main([*words, "shard=2/2"]) == 0
+    assert main([*arguments, "shard=2/2"]) == 0
     assert "2-of-2.jsonl: expected the job of" in merge()
-    assert main([*words, "shard=1/2"]) == 0
+    assert main([*arguments, "shard=1/2"]) == 0
     shard = folder / "shards" / "1-of-2.jsonl"
     right = shard.read_text()
     for index in (1, 2):
@@ -94,7 +94,14 @@ def test_missing_and_foreign_shards_are_refused(
 def test_an_interrupted_shard_goes_on(
     audio: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["prepare", "folder", f"audio={audio}", *WORDS, f"folder={tmp_path / 'data'}", "shard=2/2"]
+    arguments = [
+        "prepare",
+        "folder",
+        f"audio={audio}",
+        *OVERRIDES,
+        f"folder={tmp_path / 'data'}",
+        "shard=2/2",
+    ]
 
     def until(path: str) -> tuple[int, int, int]:
         if path.endswith("u5.wav"):
@@ -103,9 +110,9 @@ def test_an_interrupted_shard_goes_on(
 
     until.__module__, until.__qualname__ = audio_facts.__module__, audio_facts.__qualname__
     monkeypatch.setattr("asr.preparation.own_data.audio_facts", until)
-    assert main(words) == 130
+    assert main(arguments) == 130
     monkeypatch.setattr("asr.preparation.own_data.audio_facts", audio_facts)
-    assert main(words) == 0
+    assert main(arguments) == 0
     assert "reusing 2 of 4 results" in capsys.readouterr().out
 
 

@@ -179,10 +179,10 @@ def test_a_recording_that_changes_between_two_runs_is_read_again(tmp_path: Path)
 def test_killed_commands_leave_no_processes_and_nothing_else(tmp_path: Path) -> None:
     """Kills of the command itself at random times, with worker processes; about two minutes."""
     audio = corpus(tmp_path / "audio", 250)
-    words = ["prepare", "folder", f"audio={audio}", "workers=2", "tokenizers=[character]"]
+    arguments = ["prepare", "folder", f"audio={audio}", "workers=2", "tokenizers=[character]"]
 
     def start(folder: str) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "asr", *words, f"folder={tmp_path / folder}"]
+        command = [sys.executable, "-m", "asr", *arguments, f"folder={tmp_path / folder}"]
         return subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
 
     begun = time.monotonic()

@@ -323,8 +323,8 @@ def test_problems_of_other_kinds_are_not_accepted(start, wav):
 
 @pytest.mark.parametrize("value", ["true", "[missing_audio,shorts]"])
 def test_unknown_kinds_of_problems_are_refused(value, tmp_path, capsys):
-    words = ["prepare", "librispeech", f"corpus={tmp_path}", f"allow_partial={value}"]
-    assert cli.main(words) == 1
+    arguments = ["prepare", "librispeech", f"corpus={tmp_path}", f"allow_partial={value}"]
+    assert cli.main(arguments) == 1
     found = capsys.readouterr().err
     assert "allow_partial" in found
     if value != "true":

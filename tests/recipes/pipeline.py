@@ -11,24 +11,24 @@ SMALL = ["model.layers=1", "model.heads=2", "model.head_dim=16", "model.feedforw
 SMALL += ["trainer.accelerator=cpu", "trainer.max_steps=2", "run=exp/run"]
 
 
-def train_decode_score(recipe: str, split: str, *words: str) -> dict[str, Any]:
+def train_decode_score(recipe: str, split: str, *overrides: str) -> dict[str, Any]:
     """Train a tiny model in the working directory; return its score.json."""
-    assert cli.main(["train", f"recipe={recipe}", *SMALL, *words]) == 0
+    assert cli.main(["train", f"recipe={recipe}", *SMALL, *overrides]) == 0
     assert cli.main(["decode", "exp/run", f"split={split}", "device=cpu"]) == 0
     [decoded] = Path("exp/run/decode", split).iterdir()
     assert cli.main(["score", str(decoded)]) == 0
     return json.loads((decoded / "score.json").read_text())
 
 
-def assert_shards_join(folder: Path, *words: str, count: int = 2) -> None:
+def assert_shards_join(folder: Path, *arguments: str, count: int = 2) -> None:
     """Assert that one process and the union of shards write the same files into a folder, byte for byte.
 
     Args:
         folder: output folder; removed between the two.
-        words: the recipe and its options.
+        arguments: the recipe and its options.
         count: number of shards.
     """
-    prepare = ["prepare", *words, "workers=1", f"folder={folder}"]
+    prepare = ["prepare", *arguments, "workers=1", f"folder={folder}"]
     assert cli.main(prepare) == 0
     whole = contents(folder)
     shutil.rmtree(folder)

@@ -42,8 +42,8 @@ def audio(tmp_path):
 
 
 def prepare(tmp_path, **options):
-    words = {"workers": 1, "audio": str(tmp_path / "audio"), **options}
-    folder_recipe.prepare(folder_recipe.Options(**words), tmp_path / "data")
+    options = {"workers": 1, "audio": str(tmp_path / "audio"), **options}
+    folder_recipe.prepare(folder_recipe.Options(**options), tmp_path / "data")
     return {
         path.name.partition(".")[0]: {
             cut.id: (cut.supervisions[0].text, cut.supervisions[0].speaker, cut.start, cut.duration)
@@ -160,9 +160,9 @@ def test_a_test_set_alone(audio, tmp_path, named, monkeypatch):
     splits = prepare(tmp_path, transcripts=str(table), **({} if named else {"split": "test"}))
     assert {split: len(members) for split, members in splits.items()} == {"test": 24}
     assert not (tmp_path / "data" / "lm").exists()
-    words = ["prepare", "folder", "audio=audio", f"transcripts={table}", "workers=1", "folder=trained"]
+    arguments = ["prepare", "folder", "audio=audio", f"transcripts={table}", "workers=1", "folder=trained"]
     if not named:
-        assert cli.main(words) == 0
+        assert cli.main(arguments) == 0
         small = ["model.layers=1", "model.feedforward=16", "trainer.max_steps=2", "trainer.accelerator=cpu"]
         assert cli.main(["train", "recipe=folder", "data.train=[trained]", "run=run", *small]) == 0
         assert cli.main(["decode", "run", "data=data", "output=out", "device=cpu"]) == 0
@@ -184,14 +184,14 @@ def test_a_changed_lexicon_is_noticed(audio, tmp_path, capsys):
     for name in names(tmp_path):
         (audio / name).with_suffix(".txt").write_text("Haus m1")
     (tmp_path / "de.txt").write_text("Haus H AU S\nm1 m a1\n")
-    words = {"language": "de", "text": "none", "lexicon": str(tmp_path / "de.txt")}
-    prepare(tmp_path, **words)
+    options = {"language": "de", "text": "none", "lexicon": str(tmp_path / "de.txt")}
+    prepare(tmp_path, **options)
     lexicon = (tmp_path / "data" / "lexicon.txt").read_text().splitlines()
     assert lexicon == ["Haus H AU S", "m1 m a1"]  # neither the case nor the tone is lost
-    prepare(tmp_path, **words)
+    prepare(tmp_path, **options)
     assert "nothing to do" in capsys.readouterr().out
     (tmp_path / "de.txt").write_text("haus H AU S\nm1 m a2\n")
-    prepare(tmp_path, **words)
+    prepare(tmp_path, **options)
     assert (tmp_path / "data" / "lexicon.txt").read_text().splitlines() == ["Haus H AU S", "m1 m a2"]
 
 

@@ -214,7 +214,7 @@ def test_nemo_cannot_name_a_channel(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (["{prepared}", "to=kald", "out=x"], "to=kald: expected a format (did you mean 'kaldi'?)"),
         (["{prepared}", "to=kaldi"], "out= is needed"),
@@ -223,8 +223,8 @@ def test_nemo_cannot_name_a_channel(tmp_path):
         (["{prepared}", "{prepared}", "to=kaldi", "out=x"], "expected each split once, found dev"),
     ],
 )
-def test_export_errors(prepared, words, message, capsys):
-    assert cli.main(["export-data", *(word.format(prepared=prepared) for word in words)]) == 1
+def test_export_errors(prepared, overrides, message, capsys):
+    assert cli.main(["export-data", *(x.format(prepared=prepared) for x in overrides)]) == 1
     assert message in capsys.readouterr().err
 
 

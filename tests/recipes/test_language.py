@@ -71,13 +71,13 @@ def test_models_of_characters_have_the_sizes_of_table_1(
 )
 def test_models_of_pieces_have_the_sizes_of_table_2(attention: str, encoding: str, published: str) -> None:
     """The paper doesn't say how many word pieces there are; 9,900 give all four sizes."""
-    words = [
+    overrides = [
         "recipe=language",
         "model=universal_128",
         f"attention={attention}",
         f"recipe.encoding={encoding}",
     ]
-    model = build_model(train_options(words), 9901)
+    model = build_model(train_options(overrides), 9901)
     assert f"{sum(x.numel() for x in model.parameters()) / 1e6:.2f}" == published
 
 
@@ -154,10 +154,16 @@ def test_a_model_learns_words_and_reports_bits_per_character(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A letter has log2(26) / 4 = 1.2 bits: 26 words of four characters."""
-    words = [*SMALL, f"recipe.text={text}", f"run={tmp_path}", "recipe.encoding=convolution"]
-    words += ["recipe.length=32", "recipe.batch=16", "model.dropout=0", "model.layers=1", "optimizer=adamw"]
-    words += ["optimizer.learning_rate=0.01", "trainer.max_steps=80", "trainer.validate_every=40"]
-    train(train_options(words))
+    overrides = [*SMALL, f"recipe.text={text}", f"run={tmp_path}", "recipe.encoding=convolution"]
+    overrides += [
+        "recipe.length=32",
+        "recipe.batch=16",
+        "model.dropout=0",
+        "model.layers=1",
+        "optimizer=adamw",
+    ]
+    overrides += ["optimizer.learning_rate=0.01", "trainer.max_steps=80", "trainer.validate_every=40"]
+    train(train_options(overrides))
     rows = [row for row in metrics(tmp_path) if row["dev_bits_per_character"]]
     bits = [float(row["dev_bits_per_character"]) for row in rows]
     assert bits[-1] == pytest.approx(float(rows[-1]["dev_loss"]) / math.log(2), rel=1e-5)
@@ -167,16 +173,18 @@ def test_a_model_learns_words_and_reports_bits_per_character(
     assert "%  " not in shown
 
 
-@pytest.mark.parametrize("words", [[], ["tokenizer.kind=sentencepiece", "tokenizer.pieces=40"]])
-def test_an_interrupted_run_equals_an_uninterrupted_one(words: list[str], text: Path, tmp_path: Path) -> None:
-    given = [*SMALL, *words, f"recipe.text={text}", "recipe.encoding=both", "model.dropout=0.2"]
+@pytest.mark.parametrize("overrides", [[], ["tokenizer.kind=sentencepiece", "tokenizer.pieces=40"]])
+def test_an_interrupted_run_equals_an_uninterrupted_one(
+    overrides: list[str], text: Path, tmp_path: Path
+) -> None:
+    given = [*SMALL, *overrides, f"recipe.text={text}", "recipe.encoding=both", "model.dropout=0.2"]
     given += ["trainer.max_steps=12", "trainer.validate_every=4", "trainer.checkpoint_every=3", "resume=auto"]
     train(train_options([*given, f"run={tmp_path / 'whole'}"]))
     with killed(7):
         train(train_options([*given, f"run={tmp_path / 'parts'}"]))
     train(train_options([*given, f"run={tmp_path / 'parts'}"]))
     assert_same_weights(tmp_path / "whole", tmp_path / "parts")
-    name = "dev_bits_per_token" if words else "dev_bits_per_character"
+    name = "dev_bits_per_token" if overrides else "dev_bits_per_character"
     bits = [[row[name] for row in metrics(tmp_path / run)] for run in ("whole", "parts")]
     assert bits[0] == bits[1]
 
@@ -184,8 +192,8 @@ def test_an_interrupted_run_equals_an_uninterrupted_one(words: list[str], text: 
 @pytest.fixture(scope="module")
 def trained(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("language") / "run"
-    words = [*SMALL, f"recipe.text={text}", "trainer.max_steps=3", "trainer.validate_every=2"]
-    train(train_options([*words, "trainer.keep_best=9", "trainer.average_best=0", f"run={run}"]))
+    overrides = [*SMALL, f"recipe.text={text}", "trainer.max_steps=3", "trainer.validate_every=2"]
+    train(train_options([*overrides, "trainer.keep_best=9", "trainer.average_best=0", f"run={run}"]))
     return run
 
 
@@ -218,14 +226,14 @@ def test_bits_of_a_split_are_those_of_its_characters(
 
 
 def test_weights_start_another_run(trained: Path, text: Path, tmp_path: Path) -> None:
-    words = [*SMALL, f"recipe.text={text}", "trainer.max_steps=1", "optimizer.learning_rate=0"]
-    words += [f"init_from={trained / 'checkpoints' / 'last.ckpt'}"]
-    train(train_options([*words, f"run={tmp_path / 'next'}"]))
+    overrides = [*SMALL, f"recipe.text={text}", "trainer.max_steps=1", "optimizer.learning_rate=0"]
+    overrides += [f"init_from={trained / 'checkpoints' / 'last.ckpt'}"]
+    train(train_options([*overrides, f"run={tmp_path / 'next'}"]))
     after = weights(tmp_path / "next")
     assert all(torch.equal(after[name], value) for name, value in weights(trained).items())
     for unfit in ("attention=linear:causal=true", "recipe.encoding=convolution", "model.heads=1"):
         with pytest.raises(UserError, match="init_from="):
-            train(train_options([*words, f"run={tmp_path / 'unfit'}", unfit]))
+            train(train_options([*overrides, f"run={tmp_path / 'unfit'}", unfit]))
 
 
 def test_comparisons_and_reports_name_the_measure(
@@ -234,9 +242,9 @@ def test_comparisons_and_reports_name_the_measure(
     monkeypatch.setattr("asr.compare.run.run_job", in_process)
     plain = functools.partial(write_report, options=ReportOptions(static=False))
     monkeypatch.setattr("asr.report.page.write_report", plain)
-    words = [*SMALL[:-1], f"recipe.text={text}", f"folder={tmp_path}", "reuse=none", "steps=2"]
+    overrides = [*SMALL[:-1], f"recipe.text={text}", f"folder={tmp_path}", "reuse=none", "steps=2"]
     asked = ["attentions=[full:causal=true,agglomerative-4:causal=true]", "seeds=[0,1]", "timing_repeats=1"]
-    assert main(["compare", *words, *asked, "trainer.validate_every=1"]) == 0
+    assert main(["compare", *overrides, *asked, "trainer.validate_every=1"]) == 0
     shown = capsys.readouterr().out
     assert "bits per character, test" in " ".join(shown.split())
     assert "error %" not in shown
@@ -254,7 +262,7 @@ def test_comparisons_and_reports_name_the_measure(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (["tokenizer.kind=phone"], "tokenizer.kind=phone: expected character | sentencepiece"),
         (["recipe.kernel=3"], "kernel=3: has no effect with recipe.encoding=embedding"),
@@ -266,9 +274,9 @@ def test_comparisons_and_reports_name_the_measure(
     ],
 )
 def test_bad_options_are_refused_in_one_line(
-    words: list[str], message: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    overrides: list[str], message: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["train", *SMALL, f"recipe.text={text}", *words, f"run={tmp_path / 'run'}"]
+    given = ["train", *SMALL, f"recipe.text={text}", *overrides, f"run={tmp_path / 'run'}"]
     assert main(given) == 1
     error = capsys.readouterr().err
     assert message in error

@@ -280,8 +280,8 @@ def test_failing_server_is_named(mirror, tmp_path):
 
 def test_prepare_train_decode_score(corpus, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ["subset=mini", f"corpus={corpus}", "workers=1", "tokenizers=[phone,sentencepiece-24]"]
-    assert cli.main(["prepare", "librispeech", *words]) == 0
+    overrides = ["subset=mini", f"corpus={corpus}", "workers=1", "tokenizers=[phone,sentencepiece-24]"]
+    assert cli.main(["prepare", "librispeech", *overrides]) == 0
     monkeypatch.setattr("asr.text.prepared.build_tokenizer", None)  # must use the prepared one
     score = train_decode_score("librispeech", "dev", "model=tiny", "tokenizer.pieces=24")
     digest = json.loads(Path("exp/run/environment.json").read_text())["tokenizer"]

@@ -138,8 +138,8 @@ def test_a_position_holds_the_pixels_of_a_patch(patch: int) -> None:
 
 def test_the_input_of_the_encoder_depends_on_the_image() -> None:
     """Grey values of 0 … 1 gave 0.3 % of the variance of the encoder's input; the places gave the rest."""
-    words = ["recipe.task=pathfinder", "recipe.size=32", "recipe.dashes=6", "model.positions=none"]
-    options = train_options(["recipe=longrange", *words])
+    overrides = ["recipe.task=pathfinder", "recipe.size=32", "recipe.dashes=6", "model.positions=none"]
+    options = train_options(["recipe=longrange", *overrides])
     source = build_source(options.recipe, 0)
     torch.manual_seed(0)
     model = build_model(options, source)
@@ -165,11 +165,11 @@ def test_a_small_model_learns_short_expressions(tmp_path: Path) -> None:
     assert errors[-1] < 0.65
 
 
-@pytest.mark.parametrize("words", [[], ["recipe.task=pathfinder", "recipe.size=16", "recipe.dashes=3"]])
-def test_an_interrupted_run_equals_an_uninterrupted_one(words: list[str], tmp_path: Path) -> None:
-    given = [word for word in SMALL if not (words and word.startswith("recipe.length"))]
+@pytest.mark.parametrize("overrides", [[], ["recipe.task=pathfinder", "recipe.size=16", "recipe.dashes=3"]])
+def test_an_interrupted_run_equals_an_uninterrupted_one(overrides: list[str], tmp_path: Path) -> None:
+    given = [x for x in SMALL if not (overrides and x.startswith("recipe.length"))]
     given += [
-        *words,
+        *overrides,
         "recipe.batch=4",
         "recipe.dev_items=8",
         "trainer.max_steps=20",
@@ -203,13 +203,13 @@ def test_errors_on_test_items_are_counted(tmp_path: Path, capsys: pytest.Capture
     assert "clustered-3 " in capsys.readouterr().out
     assert json.loads((tmp_path / "results.json").read_text())["results"][0]["items"] == 9
     (tmp_path / "config.yaml").write_text("recipe: {name: demo}")
-    for words, message in (
+    for arguments, message in (
         (asked[:1], "asr evaluate takes <run folder>"),
         ([asked[0], str(tmp_path / "no")], "expected the options of a run"),
         ([asked[0], str(tmp_path)], "config.yaml: expected a recipe with its own task, found demo"),
         ([*asked, "attention=cast-4"], "parameters of its own"),
     ):
-        assert main(words) == 1
+        assert main(arguments) == 1
         assert message in capsys.readouterr().err.replace("\n", " ")
 
 
@@ -219,21 +219,21 @@ def alone(item: Item) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_weights_start_a_run_with_another_mechanism(tmp_path: Path) -> None:
-    words = [*SMALL, "trainer.max_steps=1", "optimizer.learning_rate=0"]
-    train(train_options([*words, f"run={tmp_path / 'full'}"]))
-    words += [f"init_from={tmp_path / 'full'}"]
-    train(train_options([*words, f"run={tmp_path / 'other'}", "attention=i-clustered-3:topk=32"]))
+    overrides = [*SMALL, "trainer.max_steps=1", "optimizer.learning_rate=0"]
+    train(train_options([*overrides, f"run={tmp_path / 'full'}"]))
+    overrides += [f"init_from={tmp_path / 'full'}"]
+    train(train_options([*overrides, f"run={tmp_path / 'other'}", "attention=i-clustered-3:topk=32"]))
     before, after = weights(tmp_path / "full"), weights(tmp_path / "other")
     assert all(torch.equal(after[name], value) for name, value in before.items())
     for unfit in ("attention=cast-4", "model.heads=1"):
         with pytest.raises(UserError, match="init_from="):
-            train(train_options([*words, f"run={tmp_path / 'third'}", unfit]))
+            train(train_options([*overrides, f"run={tmp_path / 'third'}", unfit]))
     with pytest.raises(UserError, match="expected the checkpoint of a recogniser"):
         Recognizer.load(tmp_path / "full")
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (["recipe.task=images"], "recipe.task=images: expected one of listops, pathfinder"),
         (["recipe.length=15"], "recipe.length=15: expected a number 16 … 100000"),
@@ -256,9 +256,9 @@ def test_weights_start_a_run_with_another_mechanism(tmp_path: Path) -> None:
     ],
 )
 def test_bad_options_are_refused_in_one_line(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    overrides: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main(["train", "recipe=longrange", *words, f"run={tmp_path / 'run'}"]) == 1
+    assert main(["train", "recipe=longrange", *overrides, f"run={tmp_path / 'run'}"]) == 1
     assert message in capsys.readouterr().err
 
 

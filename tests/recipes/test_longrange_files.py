@@ -161,8 +161,8 @@ def test_passages_are_from_one_file_or_from_two(tmp_path: Path) -> None:
 
 
 def test_the_order_of_a_pair_counts_and_its_length_does_not(tmp_path: Path) -> None:
-    words = [*SMALL, "recipe.task=retrieval", "recipe.length=16", f"recipe.folder={pairs(tmp_path)}"]
-    options = train_options(words)
+    overrides = [*SMALL, "recipe.task=retrieval", "recipe.length=16", f"recipe.folder={pairs(tmp_path)}"]
+    options = train_options(overrides)
     source = build_source(options.recipe, 0)
     model = build_model(options, source).eval()
     batch = collate([source.item("train", i) for i in range(2)], BatchPlan(()), size=30)
@@ -176,7 +176,7 @@ def test_the_order_of_a_pair_counts_and_its_length_does_not(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("task", "write", "words"),
+    ("task", "write", "overrides"),
     [
         ("listops", listops, ["recipe.length=20"]),
         ("pathfinder", pathfinder, ["recipe.size=16"]),
@@ -186,11 +186,17 @@ def test_the_order_of_a_pair_counts_and_its_length_does_not(tmp_path: Path) -> N
     ],
 )
 def test_every_task_trains(
-    task: str, write: Callable[[Path], Path], words: list[str], tmp_path: Path
+    task: str, write: Callable[[Path], Path], overrides: list[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "corpus"
     folder.mkdir()
-    given = [*SMALL, f"recipe.task={task}", f"recipe.folder={write(folder)}", *words, "recipe.dev_items=3"]
+    given = [
+        *SMALL,
+        f"recipe.task={task}",
+        f"recipe.folder={write(folder)}",
+        *overrides,
+        "recipe.dev_items=3",
+    ]
     train(train_options([*given, f"run={tmp_path / 'run'}", "attention=cast-3"]))
     assert (tmp_path / "run" / "training.json").exists()
 
@@ -271,14 +277,14 @@ def test_damaged_files_are_refused_in_one_line(
     task: str, write: Callable[[Path], Path], damage: Callable[[Path], object], message: str, tmp_path: Path
 ) -> None:
     damage(write(tmp_path))
-    words = ["recipe=longrange", f"recipe.task={task}", f"recipe.folder={tmp_path}"]
-    words += ["recipe.size=16"] if task == "pathfinder" else []
+    overrides = ["recipe=longrange", f"recipe.task={task}", f"recipe.folder={tmp_path}"]
+    overrides += ["recipe.size=16"] if task == "pathfinder" else []
     with pytest.raises(UserError, match=message):
-        read_training_items(words)
+        read_training_items(overrides)
 
 
-def read_training_items(words: list[str]) -> None:
-    source = build_source(train_options(words).recipe, 0)
+def read_training_items(overrides: list[str]) -> None:
+    source = build_source(train_options(overrides).recipe, 0)
     for index in range(source.count("train")):
         source.item("train", index)
 

@@ -15,9 +15,15 @@ from asr.training.config import train_options
 from asr.training.labelling import load_task
 from asr.training.run import train
 
-WORDS = ["recipe=longrange", "model.layers=2", "model.heads=2", "model.head_dim=8", "model.feedforward=16"]
-WORDS += ["trainer.accelerator=cpu", "trainer.max_steps=1", "recipe.batch=2", "recipe.dev_items=2"]
-PATHFINDER = [*WORDS, "recipe.task=pathfinder", "recipe.size=16", "recipe.dashes=3"]
+OVERRIDES = [
+    "recipe=longrange",
+    "model.layers=2",
+    "model.heads=2",
+    "model.head_dim=8",
+    "model.feedforward=16",
+]
+OVERRIDES += ["trainer.accelerator=cpu", "trainer.max_steps=1", "recipe.batch=2", "recipe.dev_items=2"]
+PATHFINDER = [*OVERRIDES, "recipe.task=pathfinder", "recipe.size=16", "recipe.dashes=3"]
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +54,8 @@ def test_every_pixel_has_one_cluster_of_limited_size(folder: Path) -> None:
 
 
 def test_patches_have_clusters(tmp_path: Path) -> None:
-    words = ["recipe.patch=2", "attention=cast-4", f"run={tmp_path}", "trainer.max_steps=1"]
-    train(train_options([*PATHFINDER, *words]))
+    overrides = ["recipe.patch=2", "attention=cast-4", f"run={tmp_path}", "trainer.max_steps=1"]
+    train(train_options([*PATHFINDER, *overrides]))
     task, data = load_task(str(tmp_path))
     assert isinstance(data, ItemData)
     batch = collate([data.source.item("dev", 0)], BatchPlan(()))
@@ -89,16 +95,16 @@ def test_the_picture_has_a_row_for_each_image(folder: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "options", "message"),
+    ("overrides", "options", "message"),
     [
         ([*PATHFINDER, "attention=full"], {}, "attention 'full': expected a model with cast-C"),
         (
-            [*WORDS, "attention=cast-3", "recipe.length=16"],
+            [*OVERRIDES, "attention=cast-3", "recipe.length=16"],
             {},
             "expected recipe.task=pathfinder, found ListOps",
         ),
         (
-            ["recipe=copy", *WORDS[1:7], "recipe.length=3"],
+            ["recipe=copy", *OVERRIDES[1:7], "recipe.length=3"],
             {},
             "expected recipe.task=pathfinder, found masked copy",
         ),
@@ -112,10 +118,10 @@ def test_the_picture_has_a_row_for_each_image(folder: Path, tmp_path: Path) -> N
     ],
 )
 def test_other_runs_are_refused(
-    words: list[str], options: dict[str, int], message: str, folder: Path, tmp_path: Path
+    overrides: list[str], options: dict[str, int], message: str, folder: Path, tmp_path: Path
 ) -> None:
-    if words:
-        train(train_options([*words, f"run={tmp_path}"]))
+    if overrides:
+        train(train_options([*overrides, f"run={tmp_path}"]))
     place = folder if options else tmp_path
     with pytest.raises(UserError, match=message):
         run(Options(run=str(place), items=1, **options))

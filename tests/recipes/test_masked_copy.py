@@ -57,8 +57,14 @@ def test_seed_and_position_determine_a_batch() -> None:
 
 
 def test_a_small_model_learns_the_task_and_stops_at_the_threshold(tmp_path: Path) -> None:
-    words = [*SMALL, "recipe.length=4", f"run={tmp_path}", "trainer.max_steps=1200", "trainer.stop_at=0.02"]
-    train(train_options([*words, "trainer.validate_every=50"]))
+    overrides = [
+        *SMALL,
+        "recipe.length=4",
+        f"run={tmp_path}",
+        "trainer.max_steps=1200",
+        "trainer.stop_at=0.02",
+    ]
+    train(train_options([*overrides, "trainer.validate_every=50"]))
     rows = [row for row in metrics(tmp_path) if row["dev_error"]]
     assert float(rows[0]["dev_error"]) > 0.5
     assert float(rows[-1]["dev_error"]) <= 0.02
@@ -67,19 +73,19 @@ def test_a_small_model_learns_the_task_and_stops_at_the_threshold(tmp_path: Path
 
 def test_checkpoints_are_averaged_and_initialise_another_run(tmp_path: Path) -> None:
     """Averaging raised a KeyError, and init_from was ignored."""
-    words = [*SMALL, "recipe.length=4", "trainer.max_steps=4", "trainer.validate_every=2"]
+    overrides = [*SMALL, "recipe.length=4", "trainer.max_steps=4", "trainer.validate_every=2"]
     first = tmp_path / "first"
-    train(train_options([*words, f"run={first}", "trainer.keep_best=2", "trainer.average_best=2"]))
+    train(train_options([*overrides, f"run={first}", "trainer.keep_best=2", "trainer.average_best=2"]))
     best = [load(path)["model"]["weights"] for path in first.glob("checkpoints/best-*.ckpt")]
     average = load(first / "checkpoints" / "average.ckpt")["model"]["weights"]
     for name, value in average.items():
         assert torch.allclose(value, (best[0][name] + best[1][name]) / 2)
-    words += ["optimizer.learning_rate=0", f"init_from={first}", "attention=clustered-3"]
-    train(train_options([*words, f"run={tmp_path / 'second'}"]))
+    overrides += ["optimizer.learning_rate=0", f"init_from={first}", "attention=clustered-3"]
+    train(train_options([*overrides, f"run={tmp_path / 'second'}"]))
     second = weights(tmp_path / "second")
     assert all(torch.equal(second[name], value) for name, value in average.items())
     with pytest.raises(UserError, match="init_from="):
-        train(train_options([*words, "model.heads=1", f"run={tmp_path / 'third'}"]))
+        train(train_options([*overrides, "model.heads=1", f"run={tmp_path / 'third'}"]))
 
 
 def test_a_copy_model_is_evaluated_but_is_no_recogniser(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def prepare(plan: str, folder: Path) -> list[str]:
 @pytest.mark.parametrize("plan", [*WSJ, *SWITCHBOARD])
 def test_a_grid_runs_on_the_miniature(plan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["compare", f"plan={plan}", *SMALL, *prepare(plan, tmp_path / "corpora")]
-    assert cli.main(words) == 0
+    arguments = ["compare", f"plan={plan}", *SMALL, *prepare(plan, tmp_path / "corpora")]
+    assert cli.main(arguments) == 0
     results = json.loads(Path("exp/compare", plan, "results.json").read_text())
     assert not results["failures"]
     assert Path("exp/compare", plan, "report.html").exists()
@@ -55,13 +55,13 @@ def test_the_dry_run_shows_the_grid_beside_the_paper(
     """Steps per epoch follow from the batch size of each mechanism; nothing is trained."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "250")
-    words = ["compare", f"plan={plan}", *SMALL, "model.layers=1", "dry_run=true"]
-    assert cli.main(words) == 1
+    arguments = ["compare", f"plan={plan}", *SMALL, "model.layers=1", "dry_run=true"]
+    assert cli.main(arguments) == 1
     shown = capsys.readouterr()
     assert ("44.88" in shown.out) == (plan == "wsj_table1")
     assert "data.utterances_per_batch=6" in shown.out
     assert "asr prepare creates it" in shown.err or "lm/4gram.arpa" in shown.err
-    assert cli.main([*words, *prepare(plan, tmp_path / "corpora")]) == 0
+    assert cli.main([*arguments, *prepare(plan, tmp_path / "corpora")]) == 0
     shown = capsys.readouterr().out
     table = [line.split("│") for line in shown.splitlines() if "│ to do" in line]
     rows = {columns[1].strip(): columns[3].strip() for columns in table}

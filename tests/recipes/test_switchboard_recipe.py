@@ -240,8 +240,8 @@ switchboard.prepare(options, Path(folder))
 
 def test_killed_preparation_resumes(miniature, prepared, tmp_path, monkeypatch, capsys):
     """Its worker processes must end with it, or they would keep the output open and `run` would hang."""
-    words = [miniature.corpus, miniature.evaluation, str(DEVELOPMENT), tmp_path / "out"]
-    command = [sys.executable, "-c", KILLED_AT_THE_THIRD_RESULT, *words]
+    arguments = [miniature.corpus, miniature.evaluation, str(DEVELOPMENT), tmp_path / "out"]
+    command = [sys.executable, "-c", KILLED_AT_THE_THIRD_RESULT, *arguments]
     killed = subprocess.run(command, capture_output=True, timeout=180)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     read = note_calls(monkeypatch, "read_transcript")
@@ -435,20 +435,24 @@ def test_resolved_configuration_matches_the_paper():
 
 def small(prepared, run_folder):
     """Return overrides of the recipe's configuration for a model that trains in seconds."""
-    words = ["recipe=switchboard", "model=tiny", "model.layers=1", "model.heads=2", "model.head_dim=16"]
-    words += ["model.feedforward=64", "model.subsampling=2", "features.mel_bins=40", "optimizer=adamw"]
-    words += ["optimizer.learning_rate=5e-3", "optimizer.warmup_steps=10", "data.frames_per_batch=1500"]
-    words += [f"data.train=[{prepared}/train_nodup.cuts.jsonl.gz]", "data.workers=0", "trainer.clip=1.0"]
-    words += [f"data.dev={prepared}/train_dev.cuts.jsonl.gz", "trainer.accelerator=cpu", f"run={run_folder}"]
-    return words
+    overrides = ["recipe=switchboard", "model=tiny", "model.layers=1", "model.heads=2", "model.head_dim=16"]
+    overrides += ["model.feedforward=64", "model.subsampling=2", "features.mel_bins=40", "optimizer=adamw"]
+    overrides += ["optimizer.learning_rate=5e-3", "optimizer.warmup_steps=10", "data.frames_per_batch=1500"]
+    overrides += [f"data.train=[{prepared}/train_nodup.cuts.jsonl.gz]", "data.workers=0", "trainer.clip=1.0"]
+    overrides += [
+        f"data.dev={prepared}/train_dev.cuts.jsonl.gz",
+        "trainer.accelerator=cpu",
+        f"run={run_folder}",
+    ]
+    return overrides
 
 
 @pytest.mark.parametrize("kind", ["character", "sentencepiece"])
 def test_other_targets_leave_noises_out(kind, prepared, tmp_path, monkeypatch):
     if kind == "character":  # must use the prepared one
         monkeypatch.setattr("asr.text.prepared.build_tokenizer", None)
-    words = [f"tokenizer.kind={kind}", "tokenizer.pieces=16", "trainer.max_steps=2"]
-    run_folder = train(train_options([*small(prepared, tmp_path / "exp"), *words]))
+    overrides = [f"tokenizer.kind={kind}", "tokenizer.pieces=16", "trainer.max_steps=2"]
+    run_folder = train(train_options([*small(prepared, tmp_path / "exp"), *overrides]))
     tokenizer = Recognizer.load(run_folder).tokenizer
     assert tokenizer.text(tokenizer.encode("[noise] back [laughter] tea")) == "back tea"
     assert not any("[" in symbol for symbol in tokenizer.symbols)

@@ -28,8 +28,8 @@ PAPER = {
 }
 
 
-def resolved(*words: str) -> TrainConfig:
-    return train_options(list(words))
+def resolved(*overrides: str) -> TrainConfig:
+    return train_options(list(overrides))
 
 
 def values(options: TrainConfig, names) -> dict[str, object]:

@@ -379,8 +379,8 @@ def test_prepare_train_decode_score(
     In NO <NOISE> BONDS FELL, neither the noise's phone nor its word is scored.
     """
     monkeypatch.chdir(tmp_path)
-    words = [f"corpus={discs.root}", "workers=1", "language_models=false"]
-    assert cli.main(["prepare", "wsj", *words, "tokenizers=[phone,sentencepiece-40]"]) == 0
+    overrides = [f"corpus={discs.root}", "workers=1", "language_models=false"]
+    assert cli.main(["prepare", "wsj", *overrides, "tokenizers=[phone,sentencepiece-40]"]) == 0
     monkeypatch.setattr("asr.text.prepared.build_tokenizer", None)  # must use the prepared one
     score = train_decode_score(recipe, "dev93", *options)
     assert score["utterances"] == 2
@@ -428,8 +428,8 @@ def test_every_layout_gives_the_same_data_and_scores(
         layout: Path("data", "wsj" if layout == "discs" else root.name) for layout, root in roots.items()
     }
     for layout, folder in folders.items():
-        words = [f"corpus={roots[layout]}", f"folder={folder}", "workers=1", "tokenizers=[phone]"]
-        assert cli.main(["prepare", "wsj", *words]) == 0
+        overrides = [f"corpus={roots[layout]}", f"folder={folder}", "workers=1", "tokenizers=[phone]"]
+        assert cli.main(["prepare", "wsj", *overrides]) == 0
     names = {str(path.relative_to("data/wsj")) for path in Path("data/wsj").rglob("*") if path.is_file()}
     for folder in folders.values():
         for name in names - {"README.md", "preparation.json", "lock"}:
@@ -440,8 +440,8 @@ def test_every_layout_gives_the_same_data_and_scores(
     first = train_decode_score("wsj", "dev93", "attention=full")
     for folder in (folders["merged"], folders["names with underscores"]):
         out = f"exp/{folder.name}"
-        words = ["exp/run", f"data={folder}", "split=dev93", "device=cpu", f"output={out}"]
-        assert cli.main(["decode", *words]) == 0
+        overrides = ["exp/run", f"data={folder}", "split=dev93", "device=cpu", f"output={out}"]
+        assert cli.main(["decode", *overrides]) == 0
         assert cli.main(["score", out]) == 0
         score = json.loads(Path(out, "score.json").read_text())
         assert score | {"decode_s": first["decode_s"]} == first

@@ -25,14 +25,14 @@ def start(run: Path, folder: Path, limit_bytes: int | None = None) -> "subproces
         if limit_bytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
 
-    command = [sys.executable, "-m", "asr", *words(run, folder)]
+    command = [sys.executable, "-m", "asr", *arguments(run, folder)]
     pipe = subprocess.PIPE
     return subprocess.Popen(
         command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, preexec_fn=limit
     )
 
 
-def words(run: Path, folder: Path) -> list[str]:
+def arguments(run: Path, folder: Path) -> list[str]:
     return ["decode", str(run), f"output={folder}", "decoder=prefix", "jobs=2", "frames_per_batch=300"]
 
 
@@ -74,7 +74,7 @@ def undisturbed(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 def again(run: Path, folder: Path, expected: str) -> None:
     """Decode undisturbed, in this process, and check that the failure has left no trace."""
-    assert main(words(run, folder)) == 0
+    assert main(arguments(run, folder)) == 0
     assert names(folder) == {"hyp.jsonl", "decode.json", "lock"}
     assert (folder / "hyp.jsonl").read_text() == expected
 

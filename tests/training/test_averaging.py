@@ -24,10 +24,10 @@ def sgd(parameters: dict[str, torch.nn.Parameter], _: Any) -> torch.optim.Optimi
 def test_averages_after_every_step_equal_averaged_gradients_for_sgd(
     tone_corpus: Path, tmp_path: Path
 ) -> None:
-    words = ["trainer.max_steps=3", "trainer.clip=0", "model.dropout=0.1"]
+    overrides = ["trainer.max_steps=3", "trainer.clip=0", "model.dropout=0.1"]
     of = {}
     for name, every in {"gradients": 0, "weights": 1, "rarely": 3}.items():
-        run = Ranks(tone_corpus, tmp_path / name, *words, f"trainer.average_every={every}", optimizer=sgd)
+        run = Ranks(tone_corpus, tmp_path / name, *overrides, f"trainer.average_every={every}", optimizer=sgd)
         assert set(run.run(1, 2).values()) == {0}, run.said()
         of[name] = weights(run.folder)
     far = 0.0
@@ -41,9 +41,9 @@ def test_averages_after_every_step_equal_averaged_gradients_for_sgd(
 @pytest.mark.slow
 def test_a_stopped_run_resumes_exactly_from_an_average(tone_corpus: Path, tmp_path: Path) -> None:
     """Checkpoints are written every four steps instead of three, because weights are averaged then."""
-    words = ["trainer.max_steps=22", "trainer.average_every=4", "trainer.validate_every=8"]
-    words += ["trainer.checkpoint_every=3", "model.dropout=0.1"]
-    whole, parts = (Ranks(tone_corpus, tmp_path / name, *words) for name in ("whole", "parts"))
+    overrides = ["trainer.max_steps=22", "trainer.average_every=4", "trainer.validate_every=8"]
+    overrides += ["trainer.checkpoint_every=3", "model.dropout=0.1"]
+    whole, parts = (Ranks(tone_corpus, tmp_path / name, *overrides) for name in ("whole", "parts"))
     status = parts.run(1, 2, trouble=Trouble(0, 5, signal.SIGTERM))
     assert status == {0: 128 + signal.SIGTERM, 1: 0}, parts.said()
     assert checkpoint.load(parts.folder / "checkpoints" / "last.ckpt")["global_step"] == 8
@@ -58,7 +58,13 @@ def test_averaging_is_refused_where_it_has_no_effect(tone_corpus: Path, tmp_path
         "trainer.devices=1": r"average_every=4: expected 0 with one process, or several",
         "trainer.validate_every=6": r"validate_every=6: expected a multiple of trainer\.average_every=4",
     }
-    for word, message in refused.items():
-        words = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.average_every=4", word]
+    for override, message in refused.items():
+        overrides = [
+            *TINY,
+            f"data.train=[{tone_corpus}]",
+            f"run={tmp_path}",
+            "trainer.average_every=4",
+            override,
+        ]
         with pytest.raises(UserError, match=message):
-            train(train_options(words))
+            train(train_options(overrides))

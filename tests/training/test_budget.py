@@ -54,9 +54,9 @@ class Clock:
     process_time = perf_counter
 
 
-def run(corpus: Path, folder: Path, *words: str) -> list[dict[str, str]]:
-    words = (*TINY, f"data.train=[{corpus}]", f"run={folder}", "trainer.checkpoint_every=4", *words)
-    train(train_options(list(words)))
+def run(corpus: Path, folder: Path, *overrides: str) -> list[dict[str, str]]:
+    overrides = (*TINY, f"data.train=[{corpus}]", f"run={folder}", "trainer.checkpoint_every=4", *overrides)
+    train(train_options(list(overrides)))
     rows = metrics(folder)
     for row in rows:
         del row["frames_per_s"]
@@ -68,8 +68,8 @@ def test_training_ends_with_its_budget_even_if_interrupted(
     clock: str, tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cost, "time", Clock())
-    words = ["trainer.budget=2min", f"trainer.budget_clock={clock}", "trainer.validate_every=7"]
-    rows = run(tone_corpus, tmp_path / "whole", *words)
+    overrides = ["trainer.budget=2min", f"trainer.budget_clock={clock}", "trainer.validate_every=7"]
+    rows = run(tone_corpus, tmp_path / "whole", *overrides)
     name = "train_s" if clock == "wall" else "train_cpu_s"
     times = [float(row[name]) for row in rows]
     assert times[-2] < 120 <= times[-1]
@@ -80,8 +80,8 @@ def test_training_ends_with_its_budget_even_if_interrupted(
     assert (summary["steps"], summary["budget_s"], summary["budget_clock"]) == (len(rows), 120.0, clock)
 
     with killed(10):
-        run(tone_corpus, tmp_path / "parts", *words)
-    assert run(tone_corpus, tmp_path / "parts", *words, "resume=auto") == rows
+        run(tone_corpus, tmp_path / "parts", *overrides)
+    assert run(tone_corpus, tmp_path / "parts", *overrides, "resume=auto") == rows
     assert_same_weights(tmp_path / "whole", tmp_path / "parts")
 
 

@@ -32,7 +32,7 @@ from asr.training.recognition import RecognitionTask
 from asr.training.run import _named_failures, train
 
 STEPS = 30
-WORDS = [
+OVERRIDES = [
     *TINY,
     "model.dropout=0.1",
     "augment.frequency_masks=2",
@@ -107,13 +107,13 @@ def disturb(folder: str, fault: Fault) -> list[int]:
     return count
 
 
-def job(words: list[str], folder: str, fault: Fault | None, output: str) -> None:
+def job(overrides: list[str], folder: str, fault: Fault | None, output: str) -> None:
     os.setsid()
     multiprocessing.set_start_method("fork", force=True)  # the default of a process started with asr train
     for stream in (1, 2):
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
     count = disturb(folder, fault) if fault else [0]
-    status = main(["train", *words, f"run={folder}"])
+    status = main(["train", *overrides, f"run={folder}"])
     print("events", count[0], flush=True)
     sys.exit(status)
 
@@ -131,8 +131,8 @@ def living(group: int) -> list[str]:
 class Jobs:
     """Starts jobs on a run folder and looks at what they leave behind."""
 
-    def __init__(self, corpus: Path, folder: Path, *words: str) -> None:
-        self.words = [*WORDS, f"data.train=[{corpus}]", *words]
+    def __init__(self, corpus: Path, folder: Path, *overrides: str) -> None:
+        self.overrides = [*OVERRIDES, f"data.train=[{corpus}]", *overrides]
         self.folder = folder
         self.output = folder.with_suffix(".txt")
 
@@ -140,7 +140,7 @@ class Jobs:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["asr.training.run", "asr.commands.train", __name__])
         self.output.unlink(missing_ok=True)
-        arguments = (self.words, str(self.folder), fault, str(self.output))
+        arguments = (self.overrides, str(self.folder), fault, str(self.output))
         process = context.Process(target=job, args=arguments)
         process.start()
         assert process.pid is not None
@@ -349,7 +349,7 @@ class Memory(lightning.Callback):
 def test_memory_stays_flat(corpus: Path, tmp_path: Path) -> None:
     """1,500 steps with validation and resume points need less than 20 MiB more."""
     memory = Memory()
-    words = [*WORDS, f"data.train=[{corpus}]", f"run={tmp_path}", "trainer.max_steps=2000"]
-    train(train_options([*words, "trainer.validate_every=50", "trainer.checkpoint_every=50"]), [memory])
+    overrides = [*OVERRIDES, f"data.train=[{corpus}]", f"run={tmp_path}", "trainer.max_steps=2000"]
+    train(train_options([*overrides, "trainer.validate_every=50", "trainer.checkpoint_every=50"]), [memory])
     print(memory.mib)
     assert memory.mib[2000] - memory.mib[500] < 20

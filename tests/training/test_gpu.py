@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from comparisons import words
+from comparisons import arguments
 from runs import assert_same_weights, killed, metrics
 from tone_corpora import TINY
 
@@ -42,7 +42,7 @@ def device(pytestconfig: pytest.Config) -> str:
 
 def run(corpus: Path, folder: Path, device: str, *options: str) -> list[float]:
     """Train; return the loss of every step."""
-    own = [word for word in TINY if not word.startswith("trainer.accelerator=")]
+    own = [x for x in TINY if not x.startswith("trainer.accelerator=")]
     own += [f"trainer.accelerator={device}", f"data.train=[{corpus}]", f"run={folder}"]
     train(train_options([*own, *options]))
     return [float(row["loss"]) for row in metrics(folder) if row["loss"]]
@@ -112,7 +112,7 @@ def test_a_recording_is_transcribed_with_the_same_words(
 
 
 def test_mechanisms_are_compared(device: str, tone_corpus: Path, tmp_path: Path) -> None:
-    asked = [word for word in words(tone_corpus, tmp_path) if not word.startswith("trainer.accelerator=")]
+    asked = [x for x in arguments(tone_corpus, tmp_path) if not x.startswith("trainer.accelerator=")]
     asked += ["attentions=[full,clustered-3]", f"trainer.accelerator={device}", f"device={device}"]
     assert main(asked) == 0
     results = read_results(tmp_path)

@@ -19,9 +19,9 @@ from asr.training.run import train
 LOSSES = {"crf": ["loss=mmi", "loss.order=3"], "lf_mmi": ["loss=lf_mmi", "loss.order=3"]}
 
 
-def options(corpus: Path, folder: Path, *words: str) -> TrainConfig:
+def options(corpus: Path, folder: Path, *overrides: str) -> TrainConfig:
     steps = ["trainer.max_steps=8", "trainer.validate_every=8", "trainer.checkpoint_every=3"]
-    return train_options([*TINY, *steps, f"data.train=[{corpus}]", f"run={folder}", *words])
+    return train_options([*TINY, *steps, f"data.train=[{corpus}]", f"run={folder}", *overrides])
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -70,8 +70,8 @@ def test_other_training_labels_are_noticed_on_resume(tone_corpus: Path, tmp_path
 def test_a_model_may_start_from_one_with_another_topology(trained: Path, tmp_path: Path, tone_corpus: Path):
     """Both outputs of a label start from the one of the other model."""
     folder = tmp_path / "run"
-    words = ["loss=lf_mmi", f"init_from={trained}", "trainer.max_steps=1", "optimizer.learning_rate=0"]
-    train(options(tone_corpus, folder, *words))
+    overrides = ["loss=lf_mmi", f"init_from={trained}", "trainer.max_steps=1", "optimizer.learning_rate=0"]
+    train(options(tone_corpus, folder, *overrides))
     new, old = (Recognizer.load(x).model.head.projection.weight for x in (folder, trained))
     torch.testing.assert_close(new[: len(old)], old)
     torch.testing.assert_close(new[len(old) :], old[1:])

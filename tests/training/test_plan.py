@@ -20,7 +20,11 @@ def test_a_run_that_resumes_on_other_processes_takes_the_steps_that_are_left() -
     data = Mock(TrainingData, cursor=Cursor(epoch=3, position=40, batches=30, total=10 * 3 * 4))
     data.epoch_batches.side_effect = lambda epoch: [70][epoch]
     for devices, accumulate in ((4, 3), (2, 6), (2, 3)):
-        words = ["trainer.max_epochs=40", f"trainer.accumulate={accumulate}", f"trainer.devices={devices}"]
-        plan = training_plan(train_options(words), data, taken=10)
+        overrides = [
+            "trainer.max_epochs=40",
+            f"trainer.accumulate={accumulate}",
+            f"trainer.devices={devices}",
+        ]
+        plan = training_plan(train_options(overrides), data, taken=10)
         assert plan.steps == 10 + (40 * 70 - 120) // (devices * accumulate)
         assert data.batches == plan.steps * accumulate

@@ -33,19 +33,19 @@ SHORT = [
 ]
 
 
-every_family = pytest.mark.parametrize("words", list(CONFIGS), indirect=True)
+every_family = pytest.mark.parametrize("overrides", list(CONFIGS), indirect=True)
 
 
 @pytest.fixture
-def words(tmp_path: Path, corpus_maker: Callable[..., Path], request: pytest.FixtureRequest) -> list[str]:
+def overrides(tmp_path: Path, corpus_maker: Callable[..., Path], request: pytest.FixtureRequest) -> list[str]:
     """Options of a run from a pretrained encoder: of wav2vec 2.0, or of the family given as a parameter."""
     save_model(tmp_path / "encoder", getattr(request, "param", "wav2vec2"))
     return [*SHORT, f"data.train=[{corpus_maker()}]", f"model.encoder={tmp_path / 'encoder'}"]
 
 
-def test_intermediate_outputs_train_the_head_of_a_frozen_encoder(words: list[str]) -> None:
+def test_intermediate_outputs_train_the_head_of_a_frozen_encoder(overrides: list[str]) -> None:
     """They had no gradients, although the head is not frozen."""
-    options = train_options([*words, "loss.intermediate=[1]", "model.freeze_encoder_steps=3"])
+    options = train_options([*overrides, "loss.intermediate=[1]", "model.freeze_encoder_steps=3"])
     model = build_recognition(options, resuming=False)[0].model.train()
     model.encoder_frozen = True
     outputs, _ = model.emit(*model.input(torch.randn(1, 8000), torch.tensor([8000])))
@@ -58,40 +58,40 @@ def test_intermediate_outputs_train_the_head_of_a_frozen_encoder(words: list[str
 
 
 def test_the_encoder_is_frozen_in_the_first_steps_and_the_front_end_always(
-    words: list[str], tmp_path: Path
+    overrides: list[str], tmp_path: Path
 ) -> None:
-    words = [*words, f"run={tmp_path / 'run'}", "model.freeze_encoder_steps=3"]
+    overrides = [*overrides, f"run={tmp_path / 'run'}", "model.freeze_encoder_steps=3"]
     lightning.seed_everything(0, verbose=False)
-    initial = build_recognition(train_options(words), resuming=False)[0].model.state_dict()
-    train(train_options([*words, "trainer.max_steps=3"]))
+    initial = build_recognition(train_options(overrides), resuming=False)[0].model.state_dict()
+    train(train_options([*overrides, "trainer.max_steps=3"]))
     frozen = weights(tmp_path / "run")
     changed = {name for name in frozen if not torch.equal(frozen[name], initial[name])}
     assert changed == {"head.projection.weight", "head.projection.bias"}
-    train(train_options([*words, "trainer.max_steps=5", "resume=auto"]))
+    train(train_options([*overrides, "trainer.max_steps=5", "resume=auto"]))
     later = weights(tmp_path / "run")
     unchanged = {name for name in later if torch.equal(later[name], frozen[name])}
     assert unchanged == {name for name in later if name.startswith("front_end.")}
 
 
 @every_family
-def test_interrupted_equals_uninterrupted(words: list[str], tmp_path: Path) -> None:
+def test_interrupted_equals_uninterrupted(overrides: list[str], tmp_path: Path) -> None:
     """Killed while the encoder is frozen and afterwards; transformers draws masks from NumPy's generator."""
-    words += ["model.freeze_encoder_steps=3", "model.layer_drop=0.3", "model.dropout=0.2"]
-    words += ["augment.time_mask_every=20", "attention=clustered-4:planes=fresh"]
-    train(train_options([*words, f"run={tmp_path / 'whole'}"]))
+    overrides += ["model.freeze_encoder_steps=3", "model.layer_drop=0.3", "model.dropout=0.2"]
+    overrides += ["augment.time_mask_every=20", "attention=clustered-4:planes=fresh"]
+    train(train_options([*overrides, f"run={tmp_path / 'whole'}"]))
     for batch in (2, 5):
         with killed(batch):
-            train(train_options([*words, f"run={tmp_path / 'parts'}", "resume=auto"]))
-    train(train_options([*words, f"run={tmp_path / 'parts'}", "resume=auto"]))
+            train(train_options([*overrides, f"run={tmp_path / 'parts'}", "resume=auto"]))
+    train(train_options([*overrides, f"run={tmp_path / 'parts'}", "resume=auto"]))
     assert_same_weights(tmp_path / "parts", tmp_path / "whole")
 
 
 @every_family
 def test_commands_use_the_run_without_the_folder(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    overrides: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    assert main(["train", *words, f"run={run}", "trainer.max_steps=2", "attention=i-clustered-4"]) == 0
+    assert main(["train", *overrides, f"run={run}", "trainer.max_steps=2", "attention=i-clustered-4"]) == 0
     shutil.rmtree(tmp_path / "encoder")
     wav = str(tmp_path / "tones" / "wav" / "test-0.wav")
     assert main(["transcribe", str(run), wav, "min_confidence=0"]) == 0
@@ -105,9 +105,11 @@ def test_commands_use_the_run_without_the_folder(
     assert exported.model.digest() == Recognizer.load(run).model.digest()
 
 
-def test_chunks_of_a_long_recording_are_joined_at_the_same_frames(tmp_path: Path, words: list[str]) -> None:
+def test_chunks_of_a_long_recording_are_joined_at_the_same_frames(
+    tmp_path: Path, overrides: list[str]
+) -> None:
     """Chunks are cut at multiples of the stride of the folder's convolutions."""
-    recognizer = Recognizer.load(train(train_options([*words, f"run={tmp_path / 'run'}"])))
+    recognizer = Recognizer.load(train(train_options([*overrides, f"run={tmp_path / 'run'}"])))
     audio = torch.randn(16000 * 2)
     for size in (16000 * 2, 16000 * 2 - 77):
         one = emissions(recognizer.model, audio[:size].numpy(), EncodingOptions(mode="onepass"))
@@ -116,7 +118,7 @@ def test_chunks_of_a_long_recording_are_joined_at_the_same_frames(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("override", "message"),
     [
         ("model.subsampling=4", r"model.subsampling=4: expected 1 with model.encoder="),
         ("model.positions=rotary", r"model.positions=rotary: expected convolution with model.encoder="),
@@ -127,10 +129,10 @@ def test_chunks_of_a_long_recording_are_joined_at_the_same_frames(tmp_path: Path
         ("loss.intermediate=[2]", r"loss.intermediate=\[2\]: expected blocks before the last"),
     ],
 )
-def test_options_that_contradict_the_folder_are_refused(word: str, message: str, tmp_path: Path) -> None:
+def test_options_that_contradict_the_folder_are_refused(override: str, message: str, tmp_path: Path) -> None:
     save_model(tmp_path)
     with pytest.raises(UserError, match=message):
-        train_options(["recipe=folder", f"model.encoder={tmp_path}", word])
+        train_options(["recipe=folder", f"model.encoder={tmp_path}", override])
 
 
 def test_the_folder_replaces_the_sizes_of_a_recipe(tmp_path: Path) -> None:
@@ -145,9 +147,9 @@ def test_the_folder_replaces_the_sizes_of_a_recipe(tmp_path: Path) -> None:
     assert options.model.dropout == 0.2
 
 
-def test_resuming_notices_another_encoder(words: list[str], tmp_path: Path) -> None:
-    words = [*words, f"run={tmp_path / 'run'}"]
-    train(train_options([*words, "trainer.max_steps=2"]))
+def test_resuming_notices_another_encoder(overrides: list[str], tmp_path: Path) -> None:
+    overrides = [*overrides, f"run={tmp_path / 'run'}"]
+    train(train_options([*overrides, "trainer.max_steps=2"]))
     save_model(tmp_path / "encoder", initializer_range=0.2)
     with pytest.raises(UserError, match="inputs have changed since the run began: start"):
-        train(train_options([*words, "resume=auto"]))
+        train(train_options([*overrides, "resume=auto"]))

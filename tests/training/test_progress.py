@@ -12,7 +12,7 @@ from tone_corpora import TINY
 from asr.cli import main
 
 
-def words(corpus: Path, folder: Path) -> list[str]:
+def overrides(corpus: Path, folder: Path) -> list[str]:
     return [
         *TINY,
         f"data.train=[{corpus}]",
@@ -25,7 +25,7 @@ def words(corpus: Path, folder: Path) -> list[str]:
 def test_a_terminal_shows_a_bar(tone_corpus: Path, tmp_path: Path) -> None:
     """Lightning's own bar was created but stayed invisible."""
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "asr", "train", *words(tone_corpus, tmp_path)]
+    command = [sys.executable, "-m", "asr", "train", *overrides(tone_corpus, tmp_path)]
     environment = {**os.environ, "COLUMNS": "140", "TERM": "xterm"}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=follower, env=environment)
     os.close(follower)
@@ -45,7 +45,7 @@ def test_a_terminal_shows_a_bar(tone_corpus: Path, tmp_path: Path) -> None:
 def test_without_a_terminal_each_validation_prints_a_line(
     tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", *words(tone_corpus, tmp_path)]) == 0
+    assert main(["train", *overrides(tone_corpus, tmp_path)]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
     assert [line.split()[1] for line in lines] == ["10/30", "20/30", "30/30"]
     assert all("dev PER" in line and "s left" in line for line in lines)

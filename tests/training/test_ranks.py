@@ -34,7 +34,7 @@ from asr.training.optimizer import OptimizerConfig, build_optimizer
 from asr.training.recognition import RecognitionTask
 
 EPOCHS = 4
-WORDS = [
+OVERRIDES = [
     *TINY,
     "model.head_dim=8",
     "model.feedforward=32",
@@ -68,7 +68,7 @@ class Trouble:
 
 
 def job(
-    words: list[str],
+    overrides: list[str],
     optimizer: Callable[..., torch.optim.Optimizer],
     rank: int,
     place: dict[str, str],
@@ -95,7 +95,7 @@ def job(
         contextlib.redirect_stdout(io.StringIO()),
     ):
         try:
-            status = main(["train", *words])
+            status = main(["train", *overrides])
         except SystemExit as stop:
             status = int(stop.code or 0)
     os._exit(status)  # without waiting for the other ranks
@@ -136,10 +136,10 @@ class Ranks:
         self,
         corpus: Path,
         folder: Path,
-        *words: str,
+        *overrides: str,
         optimizer: Callable[..., torch.optim.Optimizer] = gentle,
     ) -> None:
-        self.words = [*WORDS, f"data.train=[{corpus}]", f"run={folder}", *words]
+        self.overrides = [*OVERRIDES, f"data.train=[{corpus}]", f"run={folder}", *overrides]
         self.folder = folder
         self.optimizer = optimizer
 
@@ -150,7 +150,7 @@ class Ranks:
         self,
         nodes: int,
         devices: int,
-        *words: str,
+        *overrides: str,
         place: Callable[[int, int, int, int], dict[str, str]] = torchrun_place,
         trouble: Trouble | None = None,
     ) -> dict[int, int | None]:
@@ -158,8 +158,8 @@ class Ranks:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["asr.training.run", "asr.commands.train", __name__])
         count, port = nodes * devices, free_port()
-        own = [*self.words, f"trainer.nodes={nodes}", f"trainer.devices={devices}"]
-        own += [f"trainer.accumulate={STEP // count}", *words]
+        own = [*self.overrides, f"trainer.nodes={nodes}", f"trainer.devices={devices}"]
+        own += [f"trainer.accumulate={STEP // count}", *overrides]
         processes: list[BaseProcess] = []
         for rank in range(count):
             variables = place(rank, nodes, devices, port) if count > 1 else {}
@@ -252,10 +252,10 @@ def test_two_ranks_share_the_sparse_matrices_of_a_loss(corpus: Path, tmp_path: P
 @pytest.mark.slow
 def test_muon_takes_the_same_steps_on_shards(corpus: Path, tmp_path: Path) -> None:
     """Its matrices are whole only for as long as they are orthogonalised."""
-    words = ["optimizer=muon", "optimizer.learning_rate=3e-3"]
-    one = Ranks(corpus, tmp_path / "one", *words)
+    overrides = ["optimizer=muon", "optimizer.learning_rate=3e-3"]
+    one = Ranks(corpus, tmp_path / "one", *overrides)
     assert one.run(1, 1) == {0: 0}, one.said()
-    two = Ranks(corpus, tmp_path / "two", *words, "trainer.strategy=fsdp")
+    two = Ranks(corpus, tmp_path / "two", *overrides, "trainer.strategy=fsdp")
     assert two.run(1, 2, "trainer.max_steps=2")[0] == 0, two.said()
     assert set(two.run(1, 2).values()) == {0}, two.said()
     assert_same_run(two, one)
@@ -323,7 +323,7 @@ def test_torchrun_restarts_a_run_that_lost_a_rank(corpus: Path, tmp_path: Path) 
     program.write_text(DIES_ONCE)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1"]
     command += [f"--master-port={free_port()}", "--monitor-interval=0.1", str(program), "train"]
-    command += [*parts.words, "trainer.devices=2", "trainer.accumulate=2"]
+    command += [*parts.overrides, "trainer.devices=2", "trainer.accumulate=2"]
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     ended = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths})
     assert ended.returncode == 0, ended.stderr[-3000:]

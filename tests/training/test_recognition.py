@@ -20,8 +20,8 @@ from asr.training.config import train_options
 from asr.training.recognition import RecognitionTask, initialise, training_tokenizer
 
 
-def tokenizer_of(words: list[str]) -> Tokenizer:
-    options = train_options(words)
+def tokenizer_of(overrides: list[str]) -> Tokenizer:
+    options = train_options(overrides)
     return training_tokenizer(options, load_training_cuts(options.data))
 
 
@@ -57,12 +57,12 @@ def test_joint_training_merges_the_lexicons_of_all_corpora(
     lexicon.write_text(
         "\n".join([*(line for line in lines if not line.startswith("cat")), "zoo Z UW"]) + "\n"
     )
-    words = [f"data.train=[{other},{tone_corpus}]"]
-    tokenizer = tokenizer_of(words)
+    overrides = [f"data.train=[{other},{tone_corpus}]"]
+    tokenizer = tokenizer_of(overrides)
     assert tokenizer.oov("cat zoo be") == []
     assert "outside the vocabulary" not in caplog.text
-    words.append(f"tokenizer.lexicon={lexicon}")
-    assert tokenizer_of(words).oov("cat zoo be") == ["cat"]
+    overrides.append(f"tokenizer.lexicon={lexicon}")
+    assert tokenizer_of(overrides).oov("cat zoo be") == ["cat"]
 
 
 def test_the_dev_error_leaves_noises_out_as_asr_score_does():

@@ -23,7 +23,7 @@ from asr.training.config import train_options, train_options_from
 from asr.training.resume import clear, find_resume_point
 from asr.training.run import train
 
-WORDS = [
+OVERRIDES = [
     *TINY,
     "model.dropout=0.2",
     "augment.frequency_masks=2",
@@ -56,9 +56,9 @@ train(train_options(sys.argv[1:]))
 """
 
 
-def run(corpus: Path, folder: Path, *words: str) -> list[dict[str, str]]:
+def run(corpus: Path, folder: Path, *overrides: str) -> list[dict[str, str]]:
     """Train; return the metrics that don't depend on time."""
-    train(train_options([*WORDS, f"data.train=[{corpus}]", f"run={folder}", *words]))
+    train(train_options([*OVERRIDES, f"data.train=[{corpus}]", f"run={folder}", *overrides]))
     return metrics_without_time(folder)
 
 
@@ -71,7 +71,7 @@ def metrics_without_time(folder: Path) -> list[dict[str, str]]:
 
 # Validation after steps 6, 12, 18; resume points after 5, 10, 15, 20; an epoch has 4 batches.
 @pytest.mark.parametrize(
-    ("kills", "words"),
+    ("kills", "overrides"),
     [
         *(pytest.param(kills, []) for kills in ([3], [5], [6], [7, 13], [12, 18, 23])),
         ([17], ["trainer.accumulate=2", "trainer.max_steps=12", "trainer.validate_every=3"]),
@@ -99,13 +99,13 @@ def metrics_without_time(folder: Path) -> list[dict[str, str]]:
     ],
 )
 def test_interrupted_equals_uninterrupted(
-    kills: list[int], words: list[str], tone_corpus: Path, tmp_path: Path
+    kills: list[int], overrides: list[str], tone_corpus: Path, tmp_path: Path
 ) -> None:
-    whole_rows = run(tone_corpus, tmp_path / "whole", *words)
+    whole_rows = run(tone_corpus, tmp_path / "whole", *overrides)
     for batch in kills:
         with killed(batch):
-            run(tone_corpus, tmp_path / "parts", *words, "resume=auto")
-    assert run(tone_corpus, tmp_path / "parts", *words, "resume=auto") == whole_rows
+            run(tone_corpus, tmp_path / "parts", *overrides, "resume=auto")
+    assert run(tone_corpus, tmp_path / "parts", *overrides, "resume=auto") == whole_rows
     assert_same_weights(tmp_path / "parts", tmp_path / "whole")
     names = [sorted(p.name for p in (tmp_path / x / "checkpoints").iterdir()) for x in ("whole", "parts")]
     assert names[0] == names[1]
@@ -128,9 +128,9 @@ def test_the_seed_determines_the_run(tone_corpus: Path, tmp_path: Path) -> None:
 def test_a_run_killed_after_its_last_step_can_be_completed(tone_corpus: Path, tmp_path: Path) -> None:
     """A run killed between its last checkpoint and training.json lost a row of metrics and never finished."""
     whole_rows = run(tone_corpus, tmp_path / "whole")
-    words = [*WORDS, f"data.train=[{tone_corpus}]", f"run={tmp_path / 'parts'}"]
+    overrides = [*OVERRIDES, f"data.train=[{tone_corpus}]", f"run={tmp_path / 'parts'}"]
     # Not forked from this process: autograd refuses that once its threads run.
-    result = subprocess.run([sys.executable, "-c", DIES_AFTER_THE_LAST_STEP, *words], check=False)
+    result = subprocess.run([sys.executable, "-c", DIES_AFTER_THE_LAST_STEP, *overrides], check=False)
     assert result.returncode == -signal.SIGKILL
     assert (tmp_path / "parts" / "checkpoints" / "last.ckpt").exists()
     assert not (tmp_path / "parts" / "training.json").exists()
@@ -288,14 +288,14 @@ def test_initial_weights_that_have_changed_are_noticed(
 ) -> None:
     """A resumed run was recorded with initial weights that it had not started from."""
     start, folder = shutil.copytree(short, tmp_path / "start"), tmp_path / "run"
-    words = [f"init_from={start}", "resume=auto"]
-    run(tone_corpus, folder, *words, "trainer.max_steps=3")
+    overrides = [f"init_from={start}", "resume=auto"]
+    run(tone_corpus, folder, *overrides, "trainer.max_steps=3")
     (best,) = (start / "checkpoints").glob("best-*.ckpt")
     shutil.copy(start / "checkpoints" / "last.ckpt", best)
     with pytest.raises(UserError, match=r"inputs have changed .*: start \w{12} \(was \w{12}"):
-        run(tone_corpus, folder, *words, "trainer.max_steps=5")
+        run(tone_corpus, folder, *overrides, "trainer.max_steps=5")
     shutil.rmtree(start)  # no longer needed
-    assert len(run(tone_corpus, folder, *words, "trainer.max_steps=5")) == 5
+    assert len(run(tone_corpus, folder, *overrides, "trainer.max_steps=5")) == 5
 
 
 def test_an_extended_run_that_is_killed_is_not_finished(tone_corpus: Path, tmp_path: Path) -> None:
@@ -321,12 +321,12 @@ def test_a_run_killed_before_its_first_resume_point_starts_again(tone_corpus: Pa
 
 def test_a_run_that_stopped_early_stays_finished(tone_corpus: Path, tmp_path: Path) -> None:
     """A finished run without training.json, e.g. after a kill, went on training."""
-    words = ["trainer.stop_at=2.0", "resume=auto"]
-    rows = run(tone_corpus, tmp_path, *words)
+    overrides = ["trainer.stop_at=2.0", "resume=auto"]
+    rows = run(tone_corpus, tmp_path, *overrides)
     assert len(rows) == 6
     summary = json.loads((tmp_path / "training.json").read_text())
     (tmp_path / "training.json").unlink()
-    assert run(tone_corpus, tmp_path, *words) == rows
+    assert run(tone_corpus, tmp_path, *overrides) == rows
     again = json.loads((tmp_path / "training.json").read_text())
     assert again.keys() == summary.keys()
     assert all(
@@ -339,12 +339,12 @@ def test_training_has_converged_when_the_plateau_schedule_passes_the_minimum_rat
     tone_corpus: Path, tmp_path: Path
 ) -> None:
     """With a rate of 1e-7 the dev loss hardly falls; the second validation, at step 12, halves the rate."""
-    words = ["optimizer.schedule=plateau", "optimizer.learning_rate=1e-7", "optimizer.plateau_patience=0"]
-    words += ["optimizer.warmup_steps=0", "resume=auto"]
-    rows = run(tone_corpus, tmp_path, *words, "optimizer.minimum_rate=9e-8")
+    overrides = ["optimizer.schedule=plateau", "optimizer.learning_rate=1e-7", "optimizer.plateau_patience=0"]
+    overrides += ["optimizer.warmup_steps=0", "resume=auto"]
+    rows = run(tone_corpus, tmp_path, *overrides, "optimizer.minimum_rate=9e-8")
     assert [float(row["learning_rate"]) for row in rows] == pytest.approx([1e-7] * 12 + [5e-8])
-    assert run(tone_corpus, tmp_path, *words, "optimizer.minimum_rate=9e-8") == rows
-    assert len(run(tone_corpus, tmp_path, *words)) == 24
+    assert run(tone_corpus, tmp_path, *overrides, "optimizer.minimum_rate=9e-8") == rows
+    assert len(run(tone_corpus, tmp_path, *overrides)) == 24
 
 
 def test_a_resumed_run_has_the_patience_of_its_options() -> None:

@@ -52,9 +52,9 @@ def test_word_errors_are_those_of_beam_search_on_the_first_utterances(
 
 
 def test_training_validates_by_words(tone_corpus: Path, tmp_path: Path) -> None:
-    words = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.max_steps=2"]
-    words += ["select.metric=wer", "select.utterances=4", "select.beam.size=5"]
-    train(train_options(words))
+    overrides = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.max_steps=2"]
+    overrides += ["select.metric=wer", "select.utterances=4", "select.beam.size=5"]
+    train(train_options(overrides))
     rates = [float(row["dev_wer"]) for row in metrics(tmp_path) if row["dev_wer"]]
     assert rates
     assert all(rate >= 0 for rate in rates)

@@ -16,8 +16,8 @@ from asr.training.sizes import reasons, settled
 OPEN = [*TINY, "data.frames_per_batch=0", "trainer.max_epochs=0"]
 
 
-def options(corpus: Path, *words: str) -> TrainConfig:
-    return train_options([*OPEN, f"data.train=[{corpus}]", *words])
+def options(corpus: Path, *overrides: str) -> TrainConfig:
+    return train_options([*OPEN, f"data.train=[{corpus}]", *overrides])
 
 
 def test_few_recordings_are_trained_for_500_steps_in_small_batches(tone_corpus: Path) -> None:
@@ -64,13 +64,13 @@ def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
 def test_numbers_are_written_and_found_again_when_the_run_resumes(
     tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [f"run={tmp_path}", "trainer.max_steps=2"]
-    train(options(tone_corpus, *words))
+    overrides = [f"run={tmp_path}", "trainer.max_steps=2"]
+    train(options(tone_corpus, *overrides))
     config = load_yaml(tmp_path / "config.yaml")
     assert config["data"]["frames_per_batch"] == 1000
     assert config["trainer"]["max_epochs"] >= 40
     assert "data.frames_per_batch=1000, because" in capsys.readouterr().out
-    train(options(tone_corpus, *words, "resume=auto", "trainer.max_steps=3"))
+    train(options(tone_corpus, *overrides, "resume=auto", "trainer.max_steps=3"))
     assert "resumed at step 2" in capsys.readouterr().out
 
 
@@ -87,8 +87,10 @@ def test_a_run_whose_validations_were_chosen_can_be_extended_by_epochs(
 
 def test_the_last_step_is_validated_once_and_can_be_the_best(tone_corpus: Path, tmp_path: Path) -> None:
     """The demo's last 16 % of training came after the last validation and were thrown away."""
-    words = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "optimizer.schedule=constant"]
-    train(train_options([*words, "trainer.max_steps=20", "trainer.validate_every=8", "trainer.keep_best=9"]))
+    overrides = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "optimizer.schedule=constant"]
+    train(
+        train_options([*overrides, "trainer.max_steps=20", "trainer.validate_every=8", "trainer.keep_best=9"])
+    )
 
     def validated() -> list[int]:
         return [int(row["step"]) for row in metrics(tmp_path) if row["dev_per"]]
@@ -98,8 +100,8 @@ def test_the_last_step_is_validated_once_and_can_be_the_best(tone_corpus: Path, 
 
     assert len(validated()) == 3
     assert kept() == [8, 16, 20]
-    words += ["trainer.validate_every=8", "trainer.keep_best=9", "resume=auto"]
-    train(train_options([*words, "trainer.max_steps=24"]))  # a longer plan goes on from there
+    overrides += ["trainer.validate_every=8", "trainer.keep_best=9", "resume=auto"]
+    train(train_options([*overrides, "trainer.max_steps=24"]))  # a longer plan goes on from there
     assert kept() == [8, 16, 20, 24]
     assert len(validated()) == 4
 
@@ -107,8 +109,8 @@ def test_the_last_step_is_validated_once_and_can_be_the_best(tone_corpus: Path, 
 def test_training_that_does_not_learn_says_what_to_change(
     tone_corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    words = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "optimizer.learning_rate=1e-9"]
-    train(train_options([*words, "trainer.max_steps=4", "trainer.validate_every=1"]))
+    overrides = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "optimizer.learning_rate=1e-9"]
+    train(train_options([*overrides, "trainer.max_steps=4", "trainer.validate_every=1"]))
     found = [record.message for record in caplog.records if "isn't learning" in record.message]
     assert len(found) == 1
     assert found[0].startswith("dev PER is 100.0 % after 50 % of training")

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 class Training:
     """A job as submitit wants it, whose end is announced before its tenth step."""
 
-    def __call__(self, words: list[str]) -> str:
+    def __call__(self, overrides: list[str]) -> str:
         step = RecognitionTask.training_step
 
         def training_step(task: RecognitionTask, batch: Any, index: int) -> Any:
@@ -31,12 +31,12 @@ class Training:
             return step(task, batch, index)
 
         RecognitionTask.training_step = training_step  # type: ignore[assignment, method-assign]
-        return str(train(train_options(words)))
+        return str(train(train_options(overrides)))
 
-    def checkpoint(self, words: list[str]) -> Any:
+    def checkpoint(self, overrides: list[str]) -> Any:
         from submitit.helpers import DelayedSubmission
 
-        return DelayedSubmission(self, words)
+        return DelayedSubmission(self, overrides)
 
 
 @pytest.mark.slow
@@ -46,18 +46,24 @@ def test_submitit_queues_training_again_at_a_resume_point(tone_corpus: Path, tmp
     import cloudpickle  # submitit's
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # jobs don't know the tests' folder
-    words = [*TINY, f"data.train=[{tone_corpus}]", "trainer.threads=1", "model.dropout=0.1", "resume=auto"]
-    words += ["trainer.max_steps=20", "trainer.validate_every=10", "trainer.checkpoint_every=7"]
+    overrides = [
+        *TINY,
+        f"data.train=[{tone_corpus}]",
+        "trainer.threads=1",
+        "model.dropout=0.1",
+        "resume=auto",
+    ]
+    overrides += ["trainer.max_steps=20", "trainer.validate_every=10", "trainer.checkpoint_every=7"]
     parts, whole = tmp_path / "parts", tmp_path / "whole"
     executor = submitit.LocalExecutor(tmp_path / "jobs")
     executor.update_parameters(timeout_min=30)
-    job = executor.submit(Training(), [*words, f"run={parts}"])
+    job = executor.submit(Training(), [*overrides, f"run={parts}"])
     assert job.result() == str(parts)
     said = job.stdout() or ""
     assert "stopped by SIGUSR2 at step 10; resume=auto continues" in said
     assert "resumed at step 10" in said
     assert "Requeued job" in said + (job.stderr() or "")
-    train(train_options([*words, f"run={whole}"]))
+    train(train_options([*overrides, f"run={whole}"]))
     assert_same_weights(parts, whole)
 
 

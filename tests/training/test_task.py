@@ -21,8 +21,8 @@ from asr.training.recognition import RecognitionTask
 from asr.training.run import train
 
 
-def options(corpus: Path, folder: Path, *words: str) -> TrainConfig:
-    return train_options([*TINY, f"data.train=[{corpus}]", f"run={folder}", *words])
+def options(corpus: Path, folder: Path, *overrides: str) -> TrainConfig:
+    return train_options([*TINY, f"data.train=[{corpus}]", f"run={folder}", *overrides])
 
 
 def break_losses(monkeypatch: pytest.MonkeyPatch, calls: range) -> list[int]:
@@ -62,10 +62,10 @@ def run_out_of_memory(monkeypatch: pytest.MonkeyPatch, where: str, calls: range)
 def test_batches_with_a_nonfinite_loss_are_skipped_and_counted(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    words = ["optimizer.schedule=constant", "optimizer.warmup_steps=0", "trainer.validate_every=99"]
-    train(options(tone_corpus, tmp_path / "short", *words, "trainer.max_steps=4"))
+    overrides = ["optimizer.schedule=constant", "optimizer.warmup_steps=0", "trainer.validate_every=99"]
+    train(options(tone_corpus, tmp_path / "short", *overrides, "trainer.max_steps=4"))
     break_losses(monkeypatch, range(4, 6))
-    train(options(tone_corpus, tmp_path / "long", *words, "trainer.max_steps=6"))
+    train(options(tone_corpus, tmp_path / "long", *overrides, "trainer.max_steps=6"))
     assert_same_weights(tmp_path / "short", tmp_path / "long")
     assert json.loads((tmp_path / "long" / "training.json").read_text())["skipped_batches"] == 2
     assert caplog.text.count("batch skipped: the loss is not finite for train-") == 2
@@ -128,9 +128,9 @@ def test_training_without_a_single_finite_step_fails(
     """With fewer batches than skip_patience, training that learnt nothing ended as a success."""
     spoil = (lambda x: x * float("nan")) if what == "loss" else InfiniteGradient.apply
     monkeypatch.setattr(asr.losses.loss, "ctc_loss", lambda *args: spoil(ctc_loss(*args)))
-    words = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.max_steps=3"]
+    overrides = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.max_steps=3"]
     for extra in ([], ["resume=auto"]):  # the second finds the steps taken
-        assert main(["train", *words, *extra]) == 1
+        assert main(["train", *overrides, *extra]) == 1
         line = capsys.readouterr().err.splitlines()[-1]
         assert line.startswith(
             f"asr: {tmp_path}: expected finite losses and gradients, found none in 3 steps"
@@ -150,8 +150,8 @@ def test_the_largest_batch_is_tried_at_the_precision_of_training(
         return ctc_loss(*args)
 
     monkeypatch.setattr(asr.losses.loss, "ctc_loss", recorded)
-    words = ["trainer.max_steps=1", "trainer.precision=bf16", "trainer.validate_every=9"]
-    train(options(tone_corpus, tmp_path / "run", *words))
+    overrides = ["trainer.max_steps=1", "trainer.precision=bf16", "trainer.validate_every=9"]
+    train(options(tone_corpus, tmp_path / "run", *overrides))
     assert precisions[:2] == [True, True]
 
 
@@ -166,8 +166,8 @@ def test_a_validation_without_a_number_keeps_the_best_checkpoint(
         return (1.0 if next(calls) == 0 else float("nan"), *others)  # type: ignore[return-value]
 
     monkeypatch.setattr(RecognitionTask, "dev_counts", overflowing)
-    words = ["trainer.max_steps=2", "trainer.validate_every=1", "trainer.keep_best=1"]
-    folder = train(options(tone_corpus, tmp_path / "run", *words))
+    overrides = ["trainer.max_steps=2", "trainer.validate_every=1", "trainer.keep_best=1"]
+    folder = train(options(tone_corpus, tmp_path / "run", *overrides))
     (best,) = (folder / "checkpoints").glob("best-*.ckpt")
     assert best.name.endswith("-step0000001.ckpt")
 
@@ -195,11 +195,11 @@ def test_a_later_batch_that_does_not_fit_in_memory_is_skipped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Training ended with a traceback, although the largest batch had fitted before its first step."""
-    words = ["optimizer.schedule=constant", "optimizer.warmup_steps=0", "trainer.validate_every=99"]
-    words += [f"trainer.precision={precision}"]
-    train(options(tone_corpus, tmp_path / "short", *words, "trainer.max_steps=4"))
+    overrides = ["optimizer.schedule=constant", "optimizer.warmup_steps=0", "trainer.validate_every=99"]
+    overrides += [f"trainer.precision={precision}"]
+    train(options(tone_corpus, tmp_path / "short", *overrides, "trainer.max_steps=4"))
     run_out_of_memory(monkeypatch, where, range(4, 6))
-    train(options(tone_corpus, tmp_path / "long", *words, "trainer.max_steps=6"))
+    train(options(tone_corpus, tmp_path / "long", *overrides, "trainer.max_steps=6"))
     assert_same_weights(tmp_path / "short", tmp_path / "long")
     assert json.loads((tmp_path / "long" / "training.json").read_text())["skipped_batches"] == 2
     assert caplog.text.count("batch skipped: out of memory: ") == 2
@@ -230,9 +230,11 @@ def test_files_of_the_run_folder(trained: Path) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_train_on_the_same_stream(tone_corpus: Path, tmp_path: Path) -> None:
-    words = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.max_steps=30"]
-    words += ["trainer.devices=2", "trainer.strategy=ddp", "trainer.validate_every=10"]
-    result = subprocess.run([sys.executable, "-m", "asr", "train", *words], capture_output=True, text=True)
+    overrides = [*TINY, f"data.train=[{tone_corpus}]", f"run={tmp_path}", "trainer.max_steps=30"]
+    overrides += ["trainer.devices=2", "trainer.strategy=ddp", "trainer.validate_every=10"]
+    result = subprocess.run(
+        [sys.executable, "-m", "asr", "train", *overrides], capture_output=True, text=True
+    )
     assert result.returncode == 0, result.stderr[-2000:]
     assert result.stdout.count("30 steps") == 2  # the plan and the summary, of one rank
     rows = metrics(tmp_path)

@@ -34,8 +34,8 @@ CHOICES = {
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_trains_decodes_and_scores(choice: str, tone_corpus: Path, tmp_path: Path) -> None:
-    words = [*TINY, *CHOICES[choice], f"data.train=[{tone_corpus}]", f"run={tmp_path}"]
-    assert main(["train", *words, "trainer.max_steps=6", "trainer.validate_every=2"]) == 0
+    overrides = [*TINY, *CHOICES[choice], f"data.train=[{tone_corpus}]", f"run={tmp_path}"]
+    assert main(["train", *overrides, "trainer.max_steps=6", "trainer.validate_every=2"]) == 0
     assert main(["decode", str(tmp_path)]) == 0
     (folder,) = (tmp_path / "decode" / "test").iterdir()
     assert main(["score", str(folder)]) == 0
@@ -46,8 +46,8 @@ def test_trains_decodes_and_scores(choice: str, tone_corpus: Path, tmp_path: Pat
 
 
 def test_corpus_statistics_are_stored_with_the_model(tone_corpus: Path, tmp_path: Path) -> None:
-    words = [*TINY, "features.normalise=corpus", f"data.train=[{tone_corpus}]", f"run={tmp_path}"]
-    assert main(["train", *words, "trainer.max_steps=2"]) == 0
+    overrides = [*TINY, "features.normalise=corpus", f"data.train=[{tone_corpus}]", f"run={tmp_path}"]
+    assert main(["train", *overrides, "trainer.max_steps=2"]) == 0
     weights = checkpoint.load(checkpoint.find(tmp_path))["model"]["weights"]
     assert weights["normalisation.mean"].abs().min() > 0.1
     assert weights["normalisation.std"].min() > 0

@@ -36,7 +36,13 @@ def test_interrupted_transcription_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = audio if beside else tmp_path / "srt"
-    words = ["transcribe", str(trained), str(audio), "format=srt", *([] if beside else [f"output={folder}"])]
+    arguments = [
+        "transcribe",
+        str(trained),
+        str(audio),
+        "format=srt",
+        *([] if beside else [f"output={folder}"]),
+    ]
     add = Finished.add
 
     def stop(finished: Finished, position: int) -> None:
@@ -46,11 +52,11 @@ def test_interrupted_transcription_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(Finished, "add", stop)
-        assert main(words) == 130
+        assert main(arguments) == 130
     (folder / "test-2.srt").unlink()
     before = written(folder)
     assert set(before) == {"test-0.srt", "test-1.srt"}
-    assert main(words) == 0
+    assert main(arguments) == 0
     assert f"{folder}: 2 of 4 files are finished" in capsys.readouterr().err
     after = written(folder)
     assert len(after) == 4
@@ -61,27 +67,35 @@ def test_what_changes_is_transcribed_again(
     trained: Path, audio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "srt"
-    words = ["transcribe", str(trained), str(audio), "format=srt", f"output={folder}"]
-    assert main(words) == 0
+    arguments = ["transcribe", str(trained), str(audio), "format=srt", f"output={folder}"]
+    assert main(arguments) == 0
     first = written(folder)
     shutil.copy(audio / "test-1.wav", audio / "test-0.wav")
     shutil.copy(audio / "test-1.wav", audio / "test-9.wav")
     os.utime(audio / "test-0.wav", ns=(0, 0))
-    assert main(words) == 0
+    assert main(arguments) == 0
     assert "3 of 5 files are finished" in capsys.readouterr().err
     second = written(folder)
     assert {name for name in first if first[name] != second[name]} == {"test-0.srt"}
     assert "test-9.srt" in second
     assert (folder / "test-0.srt").read_text() == (folder / "test-1.srt").read_text()
-    assert main([*words, "min_confidence=0.01"]) == 0
+    assert main([*arguments, "min_confidence=0.01"]) == 0
     assert not written(folder).items() & second.items()
 
 
 def test_standard_input_is_never_finished(trained: Path, audio: Path, tmp_path: Path) -> None:
     texts = []
     for name in ("test-0.wav", "test-1.wav"):
-        words = [sys.executable, "-m", "asr", "transcribe", str(trained), "-", f"output={tmp_path / 'out'}"]
-        subprocess.run(words, input=(audio / name).read_bytes(), check=True, capture_output=True)
+        arguments = [
+            sys.executable,
+            "-m",
+            "asr",
+            "transcribe",
+            str(trained),
+            "-",
+            f"output={tmp_path / 'out'}",
+        ]
+        subprocess.run(arguments, input=(audio / name).read_bytes(), check=True, capture_output=True)
         texts.append((tmp_path / "out" / "standard-input.txt").read_text())
     assert texts[0] != texts[1]
 

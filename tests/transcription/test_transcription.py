@@ -206,12 +206,12 @@ def test_channels_are_transcribed_separately_and_written_to_a_folder(
     soundfile.write(calls / "b.wav", left, 16000)
     (calls / "b.txt").write_text(texts[0])
     (calls / ".listing").touch()
-    words = ["transcribe", str(trained), str(calls), "channels=separate", f"output={tmp_path / 'out'}"]
-    assert main([*words, "format=json"]) == 0
+    arguments = ["transcribe", str(trained), str(calls), "channels=separate", f"output={tmp_path / 'out'}"]
+    assert main([*arguments, "format=json"]) == 0
     assert "calls: skipped 2 transcripts or hidden files" in caplog.text
     lines = [json.loads(line) for line in (tmp_path / "out" / "a.json").read_text().splitlines()]
     assert [(line["channel"], line["text"]) for line in lines] == list(enumerate(texts, start=1))
-    assert main([*words, "format=srt"]) == 0
+    assert main([*arguments, "format=srt"]) == 0
     assert (tmp_path / "out" / "b.srt").read_text().startswith("1\n00:00:00,")
     assert main(["transcribe", str(trained), str(calls), "format=srt"]) == 0
     assert sorted(path.name for path in calls.glob("*.srt")) == ["a.srt", "b.srt"]
