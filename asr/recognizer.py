@@ -8,21 +8,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from asr.attention.table import parse_name
 from asr.config import check
 from asr.data.recording import channels_of, read_recording, read_stream
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
-from asr.model.checkpoint import LoadOptions, find
+from asr.model.checkpoint import find
 from asr.model.checkpoint import load as load_checkpoint
+from asr.model.options import LoadOptions
 from asr.model.portable import portable_folder, read_portable
-from asr.search.decode import DecodeOptions, decode_split
-from asr.search.decoder import BeamConfig, Decoder, build_decoder
+from asr.search.decode import decode_split
+from asr.search.decoder import Decoder, build_decoder
+from asr.search.options import BeamConfig, DecodeOptions
 from asr.search.tune import tuned
 from asr.shards import Shard
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.transcription.many import Outcome, Source, Transcriber
-from asr.transcription.run import TranscriptionConfig
+from asr.transcription.options import TranscriptionConfig
 from asr.transcription.transcript import Transcript
 
 Audio = str | Path | NDArray[Any] | torch.Tensor | IO[bytes]
@@ -91,7 +94,14 @@ class Recognizer:
 
     @classmethod
     def load_as(cls, path: str | Path, options: LoadOptions) -> "Recognizer":
-        """Load a recogniser as a command's options say; see `load`."""
+        """Load a recogniser as a command's options say; see `load`.
+
+        Raises:
+            UserError: first, an unknown mechanism or a device that this machine doesn't have.
+        """
+        if options.attention:
+            parse_name(options.attention)
+        pick_device(options.device)
         return cls.load(
             path,
             checkpoint=options.checkpoint,

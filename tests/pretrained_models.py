@@ -8,9 +8,7 @@ import torch
 
 from asr.config import from_dict, nested
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
-from asr.model.augment import AugmentConfig
-from asr.model.encoder import ModelConfig
-from asr.model.features import FeatureConfig
+from asr.model.options import AugmentConfig, FeatureConfig, ModelConfig
 from asr.model.pretrained_folder import encoder_options, read_pretrained
 
 transformers = pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")

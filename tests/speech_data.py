@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from asr import Recognizer
-from asr.data.module import DataConfig, SpeechData, load_training_cuts
+from asr.data.module import SpeechData, load_training_cuts
+from asr.data.options import DataConfig
 
 
 def speech_data(

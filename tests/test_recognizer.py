@@ -16,8 +16,7 @@ from asr.data.manifest import load_cuts
 from asr.errors import UserError
 from asr.model import checkpoint
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
-from asr.model.encoder import ModelConfig
-from asr.model.features import FeatureConfig
+from asr.model.options import FeatureConfig, ModelConfig
 from asr.model.portable import write_portable
 from asr.text.tokenizer import CharacterTokenizer
 

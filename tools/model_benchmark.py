@@ -24,9 +24,11 @@ from asr import config
 from asr.config import option
 from asr.console import open_console
 from asr.errors import UserError, run_program
-from asr.losses.loss import LossConfig, build_loss
-from asr.model.encoder import Encoder, ModelConfig
+from asr.losses.loss import build_loss
+from asr.losses.options import LossConfig
+from asr.model.encoder import Encoder
 from asr.model.head import Head
+from asr.model.options import ModelConfig
 from asr.parallel import in_new_process
 from asr.training.config import train_options
 from asr.training.optimizer import OptimizerConfig, build_optimizer

@@ -125,7 +125,7 @@ def until_first_batch(kind: str, mark: Path, overrides: list[str]) -> None:
         train(train_options(overrides), [FirstBatch(mark)])
         return
     from asr.recognizer import Recognizer
-    from asr.search.decode import DecodeOptions
+    from asr.search.options import DecodeOptions
 
     def stop(share: float) -> None:
         if share:

@@ -32,8 +32,8 @@ from asr.data.manifest import load_cuts, write_cuts
 from asr.data.places import manifest_path
 from asr.errors import UserError, run_program
 from asr.preparation import recording, utterance_cut
-from asr.search.decode import DecodeOptions
-from asr.transcription.run import TranscriptionConfig
+from asr.search.options import DecodeOptions
+from asr.transcription.options import TranscriptionConfig
 
 WAYS = ("one by one", "together", "decode")
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 import attention_ext
+from asr.config.names import BACKENDS
 from asr.errors import UserError
 
-BACKENDS = ("auto", "reference", "native")
 DEVICES = ("cpu", "cuda")
 MOST_CLUSTERS = 1_024  # limit of the compiled kernels
 MOST_KEYS_CUDA = 1_024

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from asr.attention import build_mechanism, build_self_attention, parse_name
 from asr.benchmark.peers import Attend, build_peer
-from asr.model.blocks import Block, BlockConfig
+from asr.model.blocks import Block
+from asr.model.options import BlockConfig
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PASSES = ("forward", "forward+backward")

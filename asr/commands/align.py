@@ -11,7 +11,7 @@ from typing import Any
 
 from lhotse.cut import MonoCut
 
-from asr.config import option, refuse, to_dict
+from asr.config import refuse, to_dict
 from asr.console import track
 from asr.data.audio import load_cut
 from asr.data.manifest import load_cuts, manifest_digest
@@ -19,34 +19,22 @@ from asr.data.places import manifest_path, training_folder
 from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
 from asr.files import build, check_writable, parse_json
-from asr.model.checkpoint import LoadOptions
 from asr.preparation.fingerprint import file_state
 from asr.preparation.rows import normalise
 from asr.recognizer import Recognizer
 from asr.scoring.ctm import CtmWord, ctm_text
-from asr.search.forced_alignment import LEAST_FIT, AlignedText, AlignedToken, AlignedWord, align_text
-from asr.shards import Part, Result, ShardOptions, Work, job, parse_shard
+from asr.search.forced_alignment import AlignedText, AlignedToken, AlignedWord, align_text
+from asr.shards import Part, Result, Work, job, parse_shard
 from asr.text.files import read_lines, read_text
 from asr.text.tokenizer import Tokenizer
-from asr.transcription.encoding import TOO_LONG, EncodingOptions, emissions, is_out_of_memory
+from asr.transcription.encoding import TOO_LONG, emissions, is_out_of_memory
 from asr.transcription.formats import textgrid
+from asr.transcription.options import AlignOptions
 
 POSITIONAL = "<run folder or checkpoint> [<audio file>]"
+Options = AlignOptions
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Options(EncodingOptions, LoadOptions, ShardOptions):
-    """Options of `asr align`."""
-
-    split: str = option("test", help="split to align, unless an audio file is given")
-    data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
-    text: str = option("", help="transcript of the audio file; empty: the .txt file next to it")
-    output: str = option("", help="folder; empty: <run>/align/<split>, or the audio file's folder")
-    min_fit: float = option(
-        LEAST_FIT, help="report and leave out transcripts whose fit to the audio is lower", maximum=1
-    )
 
 
 @dataclass(frozen=True)
@@ -70,7 +58,7 @@ class Utterance:
     start_s: float = 0.0
 
 
-def run(paths: list[Path], options: Options) -> None:
+def run(paths: list[Path], options: AlignOptions) -> None:
     """Align the transcripts, write the times and report the utterances that could not be aligned."""
     if not 1 <= len(paths) <= 2:
         raise UserError("asr align takes a run folder or checkpoint, and at most one audio file")

@@ -3,44 +3,28 @@
 import io
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import soundfile
 
-from asr.config import option
 from asr.console import duration, grouped_warnings, progress
 from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
 from asr.files import check_writable, write_text
-from asr.model.checkpoint import LoadOptions
 from asr.preparation.outputs import UNFINISHED
-from asr.preparation.rows import TEXT_RULES, normalise
+from asr.preparation.rows import normalise
 from asr.recognizer import Recognizer
-from asr.search.forced_alignment import LEAST_FIT
 from asr.text.files import read_text, write_table
-from asr.transcription.encoding import EncodingOptions, emissions
+from asr.transcription.encoding import emissions
+from asr.transcription.options import SegmentOptions
 from asr.transcription.segmentation import Utterance, segment, sentences
 
 POSITIONAL = "<run folder or checkpoint> <recording> <text file>"
+Options = SegmentOptions
 LEFT_OUT = "left_out.tsv"
 
 
-@dataclass
-class Options(EncodingOptions, LoadOptions):
-    """Options of `asr segment`."""
-
-    output: str = option("", help="folder; empty: <recording>.segments beside the recording")
-    text: str = option(
-        "words",
-        help="how the model's texts were normalised: none | lower | words (lower-case, no punctuation)",
-        choices=TEXT_RULES,
-    )
-    longest_s: float = option(15.0, help="divide longer lines in their pauses", unit="s", minimum=1)
-    min_fit: float = option(LEAST_FIT, help="leave out and list utterances that fit less", maximum=1)
-
-
-def run(paths: list[Path], options: Options) -> None:
+def run(paths: list[Path], options: SegmentOptions) -> None:
     """Write a FLAC and a text file per utterance, and list those left out."""
     if len(paths) != 3:
         raise UserError("asr segment takes a run folder or checkpoint, a recording and its text file")

@@ -4,66 +4,34 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from rich.progress import SpinnerColumn, TextColumn
 
-from asr.config import option, refuse, to_dict
+from asr.config import to_dict
 from asr.console import grouped_warnings, progress
 from asr.errors import UserError
 from asr.files import check_writable, names_digest, write_text
-from asr.model.checkpoint import LoadOptions
-from asr.model.features import NORMALISATIONS, Normalisation
+from asr.model.features import Normalisation
 from asr.recognizer import Recognizer
 from asr.search.decoder import Decoder
-from asr.shards import Part, Result, ShardOptions, Work, job, parse_shard
+from asr.shards import Part, Result, Work, job, parse_shard
 from asr.transcription.actors import LOST, on_actors
 from asr.transcription.encoding import TOO_LONG, is_out_of_memory
 from asr.transcription.finished import Finished
-from asr.transcription.formats import FORMATS, write_transcript
+from asr.transcription.formats import write_transcript
 from asr.transcription.many import Outcome, Source, group_positions
-from asr.transcription.run import TranscriptionConfig
+from asr.transcription.options import SUFFIXES
+from asr.transcription.options import TranscribeOptions as TranscribeOptions
 
 POSITIONAL = "<run folder or checkpoint> <audio file, folder or - for standard input> …"
-SUFFIXES = {"text": ".txt", "json": ".json", "srt": ".srt", "vtt": ".vtt", "textgrid": ".TextGrid"}
+Options = TranscribeOptions
 
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class Options(TranscriptionConfig, LoadOptions, ShardOptions):
-    """Options of `asr transcribe`."""
-
-    normalise: str = option(
-        "",
-        help=f"feature normalisation: {' | '.join(NORMALISATIONS)}; empty: the one used in training",
-        choices=("", *NORMALISATIONS),
-    )
-    format: str = option("text", help=" | ".join(FORMATS), choices=FORMATS)
-    output: str = option(
-        "",
-        help="folder for one file per recording; empty: standard output, or beside each of several "
-        "recordings for srt, vtt and textgrid",
-    )
-    engine: str = option("", help="ray: actors on a Ray cluster; empty: this process", choices=("", "ray"))
-    actors: int = option(1, help="engine=ray: processes, each with the model", minimum=1, maximum=100_000)
-    address: str = option("", help="engine=ray: address of the cluster; empty: this machine")
-
-    def check(self) -> None:
-        """Raise UserError if `output` is no folder, or the engine can't do what is asked."""
-        if self.output.endswith(tuple(SUFFIXES.values())):
-            raise UserError(f"output={self.output}: expected a folder, found the name of a file")
-        if not self.engine:
-            refuse(self, ("actors", "address"), "without engine=ray")
-        elif not self.output:
-            raise UserError(f"engine={self.engine}: expected output=<folder>, found none")
-        else:
-            refuse(self, ("shard",), f"with engine={self.engine}")
-
-
-def run(paths: list[Path], options: Options) -> None:
+def run(paths: list[Path], options: TranscribeOptions) -> None:
     """Transcribe all files; errors are reported at the end."""
     files = _audio_files(paths[1:], options)
     if not files:
@@ -124,7 +92,7 @@ def run(paths: list[Path], options: Options) -> None:
 
 
 def _begin(
-    recognizer: Recognizer, files: list[tuple[Path, Path]], options: Options, folder: Path | None
+    recognizer: Recognizer, files: list[tuple[Path, Path]], options: TranscribeOptions, folder: Path | None
 ) -> tuple[Work, Finished | None]:
     """Return the work with the results of an earlier start.
 
@@ -150,7 +118,7 @@ def _here(
     recognizer: Recognizer,
     decoder: Decoder | None,
     files: list[tuple[Path, Path]],
-    options: Options,
+    options: TranscribeOptions,
     done: Container[int],
     advance: Callable[[float], None],
 ) -> Iterator[tuple[int, str | None, str | None]]:
@@ -165,7 +133,7 @@ def _here(
 
 
 def _on_ray(
-    model: Path, files: list[tuple[Path, Path]], options: Options, done: Container[int]
+    model: Path, files: list[tuple[Path, Path]], options: TranscribeOptions, done: Container[int]
 ) -> Iterator[tuple[int, str | None, str | None]]:
     """Yield the position, text and error of each file, transcribed by actors."""
     left = [position for position in range(len(files)) if position not in done]
@@ -186,7 +154,7 @@ def _on_ray(
 
 
 def _set_up(
-    model: Path, options: Options
+    model: Path, options: TranscribeOptions
 ) -> Callable[[list[tuple[int, Path, str]]], list[tuple[str | None, str | None]]]:
     """Load a model; return a function that transcribes a group of files: text or error of each."""
     recognizer = _load(model, options)
@@ -203,7 +171,7 @@ def _set_up(
 
 
 def _text(
-    outcome: Outcome, file: str, options: Options, *, table: bool = False
+    outcome: Outcome, file: str, options: TranscribeOptions, *, table: bool = False
 ) -> tuple[str | None, str | None]:
     """Return the text or the error of a recording; raise errors that are not the recording's.
 
@@ -230,7 +198,7 @@ def _shown(file: Path) -> str:
     return str(file).encode(errors="backslashreplace").decode()
 
 
-def _audio_files(paths: list[Path], options: Options) -> list[tuple[Path, Path]]:
+def _audio_files(paths: list[Path], options: TranscribeOptions) -> list[tuple[Path, Path]]:
     """Return (audio file, its transcript) of all files in `paths` and their folders.
 
     Transcripts and hidden files are left out. Subfolders are kept in the output folder. The transcript of
@@ -271,7 +239,7 @@ def _check_places(files: list[tuple[Path, Path]]) -> None:
         check_writable(place)
 
 
-def _load(path: Path, options: Options) -> Recognizer:
+def _load(path: Path, options: TranscribeOptions) -> Recognizer:
     recognizer = Recognizer.load_as(path, options)
     kind, normalisation = options.normalise, recognizer.model.normalisation
     if not kind:

@@ -28,7 +28,7 @@ from asr.errors import in_words
 from asr.files import atomic_path, write_json
 from asr.recognizer import Recognizer
 from asr.scoring.run import ScoreOptions, score_paths
-from asr.search.decode import DecodeOptions
+from asr.search.options import DecodeOptions
 from asr.training.config import train_options_from
 from asr.training.labelling import evaluate, load_task
 from asr.training.progress import position

@@ -14,8 +14,8 @@ from asr.config import flat, option, to_dict
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import file_digest
-from asr.search.decode import DecodeOptions, SearchOptions, system_name
-from asr.search.decoder import WEIGHTED
+from asr.search.decode import system_name
+from asr.search.options import WEIGHTED, DecodeOptions, SearchOptions
 from asr.training.budget import CLOCKS, parse_budget
 from asr.training.config import chosen_recipe, train_options, train_schema
 

@@ -13,7 +13,6 @@ from asr.errors import UserError
 from asr.files import require_file
 
 VERIFY_HELP = "decode every file to check that it is complete; false: read headers only"
-MAX_DURATION_S = 40.0  # longer utterances are left out of training by default
 SAMPLE_RATES = (4_000, 384_000)  # Hz; a rate outside is taken for a damaged header
 BLOCK_SAMPLES = 1 << 20
 LARGEST_OGG_PAGE = 65_307  # bytes

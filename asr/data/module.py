@@ -3,7 +3,6 @@
 import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -12,69 +11,22 @@ from lhotse.cut import MonoCut
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from asr.config import option
 from asr.data.batch import Batch, Utterances
 from asr.data.concatenate import Concatenation
 from asr.data.cuts import Cuts
-from asr.data.facts import MAX_DURATION_S
 from asr.data.fitting import misfits
 from asr.data.manifest import manifest_digest, read_cuts
+from asr.data.options import DataConfig
 from asr.data.places import manifest_path, split_beside
 from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan_by_length
 from asr.data.stream import TrainingData
 from asr.errors import UserError
-from asr.model.features import FeatureConfig
+from asr.model.options import FeatureConfig
 from asr.parallel import end_with_parent
 from asr.text.files import write_table
 from asr.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class DataConfig:
-    """Training and development data, and how to batch them."""
-
-    train: list[str] = option(
-        [],
-        help="training manifests: folders written by `asr prepare`, *.cuts.jsonl.gz files, or folders in "
-        "Lhotse Shar format, which may be https://…, s3://…, gs://… or az://…",
-    )
-    dev: str = option("", help="development manifest; empty: split `dev` next to the first training manifest")
-    frames_per_batch: int = option(
-        20000,
-        help="maximum number of feature frames per batch, padding included; 0: by the amount of data",
-        unit="frames",
-    )
-    utterances_per_batch: int = option(
-        0,
-        help="size of a training batch; 0: frames_per_batch decides",
-        unit="utterances",
-    )
-    length_jitter: float = option(
-        0.1, help="random variation of lengths before sorting into batches, as a fraction", maximum=1
-    )
-    workers: int = option(
-        1, help="audio loading processes per rank; 0: load in the training process", maximum=1024
-    )
-    prefetch: int = option(8, help="number of batches each worker loads ahead", minimum=1, maximum=10_000)
-    min_duration_s: float = option(0.1, help="leave out shorter utterances, and list them", unit="s")
-    max_duration_s: float = option(
-        MAX_DURATION_S, help="leave out longer utterances, and list them", unit="s", minimum=0.01
-    )
-    concatenate_s: float = option(
-        0.0, help="join training utterances, with pauses, up to this length; 0: don't join", unit="s"
-    )
-    resample: bool = option(True, help="resample audio with another sample rate; false: stop with an error")
-    max_utterances: int = option(0, help="train on the first N utterances only; 0: all")
-
-    def check(self) -> None:
-        """Raise UserError if no duration is between the limits."""
-        if self.min_duration_s >= self.max_duration_s:
-            raise UserError(
-                f"data.min_duration_s={self.min_duration_s:g}: expected less than "
-                f"data.max_duration_s={self.max_duration_s:g}"
-            )
 
 
 def load_training_cuts(config: DataConfig) -> Cuts:

@@ -1,62 +1,14 @@
 """The losses by name, and their options."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
-from asr.config import option, refuse
-from asr.errors import UserError
 from asr.losses.base import Loss
 from asr.losses.ctc import ctc_loss
 from asr.losses.label_ngram import estimate_labels
 from asr.losses.mmi import MMILoss
-from asr.losses.topology import TOPOLOGIES
-
-LOSSES = ("ctc", "mmi")
-
-
-@dataclass
-class LossConfig:
-    """The loss."""
-
-    name: str = option("ctc", help="ctc | mmi (maximum mutual information over utterances)", choices=LOSSES)
-    topology: str = option(
-        "ctc",
-        help="mmi: ctc (CTC-CRF) | hmm (two outputs per label, and silence: lattice-free MMI)",
-        choices=TOPOLOGIES,
-    )
-    order: int = option(
-        2, help="mmi: length of the denominator's n-grams of training labels, 2 | 3 | 4", choices=(2, 3, 4)
-    )
-    histories: int = option(
-        2000, help="mmi: n-gram histories of two or more labels to keep, the most frequent ones", maximum=1e6
-    )
-    leak: float = option(1e-5, help="mmi: leaky-HMM coefficient of the denominator; 0: not leaky", maximum=1)
-    ctc_weight: float = option(
-        0.1,
-        help="mmi: weight of the added CTC loss, or of its equivalent for topology=hmm",
-        maximum=1e6,
-    )
-    intermediate: list[int] = option(
-        [], help="blocks, from 1, whose outputs are trained as well, e.g. [3,6]", minimum=1, maximum=1000
-    )
-    intermediate_weight: float = option(0.3, help="weight of the intermediate losses' mean", maximum=1)
-    consistency: float = option(
-        0.0,
-        help="weight of the difference between two SpecAugment views of an utterance, e.g. 0.2; batches "
-        "then have half the utterances; 0: one view",
-        maximum=1000,
-    )
-
-    def check(self) -> None:
-        """Raise UserError for options without effect, or a block that is named twice."""
-        if self.name != "mmi":
-            refuse(self, ("topology", "order", "histories", "leak", "ctc_weight"), f"with loss={self.name}")
-        if not self.intermediate:
-            refuse(self, ("intermediate_weight",), "without loss.intermediate")
-        if len(set(self.intermediate)) < len(self.intermediate):
-            raise UserError(f"loss.intermediate={self.intermediate}: expected each block once")
+from asr.losses.options import LossConfig
 
 
 class CTCLoss(Loss):

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-TOPOLOGIES = ("ctc", "hmm")
-
 
 def output_count(topology: str, vocabulary: int) -> int:
     """Return the number of outputs for V labels, blank included."""

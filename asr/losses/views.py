@@ -5,7 +5,7 @@ from torch import Tensor
 
 from asr.lengths import zero_padding
 from asr.losses.base import Loss
-from asr.losses.loss import LossConfig
+from asr.losses.options import LossConfig
 
 
 def training_loss(

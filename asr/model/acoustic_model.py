@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from asr.config import from_dict, to_dict
 from asr.errors import UserError
 from asr.model.attention_model import AttentionModel
-from asr.model.augment import AugmentConfig, augment_audio, spec_augment, with_more_time_masks
-from asr.model.encoder import Encoder, ModelConfig
-from asr.model.features import FeatureConfig, FilterBanks, Normalisation
+from asr.model.augment import augment_audio, spec_augment, with_more_time_masks
+from asr.model.encoder import Encoder
+from asr.model.features import FilterBanks, Normalisation
 from asr.model.head import Head
+from asr.model.options import AugmentConfig, FeatureConfig, ModelConfig
 from asr.model.pretrained import (
     ConvolutionalFrontEnd,
     LatentProjection,

@@ -1,46 +1,12 @@
 """Augmentation of audio and features, drawn from the caller's random state only."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from asr.config import option
-from asr.errors import UserError
 from asr.lengths import keep_mask
-
-
-@dataclass
-class AugmentConfig:
-    """Augmentation in training; evaluation uses none."""
-
-    speed_factors: list[float] = option(
-        [1.0], help="speed factors, one drawn for each utterance and epoch", minimum=0.1, maximum=10
-    )
-    volume_db: float = option(0.0, help="gain drawn from ±volume_db", unit="dB", maximum=100)
-    noise_snr_db: list[float] = option(
-        [],
-        help="range of the SNR of added white noise, [low, high]; empty: no noise",
-        unit="dB",
-        minimum=-200,
-        maximum=200,
-    )
-    frequency_masks: int = option(0, help="SpecAugment: number of frequency masks", maximum=1000)
-    frequency_mask_bins: int = option(8, help="SpecAugment: widest frequency mask", unit="bins", maximum=1000)
-    time_mask_every: int = option(
-        0, help="SpecAugment: frames per time mask; 0: no time masks", unit="frames"
-    )
-    time_mask_frames: int = option(12, help="SpecAugment: widest time mask", unit="frames")
-
-    def check(self) -> None:
-        """Raise UserError for speed factors or a range of SNRs that can't be used."""
-        if not self.speed_factors:
-            raise UserError("augment.speed_factors=[]: expected one or more numbers")
-        snr_db = self.noise_snr_db
-        if snr_db and not (len(snr_db) == 2 and snr_db[0] <= snr_db[1]):
-            raise UserError(
-                f"augment.noise_snr_db={snr_db}: expected [] or two ascending numbers, [low, high]"
-            )
+from asr.model.options import AugmentConfig
 
 
 def with_more_time_masks(config: AugmentConfig) -> AugmentConfig:

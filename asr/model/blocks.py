@@ -1,79 +1,17 @@
 """Encoder blocks: transformer, Conformer and E-Branchformer, with any attention mechanism."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from asr.attention import build_self_attention
-from asr.config import option
-from asr.errors import UserError
 from asr.lengths import zero_padding
 from asr.model.dropout import Dropout
+from asr.model.options import BlockConfig
 
 # Frames per call of a feed-forward layer. Its hidden states need the most memory on long recordings.
 BLOCK_FRAMES = 6000
 
-ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU, "swish": nn.SiLU}
-
-
-@dataclass
-class BlockConfig:
-    """Kind and sizes of the encoder's blocks."""
-
-    block: str = option(
-        "transformer",
-        help="transformer | conformer | ebranchformer",
-        choices=("transformer", "conformer", "ebranchformer"),
-    )
-    layers: int = option(9, help="blocks", minimum=1, maximum=1000)
-    heads: int = option(6, help="attention heads, H", minimum=1, maximum=1024)
-    head_dim: int = option(
-        32, help="head size, D; the model size is heads × head_dim", minimum=1, maximum=4096
-    )
-    feedforward: int = option(
-        768, help="hidden size of the feed-forward layers", minimum=1, maximum=1_000_000
-    )
-    activation: str = option(
-        "gelu", help=f"activation function: {' | '.join(ACTIVATIONS)}", choices=ACTIVATIONS
-    )
-    norm: str = option(
-        "pre", help="layer normalisation before or after each sublayer: pre | post", choices=("pre", "post")
-    )
-    convolution_kernel: int = option(
-        31,
-        help="conformer and ebranchformer: kernel size, odd",
-        unit="encoder frames",
-        minimum=1,
-        maximum=10_001,
-    )
-    dropout: float = option(0.1, help="dropout after attention, feed-forward and positions", maximum=1)
-    attention_dropout: float = option(0.0, help="dropout on attention weights", maximum=1)
-    attention_bias: bool = option(
-        True, help="biases in the attention projections; mechanisms with parameters of their own keep theirs"
-    )
-    layer_drop: float = option(
-        0.0,
-        help="stochastic depth: probability of skipping a sublayer of the last block; it rises linearly "
-        "from the first",
-        maximum=0.99,
-    )
-
-    def check(self) -> None:
-        """Raise UserError for an even kernel, or a hidden size that can't be halved."""
-        if self.convolution_kernel % 2 == 0:
-            raise UserError(
-                f"model.convolution_kernel={self.convolution_kernel}: expected an odd number of frames"
-            )
-        if self.block == "ebranchformer" and self.feedforward % 2:
-            raise UserError(
-                f"model.feedforward={self.feedforward}: expected an even size with model.block=ebranchformer"
-            )
-
-    @property
-    def size(self) -> int:
-        """Model size M."""
-        return self.heads * self.head_dim
+LAYERS = {"gelu": nn.GELU, "relu": nn.ReLU, "swish": nn.SiLU}
 
 
 class Residual(nn.Module):
@@ -116,7 +54,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(
             nn.Linear(config.size, config.feedforward),
-            ACTIVATIONS[config.activation](),
+            LAYERS[config.activation](),
             Dropout(config.dropout),
             nn.Linear(config.feedforward, config.size),
         )
@@ -158,7 +96,7 @@ class ConvolutionModule(nn.Module):
         self.gated = nn.Linear(config.size, 2 * config.size)
         self.depthwise = DepthwiseConvolution(config.size, config.convolution_kernel)
         self.norm = nn.LayerNorm(config.size)
-        self.activation = ACTIVATIONS[config.activation]()
+        self.activation = LAYERS[config.activation]()
         self.output = nn.Linear(config.size, config.size)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
@@ -177,9 +115,7 @@ class GatingMLP(nn.Module):
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
         half = config.feedforward // 2
-        self.input = nn.Sequential(
-            nn.Linear(config.size, config.feedforward), ACTIVATIONS[config.activation]()
-        )
+        self.input = nn.Sequential(nn.Linear(config.size, config.feedforward), LAYERS[config.activation]())
         self.norm = nn.LayerNorm(half)
         self.depthwise = DepthwiseConvolution(half, config.convolution_kernel)
         self.dropout = Dropout(config.dropout)

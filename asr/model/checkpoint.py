@@ -7,43 +7,17 @@ import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from asr.attention.backend import BACKENDS
-from asr.attention.table import parse_name
-from asr.config import option
-from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import atomic_binary, read_json
 
 FORMAT = "clustered-asr 1"
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
-
-
-@dataclass
-class LoadOptions:
-    """Options of the commands that load a recogniser."""
-
-    attention: str = option("", help="attention mechanism; empty: the one used in training")
-    backend: str = option(
-        "auto", help="auto | reference (PyTorch) | native (compiled kernels)", choices=BACKENDS
-    )
-    checkpoint: str = option(
-        "auto",
-        help="auto (average, else best, else last) | average | best | last | name of a file in checkpoints/",
-    )
-    device: str = option("auto", help="auto | cpu | cuda | cuda:<number>")
-
-    def check(self) -> None:
-        """Raise UserError for an unknown mechanism, or a device that this machine doesn't have."""
-        if self.attention:
-            parse_name(self.attention)
-        pick_device(self.device)
 
 
 def save(checkpoint: Mapping[str, Any], path: Path) -> None:

@@ -2,58 +2,15 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from asr.attention.hashing import number_layers
-from asr.config import option
-from asr.errors import UserError
 from asr.lengths import zero_padding
-from asr.model.blocks import Block, BlockConfig
+from asr.model.blocks import Block
 from asr.model.dropout import Dropout
-
-POSITIONS = ("sinusoidal", "rotary", "convolution", "none")
-
-
-@dataclass
-class ModelConfig(BlockConfig):
-    """Architecture of the encoder, or a pretrained one."""
-
-    encoder: str = option(
-        "",
-        help="folder of a wav2vec 2.0, HuBERT, WavLM or data2vec-audio model of transformers; it determines "
-        "features and sizes of the model, and its initial weights",
-    )
-    freeze_encoder_steps: int = option(
-        0, help="number of first steps that train only the head", unit="optimiser steps"
-    )
-    subsampling: int = option(
-        1, help="feature frames per encoder frame: 1 (as in the paper), 2 or 4", choices=(1, 2, 4)
-    )
-    positions: str = option(
-        "sinusoidal", help=f"positional information: {' | '.join(POSITIONS)}", choices=POSITIONS
-    )
-    position_scale: float = option(1.0, help="sinusoidal: scale of the encoding", maximum=1e6)
-    position_shift: int = option(
-        0,
-        help="sinusoidal: largest random start position of an utterance in training",
-        unit="frames",
-        maximum=1_000_000,
-    )
-    position_kernel: int = option(
-        31, help="convolution: kernel size, odd", unit="frames", minimum=1, maximum=10_001
-    )
-
-    self_conditioned: bool = option(
-        False, help="add the posteriors of the blocks in loss.intermediate to the input of the next block"
-    )
-
-    def check(self) -> None:
-        """Raise UserError for an even kernel."""
-        if self.position_kernel % 2 == 0:
-            raise UserError(f"model.position_kernel={self.position_kernel}: expected an odd number of frames")
+from asr.model.options import ModelConfig
 
 
 class Subsampling(nn.Module):

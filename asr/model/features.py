@@ -1,62 +1,19 @@
 """Kaldi-compatible log-mel filter banks, computed on the device of the model, and their normalisation."""
 
 import warnings
-from dataclasses import dataclass
 
 import torch
 from lhotse.features.kaldi.layers import Wav2LogFilterBank
 from torch import Tensor, nn
 
-from asr.config import option
 from asr.errors import UserError
 from asr.lengths import keep_mask, zero_padding
-
-NORMALISATIONS = ("utterance", "corpus", "window", "none")
+from asr.model.options import NORMALISATIONS, FeatureConfig
 
 # Frames of a batch whose spectra are in memory together, few enough for a CPU's cache. The result does not
 # depend on them.
 BLOCK_FRAMES = 500
 GPU_BLOCK_FRAMES = 100_000
-
-
-@dataclass
-class FeatureConfig:
-    """Filter banks and their normalisation."""
-
-    sample_rate: int = option(
-        16000, help="sample rate; other audio is resampled to it", unit="Hz", minimum=1000, maximum=192_000
-    )
-    mel_bins: int = option(80, help="mel filters, usually 40 or 80", minimum=4, maximum=1000)
-    frame_length_ms: float = option(
-        25.0, help="length of the analysis window", unit="ms", minimum=1, maximum=1000
-    )
-    frame_shift_ms: float = option(
-        10.0, help="distance between successive frames", unit="ms", minimum=1, maximum=1000
-    )
-    low_freq_hz: float = option(20.0, help="lower edge of the first filter", unit="Hz", maximum=1e5)
-    high_freq_hz: float = option(
-        -400.0,
-        help="upper edge of the last filter; ≤ 0: relative to the Nyquist frequency",
-        unit="Hz",
-        minimum=-1e5,
-        maximum=1e5,
-    )
-    normalise: str = option(
-        "utterance", help=f"mean–variance normalisation: {' | '.join(NORMALISATIONS)}", choices=NORMALISATIONS
-    )
-    normalise_window_s: float = option(
-        10.0, help="normalise=window: length of the window", unit="s", minimum=0.1, maximum=1e6
-    )
-
-    def check(self) -> None:
-        """Raise UserError unless low_freq_hz < high_freq_hz ≤ half of the sample rate."""
-        nyquist_hz = self.sample_rate / 2
-        high_hz = self.high_freq_hz if self.high_freq_hz > 0 else nyquist_hz + self.high_freq_hz
-        if not self.low_freq_hz < high_hz <= nyquist_hz:
-            raise UserError(
-                f"features.low_freq_hz={self.low_freq_hz:g}, features.high_freq_hz={self.high_freq_hz:g}: "
-                f"expected 0 ≤ low < high ≤ {nyquist_hz:g} Hz, half of the sample rate; found {high_hz:g} Hz"
-            )
 
 
 class FrontEnd(nn.Module):

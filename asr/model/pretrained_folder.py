@@ -13,9 +13,7 @@ import torch
 from asr.attention.transformers_adapter import import_transformers, quiet
 from asr.errors import UserError
 from asr.files import read_json
-from asr.model.blocks import ACTIVATIONS
-from asr.model.encoder import ModelConfig
-from asr.model.features import FeatureConfig
+from asr.model.options import ACTIVATIONS, FeatureConfig, ModelConfig
 
 FAMILIES = ("wav2vec2", "hubert", "wavlm", "data2vec-audio")
 # Settings of transformers whose models aren't run here, and why.

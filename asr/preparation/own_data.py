@@ -10,20 +10,14 @@ from typing import TYPE_CHECKING
 from asr.config import option
 from asr.console import duration
 from asr.data.entries import TOLERANCE_S
-from asr.data.facts import MAX_DURATION_S, VERIFY_HELP, audio_facts, header_facts
+from asr.data.facts import VERIFY_HELP, audio_facts, header_facts
+from asr.data.options import MAX_DURATION_S
 from asr.errors import UserError
 from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.fingerprint import file_state
 from asr.preparation.lexicon import lexicon_packages, word_lexicon
-from asr.preparation.rows import (
-    ROUNDING_S,
-    TEXT_RULES,
-    Row,
-    distinct_names,
-    fitted,
-    is_split,
-    normalised_rows,
-)
+from asr.preparation.options import TEXT_RULES
+from asr.preparation.rows import ROUNDING_S, Row, distinct_names, fitted, is_split, normalised_rows
 from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
 from asr.preparation.splits import HOLD_OUT, SHARE_RULE, split_name, split_rows
 

@@ -16,11 +16,6 @@ from asr.text.files import CONTROL
 
 # Segment times are often rounded: a segment may end this much after its recording and is then shortened.
 ROUNDING_S = 0.1
-TEXT_RULES = {
-    "none": "nothing else is changed",
-    "lower": "lower-cased",
-    "words": "lower-cased, punctuation removed except apostrophes and hyphens within words",
-}
 _APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "‑": "-", "‐": "-"})
 
 

@@ -5,84 +5,34 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from asr.config import option, refuse, to_dict
+from asr.config import to_dict
 from asr.console import duration, progress
 from asr.data.cuts import Cuts
 from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.places import is_manifest, manifest_path, split_beside, training_folder
 from asr.environment import git_commit
-from asr.errors import UserError
 from asr.files import locked
 from asr.model.acoustic_model import AcousticModel
-from asr.model.checkpoint import LoadOptions
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import HYPOTHESES, hypothesis_line, write_decoded
 from asr.scoring.score import scored_words
 from asr.scoring.word_filter import rules_beside
 from asr.search.decoded import hypothesis_of, reference_tokens
-from asr.search.decoder import DECODERS, WEIGHTED, BeamConfig, Weights, text_of, tunable
+from asr.search.decoder import text_of, tunable
 from asr.search.emissions import Emissions, emissions
+from asr.search.options import WEIGHTED, DecodeOptions, Weights
 from asr.search.path import TokenPath
 from asr.search.pool import Found, SearchPool
 from asr.search.tune import Trial, record, tune, tuned
 from asr.shards import Part, Result, Shard, Work, job
 from asr.text.pronunciation import ReferencePhones
 from asr.text.tokenizer import PhoneTokenizer, Tokenizer
-
-
-@dataclass
-class SearchOptions:
-    """Options of the search, shared by `asr decode` and `asr compare`."""
-
-    decoder: str = option("greedy", help=" | ".join(DECODERS), choices=DECODERS)
-    beam: BeamConfig = field(default_factory=BeamConfig)
-    tune: str = option(
-        "",
-        help="split (e.g. dev) or manifest to tune beam.lm_weight, beam.word_score and beam.size on first; "
-        "asr decode stores the result in the run folder; empty: the stored weights (asr compare: defaults)",
-    )
-    tune_utterances: int = option(
-        300, help="maximum number of utterances to tune on, drawn at random; 0: all"
-    )
-    jobs: int = option(
-        1, help="number of search processes; 1: search in the main process", minimum=1, maximum=1024
-    )
-
-    def check(self) -> None:
-        """Raise UserError for a search on the GPU in several processes, or options without effect."""
-        self.beam.check_used(self.decoder)
-        if not self.tune:
-            refuse(self, ("tune_utterances",), "without tune")
-        if self.jobs > 1 and self.decoder == "cuda":
-            raise UserError(f"jobs={self.jobs}: expected 1 with decoder=cuda, which searches on the GPU")
-        if self.tune and self.decoder not in WEIGHTED:
-            raise UserError(
-                f"tune={self.tune}: decoder={self.decoder} has no weights to tune; use beam or prefix"
-            )
-
-
-@dataclass
-class DecodeOptions(SearchOptions, LoadOptions):
-    """Options of decoding."""
-
-    split: str = option("test", help="split of the data")
-    data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
-    output: str = option("", help="folder; empty: <run>/decode/<split>/<attention>-<decoder>[-<lm>]")
-    frames_per_batch: int = option(
-        20000, help="maximum number of feature frames per batch, padding included", unit="frames", minimum=1
-    )
-    resample: bool = option(True, help="resample audio with another sample rate; false: stop with an error")
-    g2p: bool = option(
-        True,
-        help="phone models: pronounce reference words that neither the model's lexicon nor the data's has "
-        "with g2p_en, if installed",
-    )
 
 
 def system_name(attention: str, decoder: str, lm: str) -> str:

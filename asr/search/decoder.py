@@ -1,19 +1,19 @@
 """Decoders by name, and their options."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import Tensor
 
-from asr.config import check, option
+from asr.config import check
 from asr.errors import UserError, did_you_mean
-from asr.files import file_digest
 from asr.search.beam import BeamSearch
 from asr.search.confidence import with_confidences
 from asr.search.cuda_beam import CudaSearch
 from asr.search.fusion import build_fusion
 from asr.search.greedy import greedy_search
+from asr.search.options import DECODERS, WEIGHTED, BeamConfig, Weights
 from asr.search.path import TokenPath, Word
 from asr.search.prefix import PrefixSearch
 from asr.search.spelling import read_search_lexicon
@@ -21,103 +21,7 @@ from asr.search.words import WordSearch
 from asr.text.lexicon import read_words
 from asr.text.tokenizer import PIECE_START, WORD_GAP, PhoneTokenizer, Tokenizer
 
-DECODERS = ["greedy", "beam", "prefix", "cuda"]
-WEIGHTED = ("beam", "prefix")  # decoders with tunable weights
-SIZES = {"greedy": 1, "beam": 300, "prefix": 50, "cuda": 10}
-# Options of each decoder, and those that need a language model.
-USED = {
-    "beam": ("size", "threshold", "tokens", "lexicon", "lm_weight", "word_score", "nbest"),
-    "prefix": ("size", "tokens", "token_threshold", "lm_weight", "word_score", "label_score", "nbest"),
-    "cuda": ("size", "nbest"),
-}
-WITH_LM = {"beam": ("lm_weight",), "prefix": ("lm_weight", "word_score")}
-
 Decoder = Callable[[Tensor, Tensor], list[TokenPath]]
-
-
-@dataclass(frozen=True)
-class Weights:
-    """The tunable options of `BeamConfig`."""
-
-    lm_weight: float
-    word_score: float
-    size: int
-
-
-@dataclass
-class BeamConfig:
-    """Options of all decoders but `greedy`."""
-
-    size: int | None = option(
-        None,
-        help="hypotheses kept in each frame; null: 300 for beam, 50 for prefix, 10 for cuda",
-        minimum=1,
-        maximum=100_000,
-    )
-    threshold: float = option(
-        100.0, help="beam: prune hypotheses that score this much below the best", unit="nats", maximum=1e6
-    )
-    tokens: int = option(
-        0, help="beam, prefix: most probable labels tried in a frame; 0: all", maximum=1_000_000
-    )
-    token_threshold: float = option(
-        10.0,
-        help="prefix: skip labels this much below the best label of the frame",
-        unit="nats",
-        maximum=1e6,
-    )
-    lexicon: str = option(
-        "",
-        help="beam: words to recognise: a word list, or `word PH PH …` lines for phone models; empty: the "
-        "model's lexicon, else the words of lm",
-    )
-    lm: str = option("", help="n-gram language model, ARPA or KenLM binary; empty: none")
-    lm_weight: float | None = option(
-        None, help="weight of the language model; null: the tuned one, else 2", minimum=-1000, maximum=1000
-    )
-    word_score: float | None = option(
-        None,
-        help="score added per word, negative for fewer words; null: the tuned one, else -1",
-        unit="nats",
-        minimum=-1000,
-        maximum=1000,
-    )
-    label_score: float = option(
-        0.0,
-        help="prefix: score added per label, positive against deletions",
-        unit="nats",
-        minimum=-1000,
-        maximum=1000,
-    )
-    nbest: int = option(1, help="number of hypotheses to write per utterance", minimum=1, maximum=100_000)
-
-    def check_used(self, decoder: str) -> None:
-        """Raise UserError for an option that the decoder doesn't use; `build_decoder` checks lm."""
-        default = BeamConfig().complete(decoder)
-        for key, value in asdict(self.complete(decoder)).items():
-            if key == "lm" or value == getattr(default, key):
-                continue
-            if key not in USED.get(decoder, ()):
-                raise UserError(f"beam.{key}={value}: has no effect with decoder={decoder}")
-            if key in WITH_LM.get(decoder, ()) and not self.lm:
-                raise UserError(f"beam.{key}={value}: has no effect with decoder={decoder} without beam.lm")
-
-    def weights(self, decoder: str) -> Weights:
-        """Return the tunable options, with a decoder's defaults in place of None."""
-        return Weights(
-            lm_weight=2.0 if self.lm_weight is None else self.lm_weight,
-            word_score=-1.0 if self.word_score is None else self.word_score,
-            size=SIZES.get(decoder, 1) if self.size is None else self.size,
-        )
-
-    def digests(self) -> dict[str, str]:
-        """Return the digests of the language model and the lexicon that are given, by option."""
-        given = {"lm": self.lm, "lexicon": self.lexicon}
-        return {name: file_digest(path) for name, path in given.items() if path}
-
-    def complete(self, decoder: str) -> "BeamConfig":
-        """Return the options with a decoder's defaults in place of None."""
-        return replace(self, **asdict(self.weights(decoder)))
 
 
 def search(decoder: Decoder, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:

@@ -18,8 +18,6 @@ from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer
 # torchaudio's search stores a byte per frame and state. Above this size `best_path` is used instead, which
 # takes twice the time but hardly any memory.
 LARGEST_TABLE = 2**28
-# Below this fit, a text isn't what was said. docs/long-recordings.md has the hit rates.
-LEAST_FIT = 0.2
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from asr.errors import UserError, uninterrupted
 from asr.parallel import end_with_parent, kill_workers, worker_context
-from asr.search.decoder import BeamConfig, Decoder, Weights, build_decoder, reweighted, search
+from asr.search.decoder import Decoder, build_decoder, reweighted, search
+from asr.search.options import BeamConfig, Weights
 from asr.search.path import TokenPath
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 

@@ -8,7 +8,7 @@ from typing import Any
 from asr.config import check
 from asr.errors import UserError, in_words
 from asr.files import build, file_digest, read_json, write_json
-from asr.search.decoder import WEIGHTED, BeamConfig, Weights
+from asr.search.options import WEIGHTED, BeamConfig, Weights
 
 FILE = "tuned.json"
 TUNED = ("lm_weight", "word_score", "size")

@@ -6,16 +6,14 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from asr.attention.backend import BACKENDS
 from asr.config import as_overrides, compose, flat, from_dict, option, refuse, to_dict
-from asr.data.module import DataConfig
+from asr.config.names import BACKENDS
+from asr.data.options import DataConfig
 from asr.errors import UserError
-from asr.losses.loss import LossConfig
-from asr.model.augment import AugmentConfig
-from asr.model.encoder import ModelConfig
-from asr.model.features import FeatureConfig
+from asr.losses.options import LossConfig
+from asr.model.options import AugmentConfig, FeatureConfig, ModelConfig
 from asr.model.pretrained_folder import ADJUSTABLE, encoder_options, read_pretrained
-from asr.search.decoder import BeamConfig
+from asr.search.options import BeamConfig
 from asr.training.budget import CLOCKS, parse_budget
 from asr.training.optimizer import OptimizerConfig
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from asr.data.batch import Batch
 from asr.data.cuts import Cuts
-from asr.data.module import DataConfig, SpeechData, load_training_cuts
+from asr.data.module import SpeechData, load_training_cuts
+from asr.data.options import DataConfig
 from asr.data.places import LEXICON, manifest_path, prepared_folder
 from asr.errors import UserError
 from asr.losses.base import Loss

@@ -9,59 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.config import option, refuse
 from asr.data.recording import Samples
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, evaluating
+from asr.transcription.options import EncodingOptions
 
 log = logging.getLogger(__name__)
 
-MODES = ("auto", "onepass", "chunked")
 CHUNKS_PER_BATCH = 4
-LONGEST_CHUNK_S = 20.0
-LONGER_THAN_TRAINING = 1.5  # ratio to the longest training audio above which mode=auto encodes in chunks
 TOO_LONG = "out of memory: use mode=chunked or a linear attention mechanism"
 UNLIKE_TRAINING = 4.0  # ratio above which mode=onepass gives a warning
-
-
-@dataclass
-class EncodingOptions:
-    """How a long recording is encoded."""
-
-    mode: str = option(
-        "auto",
-        help="onepass: encode the whole recording at once | chunked: in overlapping chunks | auto: in one "
-        "pass up to 1.5 times the longest training audio, longer recordings in chunks",
-        choices=MODES,
-    )
-    chunk_s: float = option(
-        0.0,
-        help="length of a chunk; 0: length of the longest training audio, at most 20 s",
-        unit="s",
-        maximum=1e6,
-    )
-    overlap_s: float | None = option(
-        None, help="overlap of successive chunks; null: a fifth of chunk_s", unit="s", maximum=1e6
-    )
-
-    def check(self) -> None:
-        """Raise UserError for options of chunks in one pass, or chunks that overlap by more than half."""
-        if self.mode == "onepass":
-            refuse(self, ("chunk_s", "overlap_s"), f"with mode={self.mode}")
-        if self.chunk_s and (self.overlap_s or 0) > self.chunk_s / 2:
-            raise UserError(f"overlap_s={self.overlap_s}: expected at most half of chunk_s={self.chunk_s}")
-
-    def in_chunks(self, duration_s: float, longest_s: float) -> bool:
-        """Return whether to encode a recording in chunks, given the longest training audio (0: unknown)."""
-        known_s = longest_s or LONGEST_CHUNK_S
-        return self.mode == "chunked" or (
-            self.mode == "auto" and duration_s > max(LONGER_THAN_TRAINING * known_s, self.chunk_s)
-        )
-
-    def sizes_s(self, longest_s: float) -> tuple[float, float]:
-        """Return the chunk length and overlap in seconds, given the longest training audio (0: unknown)."""
-        chunk_s = self.chunk_s or min(LONGEST_CHUNK_S, longest_s or LONGEST_CHUNK_S)
-        return chunk_s, min(chunk_s / 5 if self.overlap_s is None else self.overlap_s, chunk_s / 2)
 
 
 @torch.inference_mode()

@@ -7,7 +7,6 @@ from dataclasses import asdict
 
 from asr.transcription.transcript import Segment, Transcript, subtitle_lines
 
-FORMATS = ("text", "json", "srt", "vtt", "textgrid")
 LINGER_S = 0.4  # maximum time that a subtitle stays after its last word
 
 Interval = tuple[float, float, str]  # start and end in seconds, label

@@ -19,15 +19,9 @@ from asr.search.decoder import Decoder
 from asr.search.path import TokenPath
 from asr.shards import Shard
 from asr.text.tokenizer import Tokenizer
-from asr.transcription.encoding import (
-    LONGER_THAN_TRAINING,
-    LONGEST_CHUNK_S,
-    emissions,
-    encode,
-    finite,
-    is_out_of_memory,
-)
-from asr.transcription.run import TranscriptionConfig, decode_stretches, transcript_of
+from asr.transcription.encoding import emissions, encode, finite, is_out_of_memory
+from asr.transcription.options import LONGER_THAN_TRAINING, LONGEST_CHUNK_S, TranscriptionConfig
+from asr.transcription.run import decode_stretches, transcript_of
 from asr.transcription.transcript import Transcript
 
 log = logging.getLogger(__name__)

@@ -3,54 +3,25 @@
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.config import option
-from asr.errors import UserError
 from asr.losses.ctc import BLANK
 from asr.model.acoustic_model import AcousticModel
-from asr.search.decoder import BeamConfig, Decoder, search, text_of
+from asr.search.decoder import Decoder, search, text_of
 from asr.search.path import TokenPath, Word
 from asr.text.tokenizer import Tokenizer
-from asr.transcription.encoding import EncodingOptions
+from asr.transcription.options import TranscriptionConfig
 from asr.transcription.transcript import Transcript, split_segments, timed_words
 
 log = logging.getLogger(__name__)
 
-LOW_CONFIDENCE = 0.8
 
 # The search runs on stretches of 10 to 30 s, cut in the longest pause within this range.
 STRETCH_S = (10.0, 30.0)
 STRETCHES_PER_BATCH = 8
-
-
-@dataclass
-class TranscriptionConfig(EncodingOptions):
-    """Options of transcription."""
-
-    channels: str = option(
-        "mix",
-        help="mix: average the channels | separate: one transcript per channel",
-        choices=("mix", "separate"),
-    )
-    decoder: str = option("greedy", help="greedy | beam | prefix", choices=("greedy", "beam", "prefix"))
-    beam: BeamConfig = field(default_factory=BeamConfig)
-    min_confidence: float = option(
-        LOW_CONFIDENCE, help="mark recordings and segments with a lower confidence", maximum=1
-    )
-
-    def check(self) -> None:
-        """Raise UserError for an n-best list, or options that the decoder doesn't use."""
-        self.beam.check_used(self.decoder)
-        if self.beam.nbest != 1:
-            raise UserError(
-                f"beam.nbest={self.beam.nbest}: expected 1, because a transcript has one text; for n-best "
-                "lists use asr decode"
-            )
 
 
 def transcript_of(

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.search.forced_alignment import LEAST_FIT, TokenSpan, fit, force_align, word_labels
+from asr.search.forced_alignment import TokenSpan, fit, force_align, word_labels
+from asr.search.options import LEAST_FIT
 from asr.text.tokenizer import Tokenizer
 
 # Probability of the wildcard relative to the most probable label of a frame. It takes up speech that fits

@@ -16,7 +16,8 @@ from asr.data.sampler import BatchPlan
 from asr.data.stream import NumberedBatches, StreamBatch
 from asr.errors import UserError
 from asr.model.attention_model import AttentionModel, initialise
-from asr.model.encoder import Encoder, ModelConfig
+from asr.model.encoder import Encoder
+from asr.model.options import ModelConfig
 from asr.seeds import derived_seed
 from asr.training.config import RecipeConfig, TrainConfig
 from asr.training.labelling import LabelTask

@@ -7,7 +7,7 @@ from asr.attention.table import is_causal
 from asr.errors import UserError
 from asr.model.attention_model import AttentionModel
 from asr.model.blocks import Block
-from asr.model.encoder import ModelConfig
+from asr.model.options import ModelConfig
 
 ENCODINGS = ("embedding", "convolution", "both")
 INITIAL = 0.05  # embeddings are drawn from ±0.05, Keras's default

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from asr.lengths import zero_padding
 from asr.model.attention_model import AttentionModel
-from asr.model.encoder import Encoder, ModelConfig
+from asr.model.encoder import Encoder
+from asr.model.options import ModelConfig
 
 PIXEL_SCALE = 5.0  # makes the variance of pathfinder's pixels about 1; unscaled, the places drown them
 

@@ -25,7 +25,7 @@ from asr.data.recording import Samples, read_recording
 from asr.errors import UserError, run_program
 from asr.files import write_json
 from asr.preparation.download import debian_packages
-from asr.transcription.run import LOW_CONFIDENCE
+from asr.transcription.options import LOW_CONFIDENCE
 from asr.transcription.transcript import Transcript
 
 PACKAGES = {

@@ -17,9 +17,9 @@ from lhotse.utils import fastcopy
 from asr import Recognizer
 from asr.cli import COMMANDS, command_module, main
 from asr.data.manifest import load_cuts, save_cuts
-from asr.model.checkpoint import LoadOptions
+from asr.model.options import LoadOptions
 from asr.scoring.hypotheses import read_hypotheses
-from asr.search.decoder import BeamConfig, Weights
+from asr.search.options import BeamConfig, Weights
 from asr.search.tune import Trial, record
 
 

@@ -7,7 +7,7 @@ from pretrained_models import load_model, save_model
 
 from asr.compare.timing import LabelPasses, SpeechPasses, forward_times
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
-from asr.model.features import FeatureConfig
+from asr.model.options import FeatureConfig
 from asr.model.portable import write_portable
 from asr.recognizer import Recognizer
 from asr.text.tokenizer import CharacterTokenizer

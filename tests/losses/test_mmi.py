@@ -13,7 +13,8 @@ from asr.losses.denominator import WARM_UP, Denominator
 from asr.losses.label_ngram import START, STOP, LabelNgram, estimate_labels, graph_matrices
 from asr.losses.mmi import MMILoss
 from asr.losses.numerator import numerator
-from asr.losses.topology import TOPOLOGIES, output_count
+from asr.losses.options import TOPOLOGIES
+from asr.losses.topology import output_count
 
 TARGETS = [[1, 2, 2, 1], [2, 1, 1], [1, 2, 3], [3, 3, 1, 2], [2], [1, 1, 2, 1, 2, 2]]
 V = 5  # label 4 is never seen

@@ -5,12 +5,12 @@ import torch
 from torch import Tensor, nn
 
 from asr.errors import UserError
-from asr.losses.loss import CTCLoss, LossConfig
+from asr.losses.loss import CTCLoss
+from asr.losses.options import LossConfig
 from asr.losses.views import disagreement, training_loss
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
-from asr.model.augment import AugmentConfig, with_more_time_masks
-from asr.model.encoder import ModelConfig
-from asr.model.features import FeatureConfig
+from asr.model.augment import with_more_time_masks
+from asr.model.options import AugmentConfig, FeatureConfig, ModelConfig
 from asr.training.config import train_options
 from asr.training.recognition import halved
 

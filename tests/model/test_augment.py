@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from asr.cli import main
-from asr.model.augment import AugmentConfig, augment_audio, spec_augment
+from asr.model.augment import augment_audio, spec_augment
+from asr.model.options import AugmentConfig
 
 MASKS = AugmentConfig(frequency_masks=2, frequency_mask_bins=8, time_mask_every=50, time_mask_frames=12)
 

@@ -6,7 +6,8 @@ from torch import Tensor
 from torch.nn.functional import conv1d, gelu, glu, layer_norm, silu
 
 from asr.errors import UserError
-from asr.model.blocks import Block, BlockConfig, Residual
+from asr.model.blocks import Block, Residual
+from asr.model.options import BlockConfig
 from asr.training.config import train_options
 
 SMALL = {"layers": 2, "heads": 2, "head_dim": 8, "feedforward": 32, "dropout": 0.0, "convolution_kernel": 5}
@@ -168,7 +169,8 @@ def test_stochastic_depth_skips_utterances_in_training_and_keeps_the_mean() -> N
 
 def test_stochastic_depth_rises_linearly_with_depth() -> None:
     """Huang et al. 2016, equation 4."""
-    from asr.model.encoder import Encoder, ModelConfig
+    from asr.model.encoder import Encoder
+    from asr.model.options import ModelConfig
 
     encoder = Encoder(ModelConfig(**{**SMALL, "layers": 4, "layer_drop": 0.2}), bins=10)  # type: ignore[arg-type]
     skips = [layer.skip for stack in encoder.blocks for layer in stack.sublayers]  # type: ignore[union-attr]

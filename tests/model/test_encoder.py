@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from asr.errors import UserError
-from asr.model.encoder import Encoder, ModelConfig, Subsampling, sinusoidal_positions
+from asr.model.encoder import Encoder, Subsampling, sinusoidal_positions
+from asr.model.options import ModelConfig
 from asr.training.config import train_options
 
 SMALL = {"layers": 2, "heads": 2, "head_dim": 8, "feedforward": 32, "dropout": 0.0}

@@ -11,8 +11,7 @@ import torch
 from asr.commands import export
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
-from asr.model.encoder import ModelConfig
-from asr.model.features import FeatureConfig
+from asr.model.options import FeatureConfig, ModelConfig
 from asr.model.portable import CONFIG, TOKENIZER, WEIGHTS, read_portable, write_portable
 from asr.recognizer import Recognizer
 from asr.text.tokenizer import CharacterTokenizer, SentencePieceTokenizer

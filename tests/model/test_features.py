@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from asr.errors import UserError
-from asr.model.features import CorpusStatistics, FeatureConfig, FilterBanks, Normalisation
+from asr.model.features import CorpusStatistics, FilterBanks, Normalisation
+from asr.model.options import FeatureConfig
 
 
 def speech_like(samples: int, seed: int = 0) -> torch.Tensor:

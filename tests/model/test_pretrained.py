@@ -10,8 +10,8 @@ from asr.attention.pretrained_layers import GatedBiasAttention
 from asr.errors import UserError
 from asr.model import pretrained
 from asr.model.acoustic_model import AcousticModel
-from asr.model.augment import AugmentConfig
 from asr.model.graph import write_onnx, write_program
+from asr.model.options import AugmentConfig
 
 LENGTHS = torch.tensor([16000, 7000, 3001])
 

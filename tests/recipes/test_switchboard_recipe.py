@@ -29,7 +29,7 @@ from asr.scoring.run import ScoreOptions, score_paths
 from asr.scoring.sclite import find_hubscr
 from asr.scoring.stm import read_stm
 from asr.scoring.word_filter import rules_beside
-from asr.search.decode import DecodeOptions
+from asr.search.options import DecodeOptions
 from asr.text import g2p
 from asr.text.cmudict import without_stress
 from asr.text.lexicon import Lexicon

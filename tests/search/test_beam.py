@@ -10,7 +10,8 @@ from asr.errors import UserError
 from asr.lm.arpa import write_arpa
 from asr.lm.kneser_ney import estimate
 from asr.search.beam import BeamSearch
-from asr.search.decoder import BeamConfig, build_decoder
+from asr.search.decoder import build_decoder
+from asr.search.options import BeamConfig
 from asr.search.path import Word
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer, Tokenizer

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.losses.topology import TOPOLOGIES, output_count
+from asr.losses.options import TOPOLOGIES
+from asr.losses.topology import output_count
 from asr.search.beam import BeamSearch
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, Tokenizer

@@ -8,7 +8,8 @@ import torchaudio.models.decoder
 
 from asr.errors import UserError
 from asr.search.cuda_beam import CudaSearch
-from asr.search.decoder import BeamConfig, build_decoder, words_of
+from asr.search.decoder import build_decoder, words_of
+from asr.search.options import BeamConfig
 from asr.search.path import TokenPath, Word
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from asr.errors import UserError
 from asr.search.beam import BeamSearch
-from asr.search.decoder import BeamConfig, build_decoder
+from asr.search.decoder import build_decoder
 from asr.search.forced_alignment import force_align
 from asr.search.fusion import NoModel
 from asr.search.greedy import greedy_search
+from asr.search.options import BeamConfig
 from asr.search.prefix import PrefixSearch
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer

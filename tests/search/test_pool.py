@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from asr.errors import UserError
-from asr.search.decoder import BeamConfig, Weights, build_decoder
+from asr.search.decoder import build_decoder
+from asr.search.options import BeamConfig, Weights
 from asr.search.pool import SearchPool
 from asr.text.tokenizer import CharacterTokenizer
 

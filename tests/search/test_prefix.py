@@ -8,8 +8,9 @@ from asr.errors import UserError
 from asr.lm.arpa import read_vocabulary, write_arpa
 from asr.lm.kneser_ney import estimate
 from asr.lm.ngram import NgramModel
-from asr.search.decoder import BeamConfig, build_decoder, tunable
+from asr.search.decoder import build_decoder, tunable
 from asr.search.fusion import NoModel, TokenModel, WordModel, build_fusion
+from asr.search.options import BeamConfig
 from asr.search.prefix import Prefix, PrefixSearch
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer

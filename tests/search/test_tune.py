@@ -3,7 +3,7 @@ import json
 import pytest
 
 from asr.errors import UserError
-from asr.search.decoder import BeamConfig, Weights
+from asr.search.options import BeamConfig, Weights
 from asr.search.tune import Trial, record, tune, tuned
 
 START = Weights(lm_weight=2.0, word_score=-1.0, size=300)

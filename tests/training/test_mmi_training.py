@@ -11,8 +11,7 @@ from asr import Recognizer
 from asr.commands import align, export
 from asr.errors import UserError
 from asr.files import read_json
-from asr.search.decode import DecodeOptions
-from asr.search.decoder import BeamConfig
+from asr.search.options import BeamConfig, DecodeOptions
 from asr.training.config import TrainConfig, train_options
 from asr.training.run import train
 

@@ -16,7 +16,8 @@ from asr.recognizer import Recognizer
 from asr.training.config import train_options
 from asr.training.recognition import build_recognition
 from asr.training.run import train
-from asr.transcription.encoding import EncodingOptions, emissions
+from asr.transcription.encoding import emissions
+from asr.transcription.options import EncodingOptions
 
 SHORT = [
     "recipe=folder",

@@ -13,7 +13,8 @@ from asr.data.manifest import load_cuts
 from asr.errors import UserError
 from asr.scoring.score import scored_words
 from asr.scoring.word_filter import WordFilterRules
-from asr.search.decoder import BeamConfig, build_decoder, text_of
+from asr.search.decoder import build_decoder, text_of
+from asr.search.options import BeamConfig
 from asr.training.config import SelectionConfig, train_options
 from asr.training.recognition import build_recognition
 from asr.training.run import train

@@ -13,7 +13,7 @@ from asr import Recognizer
 from asr.data.recording import Samples
 from asr.transcription import many
 from asr.transcription.many import GROUP, GROUP_BYTES, Source, group_positions
-from asr.transcription.run import TranscriptionConfig
+from asr.transcription.options import TranscriptionConfig
 
 TEXTS = ["a cat", "sea back be", "tea a cat be", "back sea", "be be a", "a"]
 

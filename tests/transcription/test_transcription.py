@@ -16,7 +16,8 @@ from asr.data.manifest import load_cuts
 from asr.errors import UserError
 from asr.search.greedy import greedy_search
 from asr.transcription.encoding import emissions, split_chunks
-from asr.transcription.run import TranscriptionConfig, decode_stretches, split_stretches
+from asr.transcription.options import TranscriptionConfig
+from asr.transcription.run import decode_stretches, split_stretches
 
 TEXTS = ["a cat", "sea back be", "tea a cat be", "back sea", "be be a"]
 

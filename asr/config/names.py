@@ -1,0 +1,3 @@
+"""Names that options accept, for modules that must not load PyTorch."""
+
+BACKENDS = ("auto", "reference", "native")

@@ -1,0 +1,54 @@
+"""Options of training and development data."""
+
+from dataclasses import dataclass
+
+from asr.config import option
+from asr.errors import UserError
+
+MAX_DURATION_S = 40.0  # longer utterances are left out of training by default
+
+
+@dataclass
+class DataConfig:
+    """Training and development data, and how to batch them."""
+
+    train: list[str] = option(
+        [],
+        help="training manifests: folders written by `asr prepare`, *.cuts.jsonl.gz files, or folders in "
+        "Lhotse Shar format, which may be https://…, s3://…, gs://… or az://…",
+    )
+    dev: str = option("", help="development manifest; empty: split `dev` next to the first training manifest")
+    frames_per_batch: int = option(
+        20000,
+        help="maximum number of feature frames per batch, padding included; 0: by the amount of data",
+        unit="frames",
+    )
+    utterances_per_batch: int = option(
+        0,
+        help="size of a training batch; 0: frames_per_batch decides",
+        unit="utterances",
+    )
+    length_jitter: float = option(
+        0.1, help="random variation of lengths before sorting into batches, as a fraction", maximum=1
+    )
+    workers: int = option(
+        1, help="audio loading processes per rank; 0: load in the training process", maximum=1024
+    )
+    prefetch: int = option(8, help="number of batches each worker loads ahead", minimum=1, maximum=10_000)
+    min_duration_s: float = option(0.1, help="leave out shorter utterances, and list them", unit="s")
+    max_duration_s: float = option(
+        MAX_DURATION_S, help="leave out longer utterances, and list them", unit="s", minimum=0.01
+    )
+    concatenate_s: float = option(
+        0.0, help="join training utterances, with pauses, up to this length; 0: don't join", unit="s"
+    )
+    resample: bool = option(True, help="resample audio with another sample rate; false: stop with an error")
+    max_utterances: int = option(0, help="train on the first N utterances only; 0: all")
+
+    def check(self) -> None:
+        """Raise UserError if no duration is between the limits."""
+        if self.min_duration_s >= self.max_duration_s:
+            raise UserError(
+                f"data.min_duration_s={self.min_duration_s:g}: expected less than "
+                f"data.max_duration_s={self.max_duration_s:g}"
+            )

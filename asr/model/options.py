@@ -1,0 +1,202 @@
+"""Options of the model: features, augmentation, architecture, and how to load a trained one."""
+
+from dataclasses import dataclass
+
+from asr.config import option
+from asr.config.names import BACKENDS
+from asr.errors import UserError
+
+
+@dataclass
+class LoadOptions:
+    """Options of the commands that load a recogniser."""
+
+    attention: str = option("", help="attention mechanism; empty: the one used in training")
+    backend: str = option(
+        "auto", help="auto | reference (PyTorch) | native (compiled kernels)", choices=BACKENDS
+    )
+    checkpoint: str = option(
+        "auto",
+        help="auto (average, else best, else last) | average | best | last | name of a file in checkpoints/",
+    )
+    device: str = option("auto", help="auto | cpu | cuda | cuda:<number>")
+
+
+NORMALISATIONS = ("utterance", "corpus", "window", "none")
+
+
+@dataclass
+class FeatureConfig:
+    """Filter banks and their normalisation."""
+
+    sample_rate: int = option(
+        16000, help="sample rate; other audio is resampled to it", unit="Hz", minimum=1000, maximum=192_000
+    )
+    mel_bins: int = option(80, help="mel filters, usually 40 or 80", minimum=4, maximum=1000)
+    frame_length_ms: float = option(
+        25.0, help="length of the analysis window", unit="ms", minimum=1, maximum=1000
+    )
+    frame_shift_ms: float = option(
+        10.0, help="distance between successive frames", unit="ms", minimum=1, maximum=1000
+    )
+    low_freq_hz: float = option(20.0, help="lower edge of the first filter", unit="Hz", maximum=1e5)
+    high_freq_hz: float = option(
+        -400.0,
+        help="upper edge of the last filter; ≤ 0: relative to the Nyquist frequency",
+        unit="Hz",
+        minimum=-1e5,
+        maximum=1e5,
+    )
+    normalise: str = option(
+        "utterance", help=f"mean–variance normalisation: {' | '.join(NORMALISATIONS)}", choices=NORMALISATIONS
+    )
+    normalise_window_s: float = option(
+        10.0, help="normalise=window: length of the window", unit="s", minimum=0.1, maximum=1e6
+    )
+
+    def check(self) -> None:
+        """Raise UserError unless low_freq_hz < high_freq_hz ≤ half of the sample rate."""
+        nyquist_hz = self.sample_rate / 2
+        high_hz = self.high_freq_hz if self.high_freq_hz > 0 else nyquist_hz + self.high_freq_hz
+        if not self.low_freq_hz < high_hz <= nyquist_hz:
+            raise UserError(
+                f"features.low_freq_hz={self.low_freq_hz:g}, features.high_freq_hz={self.high_freq_hz:g}: "
+                f"expected 0 ≤ low < high ≤ {nyquist_hz:g} Hz, half of the sample rate; found {high_hz:g} Hz"
+            )
+
+
+@dataclass
+class AugmentConfig:
+    """Augmentation in training; evaluation uses none."""
+
+    speed_factors: list[float] = option(
+        [1.0], help="speed factors, one drawn for each utterance and epoch", minimum=0.1, maximum=10
+    )
+    volume_db: float = option(0.0, help="gain drawn from ±volume_db", unit="dB", maximum=100)
+    noise_snr_db: list[float] = option(
+        [],
+        help="range of the SNR of added white noise, [low, high]; empty: no noise",
+        unit="dB",
+        minimum=-200,
+        maximum=200,
+    )
+    frequency_masks: int = option(0, help="SpecAugment: number of frequency masks", maximum=1000)
+    frequency_mask_bins: int = option(8, help="SpecAugment: widest frequency mask", unit="bins", maximum=1000)
+    time_mask_every: int = option(
+        0, help="SpecAugment: frames per time mask; 0: no time masks", unit="frames"
+    )
+    time_mask_frames: int = option(12, help="SpecAugment: widest time mask", unit="frames")
+
+    def check(self) -> None:
+        """Raise UserError for speed factors or a range of SNRs that can't be used."""
+        if not self.speed_factors:
+            raise UserError("augment.speed_factors=[]: expected one or more numbers")
+        snr_db = self.noise_snr_db
+        if snr_db and not (len(snr_db) == 2 and snr_db[0] <= snr_db[1]):
+            raise UserError(
+                f"augment.noise_snr_db={snr_db}: expected [] or two ascending numbers, [low, high]"
+            )
+
+
+ACTIVATIONS = ("gelu", "relu", "swish")
+
+
+@dataclass
+class BlockConfig:
+    """Kind and sizes of the encoder's blocks."""
+
+    block: str = option(
+        "transformer",
+        help="transformer | conformer | ebranchformer",
+        choices=("transformer", "conformer", "ebranchformer"),
+    )
+    layers: int = option(9, help="blocks", minimum=1, maximum=1000)
+    heads: int = option(6, help="attention heads, H", minimum=1, maximum=1024)
+    head_dim: int = option(
+        32, help="head size, D; the model size is heads × head_dim", minimum=1, maximum=4096
+    )
+    feedforward: int = option(
+        768, help="hidden size of the feed-forward layers", minimum=1, maximum=1_000_000
+    )
+    activation: str = option(
+        "gelu", help=f"activation function: {' | '.join(ACTIVATIONS)}", choices=ACTIVATIONS
+    )
+    norm: str = option(
+        "pre", help="layer normalisation before or after each sublayer: pre | post", choices=("pre", "post")
+    )
+    convolution_kernel: int = option(
+        31,
+        help="conformer and ebranchformer: kernel size, odd",
+        unit="encoder frames",
+        minimum=1,
+        maximum=10_001,
+    )
+    dropout: float = option(0.1, help="dropout after attention, feed-forward and positions", maximum=1)
+    attention_dropout: float = option(0.0, help="dropout on attention weights", maximum=1)
+    attention_bias: bool = option(
+        True, help="biases in the attention projections; mechanisms with parameters of their own keep theirs"
+    )
+    layer_drop: float = option(
+        0.0,
+        help="stochastic depth: probability of skipping a sublayer of the last block; it rises linearly "
+        "from the first",
+        maximum=0.99,
+    )
+
+    def check(self) -> None:
+        """Raise UserError for an even kernel, or a hidden size that can't be halved."""
+        if self.convolution_kernel % 2 == 0:
+            raise UserError(
+                f"model.convolution_kernel={self.convolution_kernel}: expected an odd number of frames"
+            )
+        if self.block == "ebranchformer" and self.feedforward % 2:
+            raise UserError(
+                f"model.feedforward={self.feedforward}: expected an even size with model.block=ebranchformer"
+            )
+
+    @property
+    def size(self) -> int:
+        """Model size M."""
+        return self.heads * self.head_dim
+
+
+POSITIONS = ("sinusoidal", "rotary", "convolution", "none")
+
+
+@dataclass
+class ModelConfig(BlockConfig):
+    """Architecture of the encoder, or a pretrained one."""
+
+    encoder: str = option(
+        "",
+        help="folder of a wav2vec 2.0, HuBERT, WavLM or data2vec-audio model of transformers; it determines "
+        "features and sizes of the model, and its initial weights",
+    )
+    freeze_encoder_steps: int = option(
+        0, help="number of first steps that train only the head", unit="optimiser steps"
+    )
+    subsampling: int = option(
+        1, help="feature frames per encoder frame: 1 (as in the paper), 2 or 4", choices=(1, 2, 4)
+    )
+    positions: str = option(
+        "sinusoidal", help=f"positional information: {' | '.join(POSITIONS)}", choices=POSITIONS
+    )
+    position_scale: float = option(1.0, help="sinusoidal: scale of the encoding", maximum=1e6)
+    position_shift: int = option(
+        0,
+        help="sinusoidal: largest random start position of an utterance in training",
+        unit="frames",
+        maximum=1_000_000,
+    )
+    position_kernel: int = option(
+        31, help="convolution: kernel size, odd", unit="frames", minimum=1, maximum=10_001
+    )
+
+    self_conditioned: bool = option(
+        False, help="add the posteriors of the blocks in loss.intermediate to the input of the next block"
+    )
+
+    def check(self) -> None:
+        """Raise UserError for an even kernel."""
+        if self.position_kernel % 2 == 0:
+            raise UserError(f"model.position_kernel={self.position_kernel}: expected an odd number of frames")

@@ -1,0 +1,168 @@
+"""Options of the search: decoders, their weights, and the decoding of a split."""
+
+from dataclasses import asdict, dataclass, field, replace
+
+from asr.config import option, refuse
+from asr.errors import UserError
+from asr.files import file_digest
+from asr.model.options import LoadOptions
+from asr.shards import ShardOptions
+
+# Below this fit, a text isn't what was said. docs/long-recordings.md has the hit rates.
+LEAST_FIT = 0.2
+DECODERS = ["greedy", "beam", "prefix", "cuda"]
+WEIGHTED = ("beam", "prefix")  # decoders with tunable weights
+SIZES = {"greedy": 1, "beam": 300, "prefix": 50, "cuda": 10}
+# Options of each decoder, and those that need a language model.
+USED = {
+    "beam": ("size", "threshold", "tokens", "lexicon", "lm_weight", "word_score", "nbest"),
+    "prefix": ("size", "tokens", "token_threshold", "lm_weight", "word_score", "label_score", "nbest"),
+    "cuda": ("size", "nbest"),
+}
+
+
+WITH_LM = {"beam": ("lm_weight",), "prefix": ("lm_weight", "word_score")}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The tunable options of `BeamConfig`."""
+
+    lm_weight: float
+    word_score: float
+    size: int
+
+
+@dataclass
+class BeamConfig:
+    """Options of all decoders but `greedy`."""
+
+    size: int | None = option(
+        None,
+        help="hypotheses kept in each frame; null: 300 for beam, 50 for prefix, 10 for cuda",
+        minimum=1,
+        maximum=100_000,
+    )
+    threshold: float = option(
+        100.0, help="beam: prune hypotheses that score this much below the best", unit="nats", maximum=1e6
+    )
+    tokens: int = option(
+        0, help="beam, prefix: most probable labels tried in a frame; 0: all", maximum=1_000_000
+    )
+    token_threshold: float = option(
+        10.0,
+        help="prefix: skip labels this much below the best label of the frame",
+        unit="nats",
+        maximum=1e6,
+    )
+    lexicon: str = option(
+        "",
+        help="beam: words to recognise: a word list, or `word PH PH …` lines for phone models; empty: the "
+        "model's lexicon, else the words of lm",
+    )
+    lm: str = option("", help="n-gram language model, ARPA or KenLM binary; empty: none")
+    lm_weight: float | None = option(
+        None, help="weight of the language model; null: the tuned one, else 2", minimum=-1000, maximum=1000
+    )
+    word_score: float | None = option(
+        None,
+        help="score added per word, negative for fewer words; null: the tuned one, else -1",
+        unit="nats",
+        minimum=-1000,
+        maximum=1000,
+    )
+    label_score: float = option(
+        0.0,
+        help="prefix: score added per label, positive against deletions",
+        unit="nats",
+        minimum=-1000,
+        maximum=1000,
+    )
+    nbest: int = option(1, help="number of hypotheses to write per utterance", minimum=1, maximum=100_000)
+
+    def check_used(self, decoder: str) -> None:
+        """Raise UserError for an option that the decoder doesn't use; `build_decoder` checks lm."""
+        default = BeamConfig().complete(decoder)
+        for key, value in asdict(self.complete(decoder)).items():
+            if key == "lm" or value == getattr(default, key):
+                continue
+            if key not in USED.get(decoder, ()):
+                raise UserError(f"beam.{key}={value}: has no effect with decoder={decoder}")
+            if key in WITH_LM.get(decoder, ()) and not self.lm:
+                raise UserError(f"beam.{key}={value}: has no effect with decoder={decoder} without beam.lm")
+
+    def weights(self, decoder: str) -> Weights:
+        """Return the tunable options, with a decoder's defaults in place of None."""
+        return Weights(
+            lm_weight=2.0 if self.lm_weight is None else self.lm_weight,
+            word_score=-1.0 if self.word_score is None else self.word_score,
+            size=SIZES.get(decoder, 1) if self.size is None else self.size,
+        )
+
+    def digests(self) -> dict[str, str]:
+        """Return the digests of the language model and the lexicon that are given, by option."""
+        given = {"lm": self.lm, "lexicon": self.lexicon}
+        return {name: file_digest(path) for name, path in given.items() if path}
+
+    def complete(self, decoder: str) -> "BeamConfig":
+        """Return the options with a decoder's defaults in place of None."""
+        return replace(self, **asdict(self.weights(decoder)))
+
+
+@dataclass
+class SearchOptions:
+    """Options of the search, shared by `asr decode` and `asr compare`."""
+
+    decoder: str = option("greedy", help=" | ".join(DECODERS), choices=DECODERS)
+    beam: BeamConfig = field(default_factory=BeamConfig)
+    tune: str = option(
+        "",
+        help="split (e.g. dev) or manifest to tune beam.lm_weight, beam.word_score and beam.size on first; "
+        "asr decode stores the result in the run folder; empty: the stored weights (asr compare: defaults)",
+    )
+    tune_utterances: int = option(
+        300, help="maximum number of utterances to tune on, drawn at random; 0: all"
+    )
+    jobs: int = option(
+        1, help="number of search processes; 1: search in the main process", minimum=1, maximum=1024
+    )
+
+    def check(self) -> None:
+        """Raise UserError for a search on the GPU in several processes, or options without effect."""
+        self.beam.check_used(self.decoder)
+        if not self.tune:
+            refuse(self, ("tune_utterances",), "without tune")
+        if self.jobs > 1 and self.decoder == "cuda":
+            raise UserError(f"jobs={self.jobs}: expected 1 with decoder=cuda, which searches on the GPU")
+        if self.tune and self.decoder not in WEIGHTED:
+            raise UserError(
+                f"tune={self.tune}: decoder={self.decoder} has no weights to tune; use beam or prefix"
+            )
+
+
+@dataclass
+class DecodeOptions(SearchOptions, LoadOptions):
+    """Options of decoding."""
+
+    split: str = option("test", help="split of the data")
+    data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
+    output: str = option("", help="folder; empty: <run>/decode/<split>/<attention>-<decoder>[-<lm>]")
+    frames_per_batch: int = option(
+        20000, help="maximum number of feature frames per batch, padding included", unit="frames", minimum=1
+    )
+    resample: bool = option(True, help="resample audio with another sample rate; false: stop with an error")
+    g2p: bool = option(
+        True,
+        help="phone models: pronounce reference words that neither the model's lexicon nor the data's has "
+        "with g2p_en, if installed",
+    )
+
+
+@dataclass
+class DecodePartOptions(ShardOptions, DecodeOptions):
+    """Options of `asr decode`, whose work can be divided."""
+
+    def check(self) -> None:
+        """Raise UserError if every shard would tune the weights."""
+        if self.shard and self.tune:
+            raise UserError(f"tune={self.tune}: tune before dividing the work with shard={self.shard}")
