@@ -153,6 +153,6 @@ def print_help(name: str, command: ModuleType, paths: list[str]) -> None:
     console.print(" ".join(["asr", name, *filter(None, [command.POSITIONAL]), "key=value …"]))
     console.print(COMMANDS[name])
     if rows := list(describe(schema)) if schema else []:
-        console.print(option_table(rows, console.width))
+        console.print(option_table([row[:4] for row in rows], console.width))
     if hasattr(command, "details"):
         console.print(command.details(paths))

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from asr.attention.table import parse_name
-from asr.config import check
+from asr.config import check, check_effect
 from asr.data.recording import channels_of, read_recording, read_stream
 from asr.environment import pick_device
 from asr.errors import UserError
@@ -209,6 +209,7 @@ class Recognizer:
                 to 1.
         """
         check(config)
+        check_effect(config)
         numbers = range(1, len(audio) + 1) if len(audio) > 1 else [None]
         sources = [
             self._source(item, sample_rate, config.channels, number)

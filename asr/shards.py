@@ -37,7 +37,9 @@ class ShardOptions:
     """The option of commands whose work can be divided."""
 
     shard: str = option(
-        "", help="i/n: do the i-th of n parts of the work; asr merge joins them; empty: all of it"
+        "",
+        help="i/n: do the i-th of n parts of the work; asr merge joins them; empty: all of it",
+        affects="place",
     )
 
     def check(self) -> None:

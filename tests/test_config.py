@@ -13,14 +13,14 @@ from asr.training.config import TrainConfig, train_options, train_options_from
 
 @dataclass
 class Inner:
-    size: int = option(3, help="a size", unit="frames")
-    names: list[str] = option(["a"], help="names")
+    size: int = option(3, help="a size", affects="result", unit="frames")
+    names: list[str] = option(["a"], help="names", affects="result")
 
 
 @dataclass
 class Outer:
-    name: str = option("x", help="a name")
-    rate: float = option(0.5, help="a rate")
+    name: str = option("x", help="a name", affects="result")
+    rate: float = option(0.5, help="a rate", affects="result")
     inner: Inner = field(default_factory=Inner)
 
 
@@ -115,7 +115,7 @@ def test_a_wrong_file_is_a_sentence(values: dict[str, object], expected: str) ->
 
 
 def test_describe_lists_every_option_with_its_unit() -> None:
-    rows = {key: (default, text) for key, _, default, text in config.describe(Outer)}
+    rows = {key: (default, text) for key, _, default, text, _ in config.describe(Outer)}
     assert rows["inner.size"] == ("3", "a size [frames]")
     assert set(rows) == {"name", "rate", "inner.size", "inner.names"}
 
@@ -169,10 +169,10 @@ def test_a_word_that_names_a_file_is_a_path(tmp_path: Path) -> None:
 
 @dataclass
 class Ranged:
-    share: float = option(0.5, help="a share", maximum=1)
-    sizes: list[int] = option([1, 2], help="sizes", minimum=1)
-    unit: str = option("phone", help="a unit", choices=("phone", "character"))
-    clip: float | None = option(None, help="a limit; null: none", minimum=0.1)
+    share: float = option(0.5, help="a share", affects="result", maximum=1)
+    sizes: list[int] = option([1, 2], help="sizes", affects="result", minimum=1)
+    unit: str = option("phone", help="a unit", affects="result", choices=("phone", "character"))
+    clip: float | None = option(None, help="a limit; null: none", affects="result", minimum=0.1)
 
     def check(self) -> None:
         if self.unit == "character" and self.share == 1:
@@ -231,7 +231,7 @@ def test_a_number_is_no_flag(value: str) -> None:
 
     @dataclass
     class Flags:
-        resample: bool = option(True, help="a flag")
+        resample: bool = option(True, help="a flag", affects="result")
 
     message = rf"{value}: expected true or false"
     with pytest.raises(UserError, match=f"resample={message}"):

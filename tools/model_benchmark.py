@@ -45,17 +45,26 @@ PARTS = ("forward", "loss", "backward", "optimiser")
 class Options:
     """Options of the benchmark."""
 
-    attentions: list[str] = option(["full", "clustered-100", "i-clustered-100"], help="mechanisms")
-    model: str = option("wsj", help="preset in conf/model")
-    frames: int = option(780, help="length of each utterance in a training step", unit="frames")
-    batch: int = option(4, help="utterances in a training step")
-    rounds: int = option(7, help="measured training steps, after one warm-up step", minimum=2)
-    encode: int = option(
-        0, help="encode a recording of this length instead, each mechanism in its own process", unit="frames"
+    attentions: list[str] = option(
+        ["full", "clustered-100", "i-clustered-100"], help="mechanisms", affects="result"
     )
-    threads: int = option(1, help="PyTorch threads")
-    device: str = option("cpu", help="cpu | cuda", choices=("cpu", "cuda"))
-    precision: str = option("fp32", help=" | ".join(DTYPES), choices=DTYPES)
+    model: str = option("wsj", help="preset in conf/model", affects="result")
+    frames: int = option(
+        780, help="length of each utterance in a training step", affects="result", unit="frames"
+    )
+    batch: int = option(4, help="utterances in a training step", affects="result")
+    rounds: int = option(
+        7, help="measured training steps, after one warm-up step", affects="result", minimum=2
+    )
+    encode: int = option(
+        0,
+        help="encode a recording of this length instead, each mechanism in its own process",
+        affects="result",
+        unit="frames",
+    )
+    threads: int = option(1, help="PyTorch threads", affects="result")
+    device: str = option("cpu", help="cpu | cuda", affects="result", choices=("cpu", "cuda"))
+    precision: str = option("fp32", help=" | ".join(DTYPES), affects="result", choices=DTYPES)
     loss: LossConfig = field(default_factory=LossConfig)
 
 

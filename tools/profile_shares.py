@@ -44,10 +44,12 @@ WARM_UP = 10
 class Options:
     """Options of the measurement."""
 
-    model: str = option("exp/demo/full", help="run folder, checkpoint or exported model to transcribe with")
-    data: str = option("data/demo", help="prepared folder of the recipe demo")
-    steps: int = option(100, help="training steps", minimum=WARM_UP + 1)
-    seconds: float = option(3600.0, help="length of the recording", unit="s", minimum=1)
+    model: str = option(
+        "exp/demo/full", help="run folder, checkpoint or exported model to transcribe with", affects="result"
+    )
+    data: str = option("data/demo", help="prepared folder of the recipe demo", affects="result")
+    steps: int = option(100, help="training steps", affects="result", minimum=WARM_UP + 1)
+    seconds: float = option(3600.0, help="length of the recording", affects="result", unit="s", minimum=1)
 
 
 class Shares:

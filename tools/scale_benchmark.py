@@ -42,10 +42,12 @@ STEPS = ("train", "resume", "prepare", "decode")
 class Options:
     """Options of the benchmark."""
 
-    utterances: list[int] = option([10_000, 100_000, 1_000_000], help="sizes of the corpora", minimum=100)
-    steps: list[str] = option(list(STEPS), help=" | ".join(STEPS), choices=STEPS)
-    epochs: int = option(40, help="length of training", minimum=1)
-    folder: str = option("", help="existing folder for the corpora; empty: a temporary one")
+    utterances: list[int] = option(
+        [10_000, 100_000, 1_000_000], help="sizes of the corpora", affects="result", minimum=100
+    )
+    steps: list[str] = option(list(STEPS), help=" | ".join(STEPS), affects="result", choices=STEPS)
+    epochs: int = option(40, help="length of training", affects="result", minimum=1)
+    folder: str = option("", help="existing folder for the corpora; empty: a temporary one", affects="place")
 
     def check(self) -> None:
         """Raise UserError for steps that lack the run that they load."""

@@ -42,17 +42,19 @@ WAYS = ("one by one", "together", "decode")
 class Options:
     """Options of the benchmark."""
 
-    model: str = option("exp/demo/full", help="run folder, checkpoint or exported model")
-    data: str = option("data/demo", help="prepared folder")
-    split: str = option("train", help="split that the speech is from")
-    files: int = option(200, help="number of recordings", minimum=2)
-    seconds: float = option(3.0, help="length of a recording", unit="s", minimum=0.1)
-    rounds: int = option(5, help="measured rounds", minimum=1)
-    ways: list[str] = option(list(WAYS), help="what to measure")
-    threads: list[int] = option([1, 2], help="PyTorch threads, one after the other")
-    before: str = option("", help="another checkout to compare with; empty: none")
-    before_model: str = option("", help="model in the format of that checkout; empty: model")
-    worker: str = option("", help="used by the benchmark itself: what to do in turns")
+    model: str = option("exp/demo/full", help="run folder, checkpoint or exported model", affects="result")
+    data: str = option("data/demo", help="prepared folder", affects="result")
+    split: str = option("train", help="split that the speech is from", affects="result")
+    files: int = option(200, help="number of recordings", affects="result", minimum=2)
+    seconds: float = option(3.0, help="length of a recording", affects="result", unit="s", minimum=0.1)
+    rounds: int = option(5, help="measured rounds", affects="result", minimum=1)
+    ways: list[str] = option(list(WAYS), help="what to measure", affects="result")
+    threads: list[int] = option([1, 2], help="PyTorch threads, one after the other", affects="result")
+    before: str = option("", help="another checkout to compare with; empty: none", affects="result")
+    before_model: str = option(
+        "", help="model in the format of that checkout; empty: model", affects="result"
+    )
+    worker: str = option("", help="used by the benchmark itself: what to do in turns", affects="result")
 
 
 def speech(data: str, split: str, samples: int, sample_rate: int) -> np.ndarray:

@@ -45,15 +45,21 @@ WAYS: dict[str, tuple[int, dict[str, str]]] = {
 class Options:
     """Options of the benchmark."""
 
-    model: str = option("exp/demo/full", help="run folder, checkpoint or exported model to transcribe with")
-    data: str = option("data/demo", help="prepared folder of the recipe demo")
-    works: list[str] = option(list(WORKS.values()), help="works to measure")
-    steps: int = option(10, help="training steps in a turn", minimum=1)
-    seconds: float = option(120.0, help="length of the recording", unit="s", minimum=1)
-    rounds: int = option(5, help="measured turns of each way", minimum=1)
-    loops: int = option(2, help="endless loops on the busy machine", minimum=1)
-    worker: str = option("", help="used by the benchmark itself: work to do, a turn for each line of input")
-    threads: int = option(1, help="used by the benchmark itself: threads of the work", minimum=1)
+    model: str = option(
+        "exp/demo/full", help="run folder, checkpoint or exported model to transcribe with", affects="result"
+    )
+    data: str = option("data/demo", help="prepared folder of the recipe demo", affects="result")
+    works: list[str] = option(list(WORKS.values()), help="works to measure", affects="result")
+    steps: int = option(10, help="training steps in a turn", affects="result", minimum=1)
+    seconds: float = option(120.0, help="length of the recording", affects="result", unit="s", minimum=1)
+    rounds: int = option(5, help="measured turns of each way", affects="result", minimum=1)
+    loops: int = option(2, help="endless loops on the busy machine", affects="result", minimum=1)
+    worker: str = option(
+        "", help="used by the benchmark itself: work to do, a turn for each line of input", affects="result"
+    )
+    threads: int = option(
+        1, help="used by the benchmark itself: threads of the work", affects="result", minimum=1
+    )
 
 
 def work(options: Options) -> None:

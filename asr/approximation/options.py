@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from asr import config
 from asr.approximation.glue import TASKS
 from asr.config import option
 from asr.environment import pick_device
 from asr.errors import UserError
 
 SQUAD = "squad"
+CLASSIFIED = tuple(name for name, task in TASKS.items() if task.classes)
 PLACE = "{task}"
 
 
@@ -18,49 +18,99 @@ class Options:
     """Options of `asr approximate`."""
 
     model: str = option(
-        "", help="folder of a fine-tuned transformers model; {task} in it stands for each task's name"
+        "",
+        help="folder of a fine-tuned transformers model; {task} in it stands for each task's name",
+        affects="result",
     )
-    task: list[str] = option([], help=" | ".join((*TASKS, SQUAD)), choices=(*TASKS, SQUAD))
+    task: list[str] = option([], help=" | ".join((*TASKS, SQUAD)), affects="result", choices=(*TASKS, SQUAD))
     data: str = option(
         "glue_data",
         help="folder with the public files (RTE/dev.tsv, squad/dev-v1.1.json, …) or one file; {task} as in "
         "model",
+        affects="result",
     )
     attentions: list[str] = option(
         ["full", "clustered-25", "i-clustered-25", "i-clustered-25:grouping=keys", "local-64"],
         help="mechanisms of the softmax family; ratios are to full",
+        affects="result",
     )
     labels: list[str] = option(
         [],
         help="class of each output of the model, e.g. entailment,neutral,contradiction; empty: as its "
         "configuration says, else GLUE's order",
+        affects="result",
+        only=("task", CLASSIFIED),
     )
     max_length: int = option(
-        0, help="longest input; 0: 384 for squad, 128 for the others", unit="tokens", maximum=1_000_000
+        0,
+        help="longest input; 0: 384 for squad, 128 for the others",
+        affects="result",
+        unit="tokens",
+        maximum=1_000_000,
     )
     stride: int = option(
-        128, help="squad: distance between the starts of successive windows", unit="tokens", minimum=1
+        128,
+        help="distance between the starts of successive windows",
+        affects="result",
+        only=("task", SQUAD),
+        unit="tokens",
+        minimum=1,
     )
-    max_answer: int = option(30, help="squad: longest answer", unit="tokens", minimum=1, maximum=10_000)
-    nbest: int = option(20, help="squad: answers kept per question", minimum=1, maximum=1000)
-    examples: int = option(0, help="number of examples to evaluate, the first ones; 0: all")
+    max_answer: int = option(
+        30,
+        help="longest answer",
+        affects="result",
+        only=("task", SQUAD),
+        unit="tokens",
+        minimum=1,
+        maximum=10_000,
+    )
+    nbest: int = option(
+        20,
+        help="answers kept per question",
+        affects="result",
+        only=("task", SQUAD),
+        minimum=1,
+        maximum=1000,
+    )
+    examples: int = option(0, help="number of examples to evaluate, the first ones; 0: all", affects="result")
     batch: int = option(
-        4096, help="size of a batch, padding included", unit="tokens", minimum=1, maximum=100_000_000
+        4096,
+        help="size of a batch, padding included",
+        affects="cost",
+        unit="tokens",
+        minimum=1,
+        maximum=100_000_000,
     )
-    samples: int = option(1000, help="bootstrap samples for the intervals", minimum=10, maximum=1_000_000)
-    seed: int = option(0, help="random seed of the bootstrap", maximum=2**32 - 1)
+    samples: int = option(
+        1000, help="bootstrap samples for the intervals", affects="result", minimum=10, maximum=1_000_000
+    )
+    seed: int = option(0, help="random seed of the bootstrap", affects="result", maximum=2**32 - 1)
     question: str = option(
-        "", help="squad: id of the question whose map is drawn; empty: the one of median length"
+        "",
+        help="id of the question whose map is drawn; empty: the one of median length",
+        affects="result",
+        only=("task", SQUAD),
     )
     layer: int = option(
         0,
-        help="squad: layer of the map, from 1; 0: where the question looks most at single tokens",
+        help="layer of the map, from 1; 0: where the question looks most at single tokens",
+        affects="result",
+        only=("task", SQUAD),
         maximum=10_000,
     )
-    head: int = option(0, help="squad: head of the map, from 1; 0: as for layer", maximum=10_000)
-    backend: str = option("auto", help="auto | reference | native", choices=("auto", "reference", "native"))
-    device: str = option("auto", help="auto | cpu | cuda")
-    folder: str = option("exp/approximate", help="output folder")
+    head: int = option(
+        0,
+        help="head of the map, from 1; 0: as for layer",
+        affects="result",
+        only=("task", SQUAD),
+        maximum=10_000,
+    )
+    backend: str = option(
+        "auto", help="auto | reference | native", affects="result", choices=("auto", "reference", "native")
+    )
+    device: str = option("auto", help="auto | cpu | cuda", affects="cost")
+    folder: str = option("exp/approximate", help="output folder", affects="place")
 
     def check(self) -> None:
         """Raise UserError for an unknown task, an empty list, or several tasks with one model."""
@@ -74,11 +124,6 @@ class Options:
                 f"model={self.model}: a model is fine-tuned for one task; with several, write "
                 f"{PLACE} for its name"
             )
-        if SQUAD not in self.task:
-            squad = ("stride", "max_answer", "nbest", "question", "layer", "head")
-            config.refuse(self, squad, f"without task={SQUAD}")
-        if not any(TASKS[task].classes for task in self.task if task in TASKS):
-            config.refuse(self, ["labels"], "for tasks without classes")
         pick_device(self.device)
 
     def model_of(self, task: str) -> Path:

@@ -19,15 +19,18 @@ POSITIONAL = "<run folder> …"
 class Options:
     """What to evaluate on."""
 
-    split: str = option("test", help="dev | test", choices=("dev", "test"))
+    split: str = option("test", help="dev | test", affects="result", choices=("dev", "test"))
     items: int = option(
         0,
         help="sequences or other items to evaluate on; 0: the whole split, or 2,000 generated items",
+        affects="result",
         maximum=100_000_000,
     )
-    attention: str = option("", help="mechanism to exchange for the trained one; empty: the trained one")
-    device: str = option("auto", help="auto | cpu | cuda | cuda:<number>")
-    output: str = option("", help="JSON file for the results; empty: none")
+    attention: str = option(
+        "", help="mechanism to exchange for the trained one; empty: the trained one", affects="result"
+    )
+    device: str = option("auto", help="auto | cpu | cuda | cuda:<number>", affects="cost")
+    output: str = option("", help="JSON file for the results; empty: none", affects="place")
 
 
 def run(paths: list[Path], options: Options) -> None:

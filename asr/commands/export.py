@@ -24,16 +24,22 @@ class Options:
     out: str = option(
         "",
         help="folder (safetensors) or file (.pt2, .onnx); empty: in the run folder or beside the checkpoint",
+        affects="place",
     )
     format: str = option(
         "",
         help="safetensors: weights, configuration and tokenizer, readable by asr and Recognizer.load; "
         "torch_export | onnx: a graph from filter banks, or samples with a pretrained encoder, to "
         "log-probabilities; empty: by the suffix of out",
+        affects="result",
         choices=("", *FORMATS),
     )
-    checkpoint: str = option("auto", help="auto | average | best | last, or a file in checkpoints/")
-    attention: str = option("", help="attention mechanism in place of the trained one; empty: as trained")
+    checkpoint: str = option(
+        "auto", help="auto | average | best | last, or a file in checkpoints/", affects="result"
+    )
+    attention: str = option(
+        "", help="attention mechanism in place of the trained one; empty: as trained", affects="result"
+    )
 
 
 def run(paths: Sequence[str | Path], options: Options) -> list[Path]:

@@ -15,8 +15,12 @@ SUFFIX = ".cuts.jsonl.gz"
 class Options:
     """Options of `asr export-data`."""
 
-    to: str = option("", help="kaldi: data directories | nemo: JSON lines | lhotse: cuts | shar: Lhotse Shar")
-    out: str = option("", help="output folder")
+    to: str = option(
+        "",
+        help="kaldi: data directories | nemo: JSON lines | lhotse: cuts | shar: Lhotse Shar",
+        affects="result",
+    )
+    out: str = option("", help="output folder", affects="place")
 
 
 def run(paths: list[str], options: Options) -> None:

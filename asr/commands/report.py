@@ -18,7 +18,7 @@ POSITIONAL = "<folder of asr compare>"
 class Options(ReportOptions):
     """Options of `asr report`."""
 
-    open: bool = option(False, help="open the page in a browser")
+    open: bool = option(False, help="open the page in a browser", affects="place")
 
 
 def run(paths: Sequence[str | Path], options: Options) -> Path:

@@ -34,24 +34,36 @@ class AdviceConfig:
         [],
         help="mechanisms of the softmax family; empty: full, lsh-1, lsh-4, clustered, i-clustered and "
         "i-clustered with grouping=keys, the last three with 100 clusters, or 25 for short utterances",
+        affects="result",
     )
     longest: int = option(
         4096,
         help="longest sequence to measure; beyond it times are extrapolated, quadratically or linearly",
+        affects="result",
         unit="encoder positions",
         minimum=16,
         maximum=10_000_000,
     )
-    device: str = option("auto", help="auto | cpu (timed in CPU seconds) | cuda")
-    threads: int = option(1, help="CPU threads", minimum=1, maximum=1024)
+    device: str = option("auto", help="auto | cpu (timed in CPU seconds) | cuda", affects="result")
+    threads: int = option(1, help="CPU threads", affects="result", minimum=1, maximum=1024)
     rounds: int = option(
-        9, help="maximum number of rounds, after one warm-up round", minimum=1, maximum=1_000_000
+        9,
+        help="maximum number of rounds, after one warm-up round",
+        affects="result",
+        minimum=1,
+        maximum=1_000_000,
     )
     seconds: float = option(
-        3.0, help="time limit for the rounds of one length; at least three rounds run", unit="s", maximum=1e6
+        3.0,
+        help="time limit for the rounds of one length; at least three rounds run",
+        affects="result",
+        unit="s",
+        maximum=1e6,
     )
     memory: bool = option(
-        True, help="measure memory at the 95th percentile of lengths, at most `longest`; one process each"
+        True,
+        help="measure memory at the 95th percentile of lengths, at most `longest`; one process each",
+        affects="result",
     )
 
 

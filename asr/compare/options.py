@@ -15,7 +15,7 @@ from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import file_digest
 from asr.search.decode import system_name
-from asr.search.options import WEIGHTED, DecodeOptions, SearchOptions
+from asr.search.options import DecodeOptions, SearchOptions
 from asr.training.budget import CLOCKS, parse_budget
 from asr.training.config import chosen_recipe, train_options, train_schema
 
@@ -54,65 +54,91 @@ class CompareConfig(SearchOptions):
         "",
         help="file of options, which those beside it override: a name in conf/plan, e.g. wsj_table1, "
         "or a path",
+        affects="result",
     )
-    attentions: list[str] = option([], help="mechanisms; each becomes a candidate")
+    attentions: list[str] = option([], help="mechanisms; each becomes a candidate", affects="result")
     candidates: list[Any] = option(
         [],
         help="further candidates with options of their own: {attention: full, model.layers: 6, "
         "seeds: [0,1,2]}; init_from: <run or label of another candidate> finetunes that model",
+        affects="result",
     )
     evaluate: list[str] = option(
         [],
         help="mechanisms to evaluate every exchangeable model with, in addition to its own; empty: those of "
         f"all candidates and {ORACLE}; [{OWN}]: none",
+        affects="result",
     )
     seeds: list[int] = option(
-        [0], help="one training each, unless a candidate sets its own seeds", maximum=LARGEST_SEED
+        [0],
+        help="one training each, unless a candidate sets its own seeds",
+        affects="result",
+        maximum=LARGEST_SEED,
     )
-    budget: str = option("", help="training time per model, e.g. 10min; alternatively steps or epochs")
+    budget: str = option(
+        "", help="training time per model, e.g. 10min; alternatively steps or epochs", affects="result"
+    )
     budget_clock: str = option(
         "wall",
         help="wall | cpu: CPU seconds, fairer on a shared machine | steps: as many steps as fit in this CPU "
         "time by the cost of a step, which is measured for all candidates in turns before training",
+        affects="result",
+        only=("budget",),
         choices=(*CLOCKS, STEPS),
     )
-    steps: int = option(0, help="optimiser steps per model")
-    epochs: int = option(0, help="epochs per model; without budget, steps and epochs the recipe decides")
-    splits: list[str] = option(["test"], help="splits of the data, or manifests, to evaluate on")
+    steps: int = option(0, help="optimiser steps per model", affects="result")
+    epochs: int = option(
+        0, help="epochs per model; without budget, steps and epochs the recipe decides", affects="result"
+    )
+    splits: list[str] = option(
+        ["test"], help="splits of the data, or manifests, to evaluate on", affects="result"
+    )
     metric: str = option(
         "",
         help="main error rate of tables and figures: per | wer | cer | official; "
         "empty: wer for decoder=beam, else the first one available",
+        affects="result",
     )
-    decode: list[str] = option([], help="further options of asr decode, e.g. [checkpoint=best]")
+    decode: list[str] = option(
+        [], help="further options of asr decode, e.g. [checkpoint=best]", affects="result"
+    )
     # The ranges of two equally fast models are disjoint in 1 % of all cases with 5 repeats, in 10 % with 3.
     timing_repeats: int = option(
         5,
         help="timed forward passes per model; tables show their median and range",
+        affects="result",
         minimum=1,
         maximum=100_000,
     )
     timing_threads: int = option(
-        1, help="CPU threads of timed forward passes; 0: PyTorch's default", maximum=1024
+        1, help="CPU threads of timed forward passes; 0: PyTorch's default", affects="result", maximum=1024
     )
-    device: str = option("auto", help="device for evaluation and timing: auto | cpu | cuda")
-    folder: str = option("", help="output folder; empty: exp/compare/<recipe>")
+    device: str = option("auto", help="device for evaluation and timing: auto | cpu | cuda", affects="cost")
+    folder: str = option("", help="output folder; empty: exp/compare/<recipe>", affects="place")
     reuse: str = option(
         "",
         help="folder whose finished runs, at any depth, are used instead of training again; "
         "empty: exp/<recipe>; none: train all",
+        affects="place",
     )
     changed: str = option(
-        "refuse", help="if existing results have other settings: refuse | rerun", choices=("refuse", "rerun")
+        "refuse",
+        help="if existing results have other settings: refuse | rerun",
+        affects="place",
+        choices=("refuse", "rerun"),
     )
-    dry_run: bool = option(False, help="print the plan with a time estimate and stop")
+    dry_run: bool = option(False, help="print the plan with a time estimate and stop", affects="place")
     launcher: str = option(
         "",
         help="what runs the jobs: submitit_slurm | submitit_local | ray; empty: this process, one by one",
+        affects="place",
         choices=("", "submitit_slurm", "submitit_local", "ray"),
     )
     launch: list[str] = option(
-        [], help="options of submitit or Ray: [slurm_partition=gpu,gpus_per_node=1], [num_gpus=1]"
+        [],
+        help="options of submitit or Ray: [slurm_partition=gpu,gpus_per_node=1], [num_gpus=1]",
+        affects="place",
+        only=("launcher",),
     )
 
     def check(self) -> None:
@@ -124,8 +150,6 @@ class CompareConfig(SearchOptions):
                 "budget, steps and epochs all set the length of training: expected only one of them"
             )
         parse_budget(self.budget)
-        if not self.budget:
-            config.refuse(self, ["budget_clock"], "without budget")
         if self.metric and self.metric.partition("-")[0] not in (*METRICS, OFFICIAL):
             raise UserError(f"metric={self.metric}: expected {' | '.join((*METRICS, OFFICIAL))}")
         for name in ("seeds", "splits"):
@@ -134,7 +158,6 @@ class CompareConfig(SearchOptions):
         if len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"seeds={self.seeds}: expected distinct seeds")
         if not self.launcher:  # the machines that it starts may have other devices
-            config.refuse(self, ["launch"], "without launcher")
             pick_device(self.device)
 
 
@@ -256,8 +279,6 @@ def plan_decoding(options: CompareConfig) -> Decoding:
     decoder, beam, tune = options.decoder, options.beam, options.tune
     if decoder == "cuda" and not options.launcher and not torch.cuda.is_available():
         raise UserError("decoder=cuda: this machine has no CUDA device")
-    if beam.lm and decoder not in WEIGHTED:
-        raise UserError(f"beam.lm={beam.lm}: decoder={decoder} takes no language model; use beam or prefix")
     own = {name: getattr(options, name) for name in OWN_DECODING}
     if not tune and decoder != "greedy":
         own["beam"] = beam.complete(decoder)

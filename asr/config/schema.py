@@ -1,17 +1,28 @@
-"""Options as fields of dataclasses: meaning, unit, range and default in one place."""
+"""Options as fields of dataclasses: meaning, unit, range, default and effect in one place."""
 
 import dataclasses
 import inspect
 import re
 import typing
-from collections.abc import Iterable, Iterator
-from typing import Any
-
-import omegaconf
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from asr.errors import UserError
 
 LARGEST = 1e9  # default maximum of a number; lower ones are shown by --help
+MISSING = "???"  # OmegaConf's mark of an option without default
+
+# What an option affects decides where its value counts:
+#
+# * result: what comes out: weights, hypotheses, figures. It belongs to every key under which work is stored.
+# * plan: the result, too, but of a training that goes on: its length, its processes, what it keeps. Another
+#   value makes no other run of it, so that it may change when a run resumes. Without this value, resuming
+#   would need a list of its own.
+# * cost: time, memory and what is shown on the way. A run may go on with another value. A comparison, which
+#   measures cost, keeps it in its keys.
+# * place: none of these, as far as anyone measures: where files lie and how often they are written, and which
+#   part of the work is done here. It belongs to no key.
+Affects = Literal["result", "plan", "cost", "place"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,49 +52,203 @@ class Range:
         return f"a number {whole if value > self.maximum else self.describe() or whole}"
 
 
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """When an option has an effect.
+
+    Attributes:
+        option: the other option, of the same dataclass or of one around it; or `paths`, the command's
+            arguments, which are no option.
+        values: values with which the option has an effect; empty: any, if the other option is set.
+    """
+
+    option: str
+    values: tuple[Any, ...] = ()
+
+    def holds(self, found: Any) -> bool:
+        """Return whether the option has an effect with this value, or list of values, of the other one."""
+        if not self.values:
+            return bool(found)
+        return any(x in self.values for x in (found if isinstance(found, list) else [found]))
+
+    def expectation(self, name: str) -> str:
+        """Return the condition in words, e.g. `with loss=mmi`; `name` is the other option's full name."""
+        if self.values == ("",):
+            return f"without {name}"
+        values = " | ".join(map(written, self.values))
+        if self.option == PATHS:
+            return f"for {values}"
+        return f"with {name}={values}" if self.values else f"with {name}"
+
+    def contradiction(self, name: str, found: Any) -> str:
+        """Return what is found instead in words, e.g. `with loss=ctc, only with loss=mmi`."""
+        if not self.values or (self.option != PATHS and (not found or isinstance(found, list))):
+            return self.expectation(name).replace("with", "without", 1)
+        if self.values == ("",):
+            return f"with {name}"
+        at = f"for {found}" if self.option == PATHS else f"with {name}={written(found)}"
+        return f"{at}, only {self.expectation(name)}"
+
+
+PATHS = "paths"
+Only = tuple[str] | tuple[str, Any]
+Scope = tuple[tuple[str, Any], ...]  # dataclasses and their prefixes, from the inside out
+
+
 def option(
     default: Any,
     *,
     help: str,
+    affects: Affects,
+    only: Only | Sequence[Only] = (),
     unit: str = "",
     minimum: float = 0,
     maximum: float = LARGEST,
     choices: Iterable[Any] = (),
+    suggested: Iterable[str] | Callable[[], Iterable[str]] = (),
 ) -> Any:
     """Return a dataclass field for an option.
 
     Args:
         default: default value; None is written `null`.
         help: meaning, for `--help`.
+        affects: what changes with the value: result | plan | cost | place.
+        only: the other option and its value or values with which this one has an effect, as a pair:
+            `("name", "mmi")`, `("decoder", ("beam", "prefix"))`; the option alone if it has to be set,
+            `("tune",)`; or a list of conditions that all have to hold.
         unit: unit of the value, for `--help`.
         minimum: smallest number accepted, also within lists.
         maximum: largest number accepted, also within lists.
         choices: values accepted; empty: all of the type.
+        suggested: values that completion offers, of many others.
     """
-    metadata = {"help": help, "unit": unit, "range": Range(minimum, maximum, tuple(choices))}
+    metadata = {
+        "help": help,
+        "affects": affects,
+        "only": conditions(only),
+        "unit": unit,
+        "range": Range(minimum, maximum, tuple(choices)),
+        "suggested": suggested,
+    }
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def describe(schema: Any, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
-    """Yield (key, type, default, help) of every option, inherited ones last; nested keys have dots."""
-    defaults = schema() if isinstance(schema, type) else schema
-    hints = typing.get_type_hints(type(defaults))
-    own = inspect.get_annotations(type(defaults))
-    for field in sorted(dataclasses.fields(defaults), key=lambda field: field.name not in own):
-        kind, default = hints[field.name], getattr(defaults, field.name)
-        key = prefix + field.name
-        if dataclasses.is_dataclass(default):
-            yield from describe(default, key + ".")
-            continue
-        shown = "required" if default == omegaconf.MISSING else str(default)
-        text = field.metadata.get("help", "")
+def options_of(schema: type, *, only: Only | Sequence[Only]) -> Any:
+    """Return a dataclass field for a group of options that have an effect only together, as in `option`."""
+    return dataclasses.field(default_factory=schema, metadata={"only": conditions(only)})
+
+
+def conditions(only: Only | Sequence[Only]) -> tuple[Condition, ...]:
+    """Return the conditions in `only`; see `option`."""
+    pairs = [only] if only and isinstance(only[0], str) else only
+    found = []
+    for name, *values in typing.cast(Sequence[Only], pairs):
+        one_of = values[0] if values and isinstance(values[0], tuple) else tuple(values)
+        found.append(Condition(name, one_of))
+    return tuple(found)
+
+
+class Described(NamedTuple):
+    """An option for `--help` and completion.
+
+    Attributes:
+        key: dotted name.
+        kind: type and range.
+        default: default value.
+        help: meaning, unit and condition.
+        values: values to offer for completion.
+    """
+
+    key: str
+    kind: str
+    default: str
+    help: str
+    values: tuple[str, ...]
+
+
+class Setting(NamedTuple):
+    """An option's value in a dataclass.
+
+    Attributes:
+        key: dotted name.
+        field: its field.
+        kind: its type.
+        value: its value.
+        conditions: those of the option and of the groups around it, each with the values of the dataclasses
+            in which its name is looked up, from the inside out, by their prefix.
+    """
+
+    key: str
+    field: "dataclasses.Field[Any]"
+    kind: Any
+    value: Any
+    conditions: tuple[tuple[Condition, Scope], ...]
+
+    @property
+    def affects(self) -> Affects:
+        """What changes with the value."""
+        return typing.cast(Affects, self.field.metadata["affects"])
+
+
+def settings(
+    options: Any,
+    prefix: str = "",
+    around: Scope = (),
+    outer: tuple[tuple[Condition, Scope], ...] = (),
+) -> Iterator[Setting]:
+    """Yield every option of a dataclass and those within it, inherited ones last."""
+    hints = typing.get_type_hints(type(options))
+    own = inspect.get_annotations(type(options))
+    scope = ((prefix, options), *around)
+    for field in sorted(dataclasses.fields(options), key=lambda field: field.name not in own):
+        value = getattr(options, field.name)
+        these = (*outer, *((only, scope) for only in field.metadata.get("only", ())))
+        if dataclasses.is_dataclass(value):
+            yield from settings(value, f"{prefix}{field.name}.", scope, these)
+        else:
+            yield Setting(prefix + field.name, field, hints[field.name], value, these)
+
+
+def describe(schema: Any) -> Iterator[Described]:
+    """Yield the description of every option, inherited ones last; `schema` is a dataclass or its defaults."""
+    for setting in settings(schema() if isinstance(schema, type) else schema):
+        field, default = setting.field, setting.value
         unit = field.metadata.get("unit", "")
-        name = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
-        if re.search(r"\b(int|float)\b", name) and not accepted(field).choices:
-            name = f"{name} {accepted(field).describe()}".strip()
-        yield key, name, shown, f"{text} [{unit}]" if unit else text
+        text = field.metadata.get("help", "") + (f" [{unit}]" if unit else "")
+        others = [(only, _other(only, scope, {})) for only, scope in setting.conditions]
+        needed = [only.expectation(x.name) for only, x in others if not (x.fixed and only.holds(x.value))]
+        if needed:
+            text += f"; only {' and '.join(needed)}"
+        kind = setting.kind
+        type_name = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+        if re.search(r"\b(int|float)\b", type_name) and not accepted(field).choices:
+            type_name = f"{type_name} {accepted(field).describe()}".strip()
+        suggested = accepted(field).choices or field.metadata.get("suggested", ())
+        values = suggested() if callable(suggested) else suggested
+        yield Described(
+            setting.key,
+            type_name,
+            "required" if default == MISSING else str(default),
+            text,
+            ("true", "false") if kind is bool else tuple(filter(None, map(written, values))),
+        )
+
+
+def affecting(schema: Any, *kinds: Affects) -> list[str]:
+    """Return the dotted names of the options that affect one of these, in the order of `settings`.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Options:
+        ...     beam: int = option(9, help="size of the beam", affects="result")
+        ...     jobs: int = option(1, help="processes", affects="cost")
+        >>> affecting(Options, "result")
+        ['beam']
+    """
+    values = schema() if isinstance(schema, type) else schema
+    return [setting.key for setting in settings(values) if setting.affects in kinds]
 
 
 def accepted(field: "dataclasses.Field[Any]") -> Range:
@@ -119,8 +284,77 @@ def check(options: Any, prefix: str = "") -> None:
                 raise UserError(f"{prefix}{error.line}") from None  # a rule names its options without prefix
 
 
+def check_effect(options: Any, given: Collection[str] | None = None, *, paths: str | None = None) -> None:
+    """Raise UserError if a given option has no effect, because the condition in `only` does not hold.
+
+    Args:
+        options: options dataclass.
+        given: names of the given options, if others may differ from their defaults as well: a recipe sets
+            what some choices of the model ignore. None: all that differ from their defaults.
+        paths: what the command's arguments are, for conditions on `paths`.
+    """
+    facts = {} if paths is None else {PATHS: paths}
+    for setting in settings(options):
+        if given is not None and setting.key not in given:
+            continue
+        if not setting.conditions or setting.value == default_of(setting.field):
+            continue
+        for only, scope in setting.conditions:
+            name, found, _ = _other(only, scope, facts)
+            if found is not MISSING and not only.holds(found):
+                where = only.contradiction(name, found)
+                raise UserError(f"{setting.key}={written(setting.value)}: has no effect {where}")
+
+
+def default_of(field: "dataclasses.Field[Any]") -> Any:
+    """Return the default value of an option."""
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
+
+
+class Other(NamedTuple):
+    """What a condition is about: an option around, a constant of a dataclass around, or an argument.
+
+    Attributes:
+        name: full name; a group's option `name`, which a configuration sets, is written as the group itself.
+        value: its value; MISSING if nothing around has it.
+        fixed: whether it is a constant.
+    """
+
+    name: str
+    value: Any
+    fixed: bool = False
+
+
+def _other(only: Condition, scope: Scope, facts: Mapping[str, Any]) -> Other:
+    for prefix, options in scope:
+        if any(field.name == only.option for field in dataclasses.fields(options)):
+            return Other(f"{prefix}{only.option}".removesuffix(".name"), getattr(options, only.option))
+        if hasattr(options, only.option):
+            return Other(only.option, getattr(options, only.option), fixed=True)
+    return Other(only.option, facts.get(only.option, MISSING))
+
+
+def written(value: Any) -> str:
+    """Return a value as a user writes it.
+
+    Example:
+        >>> written(True), written(None), written([1, 2]), written(0.5)
+        ('true', 'null', '[1,2]', '0.5')
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{','.join(map(written, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def refuse(options: Any, names: Iterable[str], why: str) -> None:
     """Raise UserError if an option without effect differs from its default.
+
+    For conditions that are no option's value, such as a recipe with a task of its own; see `check_effect`.
 
     Args:
         options: options dataclass.

@@ -16,34 +16,60 @@ class DataConfig:
         [],
         help="training manifests: folders written by `asr prepare`, *.cuts.jsonl.gz files, or folders in "
         "Lhotse Shar format, which may be https://…, s3://…, gs://… or az://…",
+        affects="result",
     )
-    dev: str = option("", help="development manifest; empty: split `dev` next to the first training manifest")
+    dev: str = option(
+        "",
+        help="development manifest; empty: split `dev` next to the first training manifest",
+        affects="result",
+    )
     frames_per_batch: int = option(
         20000,
         help="maximum number of feature frames per batch, padding included; 0: by the amount of data",
+        affects="result",
         unit="frames",
     )
     utterances_per_batch: int = option(
         0,
         help="size of a training batch; 0: frames_per_batch decides",
+        affects="result",
         unit="utterances",
     )
     length_jitter: float = option(
-        0.1, help="random variation of lengths before sorting into batches, as a fraction", maximum=1
+        0.1,
+        help="random variation of lengths before sorting into batches, as a fraction",
+        affects="result",
+        maximum=1,
     )
     workers: int = option(
-        1, help="audio loading processes per rank; 0: load in the training process", maximum=1024
+        1,
+        help="audio loading processes per rank; 0: load in the training process",
+        affects="cost",
+        maximum=1024,
     )
-    prefetch: int = option(8, help="number of batches each worker loads ahead", minimum=1, maximum=10_000)
-    min_duration_s: float = option(0.1, help="leave out shorter utterances, and list them", unit="s")
+    prefetch: int = option(
+        8, help="number of batches each worker loads ahead", affects="place", minimum=1, maximum=10_000
+    )
+    min_duration_s: float = option(
+        0.1, help="leave out shorter utterances, and list them", affects="result", unit="s"
+    )
     max_duration_s: float = option(
-        MAX_DURATION_S, help="leave out longer utterances, and list them", unit="s", minimum=0.01
+        MAX_DURATION_S,
+        help="leave out longer utterances, and list them",
+        affects="result",
+        unit="s",
+        minimum=0.01,
     )
     concatenate_s: float = option(
-        0.0, help="join training utterances, with pauses, up to this length; 0: don't join", unit="s"
+        0.0,
+        help="join training utterances, with pauses, up to this length; 0: don't join",
+        affects="result",
+        unit="s",
     )
-    resample: bool = option(True, help="resample audio with another sample rate; false: stop with an error")
-    max_utterances: int = option(0, help="train on the first N utterances only; 0: all")
+    resample: bool = option(
+        True, help="resample audio with another sample rate; false: stop with an error", affects="result"
+    )
+    max_utterances: int = option(0, help="train on the first N utterances only; 0: all", affects="result")
 
     def check(self) -> None:
         """Raise UserError if no duration is between the limits."""

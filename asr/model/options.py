@@ -11,15 +11,19 @@ from asr.errors import UserError
 class LoadOptions:
     """Options of the commands that load a recogniser."""
 
-    attention: str = option("", help="attention mechanism; empty: the one used in training")
+    attention: str = option("", help="attention mechanism; empty: the one used in training", affects="result")
     backend: str = option(
-        "auto", help="auto | reference (PyTorch) | native (compiled kernels)", choices=BACKENDS
+        "auto",
+        help="auto | reference (PyTorch) | native (compiled kernels)",
+        affects="result",
+        choices=BACKENDS,
     )
     checkpoint: str = option(
         "auto",
         help="auto (average, else best, else last) | average | best | last | name of a file in checkpoints/",
+        affects="result",
     )
-    device: str = option("auto", help="auto | cpu | cuda | cuda:<number>")
+    device: str = option("auto", help="auto | cpu | cuda | cuda:<number>", affects="cost")
 
 
 NORMALISATIONS = ("utterance", "corpus", "window", "none")
@@ -30,28 +34,47 @@ class FeatureConfig:
     """Filter banks and their normalisation."""
 
     sample_rate: int = option(
-        16000, help="sample rate; other audio is resampled to it", unit="Hz", minimum=1000, maximum=192_000
+        16000,
+        help="sample rate; other audio is resampled to it",
+        affects="result",
+        unit="Hz",
+        minimum=1000,
+        maximum=192_000,
     )
-    mel_bins: int = option(80, help="mel filters, usually 40 or 80", minimum=4, maximum=1000)
+    mel_bins: int = option(
+        80, help="mel filters, usually 40 or 80", affects="result", minimum=4, maximum=1000
+    )
     frame_length_ms: float = option(
-        25.0, help="length of the analysis window", unit="ms", minimum=1, maximum=1000
+        25.0, help="length of the analysis window", affects="result", unit="ms", minimum=1, maximum=1000
     )
     frame_shift_ms: float = option(
-        10.0, help="distance between successive frames", unit="ms", minimum=1, maximum=1000
+        10.0, help="distance between successive frames", affects="result", unit="ms", minimum=1, maximum=1000
     )
-    low_freq_hz: float = option(20.0, help="lower edge of the first filter", unit="Hz", maximum=1e5)
+    low_freq_hz: float = option(
+        20.0, help="lower edge of the first filter", affects="result", unit="Hz", maximum=1e5
+    )
     high_freq_hz: float = option(
         -400.0,
         help="upper edge of the last filter; ≤ 0: relative to the Nyquist frequency",
+        affects="result",
         unit="Hz",
         minimum=-1e5,
         maximum=1e5,
     )
     normalise: str = option(
-        "utterance", help=f"mean–variance normalisation: {' | '.join(NORMALISATIONS)}", choices=NORMALISATIONS
+        "utterance",
+        help=f"mean–variance normalisation: {' | '.join(NORMALISATIONS)}",
+        affects="result",
+        choices=NORMALISATIONS,
     )
     normalise_window_s: float = option(
-        10.0, help="normalise=window: length of the window", unit="s", minimum=0.1, maximum=1e6
+        10.0,
+        help="length of the window",
+        affects="result",
+        only=("normalise", "window"),
+        unit="s",
+        minimum=0.1,
+        maximum=1e6,
     )
 
     def check(self) -> None:
@@ -70,22 +93,40 @@ class AugmentConfig:
     """Augmentation in training; evaluation uses none."""
 
     speed_factors: list[float] = option(
-        [1.0], help="speed factors, one drawn for each utterance and epoch", minimum=0.1, maximum=10
+        [1.0],
+        help="speed factors, one drawn for each utterance and epoch",
+        affects="result",
+        minimum=0.1,
+        maximum=10,
     )
-    volume_db: float = option(0.0, help="gain drawn from ±volume_db", unit="dB", maximum=100)
+    volume_db: float = option(
+        0.0, help="gain drawn from ±volume_db", affects="result", unit="dB", maximum=100
+    )
     noise_snr_db: list[float] = option(
         [],
         help="range of the SNR of added white noise, [low, high]; empty: no noise",
+        affects="result",
         unit="dB",
         minimum=-200,
         maximum=200,
     )
-    frequency_masks: int = option(0, help="SpecAugment: number of frequency masks", maximum=1000)
-    frequency_mask_bins: int = option(8, help="SpecAugment: widest frequency mask", unit="bins", maximum=1000)
-    time_mask_every: int = option(
-        0, help="SpecAugment: frames per time mask; 0: no time masks", unit="frames"
+    frequency_masks: int = option(
+        0, help="SpecAugment: number of frequency masks", affects="result", maximum=1000
     )
-    time_mask_frames: int = option(12, help="SpecAugment: widest time mask", unit="frames")
+    frequency_mask_bins: int = option(
+        8,
+        help="SpecAugment: widest frequency mask",
+        affects="result",
+        only=("frequency_masks",),
+        unit="bins",
+        maximum=1000,
+    )
+    time_mask_every: int = option(
+        0, help="SpecAugment: frames per time mask; 0: no time masks", affects="result", unit="frames"
+    )
+    time_mask_frames: int = option(
+        12, help="SpecAugment: widest time mask", affects="result", only=("time_mask_every",), unit="frames"
+    )
 
     def check(self) -> None:
         """Raise UserError for speed factors or a range of SNRs that can't be used."""
@@ -108,38 +149,49 @@ class BlockConfig:
     block: str = option(
         "transformer",
         help="transformer | conformer | ebranchformer",
+        affects="result",
         choices=("transformer", "conformer", "ebranchformer"),
     )
-    layers: int = option(9, help="blocks", minimum=1, maximum=1000)
-    heads: int = option(6, help="attention heads, H", minimum=1, maximum=1024)
+    layers: int = option(9, help="blocks", affects="result", minimum=1, maximum=1000)
+    heads: int = option(6, help="attention heads, H", affects="result", minimum=1, maximum=1024)
     head_dim: int = option(
-        32, help="head size, D; the model size is heads × head_dim", minimum=1, maximum=4096
+        32, help="head size, D; the model size is heads × head_dim", affects="result", minimum=1, maximum=4096
     )
     feedforward: int = option(
-        768, help="hidden size of the feed-forward layers", minimum=1, maximum=1_000_000
+        768, help="hidden size of the feed-forward layers", affects="result", minimum=1, maximum=1_000_000
     )
     activation: str = option(
-        "gelu", help=f"activation function: {' | '.join(ACTIVATIONS)}", choices=ACTIVATIONS
+        "gelu", help=f"activation function: {' | '.join(ACTIVATIONS)}", affects="result", choices=ACTIVATIONS
     )
     norm: str = option(
-        "pre", help="layer normalisation before or after each sublayer: pre | post", choices=("pre", "post")
+        "pre",
+        help="layer normalisation before or after each sublayer: pre | post",
+        affects="result",
+        choices=("pre", "post"),
     )
     convolution_kernel: int = option(
         31,
-        help="conformer and ebranchformer: kernel size, odd",
+        help="kernel size, odd",
+        affects="result",
+        only=("block", ("conformer", "ebranchformer")),
         unit="encoder frames",
         minimum=1,
         maximum=10_001,
     )
-    dropout: float = option(0.1, help="dropout after attention, feed-forward and positions", maximum=1)
-    attention_dropout: float = option(0.0, help="dropout on attention weights", maximum=1)
+    dropout: float = option(
+        0.1, help="dropout after attention, feed-forward and positions", affects="result", maximum=1
+    )
+    attention_dropout: float = option(0.0, help="dropout on attention weights", affects="result", maximum=1)
     attention_bias: bool = option(
-        True, help="biases in the attention projections; mechanisms with parameters of their own keep theirs"
+        True,
+        help="biases in the attention projections; mechanisms with parameters of their own keep theirs",
+        affects="result",
     )
     layer_drop: float = option(
         0.0,
         help="stochastic depth: probability of skipping a sublayer of the last block; it rises linearly "
         "from the first",
+        affects="result",
         maximum=0.99,
     )
 
@@ -171,29 +223,56 @@ class ModelConfig(BlockConfig):
         "",
         help="folder of a wav2vec 2.0, HuBERT, WavLM or data2vec-audio model of transformers; it determines "
         "features and sizes of the model, and its initial weights",
+        affects="result",
     )
     freeze_encoder_steps: int = option(
-        0, help="number of first steps that train only the head", unit="optimiser steps"
+        0,
+        help="number of first steps that train only the head",
+        affects="result",
+        only=("encoder",),
+        unit="optimiser steps",
     )
     subsampling: int = option(
-        1, help="feature frames per encoder frame: 1 (as in the paper), 2 or 4", choices=(1, 2, 4)
+        1,
+        help="feature frames per encoder frame: 1 (as in the paper), 2 or 4",
+        affects="result",
+        choices=(1, 2, 4),
     )
     positions: str = option(
-        "sinusoidal", help=f"positional information: {' | '.join(POSITIONS)}", choices=POSITIONS
+        "sinusoidal",
+        help=f"positional information: {' | '.join(POSITIONS)}",
+        affects="result",
+        choices=POSITIONS,
     )
-    position_scale: float = option(1.0, help="sinusoidal: scale of the encoding", maximum=1e6)
+    position_scale: float = option(
+        1.0,
+        help="scale of the encoding",
+        affects="result",
+        only=("positions", "sinusoidal"),
+        maximum=1e6,
+    )
     position_shift: int = option(
         0,
-        help="sinusoidal: largest random start position of an utterance in training",
+        help="largest random start position of an utterance in training",
+        affects="result",
+        only=("positions", "sinusoidal"),
         unit="frames",
         maximum=1_000_000,
     )
     position_kernel: int = option(
-        31, help="convolution: kernel size, odd", unit="frames", minimum=1, maximum=10_001
+        31,
+        help="kernel size, odd",
+        affects="result",
+        only=("positions", "convolution"),
+        unit="frames",
+        minimum=1,
+        maximum=10_001,
     )
 
     self_conditioned: bool = option(
-        False, help="add the posteriors of the blocks in loss.intermediate to the input of the next block"
+        False,
+        help="add the posteriors of the blocks in loss.intermediate to the input of the next block",
+        affects="result",
     )
 
     def check(self) -> None:

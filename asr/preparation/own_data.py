@@ -34,26 +34,40 @@ class OwnDataOptions(PreparationOptions):
     text: str = option(
         "lower",
         help="none: unchanged | lower: lower-case | words: lower-case without punctuation",
+        affects="result",
         choices=TEXT_RULES,
     )
-    lexicon: str = option("", help="lexicon file, `word PH PH …`; empty: CMUdict for English, else none")
-    language: str = option("en", help="language code of the transcripts, written to the manifests")
+    lexicon: str = option(
+        "", help="lexicon file, `word PH PH …`; empty: CMUdict for English, else none", affects="result"
+    )
+    language: str = option(
+        "en", help="language code of the transcripts, written to the manifests", affects="result"
+    )
     split: str = option(
-        "", help="put all utterances into this split, e.g. test for a test set alone; empty: see dev_share"
+        "",
+        help="put all utterances into this split, e.g. test for a test set alone; empty: see dev_share",
+        affects="result",
     )
     dev_share: float | None = option(
-        None, help=f"share held out for dev if the data has no dev split; null: {SHARE_RULE}", maximum=0.49
+        None,
+        help=f"share held out for dev if the data has no dev split; null: {SHARE_RULE}",
+        affects="result",
+        maximum=0.49,
     )
     test_share: float | None = option(
-        None, help="share held out for test if the data has no splits at all; null: as for dev", maximum=0.49
+        None,
+        help="share held out for test if the data has no splits at all; null: as for dev",
+        affects="result",
+        maximum=0.49,
     )
     hold_out: str = option(
         "auto",
         help="speaker: hold out whole speakers | text: sentences | auto: speakers if 10 or more",
+        affects="result",
         choices=HOLD_OUT,
     )
-    verify: bool = option(True, help=VERIFY_HELP)
-    tokenizers: list[str] = option(["character", "phone"], help=TOKENIZERS_HELP)
+    verify: bool = option(True, help=VERIFY_HELP, affects="result")
+    tokenizers: list[str] = option(["character", "phone"], help=TOKENIZERS_HELP, affects="result")
 
     def check(self) -> None:
         """Raise UserError if a manifest of `split` would lie in another folder."""

@@ -54,9 +54,9 @@ TOKENIZERS_HELP = "tokenizers to build: phone (needs a lexicon) | character | se
 class PreparationOptions(ShardOptions):
     """Options of every recipe; a recipe's `Options` extends them."""
 
-    workers: int = option(0, help="processes; 0: one per available core", maximum=1024)
-    allow_partial: list[str] = option([], help=PARTIAL_HELP, choices=KINDS)
-    tokenizers: list[str] = option(["phone"], help=TOKENIZERS_HELP)
+    workers: int = option(0, help="processes; 0: one per available core", affects="cost", maximum=1024)
+    allow_partial: list[str] = option([], help=PARTIAL_HELP, affects="result", choices=KINDS)
+    tokenizers: list[str] = option(["phone"], help=TOKENIZERS_HELP, affects="result")
 
 
 class Preparation:

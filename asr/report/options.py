@@ -13,13 +13,27 @@ class ReportOptions:
         "",
         help="main error rate: per | wer | cer | official | official-<subset>; empty: the one chosen by "
         "asr compare",
+        affects="result",
     )
-    bench: str = option("", help="results of asr bench; empty: bench*.json in the folder or above")
+    bench: str = option(
+        "", help="results of asr bench; empty: bench*.json in the folder or above", affects="result"
+    )
     audio: int = option(
-        5, help="number of each model's worst utterances with an audio player; 0: no audio", maximum=10_000
+        5,
+        help="number of each model's worst utterances with an audio player; 0: no audio",
+        affects="result",
+        maximum=10_000,
     )
-    maps: bool = option(True, help="show attention maps and approximation errors (loads a trained model)")
-    utterance: str = option("", help="utterance for the attention maps; empty: the one of median length")
-    layer: int = option(0, help="layer for the attention maps, from 1; 0: the last")
-    head: int = option(0, help="head for the attention maps, from 1; 0: the one with the most peaked weights")
-    static: bool = option(True, help="write figures/*.png and *.pdf")
+    maps: bool = option(
+        True, help="show attention maps and approximation errors (loads a trained model)", affects="result"
+    )
+    utterance: str = option(
+        "", help="utterance for the attention maps; empty: the one of median length", affects="result"
+    )
+    layer: int = option(0, help="layer for the attention maps, from 1; 0: the last", affects="result")
+    head: int = option(
+        0,
+        help="head for the attention maps, from 1; 0: the one with the most peaked weights",
+        affects="result",
+    )
+    static: bool = option(True, help="write figures/*.png and *.pdf", affects="place")

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, field, replace
 
-from asr.config import option, refuse
+from asr.config import option
 from asr.errors import UserError
 from asr.files import file_digest
 from asr.model.options import LoadOptions
@@ -13,15 +13,6 @@ LEAST_FIT = 0.2
 DECODERS = ["greedy", "beam", "prefix", "cuda"]
 WEIGHTED = ("beam", "prefix")  # decoders with tunable weights
 SIZES = {"greedy": 1, "beam": 300, "prefix": 50, "cuda": 10}
-# Options of each decoder, and those that need a language model.
-USED = {
-    "beam": ("size", "threshold", "tokens", "lexicon", "lm_weight", "word_score", "nbest"),
-    "prefix": ("size", "tokens", "token_threshold", "lm_weight", "word_score", "label_score", "nbest"),
-    "cuda": ("size", "nbest"),
-}
-
-
-WITH_LM = {"beam": ("lm_weight",), "prefix": ("lm_weight", "word_score")}
 
 
 @dataclass(frozen=True)
@@ -40,56 +31,89 @@ class BeamConfig:
     size: int | None = option(
         None,
         help="hypotheses kept in each frame; null: 300 for beam, 50 for prefix, 10 for cuda",
+        affects="result",
+        only=("decoder", ("beam", "prefix", "cuda")),
         minimum=1,
         maximum=100_000,
     )
     threshold: float = option(
-        100.0, help="beam: prune hypotheses that score this much below the best", unit="nats", maximum=1e6
+        100.0,
+        help="prune hypotheses that score this much below the best",
+        affects="result",
+        only=("decoder", "beam"),
+        unit="nats",
+        maximum=1e6,
     )
     tokens: int = option(
-        0, help="beam, prefix: most probable labels tried in a frame; 0: all", maximum=1_000_000
+        0,
+        help="most probable labels tried in a frame; 0: all",
+        affects="result",
+        only=("decoder", WEIGHTED),
+        maximum=1_000_000,
     )
     token_threshold: float = option(
         10.0,
-        help="prefix: skip labels this much below the best label of the frame",
+        help="skip labels this much below the best label of the frame",
+        affects="result",
+        only=("decoder", "prefix"),
         unit="nats",
         maximum=1e6,
     )
     lexicon: str = option(
         "",
-        help="beam: words to recognise: a word list, or `word PH PH …` lines for phone models; empty: the "
+        help="words to recognise: a word list, or `word PH PH …` lines for phone models; empty: the "
         "model's lexicon, else the words of lm",
+        affects="result",
+        only=("decoder", "beam"),
     )
-    lm: str = option("", help="n-gram language model, ARPA or KenLM binary; empty: none")
+    lm: str = option(
+        "",
+        help="n-gram language model, ARPA or KenLM binary; empty: none",
+        affects="result",
+        only=("decoder", WEIGHTED),
+    )
     lm_weight: float | None = option(
-        None, help="weight of the language model; null: the tuned one, else 2", minimum=-1000, maximum=1000
+        None,
+        help="weight of the language model; null: the tuned one, else 2",
+        affects="result",
+        only=("lm",),
+        minimum=-1000,
+        maximum=1000,
     )
     word_score: float | None = option(
         None,
         help="score added per word, negative for fewer words; null: the tuned one, else -1",
+        affects="result",
+        only=("decoder", WEIGHTED),
         unit="nats",
         minimum=-1000,
         maximum=1000,
     )
     label_score: float = option(
         0.0,
-        help="prefix: score added per label, positive against deletions",
+        help="score added per label, positive against deletions",
+        affects="result",
+        only=("decoder", "prefix"),
         unit="nats",
         minimum=-1000,
         maximum=1000,
     )
-    nbest: int = option(1, help="number of hypotheses to write per utterance", minimum=1, maximum=100_000)
+    nbest: int = option(
+        1,
+        help="number of hypotheses to write per utterance",
+        affects="result",
+        only=("decoder", ("beam", "prefix", "cuda")),
+        minimum=1,
+        maximum=100_000,
+    )
 
-    def check_used(self, decoder: str) -> None:
-        """Raise UserError for an option that the decoder doesn't use; `build_decoder` checks lm."""
-        default = BeamConfig().complete(decoder)
-        for key, value in asdict(self.complete(decoder)).items():
-            if key == "lm" or value == getattr(default, key):
-                continue
-            if key not in USED.get(decoder, ()):
-                raise UserError(f"beam.{key}={value}: has no effect with decoder={decoder}")
-            if key in WITH_LM.get(decoder, ()) and not self.lm:
-                raise UserError(f"beam.{key}={value}: has no effect with decoder={decoder} without beam.lm")
+    def check_words(self, decoder: str) -> None:
+        """Raise UserError for a score of words with `prefix` and no language model, which alone has words."""
+        given = self.complete(decoder).word_score != BeamConfig().complete(decoder).word_score
+        if decoder == "prefix" and given and not self.lm:
+            raise UserError(
+                f"beam.word_score={self.word_score:g}: has no effect with decoder=prefix without beam.lm"
+            )
 
     def weights(self, decoder: str) -> Weights:
         """Return the tunable options, with a decoder's defaults in place of None."""
@@ -113,25 +137,31 @@ class BeamConfig:
 class SearchOptions:
     """Options of the search, shared by `asr decode` and `asr compare`."""
 
-    decoder: str = option("greedy", help=" | ".join(DECODERS), choices=DECODERS)
+    decoder: str = option("greedy", help=" | ".join(DECODERS), affects="result", choices=DECODERS)
     beam: BeamConfig = field(default_factory=BeamConfig)
     tune: str = option(
         "",
         help="split (e.g. dev) or manifest to tune beam.lm_weight, beam.word_score and beam.size on first; "
         "asr decode stores the result in the run folder; empty: the stored weights (asr compare: defaults)",
+        affects="result",
     )
     tune_utterances: int = option(
-        300, help="maximum number of utterances to tune on, drawn at random; 0: all"
+        300,
+        help="maximum number of utterances to tune on, drawn at random; 0: all",
+        affects="result",
+        only=("tune",),
     )
     jobs: int = option(
-        1, help="number of search processes; 1: search in the main process", minimum=1, maximum=1024
+        1,
+        help="number of search processes; 1: search in the main process",
+        affects="cost",
+        minimum=1,
+        maximum=1024,
     )
 
     def check(self) -> None:
-        """Raise UserError for a search on the GPU in several processes, or options without effect."""
-        self.beam.check_used(self.decoder)
-        if not self.tune:
-            refuse(self, ("tune_utterances",), "without tune")
+        """Raise UserError for a search on the GPU in several processes, or weights that have no effect."""
+        self.beam.check_words(self.decoder)
         if self.jobs > 1 and self.decoder == "cuda":
             raise UserError(f"jobs={self.jobs}: expected 1 with decoder=cuda, which searches on the GPU")
         if self.tune and self.decoder not in WEIGHTED:
@@ -144,17 +174,28 @@ class SearchOptions:
 class DecodeOptions(SearchOptions, LoadOptions):
     """Options of decoding."""
 
-    split: str = option("test", help="split of the data")
-    data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
-    output: str = option("", help="folder; empty: <run>/decode/<split>/<attention>-<decoder>[-<lm>]")
-    frames_per_batch: int = option(
-        20000, help="maximum number of feature frames per batch, padding included", unit="frames", minimum=1
+    split: str = option("test", help="split of the data", affects="result")
+    data: str = option(
+        "", help="prepared folder or manifest; empty: the run's first training folder", affects="result"
     )
-    resample: bool = option(True, help="resample audio with another sample rate; false: stop with an error")
+    output: str = option(
+        "", help="folder; empty: <run>/decode/<split>/<attention>-<decoder>[-<lm>]", affects="place"
+    )
+    frames_per_batch: int = option(
+        20000,
+        help="maximum number of feature frames per batch, padding included",
+        affects="result",
+        unit="frames",
+        minimum=1,
+    )
+    resample: bool = option(
+        True, help="resample audio with another sample rate; false: stop with an error", affects="result"
+    )
     g2p: bool = option(
         True,
         help="phone models: pronounce reference words that neither the model's lexicon nor the data's has "
         "with g2p_en, if installed",
+        affects="result",
     )
 
 

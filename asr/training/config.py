@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from asr.config import as_overrides, compose, flat, from_dict, option, refuse, to_dict
+from asr.config import as_overrides, compose, flat, from_dict, option, options_of, refuse, to_dict
 from asr.config.names import BACKENDS
 from asr.data.options import DataConfig
 from asr.errors import UserError
@@ -27,13 +27,23 @@ class TokenizerConfig:
     kind: str = option(
         "phone",
         help="unit of the targets: phone | character | sentencepiece",
+        affects="result",
         choices=("phone", "character", "sentencepiece"),
     )
     lexicon: str = option(
         "",
-        help="kind=phone: lexicon file; empty: the lexicon.txt files next to the training manifests, merged",
+        help="lexicon file; empty: the lexicon.txt files next to the training manifests, merged",
+        affects="result",
+        only=("kind", "phone"),
     )
-    pieces: int = option(500, help="kind=sentencepiece: vocabulary size", minimum=2, maximum=1_000_000)
+    pieces: int = option(
+        500,
+        help="vocabulary size",
+        affects="result",
+        only=("kind", "sentencepiece"),
+        minimum=2,
+        maximum=1_000_000,
+    )
 
 
 @dataclass
@@ -41,62 +51,95 @@ class TrainerConfig:
     """Length of training, validation, checkpoints, precision and devices."""
 
     max_steps: int = option(
-        0, help="maximum number of steps; 0: train for max_epochs", unit="optimiser steps"
+        0, help="maximum number of steps; 0: train for max_epochs", affects="plan", unit="optimiser steps"
     )
     max_epochs: int = option(
         100,
         help="number of epochs, all taken to be as long as the first; ignored with max_steps or budget; "
         "0: by the amount of data",
+        affects="plan",
     )
-    budget: str = option("", help="maximum training time, e.g. 90s, 10min, 1.5h; empty: no limit")
+    budget: str = option(
+        "", help="maximum training time, e.g. 90s, 10min, 1.5h; empty: no limit", affects="plan"
+    )
     budget_clock: str = option(
         "wall",
         help="clock of the budget: wall | cpu (CPU time, less affected by other load on the machine)",
+        affects="result",
+        only=("budget",),
         choices=CLOCKS,
     )
-    validate_every: int = option(0, help="validation interval; 0: one epoch", unit="optimiser steps")
+    validate_every: int = option(
+        0, help="validation interval; 0: one epoch", affects="plan", unit="optimiser steps"
+    )
     checkpoint_every: int = option(
-        200, help="interval between checkpoints to resume from", unit="optimiser steps", minimum=1
+        200,
+        help="interval between checkpoints to resume from",
+        affects="place",
+        unit="optimiser steps",
+        minimum=1,
     )
     keep_best: int = option(
-        1, help="number of best checkpoints to keep, by dev error rate", minimum=1, maximum=1000
+        1,
+        help="number of best checkpoints to keep, by dev error rate",
+        affects="plan",
+        minimum=1,
+        maximum=1000,
     )
     average_best: int = option(
         0,
         help="number of best checkpoints to average after training, at most keep_best; 0: don't average",
+        affects="plan",
         maximum=1000,
     )
     stop_at: float | None = option(
-        None, help="stop when the dev error rate falls below this, as a fraction; null: never", maximum=1e6
+        None,
+        help="stop when the dev error rate falls below this, as a fraction; null: never",
+        affects="plan",
+        maximum=1e6,
     )
     early_stopping: int = option(
-        0, help="stop after this many without a lower dev error rate; 0: never", unit="validations"
+        0,
+        help="stop after this many without a lower dev error rate; 0: never",
+        affects="plan",
+        unit="validations",
     )
-    precision: str = option("fp32", help=" | ".join(PRECISIONS), choices=PRECISIONS)
+    precision: str = option("fp32", help=" | ".join(PRECISIONS), affects="result", choices=PRECISIONS)
     accumulate: int = option(
-        1, help="gradient accumulation: batches per optimiser step", minimum=1, maximum=1_000_000
+        1,
+        help="gradient accumulation: batches per optimiser step",
+        affects="plan",
+        minimum=1,
+        maximum=1_000_000,
     )
-    clip: float = option(1.0, help="maximum gradient norm; 0: no clipping")
+    clip: float = option(1.0, help="maximum gradient norm; 0: no clipping", affects="result")
     skip_patience: int = option(
         10,
         help="stop with an error after more than this many successive batches whose loss is NaN or infinite, "
         "or that don't fit in memory",
+        affects="result",
     )
-    accelerator: str = option("auto", help="auto | cpu | cuda", choices=("auto", "cpu", "cuda"))
-    devices: int = option(1, help="number of devices per machine", minimum=1, maximum=1024)
-    nodes: int = option(1, help="number of machines", minimum=1, maximum=100_000)
+    accelerator: str = option(
+        "auto", help="auto | cpu | cuda", affects="cost", choices=("auto", "cpu", "cuda")
+    )
+    devices: int = option(1, help="number of devices per machine", affects="plan", minimum=1, maximum=1024)
+    nodes: int = option(1, help="number of machines", affects="plan", minimum=1, maximum=100_000)
     strategy: str = option(
         "auto",
         help="auto | ddp (average gradients) | fsdp (also divide the model among the processes)",
+        affects="result",
         choices=("auto", "ddp", "fsdp"),
     )
     average_every: int = option(
         0,
         help="with several processes: average weights at this interval instead of gradients; 0: never. "
         "validate_every must be 0 or a multiple",
+        affects="result",
         unit="optimiser steps",
     )
-    threads: int = option(0, help="CPU threads per process; 0: PyTorch's default", maximum=1024)
+    threads: int = option(
+        0, help="CPU threads per process; 0: PyTorch's default", affects="cost", maximum=1024
+    )
 
     def check(self) -> None:
         """Raise UserError for an invalid budget, or options that don't fit together."""
@@ -133,29 +176,28 @@ class SelectionConfig:
         "greedy",
         help="error rate on the development data: greedy (of labels, by greedy search) | wer (of words, by "
         "decoder=beam)",
+        affects="result",
         choices=("greedy", "wer"),
     )
     utterances: int = option(
         200,
-        help="metric=wer: number to decode, the first of the development data",
+        help="number to decode, the first of the development data",
+        affects="result",
+        only=("metric", "wer"),
         unit="utterances",
         minimum=1,
     )
-    beam: BeamConfig = field(default_factory=BeamConfig)
-
-    def check(self) -> None:
-        """Raise UserError for options of the search that have no effect."""
-        if self.metric == "wer":
-            self.beam.check_used("beam")
-        else:
-            refuse(self, ("utterances", "beam"), f"with select.metric={self.metric}")
+    beam: BeamConfig = options_of(BeamConfig, only=("metric", "wer"))
+    decoder = "beam"  # a constant, on which options of the search depend
 
 
 @dataclass
 class RecipeConfig:
     """The recipe: a corpus or a task."""
 
-    name: str = option("custom", help="name of the recipe; the run folder is exp/<name>/<attention>")
+    name: str = option(
+        "custom", help="name of the recipe; the run folder is exp/<name>/<attention>", affects="result"
+    )
 
 
 @dataclass
@@ -163,18 +205,31 @@ class TrainConfig:
     """All options of a training run."""
 
     recipe: RecipeConfig = field(default_factory=RecipeConfig)
-    attention: str = option("full", help="attention mechanism, e.g. i-clustered-100:topk=32")
-    backend: str = option(
-        "auto", help="auto | reference (PyTorch) | native (compiled kernels)", choices=BACKENDS
+    attention: str = option(
+        "full", help="attention mechanism, e.g. i-clustered-100:topk=32", affects="result"
     )
-    run: str = option("", help="run folder; empty: exp/<recipe>/<attention>")
+    backend: str = option(
+        "auto",
+        help="auto | reference (PyTorch) | native (compiled kernels)",
+        affects="result",
+        choices=BACKENDS,
+    )
+    run: str = option("", help="run folder; empty: exp/<recipe>/<attention>", affects="place")
     seed: int = option(
-        0, help="random seed for initialisation, batch order, dropout and augmentation", maximum=2**32 - 1
+        0,
+        help="random seed for initialisation, batch order, dropout and augmentation",
+        affects="result",
+        maximum=2**32 - 1,
     )
     resume: str = option(
-        "no", help="no | auto: resume from the run's last checkpoint if there is one", choices=("no", "auto")
+        "no",
+        help="no | auto: resume from the run's last checkpoint if there is one",
+        affects="place",
+        choices=("no", "auto"),
     )
-    init_from: str = option("", help="run folder or checkpoint to initialise the weights from")
+    init_from: str = option(
+        "", help="run folder or checkpoint to initialise the weights from", affects="result"
+    )
     features: FeatureConfig = field(default_factory=FeatureConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

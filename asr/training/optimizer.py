@@ -9,7 +9,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
-from asr.config import option, refuse
+from asr.config import option
 from asr.errors import UserError
 from asr.training.muon import Muon, is_hidden
 
@@ -21,48 +21,70 @@ SCHEDULES = ("cosine", "plateau", "constant")
 class OptimizerConfig:
     """Optimiser and learning rate schedule."""
 
-    name: str = option("adamw", help=" | ".join(OPTIMIZERS), choices=OPTIMIZERS)
-    learning_rate: float = option(1e-3, help="peak learning rate", maximum=100)
-    betas: list[float] = option([0.9, 0.98], help="adamw, muon, radam: β1 and β2", maximum=0.999999)
-    rho: float = option(0.95, help="adadelta: decay of the averages ρ", maximum=0.999999)
+    name: str = option("adamw", help=" | ".join(OPTIMIZERS), affects="result", choices=OPTIMIZERS)
+    learning_rate: float = option(1e-3, help="peak learning rate", affects="result", maximum=100)
+    betas: list[float] = option(
+        [0.9, 0.98],
+        help="β1 and β2",
+        affects="result",
+        only=("name", ("adamw", "muon", "radam")),
+        maximum=0.999999,
+    )
+    rho: float = option(
+        0.95,
+        help="decay of the averages ρ",
+        affects="result",
+        only=("name", "adadelta"),
+        maximum=0.999999,
+    )
     weight_decay: float = option(
         0.01,
         help="decoupled weight decay (adadelta: L2 penalty); biases and norms are not decayed",
+        affects="result",
         maximum=1000,
     )
     schedule: str = option(
-        "cosine", help="learning rate schedule: " + " | ".join(SCHEDULES), choices=SCHEDULES
+        "cosine", help="learning rate schedule: " + " | ".join(SCHEDULES), affects="result", choices=SCHEDULES
     )
-    warmup_steps: int = option(0, help="linear warm-up; not with schedule=plateau", unit="optimiser steps")
+    warmup_steps: int = option(
+        0, help="linear warm-up; not with schedule=plateau", affects="result", unit="optimiser steps"
+    )
     final_ratio: float = option(
-        0.01, help="schedule=cosine: final learning rate / peak learning rate", maximum=1
+        0.01,
+        help="final learning rate / peak learning rate",
+        affects="result",
+        only=("schedule", "cosine"),
+        maximum=1,
     )
     plateau_factor: float = option(
-        0.5, help="schedule=plateau: factor that reduces the learning rate", minimum=1e-6, maximum=0.999
+        0.5,
+        help="factor that reduces the learning rate",
+        affects="result",
+        only=("schedule", "plateau"),
+        minimum=1e-6,
+        maximum=0.999,
     )
     plateau_patience: int = option(
-        3, help="schedule=plateau: reduce after more than this many validations without a lower dev loss"
+        3,
+        help="reduce after more than this many validations without a lower dev loss",
+        affects="result",
+        only=("schedule", "plateau"),
     )
     minimum_rate: float = option(
         0.0,
-        help="schedule=plateau: training has converged, and ends, once the learning rate is lower than this; "
-        "0: never",
+        help="training has converged, and ends, once the learning rate is lower than this; 0: never",
+        affects="plan",
+        only=("schedule", "plateau"),
         maximum=100,
     )
 
     def check(self) -> None:
-        """Raise UserError unless there are two betas, and the options fit optimiser and schedule."""
+        """Raise UserError unless there are two betas, and for warm-up that the schedule would leave out."""
         if len(self.betas) != 2:
             raise UserError(f"optimizer.betas={self.betas}: expected two numbers")
-        adadelta = self.name == "adadelta"
-        refuse(self, ("betas",) if adadelta else ("rho",), f"with optimizer.name={self.name}")
         if self.schedule == "plateau" and self.warmup_steps:
             raise UserError(
                 f"optimizer.warmup_steps={self.warmup_steps}: expected 0 with optimizer.schedule=plateau"
-            )
-        if self.schedule != "plateau" and self.minimum_rate:
-            raise UserError(
-                f"optimizer.minimum_rate={self.minimum_rate:g}: expected 0 unless optimizer.schedule=plateau"
             )
 
 

@@ -23,22 +23,28 @@ class EncodingOptions:
         "auto",
         help="onepass: encode the whole recording at once | chunked: in overlapping chunks | auto: in one "
         "pass up to 1.5 times the longest training audio, longer recordings in chunks",
+        affects="result",
         choices=MODES,
     )
     chunk_s: float = option(
         0.0,
         help="length of a chunk; 0: length of the longest training audio, at most 20 s",
+        affects="result",
+        only=("mode", ("auto", "chunked")),
         unit="s",
         maximum=1e6,
     )
     overlap_s: float | None = option(
-        None, help="overlap of successive chunks; null: a fifth of chunk_s", unit="s", maximum=1e6
+        None,
+        help="overlap of successive chunks; null: a fifth of chunk_s",
+        affects="result",
+        only=("mode", ("auto", "chunked")),
+        unit="s",
+        maximum=1e6,
     )
 
     def check(self) -> None:
-        """Raise UserError for options of chunks in one pass, or chunks that overlap by more than half."""
-        if self.mode == "onepass":
-            refuse(self, ("chunk_s", "overlap_s"), f"with mode={self.mode}")
+        """Raise UserError for chunks that overlap by more than half."""
         if self.chunk_s and (self.overlap_s or 0) > self.chunk_s / 2:
             raise UserError(f"overlap_s={self.overlap_s}: expected at most half of chunk_s={self.chunk_s}")
 
@@ -65,17 +71,23 @@ class TranscriptionConfig(EncodingOptions):
     channels: str = option(
         "mix",
         help="mix: average the channels | separate: one transcript per channel",
+        affects="result",
         choices=("mix", "separate"),
     )
-    decoder: str = option("greedy", help="greedy | beam | prefix", choices=("greedy", "beam", "prefix"))
+    decoder: str = option(
+        "greedy", help="greedy | beam | prefix", affects="result", choices=("greedy", "beam", "prefix")
+    )
     beam: BeamConfig = field(default_factory=BeamConfig)
     min_confidence: float = option(
-        LOW_CONFIDENCE, help="mark recordings and segments with a lower confidence", maximum=1
+        LOW_CONFIDENCE,
+        help="mark recordings and segments with a lower confidence",
+        affects="result",
+        maximum=1,
     )
 
     def check(self) -> None:
-        """Raise UserError for an n-best list, or options that the decoder doesn't use."""
-        self.beam.check_used(self.decoder)
+        """Raise UserError for an n-best list, or a score of words that has no effect."""
+        self.beam.check_words(self.decoder)
         if self.beam.nbest != 1:
             raise UserError(
                 f"beam.nbest={self.beam.nbest}: expected 1, because a transcript has one text; for n-best "
@@ -93,27 +105,41 @@ class TranscribeOptions(TranscriptionConfig, LoadOptions, ShardOptions):
     normalise: str = option(
         "",
         help=f"feature normalisation: {' | '.join(NORMALISATIONS)}; empty: the one used in training",
+        affects="result",
         choices=("", *NORMALISATIONS),
     )
-    format: str = option("text", help=" | ".join(FORMATS), choices=FORMATS)
+    format: str = option("text", help=" | ".join(FORMATS), affects="result", choices=FORMATS)
     output: str = option(
         "",
         help="folder for one file per recording; empty: standard output, or beside each of several "
         "recordings for srt, vtt and textgrid",
+        affects="place",
     )
-    engine: str = option("", help="ray: actors on a Ray cluster; empty: this process", choices=("", "ray"))
-    actors: int = option(1, help="engine=ray: processes, each with the model", minimum=1, maximum=100_000)
-    address: str = option("", help="engine=ray: address of the cluster; empty: this machine")
+    engine: str = option(
+        "", help="ray: actors on a Ray cluster; empty: this process", affects="place", choices=("", "ray")
+    )
+    actors: int = option(
+        1,
+        help="processes, each with the model",
+        affects="place",
+        only=("engine", "ray"),
+        minimum=1,
+        maximum=100_000,
+    )
+    address: str = option(
+        "",
+        help="address of the cluster; empty: this machine",
+        affects="place",
+        only=("engine", "ray"),
+    )
 
     def check(self) -> None:
         """Raise UserError if `output` is no folder, or the engine can't do what is asked."""
         if self.output.endswith(tuple(SUFFIXES.values())):
             raise UserError(f"output={self.output}: expected a folder, found the name of a file")
-        if not self.engine:
-            refuse(self, ("actors", "address"), "without engine=ray")
-        elif not self.output:
+        if self.engine and not self.output:
             raise UserError(f"engine={self.engine}: expected output=<folder>, found none")
-        else:
+        if self.engine:
             refuse(self, ("shard",), f"with engine={self.engine}")
 
 
@@ -121,12 +147,21 @@ class TranscribeOptions(TranscriptionConfig, LoadOptions, ShardOptions):
 class AlignOptions(EncodingOptions, LoadOptions, ShardOptions):
     """Options of `asr align`."""
 
-    split: str = option("test", help="split to align, unless an audio file is given")
-    data: str = option("", help="prepared folder or manifest; empty: the run's first training folder")
-    text: str = option("", help="transcript of the audio file; empty: the .txt file next to it")
-    output: str = option("", help="folder; empty: <run>/align/<split>, or the audio file's folder")
+    split: str = option("test", help="split to align, unless an audio file is given", affects="result")
+    data: str = option(
+        "", help="prepared folder or manifest; empty: the run's first training folder", affects="result"
+    )
+    text: str = option(
+        "", help="transcript of the audio file; empty: the .txt file next to it", affects="result"
+    )
+    output: str = option(
+        "", help="folder; empty: <run>/align/<split>, or the audio file's folder", affects="place"
+    )
     min_fit: float = option(
-        LEAST_FIT, help="report and leave out transcripts whose fit to the audio is lower", maximum=1
+        LEAST_FIT,
+        help="report and leave out transcripts whose fit to the audio is lower",
+        affects="result",
+        maximum=1,
     )
 
 
@@ -134,11 +169,16 @@ class AlignOptions(EncodingOptions, LoadOptions, ShardOptions):
 class SegmentOptions(EncodingOptions, LoadOptions):
     """Options of `asr segment`."""
 
-    output: str = option("", help="folder; empty: <recording>.segments beside the recording")
+    output: str = option("", help="folder; empty: <recording>.segments beside the recording", affects="place")
     text: str = option(
         "words",
         help="how the model's texts were normalised: none | lower | words (lower-case, no punctuation)",
+        affects="result",
         choices=TEXT_RULES,
     )
-    longest_s: float = option(15.0, help="divide longer lines in their pauses", unit="s", minimum=1)
-    min_fit: float = option(LEAST_FIT, help="leave out and list utterances that fit less", maximum=1)
+    longest_s: float = option(
+        15.0, help="divide longer lines in their pauses", affects="result", unit="s", minimum=1
+    )
+    min_fit: float = option(
+        LEAST_FIT, help="leave out and list utterances that fit less", affects="result", maximum=1
+    )

@@ -38,9 +38,15 @@ HELD_OUT_SEEDS = {"dev": 2**20, "test": 2**20 + 1}
 class Options(RecipeConfig):
     """Options of masked copy."""
 
-    name: str = option("copy", help="name of the recipe; the run folder is exp/<name>/<attention>")
+    name: str = option(
+        "copy", help="name of the recipe; the run folder is exp/<name>/<attention>", affects="result"
+    )
     length: int = option(
-        31, help="L, the number of symbols in each half of a sequence", minimum=1, maximum=100_000
+        31,
+        help="L, the number of symbols in each half of a sequence",
+        affects="result",
+        minimum=1,
+        maximum=100_000,
     )
 
 

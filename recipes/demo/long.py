@@ -43,12 +43,13 @@ PAUSE_AMPLITUDE = 3e-4  # noise at −70 dB of full scale
 class Options:
     """What to measure."""
 
-    model: str = option("exp/demo/long", help="run folder or checkpoint")
-    data: str = option("data/demo", help="prepared folder")
-    split: str = option("test", help="split that provides the utterances")
+    model: str = option("exp/demo/long", help="run folder or checkpoint", affects="result")
+    data: str = option("data/demo", help="prepared folder", affects="result")
+    split: str = option("test", help="split that provides the utterances", affects="result")
     minutes: list[float] = option(
         [0.5, 2.0, 5.0, 15.0, 60.0],
         help="durations of the recordings",
+        affects="result",
         unit="min",
         minimum=0.01,
         maximum=10_000,
@@ -57,13 +58,18 @@ class Options:
         ["i-clustered-100", "full", "chunked"],
         help="attention mechanisms in one pass; chunked, or chunked:<chunk_s>:<overlap_s>; auto: the default "
         "mode",
+        affects="result",
     )
     longest_full: float = option(
-        60.0, help="longest recording measured with full", unit="min", maximum=10_000
+        60.0, help="longest recording measured with full", affects="result", unit="min", maximum=10_000
     )
-    normalise: str = option("", help="feature normalisation instead of training's, e.g. window")
-    seed: int = option(0, help="random seed for order and pauses", maximum=2**32 - 1)
-    folder: str = option("exp/demo/long_recordings", help="output folder for recordings and results")
+    normalise: str = option(
+        "", help="feature normalisation instead of training's, e.g. window", affects="result"
+    )
+    seed: int = option(0, help="random seed for order and pauses", affects="result", maximum=2**32 - 1)
+    folder: str = option(
+        "exp/demo/long_recordings", help="output folder for recordings and results", affects="place"
+    )
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,12 @@ READ = ("wav.scp", "segments", "text", "utt2spk")
 class Options(OwnDataOptions):
     """Location of the data directories."""
 
-    source: str = option("", help="a data directory, or a folder with one per split (train, dev, test)")
-    root: str = option("", help="base of relative paths in wav.scp; empty: the current folder")
+    source: str = option(
+        "", help="a data directory, or a folder with one per split (train, dev, test)", affects="result"
+    )
+    root: str = option(
+        "", help="base of relative paths in wav.scp; empty: the current folder", affects="result"
+    )
 
 
 def prepare(options: Options, folder: Path) -> None:

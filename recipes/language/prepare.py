@@ -17,7 +17,9 @@ TEXT = "bible.txt"
 class Options:
     """Source of the text."""
 
-    source: str = option("", help=f"folder with the content of {PACKAGE}; empty: apt-get download")
+    source: str = option(
+        "", help=f"folder with the content of {PACKAGE}; empty: apt-get download", affects="result"
+    )
 
 
 def prepare(options: Options, folder: Path) -> None:

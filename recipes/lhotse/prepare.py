@@ -28,6 +28,7 @@ class Options(OwnDataOptions):
         "",
         help="a manifest of cuts, or a folder with <split>.cuts.jsonl.gz, x_cuts_<split>.jsonl.gz, or pairs "
         "x_recordings_<split>.jsonl.gz and x_supervisions_<split>.jsonl.gz",
+        affects="result",
     )
 
 

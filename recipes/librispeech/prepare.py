@@ -42,18 +42,29 @@ class Options(PreparationOptions):
     subset: str = option(
         "clean-100",
         help="training data: mini | clean-100 | clean-360 | clean-460 | other-500 | 960",
+        affects="result",
         choices=SUBSETS,
     )
     evaluation: list[str] = option(
-        [], help="dev and test parts; empty: dev-clean-2 for mini, else dev- and test-clean and -other"
+        [],
+        help="dev and test parts; empty: dev-clean-2 for mini, else dev- and test-clean and -other",
+        affects="result",
     )
-    corpus: str = option("", help="LibriSpeech folder of a local copy; empty: <folder>/corpus/LibriSpeech")
-    download: bool = option(False, help="download missing parts from OpenSLR (mini: 0.5 GB)")
-    mirror: str = option("https://www.openslr.org/resources", help="download server")
-    keep_archives: bool = option(False, help="keep the downloaded archives after unpacking")
-    lexicon: str = option("", help="e.g. OpenSLR 11's librispeech-lexicon.txt; empty: CMUdict")
-    verify: bool = option(True, help=VERIFY_HELP)
-    tokenizers: list[str] = option(["phone", "sentencepiece-500"], help=TOKENIZERS_HELP)
+    corpus: str = option(
+        "", help="LibriSpeech folder of a local copy; empty: <folder>/corpus/LibriSpeech", affects="result"
+    )
+    download: bool = option(False, help="download missing parts from OpenSLR (mini: 0.5 GB)", affects="place")
+    mirror: str = option(
+        "https://www.openslr.org/resources", help="download server", affects="place", only=("download", True)
+    )
+    keep_archives: bool = option(
+        False, help="keep the downloaded archives after unpacking", affects="place", only=("download", True)
+    )
+    lexicon: str = option(
+        "", help="e.g. OpenSLR 11's librispeech-lexicon.txt; empty: CMUdict", affects="result"
+    )
+    verify: bool = option(True, help=VERIFY_HELP, affects="result")
+    tokenizers: list[str] = option(["phone", "sentencepiece-500"], help=TOKENIZERS_HELP, affects="result")
 
 
 def prepare(options: Options, folder: Path) -> None:

@@ -38,13 +38,15 @@ class Options:
     """Which images to show."""
 
     run: str = option(
-        "", help="run folder of a model with attention=cast-C, trained with recipe.task=pathfinder"
+        "",
+        help="run folder of a model with attention=cast-C, trained with recipe.task=pathfinder",
+        affects="result",
     )
-    split: str = option("dev", help="dev | test", choices=("dev", "test"))
-    first: int = option(0, help="number of the first image", maximum=1_000_000)
-    items: int = option(4, help="images", minimum=1, maximum=100)
-    head: int = option(1, help="attention head, from 1", minimum=1, maximum=1024)
-    output: str = option("", help="picture to write; empty: clusters.png in the run folder")
+    split: str = option("dev", help="dev | test", affects="result", choices=("dev", "test"))
+    first: int = option(0, help="number of the first image", affects="result", maximum=1_000_000)
+    items: int = option(4, help="images", affects="result", minimum=1, maximum=100)
+    head: int = option(1, help="attention head, from 1", affects="result", minimum=1, maximum=1024)
+    output: str = option("", help="picture to write; empty: clusters.png in the run folder", affects="place")
 
 
 @dataclass(frozen=True)

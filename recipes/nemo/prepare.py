@@ -20,7 +20,9 @@ class Options(OwnDataOptions):
     """Location of the manifests."""
 
     source: str = option(
-        "", help="a manifest, or a folder of manifests named after their split (train_….json, dev….jsonl)"
+        "",
+        help="a manifest, or a folder of manifests named after their split (train_….json, dev….jsonl)",
+        affects="result",
     )
 
 

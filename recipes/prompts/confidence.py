@@ -44,13 +44,25 @@ TEST = "test prompts"
 class Options:
     """Options of the measurement."""
 
-    model: str = option("exp/prompts/full", help="run folder or checkpoint")
-    data: str = option("data/prompts", help="prepared folder whose test split is the in-domain speech")
-    packages: str = option("data/prompts/packages_unlike", help="folder for the unpacked packages")
-    recordings: int = option(400, help="maximum number of recordings of each kind", minimum=1)
-    seed: int = option(0, help="random seed for drawing recordings and noise", maximum=2**32 - 1)
-    min_confidence: float = option(LOW_CONFIDENCE, help="mark recordings with a lower confidence", maximum=1)
-    output: str = option("", help="folder for confidence.json; empty: the folder of the model")
+    model: str = option("exp/prompts/full", help="run folder or checkpoint", affects="result")
+    data: str = option(
+        "data/prompts", help="prepared folder whose test split is the in-domain speech", affects="result"
+    )
+    packages: str = option(
+        "data/prompts/packages_unlike", help="folder for the unpacked packages", affects="place"
+    )
+    recordings: int = option(
+        400, help="maximum number of recordings of each kind", affects="result", minimum=1
+    )
+    seed: int = option(
+        0, help="random seed for drawing recordings and noise", affects="result", maximum=2**32 - 1
+    )
+    min_confidence: float = option(
+        LOW_CONFIDENCE, help="mark recordings with a lower confidence", affects="result", maximum=1
+    )
+    output: str = option(
+        "", help="folder for confidence.json; empty: the folder of the model", affects="place"
+    )
 
 
 def kinds(options: Options, rate: int) -> Iterator[tuple[str, list[Samples]]]:

@@ -231,7 +231,7 @@ def test_the_figures_are_those_of_the_papers() -> None:
         (["out=b.png"], "out=b.png: expected a name that ends in .json"),  # the plot replaced the results
         (["batch=0"], "batch=0: expected max or a number 1 … 1000000"),
         (["batch=many"], "batch=many: expected max"),
-        (["memory=4"], "memory=4.0: has no effect without batch=max"),
+        (["memory=4"], "memory=4: has no effect with batch=1, only with batch=max"),
         (["feedforward=8"], "without layer=true"),
         (["attentions=[cast-8]"], "attentions=cast-8: has parameters of its own; use layer=true"),
         (

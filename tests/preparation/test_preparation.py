@@ -34,7 +34,7 @@ LEXICON = Lexicon({"go": [("G", "OW")], "on": [("AA", "N")]})
 
 @dataclass
 class Options(PreparationOptions):
-    flavour: str = option("plain", help="anything")
+    flavour: str = option("plain", help="anything", affects="result")
 
 
 @pytest.fixture

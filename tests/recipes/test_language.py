@@ -270,7 +270,7 @@ def test_comparisons_and_reports_name_the_measure(
         (["recipe.text=nowhere"], "recipe.text=nowhere: expected a text file or a folder, found none"),
         (["recipe.length=100000"], "expected more than recipe.length=100000 characters in train"),
         (["model.block=conformer"], "block=conformer: has no effect with recipe=language"),
-        (["optimizer.betas=[0.8,0.9]"], "has no effect with optimizer.name=adadelta"),
+        (["optimizer.betas=[0.8,0.9]"], "has no effect with optimizer=adadelta"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(

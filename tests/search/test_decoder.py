@@ -6,10 +6,11 @@ import pytest
 import torch
 import torchaudio.models.decoder
 
+from asr import config
 from asr.errors import UserError
 from asr.search.cuda_beam import CudaSearch
 from asr.search.decoder import build_decoder, words_of
-from asr.search.options import BeamConfig
+from asr.search.options import BeamConfig, SearchOptions
 from asr.search.path import TokenPath, Word
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer
@@ -75,23 +76,26 @@ def test_errors_name_options_that_do_not_apply():
 
 
 @pytest.mark.parametrize(
-    ("decoder", "beam", "unused"),
+    ("decoder", "unused", "why"),
     [
-        ("greedy", BeamConfig(nbest=2), "nbest=2"),
-        ("greedy", BeamConfig(size=5), "size=5"),
-        ("beam", BeamConfig(token_threshold=3), "token_threshold=3"),
-        ("beam", BeamConfig(lm_weight=3), "lm_weight=3"),
-        ("prefix", BeamConfig(lexicon="words.txt"), "lexicon=words.txt"),
-        ("prefix", BeamConfig(word_score=1), "word_score=1"),
-        ("cuda", BeamConfig(tokens=3), "tokens=3"),
+        ("greedy", "nbest=2", "with decoder=greedy"),
+        ("greedy", "size=5", "with decoder=greedy"),
+        ("greedy", "lm=x.arpa", r"with decoder=greedy, only with decoder=beam \| prefix"),
+        ("beam", "token_threshold=3", "with decoder=beam, only with decoder=prefix"),
+        ("beam", "lm_weight=3", "without beam.lm"),
+        ("prefix", "lexicon=words.txt", "with decoder=prefix"),
+        ("prefix", "word_score=1", "with decoder=prefix without beam.lm"),
+        ("cuda", "tokens=3", "with decoder=cuda"),
     ],
 )
-def test_options_that_a_decoder_ignores_are_refused(decoder, beam, unused):
-    with pytest.raises(UserError, match=f"beam.{unused}: has no effect with decoder={decoder}"):
-        beam.check_used(decoder)
-    for name in ("greedy", "beam", "prefix", "cuda"):
-        BeamConfig().complete(name).check_used(name)
-    BeamConfig(lm="x.arpa", lm_weight=3, word_score=1).check_used(decoder if decoder == "beam" else "prefix")
+def test_options_that_a_decoder_ignores_are_refused(decoder, unused, why):
+    with pytest.raises(UserError, match=f"beam.{unused}: has no effect {why}"):
+        config.parse(SearchOptions, [f"decoder={decoder}", f"beam.{unused}"])
+    for name in ("greedy", "beam", "prefix", "cuda"):  # what a decoder completes is stored
+        stored = {"decoder": name, "beam": config.to_dict(BeamConfig().complete(name))}
+        assert config.from_dict(SearchOptions, stored, "cell.json").decoder == name
+    fused = ["beam.lm=x.arpa", "beam.lm_weight=3", "beam.word_score=1"]
+    config.parse(SearchOptions, [f"decoder={decoder if decoder == 'beam' else 'prefix'}", *fused])
 
 
 def test_the_gpu_search_without_a_gpu_raises(monkeypatch):

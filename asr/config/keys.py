@@ -1,0 +1,81 @@
+"""Options by dotted key: on the command line, in nested values, and in the files of conf/."""
+
+import importlib.resources
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from asr.errors import UserError
+
+# Folders of conf/ with options of asr bench and asr compare; the others are config groups.
+OPTION_FILES = ("figure", "plan")
+KEY_VALUE = re.compile(r"[A-Za-z_][\w./@-]*=")
+
+
+def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Split command-line arguments into paths and `key=value` overrides; an existing file is a path.
+
+    Raises:
+        UserError: an argument contains a null character, which no path can have, or is an option with dashes.
+    """
+    for argument in arguments:
+        if "\0" in argument:
+            raise UserError(f"{argument!r}: expected no null character")
+        if argument.startswith("-") and KEY_VALUE.match(plain := argument.lstrip("-")):
+            raise UserError(f"{argument}: options have no dashes: {plain}")
+    overrides = [x for x in arguments if KEY_VALUE.match(x) and not os.path.exists(x)]
+    return [x for x in arguments if x not in overrides], overrides
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested options with dotted names.
+
+    Example:
+        >>> flat({"seed": 0, "model": {"layers": 6}})
+        {'seed': 0, 'model.layers': 6}
+    """
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with dotted names as nested dictionaries: the inverse of `flat`."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        *path, last = key.split(".")
+        place = found
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return found
+
+
+def as_overrides(values: Mapping[str, Any]) -> list[str]:
+    """Return nested options as `key=value` overrides.
+
+    Example:
+        >>> as_overrides({"recipe": "demo", "model": {"layers": 6}, "seeds": [0, 1]})
+        ['recipe=demo', 'model.layers=6', 'seeds=[0,1]']
+    """
+    return [
+        f"{key}={x if isinstance(x, str) else json.dumps(x, separators=(',', ':'))}"
+        for key, x in flat(values).items()
+    ]
+
+
+def configurations(group: str) -> dict[str, Path]:
+    """Return the files in `conf/<group>/` by name."""
+    folder = Path(str(importlib.resources.files("asr_conf") / group))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def config_groups() -> dict[str, list[str]]:
+    """Return the names of the configurations in each config group."""
+    root = Path(str(importlib.resources.files("asr_conf")))
+    folders = [x.name for x in root.iterdir() if x.is_dir() and not x.name.startswith("__")]
+    return {name: list(configurations(name)) for name in folders if name not in OPTION_FILES}

@@ -1,0 +1,223 @@
+"""Options from YAML files and `key=value` overrides; unknown keys are errors."""
+
+import copy
+import functools
+import re
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import omegaconf
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from asr.config.keys import as_overrides, config_groups, configurations, flat
+from asr.config.schema import check, check_effect, describe
+from asr.config.values import expectation, read_value
+from asr.errors import UserError, did_you_mean
+from asr.files import write_text
+
+Options = TypeVar("Options")
+
+
+def parse(schema: type[Options], overrides: list[str]) -> Options:
+    """Build an options dataclass from `key=value` overrides.
+
+    Args:
+        schema: dataclass with defaults.
+        overrides: command-line arguments, e.g. `["split=test", "beam.size=50"]`.
+
+    Raises:
+        UserError: unknown key, wrong type or missing value.
+    """
+    kinds = {key: kind for key, kind, *_ in describe(schema)}
+    for override in overrides:
+        _check_key(override.partition("=")[0], list(kinds))
+    return _checked(_updated(OmegaConf.structured(schema), overrides, kinds), overrides)
+
+
+def _updated(config: DictConfig, overrides: list[str], kinds: Mapping[str, str]) -> DictConfig:
+    """Return a configuration with the options among the overrides set, which are those in `kinds`."""
+    _check_values(overrides, kinds)
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key in kinds:
+            try:
+                OmegaConf.update(config, key, read_value(value, kinds[key]))
+            except (omegaconf.errors.OmegaConfBaseException, yaml.YAMLError) as error:
+                raise UserError(f"{override}: expected {expectation(kinds[key])}") from error
+    return config
+
+
+def divide(overrides: list[str], own: Any, composed: Any) -> tuple[list[str], list[str]]:
+    """Split `key=value` overrides into a command's own options and those that it hands to `compose`.
+
+    Raises:
+        UserError: a key in neither schema.
+    """
+    mine = [key for key, *_ in describe(own)]
+    known = [*mine, *(key for key, *_ in describe(composed)), *config_groups()]
+    for override in overrides:
+        _check_key(override.partition("=")[0], known)
+    taken = [x for x in overrides if x.partition("=")[0] in mine]
+    return taken, [x for x in overrides if x not in taken]
+
+
+def compose(schema: type[Options] | Options, name: str, overrides: list[str]) -> Options:
+    """Build an options dataclass from Hydra's configuration `conf/<name>.yaml` and `key=value` overrides.
+
+    Args:
+        schema: dataclass with defaults.
+        name: configuration file in `conf/`, without its suffix.
+        overrides: config groups (`model=wsj`) and single options (`model.layers=6`). Strings need no quotes:
+            `attention=i-clustered-25:topk=16,bits=31`.
+
+    Raises:
+        UserError: unknown key or group, wrong type or missing value.
+    """
+    from hydra.core.config_store import ConfigStore
+
+    described = tuple(describe(schema))
+    kinds = {key: kind for key, kind, *_ in described}
+    groups = config_groups()
+    known = [*kinds, *groups]
+    for override in overrides:
+        key, _, value = override.partition("=")
+        _check_key(key, known)
+        if key in groups:
+            _check_choice(key, value, groups[key])
+    ConfigStore.instance().store(name=f"{name}_schema", node=schema)
+    chosen = tuple(x for x in overrides if x.partition("=")[0] in groups)
+    config = copy.deepcopy(_grouped(name, chosen, described))
+    return _checked(_updated(config, overrides, kinds), overrides)
+
+
+@functools.cache
+def _grouped(name: str, chosen: tuple[str, ...], described: tuple[Any, ...]) -> DictConfig:
+    """Return Hydra's configuration with the chosen groups; `described` tells schemas apart."""
+    import hydra
+    from hydra.errors import HydraException
+
+    try:
+        with hydra.initialize_config_module("asr_conf", version_base="1.3"):
+            config = hydra.compose(name, list(chosen))
+            # The recipe's values win over a group chosen here, so the group's are merged again.
+            others = [x for x in chosen if not x.startswith("recipe=")]
+            own = hydra.compose(name, others) if others else {}
+            for group in dict.fromkeys(x.partition("=")[0] for x in others):
+                config[group] = OmegaConf.merge(config[group], own[group])
+            return config
+    except (omegaconf.errors.OmegaConfBaseException, HydraException) as error:
+        raise UserError(f"configuration {name}: {_first_line(error)}") from error
+
+
+def to_dict(options: Any) -> dict[str, Any]:
+    """Return an options dataclass as nested dictionaries, lists and scalars."""
+    return typing.cast(dict[str, Any], OmegaConf.to_container(OmegaConf.structured(options), resolve=True))
+
+
+def group_overrides(group: str, name: str) -> list[str]:
+    """Return the options in `conf/<group>/<name>.yaml` as `key=value` overrides.
+
+    Raises:
+        UserError: no such configuration.
+    """
+    files = configurations(group)
+    _check_choice(group, name, list(files))
+    return as_overrides(load_yaml(files[name]))
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """Return the content of a YAML file with options at its top level.
+
+    Raises:
+        OSError: the file can't be read.
+        UserError: it is not YAML, or no mapping.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path}: expected YAML, found {_first_line(error)}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected options, found {str(values)[:60]!r}")
+    return values
+
+
+@typing.overload
+def from_dict(schema: type[Options], values: dict[str, Any], source: str) -> Options: ...
+@typing.overload
+def from_dict(schema: Options, values: dict[str, Any], source: str) -> Options: ...
+def from_dict(schema: Any, values: dict[str, Any], source: str) -> Any:
+    """Build an options dataclass from plain data, naming `source` where it doesn't fit the schema."""
+    try:
+        return _checked(OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(values)))
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+    except omegaconf.errors.OmegaConfBaseException as error:
+        kinds = {key: kind for key, kind, *_ in describe(schema)}
+        for key, value in flat(values).items():
+            if key not in kinds:
+                raise UserError(
+                    f"{source}: unknown option {key!r}{did_you_mean(key, list(kinds))}"
+                ) from error
+            if not _fits(schema, key, value):
+                raise UserError(f"{source}: {key}={value}: expected {expectation(kinds[key])}") from error
+        raise UserError(f"{source}: {_first_line(error)}") from error
+
+
+def save(options: Any, path: Path) -> None:
+    """Write an options dataclass as YAML."""
+    write_text(OmegaConf.to_yaml(OmegaConf.structured(options)), path)
+
+
+def _checked(config: Any, overrides: Iterable[str] = ()) -> Any:
+    """Return the dataclass of a configuration.
+
+    Only what a user gives must have an effect: a recipe sets what some choices ignore, and the options of an
+    old run are read by a newer program.
+    """
+    try:
+        options = OmegaConf.to_object(config)
+    except omegaconf.errors.MissingMandatoryValue as error:
+        raise UserError(f"{error.full_key}=: expected a value, found none") from error
+    check(options)
+    check_effect(options, {x.partition("=")[0] for x in overrides})
+    return options
+
+
+def _check_key(key: str, known: list[str]) -> None:
+    if key not in known:
+        raise UserError(f"unknown option {key!r}{did_you_mean(key, known)}")
+
+
+def _check_choice(group: str, name: str, known: list[str]) -> None:
+    if name not in known:
+        raise UserError(f"{group}={name}: no such configuration{did_you_mean(name, known)}")
+
+
+def _check_values(overrides: list[str], kinds: Mapping[str, str]) -> None:
+    """Raise UserError if a flag is a number, which OmegaConf takes for true, or a text is null."""
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if kinds.get(key) == "bool" and re.fullmatch(r"[-+]?[\d._]+", value):
+            raise UserError(f"{override}: expected true or false")
+        if kinds.get(key) == "str" and value == "null":
+            raise UserError(f"{override}: expected text; an empty one is written {key}=")
+
+
+def _fits(schema: Any, key: str, value: Any) -> bool:
+    """Return whether an option takes a value."""
+    try:
+        OmegaConf.update(OmegaConf.structured(schema), key, value)
+    except omegaconf.errors.OmegaConfBaseException:
+        return False
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    line = str(error).strip().splitlines()[0]
+    key = getattr(error, "full_key", None)
+    return f"{key}: {line}" if key and key not in line else line
