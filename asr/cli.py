@@ -128,7 +128,7 @@ def print_overview() -> None:
     console.print(table, "asr help <command> lists a command's options; --debug shows tracebacks.")
 
 
-def option_table(rows: Sequence[tuple[str, str, str, str]], width: int) -> Table:
+def help_table(rows: Sequence[tuple[str, str, str, str]], width: int) -> Table:
     """Return a table of (option, type, default, meaning) for a console; names of options are never cut."""
     table = Table()
     table.add_column("option", no_wrap=True, min_width=max(len(key) for key, *_ in rows))
@@ -153,6 +153,6 @@ def print_help(name: str, command: ModuleType, paths: list[str]) -> None:
     console.print(" ".join(["asr", name, *filter(None, [command.POSITIONAL]), "key=value …"]))
     console.print(COMMANDS[name])
     if rows := list(describe(schema)) if schema else []:
-        console.print(option_table([row[:4] for row in rows], console.width))
+        console.print(help_table([row[:4] for row in rows], console.width))
     if hasattr(command, "details"):
         console.print(command.details(paths))

@@ -160,7 +160,7 @@ def job(command: str, options: Mapping[str, Any], **inputs: str) -> dict[str, An
     return {"command": command, "program": source_digest(), "options": kept, **inputs}
 
 
-class Part(Work):
+class ResumableWork(Work):
     """The work of a shard, or all of it, with a journal from which a repeated command resumes.
 
     Results of another job are discarded, and items that failed are tried again.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.approximation.records import Record, find_data, read_records
+from asr.approximation.records import RawExample, find_data, read_records
 from asr.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -141,13 +141,13 @@ def read_glue(task: str, path: Path) -> list[Example]:
     return examples
 
 
-def _text(value: Any, names: Sequence[str], record: Record) -> str:
+def _text(value: Any, names: Sequence[str], record: RawExample) -> str:
     if not isinstance(value, str):
         raise UserError(f"{record.where}: expected text as {names[0]}, found {str(value)[:60]!r}")
     return value
 
 
-def _label(value: Any, form: Format, record: Record) -> float:
+def _label(value: Any, form: Format, record: RawExample) -> float:
     """Return a label given as number or as name of a class."""
     if value in form.classes:
         return form.classes.index(value)

@@ -55,7 +55,7 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def resampled(
+def bootstrap_scores(
     score: Callable[[NDArray[np.intp]], float], groups: Sequence[NDArray[np.intp]], samples: int, seed: int
 ) -> Values:
     """Return the scores of `samples` sets of examples drawn with replacement.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from asr.approximation.options import Options
 from asr.approximation.pretrained import Pretrained
-from asr.approximation.run import FULL, Evaluation
+from asr.approximation.run import FULL, TaskEvaluation
 from asr.approximation.spans import Window
 from asr.approximation.tasks import SquadTask
 from asr.attention import build_mechanism
@@ -68,7 +68,7 @@ class QuestionMap:
         }
 
 
-def check_choice(evaluation: Evaluation, options: Options) -> None:
+def check_choice(evaluation: TaskEvaluation, options: Options) -> None:
     """Raise UserError if SQuAD or the model lack the question, layer or head of the map."""
     assert isinstance(evaluation.task, SquadTask)
     config = evaluation.model.model.config
@@ -81,7 +81,7 @@ def check_choice(evaluation: Evaluation, options: Options) -> None:
         raise UserError(f"question={ident}: no question of {evaluation.task.path} has this id")
 
 
-def question_map(evaluation: Evaluation, options: Options) -> QuestionMap:
+def question_map(evaluation: TaskEvaluation, options: Options) -> QuestionMap:
     """Return the weights of one head for one question, on the queries and keys under full attention.
 
     Args:

@@ -14,7 +14,7 @@ SUFFIXES = (".tsv", ".txt", ".jsonl", ".json")
 
 
 @dataclass(frozen=True)
-class Record:
+class RawExample:
     """Fields of an example by name, and its file and line for messages."""
 
     where: str
@@ -63,7 +63,7 @@ def digest(path: Path) -> str:
     return "-".join(file_digest(file) for file in files)
 
 
-def read_records(path: Path, header: Sequence[str], splits: Sequence[str]) -> Iterator[Record]:
+def read_records(path: Path, header: Sequence[str], splits: Sequence[str]) -> Iterator[RawExample]:
     """Yield the records of a file or saved folder.
 
     Args:
@@ -80,7 +80,7 @@ def read_records(path: Path, header: Sequence[str], splits: Sequence[str]) -> It
     elif path.suffix == ".jsonl":
         for number, line in read_lines(path):
             where = f"{path}:{number}"
-            yield Record(where, _object(parse_json(line, where, "an example"), where))
+            yield RawExample(where, _object(parse_json(line, where, "an example"), where))
     elif path.suffix == ".json":
         values = parse_json(read_text(path), str(path), "examples")
         values = values.get("data") if isinstance(values, dict) else values
@@ -88,20 +88,20 @@ def read_records(path: Path, header: Sequence[str], splits: Sequence[str]) -> It
             raise UserError(f"{path}: expected a list of examples, found {str(values)[:60]!r}")
         for number, value in enumerate(values):
             where = f"{path}: example {number}"
-            yield Record(where, _object(value, where))
+            yield RawExample(where, _object(value, where))
     elif path.suffix in (".tsv", ".txt"):
         yield from _read_table(path, header)
     else:
         raise UserError(f"{path}: expected a file .tsv, .jsonl or .json")
 
 
-def _read_table(path: Path, header: Sequence[str]) -> Iterator[Record]:
+def _read_table(path: Path, header: Sequence[str]) -> Iterator[RawExample]:
     lines = read_lines(path)
     if not header and lines:
         header = lines.pop(0)[1].split("\t")
     for number, line in lines:
         # A line with too few columns lacks the last fields; what follows the last column is ignored.
-        yield Record(f"{path}:{number}", dict(zip(header, line.split("\t"), strict=False)))
+        yield RawExample(f"{path}:{number}", dict(zip(header, line.split("\t"), strict=False)))
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _object(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def _read_saved(folder: Path, splits: Sequence[str]) -> Iterator[Record]:
+def _read_saved(folder: Path, splits: Sequence[str]) -> Iterator[RawExample]:
     try:
         import datasets
     except ImportError:
@@ -125,4 +125,4 @@ def _read_saved(folder: Path, splits: Sequence[str]) -> Iterator[Record]:
             raise UserError(f"{folder}: expected a split {' or '.join(splits)}, found {', '.join(rows)}")
         rows = rows[found]
     for number, row in enumerate(rows):
-        yield Record(f"{folder}: example {number}", dict(row))
+        yield RawExample(f"{folder}: example {number}", dict(row))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from asr.approximation.metrics import Values, interval, ratio_interval, resampled
+from asr.approximation.metrics import Values, bootstrap_scores, interval, ratio_interval
 from asr.approximation.options import Options
 from asr.approximation.pretrained import Pretrained
 from asr.approximation.records import digest
@@ -25,7 +25,7 @@ Advance = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Score:
+class TaskScore:
     """A score with its 95 % bootstrap interval; None for a single example."""
 
     value: float
@@ -33,7 +33,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Row:
+class MechanismResult:
     """Results of one mechanism on one task.
 
     Attributes:
@@ -47,8 +47,8 @@ class Row:
     """
 
     attention: str
-    scores: dict[str, Score]
-    ratio: Score | None
+    scores: dict[str, TaskScore]
+    ratio: TaskScore | None
     example_s: float
     time_ratio: float | None
     time_quartiles: tuple[float, float] | None
@@ -68,10 +68,10 @@ class TaskResult:
     examples: int
     windows: int
     tokens: int
-    rows: list[Row]
+    rows: list[MechanismResult]
 
 
-class Evaluation:
+class TaskEvaluation:
     """One task with its model.
 
     Args:
@@ -164,7 +164,7 @@ class Evaluation:
                 write_json({file: content}, self.folder / f"{file}-{name.replace(':', '-')}.json")
             values[name] = {metric: score(everything) for metric, score in scored.metrics.items()}
             samples[name] = {
-                metric: resampled(score, self.task.groups, self.options.samples, self.options.seed)
+                metric: bootstrap_scores(score, self.task.groups, self.options.samples, self.options.seed)
                 for metric, score in scored.metrics.items()
             }
             seconds[name] = np.array([entry["seconds"] for entry in entries])
@@ -178,10 +178,10 @@ class Evaluation:
         values: dict[str, dict[str, float]],
         samples: dict[str, dict[str, Values]],
         seconds: dict[str, Values],
-    ) -> Row:
+    ) -> MechanismResult:
         several = len(self.task.groups) > 1
         scores = {
-            metric: Score(value, interval(samples[name][metric]) if several else None)
+            metric: TaskScore(value, interval(samples[name][metric]) if several else None)
             for metric, value in values[name].items()
         }
         main = next(iter(scores))
@@ -190,12 +190,12 @@ class Evaluation:
             full = values[FULL][main]
             if full > 0:
                 spread = ratio_interval(samples[name][main], samples[FULL][main]) if several else None
-                ratio = Score(values[name][main] / full, spread)
+                ratio = TaskScore(values[name][main] / full, spread)
             time_ratio = float(seconds[name].sum() / seconds[FULL].sum())
             low, high = np.quantile(seconds[name] / seconds[FULL], [0.25, 0.75])
             quartiles = (float(low), float(high))
         example_s = float(seconds[name].sum()) / len(self.task.examples)
-        return Row(name, scores, ratio, example_s, time_ratio, quartiles)
+        return MechanismResult(name, scores, ratio, example_s, time_ratio, quartiles)
 
 
 def length_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:

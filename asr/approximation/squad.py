@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.approximation.records import Record, find_data, read_records
+from asr.approximation.records import RawExample, find_data, read_records
 from asr.errors import UserError
 
 SPLITS = ("validation", "dev")
@@ -63,7 +63,7 @@ def read_squad(path: Path) -> list[Question]:
     return list(found.values())
 
 
-def _questions(record: Record) -> list[tuple[dict[str, Any], str, str]]:
+def _questions(record: RawExample) -> list[tuple[dict[str, Any], str, str]]:
     """Return the questions of a record with context and place: an article, or a single question."""
     if "paragraphs" not in record.fields:
         return [(record.fields, _text(record.fields, "context", record.where), record.where)]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from asr.approximation.run import Score, TaskResult
+from asr.approximation.run import TaskResult, TaskScore
 from asr.console import duration
 
 
@@ -31,7 +31,7 @@ def table_4(results: Sequence[TaskResult]) -> Table:
     return Table("Scores with the attention exchanged, 95 % intervals", ["attention", *columns], rows)
 
 
-def details(result: TaskResult, clock: str) -> Table:
+def task_table(result: TaskResult, clock: str) -> Table:
     """Return all scores of a task, the ratio to full attention, and times.
 
     Args:
@@ -54,11 +54,11 @@ def details(result: TaskResult, clock: str) -> Table:
     return Table(title, head, rows)
 
 
-def words(score: Score | None) -> str:
+def words(score: TaskScore | None) -> str:
     """Return a score with its interval.
 
     Example:
-        >>> words(Score(0.875, (0.8, 0.95))), words(Score(0.5, None)), words(None)
+        >>> words(TaskScore(0.875, (0.8, 0.95))), words(TaskScore(0.5, None)), words(None)
         ('0.875 (0.800 … 0.950)', '0.500', '–')
     """
     if score is None:

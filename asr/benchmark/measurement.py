@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from asr.benchmark.mechanisms import Problem, Timing, measure
+from asr.benchmark.mechanisms import BenchProblem, Timing, measure
 from asr.benchmark.memory import Memory, TooLarge, can_measure_memory, largest_batch, peak_memory_bytes
 from asr.benchmark.options import Options
 from asr.environment import processor, source_digest
@@ -87,7 +87,7 @@ class Measurement:
         rows = self._kept(what, partial(self._timings, problems, passes))
         self.timings += build(list[Timing], rows, str(self.journal.path))
 
-    def _timings(self, problems: dict[str, Problem], passes: str) -> list[dict[str, Any]]:
+    def _timings(self, problems: dict[str, BenchProblem], passes: str) -> list[dict[str, Any]]:
         options = self.options
         clock = options.clock if options.device == "cpu" else "wall"
         limits = options.threads, options.rounds, options.seconds
@@ -113,10 +113,10 @@ class Measurement:
         found = largest_batch(peak_bytes, limit, max(1, first))
         return None if found is None else asdict(Memory(name, length, found[0], passes, found[1]))
 
-    def _problem(self, length: int, batch: int) -> Problem:
+    def _problem(self, length: int, batch: int) -> BenchProblem:
         x = self.options
         sizes = x.heads, x.head_dim, x.dtype, x.device, x.seed, x.layer, x.feedforward if x.layer else 0
-        return Problem(*sizes, batch=batch, length=length)
+        return BenchProblem(*sizes, batch=batch, length=length)
 
     def _kept(self, key: str, compute: Callable[[], Any]) -> Any:
         """Return a stored result, or compute and store it."""

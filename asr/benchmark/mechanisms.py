@@ -45,7 +45,7 @@ class Setup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem(Setup):
+class BenchProblem(Setup):
     """Shapes and seed of the random normal input of one measurement."""
 
     batch: int
@@ -70,7 +70,7 @@ class Timing:
     """Time of one mechanism at one length.
 
     Attributes:
-        name: name as given to `build`.
+        name: name as given to `build_operation`.
         length, batch: N and B.
         passes: `forward` or `forward+backward`.
         clock: `cpu` or `wall`.
@@ -90,7 +90,7 @@ class Timing:
     ratio: float | None
 
 
-def build(name: str, problem: Problem) -> Attend:
+def build_operation(name: str, problem: BenchProblem) -> Attend:
     """Return the function of a problem's inputs that a name stands for.
 
     Args:
@@ -125,7 +125,7 @@ class Layer(nn.Module):
         problem: sizes and seed; without dropout.
     """
 
-    def __init__(self, name: str, backend: str, problem: Problem) -> None:
+    def __init__(self, name: str, backend: str, problem: BenchProblem) -> None:
         super().__init__()
         heads, head_dim, hidden = problem.heads, problem.head_dim, problem.feedforward
         with torch.random.fork_rng(devices=[]):
@@ -174,7 +174,7 @@ def split_threads(name: str) -> tuple[str, int | None]:
 
 
 def measure(
-    problems: Mapping[str, Problem],
+    problems: Mapping[str, BenchProblem],
     baseline: str,
     clock: str,
     threads: int,
@@ -185,7 +185,7 @@ def measure(
     """Time every mechanism, forward only and forward with backward.
 
     Args:
-        problems: shapes by name, as taken by `build`; `full@2` runs with two threads.
+        problems: shapes by name, as taken by `build_operation`; `full@2` runs with two threads.
         baseline: name that `ratio` compares the others with.
         clock: `cpu` (CPU time of this process) or `wall`.
         threads: CPU threads for names that don't end in a number of threads.
@@ -197,7 +197,7 @@ def measure(
     torch.set_num_threads(threads)
     gc.disable()  # as timeit does; each round begins with a collection instead
     try:
-        attends = {name: build(name, problem) for name, problem in problems.items()}
+        attends = {name: build_operation(name, problem) for name, problem in problems.items()}
         return [
             timing
             for name in passes
@@ -211,7 +211,7 @@ def measure(
 
 def _measure_pass(
     attends: Mapping[str, Attend],
-    problems: Mapping[str, Problem],
+    problems: Mapping[str, BenchProblem],
     passes: str,
     baseline: str,
     clock: str,

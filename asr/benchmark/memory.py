@@ -9,7 +9,7 @@ from typing import cast
 
 import torch
 
-from asr.benchmark.mechanisms import Problem, build, run_once
+from asr.benchmark.mechanisms import BenchProblem, build_operation, run_once
 from asr.errors import UserError
 from asr.parallel import ProcessKilled, in_new_process
 
@@ -23,7 +23,7 @@ class Memory:
     """Peak memory of one mechanism at one length, beyond parameters and input.
 
     Attributes:
-        name: name as given to `build`.
+        name: name as given to `build_operation`.
         length, batch: N and B.
         passes: `forward` or `forward+backward`.
         peak_bytes: peak memory of one call.
@@ -46,14 +46,14 @@ class TooLarge(UserError):
 
 
 def peak_memory_bytes(
-    name: str, problem: Problem, passes: str = "forward+backward", limit: int | None = None
+    name: str, problem: BenchProblem, passes: str = "forward+backward", limit: int | None = None
 ) -> int:
     """Return the peak memory of one call, less the memory held before it: parameters and input.
 
     Measured on the CPU as the resident set of a fresh process (Linux only), on a GPU by PyTorch's allocator.
 
     Args:
-        name: a name that `build` takes.
+        name: a name that `build_operation` takes.
         problem: shapes.
         passes: `forward` or `forward+backward`.
         limit: bytes that the call may take; None: as many as there are.
@@ -76,9 +76,9 @@ def peak_memory_bytes(
     return peak
 
 
-def _peak_allocated_bytes(name: str, problem: Problem, passes: str, limit: int | None) -> int | None:
+def _peak_allocated_bytes(name: str, problem: BenchProblem, passes: str, limit: int | None) -> int | None:
     """Return the peak of a GPU's memory; None if it ran out and there is a limit."""
-    attend = build(name, problem)
+    attend = build_operation(name, problem)
     try:
         inputs, grad = problem.tensors()
         torch.cuda.reset_peak_memory_stats()
@@ -91,10 +91,10 @@ def _peak_allocated_bytes(name: str, problem: Problem, passes: str, limit: int |
     return torch.cuda.max_memory_allocated() - held
 
 
-def _peak_resident_bytes(name: str, problem: Problem, passes: str, limit: int | None) -> int | None:
+def _peak_resident_bytes(name: str, problem: BenchProblem, passes: str, limit: int | None) -> int | None:
     """Return the peak of this process's memory; None if an allocation failed because of the limit."""
     torch.set_num_threads(1)
-    attend = build(name, problem)
+    attend = build_operation(name, problem)
     # A small call first, because code and libraries are loaded when they first run.
     run_once(attend, *replace(problem, length=64, batch=1).tensors(), passes)
     inputs, grad = problem.tensors()

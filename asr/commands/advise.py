@@ -11,7 +11,15 @@ from rich.table import Table
 from asr import config
 from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import MECHANISMS, parse_name
-from asr.compare.advice import AdviceConfig, Expected, expect, positions, reason, recommend, usual_mechanisms
+from asr.compare.advice import (
+    AdviceConfig,
+    MechanismCost,
+    expect,
+    positions,
+    reason,
+    recommend,
+    usual_mechanisms,
+)
 from asr.compare.options import canonical
 from asr.console import duration, open_console, progress
 from asr.data.concatenate import Concatenation
@@ -122,7 +130,7 @@ def _warnings(
 
 
 def _table(
-    expected: list[Expected], at: list[int], positions_95: int, options: Options, training: TrainConfig
+    expected: list[MechanismCost], at: list[int], positions_95: int, options: Options, training: TrainConfig
 ) -> Table:
     model = training.model
     what = "CPU time" if options.device == "cpu" else "time"

@@ -24,7 +24,7 @@ from asr.preparation.rows import normalise
 from asr.recognizer import Recognizer
 from asr.scoring.ctm import CtmWord, ctm_text
 from asr.search.forced_alignment import AlignedText, AlignedToken, AlignedWord, align_text
-from asr.shards import Part, Result, Work, job, parse_shard
+from asr.shards import Result, ResumableWork, Work, job, parse_shard
 from asr.text.files import read_lines, read_text
 from asr.text.tokenizer import Tokenizer
 from asr.transcription.encoding import TOO_LONG, emissions, is_out_of_memory
@@ -95,8 +95,8 @@ def run(paths: list[Path], options: AlignOptions) -> None:
     shard = parse_shard(options.shard)
     items = list(enumerate(loads.items()))
     own = shard.of(items) if shard else items
-    part = Part(folder, job("align", to_dict(options), **inputs), len(loads), shard)
-    left = [item for item in own if item[0] not in part.results]
+    work = ResumableWork(folder, job("align", to_dict(options), **inputs), len(loads), shard)
+    left = [item for item in own if item[0] not in work.results]
     for position, (stem, load) in track(left, "aligning"):
         try:
             utterance = load()
@@ -110,22 +110,22 @@ def run(paths: list[Path], options: AlignOptions) -> None:
                     f"min_fit={options.min_fit:g}, found {found.fit:.3f}{_outside(utterance.text, tokenizer)}"
                 )
         except UserError as error:
-            part.add(position, Result(error=error.line))
+            work.add(position, Result(error=error.line))
             continue
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            part.add(position, Result(error=f"{stem}: {TOO_LONG}"))
+            work.add(position, Result(error=f"{stem}: {TOO_LONG}"))
             continue
         grid = _textgrid(utterance, found.words, recognizer)
-        part.add(position, Result({f"{stem}.TextGrid": grid} | _tables(utterance, found, name)))
+        work.add(position, Result({f"{stem}.TextGrid": grid} | _tables(utterance, found, name)))
     if not shard:
-        write(part, folder)
-    part.finish()
+        write(work, folder)
+    work.finish()
     table = f"{name}.jsonl"
     fits: list[tuple[float, str]] = []
     unknown: Counter[str] = Counter()
-    for text in (result.files[table] for result in part.results.values() if result.files):
+    for text in (result.files[table] for result in work.results.values() if result.files):
         entry = json.loads(text)
         fits.append((entry["fit"], entry["id"]))
         unknown.update(tokenizer.oov(" ".join(word["word"] for word in entry["words"])))
@@ -140,7 +140,7 @@ def run(paths: list[Path], options: AlignOptions) -> None:
             ", ".join(sorted(unknown)[:10]),
             " …" if len(unknown) > 10 else "",
         )
-    part.report()
+    work.report()
 
 
 def write(work: Work, folder: Path) -> None:

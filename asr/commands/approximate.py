@@ -12,7 +12,7 @@ from asr.approximation import tables
 from asr.approximation.options import SQUAD, Options
 from asr.approximation.pretrained import require_model
 from asr.approximation.question_map import check_choice, question_map
-from asr.approximation.run import Evaluation
+from asr.approximation.run import TaskEvaluation
 from asr.approximation.tasks import open_task
 from asr.attention.transformers_adapter import ReplacedAttention
 from asr.compare.options import canonical
@@ -53,7 +53,7 @@ def run(paths: list[Path], options: Options) -> None:
             open_task(task, options)
         results, mapped = [], None
         for task in options.task:
-            evaluation = Evaluation(task, options, folder / task)
+            evaluation = TaskEvaluation(task, options, folder / task)
             if stored := len(evaluation.batches) * len(options.attentions) - evaluation.todo:
                 console.print(f"{task}: reusing {stored:,} of {stored + evaluation.todo:,} stored batches")
             if task == SQUAD:
@@ -64,7 +64,7 @@ def run(paths: list[Path], options: Options) -> None:
             if task == SQUAD:
                 mapped = question_map(evaluation, options)
         clock = "CPU time" if options.device == "cpu" else "time"
-        shown = [tables.table_4(results), *(tables.details(result, clock) for result in results)]
+        shown = [tables.table_4(results), *(tables.task_table(result, clock) for result in results)]
         for table in shown:
             console.print(_shown(table))
         write_text("\n".join(table.markdown() for table in shown), folder / "results.md")

@@ -7,7 +7,7 @@ from asr import config
 from asr.commands import align
 from asr.errors import UserError
 from asr.files import locked
-from asr.preparation.recipes import recipe_module
+from asr.preparation.recipes import preparation_module
 from asr.scoring.hypotheses import HYPOTHESES, write_decoded
 from asr.scoring.run import rates_line
 from asr.search.decode import joined_record
@@ -49,7 +49,7 @@ def run(paths: list[Path], options: Options) -> None:
 
 def prepare(folder: Path, work: Work) -> None:
     """Prepare a folder with the results of all shards as the journals of an interrupted run."""
-    module = recipe_module(str(work.job["recipe"]))
+    module = preparation_module(str(work.job["recipe"]))
     options = config.from_dict(module.Options, work.job["options"], str(folder))
     work.write(folder)
     module.prepare(options, folder)

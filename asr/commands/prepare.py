@@ -10,7 +10,7 @@ from asr import config
 from asr.errors import UserError
 from asr.files import locked
 from asr.preparation.division import ShardDone
-from asr.preparation.recipes import prepared_recipes, recipe_module
+from asr.preparation.recipes import preparation_module, prepared_recipes
 from asr.shards import ShardOptions
 
 POSITIONAL = "<recipe>"
@@ -18,7 +18,7 @@ POSITIONAL = "<recipe>"
 
 def options_schema(paths: list[str]) -> type | None:
     """Return the options of the named recipe, for `--help`."""
-    return recipe_module(paths[0]).Options if paths else None
+    return preparation_module(paths[0]).Options if paths else None
 
 
 def details(paths: list[str]) -> Table | str:
@@ -42,7 +42,7 @@ def main(paths: list[str], overrides: list[str]) -> None:
     if len(paths) != 1:
         known = ", ".join(prepared_recipes())
         raise UserError(f"asr prepare takes one recipe, found {paths or 'none'} (known: {known})")
-    module = recipe_module(paths[0])
+    module = preparation_module(paths[0])
     folders = [x.partition("=")[2] for x in overrides if x.startswith("folder=")]
     options = config.parse(module.Options, [x for x in overrides if not x.startswith("folder=")])
     folder = Path(folders[-1]) if folders else Path("data", paths[0])

@@ -17,7 +17,7 @@ from asr.recognizer import Recognizer
 from asr.text.files import read_text, write_table
 from asr.transcription.encoding import emissions
 from asr.transcription.options import SegmentOptions
-from asr.transcription.segmentation import Utterance, segment, sentences
+from asr.transcription.segmentation import TimedText, segment, sentences
 
 POSITIONAL = "<run folder or checkpoint> <recording> <text file>"
 Options = SegmentOptions
@@ -82,11 +82,11 @@ def run(paths: list[Path], options: SegmentOptions) -> None:
     print(f"next: asr prepare folder audio={folder}")
 
 
-def _name(recording: Path, utterance: Utterance) -> str:
+def _name(recording: Path, utterance: TimedText) -> str:
     return f"{recording.stem}-{round(1000 * utterance.start_s):08d}"
 
 
-def _write(utterance: Utterance, samples: Samples, rate: int, path: Path, rule: str) -> None:
+def _write(utterance: TimedText, samples: Samples, rate: int, path: Path, rule: str) -> None:
     """Write `<path>.flac` and `<path>.txt`."""
     own = samples[round(utterance.start_s * rate) : round(utterance.end_s * rate)]
     flac = io.BytesIO()  # libsndfile's own error doesn't say that the disk is full

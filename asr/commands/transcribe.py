@@ -16,7 +16,7 @@ from asr.files import check_writable, names_digest, write_text
 from asr.model.features import Normalisation
 from asr.recognizer import Recognizer
 from asr.search.decoder import Decoder
-from asr.shards import Part, Result, Work, job, parse_shard
+from asr.shards import Result, ResumableWork, Work, job, parse_shard
 from asr.transcription.actors import LOST, on_actors
 from asr.transcription.encoding import TOO_LONG, is_out_of_memory
 from asr.transcription.finished import Finished
@@ -86,7 +86,7 @@ def run(paths: list[Path], options: TranscribeOptions) -> None:
         print(f"transcripts are beside the recordings: {files[0][1]}, …", file=sys.stderr)
     if finished:
         finished.close()
-    if isinstance(work, Part):
+    if isinstance(work, ResumableWork):
         work.finish()
     work.report()
 
@@ -108,7 +108,7 @@ def _begin(
     inputs |= beam.digests()
     if shard := parse_shard(options.shard):
         inputs["files"] = names_digest(str(file) for file, _ in files)
-        return Part(folder, job("transcribe", settings, **inputs), len(files), shard), None
+        return ResumableWork(folder, job("transcribe", settings, **inputs), len(files), shard), None
     same = job("transcribe", settings, **inputs)
     finished = Finished(same, folder, files)
     return Work(same, len(files), dict.fromkeys(finished.positions, Result())), finished

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from asr.attention import MECHANISMS, parse_name
 from asr.attention.multihead import SelfAttention
-from asr.benchmark.mechanisms import PASSES, Problem, measure
+from asr.benchmark.mechanisms import PASSES, BenchProblem, measure
 from asr.benchmark.memory import peak_memory_bytes
 from asr.config import option
 from asr.model.encoder import Encoder
@@ -68,7 +68,7 @@ class AdviceConfig:
 
 
 @dataclass(frozen=True)
-class Expected:
+class MechanismCost:
     """Expected training cost of a mechanism.
 
     Attributes:
@@ -106,7 +106,7 @@ def expect(
     at: Sequence[int],
     memory_at: int,
     advance: Callable[[str], None],
-) -> list[Expected]:
+) -> list[MechanismCost]:
     """Measure mechanisms at several lengths and extrapolate to an epoch.
 
     Args:
@@ -150,11 +150,11 @@ def expect(
         step = attention(name, shown) + np.interp(shown, measured, rest)
         step_s = {n: float(cost * size) for n, cost, size in zip(at, step, sizes, strict=True)}
         share = float(attention(name, shown)[-1] / step[-1])
-        expected.append(Expected(name, step_s, share, epoch_s, memory.get(name)))
+        expected.append(MechanismCost(name, step_s, share, epoch_s, memory.get(name)))
     return expected
 
 
-def rest_of_step_s(problem: Problem, training: TrainConfig, clock: str, threads: int) -> float:
+def rest_of_step_s(problem: BenchProblem, training: TrainConfig, clock: str, threads: int) -> float:
     """Return the seconds of an encoder step, forward and backward, without the mixing of attention."""
     model = training.model
     before = torch.get_num_threads()
@@ -189,20 +189,20 @@ class NoMixing(nn.Module):
         return q_BHND + k_BHND + v_BHND
 
 
-def _problem(length: int, training: TrainConfig, device: str) -> Problem:
+def _problem(length: int, training: TrainConfig, device: str) -> BenchProblem:
     """Return a batch of this length that fills the frame budget."""
     model = training.model
     batch = max(1, training.data.frames_per_batch // (length * model.subsampling))
-    return Problem(model.heads, model.head_dim, "float32", device, 0, batch=batch, length=length)
+    return BenchProblem(model.heads, model.head_dim, "float32", device, 0, batch=batch, length=length)
 
 
-def recommend(expected: Sequence[Expected]) -> Expected:
+def recommend(expected: Sequence[MechanismCost]) -> MechanismCost:
     """Return the recommended mechanism.
 
     A coarser approximation replaces a closer one if it saves more than a tenth of an epoch.
     """
 
-    def rank(entry: Expected) -> tuple[int, bool, float]:
+    def rank(entry: MechanismCost) -> tuple[int, bool, float]:
         spec = parse_name(entry.name)  # with as many clusters, groups by keys are closer than by hashes
         return NEARNESS.index(spec.mechanism), spec.arguments.get("grouping") == "hash", entry.epoch_s
 
@@ -215,7 +215,7 @@ def recommend(expected: Sequence[Expected]) -> Expected:
 
 
 def reason(
-    expected: Sequence[Expected], taken: Expected, frames_95: int, positions_95: int, device: str
+    expected: Sequence[MechanismCost], taken: MechanismCost, frames_95: int, positions_95: int, device: str
 ) -> str:
     """Return the reason for a recommendation.
 

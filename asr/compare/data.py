@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from asr.compare.records import Split
+from asr.compare.records import SplitData
 from asr.data.lines import shards
 from asr.data.manifest import read_cuts
 from asr.data.places import is_manifest, manifest_path, split_beside
@@ -54,12 +54,12 @@ def split_name(split: str) -> str:
     return Path(split).name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".cuts")
 
 
-def read_split(manifest: Path, digest: str, frame_shift_ms: float) -> Split:
+def read_split(manifest: Path, digest: str, frame_shift_ms: float) -> SplitData:
     """Return the size of a manifest and the quantiles of its utterances' lengths."""
     durations_s = read_cuts(manifest).durations_s
     frames = durations_s * 1000 / frame_shift_ms
     quantiles = {str(q): round(float(np.quantile(frames, q))) for q in QUANTILES}
-    return Split(str(manifest), digest, len(durations_s), float(durations_s.sum()) / 3600, quantiles)
+    return SplitData(str(manifest), digest, len(durations_s), float(durations_s.sum()) / 3600, quantiles)
 
 
 def training_data(training: TrainConfig, digest: Callable[[Path], str]) -> dict[str, str]:

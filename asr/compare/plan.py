@@ -13,7 +13,7 @@ from asr.compare.candidates import evaluated_with, plan_candidates
 from asr.compare.cell import Cell, current_state, is_done, read_state
 from asr.compare.data import find_manifests, read_items, read_split, split_name, training_data
 from asr.compare.options import ORACLE, OWN, STEPS, CompareConfig, Decoding, Request, plan_decoding
-from asr.compare.records import Candidate, Split
+from asr.compare.records import Candidate, SplitData
 from asr.compare.reuse import IMMATERIAL, finished_runs, read_run
 from asr.config import flat, refuse, to_dict
 from asr.data.manifest import manifest_digest
@@ -49,7 +49,7 @@ class Plan:
     folder: Path
     protocol: TrainConfig
     candidates: list[Candidate]
-    data: dict[str, Split]
+    data: dict[str, SplitData]
     decoding: Decoding
     trainings: dict[tuple[str, int], Cell]
     evaluations: dict[tuple[str, int, str, str], Cell]
@@ -252,7 +252,7 @@ def _evaluation(
     split: str,
     attention: str,
     decoding: Decoding,
-    data: dict[str, Split],
+    data: dict[str, SplitData],
 ) -> Cell:
     manifest = data[split].manifest
     settings = decoding.settings()

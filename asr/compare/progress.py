@@ -175,7 +175,7 @@ def print_plan(plan: Plan, console: Console) -> None:
         cells = [plan.trainings[label, seed] for seed in candidate.seeds]
         missing = [cell for cell in cells if cell.name not in plan.reused and not is_done(plan.folder, cell)]
         with console.status(escape(f"timing steps of {label}")):
-            expected = _expected(plan, cells) if missing else Expected(0, 0.0, 0.0, "")
+            expected = _expected(plan, cells) if missing else TrainingTime(0, 0.0, 0.0, "")
         seeds: dict[tuple[str, str, str, str, str], list[str]] = {}  # by row
         for seed, cell in zip(candidate.seeds, cells, strict=True):
             state = escape(f"reuses {plan.reused[cell.name]}") if cell.name in plan.reused else "done"
@@ -202,7 +202,7 @@ def print_plan(plan: Plan, console: Console) -> None:
 
 
 @dataclass(frozen=True)
-class Expected:
+class TrainingTime:
     """The expected cost of a training.
 
     Attributes:
@@ -225,25 +225,25 @@ class Expected:
         return f"{self.epoch_steps:,}", duration(self.epoch_s), whole, self.source
 
 
-def _expected(plan: Plan, cells: list[Cell]) -> Expected:
+def _expected(plan: Plan, cells: list[Cell]) -> TrainingTime:
     """Return the expected cost of each training of a candidate."""
     done = [read_state(plan.folder, cell.name).seconds for cell in cells if is_done(plan.folder, cell)]
     done = [seconds for seconds in done if seconds]  # reused runs have no time
     training, epoch_steps, count, step_s, cpu_share = _timed_steps(cells[0])
     epoch_s = epoch_steps * step_s
     if done:
-        return Expected(epoch_steps, epoch_s, sum(done) / len(done), "finished seeds")
+        return TrainingTime(epoch_steps, epoch_s, sum(done) / len(done), "finished seeds")
     if training.budget and training.budget.clock == "wall":
-        return Expected(epoch_steps, epoch_s, training.budget.seconds, "the budget")
+        return TrainingTime(epoch_steps, epoch_s, training.budget.seconds, "the budget")
     if not count:
-        return Expected(epoch_steps, epoch_s, math.nan, "not timed: trains on a GPU")
+        return TrainingTime(epoch_steps, epoch_s, math.nan, "not timed: trains on a GPU")
     if training.budget:
         seconds = training.budget.seconds / max(cpu_share, 1e-3)
-        return Expected(epoch_steps, epoch_s, seconds, f"the budget at {cpu_share:.1f} CPUs in use")
+        return TrainingTime(epoch_steps, epoch_s, seconds, f"the budget at {cpu_share:.1f} CPUs in use")
     cpu = f"CPU {1000 * step_s * cpu_share:.0f} ms"  # much less on a busy machine
     source = f"{counted(count, 'timed step')} of {1000 * step_s:.0f} ms ({cpu}), without validation"
     at_most = any(training.stopping_rules)
-    return Expected(epoch_steps, epoch_s, training.steps * step_s, source, at_most)
+    return TrainingTime(epoch_steps, epoch_s, training.steps * step_s, source, at_most)
 
 
 def _paper_table(paper: Paper) -> Table:

@@ -5,8 +5,8 @@ from typing import Any
 
 
 @dataclass
-class Split:
-    """A manifest.
+class SplitData:
+    """A split: its manifest and the lengths of its utterances.
 
     Attributes:
         manifest: path.

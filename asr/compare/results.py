@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from asr.compare.records import Candidate, Conditions, Evaluation, Failure, Split, Training
+from asr.compare.records import Candidate, Conditions, Evaluation, Failure, SplitData, Training
 from asr.errors import UserError
 from asr.files import build, read_json, write_json
 from asr.scoring.estimates import Estimate, over_seeds, pareto_front, spread
@@ -43,7 +43,7 @@ class Results:
     created: str
     protocol: dict[str, Any]
     environment: dict[str, Any]
-    data: dict[str, Split]
+    data: dict[str, SplitData]
     candidates: list[Candidate]
     trainings: list[Training]
     evaluations: list[Evaluation]

@@ -59,7 +59,7 @@ class PackedLines:
         return latest[1][place]
 
 
-class Part:
+class Manifest:
     """The cuts of a manifest.
 
     Args:
@@ -90,9 +90,9 @@ class Cuts(Sequence["MonoCut"]):
     A cut is parsed whenever it is asked for; durations and transcripts are at hand without that.
 
     Args:
-        parts: the manifests.
-        transcripts: those of all parts.
-        rows: [cuts] numbers of the cuts, counted through all parts; None: all.
+        manifests: where the cuts come from.
+        transcripts: those of all manifests.
+        rows: [cuts] numbers of the cuts, counted through all manifests; None: all.
 
     Attributes:
         rows: [cuts] numbers of the cuts.
@@ -100,12 +100,12 @@ class Cuts(Sequence["MonoCut"]):
     """
 
     def __init__(
-        self, parts: Sequence[Part], transcripts: Transcripts, rows: NDArray[np.int64] | None = None
+        self, manifests: Sequence[Manifest], transcripts: Transcripts, rows: NDArray[np.int64] | None = None
     ) -> None:
-        self._parts, self._transcripts = parts, transcripts
-        self._starts = np.cumsum([0, *(len(part.lines) for part in parts)]).tolist()
+        self._manifests, self._transcripts = manifests, transcripts
+        self._starts = np.cumsum([0, *(len(manifest.lines) for manifest in manifests)]).tolist()
         self.rows = np.arange(self._starts[-1]) if rows is None else rows
-        self.durations_s = np.concatenate([part.durations_s for part in parts])[self.rows]
+        self.durations_s = np.concatenate([manifest.durations_s for manifest in manifests])[self.rows]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -117,36 +117,36 @@ class Cuts(Sequence["MonoCut"]):
     def __getitem__(self, index: int | slice) -> "MonoCut | Cuts":
         if isinstance(index, slice):
             return self.select(np.arange(len(self))[index])
-        part, row = self.place(int(self.rows[index]))
-        return parse_cut(json.loads(part.lines[row]), part.folder)
+        manifest, row = self.place(int(self.rows[index]))
+        return parse_cut(json.loads(manifest.lines[row]), manifest.folder)
 
     def __iter__(self) -> Iterator["MonoCut"]:
-        before: Part | None = None
+        before: Manifest | None = None
         last: tuple[Any, Recording | None] = None, None  # neighbours of one recording share the object
-        for part, row in map(self.place, self.rows.tolist()):
-            entry = json.loads(part.lines[row])
-            cut = parse_cut(entry, part.folder, last if part is before else (None, None))
-            before, last = part, (entry["recording"], cut.recording)
+        for manifest, row in map(self.place, self.rows.tolist()):
+            entry = json.loads(manifest.lines[row])
+            cut = parse_cut(entry, manifest.folder, last if manifest is before else (None, None))
+            before, last = manifest, (entry["recording"], cut.recording)
             yield cut
 
     def select(self, indices: ArrayLike) -> "Cuts":
         """Return some of the cuts; both share their memory."""
-        return Cuts(self._parts, self._transcripts, self.rows[np.asarray(indices, dtype=np.int64)])
+        return Cuts(self._manifests, self._transcripts, self.rows[np.asarray(indices, dtype=np.int64)])
 
     def ids(self) -> Iterator[str]:
         """Yield the utterance ids."""
-        for part, row in map(self.place, self.rows.tolist()):
-            yield json.loads(part.lines[row])["id"]
+        for manifest, row in map(self.place, self.rows.tolist()):
+            yield json.loads(manifest.lines[row])["id"]
 
     @property
     def texts(self) -> Texts:
         """The transcripts."""
         return Texts(self._transcripts, self.rows)
 
-    def place(self, row: int) -> tuple[Part, int]:
+    def place(self, row: int) -> tuple[Manifest, int]:
         """Return the manifest of one of `rows`, and the number of the cut in it."""
         number = bisect_right(self._starts, row) - 1
-        return self._parts[number], row - self._starts[number]
+        return self._manifests[number], row - self._starts[number]
 
     @staticmethod
     def joined(several: "Sequence[Cuts]") -> "Cuts":
@@ -158,4 +158,4 @@ class Cuts(Sequence["MonoCut"]):
             transcripts.extend(cuts._transcripts)
         firsts = np.cumsum([0, *(cuts._starts[-1] for cuts in several[:-1])])
         rows = [cuts.rows + first for cuts, first in zip(several, firsts, strict=True)]
-        return Cuts([part for cuts in several for part in cuts._parts], transcripts, np.concatenate(rows))
+        return Cuts([x for cuts in several for x in cuts._manifests], transcripts, np.concatenate(rows))

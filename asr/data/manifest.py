@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.data.cuts import Cuts, Part
+from asr.data.cuts import Cuts, Manifest
 from asr.data.entries import check_entry, ordinary, with_sources
 from asr.data.lines import manifest_lines, parse_line, shards
 from asr.data.shar import archive, shar_entries
@@ -62,7 +62,7 @@ def read_cuts(path: str | Path, require_text: bool = True) -> Cuts:
     folder = (path if shar else path.parent).absolute()
     ids: set[str] = set()
     files: set[str] = set()
-    part = Part(folder)
+    manifest = Manifest(folder)
     for number, (line, entry) in enumerate(shar_entries(path) if shar else _entries(path), start=1):
         if entry["id"] in ids:
             raise UserError(
@@ -72,10 +72,10 @@ def read_cuts(path: str | Path, require_text: bool = True) -> Cuts:
         ids.add(entry["id"])
         if not ordinary(entry, folder, files):
             check_entry(entry, f"{path}: utterance {entry['id']!r}", folder, files, require_text)
-        part.append(line, entry)
+        manifest.append(line, entry)
     if not ids:
         raise UserError(f"{path}: expected at least one utterance, found an empty manifest")
-    return Cuts([part], part.transcripts)
+    return Cuts([manifest], manifest.transcripts)
 
 
 def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

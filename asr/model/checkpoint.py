@@ -151,7 +151,7 @@ def find(path: Path, which: str = "auto") -> Path:
     if best:
         aliases["best"] = best[0]
     if which == "auto":
-        which = next(name for name in ("average", "best", "last", *files) if name in aliases)
+        which = next(name for name in ("average_checkpoints", "best", "last", *files) if name in aliases)
     which = which.removesuffix(".ckpt")
     if which not in aliases:
         raise UserError(f"{path}: no checkpoint {which!r} (found: {', '.join(aliases)})")
@@ -163,7 +163,7 @@ def best_name(error_rate: float, step: int) -> str:
     return f"best-{100 * error_rate:08.3f}-step{step:07d}"
 
 
-def average(paths: list[Path]) -> dict[str, Any]:
+def average_checkpoints(paths: list[Path]) -> dict[str, Any]:
     """Return a checkpoint with the mean weights of several (accumulated in float64).
 
     Raises:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from asr import config
-from asr.shards import Part, Result, Shard, job
+from asr.shards import Result, ResumableWork, Shard, job
 
 
 class ShardDone(Exception):
@@ -53,8 +53,8 @@ class Division:
         """Write the shard, and raise ShardDone."""
         identity = job("prepare", config.to_dict(options), recipe=recipe, data=digest)
         self.shard.path(folder).unlink(missing_ok=True)
-        part = Part(folder, identity, self.total, self.shard)
+        work = ResumableWork(folder, identity, self.total, self.shard)
         for position, result in self._results.items():
-            part.add(position, result)
-        part.finish()
+            work.add(position, result)
+        work.finish()
         raise ShardDone

@@ -35,7 +35,7 @@ def fingerprint(
         "options": effective_options(options),
         "program": program_digest(type(options)),
         "packages": [importlib.metadata.version(name) for name in packages],
-        "sources": [[str(source), source_digest(source, folder)] for source in sources],
+        "sources": [[str(source), state_digest(source, folder)] for source in sources],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -49,7 +49,7 @@ def program_digest(options: type) -> str:
     )
 
 
-def source_digest(source: Path, output: Path) -> str:
+def state_digest(source: Path, output: Path) -> str:
     """Return the hash of a file's size and modification time; for a folder, of all its files and paths.
 
     The output folder is left out where it lies in the source.

@@ -15,7 +15,7 @@ from asr.preparation.problems import Problem, write_problems
 from asr.preparation.summary import SplitSummary, TokenizerSummary
 from asr.text.files import write_table
 from asr.text.lexicon import Lexicon
-from asr.text.prepared import parse_name, tokenizer_files
+from asr.text.prepared import parse_tokenizer_name, tokenizer_files
 from asr.text.tokenizer import build_tokenizer
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
@@ -171,7 +171,7 @@ def draft_tokenizers(
     """
     summaries = []
     for name in names:
-        kind, pieces = parse_name(name)
+        kind, pieces = parse_tokenizer_name(name)
         try:
             if kind == "phone" and lexicon is None:
                 raise UserError("there is no lexicon")

@@ -19,7 +19,7 @@ from asr.preparation.lexicon import lexicon_packages, word_lexicon
 from asr.preparation.options import TEXT_RULES
 from asr.preparation.rows import ROUNDING_S, Row, distinct_names, fitted, is_split, normalised_rows
 from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
-from asr.preparation.splits import HOLD_OUT, SHARE_RULE, split_name, split_rows
+from asr.preparation.splits import HOLD_OUT, SHARE_RULE, split_rows, usual_split_name
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording
@@ -116,7 +116,7 @@ def prepare_rows(
     if not placed:
         raise UserError(f"{', '.join(map(str, sources))}: expected utterances, found no usable ones")
     if options.split:
-        how, splits = "All in one, as asked for (`split=`).", {split_name(options.split): placed}
+        how, splits = "All in one, as asked for (`split=`).", {usual_split_name(options.split): placed}
     else:
         how, splits = split_rows(placed, options.hold_out, options.dev_share, options.test_share)
     words = {word for row in placed for word in row.text.split()}

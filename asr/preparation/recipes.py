@@ -15,7 +15,7 @@ def recipes() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(asr_recipes.__path__) if module.ispkg)
 
 
-def recipe_module(name: str) -> ModuleType:
+def preparation_module(name: str) -> ModuleType:
     """Return a recipe's `prepare` module.
 
     Raises:

@@ -38,7 +38,7 @@ from asr.preparation.summary import CARD_TITLE, data_card, screen_lines, screen_
 from asr.shards import ShardOptions, parse_shard
 from asr.text.files import write_lines
 from asr.text.lexicon import Lexicon
-from asr.text.prepared import parse_name
+from asr.text.prepared import parse_tokenizer_name
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut
@@ -94,7 +94,7 @@ class Preparation:
         if self.workers < 1:
             raise UserError(f"workers={self.workers}: expected 0 or more")
         for name in options.tokenizers:
-            parse_name(name)
+            parse_tokenizer_name(name)
         self.console = console or open_console()
         card = self.folder / "README.md"
         if card.exists() and not card.read_text(encoding="utf-8", errors="replace").startswith(CARD_TITLE):

@@ -43,7 +43,7 @@ def split_rows(
     Raises:
         UserError: only some rows name a split.
     """
-    named = Counter(split_name(row.split) for row in rows)
+    named = Counter(usual_split_name(row.split) for row in rows)
     if named[""] not in (0, len(rows)):
         row = next(row for row in rows if not row.split)
         raise UserError(
@@ -52,7 +52,7 @@ def split_rows(
     pool = "train" if not named[""] else ""
     splits: dict[str, list[Row]] = {"train": [], "dev": [], "test": []}
     for row in rows:
-        splits.setdefault(split_name(row.split), []).append(row)
+        splits.setdefault(usual_split_name(row.split), []).append(row)
     if pool and (named["dev"] or not named["train"]):
         return "As named by the data.", {name: members for name, members in splits.items() if members}
     candidates = splits.pop(pool)
@@ -77,7 +77,7 @@ def _described(share: float | None) -> str:
     return SHARE_RULE if share is None else f"{share:g}"
 
 
-def split_name(written: str) -> str:
+def usual_split_name(written: str) -> str:
     """Return the usual name of a split: `validation` and `Dev` are `dev`."""
     name = written.strip()
     usual = SPLIT_NAMES.get(name.lower(), name.lower())
@@ -97,13 +97,13 @@ def split_groups(groups: Sequence[str], dev_share: float | None, test_share: flo
         test_share: share of groups for test, 0 … 1; None: see `SHARE_RULE`.
     """
     sizes = Counter(groups)
-    ordered = sorted(sizes, key=position)
+    ordered = sorted(sizes, key=hash_position)
     counts: list[int] = []
     limit = 0.0
     for share in (test_share, dev_share):
         limit += SHARE if share is None else share
         first = sum(counts)
-        count = sum(position(group) < limit for group in ordered) - first
+        count = sum(hash_position(group) < limit for group in ordered) - first
         count = _within_reason(count, (SHARE if share is None else share) * len(ordered))
         if share is None:
             wanted = min(LEAST_HELD_OUT, int(len(groups) * LARGEST_SHARE))
@@ -121,7 +121,7 @@ def split_groups(groups: Sequence[str], dev_share: float | None, test_share: flo
     }
 
 
-def position(group: str) -> float:
+def hash_position(group: str) -> float:
     """Return a group's position in 0 … 1, derived from its hash alone."""
     return int(hashlib.sha256(group.encode()).hexdigest()[:13], 16) / 16**13
 

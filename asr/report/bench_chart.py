@@ -22,7 +22,7 @@ PASSES = {"forward": "forward", "forward+backward": "forward and backward"}
 
 
 @dataclass(frozen=True)
-class Record:
+class BenchResults:
     """The content of a `bench.json`."""
 
     options: dict[str, Any]
@@ -38,10 +38,10 @@ class Record:
         return setup
 
 
-def read_record(path: Path) -> Record:
+def read_bench(path: Path) -> BenchResults:
     """Read a `bench.json`; raise a `UserError` if it is missing or has another format."""
     what = "results of asr bench"
-    record: Record = build(Record, read_json(path, what), f"{path}: expected {what}")
+    record: BenchResults = build(BenchResults, read_json(path, what), f"{path}: expected {what}")
     try:
         cells: list[Timing | Memory] = [*record.timings, *record.memory]
         if min((min(cell.length, cell.batch) for cell in cells), default=1) < 1:
@@ -62,7 +62,7 @@ def figure(path: Path) -> Figure:
     Raises:
         UserError: the file is missing or has another format.
     """
-    record = read_record(path)
+    record = read_bench(path)
     setup, options = record.setup, record.options
     timings, memory = time_rows(record), memory_rows(record)
     provenance = of_environment(record.environment, seeds=str(setup.seed), data="random")
@@ -109,7 +109,7 @@ def _subject(setup: Setup) -> str:
     return "A self-attention layer with projections"
 
 
-def _batch(record: Record) -> str:
+def _batch(record: BenchResults) -> str:
     """Return the batch in words."""
     batches = {timing.batch for timing in record.timings}
     if record.options.get("batch") == "max":
@@ -118,7 +118,7 @@ def _batch(record: Record) -> str:
     return f"batch {', '.join(map(str, sorted(batches)))}"
 
 
-def time_rows(record: Record) -> list[dict[str, Any]]:
+def time_rows(record: BenchResults) -> list[dict[str, Any]]:
     """Return a row per mechanism, length and pass, in microseconds per position."""
     rows = []
     for timing in record.timings:
@@ -137,7 +137,7 @@ def time_rows(record: Record) -> list[dict[str, Any]]:
     return rows
 
 
-def memory_rows(record: Record) -> list[dict[str, Any]]:
+def memory_rows(record: BenchResults) -> list[dict[str, Any]]:
     """Return a row per mechanism, length and pass, in KiB of peak memory per position."""
     return [
         {

@@ -5,7 +5,7 @@ from asr.compare.candidates import can_run, is_exchangeable
 from asr.compare.results import Results
 from asr.console import is_share
 from asr.errors import UserError
-from asr.report.tables import Cell, Column, Table, model_cell, rate_cell, tone
+from asr.report.tables import Column, Table, TableCell, model_cell, rate_cell, tone
 from asr.report.words import DASH, metric_words
 
 
@@ -33,7 +33,7 @@ def exchange_table(results: Results, split: str) -> Table | None:
             own = attention == candidate.attention
             if estimate is None:
                 reason = gap(results, candidate.label, split, attention)
-                cells.append(Cell(DASH, note=reason, detail=reason, own=own))
+                cells.append(TableCell(DASH, note=reason, detail=reason, own=own))
             else:
                 cells.append(rate_cell(estimate, metric, tone(estimate.value, found), own))
         rows.append(cells)

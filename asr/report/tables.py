@@ -12,7 +12,7 @@ from asr.scoring.estimates import Estimate, fastest, spread
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A table cell.
 
     Attributes:
@@ -52,7 +52,7 @@ class Table:
     title: str
     caption: str
     columns: list[Column]
-    rows: list[list[Cell]]
+    rows: list[list[TableCell]]
 
 
 def cost_table(results: Results) -> Table | None:
@@ -64,7 +64,7 @@ def cost_table(results: Results) -> Table | None:
     columns = [Column("model", number=False)]
     cells = [[model_cell(candidate)] for candidate in results.candidates]
 
-    def add(column: Column, found: list[Cell]) -> None:
+    def add(column: Column, found: list[TableCell]) -> None:
         columns.append(column)
         for row, cell in zip(cells, found, strict=True):
             row.append(cell)
@@ -73,7 +73,7 @@ def cost_table(results: Results) -> Table | None:
 
     def add_sizes(column: Column, name: str, form: Callable[[float], str]) -> None:
         sizes = [spread([getattr(x, name) for x in found], "seeds") for found in trainings.values()]
-        add(column, [Cell(form(x.value), sort=x.value) if x else Cell(DASH) for x in sizes])
+        add(column, [TableCell(form(x.value), sort=x.value) if x else TableCell(DASH) for x in sizes])
 
     def add_rates(column: Column, rates: list[Estimate | None], metric: str) -> None:
         known = [rate.value for rate in rates if rate]
@@ -98,7 +98,7 @@ def cost_table(results: Results) -> Table | None:
     add(
         Column("seeds", "finished trainings"),
         [
-            Cell(str(len(found)), sort=len(found), note=f"of {len(results.candidate(label).seeds)}")
+            TableCell(str(len(found)), sort=len(found), note=f"of {len(results.candidate(label).seeds)}")
             for label, found in trainings.items()
         ],
     )
@@ -130,7 +130,7 @@ def cost_table(results: Results) -> Table | None:
     ]
     add(
         Column("backend", "native: compiled kernels; reference: PyTorch operations", number=False),
-        [Cell(x or DASH, sort=x or None) for x in backends],
+        [TableCell(x or DASH, sort=x or None) for x in backends],
     )
     filled = [
         i for i in range(len(columns)) if i == 0 or any(x[i].text != DASH or x[i].detail for x in cells)
@@ -150,7 +150,7 @@ def cost_table(results: Results) -> Table | None:
     )
 
 
-def time_cells(times: dict[str, Estimate | None]) -> list[Cell]:
+def time_cells(times: dict[str, Estimate | None]) -> list[TableCell]:
     """Return a column of times with their ranges; mark the fastest, or all that are level with it.
 
     Without a spread for each time, none is marked.
@@ -161,10 +161,10 @@ def time_cells(times: dict[str, Estimate | None]) -> list[Cell]:
     cells = []
     for label, time in times.items():
         if time is None:
-            cells.append(Cell(DASH))
+            cells.append(TableCell(DASH))
             continue
         parts = [duration_range(time), mark if label in leaders else ""]
-        cells.append(Cell(duration(time.value), sort=time.value, detail=", ".join(filter(None, parts))))
+        cells.append(TableCell(duration(time.value), sort=time.value, detail=", ".join(filter(None, parts))))
     return cells
 
 
@@ -181,10 +181,10 @@ def search_table(results: Results) -> Table | None:
         rows.append(
             [
                 model_cell(candidate),
-                Cell(attention, sort=attention, family=theme.family(attention)),
-                Cell(str(evaluation.seed), sort=evaluation.seed),
-                Cell(evaluation.split, sort=evaluation.split),
-                *(Cell(f"{x:g}", sort=x) for x in (*weights, beam["word_score"], beam["size"])),
+                TableCell(attention, sort=attention, family=theme.family(attention)),
+                TableCell(str(evaluation.seed), sort=evaluation.seed),
+                TableCell(evaluation.split, sort=evaluation.split),
+                *(TableCell(f"{x:g}", sort=x) for x in (*weights, beam["word_score"], beam["size"])),
             ]
         )
     lm = [Column("LM weight")] if results.protocol["beam"].get("lm") else []
@@ -214,21 +214,23 @@ def tone(rate: float, rates: Sequence[float]) -> float:
     return max(0.0, min(1.0, 2.0 - rate / lowest))
 
 
-def model_cell(candidate: Candidate) -> Cell:
+def model_cell(candidate: Candidate) -> TableCell:
     """Return the head of a model's row."""
     label, attention, source = candidate.label, candidate.attention, candidate.finetuned_from
     detail = f"finetuned from {source}" if source else ""
-    return Cell(label, sort=label, family=theme.family(attention), note=attention, detail=detail)
+    return TableCell(label, sort=label, family=theme.family(attention), note=attention, detail=detail)
 
 
-def rate_cell(estimate: Estimate, metric: str, strength: float, own: bool = False) -> Cell:
+def rate_cell(estimate: Estimate, metric: str, strength: float, own: bool = False) -> TableCell:
     """Return a measure with its interval, coloured by `tone`."""
     shown, _, interval = measured(estimate, metric).partition(" ")
     seeds = f"{estimate.count} seeds" if estimate.count > 1 else "one seed"
     note = f"95 % interval over {estimate.over}, {seeds}" if interval else seeds
-    return Cell(shown, sort=estimate.value, tone=strength, note=note, own=own, detail=interval.strip("()"))
+    return TableCell(
+        shown, sort=estimate.value, tone=strength, note=note, own=own, detail=interval.strip("()")
+    )
 
 
-def _gap_cell(results: Results, label: str) -> Cell:
+def _gap_cell(results: Results, label: str) -> TableCell:
     reason = "failed" if any(x.candidate == label for x in results.failures) else "not finished"
-    return Cell(DASH, note=reason, detail=reason)
+    return TableCell(DASH, note=reason, detail=reason)

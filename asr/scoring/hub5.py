@@ -81,7 +81,7 @@ def filter_entry(entry: CtmEntry, rules: Glm) -> list[CtmEntry]:
             choices.append([])
         elif token not in ("{", "}"):
             choices[-1].append(token)
-    timed = [spread(entry, choice) for choice in choices if choice]
+    timed = [spread_words(entry, choice) for choice in choices if choice]
     if len(timed) > 1:
         return [CtmAlternatives(entry.file, entry.channel, tuple(timed))]
     return list(timed[0]) if timed else []
@@ -95,7 +95,7 @@ def _filter_choice(choice: Iterable[CtmWord], rules: Glm) -> tuple[CtmWord, ...]
     )
 
 
-def spread(entry: CtmWord, tokens: Sequence[str]) -> tuple[CtmWord, ...]:
+def spread_words(entry: CtmWord, tokens: Sequence[str]) -> tuple[CtmWord, ...]:
     """Return the words that replace an entry; they divide its duration equally."""
     if len(tokens) == 1:
         return (replace(entry, word=tokens[0]),)

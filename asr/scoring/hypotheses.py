@@ -23,7 +23,7 @@ OFFICIAL = "official"  # folder of the official scores
 
 
 @dataclass
-class TimedWord:
+class WordEntry:
     """An entry of `Hypothesis.words`; confidence: 0 … 1."""
 
     word: str
@@ -116,5 +116,5 @@ def _parse(line: str, source: str) -> Hypothesis:
     if len(hypothesis.times_s) != len(hypothesis.tokens):
         raise UserError(f"{source}: {len(hypothesis.times_s)} times for {len(hypothesis.tokens)} tokens")
     for word in hypothesis.words or []:
-        build(TimedWord, word, f"{source}: words")
+        build(WordEntry, word, f"{source}: words")
     return hypothesis

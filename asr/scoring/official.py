@@ -21,7 +21,7 @@ from asr.scoring.ctm import CtmWord, write_ctm
 from asr.scoring.display import rate_cells
 from asr.scoring.error_rates import ErrorRate, error_rate
 from asr.scoring.glm import Side, read_glm
-from asr.scoring.hub5 import NO_RULES, score_segments, spread
+from asr.scoring.hub5 import NO_RULES, score_segments, spread_words
 from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.sclite import ScliteResult, find_hubscr, run_hubscr
 from asr.scoring.stm import Stm, StmSegment, by_channel, read_stm, write_stm
@@ -232,7 +232,9 @@ def split_acronyms(words: Iterable[CtmWord], lexicon: Lexicon) -> list[CtmWord]:
         return said[word][0] == tuple(phone for letter in word for phone in names[letter])
 
     return [
-        x for word in words for x in spread(word, word.word if spelled(word.word.lower()) else [word.word])
+        x
+        for word in words
+        for x in spread_words(word, word.word if spelled(word.word.lower()) else [word.word])
     ]
 
 

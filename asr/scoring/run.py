@@ -18,7 +18,7 @@ from asr.scoring.hypotheses import HYPOTHESES, RECORD, SCORE, TABLES, Hypothesis
 from asr.scoring.official import official_score, print_official, reference_of
 from asr.scoring.plain_files import REFERENCE_OF, are_plain, score_files, write_ctm_and_stm
 from asr.scoring.score import CASES, HEADLINES, PUNCTUATION, Score, pooled, score
-from asr.scoring.significance import compare_systems, groups
+from asr.scoring.significance import compare_systems, group_systems
 from asr.scoring.tables import write_tables
 from asr.scoring.trn import check_same_ids, write_trn
 from asr.scoring.word_filter import WordFilterRules
@@ -171,7 +171,7 @@ def common_utterances(
         UserError: two systems share some of their utterances only, and `restrict` is false.
     """
     kept: list[set[str]] = [{hypothesis.id for hypothesis in system} for system in systems]
-    for group in groups(kept):
+    for group in group_systems(kept):
         common = set.intersection(*(kept[index] for index in group))
         if not restrict:
             for index in group:

@@ -90,16 +90,16 @@ def compare_systems(
     """
     return [
         _pair(names[first], scores[first], names[other], scores[other], samples=samples, seed=seed)
-        for first, *others in groups([{utterance.id for utterance in x.utterances} for x in scores])
+        for first, *others in group_systems([{utterance.id for utterance in x.utterances} for x in scores])
         for other in others
     ]
 
 
-def groups(utterances: Sequence[set[str]]) -> list[list[int]]:
+def group_systems(utterances: Sequence[set[str]]) -> list[list[int]]:
     """Group systems, given the ids of their utterances; all of a group share utterances with its first.
 
     Example:
-        >>> groups([{"a", "b"}, {"c"}, {"b"}])
+        >>> group_systems([{"a", "b"}, {"c"}, {"b"}])
         [[0, 2], [1]]
     """
     found: list[list[int]] = []
@@ -133,7 +133,7 @@ def _pair(first: str, one: Score, second: str, other: Score, *, samples: int, se
                 return PairedScores(first, second, {}, reason)
             lefts.append(left)
             rights.append(right)
-        tests[metric] = compare(lefts, rights, samples=samples, seed=seed)
+        tests[metric] = compare_alignments(lefts, rights, samples=samples, seed=seed)
     why = "" if tests else "they have no metric in common but CER"
     return PairedScores(first, second, tests, why)
 
@@ -142,7 +142,7 @@ def _reference(edits: Sequence[Edit]) -> list[str]:
     return [edit.reference for edit in edits if edit.reference is not None]
 
 
-def compare(
+def compare_alignments(
     first: Sequence[Sequence[Edit]], second: Sequence[Sequence[Edit]], *, samples: int = 1000, seed: int = 0
 ) -> Comparison:
     """Run both tests on two systems.
@@ -166,7 +166,7 @@ def matched_pairs(first: Sequence[Sequence[Edit]], second: Sequence[Sequence[Edi
     counts words inserted after the last reference word by the second system alone.
 
     Args:
-        first, second: alignments, as in `compare`.
+        first, second: alignments, as in `compare_alignments`.
     """
     counts = [
         segment for pair in zip(first, second, strict=True) for segment in segment_errors(pair[0], pair[1])
@@ -231,7 +231,7 @@ def bootstrap_difference(
     """Bootstrap the difference, drawing the same utterances for both systems: Bisani and Ney 2004.
 
     Args:
-        first, second: alignments, as in `compare`.
+        first, second: alignments, as in `compare_alignments`.
         samples: number of resampled corpora.
         seed: random seed for the resampling.
 

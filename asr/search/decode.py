@@ -30,7 +30,7 @@ from asr.search.options import WEIGHTED, DecodeOptions, Weights
 from asr.search.path import TokenPath
 from asr.search.pool import Found, SearchPool
 from asr.search.tune import Trial, record, tune, tuned
-from asr.shards import Part, Result, Shard, Work, job
+from asr.shards import Result, ResumableWork, Shard, Work, job
 from asr.text.pronunciation import ReferencePhones
 from asr.text.tokenizer import PhoneTokenizer, Tokenizer
 
@@ -120,8 +120,8 @@ def decode_split(
             if references:
                 inputs["pronunciations"] = references.digest
             same = job("decode", to_dict(options) | {"beam": beam_used}, **inputs)
-            part = Part(folder, same, len(cuts), shard)
-            part.record = about
+            work = ResumableWork(folder, same, len(cuts), shard)
+            work.record = about
 
             def line(position: int, path: TokenPath) -> str:
                 return hypothesis_line(
@@ -130,14 +130,14 @@ def decode_split(
                     )
                 )
 
-            _search(model, cuts, pool, options, part, line, advance)
-        times = joined_record(part)
+            _search(model, cuts, pool, options, work, line, advance)
+        times = joined_record(work)
         if not shard:
-            write_decoded(folder, part.files().get(HYPOTHESES, ""), times)
-        part.finish()
+            write_decoded(folder, work.files().get(HYPOTHESES, ""), times)
+        work.finish()
     audio_s = times["audio_s"]
     print(
-        f"decoded {len(part.results)} utterances, {duration(audio_s)} of audio, in "
+        f"decoded {len(work.results)} utterances, {duration(audio_s)} of audio, in "
         f"{duration(times['decode_s'])} (real-time factor {times['real_time_factor']:.4f}; encoder "
         f"{_ratio(times['encode_s'], audio_s):.4f}, search on one core "
         f"{times['search_real_time_factor_per_core']:.4f})"
@@ -167,7 +167,7 @@ def _search(
     cuts: Cuts,
     pool: SearchPool,
     options: DecodeOptions,
-    part: Part,
+    work: ResumableWork,
     line: Callable[[int, TokenPath], str],
     advance: Callable[[float], None],
 ) -> None:
@@ -175,13 +175,13 @@ def _search(
 
     Args:
         model, cuts, pool, options, advance: see `decode_split`.
-        part: where to add the results.
+        work: where to add the results.
         line: returns the line of hyp.jsonl of a cut, given its position and the path found.
     """
     positions = {name: position for position, name in enumerate(cuts.ids())}
     encode_s: dict[int, float] = {}
     with progress() as bars:
-        row = bars.add_task(f"decoding {options.split}", total=len(cuts), completed=len(part.results))
+        row = bars.add_task(f"decoding {options.split}", total=len(cuts), completed=len(work.results))
         started = time.perf_counter()
 
         def collect(results: Iterator[Found]) -> None:
@@ -194,12 +194,12 @@ def _search(
                     "encode_s": encode_s[position],
                     "search_cpu_s": result.cpu_s,
                 }
-                part.add(position, Result({HYPOTHESES: line(position, result.path)}, seconds=seconds))
+                work.add(position, Result({HYPOTHESES: line(position, result.path)}, seconds=seconds))
                 started = time.perf_counter()  # without the time to write the line
-            bars.update(row, completed=len(part.results))
-            advance(len(part.results) / len(cuts))
+            bars.update(row, completed=len(work.results))
+            advance(len(work.results) / len(cuts))
 
-        for batch in _emissions(model, cuts, options, part):
+        for batch in _emissions(model, cuts, options, work):
             share = batch.encode_s / len(batch.ids)
             encode_s |= {positions[name]: share for name in batch.ids}
             pool.put(batch.ids, batch.log_probs_BTV, batch.lengths_B)
@@ -208,15 +208,15 @@ def _search(
 
 
 def _emissions(
-    model: AcousticModel, cuts: Cuts, options: DecodeOptions, part: Part | None = None
+    model: AcousticModel, cuts: Cuts, options: DecodeOptions, work: ResumableWork | None = None
 ) -> Iterator[Emissions]:
     return emissions(
         model,
         cuts,
         frames_per_batch=options.frames_per_batch,
         resample=options.resample,
-        shard=part.shard if part else None,
-        done=part.results if part else (),
+        shard=work.shard if work else None,
+        done=work.results if work else (),
     )
 
 

@@ -36,7 +36,7 @@ def tokenizer_name(kind: str, pieces: int) -> str:
     return f"{kind}-{pieces}" if kind == "sentencepiece" else kind
 
 
-def parse_name(name: str) -> tuple[str, int]:
+def parse_tokenizer_name(name: str) -> tuple[str, int]:
     """Return the kind and number of pieces of a tokenizer's name; the number is 0 for other kinds.
 
     Raises:
@@ -53,7 +53,7 @@ def parse_name(name: str) -> tuple[str, int]:
     return kind, int(pieces)
 
 
-def source_digest(kind: str, texts: Iterable[str], lexicon: Lexicon | None) -> str:
+def texts_digest(kind: str, texts: Iterable[str], lexicon: Lexicon | None) -> str:
     """Return a hash of the data that a tokenizer is built from: lexicon, distinct words or texts."""
     if kind == "phone":
         return lexicon.digest if lexicon else ""
@@ -70,7 +70,7 @@ def tokenizer_files(
 ) -> dict[str, bytes]:
     """Return the contents of a tokenizer's files by their path in the prepared folder."""
     description = {
-        "source": source_digest(parse_name(name)[0], texts, lexicon),
+        "source": texts_digest(parse_tokenizer_name(name)[0], texts, lexicon),
         "digest": tokenizer.digest,
         "symbols": tokenizer.symbols,
     }
@@ -98,7 +98,7 @@ def find_prepared(
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        if found["source"] != source_digest(kind, texts, lexicon):
+        if found["source"] != texts_digest(kind, texts, lexicon):
             return None
         tokenizer = _load(kind, path, found["symbols"], lexicon)
         if (tokenizer.digest, tokenizer.symbols) == (found["digest"], found["symbols"]):

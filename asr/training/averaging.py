@@ -45,13 +45,15 @@ class AverageWeights(lightning.Callback):
         due = step % self.every == 0 or step >= self.steps or trainer.should_stop
         if due and step > self.averaged:
             self.averaged = step
-            average([x.data for x in task.parameters()])
+            average_processes([x.data for x in task.parameters()])
             for optimizer in trainer.optimizers:
                 states = [optimizer.state[x] for group in optimizer.param_groups for x in group["params"]]
-                average([x for state in states for x in state.values() if isinstance(x, Tensor) and x.dim()])
+                average_processes(
+                    [x for state in states for x in state.values() if isinstance(x, Tensor) and x.dim()]
+                )
 
 
-def average(tensors: list[Tensor]) -> None:
+def average_processes(tensors: list[Tensor]) -> None:
     """Replace tensors by their averages over all processes."""
     if not tensors:
         return

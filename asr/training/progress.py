@@ -106,7 +106,7 @@ class WarnUnlearned(lightning.Callback):
         )
 
 
-class Lines(lightning.Callback):
+class ProgressLines(lightning.Callback):
     """Prints one line per validation."""
 
     def on_train_start(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:

@@ -263,6 +263,6 @@ def _average(options: TrainConfig, folder: Path) -> None:
     checkpoints = folder / "checkpoints"
     best = sorted(checkpoints.glob("best-*.ckpt"))[: options.trainer.average_best]
     if len(best) > 1:
-        checkpoint.save(checkpoint.average(best), checkpoints / "average.ckpt")
+        checkpoint.save(checkpoint.average_checkpoints(best), checkpoints / "average.ckpt")
     else:
         (checkpoints / "average.ckpt").unlink(missing_ok=True)

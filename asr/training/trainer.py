@@ -14,7 +14,7 @@ from asr.training.checkpoints import AtomicCheckpointIO, KeepBest, SaveResumePoi
 from asr.training.config import PRECISIONS, TrainConfig
 from asr.training.cost import Cost
 from asr.training.csv_logger import MetricsFile
-from asr.training.progress import Bar, Lines, WarnUnlearned
+from asr.training.progress import Bar, ProgressLines, WarnUnlearned
 from asr.training.ranks import environment_plugins
 from asr.training.resume import ResumePoint
 from asr.training.signals import Signals
@@ -40,7 +40,7 @@ def build_trainer(
     columns = ["data_epoch", "loss", "learning_rate", "gradient_norm", "frames_per_s"]
     columns += ["train_s", "train_cpu_s", "dev_loss", task.error_rate_name]
     terminal = Console(stderr=True)
-    progress = Bar(terminal) if terminal.is_terminal else Lines()
+    progress = Bar(terminal) if terminal.is_terminal else ProgressLines()
     # SaveResumePoint comes first, so that writing them doesn't count as training time.
     apart = averages_weights(options.trainer)
     whole = options.trainer.average_every if apart else 1

@@ -30,7 +30,7 @@ SENTENCE = re.compile(rf"(?:(?<=[.!?…:;])|(?<=[.!?…:;]{CLOSING})|(?<=[.!?…
 
 
 @dataclass(frozen=True)
-class Utterance:
+class TimedText:
     """A part of the text with its time in the recording.
 
     Attributes:
@@ -45,7 +45,7 @@ class Utterance:
     fit: float
 
 
-class _Part(NamedTuple):
+class _Piece(NamedTuple):
     """A line, or a part of a long one, in frames `start` … `end` − 1."""
 
     text: str
@@ -83,7 +83,7 @@ def segment(
     longest_s: float,
     min_fit: float = LEAST_FIT,
     name: str = "recording",
-) -> list[Utterance]:
+) -> list[TimedText]:
     """Return the utterances of a recording in order, those that don't fit included.
 
     A line that was not spoken displaces its neighbours. So successive lines that don't fit are aligned again,
@@ -118,7 +118,7 @@ def segment(
         end = found[run[-1]][-1].end
     every = sorted((x for line in found for x in line), key=lambda x: x.start)
     kept = _padded([x for x in every if x.fit >= min_fit], frame_s, len(log_probs_TV))
-    others = [Utterance(x.text, x.start * frame_s, x.end * frame_s, x.fit) for x in every if x.fit < min_fit]
+    others = [TimedText(x.text, x.start * frame_s, x.end * frame_s, x.fit) for x in every if x.fit < min_fit]
     return sorted([*kept, *others], key=lambda x: x.start_s)
 
 
@@ -138,7 +138,7 @@ class _Aligner:
         self.longest = longest
         self.name = name
 
-    def place(self, lines: Sequence[_Line], start: int, end: int) -> list[list[_Part]]:
+    def place(self, lines: Sequence[_Line], start: int, end: int) -> list[list[_Piece]]:
         """Return the parts of each line, with wildcards around the lines, in frames `start` … `end` − 1."""
         wildcard = self.log_probs_TV.shape[1]
         ids = [wildcard]
@@ -150,7 +150,7 @@ class _Aligner:
 
     def place_singly(
         self, lines: dict[int, _Line], start: int, end: int, min_fit: float
-    ) -> dict[int, list[_Part]]:
+    ) -> dict[int, list[_Piece]]:
         """Return the parts of the lines that fit, each aligned without the others but after its predecessors.
 
         The line that fits best is placed first, then those before and those after it.
@@ -168,7 +168,7 @@ class _Aligner:
         found |= self.place_singly(before, start, alone[best][0].start, min_fit)
         return found | self.place_singly(after, alone[best][-1].end, end, min_fit)
 
-    def _divide(self, line: _Line, spans: Iterator[TokenSpan]) -> list[_Part]:
+    def _divide(self, line: _Line, spans: Iterator[TokenSpan]) -> list[_Piece]:
         """Take the spans of a line's labels and of the wildcard after it; return its parts."""
         written, words = line
         placed = [_Placed(word, labels, [next(spans) for _ in labels]) for word, labels in words]
@@ -183,11 +183,11 @@ class _Aligner:
             own = [span for item in inner for span in item.spans]
             start, stop = own[0].start_frame, own[-1].end_frame
             rate = fit(self.log_probs_TV[start:stop], own, labels, first=start)
-            found.append(_Part(" ".join(texts[first:end]), start, stop, rate))
+            found.append(_Piece(" ".join(texts[first:end]), start, stop, rate))
         return found
 
 
-def _padded(parts: Sequence[_Part], frame_s: float, frames: int) -> list[Utterance]:
+def _padded(parts: Sequence[_Piece], frame_s: float, frames: int) -> list[TimedText]:
     """Return utterances with margins of up to `PADDING_S`, at most half-way to their neighbours."""
     padded = []
     edge = 0
@@ -195,7 +195,7 @@ def _padded(parts: Sequence[_Part], frame_s: float, frames: int) -> list[Utteran
         following = parts[i + 1].start if i + 1 < len(parts) else frames
         start_s = max(x.start * frame_s - PADDING_S, (edge + x.start) / 2 * frame_s)
         stop_s = min(x.end * frame_s + PADDING_S, (x.end + following) / 2 * frame_s)
-        padded.append(Utterance(x.text, start_s, stop_s, x.fit))
+        padded.append(TimedText(x.text, start_s, stop_s, x.fit))
         edge = x.end
     return padded
 

@@ -85,7 +85,7 @@ class Options(PreparationOptions):
 
 
 @dataclass(frozen=True)
-class Utterance:
+class SyntheticUtterance:
     """A sentence and its synthesis parameters."""
 
     id: str
@@ -99,13 +99,13 @@ class Utterance:
 
 
 @dataclass(frozen=True)
-class Shard:
+class VoiceShard:
     """Utterances of one voice, spoken by one fresh process: the unit of resumption."""
 
     name: str
     split: str
     voice: Voice
-    utterances: list[Utterance]
+    utterances: list[SyntheticUtterance]
 
 
 def draw_random_words(options: Options) -> list[str]:
@@ -125,7 +125,7 @@ def draw_random_words(options: Options) -> list[str]:
     return sorted(drawn)
 
 
-def plan(options: Options, random_words: list[str]) -> list[Shard]:
+def plan(options: Options, random_words: list[str]) -> list[VoiceShard]:
     """Return all shards with their sentences; no sentence occurs twice, within or across splits."""
     used: set[str] = set()
     shards = []
@@ -145,7 +145,7 @@ def plan(options: Options, random_words: list[str]) -> list[Shard]:
                 rng = random.Random(f"{name} {options.seed}")
                 seconds = 60 * minutes / len(voices) / parts
                 utterances = list(_draw(rng, name, voice, seconds, options, random_words, used))
-                shards.append(Shard(name, split, voice, utterances))
+                shards.append(VoiceShard(name, split, voice, utterances))
     return shards
 
 
@@ -157,7 +157,7 @@ def _draw(
     options: Options,
     random_words: list[str],
     used: set[str],
-) -> Iterator[Utterance]:
+) -> Iterator[SyntheticUtterance]:
     """Draw at least one utterance and about `seconds` of speech; add the sentences to `used`."""
     number = 0
     while number == 0 or seconds > TYPICAL_S / 2:
@@ -169,7 +169,7 @@ def _draw(
         rate = round(voice.rate * rng.uniform(0.94, 1.06))
         warp = round(voice.warp * rng.uniform(0.98, 1.02), 3)
         seconds -= phones / (PHONES_PER_S_PER_WPM * rate * warp) + SILENCE_S
-        yield Utterance(
+        yield SyntheticUtterance(
             id=f"{name}-{number:04d}",
             words=words,
             rate=rate,

@@ -73,7 +73,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Figure:
+class TranscriptionRun:
     """A measurement."""
 
     system: str
@@ -153,7 +153,7 @@ def errors_per_utterance(sizes: list[int], reference: list[str], hypothesis: lis
     return errors.tolist()
 
 
-def pooled(cuts: list[MonoCut], counts: list[int]) -> np.ndarray:
+def pooled_counts(cuts: list[MonoCut], counts: list[int]) -> np.ndarray:
     """Return the sum of the counts of each distinct utterance, since its repetitions are not independent."""
     sums: dict[str, int] = {}
     for cut, count in zip(cuts, counts, strict=True):
@@ -190,7 +190,7 @@ def measure(model: str, system: str, audio: Path, normalise: str) -> tuple[dict[
     return json.loads(output.read_text()), costs
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[TranscriptionRun]:
     """Measure every system on every length."""
     recognizer = Recognizer.load(options.model)
     cuts = list(load_cuts(manifest_path(options.data, options.split)))
@@ -207,14 +207,14 @@ def run(options: Options) -> list[Figure]:
         if recognizer.tokenizer.unit == "character":  # a space after each but the last
             sizes = [size + 1 for size in sizes[:-1]] + sizes[-1:]
         alone = [singly[cut.id] for cut in chosen]
-        lengths_U, alone_U = pooled(chosen, sizes), pooled(chosen, alone)
+        lengths_U, alone_U = pooled_counts(chosen, sizes), pooled_counts(chosen, alone)
         for system in options.systems:
             if system == "full" and minutes > options.longest_full:
                 continue
             transcript, costs = measure(options.model, system, audio, options.normalise)
             errors = errors_per_utterance(sizes, symbols, transcript["tokens"])
-            errors_U = pooled(chosen, errors)
-            figure = Figure(
+            errors_U = pooled_counts(chosen, errors)
+            figure = TranscriptionRun(
                 system=system,
                 minutes=minutes,
                 error_rate=sum(errors) / len(symbols),
@@ -232,7 +232,7 @@ def run(options: Options) -> list[Figure]:
     return figures
 
 
-def show(figures: list[Figure]) -> None:
+def show(figures: list[TranscriptionRun]) -> None:
     """Print two tables: errors with 95 % intervals, and costs."""
     errors = Table("system", "min", "PER %", "one by one %", "ratio", title="errors, 95 % intervals")
     costs = Table("system", "min", "wall s", "CPU s", "RTF", "GiB", "confidence", title="costs")

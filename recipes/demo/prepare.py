@@ -18,7 +18,7 @@ from asr.errors import UserError
 from asr.files import file_digest, write_json
 from asr.preparation import Preparation, recording, utterance_cut
 
-from .corpus import Options, Shard, draw_random_words, plan
+from .corpus import Options, VoiceShard, draw_random_words, plan
 from .grammar import grammar_words
 from .pronounce import closed_lexicon, mnemonics
 
@@ -72,7 +72,7 @@ def prepare(options: Options, folder: Path) -> None:
     preparation.finish(splits, lexicon=lexicon, notes={"Licence": LICENCE}, audio=audio)
 
 
-def _description(shard: Shard, options: Options, engine: dict[str, str]) -> dict[str, Any]:
+def _description(shard: VoiceShard, options: Options, engine: dict[str, str]) -> dict[str, Any]:
     """Return the input of synthesis.py; its digest identifies the shard on disk."""
     utterances = []
     for utterance in shard.utterances:
@@ -147,7 +147,7 @@ def _speak(name: str, draft: Path) -> dict[str, int]:
     return dict(json.loads(run.stdout))
 
 
-def _cuts(shard: Shard, folder: Path, options: Options) -> "Iterator[MonoCut]":
+def _cuts(shard: VoiceShard, folder: Path, options: Options) -> "Iterator[MonoCut]":
     samples = _shard(folder, shard.name)["samples"]
     for utterance in shard.utterances:
         count = samples[utterance.id]

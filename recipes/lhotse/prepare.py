@@ -44,7 +44,7 @@ def prepare(options: Options, folder: Path) -> None:
 
     def read(preparation: Preparation) -> Iterator[Row]:
         for split, paths in manifests:
-            yield from read_cuts(paths, split, preparation)
+            yield from usable_cuts(paths, split, preparation)
 
     sources = [path for _, paths in manifests for path in paths]
     prepare_rows("lhotse", options, folder, sources, read)
@@ -84,7 +84,7 @@ def find_manifests(source: str) -> list[tuple[str, list[Path]]]:
     return pairs
 
 
-def read_cuts(paths: list[Path], split: str, preparation: Preparation) -> Iterator[Row]:
+def usable_cuts(paths: list[Path], split: str, preparation: Preparation) -> Iterator[Row]:
     """Yield the utterances of a split; unusable cuts become problems of `preparation`.
 
     The entries are read as plain data: lhotse would open a name such as `pipe:…` as a command.

@@ -6,7 +6,7 @@ from asr.errors import UserError, did_you_mean
 
 
 @dataclass(frozen=True)
-class Part:
+class Archive:
     """An OpenSLR archive: resource number, checksum (MD5 or SHA-256) and number of utterances."""
 
     resource: int
@@ -16,15 +16,19 @@ class Part:
 
 # Checksums: torchaudio's for resource 12, those in md5sum.txt for resource 31.
 PARTS = {
-    "train-clean-5": Part(31, "5df7d4e78065366204ca6845bb08f490", 1519),
-    "dev-clean-2": Part(31, "6d7ab67ac6a1d2c993d050e16d61080d", 1089),
-    "train-clean-100": Part(12, "d4ddd1d5a6ab303066f14971d768ee43278a5f2a0aa43dc716b0e64ecbbbf6e2", 28539),
-    "train-clean-360": Part(12, "146a56496217e96c14334a160df97fffedd6e0a04e66b9c5af0d40be3c792ecf", 104014),
-    "train-other-500": Part(12, "ddb22f27f96ec163645d53215559df6aa36515f26e01dd70798188350adcb6d2", 148688),
-    "dev-clean": Part(12, "76f87d090650617fca0cac8f88b9416e0ebf80350acb97b343a85fa903728ab3", 2703),
-    "dev-other": Part(12, "12661c48e8c3fe1de2c1caa4c3e135193bfb1811584f11f569dd12645aa84365", 2864),
-    "test-clean": Part(12, "39fde525e59672dc6d1551919b1478f724438a95aa55f874b576be21967e6c23", 2620),
-    "test-other": Part(12, "d09c181bba5cf717b3dee7d4d592af11a3ee3a09e08ae025c5506f6ebe961c29", 2939),
+    "train-clean-5": Archive(31, "5df7d4e78065366204ca6845bb08f490", 1519),
+    "dev-clean-2": Archive(31, "6d7ab67ac6a1d2c993d050e16d61080d", 1089),
+    "train-clean-100": Archive(12, "d4ddd1d5a6ab303066f14971d768ee43278a5f2a0aa43dc716b0e64ecbbbf6e2", 28539),
+    "train-clean-360": Archive(
+        12, "146a56496217e96c14334a160df97fffedd6e0a04e66b9c5af0d40be3c792ecf", 104014
+    ),
+    "train-other-500": Archive(
+        12, "ddb22f27f96ec163645d53215559df6aa36515f26e01dd70798188350adcb6d2", 148688
+    ),
+    "dev-clean": Archive(12, "76f87d090650617fca0cac8f88b9416e0ebf80350acb97b343a85fa903728ab3", 2703),
+    "dev-other": Archive(12, "12661c48e8c3fe1de2c1caa4c3e135193bfb1811584f11f569dd12645aa84365", 2864),
+    "test-clean": Archive(12, "39fde525e59672dc6d1551919b1478f724438a95aa55f874b576be21967e6c23", 2620),
+    "test-other": Archive(12, "d09c181bba5cf717b3dee7d4d592af11a3ee3a09e08ae025c5506f6ebe961c29", 2939),
 }
 SUBSETS = {
     "mini": ["train-clean-5"],

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from asr_recipes.longrange.items import Item, Source
+from asr_recipes.longrange.items import Item, ItemSource
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -59,7 +59,7 @@ class TrainingBatches(Dataset[ItemBatch]):
         seed: random seed of the order.
     """
 
-    def __init__(self, source: Source, batch: int, seed: int) -> None:
+    def __init__(self, source: ItemSource, batch: int, seed: int) -> None:
         self.source, self.batch, self.seed = source, batch, seed
         self.pool = functools.lru_cache(maxsize=1)(self._pool)
 
@@ -100,7 +100,7 @@ class EvaluationBatches(Dataset[ItemBatch]):
         most: maximum number of items; 0: all, or 2,000 if there is no end of them.
     """
 
-    def __init__(self, source: Source, split: str, batch: int, most: int) -> None:
+    def __init__(self, source: ItemSource, split: str, batch: int, most: int) -> None:
         self.source, self.split, self.batch = source, split, batch
         if source.count(split) == 0:
             raise UserError(f"split {split}: expected items, found none")
@@ -131,7 +131,7 @@ class ItemData(NumberedBatches):
         seed: random seed of the order of training items.
     """
 
-    def __init__(self, source: Source, batch: int, dev_items: int, seed: int) -> None:
+    def __init__(self, source: ItemSource, batch: int, dev_items: int, seed: int) -> None:
         self.source = source
         self.training = TrainingBatches(source, batch, seed)
         self.dev = self.held_out("dev", dev_items)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-from asr_recipes.longrange.items import Item, Source
+from asr_recipes.longrange.items import Item, ItemSource
 from asr_recipes.longrange.listops import SYMBOLS
 from numpy.typing import NDArray
 from PIL import Image
@@ -55,7 +55,7 @@ class Lines:
         return f"{self.path}:{index + self.first}"
 
 
-class FileSource(Source):
+class FileSource(ItemSource):
     """Items in the lines of a file per split.
 
     Args:
@@ -144,7 +144,7 @@ class PairFiles(FileSource):
         return f"retrieval from {self.folder}, {self.count('train')} training pairs"
 
 
-class PathfinderFolder(Source):
+class PathfinderFolder(ItemSource):
     """Images such as `pathfinder32/curv_contour_length_14`, listed in `metadata/*.npy`, which are text.
 
     The first 80 % of the images are for training, 10 % for development, 10 % for tests. Empty files are left

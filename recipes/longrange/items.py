@@ -29,7 +29,7 @@ class Item:
         return max(map(len, self.sequences))
 
 
-class Source(ABC):
+class ItemSource(ABC):
     """The items of a task.
 
     Attributes:

@@ -8,7 +8,7 @@ modulo 10 of 2 to 10 arguments, each of which is an expression with probability 
 import random
 
 import numpy as np
-from asr_recipes.longrange.items import FIXED_SEED, Item, Source, randomness
+from asr_recipes.longrange.items import FIXED_SEED, Item, ItemSource, randomness
 
 SYMBOLS = (*map(str, range(10)), "[MIN", "[MAX", "[MED", "[SM", "]")  # a digit's number is its value
 OPERATORS = range(10, 14)
@@ -23,7 +23,7 @@ class _TooLong(Exception):
     """The expression exceeds the maximum length."""
 
 
-class ListOps(Source):
+class ListOps(ItemSource):
     """Generated expressions.
 
     Args:

@@ -16,7 +16,7 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
-from asr_recipes.longrange.items import FIXED_SEED, Item, Source, randomness
+from asr_recipes.longrange.items import FIXED_SEED, Item, ItemSource, randomness
 from numpy.typing import NDArray
 
 from asr.errors import UserError
@@ -38,7 +38,7 @@ Pixel = tuple[int, int]
 Ends = tuple[Pixel, Pixel]
 
 
-class Pathfinder(Source):
+class Pathfinder(ItemSource):
     """Generated images.
 
     Args:

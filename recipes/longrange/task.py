@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from asr_recipes.longrange.data import ItemBatch, ItemData
 from asr_recipes.longrange.folders import PAIR_FILES, ListOpsFiles, PairFiles, PathfinderFolder
-from asr_recipes.longrange.items import Source
+from asr_recipes.longrange.items import ItemSource
 from asr_recipes.longrange.listops import ListOps
 from asr_recipes.longrange.model import Classifier
 from asr_recipes.longrange.pathfinder import Pathfinder
@@ -118,7 +118,7 @@ def build(options: TrainConfig, resuming: bool) -> tuple[LongRangeTask, ItemData
     return LongRangeTask(model, training_plan(options, data)), data
 
 
-def build_source(recipe: Options, seed: int) -> Source:
+def build_source(recipe: Options, seed: int) -> ItemSource:
     """Return the items of the task.
 
     Raises:
@@ -140,7 +140,7 @@ def build_source(recipe: Options, seed: int) -> Source:
             return PassagePairs(folder, recipe.length, seed)
 
 
-def build_model(options: TrainConfig, source: Source) -> Classifier:
+def build_model(options: TrainConfig, source: ItemSource) -> Classifier:
     """Return an untrained classifier of a source's items."""
     assert isinstance(options.recipe, Options)
     return Classifier(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from asr_recipes.longrange.folders import text_values
-from asr_recipes.longrange.items import FIXED_SEED, Item, Source, randomness
+from asr_recipes.longrange.items import FIXED_SEED, Item, ItemSource, randomness
 
 from asr.errors import UserError
 from asr.files import names_digest, require_file
@@ -18,7 +18,7 @@ HELD_OUT = 10  # without folders of splits, every tenth file is for development,
 SHORTEST = 32  # bytes of a file from which pairs of passages are drawn
 
 
-class TextFolder(Source):
+class TextFolder(ItemSource):
     """The bytes of text files, labelled by their folder.
 
     The files are in `<split>/<label>/`, with split `train` and `dev`, `val` or `test` (the first of them that
@@ -72,7 +72,7 @@ class TextFolder(Source):
         return _digest(path for path, _ in self.texts[split])
 
 
-class PassagePairs(Source):
+class PassagePairs(ItemSource):
     """Passages of the first half of a file and of the second half of the same or another file, as bytes.
 
     The label is 1 if they are from one file. Pairs are drawn from (split, seed, number); a hash of its name

@@ -9,7 +9,7 @@ from asr.errors import UserError
 from asr.preparation import Preparation, parse_json, read_lines
 from asr.preparation.own_data import OwnDataOptions, prepare_rows
 from asr.preparation.rows import Row, channel_field, distinct_names, number_field, text_field
-from asr.preparation.splits import SPLIT_NAMES, split_name
+from asr.preparation.splits import SPLIT_NAMES, usual_split_name
 
 SUFFIXES = (".json", ".jsonl")
 SPLITS = ["train", "dev", "test", *SPLIT_NAMES]
@@ -63,7 +63,7 @@ def find_manifests(source: str) -> list[tuple[str, Path]]:
         splits = [split for split in SPLITS if name.startswith(split)]
         if not splits:
             raise UserError(f"{file}: expected a name that begins with train, dev or test")
-        split = split_name(max(splits, key=len))
+        split = usual_split_name(max(splits, key=len))
         # Several files may hold the training data; test_clean and test_other are two splits.
         found.append((split if split == "train" or name in SPLITS else name, file))
     return found

@@ -10,7 +10,7 @@ import soundfile
 from asr.data.audio import load_cut
 from asr.data.concatenate import PAUSE_S, join
 from asr.preparation import recording, utterance_cut
-from asr.preparation.splits import position
+from asr.preparation.splits import hash_position
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut
@@ -27,7 +27,7 @@ def joined_cuts(cuts: "Iterable[MonoCut]", limit_s: float, folder: Path) -> "Ite
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     by_language: dict[str, list[MonoCut]] = {}
-    for cut in sorted(cuts, key=lambda cut: position(cut.id)):
+    for cut in sorted(cuts, key=lambda cut: hash_position(cut.id)):
         by_language.setdefault(cut.supervisions[0].language, []).append(cut)
     for language, members in by_language.items():
         for number, group in enumerate(_groups(members, limit_s)):

@@ -23,7 +23,7 @@ from asr.preparation import (
 )
 from asr.preparation.download import debian_packages
 from asr.preparation.silence import speech_bounds
-from asr.preparation.splits import position
+from asr.preparation.splits import hash_position
 
 from .texts import groups, read_texts, spoken, stamp_and_language, unusable
 
@@ -176,7 +176,7 @@ def _splits(texts: dict[str, dict[str, str]]) -> dict[str, str]:
     """Return the split of every stamp: the hash of its group decides, large groups are in train."""
     splits = {}
     for phrase, members in groups(texts, ["en", *LANGUAGES]).items():
-        place = position(phrase)
+        place = hash_position(phrase)
         held_out = "test" if place < TEST_SHARE else "dev" if place < TEST_SHARE + DEV_SHARE else "train"
         split = held_out if len(members) <= LARGEST_GROUP else "train"
         splits.update(dict.fromkeys(members, split))

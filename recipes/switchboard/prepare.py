@@ -34,7 +34,7 @@ from . import eval2000 as test_set
 from .layout import DICTIONARY, Corpus, Eval2000, conversation_of, find_corpus, find_eval2000
 from .pronunciations import public_lexicon, read_dictionary
 from .splits import DEVELOPMENT, SEGMENTS, divide
-from .transcripts import Segment, read_transcript
+from .transcripts import SideSegment, read_transcript
 from .words import NOISES
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
@@ -131,16 +131,16 @@ def prepare(options: Options, folder: Path) -> None:
     )
 
 
-def _sentences(segments: list[Segment]) -> Iterator[str]:
+def _sentences(segments: list[SideSegment]) -> Iterator[str]:
     """Yield the words of each utterance that has words other than noises."""
     for segment in segments:
         if words := [word for word in segment.text.split() if word not in NOISES]:
             yield " ".join(words)
 
 
-def _read_segments(run: Preparation, corpus: Corpus) -> list[Segment]:
+def _read_segments(run: Preparation, corpus: Corpus) -> list[SideSegment]:
     """Read all transcripts; report broken ones, and drop segments without words."""
-    segments: list[Segment] = []
+    segments: list[SideSegment] = []
     paths = list(corpus.transcripts.values())
     for transcript in run.map(
         read_transcript, paths, "reading transcripts", key=file_state, kind="damaged_text"
@@ -150,7 +150,7 @@ def _read_segments(run: Preparation, corpus: Corpus) -> list[Segment]:
         for message in transcript["problems"]:
             run.problem(message)
         for start, end, text in transcript["segments"]:
-            segment = Segment(transcript["conversation"], transcript["side"], start, end, text)
+            segment = SideSegment(transcript["conversation"], transcript["side"], start, end, text)
             if text:
                 segments.append(segment)
             else:
@@ -198,7 +198,7 @@ def _compare(run: Preparation, corpus: Corpus) -> set[str]:
 
 
 def _fits(
-    run: Preparation, segment: Segment, recordings: "dict[str, Recording]", incomplete: set[str]
+    run: Preparation, segment: SideSegment, recordings: "dict[str, Recording]", incomplete: set[str]
 ) -> bool:
     if segment.conversation in incomplete:
         run.drop(segment.name, "a conversation without audio or transcripts in this copy")
@@ -220,7 +220,7 @@ def _within(run: Preparation, name: str, audio: "Recording", start_s: float, end
 
 
 def _training_cuts(
-    segments: list[Segment], recordings: "dict[str, Recording]", speakers: dict[str, str]
+    segments: list[SideSegment], recordings: "dict[str, Recording]", speakers: dict[str, str]
 ) -> "Iterator[MonoCut]":
     for segment in segments:
         audio, side = recordings[segment.conversation], f"{segment.conversation}-{segment.side}"
@@ -286,7 +286,7 @@ def _evaluation_cuts(
 
 
 def _lexicon(
-    options: Options, corpus: Corpus, segments: list[Segment], files: dict[str, Callable[[Path], object]]
+    options: Options, corpus: Corpus, segments: list[SideSegment], files: dict[str, Callable[[Path], object]]
 ) -> tuple[Lexicon, str]:
     """Return the lexicon and a sentence describing it; add the list of lines left out to `files`."""
     if options.lexicon == "ms98" and corpus.dictionary is None:

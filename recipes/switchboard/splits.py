@@ -4,14 +4,14 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from .transcripts import Segment
+from .transcripts import SideSegment
 
 SEGMENTS = 264_333
 DEVELOPMENT = 4_000
 COPIES = 300
 
 
-def divide(segments: Iterable[Segment], development: int = DEVELOPMENT) -> dict[str, list[Segment]]:
+def divide(segments: Iterable[SideSegment], development: int = DEVELOPMENT) -> dict[str, list[SideSegment]]:
     """Return train_dev (first by id), train_nodev (the rest) and train_nodup (about 300 copies per text)."""
     ordered = sorted(segments, key=lambda segment: segment.name)
     nodev = ordered[development:]
@@ -22,7 +22,9 @@ def divide(segments: Iterable[Segment], development: int = DEVELOPMENT) -> dict[
     }
 
 
-def without_copies(segments: Sequence[Segment], copies: int = COPIES, seed: int = 0) -> Iterator[Segment]:
+def without_copies(
+    segments: Sequence[SideSegment], copies: int = COPIES, seed: int = 0
+) -> Iterator[SideSegment]:
     """Yield each of the n > `copies` segments of a text with probability `copies` / n, others always."""
     counts = Counter(segment.text for segment in segments)
     rng = random.Random(seed)

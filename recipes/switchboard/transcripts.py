@@ -15,7 +15,7 @@ LINE = re.compile(
 FILE = re.compile(r"sw(\d{4})([AB])-ms98-a-trans\.text", re.IGNORECASE)
 
 
-class Segment(NamedTuple):
+class SideSegment(NamedTuple):
     """A segment of one conversation side."""
 
     conversation: str  # sw02001
@@ -48,7 +48,7 @@ def read_transcript(path: str | Path) -> dict[str, Any]:
     lines: dict[str, int] = {}
     for number, line in read_lines(path):
         try:
-            segment = parse_line(line)
+            segment = parse_segment(line)
             if (segment.conversation, segment.side) != (conversation, side):
                 raise ValueError(f"expected a segment of {named[1]}{named[2]}, found {line.split()[0]}")
             if segment.text and lines.setdefault(segment.name, number) != number:
@@ -61,11 +61,11 @@ def read_transcript(path: str | Path) -> dict[str, Any]:
     return {"conversation": conversation, "side": side, "segments": segments, "problems": problems}
 
 
-def parse_line(line: str) -> Segment:
+def parse_segment(line: str) -> SideSegment:
     """Parse a line into a segment.
 
     >>> parse_line("sw2001A-ms98-a-0002 0.977625 11.561375 hi um [silence] yeah i'd [laughter-like]")
-    Segment(conversation='sw02001', side='A', start=98, end=1156, text="hi um yeah i'd like")
+    SideSegment(conversation='sw02001', side='A', start=98, end=1156, text="hi um yeah i'd like")
 
     Raises:
         ValueError: the line is malformed, ends before it starts, or has unknown markup.
@@ -79,4 +79,4 @@ def parse_line(line: str) -> Segment:
         raise ValueError(f"expected an end after the start, found {fields[4]} s to {fields[5]} s")
     words = [map_word(word) for word in (fields[6] or "").split()]
     text = " ".join(word for word in words if word is not None)
-    return Segment(f"sw0{fields[1]}", fields[2].upper(), start, end, text)
+    return SideSegment(f"sw0{fields[1]}", fields[2].upper(), start, end, text)

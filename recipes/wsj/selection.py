@@ -8,8 +8,8 @@ from asr.preparation import Preparation, read_lines
 
 from .layout import Distribution
 from .scoring import SCORING
-from .splits import LEFT_OUT_REASON, SPLITS, Entry, Index, Split, parse_entry
-from .transcripts import UNUSABLE, Transcript, normalise, parse_dot_line
+from .splits import LEFT_OUT_REASON, SPLITS, Index, IndexEntry, Split, parse_entry
+from .transcripts import UNUSABLE, WrittenTranscript, normalise, parse_dot_line
 
 
 @dataclass
@@ -49,7 +49,7 @@ def select(distribution: Distribution, preparation: Preparation) -> Selection:
 
 def _entries(
     index: Index, distribution: Distribution, preparation: Preparation
-) -> list[tuple[Entry, str]] | None:
+) -> list[tuple[IndexEntry, str]] | None:
     """Return the entries of an index that have audio, with its path; None if the index is missing."""
     path = distribution.find(index.disc, index.path)
     if path is None:
@@ -84,7 +84,7 @@ def _entries(
 
 def _utterances(
     split: Split,
-    indices: dict[Index, list[tuple[Entry, str]] | None],
+    indices: dict[Index, list[tuple[IndexEntry, str]] | None],
     selection: Selection,
     preparation: Preparation,
 ) -> list[str] | None:
@@ -151,12 +151,12 @@ def _session(utterance: str) -> str:
 
 def _transcripts(
     distribution: Distribution, sessions: set[str], preparation: Preparation
-) -> dict[str, Transcript]:
+) -> dict[str, WrittenTranscript]:
     """Return transcripts by utterance id from all files with these names."""
     files = defaultdict(list)
     for name, path in distribution.ending(".dot"):
         files[name.rpartition("/")[2]].append(path)
-    transcripts: dict[str, Transcript] = {}
+    transcripts: dict[str, WrittenTranscript] = {}
     for path in sorted(path for session in sessions for path in files[session]):
         lines: list[tuple[int, str]] = []
         with preparation.reporting():

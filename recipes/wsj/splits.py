@@ -65,7 +65,7 @@ SPLITS = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class IndexEntry:
     """A line of an index: disc and path of an utterance's audio; `line` names file and line for messages."""
 
     disc: str
@@ -83,7 +83,7 @@ class Entry:
         return self.path.startswith(LEFT_OUT[1]) and self.disc == LEFT_OUT[0]
 
 
-def parse_entry(line: str, index: Index, where: str) -> Entry:
+def parse_entry(line: str, index: Index, where: str) -> IndexEntry:
     """Parse a line of an index.
 
     Args:
@@ -99,4 +99,4 @@ def parse_entry(line: str, index: Index, where: str) -> Entry:
     if match is None or disc is None:
         raise UserError(f"{where}: expected `11_13_1:wsj0/…/01ic0201.wv1`, found {line.strip()[:60]!r}")
     path = match[2].lower().lstrip("/").removesuffix(".wv1") + ".wv1"
-    return Entry(dict(index.moved).get(disc, disc), path, where)
+    return IndexEntry(dict(index.moved).get(disc, disc), path, where)

@@ -24,7 +24,7 @@ UNUSABLE = "~~"  # the whole transcript of an utterance that can't be used (46uc
 
 
 @dataclass(frozen=True)
-class Transcript:
+class WrittenTranscript:
     """An utterance id, its transcript as written, and its file and line."""
 
     utterance: str
@@ -32,14 +32,14 @@ class Transcript:
     line: str
 
 
-def parse_dot_line(line: str, where: str) -> Transcript:
+def parse_dot_line(line: str, where: str) -> WrittenTranscript:
     """Parse a line `TEXT (utterance-id)`; `where` is its file and line.
 
     Raises:
         UserError: the line is malformed.
     """
     if match := _LINE.fullmatch(line):
-        return Transcript(match[2].lower(), match[1].strip(), where)
+        return WrittenTranscript(match[2].lower(), match[1].strip(), where)
     raise UserError(f"{where}: expected `TEXT (utterance-id)`, found {line.strip()[-40:]!r}")
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from asr.approximation.metrics import METRICS, interval, ratio_interval, resampled
+from asr.approximation.metrics import METRICS, bootstrap_scores, interval, ratio_interval
 from asr.scoring.error_rates import bootstrap_interval
 
 RANDOM = np.random.default_rng(0)
@@ -44,7 +44,7 @@ def test_constant_predictions_score_zero() -> None:
 def test_the_interval_is_that_of_pooled_rates() -> None:
     right = RANDOM.integers(0, 2, size=300)
     groups = [np.array([i]) for i in range(300)]
-    low, high = interval(resampled(lambda drawn: float(right[drawn].mean()), groups, 4000, 1))
+    low, high = interval(bootstrap_scores(lambda drawn: float(right[drawn].mean()), groups, 4000, 1))
     expected = bootstrap_interval(right, np.ones(300), samples=4000, seed=2)
     assert (low, high) == pytest.approx(expected, abs=0.01)
 
@@ -55,7 +55,8 @@ def test_examples_of_one_text_are_drawn_together() -> None:
     together = [np.arange(10 * i, 10 * i + 10) for i in range(20)]
     alone = [np.array([i]) for i in range(200)]
     spreads = [
-        np.std(resampled(lambda x: float(values[x].mean()), groups, 500, 0)) for groups in (together, alone)
+        np.std(bootstrap_scores(lambda x: float(values[x].mean()), groups, 500, 0))
+        for groups in (together, alone)
     ]
     assert spreads[0] > 2 * spreads[1]
 

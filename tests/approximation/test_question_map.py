@@ -11,13 +11,13 @@ from tiny_transformers import save_model, write_squad
 transformers = pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
 from asr.approximation.options import Options  # noqa: E402
 from asr.approximation.question_map import check_choice, question_map  # noqa: E402
-from asr.approximation.run import Evaluation  # noqa: E402
+from asr.approximation.run import TaskEvaluation  # noqa: E402
 from asr.errors import UserError  # noqa: E402
 from asr.report import question_chart  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
+def evaluation(tmp_path_factory: pytest.TempPathFactory) -> TaskEvaluation:
     folder = tmp_path_factory.mktemp("map")
     options = Options(
         model=str(save_model(folder / "model", "BertForQuestionAnswering")),
@@ -27,11 +27,11 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
         max_length=60,
         device="cpu",
     )
-    return Evaluation("squad", options, folder / "out")
+    return TaskEvaluation("squad", options, folder / "out")
 
 
 @pytest.mark.parametrize(("layer", "head"), [(1, 1), (2, 2), (1, 2)])
-def test_full_weights_are_those_of_transformers(evaluation: Evaluation, layer: int, head: int) -> None:
+def test_full_weights_are_those_of_transformers(evaluation: TaskEvaluation, layer: int, head: int) -> None:
     found = question_map(evaluation, replace(evaluation.options, layer=layer, head=head, question="0-0"))
     eager = transformers.BertForQuestionAnswering.from_pretrained(
         evaluation.model.folder, attn_implementation="eager"
@@ -48,13 +48,13 @@ def test_full_weights_are_those_of_transformers(evaluation: Evaluation, layer: i
     assert list(found.weights_QN) == ["full", "clustered-3", "i-clustered-3:topk=4"]
 
 
-def test_rows_are_the_question_and_the_answer_is_marked(evaluation: Evaluation) -> None:
+def test_rows_are_the_question_and_the_answer_is_marked(evaluation: TaskEvaluation) -> None:
     found = question_map(evaluation, replace(evaluation.options, question="1-0"))
     assert [found.tokens[row] for row in found.rows] == ["who", "bought", "a", "violin", "?"]
     assert [found.tokens[at] for at in found.answer] == ["boris"]
 
 
-def test_the_head_that_looks_at_single_tokens_of_the_context_is_chosen(evaluation: Evaluation) -> None:
+def test_the_head_that_looks_at_single_tokens_of_the_context_is_chosen(evaluation: TaskEvaluation) -> None:
     """The head of lowest entropy often looks at [SEP], or at the question itself."""
     peaks = {}
     for layer, head in itertools.product((1, 2), (1, 2)):
@@ -76,13 +76,13 @@ def test_the_head_that_looks_at_single_tokens_of_the_context_is_chosen(evaluatio
     ],
 )
 def test_what_the_model_lacks_is_refused(
-    change: dict[str, object], message: str, evaluation: Evaluation
+    change: dict[str, object], message: str, evaluation: TaskEvaluation
 ) -> None:
     with pytest.raises(UserError, match=message):
         check_choice(evaluation, replace(evaluation.options, **change))
 
 
-def test_the_chart_names_top_tokens(evaluation: Evaluation) -> None:
+def test_the_chart_names_top_tokens(evaluation: TaskEvaluation) -> None:
     """Names of tokens above the map, the dots of all rows, and the answer; full attention's in bold."""
     found = question_map(evaluation, replace(evaluation.options, question="0-0"))
     record = {"environment": {"command": ["asr"], "commit": None}, "options": {"data": "glue_data"}}
@@ -100,7 +100,7 @@ def test_the_chart_names_top_tokens(evaluation: Evaluation) -> None:
     assert "i-clustered-3:topk=4" in made.caption
 
 
-def test_recording_leaves_the_mechanism_in_place(evaluation: Evaluation) -> None:
+def test_recording_leaves_the_mechanism_in_place(evaluation: TaskEvaluation) -> None:
     """The attention function that records queries and keys must not stay registered."""
     before = transformers.AttentionInterface()["full"]
     question_map(evaluation, evaluation.options)

@@ -10,7 +10,7 @@ from tiny_transformers import save_model, tokenizer, write_rte, write_squad
 
 transformers = pytest.importorskip("transformers", minversion="5", reason="needs transformers ≥ 5")
 from asr.approximation.options import Options  # noqa: E402
-from asr.approximation.run import Evaluation  # noqa: E402
+from asr.approximation.run import TaskEvaluation  # noqa: E402
 from asr.cli import main  # noqa: E402
 from asr.errors import UserError  # noqa: E402
 
@@ -136,13 +136,13 @@ def test_finished_work_is_not_repeated(
     assert main(given) == 0
     before = results(tmp_path)
     ran: list[str] = []
-    original = Evaluation._timed
+    original = TaskEvaluation._timed
 
-    def timed(self: Evaluation, windows: Any, attention: str) -> Any:
+    def timed(self: TaskEvaluation, windows: Any, attention: str) -> Any:
         ran.append(attention)
         return original(self, windows, attention)
 
-    monkeypatch.setattr(Evaluation, "_timed", timed)
+    monkeypatch.setattr(TaskEvaluation, "_timed", timed)
     assert main(given) == 0
     assert "rte: reusing" in capsys.readouterr().out
     assert ran == []
@@ -158,16 +158,16 @@ def test_finished_work_is_not_repeated(
 def test_an_interrupted_evaluation_continues(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Evaluation._timed
+    original = TaskEvaluation._timed
     calls = []
 
-    def timed(self: Evaluation, windows: Any, attention: str) -> Any:
+    def timed(self: TaskEvaluation, windows: Any, attention: str) -> Any:
         calls.append(attention)
         if len(calls) == 11:
             raise KeyboardInterrupt
         return original(self, windows, attention)
 
-    monkeypatch.setattr(Evaluation, "_timed", timed)
+    monkeypatch.setattr(TaskEvaluation, "_timed", timed)
     assert main(arguments(folder, tmp_path, task="rte")) == 130
     stored = len((tmp_path / "rte" / "outputs.jsonl").read_text().splitlines()) - 1
     assert stored == 10 - 4  # each mechanism's first call is a warm-up
@@ -216,7 +216,7 @@ def test_a_model_of_another_kind_is_refused(model: str, message: str, folder: Pa
         model=str(folder / "models" / model), task=["stsb"], data=str(tmp_path), max_length=40, device="cpu"
     )
     with pytest.raises(UserError, match=message):
-        Evaluation("stsb", options, tmp_path)
+        TaskEvaluation("stsb", options, tmp_path)
 
 
 def test_a_causal_model_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_causal_model_is_refused(folder: Path, tmp_path: Path) -> None:
         model=str(causal), task=["rte"], data=str(folder / "data"), max_length=40, device="cpu", samples=10
     )
     with pytest.raises(UserError, match="no layer of BertForSequenceClassification used attention 'full'"):
-        Evaluation("rte", options, tmp_path).run(lambda what: None)
+        TaskEvaluation("rte", options, tmp_path).run(lambda what: None)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -246,7 +246,7 @@ def test_regression_and_padding(side: str, folder: Path, tmp_path: Path) -> None
         samples=10,
         attentions=["full"],
     )
-    result = Evaluation("stsb", options, tmp_path / "out").run(lambda what: None)
+    result = TaskEvaluation("stsb", options, tmp_path / "out").run(lambda what: None)
     assert list(result.rows[0].scores) == ["Pearson", "Spearman"]
     found = json.loads((tmp_path / "out" / "predictions-full.json").read_text())["predictions"]
     plain = transformers.BertForSequenceClassification.from_pretrained(model).eval()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from asr import config
 from asr.benchmark import mechanisms
-from asr.benchmark.mechanisms import Problem
+from asr.benchmark.mechanisms import BenchProblem
 from asr.benchmark.memory import can_measure_memory
 from asr.commands.bench import Options, run
 from asr.errors import UserError
@@ -51,14 +51,14 @@ def test_results_cover_every_name_length_and_pass(tmp_path: Path) -> None:
 def test_a_name_can_set_the_number_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, set[int]] = {"full": set(), "full@3": set()}
 
-    def build(name: str, problem: Problem) -> Callable[..., Tensor]:
+    def build_operation(name: str, problem: BenchProblem) -> Callable[..., Tensor]:
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             seen[name].add(torch.get_num_threads())
             return q * v
 
         return attend
 
-    monkeypatch.setattr(mechanisms, "build", build)
+    monkeypatch.setattr(mechanisms, "build_operation", build_operation)
     before = torch.get_num_threads()
     options = Options(attentions=list(seen), lengths=[20], heads=1, head_dim=8, rounds=3, clock="wall")
     run(

@@ -13,13 +13,21 @@ from rich.console import Console
 from asr.attention import MECHANISMS, default_names
 from asr.benchmark import measurement
 from asr.benchmark.crossings import crossings
-from asr.benchmark.mechanisms import Problem, Timing, build, causal_form, measure, rival, run_once
+from asr.benchmark.mechanisms import (
+    BenchProblem,
+    Timing,
+    build_operation,
+    causal_form,
+    measure,
+    rival,
+    run_once,
+)
 from asr.benchmark.memory import TooLarge, can_measure_memory, largest_batch, peak_memory_bytes
 from asr.commands.bench import Options, parse, run
 from asr.errors import UserError
 from asr.report import bench_chart
 
-LAYER = Problem(8, 8, "float32", "cpu", 0, layer=True, feedforward=96, batch=2, length=40)
+LAYER = BenchProblem(8, 8, "float32", "cpu", 0, layer=True, feedforward=96, batch=2, length=40)
 FIGURES = sorted(path.stem for path in Path(asr_conf.__file__).parent.glob("figure/*.yaml"))
 SMALL = ["heads=2", "head_dim=8", "feedforward=32", "rounds=1", "seconds=0"]
 
@@ -30,7 +38,7 @@ def quiet() -> Console:
 
 @pytest.mark.parametrize("name", default_names())
 def test_every_row_of_the_table_can_be_measured_in_a_layer(name: str) -> None:
-    layer = build(name, LAYER)
+    layer = build_operation(name, LAYER)
     inputs, grad = LAYER.tensors()
     for passes in ("forward", "forward+backward"):
         run_once(layer, inputs, grad, passes)
@@ -48,7 +56,7 @@ def test_a_name_for_every_row() -> None:
 
 def test_the_feed_forward_part_is_optional() -> None:
     def weights(feedforward: int) -> int:
-        layer = build("full", replace(LAYER, feedforward=feedforward))
+        layer = build_operation("full", replace(LAYER, feedforward=feedforward))
         return sum(x.numel() for x in layer.parameters() if x.dim() == 2)  # type: ignore[attr-defined]
 
     assert weights(0) == 4 * 64 * 64
@@ -57,7 +65,7 @@ def test_the_feed_forward_part_is_optional() -> None:
 
 def test_half_precision_reaches_the_parameters() -> None:
     half = replace(LAYER, dtype="bfloat16")
-    assert build("full", half)(*half.tensors()[0]).dtype == torch.bfloat16
+    assert build_operation("full", half)(*half.tensors()[0]).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("first", [1, 5, 300])
@@ -94,7 +102,7 @@ def test_a_call_beyond_the_limit_ends_instead_of_filling_the_memory() -> None:
 def test_the_largest_batch_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`full` needs N² bytes for a sequence, so that its batch shrinks faster, and none fits at N = 40."""
 
-    def peak(name: str, problem: Problem, passes: str, limit: int) -> int:
+    def peak(name: str, problem: BenchProblem, passes: str, limit: int) -> int:
         each = problem.length**2 if name == "full" else 20 * problem.length
         size = problem.batch * each * 8192
         if size > limit:
@@ -171,7 +179,7 @@ def test_an_interrupted_benchmark_continues(tmp_path: Path, monkeypatch: pytest.
     """An interruption in the last of several hours lost all of them."""
     asked: list[int] = []
 
-    def interrupted(problems: dict[str, Problem], *rest: object) -> list[Timing]:
+    def interrupted(problems: dict[str, BenchProblem], *rest: object) -> list[Timing]:
         length = problems["full"].length
         asked.append(length)
         if asked == [10, 20, 30]:

@@ -33,7 +33,7 @@ def test_options_read_from_the_sources_are_those_of_the_command(command: str) ->
 
 @pytest.mark.parametrize("recipe", prepare.prepared_recipes())
 def test_options_of_recipes_are_complete(recipe: str) -> None:
-    wanted = {f"{key}=" for key in described(prepare.recipe_module(recipe).Options)}
+    wanted = {f"{key}=" for key in described(prepare.preparation_module(recipe).Options)}
     assert set(candidates(COMMANDS, "prepare", recipe, "", 3)) == wanted | {"folder="}
 
 

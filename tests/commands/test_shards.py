@@ -10,7 +10,7 @@ import pytest
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.shards import Part, Result, parse_shard
+from asr.shards import Result, ResumableWork, parse_shard
 from asr.transcription.finished import JOURNAL, Finished
 
 COMMANDS = {
@@ -89,7 +89,7 @@ def test_interrupted_work_goes_on(
         """Run the command, interrupted after some results."""
         added.clear()
         with monkeypatch.context() as patch:
-            for kind in (Part, Finished):
+            for kind in (ResumableWork, Finished):
                 patch.setattr(kind, "add", stopping(kind.add, most))
             return main([*arguments, *shard, f"output={folder}"])
 
@@ -172,12 +172,12 @@ def test_options_that_do_not_fit_a_shard(
 
 def test_a_shard_is_given_to_one_process_at_a_time(tmp_path: Path) -> None:
     """A second process replaced the journal of the first, whose results were lost if that one was killed."""
-    parts = [Part(tmp_path, {"command": "decode"}, 4, parse_shard("1/2"))]
+    parts = [ResumableWork(tmp_path, {"command": "decode"}, 4, parse_shard("1/2"))]
     child = os.fork()
     if child == 0:
-        parts.append(Part(tmp_path, {"command": "decode"}, 4, parse_shard("2/2")))
+        parts.append(ResumableWork(tmp_path, {"command": "decode"}, 4, parse_shard("2/2")))
         try:
-            Part(tmp_path, {"command": "decode"}, 4, parse_shard("1/2"))
+            ResumableWork(tmp_path, {"command": "decode"}, 4, parse_shard("1/2"))
         except UserError as error:
             os._exit(0 if "1-of-2.jsonl: another process works on this shard" in str(error) else 2)
         os._exit(1)

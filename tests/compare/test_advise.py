@@ -9,15 +9,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from asr.benchmark.mechanisms import Problem, Timing
+from asr.benchmark.mechanisms import BenchProblem, Timing
 from asr.cli import main
 from asr.compare import advice
-from asr.compare.advice import AdviceConfig, Expected, expect, positions, reason, recommend, usual_mechanisms
+from asr.compare.advice import (
+    AdviceConfig,
+    MechanismCost,
+    expect,
+    positions,
+    reason,
+    recommend,
+    usual_mechanisms,
+)
 from asr.training.config import TrainConfig
 
 
-def expected(name: str, epoch_s: float) -> Expected:
-    return Expected(name, {100: 1.0, 500: 2.0}, 0.5, epoch_s, None)
+def expected(name: str, epoch_s: float) -> MechanismCost:
+    return MechanismCost(name, {100: 1.0, 500: 2.0}, 0.5, epoch_s, None)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +72,7 @@ def test_positions_round_up() -> None:
     assert positions(np.array([1, 4, 5, 8]), 4).tolist() == [1, 1, 2, 2]
 
 
-def timings(problems: dict[str, Problem], seconds: float) -> list[Timing]:
+def timings(problems: dict[str, BenchProblem], seconds: float) -> list[Timing]:
     """Return what `measure` returns if all mechanisms take this long, forward and backward."""
     spent = ("forward+backward", "cpu", seconds, (seconds, seconds), 0.0, None)
     return [Timing(name, problem.length, problem.batch, *spent) for name, problem in problems.items()]
@@ -81,7 +89,7 @@ def small_training(monkeypatch: pytest.MonkeyPatch, measure: Callable[..., list[
 
 def expect_costs(
     names: list[str], lengths: NDArray[np.int_], measured: list[int], training: TrainConfig, longest: int
-) -> list[Expected]:
+) -> list[MechanismCost]:
     options = AdviceConfig(names, longest=longest, device="cpu", memory=False)
     return expect(options, training, lengths, measured, measured[-1], lambda text: None)
 
@@ -89,7 +97,7 @@ def expect_costs(
 def test_an_epoch_is_the_sum_over_utterances(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention takes N² / 1000 s per layer and sequence, the rest 0.5 s per position."""
 
-    def measure(problems: dict[str, Problem], *given: object) -> list[Timing]:
+    def measure(problems: dict[str, BenchProblem], *given: object) -> list[Timing]:
         problem = problems["full"]
         assert given[-1] == ("forward+backward",)
         seconds = problem.batch * problem.length**2 / 1000
@@ -108,7 +116,7 @@ def test_extrapolated_costs_grow_for_quadratic_mechanisms_only(monkeypatch: pyte
     """Measuring full attention at the length of an utterance of one hour would take hours."""
     asked = []
 
-    def measure(problems: dict[str, Problem], *_: object) -> list[Timing]:
+    def measure(problems: dict[str, BenchProblem], *_: object) -> list[Timing]:
         problem = problems["full"]
         asked.append(problem.length)
         seconds = float(problem.batch * problem.length)

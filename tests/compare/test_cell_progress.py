@@ -14,7 +14,7 @@ from asr.compare import progress as progress_module
 from asr.compare.cell import Cell, write_cell, write_state
 from asr.compare.options import parse
 from asr.compare.plan import Plan, make_plan
-from asr.compare.progress import CellProgress, Expected, print_grid, print_plan
+from asr.compare.progress import CellProgress, TrainingTime, print_grid, print_plan
 
 TRAININGS = [Cell(f"trainings/{name}/seed0", "training", {"attention": name}) for name in "abc"]
 CELL = Cell("trainings/full/seed0", "training", {"attention": "full"})
@@ -98,7 +98,7 @@ def test_the_dry_run_has_one_row_for_seeds_that_cost_the_same(
     corpus_maker: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It repeated each candidate for every seed, and named the candidates in a table before."""
-    monkeypatch.setattr(progress_module, "_expected", lambda *_: Expected(8, 1.0, 5.0, "timed steps"))
+    monkeypatch.setattr(progress_module, "_expected", lambda *_: TrainingTime(8, 1.0, 5.0, "timed steps"))
     asked = arguments(corpus_maker(train=2), tmp_path / "out", "attentions=[full,lsh-1]", "evaluate=[own]")
     request = parse([*asked[1:], "seeds=[0,1,2]"])
     plan = make_plan(request)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from asr.compare.collect import rates_of
-from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Split, Training
+from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, SplitData, Training
 from asr.compare.results import Results, read_results, write_results
 from asr.compare.timing import OtherProcesses
 from asr.errors import UserError
@@ -59,7 +59,7 @@ def sample() -> Results:
         Evaluation("full", 0, "test", "clustered-25", "greedy", "e/2", "done", rates={"per": rate(0.3)}),
         Evaluation("i-clustered-25", 0, "test", "i-clustered-25", "greedy", "e/3", "missing"),
     ]
-    data = {"test": Split("data/demo/test.cuts.jsonl.gz", "0123", 8, 0.1, {"0.5": 200})}
+    data = {"test": SplitData("data/demo/test.cuts.jsonl.gz", "0123", 8, 0.1, {"0.5": 200})}
     failures = [Failure("train/i-clustered-25-0", "i-clustered-25", 0, "out of memory", "cells/x.log")]
     return Results(
         ["asr", "compare"],

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from asr.data import manifest
-from asr.data.cuts import BLOCK, Cuts, PackedLines, Part
+from asr.data.cuts import BLOCK, Cuts, Manifest, PackedLines
 from asr.data.entries import check_entry, ordinary
 from asr.data.lines import manifest_entries
 from asr.data.manifest import load_cuts, read_cuts, save_cuts
@@ -81,7 +81,7 @@ def test_a_cut_takes_little_memory(tone_corpus: Path) -> None:
     """With three objects of lhotse, it took more than 4 kB."""
     path = tone_corpus / "train.cuts.jsonl.gz"
     entries = list(manifest_entries(path))
-    part = Part(path.parent)
+    part = Manifest(path.parent)
     for number, entry in zip(range(10_000), itertools.cycle(entries), strict=False):
         entry["id"] = f"{number}"
         part.append(json.dumps(entry), entry)

@@ -137,7 +137,7 @@ def test_average_returns_the_mean_of_the_weights(trained: Path, tmp_path: Path) 
         }
         changed = {"format": checkpoint.FORMAT, "model": {**state["model"], "weights": weights}}
         checkpoint.save(changed, tmp_path / f"{factor}.ckpt")
-    mean = checkpoint.average([tmp_path / "1.0.ckpt", tmp_path / "3.0.ckpt"])["model"]["weights"]
+    mean = checkpoint.average_checkpoints([tmp_path / "1.0.ckpt", tmp_path / "3.0.ckpt"])["model"]["weights"]
     for name, x in state["model"]["weights"].items():
         assert torch.allclose(mean[name], 2 * x if x.is_floating_point() else x)
 

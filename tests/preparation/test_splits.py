@@ -2,7 +2,7 @@
 
 import pytest
 
-from asr.preparation.splits import split_name
+from asr.preparation.splits import usual_split_name
 
 
 @pytest.mark.parametrize(
@@ -11,4 +11,4 @@ from asr.preparation.splits import split_name
 )
 def test_usual_names_of_splits_are_found_in_any_case(written: str, name: str) -> None:
     """A folder `Train` was accepted, but training found no split `train`."""
-    assert split_name(written) == name
+    assert usual_split_name(written) == name

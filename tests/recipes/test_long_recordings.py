@@ -6,7 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from asr_recipes.demo.long import Options, errors_per_utterance, errors_singly, make_recording, pooled, run
+from asr_recipes.demo.long import (
+    Options,
+    errors_per_utterance,
+    errors_singly,
+    make_recording,
+    pooled_counts,
+    run,
+)
 from asr_recipes.prompts.confidence import separation
 
 from asr import Recognizer
@@ -54,7 +61,7 @@ def test_errors_are_assigned_to_their_utterance(tone_corpus: Path) -> None:
     assert errors == [1, 1, 1]
     assert errors_per_utterance([1, 1], ["a", "b"], []) == [1, 1]
     first, second = list(load_cuts(tone_corpus / "test.cuts.jsonl.gz"))[:2]
-    assert pooled([first, second, first], errors).tolist() == [2, 1]
+    assert pooled_counts([first, second, first], errors).tolist() == [2, 1]
 
 
 def test_separation_is_the_area_under_the_curve() -> None:

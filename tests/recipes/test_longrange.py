@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from asr_recipes.longrange.data import POOL, EvaluationBatches, ItemData, TrainingBatches, collate
-from asr_recipes.longrange.items import Item, Source
+from asr_recipes.longrange.items import Item, ItemSource
 from asr_recipes.longrange.listops import ListOps
 from asr_recipes.longrange.model import Classifier, PixelFeatures
 from asr_recipes.longrange.task import build_model, build_source
@@ -32,7 +32,7 @@ SMALL += [
 ]
 
 
-class Numbers(Source):
+class Numbers(ItemSource):
     """Item i is a sequence of i + 1 numbers i; there are `items` of them."""
 
     classes, values, longest = 2, 256, 256

@@ -3,8 +3,8 @@ from pathlib import Path
 import asr_conf
 import pytest
 
-from asr.preparation.recipes import has_preparation, recipe_module
-from asr.text.prepared import parse_name, tokenizer_name
+from asr.preparation.recipes import has_preparation, preparation_module
+from asr.text.prepared import parse_tokenizer_name, tokenizer_name
 from asr.training.config import train_options
 
 RECIPES = ["demo", "folder", "librispeech", "prompts", "stamps", "switchboard", "wsj"]
@@ -15,7 +15,7 @@ RECIPES += ["wsj_4layers", "wsj_6layers", "wsj_modern"]
 def test_tokenizers_of_configurations_are_prepared(recipe):
     """`asr train recipe=…` uses a prepared tokenizer by default."""
     options = train_options([f"recipe={recipe}"]).tokenizer
-    prepared = recipe_module(recipe.partition("_")[0]).Options().tokenizers
+    prepared = preparation_module(recipe.partition("_")[0]).Options().tokenizers
     assert tokenizer_name(options.kind, options.pieces) in prepared
 
 
@@ -28,5 +28,5 @@ def test_every_configuration_is_tested():
 
 @pytest.mark.parametrize("recipe", ["switchboard", "kaldi", "nemo", "lhotse"])
 def test_alternative_tokenizers_are_prepared(recipe):
-    kinds = {parse_name(name)[0] for name in recipe_module(recipe).Options().tokenizers}
+    kinds = {parse_tokenizer_name(name)[0] for name in preparation_module(recipe).Options().tokenizers}
     assert kinds == {"phone", "character"} | ({"sentencepiece"} if recipe == "switchboard" else set())

@@ -3,7 +3,7 @@
 import pytest
 from asr_recipes.switchboard.eval2000 import Span, widened
 from asr_recipes.switchboard.splits import divide, without_copies
-from asr_recipes.switchboard.transcripts import Segment, parse_line
+from asr_recipes.switchboard.transcripts import SideSegment, parse_segment
 from asr_recipes.switchboard.words import map_word
 
 
@@ -50,10 +50,10 @@ def test_unknown_markup_is_refused(written):
 
 def test_a_line_becomes_a_segment_with_kaldis_id():
     line = "sw2001A-ms98-a-0002 0.977625 11.561375 hi um yeah [silence] i'd [laughter-like]"
-    segment = parse_line(line)
-    assert segment == Segment("sw02001", "A", 98, 1156, "hi um yeah i'd like")
+    segment = parse_segment(line)
+    assert segment == SideSegment("sw02001", "A", 98, 1156, "hi um yeah i'd like")
     assert segment.name == "sw02001-A_000098-001156"
-    assert parse_line(line.replace(" ", "\t", 3)) == segment
+    assert parse_segment(line.replace(" ", "\t", 3)) == segment
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_a_line_becomes_a_segment_with_kaldis_id():
 )
 def test_a_broken_line_is_refused(line, found):
     with pytest.raises(ValueError, match=found):
-        parse_line(line)
+        parse_segment(line)
 
 
 def test_splits_match_kaldi():
-    segments = [Segment("sw02001", "A", i, i + 1, "uh-huh" if i % 2 else f"text {i}") for i in range(20)]
+    segments = [SideSegment("sw02001", "A", i, i + 1, "uh-huh" if i % 2 else f"text {i}") for i in range(20)]
     splits = divide(reversed(segments), development=4)
     assert [segment.start for segment in splits["train_dev"]] == [0, 1, 2, 3]
     assert [segment.start for segment in splits["train_nodev"]] == list(range(4, 20))
@@ -80,7 +80,9 @@ def test_splits_match_kaldi():
 
 def test_copies_of_a_text_are_drawn_from_all_conversations():
     """The first 300 copies by id were all from early conversations."""
-    segments = [Segment("sw02001", "A", i, i + 1, "uh-huh" if i % 2 else f"text {i}") for i in range(8000)]
+    segments = [
+        SideSegment("sw02001", "A", i, i + 1, "uh-huh" if i % 2 else f"text {i}") for i in range(8000)
+    ]
     kept = list(without_copies(segments))
     assert kept == list(without_copies(segments))
     copies = [segment.start for segment in kept if segment.text == "uh-huh"]

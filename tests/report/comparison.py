@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from lhotse import CutSet
 
-from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Split, Training
+from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, SplitData, Training
 from asr.compare.results import Results
 from asr.data.manifest import load_cuts, save_cuts
 from asr.report import theme
@@ -87,9 +87,9 @@ def make_comparison(
             "packages": {"torch": "2.11.0"},
         },
         data={
-            "train": Split("data/demo/train.cuts.jsonl.gz", "5b2f0c1d9a77", 2000, 2.1, quantiles),
-            "dev": Split("data/demo/dev.cuts.jsonl.gz", "0a1b2c3d4e5f", 100, 0.1, quantiles),
-            "test": Split(
+            "train": SplitData("data/demo/train.cuts.jsonl.gz", "5b2f0c1d9a77", 2000, 2.1, quantiles),
+            "dev": SplitData("data/demo/dev.cuts.jsonl.gz", "0a1b2c3d4e5f", 100, 0.1, quantiles),
+            "test": SplitData(
                 str(manifest or "data/none.jsonl"), "9f8e7d6c5b4a", len(references), hours, quantiles
             ),
         },

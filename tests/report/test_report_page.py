@@ -221,7 +221,7 @@ def test_times_that_cannot_be_drawn_are_refused(change: dict[str, Any], message:
     ]
     path.write_text(json.dumps(values))
     with pytest.raises(UserError, match=re.escape(message)):
-        bench_chart.read_record(path)
+        bench_chart.read_bench(path)
 
 
 def test_a_benchmark_of_another_format_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from asr.report.labels import ANCHORS, place_labels
 from asr.report.page import ReportOptions, write_report
 from asr.report.protocol import protocol_line
 from asr.report.provenance import of_results
-from asr.report.tables import Cell, Table, cost_table, search_table, tone
+from asr.report.tables import Table, TableCell, cost_table, search_table, tone
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def set_rates(results: Results, rates: dict[str, tuple[float, float, float]]) ->
         evaluation.rates["per"] |= {"rate": rate, "interval": [low, high]}
 
 
-def column(table: Table | None, name: str) -> list[Cell]:
+def column(table: Table | None, name: str) -> list[TableCell]:
     assert table is not None
     index = [column.name for column in table.columns].index(name)
     return [row[index] for row in table.rows]

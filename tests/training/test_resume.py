@@ -249,7 +249,7 @@ def test_a_checkpoint_of_another_run_is_noticed(short: Path, tone_corpus: Path, 
     assert records(folder) == before
     best_other = next((other / "checkpoints").glob("best-*.ckpt"))
     with pytest.raises(UserError, match="expected a checkpoint of the same run"):
-        checkpoint.average([best, best_other])
+        checkpoint.average_checkpoints([best, best_other])
 
 
 def test_the_average_belongs_to_the_best_checkpoints_of_the_latest_training(
@@ -264,7 +264,7 @@ def test_the_average_belongs_to_the_best_checkpoints_of_the_latest_training(
     again = [*several, "trainer.max_steps=13", "trainer.validate_every=1", "trainer.average_best=2"]
     run(tone_corpus, folder, *again)  # of a finished run
     best = sorted(checkpoints.glob("best-*.ckpt"))[:2]
-    expected = checkpoint.average(best)["model"]["weights"]
+    expected = checkpoint.average_checkpoints(best)["model"]["weights"]
     found = load(checkpoints / "average.ckpt")["model"]["weights"]
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
     run(tone_corpus, folder, *several, "trainer.max_steps=14")
