@@ -156,7 +156,7 @@ class Recognizer:
         if config.channels != "mix":
             raise UserError(
                 f"channels={config.channels!r}: expected 'mix'; for one transcript per channel use "
-                "transcribe_channels()"
+                "transcribe_each()"
             )
         several = isinstance(audio, list | tuple)
         items: list[Audio] = list(audio) if several else [audio]  # type: ignore[arg-type, list-item]
@@ -166,24 +166,6 @@ class Recognizer:
                 raise outcome
             found += outcome
         return found if several else found[0]
-
-    def transcribe_channels(
-        self, audio: Audio, config: TranscriptionConfig, *, sample_rate: int | None = None
-    ) -> list[Transcript]:
-        """Transcribe the channels of a recording, or their average.
-
-        Args:
-            audio: see `transcribe`.
-            config: mode, channels and decoder.
-            sample_rate: sample rate of an array or tensor in Hz.
-
-        Raises:
-            UserError: the audio can't be read, or is shorter than one frame.
-        """
-        ((_, outcome),) = self.transcribe_each([audio], config, sample_rate=sample_rate)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
 
     def transcribe_each(
         self,

@@ -12,7 +12,7 @@ import asr.attention.backend
 import attention_ext
 from asr import Recognizer
 from asr.attention.table import parse_name
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.model import checkpoint
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
@@ -23,7 +23,7 @@ from asr.text.tokenizer import CharacterTokenizer
 
 def test_transcribes_the_tones(trained: Path, tone_corpus: Path) -> None:
     recognizer = Recognizer.load(trained)
-    for cut in load_cuts(tone_corpus / "test.cuts.jsonl.gz"):
+    for cut in read_cuts(tone_corpus / "test.cuts.jsonl.gz"):
         transcript = recognizer.transcribe(cut.recording.sources[0].source)
         assert transcript.text == cut.supervisions[0].text
         assert transcript.times_s == sorted(transcript.times_s)

@@ -1,14 +1,15 @@
 """A corpus of tones that a tiny model learns in seconds, and the options for training that model."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import soundfile
-from lhotse import CutSet, Recording, SupervisionSegment
+from lhotse import Recording, SupervisionSegment
 from lhotse.cut import MonoCut
 from numpy.typing import NDArray
 
-from asr.data.manifest import save_cuts
+from asr.data.manifest import write_cuts
 from asr.text.lexicon import Lexicon
 
 PITCH_HZ = {"AA": 300, "B": 550, "K": 900, "S": 1400, "IY": 2100, "T": 3000}
@@ -60,6 +61,11 @@ def make_cut(wav: Path, text: str, name: str, speaker: str = "s1") -> MonoCut:
     return MonoCut(name, 0.0, recording.duration, 0, [supervision], recording=recording)
 
 
+def save_cuts(cuts: Iterable[MonoCut], path: Path) -> None:
+    """Write a manifest whose folder can be moved with the audio files in it."""
+    write_cuts(cuts, path, path.parent)
+
+
 def make_corpus(folder: Path, sizes: dict[str, int], rate: int = 16000, seed: int = 0) -> Path:
     """Write WAV files, manifests and a lexicon; return the folder."""
     random = np.random.default_rng(seed)
@@ -72,6 +78,6 @@ def make_corpus(folder: Path, sizes: dict[str, int], rate: int = 16000, seed: in
             wav = folder / "wav" / f"{split}-{i}.wav"
             soundfile.write(wav, tones(text, rate, random), rate, subtype="PCM_16")
             cuts.append(make_cut(wav, text, f"{split}-{i}", f"s{i % 3}"))
-        save_cuts(CutSet.from_cuts(cuts), folder / f"{split}.cuts.jsonl.gz")
+        save_cuts(cuts, folder / f"{split}.cuts.jsonl.gz")
     LEXICON.save(folder / "lexicon.txt")
     return folder

@@ -25,7 +25,7 @@ from asr.attention.hashing import number_layers
 from asr.attention.multihead import SelfAttention
 from asr.attention.softmax import QueryKeyMechanism
 from asr.data.audio import load_cut
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.recognizer import Recognizer
 
 GROUPINGS = ("hash", "keys")
@@ -34,7 +34,7 @@ GROUPINGS = ("hash", "keys")
 def joined_recordings(manifest: Path, rate: int, joined_s: float, count: int) -> list[Tensor]:
     """Return the first recordings of consecutive utterances up to a duration."""
     recordings: list[list[Tensor]] = [[]]
-    for cut in load_cuts(manifest):
+    for cut in read_cuts(manifest):
         if recordings[-1] and (sum(map(len, recordings[-1])) / rate + cut.duration > joined_s):
             if len(recordings) == count:
                 break

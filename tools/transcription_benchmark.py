@@ -28,7 +28,7 @@ from asr.cli import WAITING
 from asr.config import option
 from asr.console import open_console
 from asr.data.audio import load_cut
-from asr.data.manifest import load_cuts, write_cuts
+from asr.data.manifest import read_cuts, write_cuts
 from asr.data.places import manifest_path
 from asr.errors import UserError, run_program
 from asr.preparation import recording, utterance_cut
@@ -60,7 +60,7 @@ class Options:
 def speech(data: str, split: str, samples: int, sample_rate: int) -> np.ndarray:
     """Return the first [samples] of a split's speech, repeated if it is shorter."""
     parts: list[np.ndarray] = []
-    for cut in load_cuts(manifest_path(data, split)):
+    for cut in read_cuts(manifest_path(data, split)):
         parts.append(load_cut(cut, sample_rate))
         if sum(map(len, parts)) >= samples:
             break

@@ -23,7 +23,7 @@ from asr.compare.advice import (
 from asr.compare.options import canonical
 from asr.console import duration, open_console, progress
 from asr.data.concatenate import Concatenation
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.data.places import manifest_path
 from asr.environment import pick_device
 from asr.errors import UserError
@@ -66,11 +66,9 @@ def run(paths: list[Path], asked: tuple[Options, TrainConfig]) -> None:
         raise UserError(f"asr advise takes one manifest or prepared folder, found {len(paths)}")
     manifest = manifest_path(str(paths[0]), "train")
     training = settled(replace(training, data=replace(training.data, train=[str(manifest)])))
-    cuts = load_cuts(manifest, require_text=False)
+    cuts = read_cuts(manifest, require_text=False)
     data = training.data
-    durations_s = Concatenation([cut.duration for cut in cuts], data.concatenate_s, training.seed).durations(
-        0
-    )
+    durations_s = Concatenation(cuts.durations_s, data.concatenate_s, training.seed).durations(0)
     frames = np.maximum(1, np.round(durations_s * 1000 / training.features.frame_shift_ms)).astype(np.int64)
     lengths = positions(frames, training.model.subsampling)
     quantiles = {q: round(float(np.quantile(lengths, q))) for q in (0.5, 0.95, 1.0)}

@@ -14,7 +14,7 @@ from lhotse.cut import MonoCut
 from asr.config import refuse, to_dict
 from asr.console import track
 from asr.data.audio import load_cut
-from asr.data.manifest import load_cuts, manifest_digest
+from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.places import manifest_path, training_folder
 from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
@@ -79,7 +79,7 @@ def run(paths: list[Path], options: AlignOptions) -> None:
         if options.text:
             raise UserError(f"text={options.text!r}: expected an audio file to align it with, found none")
         manifest = manifest_path(options.data or training_folder(run_folder), options.split)
-        cuts = list(load_cuts(manifest))
+        cuts = list(read_cuts(manifest))
         inputs["data"] = manifest_digest(manifest)
         folder, name = Path(options.output or run_folder / "align" / options.split), options.split
         loads = {}

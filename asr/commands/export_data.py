@@ -30,7 +30,7 @@ def run(paths: list[str], options: Options) -> None:
         UserError: the format is unknown, or there is no manifest or more than one for a split.
     """
     from asr.data.interchange import FORMATS
-    from asr.data.manifest import load_cuts
+    from asr.data.manifest import read_cuts
 
     if options.to not in FORMATS:
         raise UserError(f"to={options.to}: expected a format{did_you_mean(options.to, list(FORMATS))}")
@@ -52,7 +52,7 @@ def run(paths: list[str], options: Options) -> None:
     beside = _beside(manifests, Path(options.out)) if options.to == "shar" else {}
     exports = []
     for split, path in manifests.items():
-        cuts = load_cuts(path)
+        cuts = list(read_cuts(path))
         try:
             exports.append((len(cuts), FORMATS[options.to](cuts, Path(options.out), split)))
         except UserError as error:

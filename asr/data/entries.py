@@ -161,7 +161,7 @@ def check_fields(entry: dict[str, Any], where: str) -> None:
 
 
 def check_cut(cut: "MonoCut", where: str, known_files: set[str], require_text: bool = True) -> None:
-    """Raise a `UserError` that begins with `where` if the cut violates a requirement of `load_cuts`.
+    """Raise a `UserError` that begins with `where` if the cut violates a requirement of `read_cuts`.
 
     Files in `known_files` are assumed to exist; files found on disk are added to it.
     """

@@ -5,7 +5,7 @@ import re
 import shlex
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from asr.files import atomic_text
 from asr.text.files import CONTROL, write_lines
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
-    from lhotse import CutSet, MonoCut, Recording
+    from lhotse import MonoCut, Recording
 
 
 Tables = dict[str, dict[str, object]]  # values by key, by file name
@@ -26,7 +26,7 @@ CHANNEL_NAMES = "AB"
 SHARD_UTTERANCES = 1000
 
 
-def kaldi_export(cuts: "CutSet", folder: Path, split: str) -> Write:
+def kaldi_export(cuts: "Sequence[MonoCut]", folder: Path, split: str) -> Write:
     """Return a function that writes the data directory `folder/split`.
 
     Its files pass the checks of Kaldi's `utils/validate_data_dir.sh --no-feats`: wav.scp, segments, text,
@@ -65,7 +65,7 @@ def kaldi_export(cuts: "CutSet", folder: Path, split: str) -> Write:
             if value is not None:
                 tables[optional][name] = value
     tables["spk2utt"] = {speaker: " ".join(sorted(names)) for speaker, names in utterances.items()}
-    count = len(list(cuts))
+    count = len(cuts)
     if len(tables["utt2spk"]) < count or len(tables["wav.scp"]) < len(
         {(c.recording_id, c.channel) for c in cuts}
     ):
@@ -86,7 +86,7 @@ def _write_tables(tables: Tables, directory: Path) -> Path:
     return directory
 
 
-def _kaldi_recordings(cuts: "CutSet") -> "dict[str, Recording]":
+def _kaldi_recordings(cuts: "Sequence[MonoCut]") -> "dict[str, Recording]":
     """Return the recordings by id, after checking ids, speakers, files and channels."""
     recordings: dict[str, Recording] = {}
     for cut in cuts:
@@ -145,7 +145,7 @@ def _kaldi_source(recording: "Recording", channel: int) -> str:
     return f"ffmpeg -threads 1 -i {quoted} {mono} -ar {rate} -f wav -threads 1 pipe:1 |"
 
 
-def nemo_export(cuts: "CutSet", folder: Path, split: str) -> Write:
+def nemo_export(cuts: "Sequence[MonoCut]", folder: Path, split: str) -> Write:
     """Return a function that writes `folder/split.jsonl`.
 
     It has one object per utterance, with `offset` if it is only part of its file.
@@ -176,7 +176,7 @@ def nemo_export(cuts: "CutSet", folder: Path, split: str) -> Write:
     return write
 
 
-def lhotse_export(cuts: "CutSet", folder: Path, split: str) -> Write:
+def lhotse_export(cuts: "Sequence[MonoCut]", folder: Path, split: str) -> Write:
     """Return a function that writes `folder/lhotse_cuts_<split>.jsonl.gz` with absolute audio paths."""
 
     def write() -> Path:
@@ -187,7 +187,7 @@ def lhotse_export(cuts: "CutSet", folder: Path, split: str) -> Write:
     return write
 
 
-def shar_export(cuts: "CutSet", folder: Path, split: str) -> Write:
+def shar_export(cuts: "Sequence[MonoCut]", folder: Path, split: str) -> Write:
     """Return a function that writes the folder `folder/split` in Lhotse Shar format, with 16-bit FLAC.
 
     Raises:
@@ -223,7 +223,7 @@ def shar_export(cuts: "CutSet", folder: Path, split: str) -> Write:
 
 
 # Each checks a split completely before anything is written.
-FORMATS: "dict[str, Callable[[CutSet, Path, str], Write]]" = {
+FORMATS: "dict[str, Callable[[Sequence[MonoCut], Path, str], Write]]" = {
     "kaldi": kaldi_export,
     "nemo": nemo_export,
     "lhotse": lhotse_export,

@@ -14,12 +14,7 @@ from asr.errors import UserError
 from asr.files import atomic_binary, file_digest
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
-    from lhotse import CutSet, MonoCut, Recording
-
-
-def save_cuts(cuts: "Iterable[MonoCut]", path: str | Path) -> None:
-    """Write a manifest as `write_cuts` does, so that its folder can be moved with the audio files inside."""
-    write_cuts(cuts, path, Path(path).parent)
+    from lhotse import MonoCut, Recording
 
 
 def write_cuts(cuts: "Iterable[MonoCut]", path: str | Path, base: Path | None) -> None:
@@ -37,13 +32,6 @@ def write_cuts(cuts: "Iterable[MonoCut]", path: str | Path, base: Path | None) -
                 shared = cut.recording, _recording_entry(cut.recording, base)
             entry = {**_cut_entry(cut), **shared[1], "type": "MonoCut"}
             packed.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
-
-
-def load_cuts(path: str | Path, require_text: bool = True) -> "CutSet":
-    """Read and check a manifest as `read_cuts` does, for uses that need all cuts at once."""
-    from lhotse import CutSet
-
-    return CutSet.from_cuts(read_cuts(path, require_text))
 
 
 def read_cuts(path: str | Path, require_text: bool = True) -> Cuts:

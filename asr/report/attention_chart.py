@@ -15,7 +15,7 @@ from asr.compare.candidates import can_run, is_exchangeable
 from asr.compare.records import Candidate
 from asr.compare.results import Results
 from asr.data.audio import load_cut
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.recognizer import Recognizer
 from asr.report import theme
@@ -51,7 +51,7 @@ def figures(
     recognizer = Recognizer.load(folder / training.run)
     split = main_split(results)
     names = mechanisms(results, candidate)
-    cuts = sorted(load_cuts(results.data[split].manifest), key=lambda cut: (cut.duration, cut.id))
+    cuts = sorted(read_cuts(results.data[split].manifest), key=lambda cut: (cut.duration, cut.id))
     rate = recognizer.model.sample_rate
     cut = _choose(cuts, utterance, split)
     first = {theme.family(name): name for name in reversed(names)}

@@ -11,7 +11,7 @@ import soundfile
 from asr.compare.records import Evaluation
 from asr.compare.results import OFFICIAL, Results
 from asr.data.audio import load_cut
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.report.figure import data_uri
 from asr.scoring.alignment import Edit
@@ -183,7 +183,7 @@ def _cuts(results: Results, split: str) -> dict[str, Any]:
     if split not in results.data:
         return {}
     try:
-        return {cut.id: cut for cut in load_cuts(results.data[split].manifest)}
+        return {cut.id: cut for cut in read_cuts(results.data[split].manifest)}
     except UserError as error:
         log.warning("report: no audio for %s: %s", split, error)
         return {}

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,12 +74,6 @@ def write_decoded(folder: Path, lines: str, record: dict[str, Any]) -> None:
             for name in (SCORE, *TABLES, *EXPORTS, HYPOTHESES):
                 Path(folder, name).unlink(missing_ok=True)
             shutil.rmtree(folder / OFFICIAL, ignore_errors=True)
-
-
-def write_hypotheses(path: str | Path, hypotheses: Iterable[Hypothesis]) -> None:
-    """Write JSONL; the file appears under its name only once it is complete."""
-    with atomic_text(path) as file:
-        file.writelines(map(hypothesis_line, hypotheses))
 
 
 def hypothesis_line(hypothesis: Hypothesis) -> str:

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import jiwer
 import numpy as np
@@ -15,7 +15,6 @@ from asr.scoring.hypotheses import Hypothesis
 from asr.text.pronunciation import WordCounts
 
 Metric = Literal["per", "wer", "cer"]
-METRICS: tuple[Metric, ...] = get_args(Metric)
 HEADLINES: tuple[Metric, ...] = ("per", "wer")  # shown in tables; CER follows from the words
 TOKEN_OF: dict[Metric, str] = {"per": "phone", "wer": "word", "cer": "character"}
 NOT_SCORED = frozenset({"NSN", "SPN"})  # noise, and words without pronunciation

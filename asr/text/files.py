@@ -107,7 +107,7 @@ def write_table(path: str | Path, header: Sequence[str], rows: Iterable[Sequence
     """Write a table as CSV if the name ends in `.csv`, else as TSV.
 
     Control characters become escapes such as `\\n`. A text that a spreadsheet would run as a formula, because
-    it begins with `=`, `+`, `-` or `@`, gets an apostrophe, unless it is a number. `cell_text` undoes this.
+    it begins with `=`, `+`, `-` or `@`, gets an apostrophe, unless it is a number.
     """
     style: dict[str, Any] = {"lineterminator": "\n"}
     if Path(path).suffix != ".csv":
@@ -123,15 +123,6 @@ def _cell(value: Any) -> Any:
         return value
     shown = CONTROL.sub(lambda found: repr(found[0])[1:-1], value)
     return f"'{shown}" if FORMULA.match(shown) and not _is_number(shown) else shown
-
-
-def cell_text(cell: str) -> str:
-    """Return the text of a cell written by `write_table`, with control characters as escapes.
-
-    >>> cell_text("'-uh"), cell_text("-0.5"), cell_text("'tis")
-    ('-uh', '-0.5', "'tis")
-    """
-    return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
 
 
 def _is_number(text: str) -> bool:

@@ -1,6 +1,5 @@
 """A training run: builds data, task and Lightning trainer from the options, and writes the run folder."""
 
-import logging
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -39,8 +38,6 @@ from asr.training.sizes import reasons, settled
 from asr.training.start import offered_starts
 from asr.training.task import TrainingTask
 from asr.training.trainer import build_trainer, quiet_lightning
-
-log = logging.getLogger(__name__)
 
 
 def train(options: TrainConfig, watchers: Sequence[lightning.Callback] = ()) -> Path:

@@ -27,7 +27,7 @@ from asr import Recognizer
 from asr.config import option, parse
 from asr.console import open_console, track
 from asr.data.audio import load_cut
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.data.places import manifest_path
 from asr.errors import UserError, run_program
 from asr.files import atomic_path, write_json
@@ -193,7 +193,7 @@ def measure(model: str, system: str, audio: Path, normalise: str) -> tuple[dict[
 def run(options: Options) -> list[TranscriptionRun]:
     """Measure every system on every length."""
     recognizer = Recognizer.load(options.model)
-    cuts = list(load_cuts(manifest_path(options.data, options.split)))
+    cuts = list(read_cuts(manifest_path(options.data, options.split)))
     singly = errors_singly(recognizer, cuts)
     folder = Path(options.folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from asr import Recognizer
 from asr.config import option, parse
 from asr.console import open_console
 from asr.data.audio import load_cut
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.data.places import manifest_path
 from asr.data.recording import Samples, read_recording
 from asr.errors import UserError, run_program
@@ -68,7 +68,7 @@ class Options:
 def kinds(options: Options, rate: int) -> Iterator[tuple[str, list[Samples]]]:
     """Yield the name and the recordings of each kind, at the sample rate `rate`."""
     random = np.random.default_rng(options.seed)
-    cuts = load_cuts(manifest_path(options.data, "test"))
+    cuts = read_cuts(manifest_path(options.data, "test"))
     recordings = {TEST: [load_cut(cut, rate) for cut in cuts]}
     for kind, (package, place) in PACKAGES.items():
         files = sorted(Path(options.packages, package).glob(f"**/{place}/**/*.wav"))

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 import soundfile
-from lhotse import CutSet
+from tone_corpora import save_cuts
 
 from asr.cli import main
-from asr.data.manifest import load_cuts, save_cuts
+from asr.data.manifest import read_cuts
 from asr.scoring.ctm import CtmWord, read_ctm
 
 
 def test_a_split_is_aligned(trained: Path, tone_corpus: Path, tmp_path: Path) -> None:
     assert main(["align", str(trained), "split=test", f"output={tmp_path}"]) == 0
-    cuts = {cut.recording_id: cut for cut in load_cuts(tone_corpus / "test.cuts.jsonl.gz")}
+    cuts = {cut.recording_id: cut for cut in read_cuts(tone_corpus / "test.cuts.jsonl.gz")}
     entries = read_ctm(tmp_path / "test.words.ctm")
     words = [entry for entry in entries if isinstance(entry, CtmWord)]
     for recording, cut in cuts.items():
@@ -42,7 +42,7 @@ def test_a_split_is_aligned(trained: Path, tone_corpus: Path, tmp_path: Path) ->
 def test_text_grids_of_an_earlier_alignment_are_removed(
     trained: Path, tone_corpus: Path, tmp_path: Path
 ) -> None:
-    cuts = list(load_cuts(tone_corpus / "test.cuts.jsonl.gz"))
+    cuts = list(read_cuts(tone_corpus / "test.cuts.jsonl.gz"))
     save_cuts(cuts[:2], tmp_path / "few.cuts.jsonl.gz")
     arguments = ["align", str(trained), "split=test", f"output={tmp_path / 'out'}"]
     assert main(arguments) == 0
@@ -59,7 +59,7 @@ def test_an_audio_file_is_aligned_with_its_transcript(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    cut = next(iter(load_cuts(tone_corpus / "test.cuts.jsonl.gz")))
+    cut = next(iter(read_cuts(tone_corpus / "test.cuts.jsonl.gz")))
     audio = tmp_path / "x.wav"
     audio.write_bytes(Path(cut.recording.sources[0].source).read_bytes())
     assert main(["align", str(trained), str(audio)]) == 1
@@ -86,7 +86,7 @@ def test_a_text_is_normalised_like_those_of_training(
     """The text file that `asr prepare folder` had normalised was aligned as written: with its capitals and
     full stops outside the vocabulary, it "didn't fit the audio".
     """
-    cut = next(iter(load_cuts(tone_corpus / "test.cuts.jsonl.gz")))
+    cut = next(iter(read_cuts(tone_corpus / "test.cuts.jsonl.gz")))
     audio, text = str(cut.recording.sources[0].source), cut.supervisions[0].text
     arguments = ["align", str(trained), audio, f"output={tmp_path}"]
     assert main([*arguments, f"text={text.title().replace(' ', ', ')}."]) == 0
@@ -100,8 +100,8 @@ def test_two_utterances_of_one_file_name_are_refused(
     trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The second TextGrid replaced the first."""
-    one, two, *_ = load_cuts(tone_corpus / "test.cuts.jsonl.gz")
+    one, two, *_ = read_cuts(tone_corpus / "test.cuts.jsonl.gz")
     one.id, two.id = "a/b", "a_b"
-    save_cuts(CutSet.from_cuts([one, two]), tmp_path / "x.cuts.jsonl.gz")
+    save_cuts([one, two], tmp_path / "x.cuts.jsonl.gz")
     assert main(["align", str(trained), f"data={tmp_path / 'x.cuts.jsonl.gz'}", f"output={tmp_path}"]) == 1
     assert "a_b: expected a name of its own, found a_b.TextGrid for two utterances" in capsys.readouterr().err

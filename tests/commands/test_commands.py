@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import soundfile
 from lhotse.utils import fastcopy
+from tone_corpora import save_cuts
 
 from asr import Recognizer
 from asr.cli import COMMANDS, command_module, main
-from asr.data.manifest import load_cuts, save_cuts
+from asr.data.manifest import read_cuts
 from asr.model.options import LoadOptions
 from asr.scoring.hypotheses import read_hypotheses
 from asr.search.options import BeamConfig, Weights
@@ -47,7 +48,7 @@ def test_references_use_the_lexicon_of_the_data(
     folder = tmp_path / "other"
     cuts = [
         fastcopy(cut, supervisions=[fastcopy(cut.supervisions[0], text=cut.supervisions[0].text.upper())])
-        for cut in load_cuts(tone_corpus / "test.cuts.jsonl.gz")
+        for cut in read_cuts(tone_corpus / "test.cuts.jsonl.gz")
     ]
     save_cuts(cuts, folder / "test.cuts.jsonl.gz")
     words = sum(len(cut.supervisions[0].text.split()) for cut in cuts)

@@ -9,7 +9,7 @@ import soundfile
 from tone_corpora import tones
 
 from asr.cli import main
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.text.files import read_text
 from asr.transcription.segmentation import sentences
 
@@ -44,7 +44,7 @@ def test_a_recording_becomes_training_data(
 
     data = tmp_path / "data"
     assert main(["prepare", "folder", f"audio={out}", f"folder={data}", "workers=1", "test_share=0"]) == 0
-    cuts = [cut for split in ("train", "dev") for cut in load_cuts(data / f"{split}.cuts.jsonl.gz")]
+    cuts = [cut for split in ("train", "dev") for cut in read_cuts(data / f"{split}.cuts.jsonl.gz")]
     texts = {cut.supervisions[0].text for cut in cuts}
     assert texts == set(LINES)
     assert main(["segment", str(trained), str(recording), str(text), f"output={out}"]) == 1

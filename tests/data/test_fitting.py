@@ -2,10 +2,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tone_corpora import save_cuts
 
 from asr.data.cuts import Cuts
 from asr.data.fitting import frames_for_words, misfits
-from asr.data.manifest import load_cuts, read_cuts, save_cuts
+from asr.data.manifest import read_cuts
 from asr.data.transcripts import CHUNK, Texts, Transcripts
 from asr.losses.topology import frames_needed
 from asr.text.lexicon import Lexicon
@@ -43,7 +44,7 @@ def test_words_need_the_frames_of_their_sentence(kind: str, topology: str) -> No
 @pytest.fixture
 def cuts(tone_corpus: Path, tmp_path: Path) -> Cuts:
     """Return cuts with drawn transcripts and durations of 0.01 … 0.3 s."""
-    [cut, *_] = load_cuts(tone_corpus / "train.cuts.jsonl.gz")
+    [cut, *_] = read_cuts(tone_corpus / "train.cuts.jsonl.gz")
     path = tmp_path / "x.cuts.jsonl.gz"
     made = []
     for i, text in enumerate(filter(None, drawn_texts(200))):

@@ -4,8 +4,9 @@ import os
 
 import pytest
 from lhotse import AudioSource, MonoCut, Recording, SupervisionSegment
+from tone_corpora import save_cuts
 
-from asr.data.manifest import load_cuts, save_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 
 
@@ -40,7 +41,7 @@ def test_round_trip_in_a_moved_folder(folder, tmp_path):
     line = gzip.decompress((folder / "x.cuts.jsonl.gz").read_bytes()).decode().splitlines()[0]
     assert json.loads(line)["recording"]["sources"][0]["source"] == "wav/a.wav"
     moved = folder.rename(folder.with_name("moved"))
-    loaded = load_cuts(moved / "x.cuts.jsonl.gz")
+    loaded = read_cuts(moved / "x.cuts.jsonl.gz")
     assert [cut.id for cut in loaded] == ["u1", "u2"]
     expected = make_cut(moved, "u1")
     assert loaded["u1"] == expected
@@ -48,7 +49,7 @@ def test_round_trip_in_a_moved_folder(folder, tmp_path):
 
 def test_audio_elsewhere_stays_absolute(folder):
     save_cuts([make_cut(folder)], folder / "manifests" / "x.cuts.jsonl.gz")
-    assert load_cuts(folder / "manifests" / "x.cuts.jsonl.gz")[0].recording.sources[0].source == str(
+    assert read_cuts(folder / "manifests" / "x.cuts.jsonl.gz")[0].recording.sources[0].source == str(
         folder / "wav" / "a.wav"
     )
 
@@ -67,7 +68,7 @@ def test_interrupted_writing_keeps_the_old_manifest(folder):
     save_cuts([make_cut(folder)], folder / "x.cuts.jsonl.gz")
     with pytest.raises(KeyboardInterrupt):
         save_cuts(fail(), folder / "x.cuts.jsonl.gz")
-    assert [cut.id for cut in load_cuts(folder / "x.cuts.jsonl.gz")] == ["u1"]
+    assert [cut.id for cut in read_cuts(folder / "x.cuts.jsonl.gz")] == ["u1"]
 
 
 def setter(*keys, value):
@@ -106,7 +107,7 @@ def test_errors_name_manifest_and_utterance(folder, change, message):
     (folder / "wav" / "empty.wav").touch()
     path = write(folder, None, change)
     with pytest.raises(UserError, match=message) as error:
-        load_cuts(path)
+        read_cuts(path)
     name = "u1" if "distinct" in message else "u2"
     assert str(path) in str(error.value)
     assert f"utterance {name!r}" in str(error.value)
@@ -155,7 +156,7 @@ def test_nothing_in_a_manifest_is_run_fetched_or_unpickled(folder, change, messa
     monkeypatch.chdir(folder)
     path = write(folder, None, change)
     with pytest.raises(UserError, match=message) as error:
-        load_cuts(path)[1].load_audio()
+        read_cuts(path)[1].load_audio()
     assert "utterance 'u2'" in str(error.value)
     assert not (folder / "planted").exists()
 
@@ -189,28 +190,28 @@ def test_fields_of_another_kind_are_refused(folder, change, message):
     """A list as transcript ended in a traceback; a line break in one forged lines of exported files."""
     path = write(folder, None, change)
     with pytest.raises(UserError, match=message) as error:
-        load_cuts(path)
+        read_cuts(path)
     assert len(str(error.value).splitlines()) == 1
     assert str(path) in str(error.value)
 
 
 def test_custom_fields_of_text_and_numbers_are_kept(folder):
     path = write(folder, setter("custom", value={"source": "radio", "snr": 3.5, "tags": ["a"]}))
-    assert load_cuts(path)[0].custom == {"source": "radio", "snr": 3.5, "tags": ["a"]}
+    assert read_cuts(path)[0].custom == {"source": "radio", "snr": 3.5, "tags": ["a"]}
 
 
 def test_a_named_pipe_is_no_manifest_and_no_audio(folder):
     """Opening a named pipe waits for a writer, for ever."""
     os.mkfifo(folder / "pipe.cuts.jsonl.gz")
     with pytest.raises(UserError, match="expected a manifest, found a pipe"):
-        load_cuts(folder / "pipe.cuts.jsonl.gz")
+        read_cuts(folder / "pipe.cuts.jsonl.gz")
     with pytest.raises(UserError, match="expected an audio file, found a pipe"):
-        load_cuts(write(folder, setter("recording", "sources", 0, "source", value="pipe.cuts.jsonl.gz")))
+        read_cuts(write(folder, setter("recording", "sources", 0, "source", value="pipe.cuts.jsonl.gz")))
 
 
 def test_transcripts_are_optional_without_require_text(folder):
     path = write(folder, setter("supervisions", 0, "text", value=None))
-    assert len(load_cuts(path, require_text=False)) == 1
+    assert len(read_cuts(path, require_text=False)) == 1
 
 
 def test_errors_name_broken_files(folder):
@@ -229,7 +230,7 @@ def test_errors_name_broken_files(folder):
     for content, message in cases.items():
         path.write_bytes(content)
         with pytest.raises(UserError, match=message) as error:
-            load_cuts(path)
+            read_cuts(path)
         assert str(path) in str(error.value)
     with pytest.raises(UserError, match="found no such file"):
-        load_cuts(folder / "no.cuts.jsonl.gz")
+        read_cuts(folder / "no.cuts.jsonl.gz")

@@ -7,9 +7,10 @@ import pytest
 import soundfile
 from lhotse import MonoCut, SupervisionSegment
 from numpy.typing import NDArray
+from tone_corpora import save_cuts
 
 from asr.data.audio import load_cut
-from asr.data.manifest import load_cuts, save_cuts
+from asr.data.manifest import read_cuts
 from asr.data.recording import read_recording
 from asr.data.shorten import decode, mulaw_codes
 from asr.data.sphere import is_sphere, read_header, read_sphere
@@ -105,7 +106,7 @@ def test_a_cut_into_a_file_loads_its_own_samples(tmp_path: Path, compressed: boo
     supervision = SupervisionSegment("a-1", "a", 0.0, 0.3, channel=1, text="x", speaker="a")
     cut = MonoCut("a-1", 0.25, 0.3, 1, [supervision], recording=source)
     save_cuts([cut], tmp_path / "x.cuts.jsonl.gz")
-    [loaded] = load_cuts(tmp_path / "x.cuts.jsonl.gz")
+    [loaded] = read_cuts(tmp_path / "x.cuts.jsonl.gz")
     np.testing.assert_array_equal(load_cut(loaded, 16000) * 32768, samples[4000:8800, 1])
 
 

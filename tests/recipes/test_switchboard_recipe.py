@@ -19,7 +19,7 @@ from switchboard_miniature import PILOT_HZ, RATE, build, sphere_bytes
 from asr import parallel
 from asr.cli import main
 from asr.data.audio import load_cut
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.preparation.division import ShardDone
 from asr.preparation.problems import KINDS
@@ -71,7 +71,7 @@ def problems(folder):
 def test_manifests_match_what_was_fabricated(miniature, prepared):
     found = []
     for split in ("train_dev", "train_nodev"):
-        for cut in load_cuts(prepared / f"{split}.cuts.jsonl.gz"):
+        for cut in read_cuts(prepared / f"{split}.cuts.jsonl.gz"):
             supervision = cut.supervisions[0]
             assert cut.recording.sources[0].source.startswith(str(miniature.corpus))  # nothing is copied
             assert cut.channel == "AB".index(supervision.speaker[-1])
@@ -82,14 +82,14 @@ def test_manifests_match_what_was_fabricated(miniature, prepared):
     silent = [x for x in said if not x[3]]
     dropped = (prepared / "excluded.tsv").read_text()
     assert dropped.count("\tsilence\t") == len(silent) > 0
-    assert len(load_cuts(prepared / "train_dev.cuts.jsonl.gz")) == DEVELOPMENT
+    assert len(read_cuts(prepared / "train_dev.cuts.jsonl.gz")) == DEVELOPMENT
 
 
 def test_sides_are_not_confused(miniature, prepared):
     """A public recipe assigns both sides to A; here each side's cuts contain its own pilot tone."""
     speakers = set()
     for split in ("train_nodev", "eval2000"):
-        for cut in load_cuts(prepared / f"{split}.cuts.jsonl.gz"):
+        for cut in read_cuts(prepared / f"{split}.cuts.jsonl.gz"):
             audio = load_cut(cut, RATE)
             time_s = np.arange(len(audio)) / RATE
             power = {
@@ -103,7 +103,7 @@ def test_sides_are_not_confused(miniature, prepared):
 
 
 def test_eval2000_has_its_subsets_references_and_margins(miniature, prepared):
-    cuts = {cut.id: cut for cut in load_cuts(prepared / "eval2000.cuts.jsonl.gz")}
+    cuts = {cut.id: cut for cut in read_cuts(prepared / "eval2000.cuts.jsonl.gz")}
     expected = {
         f"{x.side}_{int(100 * x.start_s):06d}-{int(100 * x.end_s):06d}": x
         for x in miniature.references
@@ -114,7 +114,7 @@ def test_eval2000_has_its_subsets_references_and_margins(miniature, prepared):
         assert 0 < expected[name].start_s - cut.start <= 0.1 + 1e-6
         assert cut.channel == "AB".index(expected[name].side[-1])
         assert set(expected[name].text.split()) <= set(cut.supervisions[0].text.split())
-    parts = [set(load_cuts(prepared / f"eval2000_{x}.cuts.jsonl.gz").ids) for x in ("swbd", "callhm")]
+    parts = [set(read_cuts(prepared / f"eval2000_{x}.cuts.jsonl.gz").ids()) for x in ("swbd", "callhm")]
     assert parts[0] | parts[1] == set(cuts)
     assert all(name.startswith("sw_") for name in parts[0])
     stm = read_stm(prepared / "eval2000.stm")
@@ -182,7 +182,7 @@ def test_call_table_makes_callers_the_speakers(miniature, tmp_path):
     table = tmp_path / "call_con_tab.csv"
     table.write_text('2001, "A", 1007, 8043, 350, 324, "", "Y"\n2001, "B", 1022, 8043, 350, 324, "", "Y"\n')
     run(miniature, tmp_path / "out", call_table=str(table), eval2000="")
-    cuts = load_cuts(tmp_path / "out" / "train_nodev.cuts.jsonl.gz")
+    cuts = read_cuts(tmp_path / "out" / "train_nodev.cuts.jsonl.gz")
     speakers = {(cut.recording_id, cut.channel): cut.supervisions[0].speaker for cut in cuts}
     assert speakers["sw02001", 1] == "sw1022"
     assert speakers["sw02002", 0] == "sw02002-A"  # not in the table
@@ -263,7 +263,7 @@ def test_resumed_preparation_rereads_changed_files(damaged, tmp_path, monkeypatc
     assert read == [str(changed)]
     assert headers == []
     manifests = [tmp_path / "out" / f"{split}.cuts.jsonl.gz" for split in ("train_dev", "train_nodev")]
-    speakers = [cut.supervisions[0].speaker for manifest in manifests for cut in load_cuts(manifest)]
+    speakers = [cut.supervisions[0].speaker for manifest in manifests for cut in read_cuts(manifest)]
     assert speakers.count("sw02001-A") == len(lines) - 2  # one is silence
 
 

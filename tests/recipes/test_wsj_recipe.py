@@ -18,7 +18,7 @@ from asr_recipes.wsj.splits import SPLITS as OFFICIAL
 
 from asr import cli
 from asr.data.audio import load_cut
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.lm.ngram import NgramModel
 from asr.preparation.problems import KINDS
@@ -94,7 +94,7 @@ def test_manifests_match_what_was_fabricated(whole: Miniature, tmp_path: Path) -
     folder = prepare(whole, tmp_path / "data")
     assert {path.name.partition(".")[0] for path in folder.glob("*.cuts.jsonl.gz")} == set(SPLITS)
     for split, utterances in SPLITS.items():
-        cuts = list(load_cuts(folder / f"{split}.cuts.jsonl.gz"))
+        cuts = list(read_cuts(folder / f"{split}.cuts.jsonl.gz"))
         assert [cut.id for cut in cuts] == [utterance.name for utterance in utterances]
         for cut, utterance in zip(cuts, utterances, strict=True):
             [supervision] = cut.supervisions
@@ -166,7 +166,7 @@ def test_unofficial_counts_fail_without_allow_partial(discs: Miniature, tmp_path
     assert "split eval92, scored words: expected 5643, found 3" in problems(tmp_path / "data")
     folder = prepare(discs, tmp_path / "data", allow_partial=["counts"])
     assert "split si284, utterances: expected 37416, found 7" in problems(folder)
-    assert len(load_cuts(folder / "si284.cuts.jsonl.gz")) == 7
+    assert len(read_cuts(folder / "si284.cuts.jsonl.gz")) == 7
 
 
 def test_verification_can_be_disabled(discs: Miniature, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_verification_can_be_disabled(discs: Miniature, tmp_path: Path) -> None:
         prepare(copy, tmp_path / "data")
     folder = prepare(copy, tmp_path / "data", verify=False, language_models=False)
     assert not (folder / "lm").exists()
-    assert len(load_cuts(folder / "si84.cuts.jsonl.gz")) == 4
+    assert len(read_cuts(folder / "si84.cuts.jsonl.gz")) == 4
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_bad_input_fails_or_is_listed_with_allow_partial(discs: Miniature, tmp_p
             assert not manifest.exists()
             continue
         expected = [utterance.name for utterance in SPLITS[split] if utterance.name not in lost]
-        assert sorted(cut.id for cut in load_cuts(manifest)) == sorted(expected)
+        assert sorted(cut.id for cut in read_cuts(manifest)) == sorted(expected)
 
 
 def test_single_problem_is_reported_in_one_line(discs: Miniature, tmp_path: Path) -> None:
@@ -460,7 +460,7 @@ def test_words_outside_cmudict_are_guessed(
 def test_unknown_split_error_lists_the_splits(discs: Miniature, tmp_path: Path) -> None:
     folder = prepare(discs, tmp_path / "data", language_models=False)
     with pytest.raises(UserError, match=r"test\.cuts.* \(the splits there: dev93, dev93_5k, eval"):
-        load_cuts(folder / "test.cuts.jsonl.gz")
+        read_cuts(folder / "test.cuts.jsonl.gz")
 
 
 def test_unusable_utterances_are_excluded_and_may_have_empty_audio(discs: Miniature, tmp_path: Path) -> None:
@@ -471,7 +471,7 @@ def test_unusable_utterances_are_excluded_and_may_have_empty_audio(discs: Miniat
     copy.audio("40ac0202").write_bytes(b"")
     folder = prepare(copy, tmp_path / "data")
     assert "40ac0202\tmarked ~~ as unusable" in (folder / "excluded.tsv").read_text()
-    assert "40ac0202" not in {cut.id for cut in load_cuts(folder / "si84.cuts.jsonl.gz")}
+    assert "40ac0202" not in {cut.id for cut in read_cuts(folder / "si84.cuts.jsonl.gz")}
 
 
 def test_transcripts_are_checked_before_audio(

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hypothesis_files import write_hypotheses
 from lhotse import CutSet
+from tone_corpora import save_cuts
 
 from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, SplitData, Training
 from asr.compare.results import Results
-from asr.data.manifest import load_cuts, save_cuts
+from asr.data.manifest import read_cuts
 from asr.report import theme
-from asr.scoring.hypotheses import Hypothesis, write_hypotheses
+from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.score import score
 
 INJECTION = "<script>alert(1)</script>"
@@ -116,7 +118,7 @@ def forward_times(seconds: float) -> dict[str, Any]:
 
 def poison(manifest: Path, folder: Path) -> Path:
     """Copy a manifest, with markup in the speaker name of the first utterance."""
-    cuts = list(load_cuts(manifest))
+    cuts = list(read_cuts(manifest))
     cuts[0].supervisions[0].speaker = INJECTION
     path = folder / "poisoned.cuts.jsonl.gz"
     save_cuts(CutSet.from_cuts(cuts), path)
@@ -156,7 +158,7 @@ def write_bench(path: Path) -> Path:
 
 def _references(random: np.random.Generator, manifest: Path | None, utterances: int) -> list[Hypothesis]:
     if manifest:
-        given = [(cut.id, cut.supervisions[0].speaker, cut.duration) for cut in load_cuts(manifest)]
+        given = [(cut.id, cut.supervisions[0].speaker, cut.duration) for cut in read_cuts(manifest)]
     else:
         given = [(f"test-{i}", f"s{i % 3}", 3.3) for i in range(utterances)]
     references = []

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from asr.data.audio import load_cut
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
 from asr.recognizer import Recognizer
@@ -19,7 +19,7 @@ from asr.report.attention_maps import approximation_errors, attention_maps, laye
 
 @pytest.fixture(scope="module")
 def spoken(tone_corpus: Path) -> tuple[torch.Tensor, str]:
-    cut = next(iter(load_cuts(tone_corpus / "test.cuts.jsonl.gz")))
+    cut = next(iter(read_cuts(tone_corpus / "test.cuts.jsonl.gz")))
     return torch.from_numpy(load_cut(cut, 16000)), cut.supervisions[0].text
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from comparison import INJECTION, make_comparison, write_bench
+from hypothesis_files import write_hypotheses
 
 from asr import config
 from asr.cli import main
@@ -18,7 +19,7 @@ from asr.errors import UserError
 from asr.report import bench_chart, curves_chart
 from asr.report.page import ReportOptions, benchmarks_beside, write_report
 from asr.report.provenance import of_results
-from asr.scoring.hypotheses import Hypothesis, write_hypotheses
+from asr.scoring.hypotheses import Hypothesis
 from asr.training.config import recipe_module
 
 FIGURES = ["figure-1", "figure-7", "figure-4", "figure-8", "figure-8-error"]

@@ -2,9 +2,10 @@ import dataclasses
 import json
 
 import pytest
+from hypothesis_files import write_hypotheses
 
 from asr.errors import UserError
-from asr.scoring.hypotheses import Hypothesis, read_hypotheses, write_hypotheses
+from asr.scoring.hypotheses import Hypothesis, hypothesis_line, read_hypotheses, write_decoded
 
 ONE = Hypothesis("u1", "s1", 1.5, "größe", None, ["G", "R"], [0.0, 0.25], None, "phone")
 TWO = Hypothesis("u2", "s1", 0.0, None, [], [], [], "a b", "piece")
@@ -12,21 +13,16 @@ TWO = Hypothesis("u2", "s1", 0.0, None, [], [], [], "a b", "piece")
 
 def test_hypotheses_survive_a_round_trip(tmp_path):
     path = tmp_path / "new" / "hyp.jsonl"
-    write_hypotheses(path, [ONE, TWO])
+    write_decoded(path.parent, hypothesis_line(ONE) + hypothesis_line(TWO), {})
     assert read_hypotheses(path) == [ONE, TWO]
-    assert [entry.name for entry in path.parent.iterdir()] == ["hyp.jsonl"]
+    assert {entry.name for entry in path.parent.iterdir()} == {"hyp.jsonl", "decode.json"}
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "hyp.jsonl"
-    write_hypotheses(path, [ONE])
-
-    def dies():
-        yield TWO
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        write_hypotheses(path, dies())
+    write_decoded(tmp_path, hypothesis_line(ONE), {"decoder": "greedy"})
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        write_decoded(tmp_path, hypothesis_line(TWO), {"decoder": {"greedy"}})
     assert read_hypotheses(path) == [ONE]
 
 

@@ -1,10 +1,11 @@
 import json
 
 import pytest
+from hypothesis_files import write_hypotheses
 from score_output import printed, scored
 
 from asr.errors import UserError
-from asr.scoring.hypotheses import Hypothesis, write_decoded, write_hypotheses
+from asr.scoring.hypotheses import Hypothesis, write_decoded
 from asr.scoring.run import rates_line, read_score
 
 

@@ -6,13 +6,14 @@ import random
 import jiwer
 import numpy as np
 import pytest
+from hypothesis_files import write_hypotheses
 from score_output import printed, scored
 
 from asr.errors import UserError
 from asr.scoring.alignment import align_sclite
 from asr.scoring.ctm import read_ctm
 from asr.scoring.error_rates import ErrorCounts
-from asr.scoring.hypotheses import Hypothesis, write_hypotheses
+from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.score import UtteranceScore, by_length, confusions
 from asr.scoring.significance import bootstrap_difference, matched_pairs, segment_errors
 from asr.scoring.stm import read_stm

@@ -3,10 +3,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from hypothesis_files import write_hypotheses
 
 from asr.errors import UserError
 from asr.scoring import run as command
-from asr.scoring.hypotheses import Hypothesis, write_hypotheses
+from asr.scoring.hypotheses import Hypothesis
 from asr.scoring.word_filter import WordFilterRules, rules_beside
 
 RULES = WordFilterRules(drop=["<NOISE>", "<UNK>"], delete=[":", "*"], replace={"COMPAIGN": "CAMPAIGN"})

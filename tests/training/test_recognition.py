@@ -6,11 +6,12 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from tone_corpora import save_cuts
 from torch.nn.functional import one_hot
 
 from asr import Recognizer
 from asr.data.batch import Batch
-from asr.data.manifest import load_cuts, save_cuts
+from asr.data.manifest import read_cuts
 from asr.data.module import load_training_cuts
 from asr.losses.loss import CTCLoss
 from asr.model.acoustic_model import AcousticModel
@@ -50,7 +51,7 @@ def test_joint_training_merges_the_lexicons_of_all_corpora(
 ) -> None:
     """Only the first folder's lexicon was read, and words of the second became SPN."""
     other = corpus_maker()
-    cuts = [cut.with_id(f"other-{cut.id}") for cut in load_cuts(other / "train.cuts.jsonl.gz")]
+    cuts = [cut.with_id(f"other-{cut.id}") for cut in read_cuts(other / "train.cuts.jsonl.gz")]
     save_cuts(cuts, other / "train.cuts.jsonl.gz")
     lexicon = other / "lexicon.txt"
     lines = lexicon.read_text().splitlines()

@@ -9,7 +9,7 @@ from runs import metrics
 from tone_corpora import TINY
 
 from asr import Recognizer
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.scoring.score import scored_words
 from asr.scoring.word_filter import WordFilterRules
@@ -26,7 +26,7 @@ def test_word_errors_are_those_of_beam_search_on_the_first_utterances(
 ) -> None:
     recognizer = Recognizer.load(trained)
     tokenizer = recognizer.tokenizer
-    cuts = list(load_cuts(tone_corpus / "dev.cuts.jsonl.gz"))
+    cuts = list(read_cuts(tone_corpus / "dev.cuts.jsonl.gz"))
     config = SelectionConfig("wer", utterances=3, beam=BeamConfig(size=5))
     errors = WordErrors(config, cuts, tokenizer, "ctc", None)
     torch.manual_seed(0)

@@ -12,7 +12,7 @@ from tone_corpora import tones
 
 from asr import Recognizer
 from asr.cli import main
-from asr.data.manifest import load_cuts
+from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.search.greedy import greedy_search
 from asr.transcription.encoding import emissions, split_chunks
@@ -192,7 +192,7 @@ def test_channels_are_transcribed_separately_and_written_to_a_folder(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    cuts = sorted(load_cuts(tone_corpus / "test.cuts.jsonl.gz"), key=lambda cut: cut.duration)
+    cuts = sorted(read_cuts(tone_corpus / "test.cuts.jsonl.gz"), key=lambda cut: cut.duration)
     # Similar lengths, because the tiny model has seen no long pause at the end of an utterance.
     pair = min(itertools.pairwise(cuts), key=lambda two: two[1].duration - two[0].duration)
     texts = [cut.supervisions[0].text for cut in pair]
