@@ -353,6 +353,18 @@ def contents_digest(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
+def file_state(path: str | Path) -> str:
+    """Return a file's path, size and modification time which tell whether it has changed.
+
+    For a missing file or a broken link the key is the path alone.
+    """
+    try:
+        state = os.stat(path)
+    except OSError:
+        return str(path)
+    return f"{path} {state.st_size} {state.st_mtime_ns}"
+
+
 def file_digest(path: str | Path) -> str:
     """Return the first 12 hex digits of a file's SHA-256."""
     digest = hashlib.sha256()

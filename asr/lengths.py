@@ -1,4 +1,7 @@
-"""Padding masks from lengths. True means keep."""
+"""Padding masks from lengths, where True means keep, and the lengths that labels need."""
+
+import operator
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -35,3 +38,14 @@ def zero_padding(x: Tensor, lengths: Tensor) -> Tensor:
     mask = keep_mask(lengths.to(x.device), x.shape[1])
     # Much faster on a CPU than masked_fill, which copies first.
     return torch.where(mask.view(*mask.shape, *[1] * (x.dim() - 2)), x, 0)
+
+
+def frames_needed(tokens: Sequence[int], topology: str) -> int:
+    """Return the minimum number of frames for `tokens`: one per token, and for CTC a blank between repeats.
+
+    Example:
+        >>> frames_needed([5, 5, 7], "ctc"), frames_needed([5, 5, 7], "hmm")
+        (4, 3)
+    """
+    repeats = sum(map(operator.eq, tokens, tokens[1:])) if topology == "ctc" else 0
+    return len(tokens) + repeats

@@ -17,12 +17,14 @@ def speech_data(
     """Return data with the features and vocabulary of a recogniser."""
     defaults = {"train": [str(corpus)], "frames_per_batch": 1500, "workers": 0}
     config = DataConfig(**{**defaults, **options})  # type: ignore[arg-type]
+    features = recognizer.model.config.features
     return SpeechData(
         config,
         load_training_cuts(config),
         recognizer.tokenizer,
-        recognizer.model.config.features,
         recognizer.model.encoder_lengths,
+        sample_rate=features.sample_rate,
+        frame_shift_ms=features.frame_shift_ms,
         topology="ctc",
         seed=seed,
         speed_factors=list(speed_factors),

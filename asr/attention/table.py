@@ -198,6 +198,16 @@ def parse_name(name: str) -> Spec:
     return parse(name, {key: mechanism.schema for key, mechanism in MECHANISMS.items()})
 
 
+def canonical(names: list[str]) -> list[str]:
+    """Return mechanism names in their canonical form.
+
+    Example:
+        >>> canonical(["lsh-4:chunk=16,buckets=64"])
+        ['lsh-4:chunk=16']
+    """
+    return [parse_name(name).name for name in names]
+
+
 def default_names() -> list[str]:
     """Return a name for each mechanism, with its default number: `full`, …, `agglomerative-8`."""
     sizes = {key: mechanism.schema.size for key, mechanism in MECHANISMS.items()}

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from asr import config
 from asr.attention.softmax import SoftmaxMechanism
-from asr.attention.table import MECHANISMS, parse_name
+from asr.attention.table import MECHANISMS, canonical, parse_name
 from asr.compare.advice import (
     AdviceConfig,
     MechanismCost,
@@ -20,7 +20,6 @@ from asr.compare.advice import (
     recommend,
     usual_mechanisms,
 )
-from asr.compare.options import canonical
 from asr.console import duration, open_console, progress
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import read_cuts

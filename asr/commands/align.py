@@ -18,14 +18,13 @@ from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.places import manifest_path, training_folder
 from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
-from asr.files import build, check_writable, parse_json
-from asr.preparation.fingerprint import file_state
-from asr.preparation.rows import normalise
+from asr.files import build, check_writable, file_state, parse_json
 from asr.recognizer import Recognizer
 from asr.scoring.ctm import CtmWord, ctm_text
 from asr.search.forced_alignment import AlignedText, AlignedToken, AlignedWord, align_text
 from asr.shards import Result, ResumableWork, Work, job, parse_shard
 from asr.text.files import read_lines, read_text
+from asr.text.normalise import normalise
 from asr.text.tokenizer import Tokenizer
 from asr.transcription.encoding import TOO_LONG, emissions, is_out_of_memory
 from asr.transcription.formats import textgrid

@@ -14,8 +14,8 @@ from asr.approximation.pretrained import require_model
 from asr.approximation.question_map import check_choice, question_map
 from asr.approximation.run import TaskEvaluation
 from asr.approximation.tasks import open_task
+from asr.attention.table import canonical
 from asr.attention.transformers_adapter import ReplacedAttention
-from asr.compare.options import canonical
 from asr.console import open_console, progress
 from asr.environment import describe_environment, pick_device
 from asr.files import check_writable, locked, write_json, write_text

@@ -12,9 +12,9 @@ from asr.data.recording import Samples, read_recording
 from asr.errors import UserError
 from asr.files import check_writable, write_text
 from asr.preparation.outputs import UNFINISHED
-from asr.preparation.rows import normalise
 from asr.recognizer import Recognizer
 from asr.text.files import read_text, write_table
+from asr.text.normalise import normalise
 from asr.transcription.encoding import emissions
 from asr.transcription.options import SegmentOptions
 from asr.transcription.segmentation import TimedText, segment, sentences

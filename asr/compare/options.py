@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from asr import config
-from asr.attention import parse_name
+from asr.attention.table import canonical
 from asr.compare.grids import Paper, with_grid
 from asr.compare.results import METRICS, OFFICIAL
 from asr.config import flat, option, to_dict
@@ -205,16 +205,6 @@ def parse(overrides: list[str]) -> Request:
         shared += [f"trainer.max_epochs={options.epochs}", "trainer.max_steps=0", "trainer.budget="]
     train_options(shared)
     return Request(options, shared, command, paper)
-
-
-def canonical(names: list[str]) -> list[str]:
-    """Return mechanism names in their canonical form.
-
-    Example:
-        >>> canonical(["lsh-4:chunk=16,buckets=64"])
-        ['lsh-4:chunk=16']
-    """
-    return [parse_name(name).name for name in names]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from asr.data.cuts import Cuts
 from asr.data.transcripts import Texts
-from asr.losses.topology import frames_needed
+from asr.lengths import frames_needed
 from asr.text.tokenizer import Tokenizer
 
 # Utterances with fewer frames than this multiple of what their words need are encoded as a whole, because

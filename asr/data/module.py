@@ -21,7 +21,6 @@ from asr.data.places import manifest_path, split_beside
 from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan_by_length
 from asr.data.stream import TrainingData
 from asr.errors import UserError
-from asr.model.options import FeatureConfig
 from asr.parallel import end_with_parent
 from asr.text.files import write_table
 from asr.text.tokenizer import Tokenizer
@@ -53,8 +52,8 @@ class SpeechData(TrainingData):
         config: manifests and batching.
         train_cuts: what `load_training_cuts` returns for `config`.
         tokenizer: tokenizer for the targets.
-        features: sample rate and frame shift of the model.
         encoder_lengths: returns the numbers of encoder frames for an array of durations in seconds.
+        sample_rate, frame_shift_ms: those of the model's features.
         topology: topology of the labels, which decides how many frames they need.
         seed: random seed for the order of batches and for speed perturbation.
         speed_factors: factors of speed perturbation.
@@ -68,9 +67,10 @@ class SpeechData(TrainingData):
         config: DataConfig,
         train_cuts: Cuts,
         tokenizer: Tokenizer,
-        features: FeatureConfig,
         encoder_lengths: Callable[[NDArray[np.float64]], NDArray[np.int64]],
         *,
+        sample_rate: int,
+        frame_shift_ms: float,
         topology: str,
         seed: int,
         speed_factors: list[float],
@@ -78,7 +78,7 @@ class SpeechData(TrainingData):
         super().__init__()
         self.config = config
         self.tokenizer = tokenizer
-        self.features = features
+        self.sample_rate, self.frame_shift_ms = sample_rate, frame_shift_ms
         self.encoder_lengths = encoder_lengths
         self.topology = topology
         self.seed = seed
@@ -102,7 +102,7 @@ class SpeechData(TrainingData):
         return max(self.config.concatenate_s, float(self.durations_s.max()))
 
     def _frames(self, durations_s: NDArray[np.float64]) -> NDArray[np.int64]:
-        per_second = 1000 / self.features.frame_shift_ms
+        per_second = 1000 / self.frame_shift_ms
         return np.maximum(1, np.rint(durations_s * per_second)).astype(np.int64)
 
     def _fitting(self, cuts: Cuts, split: str, fastest: float) -> Cuts:
@@ -171,7 +171,7 @@ class SpeechData(TrainingData):
         return Utterances(
             cuts,
             self.tokenizer,
-            self.features.sample_rate,
+            self.sample_rate,
             resample=self.config.resample,
             speed_factors=speed_factors,
             seed=self.seed,
@@ -213,7 +213,7 @@ class SpeechData(TrainingData):
 
     def advice(self, batch: Batch) -> str:
         """Return the size of a batch and the options to lower if it doesn't fit in memory."""
-        longest_s = float(batch.audio_lengths.max()) / self.features.sample_rate
+        longest_s = float(batch.audio_lengths.max()) / self.sample_rate
         size = "utterances_per_batch" if self.config.utterances_per_batch else "frames_per_batch"
         return (
             f"{len(batch.ids)} utterances of up to {longest_s:.1f} s; lower data.{size}="

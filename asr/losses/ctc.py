@@ -9,7 +9,7 @@ def ctc_loss(log_probs_BTV: Tensor, lengths_B: Tensor, tokens_BU: Tensor, token_
     """Return the unnormalised CTC loss of each utterance (Graves et al. 2006).
 
     The loss is infinite if the target needs more frames than the utterance has (see
-    `topology.frames_needed`).
+    `lengths.frames_needed`).
 
     Args:
         log_probs_BTV: [B, T, V] float32 log-probabilities.

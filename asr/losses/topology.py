@@ -10,9 +10,6 @@ or silence. They differ in what a label emits:
   later ones.
 """
 
-import operator
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -42,14 +39,3 @@ def split_outputs(outputs: Tensor, topology: str) -> tuple[Tensor, Tensor]:
 def joined_outputs(first: Tensor, later: Tensor, topology: str) -> Tensor:
     """Add up what `split_outputs` split, e.g. occupancies; output 0 of `later` counts only for `ctc`."""
     return first + later if topology == "ctc" else torch.cat((first, later[..., 1:]), dim=-1)
-
-
-def frames_needed(tokens: Sequence[int], topology: str) -> int:
-    """Return the minimum number of frames for `tokens`: one per token, and for CTC a blank between repeats.
-
-    Example:
-        >>> frames_needed([5, 5, 7], "ctc"), frames_needed([5, 5, 7], "hmm")
-        (4, 3)
-    """
-    repeats = sum(map(operator.eq, tokens, tokens[1:])) if topology == "ctc" else 0
-    return len(tokens) + repeats

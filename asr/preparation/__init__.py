@@ -6,7 +6,6 @@
 from asr.data.facts import VERIFY_HELP, audio_facts, header_facts, samples_as_expected
 from asr.files import parse_json
 from asr.preparation.cuts import recording, utterance_cut
-from asr.preparation.fingerprint import file_state
 from asr.preparation.lexicon import lexicon_packages, word_lexicon
 from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
 from asr.text.files import read_lines, read_text
@@ -17,7 +16,6 @@ __all__ = [
     "Preparation",
     "PreparationOptions",
     "audio_facts",
-    "file_state",
     "header_facts",
     "lexicon_packages",
     "parse_json",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from asr import config
-from asr.files import contents_digest, file_digest, write_text
+from asr.files import contents_digest, file_digest, file_state, write_text
 
 RECORD = "preparation.json"
 # Options that don't affect the output of a complete corpus.
@@ -72,18 +72,6 @@ def _without(folders: list[str], parent: str, ours: str) -> bool:
     """Remove our output folder from those that `os.walk` will enter; return True."""
     folders[:] = [name for name in folders if os.path.abspath(os.path.join(parent, name)) != ours]
     return True
-
-
-def file_state(path: str | Path) -> str:
-    """Return a file's path, size and modification time as a key for `Preparation.map`.
-
-    For a missing file or a broken link the key is the path alone.
-    """
-    try:
-        state = os.stat(path)
-    except OSError:
-        return str(path)
-    return f"{path} {state.st_size} {state.st_mtime_ns}"
 
 
 def write_record(

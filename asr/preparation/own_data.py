@@ -13,8 +13,8 @@ from asr.data.entries import TOLERANCE_S
 from asr.data.facts import VERIFY_HELP, audio_facts, header_facts
 from asr.data.options import MAX_DURATION_S
 from asr.errors import UserError
+from asr.files import file_state
 from asr.preparation.cuts import recording, utterance_cut
-from asr.preparation.fingerprint import file_state
 from asr.preparation.lexicon import lexicon_packages, word_lexicon
 from asr.preparation.options import TEXT_RULES
 from asr.preparation.rows import ROUNDING_S, Row, distinct_names, fitted, is_split, normalised_rows

@@ -1,10 +1,8 @@
 """Utterances of your own data: transcripts normalised, segments checked against their audio."""
 
-import functools
 import math
 import os
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,10 +11,10 @@ from typing import Any
 from asr.errors import UserError
 from asr.preparation.run import Preparation
 from asr.text.files import CONTROL
+from asr.text.normalise import normalise
 
 # Segment times are often rounded: a segment may end this much after its recording and is then shortened.
 ROUNDING_S = 0.1
-_APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "‑": "-", "‐": "-"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,38 +81,6 @@ def channel_field(value: Any, where: str) -> int | None:
     if number is None or number.is_integer():
         return None if number is None else int(number)
     raise UserError(f"{where}: expected the number of a channel, found {number}")
-
-
-def normalise(text: str, rule: str) -> str:
-    """Return a transcript in Unicode's composed form (NFC), with one space between words.
-
-    Args:
-        text: transcript as written.
-        rule: `none`, `lower` (lower-case except tags such as `<NOISE>`) or `words` (also no punctuation).
-
-    >>> normalise("It’s  “well-known”, isn't it? <NOISE>", "words")
-    "it's well-known isn't it <NOISE>"
-    """
-    text = " ".join(unicodedata.normalize("NFC", text).split())
-    if rule == "none":
-        return text
-    if rule == "words":
-        marks = unicodedata.normalize("NFC", text.translate(_APOSTROPHES))
-        return " ".join(_lower(word) for word in _word().findall(marks))
-    return text.lower() if "<" not in text else " ".join(map(_lower, text.split()))
-
-
-@functools.cache
-def _word() -> re.Pattern[str]:
-    """Match letters, marks and digits, with apostrophes and hyphens inside; or a tag such as <NOISE>."""
-    # `\w` lacks the combining marks, which are the vowels of many scripts, and the joiners between letters.
-    marks = (chr(code) for code in range(0x20000) if unicodedata.category(chr(code))[0] == "M")
-    letters = rf"(?:[^\W_]|[{re.escape(''.join(marks))}\u200c\u200d])+"
-    return re.compile(rf"<\w+>|{letters}(?:['-]{letters})*")
-
-
-def _lower(word: str) -> str:
-    return word if re.fullmatch(r"<\w+>", word) else word.lower()
 
 
 def normalised_rows(rows: Iterable[Row], preparation: Preparation, rule: str) -> Iterator[Row]:

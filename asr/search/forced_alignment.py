@@ -9,8 +9,9 @@ import torchaudio.functional
 from torch import Tensor
 
 from asr.errors import UserError
+from asr.lengths import frames_needed
 from asr.losses.ctc import BLANK
-from asr.losses.topology import frames_needed, split_outputs
+from asr.losses.topology import split_outputs
 from asr.search.path import TokenPath
 from asr.search.viterbi import best_path, label_spans
 from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer

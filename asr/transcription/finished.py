@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from asr.files import file_state
 from asr.parallel import Journal
-from asr.preparation.fingerprint import file_state
 
 JOURNAL = ".transcribed.jsonl"
 

@@ -11,12 +11,11 @@ import soundfile
 from asr.config import option
 from asr.data.facts import checked
 from asr.errors import UserError
-from asr.files import atomic_path, file_digest
+from asr.files import atomic_path, file_digest, file_state
 from asr.preparation import (
     TOKENIZERS_HELP,
     Preparation,
     PreparationOptions,
-    file_state,
     header_facts,
     recording,
     utterance_cut,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from asr.preparation import read_lines
-from asr.preparation.rows import normalise
+from asr.text.normalise import normalise
 
 _TRANSLATION = re.compile(r"([\w@]+)\.utf8=(.*)")
 _NAME = re.compile(r"(.+)_desc_([\w@]+)(?:\.ogg)+")  # one name ends in .ogg.ogg

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from asr.config import option
 from asr.data.places import GLM, WORD_RULES
 from asr.errors import UserError
+from asr.files import file_state
 from asr.preparation import (
     TOKENIZERS_HELP,
     VERIFY_HELP,
     Preparation,
     PreparationOptions,
     audio_facts,
-    file_state,
     header_facts,
     read_lines,
     recording,

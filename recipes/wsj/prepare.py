@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from asr.config import option
 from asr.data.places import WORD_RULES
+from asr.files import file_state
 from asr.preparation import (
     TOKENIZERS_HELP,
     VERIFY_HELP,
     Preparation,
     PreparationOptions,
     audio_facts,
-    file_state,
     header_facts,
     recording,
     samples_as_expected,

@@ -8,7 +8,7 @@ from asr.data.cuts import Cuts
 from asr.data.fitting import frames_for_words, misfits
 from asr.data.manifest import read_cuts
 from asr.data.transcripts import CHUNK, Texts, Transcripts
-from asr.losses.topology import frames_needed
+from asr.lengths import frames_needed
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import KINDS, NOISE_WORD, Tokenizer, build_tokenizer
 

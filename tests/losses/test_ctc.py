@@ -2,8 +2,8 @@
 
 import torch
 
+from asr.lengths import frames_needed
 from asr.losses.ctc import ctc_loss
-from asr.losses.topology import frames_needed
 
 
 def test_the_loss_is_finite_exactly_if_there_are_enough_frames() -> None:

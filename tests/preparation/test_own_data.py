@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from asr import config
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
-from asr.preparation.rows import normalise
 from asr.preparation.splits import hash_position, split_groups
+from asr.text.normalise import normalise
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes" / "README.md"
 

@@ -15,12 +15,11 @@ from asr import cli
 from asr.config import option
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
-from asr.files import file_digest, locked, write_bytes
+from asr.files import file_digest, file_state, locked, write_bytes
 from asr.preparation import (
     Preparation,
     PreparationOptions,
     audio_facts,
-    file_state,
     recording,
     utterance_cut,
 )
