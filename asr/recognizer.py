@@ -1,16 +1,15 @@
 """The recogniser: an acoustic model with its tokenizer, to transcribe and decode."""
 
+import threading
 from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Any, overload
+from typing import Any, overload
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from asr.attention.table import parse_name
 from asr.config import check, check_effect
-from asr.data.recording import channels_of, read_recording, read_stream
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel
@@ -18,17 +17,19 @@ from asr.model.checkpoint import find
 from asr.model.checkpoint import load as load_checkpoint
 from asr.model.options import LoadOptions
 from asr.model.portable import portable_folder, read_portable
-from asr.search.decode import decode_split
 from asr.search.decoder import Decoder, build_decoder
 from asr.search.options import BeamConfig, DecodeOptions
+from asr.search.path import TokenPath
+from asr.search.run import search_stretches
 from asr.search.tune import tuned
 from asr.shards import Shard
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
-from asr.transcription.many import Outcome, Source, Transcriber
+from asr.transcription.batches import groups_in_order, unfinished
+from asr.transcription.decode import decode_split
 from asr.transcription.options import TranscriptionConfig
-from asr.transcription.transcript import Transcript
-
-Audio = str | Path | NDArray[Any] | torch.Tensor | IO[bytes]
+from asr.transcription.pipeline import Advance, Channel, Pipeline
+from asr.transcription.sources import Audio, recordings
+from asr.transcription.transcript import Outcome, Transcript, silent_transcript, transcript_of
 
 
 class Recognizer:
@@ -192,34 +193,35 @@ class Recognizer:
         """
         check(config)
         check_effect(config)
-        numbers = range(1, len(audio) + 1) if len(audio) > 1 else [None]
-        sources = [
-            self._source(item, sample_rate, config.channels, number)
-            for item, number in zip(audio, numbers, strict=False)
-        ]
+        sources = recordings(audio, sample_rate, config.channels)
         decoder = decoder or self.decoder(config)[0]
-        yield from Transcriber(self.model, self.tokenizer, config, decoder)(sources, shard, done, advance)
+        # Greedy search has no state; the other decoders are used by one thread at a time.
+        turn = nullcontext() if config.decoder == "greedy" else threading.Lock()
 
-    def _source(self, audio: Audio, rate: int | None, channels: str, number: int | None) -> Source:
-        """Return a recording to be read at the model's rate; `number` tells those without a name apart."""
-        target = self.model.sample_rate
-        if isinstance(audio, str | Path):
-            path = Path(audio)
-            size = path.stat().st_size if path.is_file() else 0
-            return Source(str(audio), size, lambda: read_recording(path, target, channels))
-        kind = "recording" if number is None else f"recording {number}"
-        name = str(getattr(audio, "name", None) or kind)
-        if isinstance(audio, np.ndarray | torch.Tensor):
-            if rate is None:
-                raise UserError(f"{name}: expected its sample_rate, found none")
-            if not isinstance(rate, int | float):
-                raise UserError(f"{name}: expected a number as sample_rate, found {rate!r}")
-            return Source(name, audio.nbytes, lambda: channels_of(audio, rate, target, channels, name))
-        if hasattr(audio, "read"):
-            return Source(name, None, lambda: read_stream(audio, target, channels, name))
-        raise UserError(
-            f"{name}: expected a path, an array or tensor with its rate, or a file object, "
-            f"found {type(audio).__name__}"
+        def search(_: Sequence[Channel], log_probs: list[torch.Tensor], advance: Advance) -> list[TokenPath]:
+            with turn:
+                return search_stretches(decoder, log_probs, self.model.frame_s, advance)
+
+        pipeline = Pipeline(self.model, config, search, skip_silent=True)
+        groups = unfinished(groups_in_order([source.size for source in sources]), shard, done)
+        for position, found in pipeline(sources, groups, advance):
+            if isinstance(found, Exception):
+                yield position, found
+            else:
+                yield position, [self._transcript(*own, config.min_confidence) for own in found]
+
+    def _transcript(self, channel: Channel, path: TokenPath | None, min_confidence: float) -> Transcript:
+        duration_s = len(channel.samples) / self.model.sample_rate
+        if path is None:
+            return silent_transcript(duration_s, channel.name, channel.number)
+        return transcript_of(
+            path,
+            self.tokenizer,
+            frame_s=self.model.frame_s,
+            duration_s=duration_s,
+            min_confidence=min_confidence,
+            name=channel.name,
+            channel=channel.number,
         )
 
     def decode(

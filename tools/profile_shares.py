@@ -31,11 +31,12 @@ from asr.errors import run_program
 from asr.model.encoder import Encoder
 from asr.model.features import FilterBanks, Normalisation
 from asr.model.head import Head
+from asr.search import run
 from asr.search.words import WordSearch
 from asr.training.config import train_options
 from asr.training.run import train
 from asr.training.task import TrainingTask
-from asr.transcription import many, run
+from asr.transcription.sources import FileSource
 
 WARM_UP = 10
 
@@ -153,7 +154,7 @@ def profile_transcription(options: Options) -> None:
         soundfile.write(path, samples, rate, subtype="PCM_16")
         parts = [
             *MODEL,
-            (many, "_read", "reading audio"),
+            (FileSource, "read", "reading audio"),
             (run, "search", "search for labels, confidences"),
             (WordSearch, "__call__", "search for words"),
         ]

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr import config
-from asr.commands import align
 from asr.errors import UserError
 from asr.files import locked
 from asr.preparation.recipes import preparation_module
 from asr.scoring.hypotheses import HYPOTHESES, write_decoded
 from asr.scoring.run import rates_line
-from asr.search.decode import joined_record
 from asr.shards import Work, read_shards, remove_shards
+from asr.transcription import align
+from asr.transcription.decode import joined_record
 
 POSITIONAL = "<output folder of asr prepare, decode, transcribe or align with shard=>"
 

@@ -3,21 +3,25 @@
 import io
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import soundfile
+from torch import Tensor
 
 from asr.console import duration, grouped_warnings, progress
-from asr.data.recording import Samples, read_recording
+from asr.data.recording import Samples
 from asr.errors import UserError
 from asr.files import check_writable, write_text
 from asr.preparation.outputs import UNFINISHED
 from asr.recognizer import Recognizer
 from asr.text.files import read_text, write_table
 from asr.text.normalise import normalise
-from asr.transcription.encoding import emissions
 from asr.transcription.options import SegmentOptions
+from asr.transcription.pipeline import Advance, Channel, Pipeline
+from asr.transcription.posteriors import failure
 from asr.transcription.segmentation import TimedText, segment, sentences
+from asr.transcription.sources import FileSource
 
 POSITIONAL = "<run folder or checkpoint> <recording> <text file>"
 Options = SegmentOptions
@@ -43,21 +47,27 @@ def run(paths: list[Path], options: SegmentOptions) -> None:
         raise UserError(f"{source}: expected a model with CTC's topology, found {model.config.topology}")
     with grouped_warnings(), progress(counts=False) as bars:
         task = bars.add_task("encoding", total=1.0)
-        (samples,) = read_recording(recording, model.sample_rate)
-        log_probs_TV = emissions(
-            model, samples, options, str(recording), advance=lambda share: bars.advance(task, share)
-        )
-        bars.update(task, description="aligning", total=None)
-        spoken = [line for line in lines if line[1]]
-        found = segment(
-            log_probs_TV,
-            spoken,
-            recognizer.tokenizer,
-            model.frame_s,
-            options.longest_s,
-            options.min_fit,
-            str(recording),
-        )
+
+        def search(_: Sequence[Channel], log_probs: list[Tensor], advance: Advance) -> list[list[TimedText]]:
+            bars.update(task, description="aligning", total=None)
+            return [
+                segment(
+                    log_probs[0],
+                    [line for line in lines if line[1]],
+                    recognizer.tokenizer,
+                    model.frame_s,
+                    options.longest_s,
+                    options.min_fit,
+                    str(recording),
+                )
+            ]
+
+        pipeline = Pipeline(model, options, search)
+        ((_, outcome),) = pipeline([FileSource(recording)], [[0]], lambda share: bars.advance(task, share))
+    if isinstance(outcome, Exception):
+        raise UserError(failure(outcome, str(recording)))
+    ((channel, segmented),) = outcome
+    samples, found = channel.samples, segmented or []
     kept = [utterance for utterance in found if utterance.fit >= options.min_fit]
     if not kept:
         best = max(utterance.fit for utterance in found)

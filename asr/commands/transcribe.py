@@ -18,12 +18,13 @@ from asr.recognizer import Recognizer
 from asr.search.decoder import Decoder
 from asr.shards import Result, ResumableWork, Work, job, parse_shard
 from asr.transcription.actors import LOST, on_actors
-from asr.transcription.encoding import TOO_LONG, is_out_of_memory
+from asr.transcription.batches import groups_in_order
 from asr.transcription.finished import Finished
 from asr.transcription.formats import write_transcript
-from asr.transcription.many import Outcome, Source, group_positions
 from asr.transcription.options import SUFFIXES
 from asr.transcription.options import TranscribeOptions as TranscribeOptions
+from asr.transcription.posteriors import failure
+from asr.transcription.transcript import Outcome
 
 POSITIONAL = "<run folder or checkpoint> <audio file, folder or - for standard input> …"
 Options = TranscribeOptions
@@ -140,7 +141,7 @@ def _on_ray(
     sizes = [files[i][0].stat().st_size if files[i][0].is_file() else 0 for i in left]
     groups = [
         [(left[i], files[left[i]][0].absolute(), str(files[left[i]][0])) for i in group]
-        for group in group_positions([Source("", size, list) for size in sizes])
+        for group in groups_in_order(sizes)
     ]
     found = on_actors(
         partial(_set_up, model.absolute(), options),
@@ -181,12 +182,8 @@ def _text(
         options: format.
         table: write a line per channel with the names of file and channel.
     """
-    if isinstance(outcome, UserError):
-        return None, outcome.line
-    if not isinstance(outcome, list):
-        if not is_out_of_memory(outcome):
-            raise outcome
-        return None, f"{file}: {TOO_LONG}"
+    if isinstance(outcome, Exception):
+        return None, failure(outcome, file)
     if not table:
         return write_transcript(outcome, options.format, file), None
     channels = ["" if x.channel is None else f"\t{x.channel}" for x in outcome]

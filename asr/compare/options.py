@@ -14,10 +14,10 @@ from asr.config import flat, option, to_dict
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import file_digest
-from asr.search.decode import system_name
 from asr.search.options import DecodeOptions, SearchOptions
 from asr.training.budget import CLOCKS, parse_budget
 from asr.training.config import chosen_recipe, train_options, train_schema
+from asr.transcription.decode import system_name
 
 ORACLE = "oracle-top-32"  # table 1 of the paper: full attention restricted to its 32 largest weights
 OWN = "own"

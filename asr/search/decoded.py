@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from asr.scoring.hypotheses import Hypothesis
-from asr.search.decoder import text_of, words_of
-from asr.search.path import TokenPath
+from asr.search.path import TokenPath, text_of, words_of
 from asr.text.pronunciation import ReferencePhones
 from asr.text.tokenizer import Tokenizer
 

@@ -9,51 +9,18 @@ from torch import Tensor
 from asr.config import check
 from asr.errors import UserError, did_you_mean
 from asr.search.beam import BeamSearch
-from asr.search.confidence import with_confidences
 from asr.search.cuda_beam import CudaSearch
 from asr.search.fusion import build_fusion
 from asr.search.greedy import greedy_search
 from asr.search.options import DECODERS, WEIGHTED, BeamConfig, Weights
-from asr.search.path import TokenPath, Word
+from asr.search.path import TokenPath
 from asr.search.prefix import PrefixSearch
 from asr.search.spelling import read_search_lexicon
 from asr.search.words import WordSearch
 from asr.text.lexicon import read_words
-from asr.text.tokenizer import PIECE_START, WORD_GAP, PhoneTokenizer, Tokenizer
+from asr.text.tokenizer import PhoneTokenizer, Tokenizer
 
 Decoder = Callable[[Tensor, Tensor], list[TokenPath]]
-
-
-def search(decoder: Decoder, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
-    """Decode a batch and add the confidence of each label.
-
-    Args:
-        decoder: what `build_decoder` returns.
-        log_probs_BTV: [B, T, V] log-probabilities, blank at index 0.
-        lengths_B: [B] valid frames.
-    """
-    return with_confidences(decoder(log_probs_BTV, lengths_B), log_probs_BTV)
-
-
-def text_of(path: TokenPath, tokenizer: Tokenizer) -> str | None:
-    """Return the words found by the search, or those spelled by the labels; None for phones without words."""
-    return tokenizer.text(path.ids) if path.words is None else path.text
-
-
-def words_of(path: TokenPath, tokenizer: Tokenizer) -> list[Word] | None:
-    """Return the words and the labels that each covers; None for phones without words."""
-    if path.words is not None or tokenizer.unit == "phone":
-        return path.words
-    characters = tokenizer.unit == "character"
-    words: list[Word] = []
-    start = 0
-    for position, symbol in enumerate([*tokenizer.tokens(path.ids), None]):
-        gap = characters and symbol == WORD_GAP
-        if symbol is None or gap or (not characters and symbol.startswith(PIECE_START)):
-            if text := tokenizer.text(path.ids[start:position]):
-                words.append(Word(text, start, position))
-            start = position + gap
-    return words
 
 
 def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig, topology: str = "ctc") -> Decoder:

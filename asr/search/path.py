@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from asr.text.tokenizer import PIECE_START, WORD_GAP, Tokenizer
+
 
 @dataclass(frozen=True)
 class Word:
@@ -62,3 +64,24 @@ class TokenPath:
             )
             for word in words
         ]
+
+
+def text_of(path: TokenPath, tokenizer: Tokenizer) -> str | None:
+    """Return the words found by the search, or those spelled by the labels; None for phones without words."""
+    return tokenizer.text(path.ids) if path.words is None else path.text
+
+
+def words_of(path: TokenPath, tokenizer: Tokenizer) -> list[Word] | None:
+    """Return the words and the labels that each covers; None for phones without words."""
+    if path.words is not None or tokenizer.unit == "phone":
+        return path.words
+    characters = tokenizer.unit == "character"
+    words: list[Word] = []
+    start = 0
+    for position, symbol in enumerate([*tokenizer.tokens(path.ids), None]):
+        gap = characters and symbol == WORD_GAP
+        if symbol is None or gap or (not characters and symbol.startswith(PIECE_START)):
+            if text := tokenizer.text(path.ids[start:position]):
+                words.append(Word(text, start, position))
+            start = position + gap
+    return words

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -14,9 +14,10 @@ from torch import Tensor
 
 from asr.errors import UserError, uninterrupted
 from asr.parallel import end_with_parent, kill_workers, worker_context
-from asr.search.decoder import Decoder, build_decoder, reweighted, search
+from asr.search.decoder import Decoder, build_decoder, reweighted
 from asr.search.options import BeamConfig, Weights
 from asr.search.path import TokenPath
+from asr.search.run import search
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 
 WAITING = 16  # utterances queued per process, which bounds the memory for log-probabilities
@@ -24,9 +25,15 @@ WAITING = 16  # utterances queued per process, which bounds the memory for log-p
 
 @dataclass(frozen=True)
 class Found:
-    """The result of an utterance, and the CPU time of its search."""
+    """The result of an utterance.
 
-    id: str
+    Attributes:
+        key: what the utterance was put under.
+        path: result of the search.
+        cpu_s: CPU time of the search in seconds.
+    """
+
+    key: Any
     path: TokenPath
     cpu_s: float
 
@@ -36,7 +43,7 @@ class SearchPool:
 
     Example:
         >>> with SearchPool("beam", tokenizer, BeamConfig(), jobs=4) as pool:  # doctest: +SKIP
-        ...     pool.put(ids, log_probs_BTV, lengths_B)
+        ...     pool.put(keys, log_probs_BTV, lengths_B)
         ...     found = list(pool.results())
     """
 
@@ -73,25 +80,25 @@ class SearchPool:
         if self._executor is None:
             self.decoder = reweighted(self.decoder, weights)
 
-    def put(self, ids: list[str], log_probs_BTV: Tensor, lengths_B: Tensor) -> None:
+    def put(self, keys: Sequence[Any], log_probs_BTV: Tensor, lengths_B: Tensor) -> None:
         """Decode a batch or queue it for decoding.
 
         Args:
-            ids: [B] utterance ids.
+            keys: [B] what tells the utterances apart in the results.
             log_probs_BTV: [B, T, V] log-probabilities, blank at index 0.
             lengths_B: [B] valid frames.
         """
         if self._executor is None:
             started = time.process_time()
             paths = search(self.decoder, log_probs_BTV, lengths_B)
-            cpu_s = (time.process_time() - started) / max(len(ids), 1)
-            self._done += [Found(name, path, cpu_s) for name, path in zip(ids, paths, strict=True)]
+            cpu_s = (time.process_time() - started) / max(len(keys), 1)
+            self._done += [Found(key, path, cpu_s) for key, path in zip(keys, paths, strict=True)]
             return
         log_probs_BTV = log_probs_BTV.detach().float().cpu()
-        for name, log_probs_TV, length in zip(ids, log_probs_BTV, lengths_B.tolist(), strict=True):
+        for key, log_probs_TV, length in zip(keys, log_probs_BTV, lengths_B.tolist(), strict=True):
             emissions = log_probs_TV[:length].numpy()
             with uninterrupted():  # the executor may start a process
-                self._done.append(self._executor.submit(_search, name, emissions, self._weights))
+                self._done.append(self._executor.submit(_search, key, emissions, self._weights))
 
     def ready(self) -> Iterator[Found]:
         """Yield finished results in order; wait only if the queue is too long."""
@@ -128,11 +135,11 @@ def _start_worker(name: str, tokenizer: dict[str, Any], beam: BeamConfig, topolo
     _Worker.decoder = build_decoder(name, tokenizer_from_state(tokenizer), beam, topology)
 
 
-def _search(name: str, emissions_TV: Any, weights: Weights | None) -> Found:
+def _search(key: Any, emissions_TV: Any, weights: Weights | None) -> Found:
     if weights is not None and weights != _Worker.weights:
         _Worker.decoder = reweighted(_Worker.decoder, weights)
         _Worker.weights = weights
     started = time.process_time()
     log_probs_BTV = torch.from_numpy(emissions_TV)[None]
     (path,) = search(_Worker.decoder, log_probs_BTV, torch.tensor([log_probs_BTV.shape[1]]))
-    return Found(name, path, time.process_time() - started)
+    return Found(key, path, time.process_time() - started)

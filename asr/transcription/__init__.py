@@ -1,1 +1,1 @@
-"""Transcription of recordings of any length."""
+"""The pipeline from recordings of any length to transcripts, hypotheses and alignments."""

@@ -1,12 +1,14 @@
 """Transcripts: words with times, grouped into segments for subtitles."""
 
+import logging
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from asr.search.decoder import words_of
-from asr.search.path import TimedWord, TokenPath, Word
+from asr.search.path import TimedWord, TokenPath, Word, text_of, words_of
 from asr.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 PAUSE_S = 0.7  # shortest pause that ends a segment
 LINE_CHARACTERS = 42
@@ -61,6 +63,60 @@ class Transcript:
     mean_confidence: float = 0.0
     low_confidence: bool = False
     channel: int | None = None
+
+
+Outcome = list[Transcript] | Exception  # the transcripts of a recording's channels, or its error
+
+
+def transcript_of(
+    path: TokenPath,
+    tokenizer: Tokenizer,
+    *,
+    frame_s: float,
+    duration_s: float,
+    min_confidence: float,
+    name: str,
+    channel: int | None = None,
+) -> Transcript:
+    """Return the transcript of a search result; warn about low confidence.
+
+    Args:
+        path: labels with frames and confidences.
+        tokenizer: tokenizer of the model.
+        frame_s: duration of an encoder frame in seconds.
+        duration_s: duration of the recording in seconds.
+        min_confidence: the recording and segments with a lower confidence are marked.
+        name: name of the recording in messages.
+        channel: channel number, from 1; None: mono or the average of all channels.
+    """
+    tokens = tokenizer.tokens(path.ids)
+    times_s = [round(frame * frame_s, 3) for frame in path.frames]
+    text = text_of(path, tokenizer)
+    if path.confidence < min_confidence:
+        log.warning(
+            "%s: low confidence (%.2f, below %.2f): the audio may be unlike the training data",
+            name,
+            path.confidence,
+            min_confidence,
+        )
+    return Transcript(
+        text=" ".join(tokens) if text is None else text,
+        tokens=tokens,
+        times_s=times_s,
+        confidence=[round(x, 4) for x in path.confidences],
+        words=None if path.words is None else [(word.word, times_s[word.start]) for word in path.words],
+        duration_s=duration_s,
+        segments=split_segments(timed_words(path, tokenizer, frame_s), min_confidence),
+        mean_confidence=round(path.confidence, 4),
+        low_confidence=path.confidence < min_confidence,
+        channel=channel,
+    )
+
+
+def silent_transcript(duration_s: float, name: str, channel: int | None = None) -> Transcript:
+    """Return the transcript of a silent recording, with a warning; see `transcript_of`."""
+    log.warning("%s: the recording is silent", name)
+    return Transcript("", [], [], [], [], duration_s, low_confidence=True, channel=channel)
 
 
 def timed_words(path: TokenPath, tokenizer: Tokenizer, frame_s: float) -> list[TimedWord]:

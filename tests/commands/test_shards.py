@@ -40,7 +40,7 @@ def arguments(trained: Path, tone_corpus: Path, request: pytest.FixtureRequest) 
 def test_the_union_is_what_one_process_writes(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asr.transcription.many.GROUP", 3)
+    monkeypatch.setattr("asr.transcription.batches.GROUP", 3)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     failed = main([*arguments, f"output={whole}"])
     error = capsys.readouterr().err
@@ -70,7 +70,7 @@ def test_interrupted_work_goes_on(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("asr.transcription.many.GROUP", 3)
+    monkeypatch.setattr("asr.transcription.batches.GROUP", 3)
     undisturbed, folder = tmp_path / "undisturbed", tmp_path / "interrupted"
     failed = main([*arguments, f"output={undisturbed}"])
     expected = capsys.readouterr()

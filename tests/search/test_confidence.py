@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from asr.search.confidence import ALPHA, frame_confidences, with_confidences
-from asr.search.decoder import search
 from asr.search.greedy import greedy_search
+from asr.search.run import search
 
 
 def by_definition(probabilities: list[float]) -> float:

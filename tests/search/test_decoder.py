@@ -9,9 +9,9 @@ import torchaudio.models.decoder
 from asr import config
 from asr.errors import UserError
 from asr.search.cuda_beam import CudaSearch
-from asr.search.decoder import build_decoder, words_of
+from asr.search.decoder import build_decoder
 from asr.search.options import BeamConfig, SearchOptions
-from asr.search.path import TokenPath, Word
+from asr.search.path import TokenPath, Word, words_of
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import CharacterTokenizer, PhoneTokenizer, SentencePieceTokenizer
 

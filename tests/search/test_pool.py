@@ -30,7 +30,7 @@ def test_results_equal_those_of_the_decoder_in_order(jobs):
             pool.put([f"{seed}-{i}" for i in range(3)], log_probs, lengths)
             found += pool.ready()
         found += pool.results()
-        assert [result.id for result in found] == [f"{seed}-{i}" for seed in range(4) for i in range(3)]
+        assert [result.key for result in found] == [f"{seed}-{i}" for seed in range(4) for i in range(3)]
         assert [result.path for result in found] == expected
         assert all(len(result.path.alternatives) == 1 for result in found[:2])
         assert all(result.cpu_s >= 0 for result in found)

@@ -7,8 +7,7 @@ import sentencepiece
 import torch
 
 from asr.errors import UserError
-from asr.search.decoder import words_of
-from asr.search.path import TokenPath
+from asr.search.path import TokenPath, words_of
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import build_tokenizer, tokenizer_from_state
 

@@ -16,8 +16,8 @@ from asr.recognizer import Recognizer
 from asr.training.config import train_options
 from asr.training.recognition import build_recognition
 from asr.training.run import train
-from asr.transcription.encoding import emissions
 from asr.transcription.options import EncodingOptions
+from asr.transcription.posteriors import posteriors
 
 SHORT = [
     "recipe=folder",
@@ -113,9 +113,9 @@ def test_chunks_of_a_long_recording_are_joined_at_the_same_frames(
     recognizer = Recognizer.load(train(train_options([*overrides, f"run={tmp_path / 'run'}"])))
     audio = torch.randn(16000 * 2)
     for size in (16000 * 2, 16000 * 2 - 77):
-        one = emissions(recognizer.model, audio[:size].numpy(), EncodingOptions(mode="onepass"))
+        one = posteriors(recognizer.model, audio[:size].numpy(), EncodingOptions(mode="onepass"))
         options = EncodingOptions(mode="chunked", chunk_s=0.5)
-        assert emissions(recognizer.model, audio[:size].numpy(), options).shape == one.shape
+        assert posteriors(recognizer.model, audio[:size].numpy(), options).shape == one.shape
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.scoring.score import scored_words
 from asr.scoring.word_filter import WordFilterRules
-from asr.search.decoder import build_decoder, text_of
+from asr.search.decoder import build_decoder
 from asr.search.options import BeamConfig
+from asr.search.path import text_of
 from asr.training.config import SelectionConfig, train_options
 from asr.training.recognition import build_recognition
 from asr.training.run import train

@@ -15,9 +15,9 @@ from asr.cli import main
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.search.greedy import greedy_search
-from asr.transcription.encoding import emissions, split_chunks
+from asr.search.run import search_stretches, split_stretches
 from asr.transcription.options import TranscriptionConfig
-from asr.transcription.run import decode_stretches, split_stretches
+from asr.transcription.posteriors import posteriors, split_chunks
 
 TEXTS = ["a cat", "sea back be", "tea a cat be", "back sea", "be be a"]
 
@@ -53,7 +53,7 @@ def test_one_pass_equals_the_models_output_and_does_not_depend_on_blocks(
         expected, _ = recognizer.model(audio.unsqueeze(0), torch.tensor([len(audio)]))
     monkeypatch.setattr("asr.model.features.BLOCK_FRAMES", 333)
     monkeypatch.setattr("asr.model.blocks.BLOCK_FRAMES", 77)
-    found = emissions(recognizer.model, long_audio, TranscriptionConfig(mode="onepass"))
+    found = posteriors(recognizer.model, long_audio, TranscriptionConfig(mode="onepass"))
     assert torch.allclose(found, expected[0], atol=1e-3)
 
 
@@ -61,16 +61,16 @@ def test_a_single_chunk_equals_one_pass_and_each_chunk_is_encoded_alone(
     recognizer: Recognizer, long_audio: np.ndarray
 ) -> None:
     short = long_audio[: 8 * 16000]
-    whole = emissions(recognizer.model, short, TranscriptionConfig(mode="onepass"))
-    once = emissions(recognizer.model, short, TranscriptionConfig(mode="chunked", chunk_s=20))
+    whole = posteriors(recognizer.model, short, TranscriptionConfig(mode="onepass"))
+    once = posteriors(recognizer.model, short, TranscriptionConfig(mode="chunked", chunk_s=20))
     assert torch.equal(whole, once)
     config = TranscriptionConfig(mode="chunked", chunk_s=6, overlap_s=2)
-    chunked = emissions(recognizer.model, long_audio, config)
+    chunked = posteriors(recognizer.model, long_audio, config)
     frames = recognizer.model.encoder_frames(len(long_audio) / 16000)
     assert chunked.shape[0] == frames
     second = split_chunks(frames, round(6 / recognizer.model.frame_s), round(2 / recognizer.model.frame_s))[1]
     hop = 160 * recognizer.model.config.model.subsampling
-    own = emissions(
+    own = posteriors(
         recognizer.model,
         long_audio[second.start * hop : second.end * hop + 240],
         TranscriptionConfig(mode="onepass"),
@@ -93,7 +93,7 @@ def test_stretches_are_cut_in_pauses() -> None:
     assert max(lengths_s) <= 30
     assert not any(any(labels[cut - 2 : cut + 2]) for cut in cuts[1:-1])
     whole = greedy_search(log_probs.unsqueeze(0), torch.tensor([len(log_probs)]))[0]
-    assert decode_stretches(greedy_search, [log_probs], 0.1) == [whole]
+    assert search_stretches(greedy_search, [log_probs], 0.1) == [whole]
 
 
 def test_speech_without_pauses_is_cut_too() -> None:
@@ -120,8 +120,8 @@ def test_auto_encodes_in_one_pass_up_to_training_s_lengths(
     assert [auto.in_chunks(x, longest_s=0.0) for x in (30, 31)] == [False, True]
     assert not TranscriptionConfig(mode="onepass").in_chunks(3600, 5.0)
     assert TranscriptionConfig(mode="chunked").in_chunks(1, 5.0)
-    found = emissions(recognizer.model, long_audio, auto)
-    assert torch.equal(found, emissions(recognizer.model, long_audio, TranscriptionConfig(mode="chunked")))
+    found = posteriors(recognizer.model, long_audio, auto)
+    assert torch.equal(found, posteriors(recognizer.model, long_audio, TranscriptionConfig(mode="chunked")))
 
 
 def test_progress_adds_up_to_one(recognizer: Recognizer, long_audio: np.ndarray, tmp_path: Path) -> None:
@@ -166,11 +166,11 @@ def test_a_recording_much_longer_than_the_training_audio_logs_a_warning(
     recognizer: Recognizer, long_audio: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert 0.5 < recognizer.model.config.longest_s < 3
-    emissions(recognizer.model, long_audio, TranscriptionConfig(mode="chunked"), "x.wav")
+    posteriors(recognizer.model, long_audio, TranscriptionConfig(mode="chunked"), "x.wav")
     assert not caplog.text
-    emissions(recognizer.model, long_audio, TranscriptionConfig(), "x.wav")
+    posteriors(recognizer.model, long_audio, TranscriptionConfig(), "x.wav")
     assert not caplog.text
-    emissions(recognizer.model, long_audio, TranscriptionConfig(mode="onepass"), "x.wav")
+    posteriors(recognizer.model, long_audio, TranscriptionConfig(mode="onepass"), "x.wav")
     assert "x.wav: lasts 4" in caplog.text
     assert "data.concatenate_s" in caplog.text
 

@@ -11,9 +11,10 @@ from tone_corpora import tones
 
 from asr import Recognizer
 from asr.data.recording import Samples
-from asr.transcription import many
-from asr.transcription.many import GROUP, GROUP_BYTES, Source, group_positions
+from asr.transcription import pipeline
+from asr.transcription.batches import GROUP, GROUP_BYTES, groups_in_order
 from asr.transcription.options import TranscriptionConfig
+from asr.transcription.posteriors import Posteriors
 
 TEXTS = ["a cat", "sea back be", "tea a cat be", "back sea", "be be a", "a"]
 
@@ -77,15 +78,15 @@ def test_a_batch_that_does_not_fit_into_memory_is_encoded_one_by_one(
     recognizer: Recognizer, speech: list[Samples], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     longest = max(map(len, speech))
-    encode = many.encode
+    encode = pipeline.encode
 
-    def limited(model: torch.nn.Module, audios: list[torch.Tensor]) -> list[torch.Tensor]:
+    def limited(model: torch.nn.Module, audios: list[Samples]) -> Posteriors:
         if len(audios) > 1 or len(audios[0]) == longest:
             raise RuntimeError("you can't allocate memory")
         return encode(model, audios)
 
     expected = [transcript.text for transcript in recognizer.transcribe(speech, 16000)]
-    monkeypatch.setattr(many, "encode", limited)
+    monkeypatch.setattr(pipeline, "encode", limited)
     outcomes = recognizer.transcribe_each(speech, TranscriptionConfig(), sample_rate=16000)
     for samples, (_, outcome), text in zip(speech, outcomes, expected, strict=True):
         if len(samples) == longest:
@@ -100,15 +101,14 @@ def test_an_unknown_error_is_not_hidden(
     def broken(*arguments: object) -> None:
         raise RuntimeError("shapes")
 
-    monkeypatch.setattr(many, "encode", broken)
+    monkeypatch.setattr(pipeline, "encode", broken)
     with pytest.raises(RuntimeError, match="shapes"):
         recognizer.transcribe(speech, 16000)
 
 
 def test_groups_keep_the_order_and_large_recordings_are_alone() -> None:
     sizes = [10] * (GROUP + 2) + [GROUP_BYTES // 2] * 3 + [GROUP_BYTES + 1, 0, None, 10]
-    sources = [Source(str(i), size, list) for i, size in enumerate(sizes)]
-    groups = group_positions(sources)
-    assert [position for group in groups for position in group] == list(range(len(sources)))
+    groups = groups_in_order(sizes)
+    assert [position for group in groups for position in group] == list(range(len(sizes)))
     assert [len(group) for group in groups] == [GROUP, 3, 2, 1, 1, 1, 1]
-    assert group_positions([]) == []
+    assert groups_in_order([]) == []

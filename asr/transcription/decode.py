@@ -3,12 +3,13 @@
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from asr.config import to_dict
@@ -24,15 +25,17 @@ from asr.scoring.hypotheses import HYPOTHESES, hypothesis_line, write_decoded
 from asr.scoring.score import scored_words
 from asr.scoring.word_filter import rules_beside
 from asr.search.decoded import hypothesis_of, reference_tokens
-from asr.search.decoder import text_of, tunable
-from asr.search.emissions import Emissions, emissions
+from asr.search.decoder import tunable
 from asr.search.options import WEIGHTED, DecodeOptions, Weights
-from asr.search.path import TokenPath
+from asr.search.path import TokenPath, text_of
 from asr.search.pool import Found, SearchPool
 from asr.search.tune import Trial, record, tune, tuned
 from asr.shards import Result, ResumableWork, Shard, Work, job
 from asr.text.pronunciation import ReferencePhones
 from asr.text.tokenizer import PhoneTokenizer, Tokenizer
+from asr.transcription.batches import groups_by_length, unfinished
+from asr.transcription.pipeline import Encoded, encoded
+from asr.transcription.sources import CutSource
 
 
 def system_name(attention: str, decoder: str, lm: str) -> str:
@@ -178,7 +181,6 @@ def _search(
         work: where to add the results.
         line: returns the line of hyp.jsonl of a cut, given its position and the path found.
     """
-    positions = {name: position for position, name in enumerate(cuts.ids())}
     encode_s: dict[int, float] = {}
     with progress() as bars:
         row = bars.add_task(f"decoding {options.split}", total=len(cuts), completed=len(work.results))
@@ -187,7 +189,7 @@ def _search(
         def collect(results: Iterator[Found]) -> None:
             nonlocal started
             for result in results:
-                position = positions[result.id]
+                position = result.key
                 seconds = {
                     "audio_s": float(cuts.durations_s[position]),
                     "decode_s": time.perf_counter() - started,
@@ -199,25 +201,29 @@ def _search(
             bars.update(row, completed=len(work.results))
             advance(len(work.results) / len(cuts))
 
-        for batch in _emissions(model, cuts, options, work):
-            share = batch.encode_s / len(batch.ids)
-            encode_s |= {positions[name]: share for name in batch.ids}
-            pool.put(batch.ids, batch.log_probs_BTV, batch.lengths_B)
+        for batch in _encoded(model, cuts, options, work.shard, work.results):
+            encode_s |= dict.fromkeys(batch.positions, batch.encode_s / len(batch.positions))
+            _put(pool, batch)
             collect(pool.ready())
         collect(pool.results())
 
 
-def _emissions(
-    model: AcousticModel, cuts: Cuts, options: DecodeOptions, work: ResumableWork | None = None
-) -> Iterator[Emissions]:
-    return emissions(
-        model,
-        cuts,
-        frames_per_batch=options.frames_per_batch,
-        resample=options.resample,
-        shard=work.shard if work else None,
-        done=work.results if work else (),
-    )
+def _encoded(
+    model: AcousticModel,
+    cuts: Cuts,
+    options: DecodeOptions,
+    shard: Shard | None = None,
+    done: Container[int] = (),
+) -> Iterator[Encoded]:
+    """Yield the cuts in batches by length, as known from the manifest, so that they are planned unread."""
+    shift_ms = model.config.features.frame_shift_ms
+    frames = np.maximum(1, np.rint(cuts.durations_s * 1000 / shift_ms)).astype(np.int64)
+    groups = unfinished(groups_by_length(frames, options.frames_per_batch), shard, done)
+    return encoded(model, [CutSource(cuts, i, options.resample) for i in range(len(cuts))], groups)
+
+
+def _put(pool: SearchPool, batch: Encoded) -> None:
+    pool.put(batch.positions, batch.posteriors.log_probs_BTV, batch.posteriors.lengths_B)
 
 
 def _tune(
@@ -232,20 +238,20 @@ def _tune(
     cuts = read_cuts(manifest)
     if len(cuts) > options.tune_utterances > 0:
         cuts = cuts.select(random.Random(0).sample(range(len(cuts)), options.tune_utterances))
-    references = {cut.id: cut.supervisions[0].text for cut in cuts}
+    references = [cut.supervisions[0].text for cut in cuts]
     rules = rules_beside(manifest)
     started = time.perf_counter()
-    batches = list(_emissions(model, cuts, options))
+    batches = list(_encoded(model, cuts, options))
     with progress() as bars:
         row = bars.add_task(f"tuning on {options.tune}", total=None)
 
         def evaluate(weights: Weights) -> Trial:
             pool.reweight(weights)
             for batch in batches:
-                pool.put(batch.ids, batch.log_probs_BTV, batch.lengths_B)
+                _put(pool, batch)
             found = list(pool.results())
             texts = [text_of(result.path, tokenizer) or "" for result in found]
-            spoken = [references[result.id] for result in found]
+            spoken = [references[result.key] for result in found]
             counts = ErrorCounts.between(scored_words(spoken, rules), scored_words(texts, rules))
             trial = Trial(weights, counts.errors, counts.length, sum(result.cpu_s for result in found))
             bars.update(row, advance=1, description=f"tuning on {options.tune}: {_describe(trial)}")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from asr import Recognizer
-from asr.model.threads import READERS, in_threads
+from asr.transcription.pipeline import READERS, in_threads
 
 
 @pytest.fixture(params=[1, 2, 5])

@@ -1,0 +1,101 @@
+"""Search in batches, and in recordings of any length stretch by stretch, with confidences."""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from asr.losses.ctc import BLANK
+from asr.search.confidence import with_confidences
+from asr.search.decoder import Decoder
+from asr.search.path import TokenPath, Word
+
+# The search runs on stretches of 10 to 30 s, cut in the longest pause within this range, because its memory
+# grows with the length.
+STRETCH_S = (10.0, 30.0)
+STRETCHES_PER_BATCH = 8
+
+
+def search(decoder: Decoder, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
+    """Decode a batch and add the confidence of each label.
+
+    Args:
+        decoder: what `build_decoder` returns.
+        log_probs_BTV: [B, T, V] log-probabilities, blank at index 0.
+        lengths_B: [B] valid frames.
+    """
+    return with_confidences(decoder(log_probs_BTV, lengths_B), log_probs_BTV)
+
+
+def search_stretches(
+    decoder: Decoder,
+    recordings: Sequence[Tensor],
+    frame_s: float,
+    advance: Callable[[float], None] = lambda share: None,
+) -> list[TokenPath]:
+    """Search recordings of any length in stretches, several per batch.
+
+    Args:
+        decoder: what `build_decoder` returns.
+        recordings: log-probabilities of each recording, [T, V].
+        frame_s: duration of a frame in seconds.
+        advance: called with the share of the work done since the last call; the shares add up to 1.
+
+    Returns:
+        The path of each recording.
+    """
+    cuts = [split_stretches(log_probs_TV, frame_s) for log_probs_TV in recordings]
+    stretches = [
+        log_probs_TV[start:end]
+        for log_probs_TV, own in zip(recordings, cuts, strict=True)
+        for start, end in itertools.pairwise(own)
+    ]
+    found: list[TokenPath] = []
+    for first in range(0, len(stretches), STRETCHES_PER_BATCH):
+        batch = stretches[first : first + STRETCHES_PER_BATCH]
+        lengths = torch.tensor([len(x) for x in batch])
+        found += search(decoder, pad_sequence(batch, batch_first=True), lengths)
+        advance(len(batch) / len(stretches))
+    paths = iter(found)
+    return [join_paths(list(itertools.islice(paths, len(own) - 1)), own) for own in cuts]
+
+
+def split_stretches(log_probs_TV: Tensor, frame_s: float) -> list[int]:
+    """Return the boundaries of the stretches to search: frame 0, the middles of long pauses, and T.
+
+    A recording shorter than the longest stretch is not split.
+    """
+    T = len(log_probs_TV)
+    shortest, longest = (max(1, round(seconds / frame_s)) for seconds in STRETCH_S)
+    if longest >= T:
+        return [0, T]
+    frame = torch.arange(T)
+    speech = log_probs_TV.argmax(dim=-1) != BLANK
+    before = frame - torch.where(speech, frame, -T).cummax(dim=0).values
+    after = torch.where(speech, frame, 2 * T).flip(0).cummin(dim=0).values.flip(0) - frame
+    depth = torch.minimum(before, after)  # distance to the nearest label; maximal in the middle of a pause
+    cuts = [0]
+    while T - cuts[-1] > longest:
+        first = cuts[-1] + shortest
+        cuts.append(first + int(depth[first : cuts[-1] + longest].argmax()))
+    return [*cuts, T]
+
+
+def join_paths(paths: list[TokenPath], starts: list[int]) -> TokenPath:
+    """Join the paths of successive stretches, which start at the frames `starts`."""
+    if len(paths) == 1:
+        return paths[0]
+    words: list[Word] = []
+    tokens = 0
+    for path in paths:
+        words += [Word(word.word, word.start + tokens, word.end + tokens) for word in path.words or []]
+        tokens += len(path.ids)
+    return TokenPath(
+        ids=[index for path in paths for index in path.ids],
+        frames=[frame + start for path, start in zip(paths, starts, strict=False) for frame in path.frames],
+        confidences=[x for path in paths for x in path.confidences],
+        words=None if paths[0].words is None else words,
+        ends=[end + start for path, start in zip(paths, starts, strict=False) for end in path.ends],
+    )

@@ -1,0 +1,88 @@
+"""Batches: which sources are read together, and which recordings are encoded together."""
+
+from collections.abc import Container, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from asr.data.recording import Samples
+from asr.data.sampler import plan_by_length
+from asr.shards import Shard
+from asr.transcription.options import LONGER_THAN_TRAINING, LONGEST_CHUNK_S, EncodingOptions
+
+# Recordings read together, the unit of shards and resumption. Several groups are in memory at a time, so a
+# group is small, and a recording that would fill one is alone.
+GROUP = 16
+GROUP_BYTES = 4 << 20
+SECONDS_PER_BATCH = 60.0  # audio encoded together, padding included, unless an option says otherwise
+
+
+def groups_in_order(sizes: Sequence[int | None]) -> list[list[int]]:
+    """Divide recordings, in order, into groups to read together; large ones and streams are alone.
+
+    Args:
+        sizes: sizes in bytes; None: unknown.
+
+    Returns:
+        Positions of the recordings of each group.
+    """
+    groups: list[list[int]] = []
+    room = 0
+    for position, known in enumerate(sizes):
+        size = GROUP_BYTES + 1 if known is None else known
+        if not groups or size > room or len(groups[-1]) == GROUP:
+            groups.append([])
+            room = GROUP_BYTES
+        groups[-1].append(position)
+        room -= size
+    return groups
+
+
+def groups_by_length(lengths: NDArray[np.int64], budget: int) -> list[list[int]]:
+    """Divide recordings, longest first, into batches of at most `budget`, padding included.
+
+    The longest come first because they need most memory: if it isn't enough, the work ends at once.
+
+    Args:
+        lengths: [recordings] lengths in frames or samples.
+        budget: largest length of a batch, unless it has a single recording.
+
+    Returns:
+        Positions of the recordings of each batch.
+    """
+    if not len(lengths):
+        return []
+    order = np.argsort(-lengths, kind="stable")
+    return [batch.tolist() for batch in plan_by_length(lengths, budget, order)]
+
+
+def encoded_together(duration_s: float, longest_s: float, options: EncodingOptions) -> bool:
+    """Return whether a recording is short enough for a batch, given the longest training audio (0: unknown).
+
+    A longer one is encoded alone, in one pass or in chunks, with all threads and its own progress.
+    """
+    return options.mode != "chunked" and duration_s <= LONGER_THAN_TRAINING * (longest_s or LONGEST_CHUNK_S)
+
+
+def unfinished(groups: list[list[int]], shard: Shard | None, done: Container[int]) -> list[list[int]]:
+    """Return the groups of a shard that are not done.
+
+    Shards and resumption leave out whole groups, so that each batch, and with it the rounding of each result,
+    is that of undivided work.
+
+    Args:
+        groups: positions of the recordings of each group.
+        shard: only the groups of a shard; None: all.
+        done: positions of recordings; a group of these alone is left out.
+    """
+    own = shard.of(groups) if shard else groups
+    return [group for group in own if not all(position in done for position in group)]
+
+
+def padded(recordings: Sequence[Samples]) -> tuple[Tensor, Tensor]:
+    """Return recordings as a batch: [B, samples], right-padded with zeros, and [B] valid samples."""
+    audio = [torch.from_numpy(samples) for samples in recordings]
+    return pad_sequence(audio, batch_first=True), torch.tensor([len(x) for x in audio])

@@ -1,0 +1,317 @@
+"""The way of recordings: sources are read and batched, their posteriors computed and searched, in threads."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asr.data.recording import Samples, is_silent
+from asr.errors import UserError
+from asr.model.acoustic_model import AcousticModel, evaluating
+from asr.transcription.batches import SECONDS_PER_BATCH, encoded_together, groups_by_length
+from asr.transcription.options import EncodingOptions
+from asr.transcription.posteriors import (
+    Posteriors,
+    checked,
+    encode,
+    is_out_of_memory,
+    posteriors,
+)
+from asr.transcription.sources import Source
+
+READERS = 2  # threads beyond those that encode, which read the next recordings meanwhile
+ENCODING_SHARE = 0.9  # share of the encoder in the time of a long recording, for progress
+
+Item = TypeVar("Item")
+Content = TypeVar("Content")
+Result = TypeVar("Result")
+Found = TypeVar("Found")
+Advance = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A channel of a source, which is encoded and searched by itself.
+
+    Attributes:
+        source: where it is from.
+        position: position of the source.
+        number: number of the channel, from 1; None: the source has a single one.
+        samples: [samples] at the model's sample rate.
+    """
+
+    source: Source
+    position: int
+    number: int | None
+    samples: Samples
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        return self.source.name if self.number is None else f"{self.source.name}, channel {self.number}"
+
+
+# Finds text or times in channels, given the log-probabilities of each, [T, V] on the CPU, and returns what it
+# found in each or the error; reports its progress in shares that add up to 1.
+Search = Callable[[Sequence[Channel], list[Tensor], Advance], Sequence[Found | UserError]]
+
+
+@dataclass
+class _Work(Generic[Found]):
+    """A channel, and what was found in it or its error; None: it has not been searched."""
+
+    channel: Channel
+    found: Found | Exception | None = None
+
+
+@dataclass(frozen=True)
+class Pipeline(Generic[Found]):
+    """Encodes and searches recordings of any length, short ones in batches.
+
+    Attributes:
+        model: acoustic model.
+        options: mode and chunks of long recordings.
+        search: the search, which several threads call.
+        skip_silent: whether silent channels are neither encoded nor searched.
+    """
+
+    model: AcousticModel
+    options: EncodingOptions
+    search: Search[Found]
+    skip_silent: bool = False
+
+    def __call__(
+        self,
+        sources: Sequence[Source],
+        groups: list[list[int]],
+        advance: Advance = lambda share: None,
+    ) -> Iterator[tuple[int, list[tuple[Channel, Found | None]] | Exception]]:
+        """Yield each source's position, and its channels with what was found, or the error that it raised.
+
+        A source that is a group by itself is read when its turn comes, because it may be large; others are
+        read ahead. None was found in a silent channel that is skipped.
+
+        Args:
+            sources: recordings.
+            groups: positions of the sources that are read together, in the order of the results.
+            advance: called with the share of a source done since the last call; the shares of each add up to
+                1 unless it raises an error.
+        """
+        read = partial(_read_group, self.model.sample_rate, sources)
+        for alone, together in groupby(groups, key=lambda group: len(group) == 1):
+            chosen = list(together)
+            searched = (
+                (_unsearched(read(group)) for group in chosen)
+                if alone
+                else in_threads(self.model, read, self._search_short, chosen)
+            )
+            for group, found in zip(chosen, searched, strict=True):
+                for position, own in zip(group, found, strict=True):
+                    yield position, self._finish(own, advance)
+
+    def _search_short(self, group: list[list[Channel] | Exception]) -> "list[list[_Work[Found]] | Exception]":
+        """Search the short channels of a group, similar lengths in a batch."""
+        found: list[list[_Work[Found]] | Exception] = _unsearched(group)
+        work = [x for own in found if not isinstance(own, Exception) for x in own]
+        short = [x for x in work if self._is_short(x.channel)]
+        samples = np.array([len(x.channel.samples) for x in short], dtype=np.int64)
+        for batch in groups_by_length(samples, round(SECONDS_PER_BATCH * self.model.sample_rate)):
+            self._search_batch([short[i] for i in batch])
+        return found
+
+    def _is_short(self, channel: Channel) -> bool:
+        """Return whether to encode a channel in a batch."""
+        return (
+            encoded_together(self._duration_s(channel), self.model.config.longest_s, self.options)
+            and self._frames(channel) > 0
+            and not self._is_skipped(channel)
+        )
+
+    def _duration_s(self, channel: Channel) -> float:
+        return len(channel.samples) / self.model.sample_rate
+
+    def _frames(self, channel: Channel) -> int:
+        return self.model.encoder_frames(self._duration_s(channel))
+
+    def _is_skipped(self, channel: Channel) -> bool:
+        return self.skip_silent and is_silent(channel.samples)
+
+    def _search_batch(self, batch: list[_Work[Found]]) -> None:
+        try:
+            encoded = encode(self.model, [x.channel.samples for x in batch]).each()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            for x in batch:
+                if len(batch) > 1:
+                    self._search_batch([x])
+                else:
+                    x.found = error
+            return
+        sound = []
+        for x, log_probs_TV in zip(batch, encoded, strict=True):
+            try:
+                sound.append((x, checked(log_probs_TV, x.channel.name).cpu()))
+            except UserError as error:
+                x.found = error
+        results = self.search([x.channel for x, _ in sound], [own for _, own in sound], lambda share: None)
+        for (x, _), result in zip(sound, results, strict=True):
+            x.found = result
+
+    def _finish(
+        self, work: list[_Work[Found]] | Exception, advance: Advance
+    ) -> list[tuple[Channel, Found | None]] | Exception:
+        """Return what was found in a source; search the channels that were not searched in a batch."""
+        if isinstance(work, Exception):
+            return work
+        try:
+            return [(x.channel, self._found(x, lambda own: advance(own / len(work)))) for x in work]
+        except (UserError, RuntimeError, MemoryError) as error:
+            return error
+
+    def _found(self, work: _Work[Found], advance: Advance) -> Found | None:
+        channel = work.channel
+        if work.found is not None:
+            advance(1.0)
+            return _raised(work.found)
+        if self._frames(channel) == 0:
+            duration_ms = 1000 * self._duration_s(channel)
+            raise UserError(f"{channel.name}: {duration_ms:.1f} ms is shorter than one frame")
+        if self._is_skipped(channel):
+            advance(1.0)
+            return None
+        log_probs_TV = posteriors(
+            self.model,
+            channel.samples,
+            self.options,
+            channel.name,
+            lambda share: advance(ENCODING_SHARE * share),
+        )
+        (found,) = self.search([channel], [log_probs_TV], lambda share: advance((1 - ENCODING_SHARE) * share))
+        return _raised(found)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A batch of sources with one channel each.
+
+    Attributes:
+        positions: [B] positions of the sources.
+        posteriors: log-probabilities.
+        encode_s: time of features and encoder in seconds, in a thread of its own.
+    """
+
+    positions: list[int]
+    posteriors: Posteriors
+    encode_s: float
+
+
+def encoded(model: AcousticModel, sources: Sequence[Source], groups: list[list[int]]) -> Iterator[Encoded]:
+    """Yield each group of sources, encoded as one batch in one pass; the first error ends the work.
+
+    This is the pipeline for a search in other processes, or with the log-probabilities on a GPU.
+
+    Args:
+        model: acoustic model.
+        sources: recordings with one channel each.
+        groups: positions of the sources of each batch.
+    """
+
+    def encode_group(group: list[list[Channel] | Exception]) -> Encoded:
+        channels = [channel for own in group for channel in _raised(own)]
+        started = time.perf_counter()
+        batch = encode(model, [channel.samples for channel in channels])
+        for channel, log_probs_TV in zip(channels, batch.each(), strict=True):
+            checked(log_probs_TV, channel.name)
+        if model.device.type == "cuda":
+            torch.cuda.synchronize(model.device)  # otherwise the encoder's time would count as search time
+        positions = [channel.position for channel in channels]
+        return Encoded(positions, batch, time.perf_counter() - started)
+
+    return in_threads(model, partial(_read_group, model.sample_rate, sources), encode_group, groups)
+
+
+def _read_group(
+    sample_rate: int, sources: Sequence[Source], positions: list[int]
+) -> list[list[Channel] | Exception]:
+    """Return the channels of each source, or the error that it raised."""
+    found: list[list[Channel] | Exception] = []
+    for position in positions:
+        source = sources[position]
+        try:
+            channels = source.read(sample_rate)
+        except (UserError, RuntimeError, MemoryError) as error:
+            found.append(error)
+            continue
+        several = len(channels) > 1
+        found.append(
+            [
+                Channel(source, position, number if several else None, samples)
+                for number, samples in enumerate(channels, start=1)
+            ]
+        )
+    return found
+
+
+def _unsearched(group: list[list[Channel] | Exception]) -> "list[list[_Work[Found]] | Exception]":
+    return [own if isinstance(own, Exception) else [_Work(channel) for channel in own] for own in group]
+
+
+def _raised(result: Result | Exception) -> Result:
+    """Return a result, or raise it if it is an error."""
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def in_threads(
+    model: AcousticModel,
+    read: Callable[[Item], Content],
+    encode: Callable[[Content], Result],
+    items: Sequence[Item],
+) -> Iterator[Result]:
+    """Yield encode(read(item)) of each item in order.
+
+    On a CPU, as many items are encoded side by side as PyTorch has threads, which they share: the threads of
+    a single batch would wait for each other after every operation. On a GPU, one item is encoded at a time.
+
+    Args:
+        model: acoustic model used by `encode`, in evaluation mode meanwhile.
+        read: loads an item, before its turn and beside the encoding of others.
+        encode: maps what `read` returns to a result.
+        items: arguments of `read`.
+    """
+    threads = torch.get_num_threads()
+    encoders = max(1, min(threads, len(items))) if model.device.type == "cpu" else 1
+    turn = threading.Semaphore(encoders)
+
+    def work(item: Item) -> Result:
+        content = read(item)
+        with turn:
+            return encode(content)
+
+    waiting: deque[Future[Result]] = deque()
+    # PyTorch's number of threads is one of the calling thread, and the default of threads started later.
+    pool = ThreadPoolExecutor(
+        encoders + READERS, initializer=torch.set_num_threads, initargs=(threads // encoders,)
+    )
+    try:
+        with evaluating(model):
+            for item in items:
+                waiting.append(pool.submit(work, item))
+                if len(waiting) > encoders + READERS:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)

@@ -1,0 +1,152 @@
+"""Posteriors: the model's log-probabilities of a batch, or of a recording of any length, checked for NaN."""
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from asr.data.recording import Samples
+from asr.errors import UserError
+from asr.model.acoustic_model import AcousticModel, evaluating
+from asr.transcription.batches import padded
+from asr.transcription.options import EncodingOptions
+
+log = logging.getLogger(__name__)
+
+CHUNKS_PER_BATCH = 4  # bounds the memory, and is a step of the progress bar
+UNLIKE_TRAINING = 4.0  # ratio above which mode=onepass gives a warning
+TOO_LONG = "out of memory: use mode=chunked or a linear attention mechanism"
+
+
+@dataclass(frozen=True)
+class Posteriors:
+    """Log-probabilities of a batch.
+
+    Attributes:
+        log_probs_BTV: [B, T, V] log-probabilities on the model's device, blank at index 0.
+        lengths_B: [B] valid frames.
+    """
+
+    log_probs_BTV: Tensor
+    lengths_B: Tensor
+
+    def each(self) -> list[Tensor]:
+        """Return the log-probabilities of each recording without padding, [T, V]."""
+        lengths = self.lengths_B.tolist()
+        return [own[:length] for own, length in zip(self.log_probs_BTV, lengths, strict=True)]
+
+
+@torch.inference_mode()
+def encode(model: AcousticModel, recordings: Sequence[Samples]) -> Posteriors:
+    """Return the log-probabilities of recordings, each [samples] at the model's rate, encoded together."""
+    audio_BS, lengths_B = padded(recordings)
+    with evaluating(model):
+        return Posteriors(*model(audio_BS.to(model.device), lengths_B.to(model.device)))
+
+
+@torch.inference_mode()
+def posteriors(
+    model: AcousticModel,
+    samples: Samples,
+    config: EncodingOptions,
+    name: str = "recording",
+    advance: Callable[[float], None] = lambda share: None,
+) -> Tensor:
+    """Return the log-probabilities of a recording of any length, [T, V] on the CPU.
+
+    In one pass, every frame attends to the whole recording; features are computed in blocks, so memory
+    grows linearly if the attention mechanism is linear. In chunks, every frame attends to its chunk, which
+    is normalised like an utterance, and chunks are joined in the middle of their overlap.
+
+    Args:
+        model: acoustic model.
+        samples: [samples] at the model's sample rate.
+        config: mode and chunks.
+        name: name of the recording, for messages.
+        advance: called with the share of the work done since the last call; the shares add up to 1.
+
+    Raises:
+        UserError: a log-probability is NaN.
+    """
+    duration_s = len(samples) / model.sample_rate
+    longest_s = model.config.longest_s
+    if not config.in_chunks(duration_s, longest_s):
+        if longest_s and duration_s > UNLIKE_TRAINING * longest_s:
+            log.warning(
+                "%s: lasts %.0f s, but the longest training audio only %.0f s: try mode=auto, "
+                "or train with data.concatenate_s",
+                name,
+                duration_s,
+                longest_s,
+            )
+        (log_probs_TV,) = encode(model, [samples]).each()
+        advance(1.0)
+        return checked(log_probs_TV, name).cpu()
+    chunk_s, overlap_s = config.sizes_s(longest_s)
+    chunks = split_chunks(
+        model.encoder_frames(duration_s), round(chunk_s / model.frame_s), round(overlap_s / model.frame_s)
+    )
+    hop = model.front_end.shift_samples * model.config.model.subsampling
+    beyond = model.front_end.window_samples - model.front_end.shift_samples  # of a chunk's last window
+    parts = []
+    for first in range(0, len(chunks), CHUNKS_PER_BATCH):
+        batch = chunks[first : first + CHUNKS_PER_BATCH]
+        found = encode(model, [samples[c.start * hop : c.end * hop + beyond] for c in batch]).each()
+        for chunk, own in zip(batch, found, strict=True):
+            parts.append(own[chunk.keep_start - chunk.start : chunk.keep_end - chunk.start].cpu())
+        advance(len(batch) / len(chunks))
+    return checked(torch.cat(parts), name)
+
+
+def checked(log_probs_TV: Tensor, name: str) -> Tensor:
+    """Return the log-probabilities of a recording; raise UserError if one is NaN."""
+    if log_probs_TV.isnan().any():
+        raise UserError(
+            f"{name}: expected log-probabilities, found NaN (samples far beyond 1, or a broken model?)"
+        )
+    return log_probs_TV
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether the error means that the GPU or the machine ran out of memory."""
+    kinds = (torch.OutOfMemoryError, MemoryError)
+    return isinstance(error, kinds) or "can't allocate memory" in str(error)
+
+
+def failure(error: Exception, name: str) -> str:
+    """Return the line that reports a recording's error; raise errors that are not the recording's."""
+    if isinstance(error, UserError):
+        return error.line
+    if is_out_of_memory(error):
+        return f"{name}: {TOO_LONG}"
+    raise error
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A chunk of encoder frames; of the frames [start, end), [keep_start, keep_end) are kept."""
+
+    start: int
+    end: int
+    keep_start: int
+    keep_end: int
+
+
+def split_chunks(frames: int, size: int, overlap: int) -> list[Chunk]:
+    """Divide `frames` encoder frames into overlapping chunks of `size` frames that keep each frame once.
+
+    Example:
+        >>> [(c.start, c.end, c.keep_start, c.keep_end) for c in split_chunks(20, size=10, overlap=4)]
+        [(0, 10, 0, 8), (6, 16, 8, 14), (12, 20, 14, 20)]
+    """
+    size = max(2, size)
+    overlap = min(overlap, size // 2)
+    starts = range(0, max(1, frames - overlap), size - overlap)
+    cuts = [0, *(start + overlap // 2 for start in starts[1:]), frames]
+    return [
+        Chunk(start, min(start + size, frames), keep_start, keep_end)
+        for start, (keep_start, keep_end) in zip(starts, itertools.pairwise(cuts), strict=True)
+    ]

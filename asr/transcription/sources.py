@@ -1,0 +1,145 @@
+"""Sources of audio: files, streams, samples in memory and utterances of a manifest, all read in one way."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import numpy as np
+import torch
+from lhotse.cut import MonoCut
+from numpy.typing import NDArray
+
+from asr.data.audio import load_cut
+from asr.data.recording import Samples, channels_of, read_recording, read_stream
+from asr.errors import UserError
+
+Audio = str | Path | NDArray[Any] | torch.Tensor | IO[bytes]
+
+
+class Source(Protocol):
+    """Audio that has not been read."""
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+
+    def read(self, sample_rate: int) -> list[Samples]:
+        """Return the [samples] of each channel at a rate in Hz; raise UserError if they can't be read."""
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """An audio file.
+
+    Attributes:
+        path: path of the file, whose size decides which files are read together.
+        channels: `mix` or `separate`.
+    """
+
+    path: Path
+    channels: str = "mix"
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return str(self.path)
+
+    @property
+    def size(self) -> int:
+        """Size in bytes; 0: there is no such file."""
+        return self.path.stat().st_size if self.path.is_file() else 0
+
+    def read(self, sample_rate: int) -> list[Samples]:
+        """Decode and resample the file."""
+        return read_recording(self.path, sample_rate, self.channels)
+
+
+@dataclass(frozen=True)
+class StreamSource:
+    """A file object opened in binary mode, of unknown size."""
+
+    stream: IO[bytes]
+    name: str
+    channels: str = "mix"
+    size: None = None
+
+    def read(self, sample_rate: int) -> list[Samples]:
+        """Read the stream to its end, decode and resample it."""
+        return read_stream(self.stream, sample_rate, self.channels, self.name)
+
+
+@dataclass(frozen=True)
+class ArraySource:
+    """Samples in memory: [samples] or [channels, samples], and their rate in Hz."""
+
+    audio: NDArray[Any] | torch.Tensor
+    rate: int
+    name: str
+    channels: str = "mix"
+
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+        return self.audio.nbytes
+
+    def read(self, sample_rate: int) -> list[Samples]:
+        """Check, scale and resample the samples."""
+        return channels_of(self.audio, self.rate, sample_rate, self.channels, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class CutSource:
+    """An utterance of a manifest; `cuts[index]` is parsed only when it is read."""
+
+    cuts: Sequence[MonoCut]
+    index: int
+    resample: bool = True
+
+    @property
+    def name(self) -> str:
+        """`utterance` and its name."""
+        return f"utterance {self.cuts[self.index].id}"
+
+    def read(self, sample_rate: int) -> list[Samples]:
+        """Read the cut's part of its recording; without `resample`, another sample rate is an error."""
+        return [load_cut(self.cuts[self.index], sample_rate, resample=self.resample)]
+
+
+Recording = FileSource | StreamSource | ArraySource
+
+
+def recordings(audio: Sequence[Audio], sample_rate: int | None, channels: str) -> list[Recording]:
+    """Return the sources of recordings; a number tells those without a name apart.
+
+    Args:
+        audio: paths, file objects opened in binary mode, or arrays or tensors.
+        sample_rate: sample rate of the arrays and tensors in Hz.
+        channels: `mix` or `separate`.
+
+    Raises:
+        UserError: something else, or an array without its rate.
+    """
+    several = len(audio) > 1
+    return [
+        _recording(item, sample_rate, channels, f"recording {number}" if several else "recording")
+        for number, item in enumerate(audio, start=1)
+    ]
+
+
+def _recording(audio: Audio, rate: int | None, channels: str, unnamed: str) -> Recording:
+    if isinstance(audio, str | Path):
+        return FileSource(Path(audio), channels)
+    name = str(getattr(audio, "name", None) or unnamed)
+    if isinstance(audio, np.ndarray | torch.Tensor):
+        if rate is None:
+            raise UserError(f"{name}: expected its sample_rate, found none")
+        if not isinstance(rate, int | float):
+            raise UserError(f"{name}: expected a number as sample_rate, found {rate!r}")
+        return ArraySource(audio, rate, name, channels)
+    if hasattr(audio, "read"):
+        return StreamSource(audio, name, channels)
+    raise UserError(
+        f"{name}: expected a path, an array or tensor with its rate, or a file object, "
+        f"found {type(audio).__name__}"
+    )
