@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
 from asr.attention.softmax import without_padding
+from asr.attention.spec import CAUSAL, COUNT, Option, Schema
 from asr.errors import UserError
 from asr.lengths import zero_padding
 
@@ -28,6 +29,14 @@ class AgglomerativeAttention(OwnParameterLayer):
         causal: whether averages exclude later positions.
         tie: whether c^r and c^q share one classifier; the paper uses two.
     """
+
+    schema = Schema(
+        "C",
+        Option("classes", 8, COUNT, "soft classes, C"),
+        (CAUSAL, Option("tie", False, (False, True), "use one classifier for queries and references")),
+    )
+    source = "Spellings 2019, Agglomerative Attention"
+    time = memory = "N"
 
     def __init__(
         self,

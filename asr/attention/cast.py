@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
 from asr.attention.softmax import filled_lengths, without_padding
+from asr.attention.spec import COUNT, Option, Schema
 from asr.lengths import keep_mask, zero_padding
 from attention_ext.improved_clustered_attention.reference import gather_rows
 
@@ -50,6 +51,26 @@ class CAST(OwnParameterLayer):
         heads_: `own`: each head assigns tokens by its own A_g; `shared`: all heads by the mean of their A_g.
         function: `softmax` or `laplace`.
     """
+
+    schema = Schema(
+        "C",
+        Option("clusters", 8, COUNT, "clusters and surrogate tokens, C"),
+        (
+            Option(
+                "assign",
+                "topk",
+                ("topk", "single"),
+                "topk: clusters choose tokens; single: each token joins one cluster",
+            ),
+            Option("capacity", 0, range(65_537), "tokens per cluster; 0: N / C"),
+            Option("count", "all", ("all", "root"), "clusters in use: all, or the first √N"),
+            Option("heads", "own", ("own", "shared"), "clusters of each head, or the same for all heads"),
+            Option("function", "softmax", ("softmax", "laplace"), "attention function"),
+        ),
+    )
+    source = "van Engelenhoven et al. 2024, CAST"
+    time = "N·(C + capacity), capacity N/C by default; count=root: N·√N up to N = C²"
+    memory = "N·C; count=root: N·√N up to N = C²"
 
     def __init__(
         self,

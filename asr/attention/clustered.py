@@ -7,10 +7,13 @@ import torch
 from torch import Tensor
 
 from asr.attention.backend import Operators, why_no_kernels
-from asr.attention.grouping import GROUPINGS
+from asr.attention.grouping import GROUPING, GROUPINGS
 from asr.attention.hashing import LARGEST_HEAD
 from asr.attention.softmax import SoftmaxMechanism, both_lengths, filled_lengths
+from asr.attention.spec import COUNT, Option, Schema
 from attention_ext.clustered_attention.reference import clustered_weights
+
+CLUSTERS = Option("clusters", 100, COUNT, "query clusters, C")
 
 
 class ClusteredAttention(SoftmaxMechanism):
@@ -25,6 +28,10 @@ class ClusteredAttention(SoftmaxMechanism):
         keys: number of keys that a subclass chooses for each cluster.
         options: further options of the grouping.
     """
+
+    schema = Schema("C", CLUSTERS, GROUPING)
+    source = "Vyas et al. 2020, Fast Transformers with Clustered Attention"
+    time = memory = "N·C"
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from asr.attention.backend import DEVICES
 from asr.attention.softmax import SoftmaxMechanism, both_lengths
+from asr.attention.spec import CAUSAL, Schema
 from asr.lengths import keep_mask
 from attention_ext.tensors import compute_dtype, masked_softmax, zero_padding
 
@@ -19,6 +20,10 @@ class FullAttention(SoftmaxMechanism):
         name, backend, dropout: see `SoftmaxMechanism`.
         causal: whether queries see no later keys; self-attention only.
     """
+
+    schema = Schema(options=(CAUSAL,))
+    source = "Vaswani et al. 2017"
+    time, memory = "N²", "N² (native: N)"
 
     def __init__(self, name: str, backend: str, dropout: float, causal: bool = False) -> None:
         super().__init__(name, backend, dropout, why_not_native=dict.fromkeys(DEVICES))
@@ -69,5 +74,7 @@ class SharedFullAttention(FullAttention):
     The projection layer ties the keys (`multihead.shared_keys`); the computation is that of `full`.
     """
 
+    schema = Schema()
+    source = "Kitaev et al. 2020, Reformer"
     needs_shared_keys = True
     cross_attention = False

@@ -1,12 +1,39 @@
 """Groupings of queries into clusters: by sign hashes, or in the metric of the keys."""
 
+from dataclasses import replace
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.attention.backend import Operators
-from asr.attention.hashing import LARGEST_HEAD, RandomDirections
+from asr.attention.hashing import LARGEST_HEAD, PLANES, RandomDirections
+from asr.attention.spec import Option
 
 FEW = 50  # with fewer clusters, better groups cost little and gain more
+HASH, KEYS = ("grouping", "hash"), ("grouping", "keys")
+GROUPING = (
+    Option(
+        "grouping", "hash", ("hash", "keys"), "hash: K-means of sign hashes; keys: in the metric of the keys"
+    ),
+    Option("bits", 63, range(1, 64), "hash bits", only=HASH),
+    Option("iterations", 10, range(1, 1_001), "Lloyd iterations of K-means, L", only=HASH),
+    replace(PLANES, only=HASH),
+    Option("bias", False, (False, True), "planes with an offset from the origin", only=HASH),
+    Option(
+        "rank",
+        0,
+        range(257),
+        f"rank of the keys' metric; 0: 8, or 12 with fewer than {FEW} clusters",
+        only=KEYS,
+    ),
+    Option(
+        "iterations",
+        0,
+        range(1_001),
+        f"Lloyd iterations of K-means, L; 0: 3, or 4 with fewer than {FEW} clusters",
+        only=KEYS,
+    ),
+)
 
 
 class HashGrouping(nn.Module):

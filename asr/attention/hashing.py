@@ -3,12 +3,18 @@
 import torch
 from torch import Tensor, nn
 
+from asr.attention.spec import Option
 from asr.errors import UserError
 from asr.seeds import derived_seed
 
 LARGEST_HEAD = 256
 SEED = 2020
-PLANES = ("fixed", "layer", "fresh")
+PLANES = Option(
+    "planes",
+    "fixed",
+    ("fixed", "layer", "fresh"),
+    "hash planes: the same in all layers, of each layer, or drawn anew in each training step",
+)
 
 
 class RandomDirections(nn.Module):

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from asr.attention.layer import OwnParameterLayer
 from asr.attention.softmax import without_padding
+from asr.attention.spec import Option, Schema
 from asr.errors import UserError
 from asr.lengths import zero_padding
 
@@ -27,6 +28,15 @@ class HyperMixing(OwnParameterLayer):
         hidden: d', hidden units of all heads, a multiple of H; 0: 2·M.
         tie: whether W₁ = W₂.
     """
+
+    schema = Schema(
+        options=(
+            Option("hidden", 0, range(65_537), "hidden units of the generated MLP; 0: 2 · model size"),
+            Option("tie", False, (False, True), "generate both of its matrices with one hypernetwork"),
+        )
+    )
+    source = "Mai et al. 2022, HyperMixer; 2023, HyperConformer"
+    time = memory = "N·hidden"
 
     def __init__(
         self,

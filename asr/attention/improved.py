@@ -7,7 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from asr.attention.backend import Operators
-from asr.attention.clustered import ClusteredAttention
+from asr.attention.clustered import CLUSTERS, ClusteredAttention
+from asr.attention.grouping import GROUPING
+from asr.attention.spec import TOPK, Schema
 from attention_ext.improved_clustered_attention.reference import improved_clustered_weights
 
 
@@ -22,6 +24,9 @@ class ImprovedClusteredAttention(ClusteredAttention):
         name, backend, dropout, clusters, grouping, options: see `ClusteredAttention`.
         topk: K, clamped to each sequence's key length.
     """
+
+    schema = Schema("C", CLUSTERS, (TOPK, *GROUPING))
+    time = memory = "N·(C + topk)"
 
     def __init__(
         self, name: str, backend: str, dropout: float, clusters: int, topk: int, grouping: str, **options: Any

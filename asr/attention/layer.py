@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from asr.attention.spec import Description
 from asr.errors import UserError
 
 
@@ -59,13 +60,15 @@ class SelfAttentionLayer(nn.Module):
         raise UserError(f"attention {self.name!r} has parameters of its own and no attention weights")
 
 
-class OwnParameterLayer(SelfAttentionLayer):
+class OwnParameterLayer(SelfAttentionLayer, Description):
     """A layer whose mechanism has parameters of its own and can't be exchanged.
 
     Args:
         name: canonical name.
         backend: `auto` or `reference`.
     """
+
+    family = "own parameters"
 
     def __init__(self, name: str, backend: str) -> None:
         super().__init__()

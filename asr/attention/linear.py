@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from asr.attention.softmax import QueryKeyMechanism, both_lengths
+from asr.attention.spec import CAUSAL, Schema
 from attention_ext.tensors import compute_dtype, zero_padding
 
 CHUNK = 64  # positions between two stored sums of causal attention
@@ -24,6 +25,11 @@ class LinearAttention(QueryKeyMechanism):
         dropout: dropout probability on φ(q).
         causal: whether to exclude later positions.
     """
+
+    schema = Schema(options=(CAUSAL,))
+    source = "Katharopoulos et al. 2020, Transformers are RNNs"
+    time = memory = "N"
+    family = "linear"
 
     def __init__(self, name: str, backend: str, dropout: float, causal: bool) -> None:
         super().__init__(name, backend, dropout)

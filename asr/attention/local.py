@@ -1,10 +1,13 @@
 """Local attention: a window of neighbours and a few global positions."""
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 import attention_ext
 from asr.attention.backend import UNPROVEN
 from asr.attention.softmax import SoftmaxMechanism, filled_lengths
+from asr.attention.spec import Option, Schema, Value
 from attention_ext.local_attention.reference import local_weights
 
 
@@ -20,6 +23,13 @@ class LocalAttention(SoftmaxMechanism):
         global_: G, first positions that see all and are seen by all.
     """
 
+    schema = Schema(
+        "W",
+        Option("window", 64, range(65_537), "neighbours on each side, W"),
+        (Option("global", 0, range(65_537), "first positions that see all and are seen by all"),),
+    )
+    source = "Beltagy et al. 2020, Longformer"
+    time, memory = "N·(W + global)", "N·(W + global) (native: N)"
     cross_attention = False  # distances are between positions of one sequence
 
     def __init__(self, name: str, backend: str, dropout: float, window: int, global_: int) -> None:
@@ -30,6 +40,11 @@ class LocalAttention(SoftmaxMechanism):
         super().__init__(name, backend, dropout, why_not_native=reasons)
         self.window, self.first = window, global_
         self.operators = self.backend.operators()
+
+    @classmethod
+    def is_causal(cls, arguments: Mapping[str, Value]) -> bool:
+        """Return whether each position sees itself alone."""
+        return not arguments["window"] and not arguments["global"]
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 import attention_ext
-from asr.attention.hashing import LARGEST_HEAD, RandomDirections
+from asr.attention.hashing import LARGEST_HEAD, PLANES, RandomDirections
 from asr.attention.softmax import SoftmaxMechanism, filled_lengths
+from asr.attention.spec import COUNT, Option, Schema
 from attention_ext.lsh_attention.reference import lsh_weights
 from attention_ext.tensors import compute_dtype
 
@@ -25,6 +26,18 @@ class LSHAttention(SoftmaxMechanism):
             outputs, as in pytorch-fast-transformers (where each position sees itself, too).
     """
 
+    schema = Schema(
+        "R",
+        Option("hashes", 4, range(1, 65), "hash rounds, R"),
+        (
+            Option("chunk", 32, COUNT, "sorted positions in a chunk"),
+            Option("buckets", 64, range(2, 65_537, 2), "hash buckets"),
+            PLANES,
+            Option("rounds", "merge", ("merge", "mean"), "one softmax over all rounds, or their mean"),
+        ),
+    )
+    source = "Kitaev et al. 2020, Reformer"
+    time, memory = "N·R·chunk", "N·R·chunk (native: N·R)"
     needs_shared_keys = True
     cross_attention = False
 

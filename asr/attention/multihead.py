@@ -169,7 +169,7 @@ def build_self_attention(
             raise UserError(f"model_dim={model_dim} is not a multiple of heads={heads}: set head_dim")
         head_dim = model_dim // heads
     spec = parse_name(name)
-    build = MECHANISMS[spec.mechanism].build
+    build = MECHANISMS[spec.mechanism]
     if rotary and not issubclass(build, SoftmaxMechanism):
         raise UserError(f"attention {name!r} has no rotary positions: only the softmax family supports them")
     if not issubclass(build, OwnParameterLayer):

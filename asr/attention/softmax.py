@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention.backend import NOT_COMPILED, BackendChoice
+from asr.attention.spec import Description
 from asr.errors import UserError
 from asr.lengths import zero_padding
 
 
-class QueryKeyMechanism(nn.Module):
+class QueryKeyMechanism(nn.Module, Description):
     """Attention of queries to keys in every head. Subclasses implement `attend` and `dense`.
 
     Args:
@@ -141,6 +142,8 @@ class QueryKeyMechanism(nn.Module):
 
 class SoftmaxMechanism(QueryKeyMechanism):
     """A mechanism whose weights are, or approximate, a softmax of the logits; therefore exchangeable."""
+
+    family = "softmax"
 
 
 def filled_lengths(lengths: Tensor | None, x: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
-"""Names of attention mechanisms: `i-clustered-100:topk=16` parsed into a mechanism and its options."""
+"""Descriptions of attention mechanisms, and their names: `i-clustered-100:topk=16` parsed into options."""
 
 import keyword
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from asr.errors import UserError
 
@@ -69,6 +69,33 @@ class Schema:
             case = "" if usual or option.only is None else f"{option.only[0]}={write_value(option.only[1])}: "
             parts.setdefault(case, []).append(f"{option.name} ({write_value(option.default)})")
         return "; ".join(case + ", ".join(entries) for case, entries in parts.items())
+
+
+COUNT = range(1, 65_537)
+CAUSAL = Option("causal", False, (False, True), "exclude later positions")
+TOPK = Option("topk", 32, COUNT, "keys with exact weights, K")
+
+
+class Description:
+    """What a mechanism's class says about itself, for names, tables, reports and advice.
+
+    Attributes:
+        schema: number and options of its names; each is an argument of the class.
+        source: paper.
+        time, memory: cost for N positions.
+        family: `softmax`, `linear` (a kernel without parameters) or `own parameters`.
+    """
+
+    schema: ClassVar[Schema] = Schema()
+    source: ClassVar[str]
+    time: ClassVar[str]
+    memory: ClassVar[str]
+    family: ClassVar[str]
+
+    @classmethod
+    def is_causal(cls, arguments: Mapping[str, Value]) -> bool:
+        """Return whether no position sees later ones, with these values of the options."""
+        return bool(arguments.get("causal"))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,9 @@ class SummaryMixing(OwnParameterLayer):
         dropout: dropout probability on the weights 1/T of the mean.
     """
 
+    source = "Parcollet et al. 2023, SummaryMixing"
+    time = memory = "N"
+
     def __init__(
         self, name: str, backend: str, model_dim: int, heads: int, head_dim: int, dropout: float
     ) -> None:

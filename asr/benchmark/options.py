@@ -138,4 +138,4 @@ class Options:
 
 def has_own_parameters(name: str) -> bool:
     """Return whether a mechanism is measured as part of a layer only."""
-    return issubclass(MECHANISMS[parse_name(name).mechanism].build, OwnParameterLayer)
+    return issubclass(MECHANISMS[parse_name(name).mechanism], OwnParameterLayer)

@@ -50,7 +50,7 @@ def parse(overrides: list[str]) -> tuple[Options, TrainConfig]:
     training = train_options(others)
     options.attentions = canonical(options.attentions)
     for name in options.attentions:
-        if not issubclass(MECHANISMS[parse_name(name).mechanism].build, SoftmaxMechanism):
+        if not issubclass(MECHANISMS[parse_name(name).mechanism], SoftmaxMechanism):
             raise UserError(
                 f"attention {name!r} is not of the softmax family: time it in a model with asr compare"
             )

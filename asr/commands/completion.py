@@ -140,11 +140,13 @@ def _mechanisms() -> list[str]:
     """Return the name of every mechanism, with its default size: `full`, `clustered-100`, …"""
     names = []
     for key, row in _read("asr.attention.table", "MECHANISMS").items():
-        schema = [x for x in row.args if isinstance(x, ast.Call) and getattr(x.func, "id", "") == "Schema"]
+        module, described = _find("asr.attention.table", row.id) or ("", row)
+        values = [x for x in described.body if isinstance(x, ast.Assign)]
+        found: list[Any] = [x.value for x in values if ast.unparse(x.targets[0]) == "schema"]
         size = ""
-        if schema and len(schema[0].args) > 1:  # else without a number in its name
-            option: Any = schema[0].args[1]
-            option = _read("asr.attention.table", option.id) if isinstance(option, ast.Name) else option
+        if found and len(found[0].args) > 1:  # else without a number in its name
+            option = found[0].args[1]
+            option = _read(module, option.id) if isinstance(option, ast.Name) else option
             size = f"-{ast.literal_eval(option.args[1])}"
         names.append(f"{key}{size}")
     return names

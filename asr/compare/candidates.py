@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from asr.attention.softmax import QueryKeyMechanism
+from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.table import MECHANISMS, is_causal, parse_name
 from asr.compare.options import LARGEST_SEED, TRAINING_SET_HERE, Request
 from asr.compare.records import Candidate
@@ -57,7 +57,7 @@ def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainC
 
 def is_exchangeable(attention: str) -> bool:
     """Return whether a mechanism belongs to the softmax family."""
-    return MECHANISMS[parse_name(attention).mechanism].exchangeable
+    return issubclass(MECHANISMS[parse_name(attention).mechanism], SoftmaxMechanism)
 
 
 def can_run(trained: str, other: str) -> bool:
@@ -81,8 +81,8 @@ def evaluated_with(candidate: Candidate, wanted: Sequence[str]) -> list[str]:
 
 
 def _ties_keys(attention: str) -> bool:
-    build = MECHANISMS[parse_name(attention).mechanism].build
-    return issubclass(build, QueryKeyMechanism) and build.needs_shared_keys
+    mechanism = MECHANISMS[parse_name(attention).mechanism]
+    return issubclass(mechanism, QueryKeyMechanism) and mechanism.needs_shared_keys
 
 
 def _keys(entry: Any) -> dict[str, Any]:

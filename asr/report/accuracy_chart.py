@@ -161,9 +161,7 @@ def _spec(
     )
     shape = alt.Shape(
         "family:N",
-        scale=alt.Scale(
-            domain=families, range=[theme.SHAPE_PATHS[theme.look(name).shape] for name in families]
-        ),
+        scale=alt.Scale(domain=families, range=[theme.look(name).shape for name in families]),
         legend=legend,
     )
     shown = ("model", "run with", "layers", "size", "rate (95 %)", "time", "seeds")

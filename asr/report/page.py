@@ -174,7 +174,7 @@ def _render(
             for key, paths in exported.items()
         },
         colour=lambda name: f"var(--{theme.token(name)[1:]})",
-        shape=lambda name: theme.SHAPE_PATHS[theme.look(name).shape],
+        shape=lambda name: theme.look(name).shape,
         dashes=theme.DASHES,
         family=theme.family,
         page_data={

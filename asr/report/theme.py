@@ -1,7 +1,11 @@
 """Colours and shapes of mechanisms for all figures and tables, in a light and a dark theme."""
 
+import colorsys
+import math
 from dataclasses import dataclass
 from typing import Any
+
+from asr.attention import MECHANISMS
 
 VEGA_LITE = "6.4"  # version that altair writes and vl-convert renders
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', 'Helvetica Neue', Arial, sans-serif"
@@ -14,7 +18,7 @@ class Look:
     Attributes:
         light: colour on a light background, contrast at least 3 : 1.
         dark: colour on a dark background, contrast at least 3 : 1.
-        shape: key of `SHAPE_PATHS`, so that colour is not the only distinction.
+        shape: SVG path, so that colour is not the only distinction.
     """
 
     light: str
@@ -22,24 +26,7 @@ class Look:
     shape: str
 
 
-# Based on Okabe and Ito's palette for colour-blind readers; darker on light, lighter on dark backgrounds.
-FAMILIES: dict[str, Look] = {
-    "full": Look("#4d4d4d", "#c8ccd2", "circle"),
-    "i-clustered": Look("#0068a8", "#5db2f0", "diamond"),
-    "clustered": Look("#00835f", "#35c79d", "square"),
-    "lsh": Look("#c65200", "#ff944d", "triangle-up"),
-    "shared-full": Look("#8a6a00", "#e3bb4a", "triangle-down"),
-    "oracle-top": Look("#b0508a", "#ea9cc8", "cross"),
-    "local": Look("#007a8c", "#45c4d8", "hourglass"),
-    "linear": Look("#7a4a1e", "#cf9f6b", "star"),
-    "cast": Look("#6448b4", "#ab97f2", "triangle-right"),
-    "agglomerative": Look("#8a1c3c", "#e5738c", "triangle-left"),
-    "summary": Look("#5a7400", "#a9c93e", "bow-tie"),
-    "hyper": Look("#b01fc0", "#ea8bf5", "saltire"),
-}
-OTHER = Look("#6b7280", "#9aa4b2", "circle")
-
-SHAPE_PATHS = {  # SVG within [−1, 1] × [−1, 1]
+SHAPES = {  # SVG paths within [−1, 1] × [−1, 1]
     "circle": "M.85,0A.85,.85,0,1,1,-.85,0A.85,.85,0,1,1,.85,0Z",
     "diamond": "M0,-1L1,0L0,1L-1,0Z",
     "square": "M-.8,-.8H.8V.8H-.8Z",
@@ -53,6 +40,50 @@ SHAPE_PATHS = {  # SVG within [−1, 1] × [−1, 1]
     "saltire": "M-.95,-.5L-.5,-.95L0,-.45L.5,-.95L.95,-.5L.45,0L.95,.5L.5,.95L0,.45L-.5,.95L-.95,.5L-.45,0Z",
     "cross": "M-.35,-1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z",
 }
+
+# Based on Okabe and Ito's palette for colour-blind readers; darker on light, lighter on dark backgrounds.
+# Legends have this order.
+CHOSEN: dict[str, Look] = {
+    "full": Look("#4d4d4d", "#c8ccd2", SHAPES["circle"]),
+    "i-clustered": Look("#0068a8", "#5db2f0", SHAPES["diamond"]),
+    "clustered": Look("#00835f", "#35c79d", SHAPES["square"]),
+    "lsh": Look("#c65200", "#ff944d", SHAPES["triangle-up"]),
+    "shared-full": Look("#8a6a00", "#e3bb4a", SHAPES["triangle-down"]),
+    "oracle-top": Look("#b0508a", "#ea9cc8", SHAPES["cross"]),
+    "local": Look("#007a8c", "#45c4d8", SHAPES["hourglass"]),
+    "linear": Look("#7a4a1e", "#cf9f6b", SHAPES["star"]),
+    "cast": Look("#6448b4", "#ab97f2", SHAPES["triangle-right"]),
+    "agglomerative": Look("#8a1c3c", "#e5738c", SHAPES["triangle-left"]),
+    "summary": Look("#5a7400", "#a9c93e", SHAPES["bow-tie"]),
+    "hyper": Look("#b01fc0", "#ea8bf5", SHAPES["saltire"]),
+}
+OTHER = Look("#6b7280", "#9aa4b2", SHAPES["circle"])
+
+
+def further_look(number: int) -> Look:
+    """Return the look of a mechanism without one in `CHOSEN`: a star of six points or more.
+
+    Hues are a golden angle apart, so that no two of them are close, and begin in the widest gap between those
+    of `CHOSEN`. At these lightnesses, every hue has a contrast of at least 3 : 1.
+
+    Args:
+        number: number of the mechanism among those without one, from 0.
+    """
+    hue = (0.32 + number * (math.sqrt(5) - 1) / 2) % 1
+    light, dark = (
+        "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, lightness, 0.7))
+        for lightness in (0.32, 0.7)
+    )
+    points = number + 6
+    corners = [
+        f"{size * math.sin(math.pi * i / points):.2f},{-size * math.cos(math.pi * i / points):.2f}"
+        for i, size in enumerate([1, 0.5] * points)
+    ]
+    return Look(light, dark, f"M{'L'.join(corners)}Z")
+
+
+FURTHER = [name for name in MECHANISMS if name not in CHOSEN]
+FAMILIES = CHOSEN | {name: further_look(number) for number, name in enumerate(FURTHER)}
 DASHES: tuple[list[int], ...] = ([1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [12, 4], [4, 2, 1, 2])
 
 # Charts refer to colours by these tokens; page and export substitute those of their theme.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from asr import config
-from asr.attention.table import MECHANISMS, parse_name
+from asr.attention.table import exchange, parse_name
 from asr.config import flat
 from asr.data.places import LEXICON, prepared_folder
 from asr.errors import UserError
@@ -72,4 +72,4 @@ def _shape(options: TrainConfig) -> dict[str, Any]:
 
 
 def _exchangeable(one: str, other: str) -> bool:
-    return one == other or all(MECHANISMS[parse_name(x).mechanism].exchange == "yes" for x in (one, other))
+    return one == other or all(exchange(parse_name(x).mechanism) == "yes" for x in (one, other))

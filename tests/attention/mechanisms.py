@@ -1,10 +1,21 @@
-"""Small mechanisms of every kind and inputs for the attention tests."""
+"""Small mechanisms of every kind and inputs for the attention tests.
+
+Mechanisms of the table that no list names are added with small numbers and every value of their options.
+"""
 
 import oracles
 import torch
+from small_mechanisms import small_names, unlisted
 from torch import Tensor
 
-from asr.attention import QueryKeyMechanism, build_mechanism, build_self_attention
+from asr.attention import (
+    MECHANISMS,
+    QueryKeyMechanism,
+    SoftmaxMechanism,
+    build_mechanism,
+    build_self_attention,
+    parse_name,
+)
 from asr.attention.multihead import shared_keys
 from asr.lengths import keep_mask
 
@@ -17,7 +28,6 @@ SHARED += ["lsh-3:chunk=4,buckets=8,planes=layer,rounds=mean"]
 LOCAL = ["local-3", "local-0:global=1", "local-70:global=40"]
 SOFTMAX = [*CROSS, "full:causal=true", *SHARED, *LOCAL]
 LINEAR = ["linear", "linear:causal=true"]
-QUERY_KEY = SOFTMAX + LINEAR
 OWN = [
     "cast-3",
     "cast-3:capacity=2",
@@ -34,6 +44,16 @@ OWN = [
     "hyper",
     "hyper:hidden=6,tie=true",
 ]
+FURTHER = [name for mechanism in unlisted(SOFTMAX + LINEAR + OWN) for name in small_names(mechanism)]
+for further in FURTHER:
+    described = MECHANISMS[parse_name(further).mechanism]
+    if not issubclass(described, QueryKeyMechanism):
+        OWN.append(further)
+        continue
+    (SOFTMAX if issubclass(described, SoftmaxMechanism) else LINEAR).append(further)
+    if issubclass(described, SoftmaxMechanism) and build_mechanism(further).cross_attention:
+        CROSS.append(further)
+QUERY_KEY = SOFTMAX + LINEAR
 # Empty, 1, around C and K, primes, and longer than two LSH chunks.
 LENGTHS = torch.tensor([31, 0, 1, K - 1, K, C - 1, C, C + 1, 13, 8, 9, 31])
 
@@ -72,10 +92,13 @@ def layer_input(model_dim: int = 12, dtype: torch.dtype = torch.float32) -> Tens
 
 
 def oracle_weights(mechanism: QueryKeyMechanism, q: Tensor, k: Tensor) -> Tensor:
-    """Return the oracle's weights [N, S] for one head of one unpadded sequence."""
+    """Return the oracle's weights [N, S] for one head of one unpadded sequence.
+
+    A mechanism that isn't named here has an oracle of its own name, a function of q, k and the mechanism.
+    """
     q, k = q.double(), k.double()
-    kind = mechanism.name.split(":")[0].rsplit("-", 1)[0]
-    if kind.startswith("lsh"):
+    kind = parse_name(mechanism.name).mechanism
+    if kind == "lsh":
         rotations_RDF = mechanism.rotations_RDF(q.shape[1]).double()
         parts = rotations_RDF.split(1) if mechanism.rounds == "mean" else [rotations_RDF]
         return sum(oracles.lsh(q, k, part, mechanism.chunk) for part in parts) / len(parts)
@@ -98,7 +121,9 @@ def oracle_weights(mechanism: QueryKeyMechanism, q: Tensor, k: Tensor) -> Tensor
             if kind == "clustered"
             else oracles.improved(q, k, groups, mechanism.topk)
         )
-    return oracles.full(q, k, causal=mechanism.name == "full:causal=true")
+    if kind in ("full", "shared-full"):
+        return oracles.full(q, k, causal=mechanism.causal)
+    return getattr(oracles, kind.replace("-", "_"))(q, k, mechanism)
 
 
 def build(name: str, **options: object) -> QueryKeyMechanism:

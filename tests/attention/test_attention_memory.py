@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from small_mechanisms import small_names, unlisted
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from asr.attention import build_self_attention
+from asr.attention import MECHANISMS, build_self_attention
 
 
 class CountBytes(TorchDispatchMode):
@@ -48,6 +49,9 @@ LINEAR = [
     "summary",
     "hyper",
 ]
+for mechanism in unlisted(LINEAR):
+    if "N²" not in (MECHANISMS[mechanism].time, MECHANISMS[mechanism].memory):
+        LINEAR.extend(small_names(mechanism))
 
 
 @pytest.mark.parametrize("name", LINEAR)

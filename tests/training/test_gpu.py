@@ -10,6 +10,7 @@ import pytest
 import torch
 from comparisons import arguments
 from runs import assert_same_weights, killed, metrics
+from small_mechanisms import small_names, unlisted
 from tone_corpora import TINY
 
 from asr import Recognizer
@@ -28,6 +29,7 @@ MECHANISMS = [
     *("full", "shared-full", "oracle-top-8", "local-16", "linear", "summary", "hyper", "lsh-2", "cast-4"),
     *("agglomerative-4", "clustered-8", "i-clustered-8:topk=8", "i-clustered-8:topk=8,grouping=keys"),
 ]
+MECHANISMS += [small_names(mechanism)[0] for mechanism in unlisted(MECHANISMS)]
 
 
 @pytest.fixture

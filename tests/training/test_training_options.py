@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_mechanisms import small_names, unlisted
 from tone_corpora import TINY
 
 from asr.cli import main
@@ -30,6 +31,9 @@ CHOICES = {
     "hyper": ["attention=hyper"],
     "i-clustered": ["attention=i-clustered-8:topk=4"],
 }
+ATTENTIONS = [words[0].removeprefix("attention=") for words in CHOICES.values() if "attention=" in words[0]]
+ELSEWHERE = ["full", "shared-full", "clustered-8"]
+CHOICES |= {name: [f"attention={small_names(name)[0]}"] for name in unlisted(ATTENTIONS + ELSEWHERE)}
 
 
 @pytest.mark.parametrize("choice", CHOICES)
