@@ -1,6 +1,5 @@
 """Evaluates models on tasks with several mechanisms: time, scores, intervals, ratios to full attention."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from asr.approximation.pretrained import Pretrained
 from asr.approximation.records import digest
 from asr.approximation.spans import Window
 from asr.approximation.tasks import Task, open_task
+from asr.benchmark.timer import now, usual_clock
 from asr.environment import processor, source_digest
 from asr.files import write_json
 from asr.parallel import Journal
@@ -138,15 +138,10 @@ class TaskEvaluation:
 
     def _timed(self, windows: Sequence[Window], attention: str) -> tuple[float, Any]:
         inputs = self.model.batch(windows)
-        on_cpu = self.model.device == "cpu"
-        clock = time.process_time if on_cpu else time.perf_counter
-        if not on_cpu:
-            torch.cuda.synchronize(self.model.device)
-        start = clock()
+        device = self.model.device
+        started = now(device)
         output = self.model.run(inputs, attention)
-        if not on_cpu:
-            torch.cuda.synchronize(self.model.device)
-        return clock() - start, output
+        return (now(device) - started).by(usual_clock(device)), output
 
     def _result(self) -> TaskResult:
         samples: dict[str, dict[str, Values]] = {}

@@ -1,12 +1,6 @@
-"""Time of attention mechanisms and of whole layers, measured side by side.
+"""Time of attention mechanisms and of whole layers, measured in turns: medians and quartiles over rounds."""
 
-Each round runs every mechanism once, so that other load on the machine affects all of them alike. Results are
-medians and quartiles over the rounds.
-"""
-
-import gc
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +10,7 @@ from torch import Tensor, nn
 
 from asr.attention import build_mechanism, build_self_attention, parse_name
 from asr.benchmark.peers import Attend, build_peer
+from asr.benchmark.timer import Seconds, in_turns, time_of, torch_threads
 from asr.model.blocks import Block
 from asr.model.options import BlockConfig
 
@@ -193,20 +188,13 @@ def measure(
         seconds: time after which no further round starts; at least three rounds run.
         passes: passes to time, from `PASSES`.
     """
-    before, collects = torch.get_num_threads(), gc.isenabled()
-    torch.set_num_threads(threads)
-    gc.disable()  # as timeit does; each round begins with a collection instead
-    try:
+    with torch_threads(threads):
         attends = {name: build_operation(name, problem) for name, problem in problems.items()}
         return [
             timing
             for name in passes
             for timing in _measure_pass(attends, problems, name, baseline, clock, threads, rounds, seconds)
         ]
-    finally:
-        torch.set_num_threads(before)
-        if collects:
-            gc.enable()
 
 
 def _measure_pass(
@@ -220,21 +208,18 @@ def _measure_pass(
     seconds: float,
 ) -> list[Timing]:
     given = {problem: problem.tensors() for problem in problems.values()}  # equal problems share their input
-    times: dict[str, list[float]] = {name: [] for name in attends}
-    start = time.perf_counter()
-    for index in range(rounds + 1):
-        gc.collect()
-        for name, attend in attends.items():
-            once = partial(run_once, attend, *given[problems[name]], passes)
-            wanted = split_threads(name)[1] or threads
-            if torch.get_num_threads() != wanted:
-                torch.set_num_threads(wanted)
-                once()  # wakes the threads, which would slow the timed call
-            taken = _time(once, clock, problems[name].device)
-            if index:
-                times[name].append(taken)
-        if index >= 3 and time.perf_counter() - start > seconds:
-            break
+
+    def turn(name: str) -> Seconds:
+        once = partial(run_once, attends[name], *given[problems[name]], passes)
+        wanted = split_threads(name)[1] or threads
+        if torch.get_num_threads() != wanted:
+            torch.set_num_threads(wanted)
+            once()  # wakes the threads, which would slow the timed call
+        return time_of(once, problems[name].device)
+
+    turns = {name: partial(turn, name) for name in attends}
+    taken = in_turns(turns, rounds, limit_s=seconds, collect=True)
+    times = {name: [x.by(clock) for x in found] for name, found in taken.items()}
     timings = []
     positions = {name: problem.batch * problem.length for name, problem in problems.items()}
     medians_us = {name: 1e6 * float(np.median(spent)) / positions[name] for name, spent in times.items()}
@@ -260,14 +245,3 @@ def run_once(attend: Attend, inputs: Sequence[Tensor], grad: Tensor, passes: str
     leaves = [x.detach().requires_grad_() for x in inputs]
     parameters = list(attend.parameters()) if isinstance(attend, nn.Module) else []
     torch.autograd.grad(attend(*leaves), [*leaves, *parameters], grad, allow_unused=True)
-
-
-def _time(run: Callable[[], None], clock: str, device: str) -> float:
-    read = time.process_time if clock == "cpu" else time.perf_counter
-    if device != "cpu":
-        torch.cuda.synchronize()
-    start = read()
-    run()
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return read() - start

@@ -1,9 +1,9 @@
 """Recommends a mechanism for given data and a machine, from utterance lengths and a benchmark."""
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from asr.attention import MECHANISMS, parse_name
 from asr.attention.multihead import SelfAttention
 from asr.benchmark.mechanisms import PASSES, BenchProblem, measure
 from asr.benchmark.memory import peak_memory_bytes
+from asr.benchmark.timer import in_turns, time_of, torch_threads, usual_clock
 from asr.config import option
 from asr.model.encoder import Encoder
 from asr.training.config import TrainConfig
@@ -22,7 +23,7 @@ WORTH = 0.9  # a coarser approximation must take less than this share of a close
 EXACT = "full"
 QUADRATIC = "N²"  # the table's entry for mechanisms with quadratic time; all others are linear
 # From closest to full attention to coarsest: tables 1 and 4 of *Fast Transformers with Clustered Attention*;
-# local attention sees no distant key.
+# local attention sees no distant key. Mechanisms that the papers don't compare count as coarser than these.
 NEARNESS = ("full", "shared-full", "oracle-top", "i-clustered", "lsh", "clustered", "local")
 
 
@@ -119,7 +120,7 @@ def expect(
         advance: called with a description of the next measurement.
     """
     names, longest, device = options.attentions, options.longest, options.device
-    clock = "cpu" if device == "cpu" else "wall"
+    clock = usual_clock(device)
     mixing: dict[str, list[float]] = {name: [] for name in names}  # seconds per position, all layers
     rest: list[float] = []  # seconds per position
     measured = sorted({min(length, longest) for length in at})
@@ -157,10 +158,7 @@ def expect(
 def rest_of_step_s(problem: BenchProblem, training: TrainConfig, clock: str, threads: int) -> float:
     """Return the seconds of an encoder step, forward and backward, without the mixing of attention."""
     model = training.model
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    read = time.process_time if clock == "cpu" else time.perf_counter
-    try:
+    with torch_threads(threads):
         encoder = Encoder(model, training.features.mel_bins, EXACT).to(problem.device).train()
         for layer in encoder.modules():
             if isinstance(layer, SelfAttention):
@@ -169,16 +167,12 @@ def rest_of_step_s(problem: BenchProblem, training: TrainConfig, clock: str, thr
         shape = (problem.batch, problem.length * model.subsampling, training.features.mel_bins)
         features = torch.randn(shape, generator=generator).to(problem.device)
         lengths = torch.full((problem.batch,), shape[1], device=problem.device)
-        taken = []
-        for _ in range(4):
-            started = read()
+
+        def step() -> None:
             encoder(features, lengths)[0].sum().backward()
-            if problem.device != "cpu":
-                torch.cuda.synchronize()
-            taken.append(read() - started)
-        return statistics.median(taken[1:])
-    finally:
-        torch.set_num_threads(before)
+
+        taken = in_turns({"rest": partial(time_of, step, problem.device)}, rounds=3)["rest"]
+        return statistics.median(x.by(clock) for x in taken)
 
 
 class NoMixing(nn.Module):
@@ -203,8 +197,10 @@ def recommend(expected: Sequence[MechanismCost]) -> MechanismCost:
     """
 
     def rank(entry: MechanismCost) -> tuple[int, bool, float]:
-        spec = parse_name(entry.name)  # with as many clusters, groups by keys are closer than by hashes
-        return NEARNESS.index(spec.mechanism), spec.arguments.get("grouping") == "hash", entry.epoch_s
+        spec = parse_name(entry.name)
+        place = NEARNESS.index(spec.mechanism) if spec.mechanism in NEARNESS else len(NEARNESS)
+        by_hashes = spec.arguments.get("grouping") == "hash"  # with as many clusters, coarser than by keys
+        return place, by_hashes, entry.epoch_s
 
     ordered = sorted(expected, key=rank)
     taken = ordered[0]

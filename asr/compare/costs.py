@@ -5,14 +5,15 @@ in turns is disturbed alike for all candidates, so steps in proportion to it com
 """
 
 import statistics
-import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import lightning
 import torch
 
+from asr.benchmark.timer import Seconds, in_turns, now, torch_threads
 from asr.compare.reuse import IMMATERIAL
 from asr.config import flat, to_dict
 from asr.data.stream import NumberedBatches
@@ -54,34 +55,27 @@ class StepTimer:
         """Begin again with the first batch."""
         self.batches = iter(self.data.train_dataloader())
 
-    def step(self) -> tuple[float, float] | None:
-        """Return wall-clock and CPU seconds of an optimiser step; None: no more batches.
+    def step(self) -> Seconds | None:
+        """Return the time of an optimiser step; None: no more batches.
 
         Loading counts if the training process does it. One batch stands for all that a step accumulates.
         """
-        threads = torch.get_num_threads()
-        torch.set_num_threads(self.threads or threads)
-        try:
-            before = time.perf_counter(), time.process_time()
+        with torch_threads(self.threads):
+            before = now()
             batch = next(self.batches, None)
             if batch is None:
                 return None
             if not self.loads:
-                before = time.perf_counter(), time.process_time()
+                before = now()
             with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
                 losses = self.task.losses(batch)[0]
             losses.sum().backward()
-            between = time.perf_counter(), time.process_time()
+            between = now()
             torch.nn.utils.clip_grad_norm_(self.task.parameters(), self.clip)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-            after = time.perf_counter(), time.process_time()
-        finally:
-            torch.set_num_threads(threads)
-        wall_s, cpu_s = (
-            (y - x) * self.accumulate + z - y for x, y, z in zip(before, between, after, strict=True)
-        )
-        return wall_s, cpu_s
+            after = now()
+        return (between - before) * self.accumulate + (after - between)
 
 
 def steps_within(
@@ -136,20 +130,24 @@ def step_costs(trainings: Mapping[str, TrainConfig], most_s: float = ENOUGH_S) -
         for label, options in trainings.items()
     }
     costs: dict[str, list[list[float]]] = {label: [[] for _ in range(BATCHES)] for label in timers}
+    turns = {label: partial(_step, timer) for label, timer in timers.items()}
     spent_s = 0.0
     for passes in range(1, PASSES + 1):
         for timer in timers.values():
             timer.restart()
-        for number in range(-1, BATCHES):
-            for label, timer in timers.items():
-                taken = timer.step()
-                assert taken is not None, label
-                spent_s += taken[1]
-                if number >= 0:
-                    costs[label][number].append(taken[1])
+        for label, taken in in_turns(turns, BATCHES + 1, warm_up=0).items():
+            spent_s += sum(step.cpu_s for step in taken)
+            for number, step in enumerate(taken[1:]):
+                costs[label][number].append(step.cpu_s)
         if spent_s * (passes + 1) / passes > most_s * len(timers):
             break
     return {label: statistics.fmean(map(statistics.median_low, found)) for label, found in costs.items()}
+
+
+def _step(timer: StepTimer) -> Seconds:
+    taken = timer.step()
+    assert taken is not None, "max_steps allows for these batches"
+    return taken
 
 
 def _digest(options: TrainConfig) -> str:

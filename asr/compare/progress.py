@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from asr.benchmark.timer import Seconds
 from asr.compare.candidates import plan_candidates
 from asr.compare.cell import Cell, is_done, read_state
 from asr.compare.costs import StepTimer
@@ -266,10 +267,10 @@ def _timed_steps(cell: Cell) -> tuple[TrainingPlan, int, int, float, float]:
     if trainer.accelerator == "cuda" or (trainer.accelerator == "auto" and torch.cuda.is_available()):
         return timer.task.plan, epoch_steps, 0, math.nan, math.nan
     first = timer.step()
-    times: list[tuple[float, float]] = []
-    while len(times) < STEPS and sum(x[0] for x in times) <= ENOUGH_S and (taken := timer.step()):
-        times.append(taken)
-    if not times and first:  # the only step of the training
-        times.append(first)
-    seconds, cpu_s = (sum(column) for column in zip(*times, strict=True)) if times else (0.0, 0.0)
-    return timer.task.plan, epoch_steps, len(times), seconds / max(len(times), 1), cpu_s / max(seconds, 1e-9)
+    count, total = 0, Seconds()
+    while count < STEPS and total.wall_s <= ENOUGH_S and (taken := timer.step()):
+        count, total = count + 1, total + taken
+    if not count and first:  # the only step of the training
+        count, total = 1, first
+    cpu_share = total.cpu_s / max(total.wall_s, 1e-9)
+    return timer.task.plan, epoch_steps, count, total.wall_s / max(count, 1), cpu_share

@@ -7,9 +7,9 @@ filter banks and search are not timed.
 import json
 import os
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asr.benchmark.timer import Seconds, in_turns, now, time_of, torch_threads
 from asr.compare.records import Conditions
 from asr.config import to_dict
 from asr.data.batch import Batch, Utterances
@@ -35,14 +36,13 @@ class Runner:
     Attributes:
         forward: passes the inputs of a batch through the model, which is in evaluation mode on its device.
         input_key: models with the same key have the same inputs.
-        wall_s, cpu_s: total over all batches, per repeat.
+        taken: total over all batches, per repeat.
         error: reason why the model cannot run; it is skipped from then on.
     """
 
     forward: Callable[..., Any]
     input_key: str
-    wall_s: list[float] = field(default_factory=list)
-    cpu_s: list[float] = field(default_factory=list)
+    taken: list[Seconds] = field(default_factory=list)
     error: str = ""
 
 
@@ -148,37 +148,42 @@ def forward_times(
         For each model `forward_s` and `forward_cpu_s` (medians over the repeats), `forward_repeats_s`,
         `forward_cpu_repeats_s` and `error`, which is empty on success; and the load on the machine meanwhile.
     """
-    if threads:
-        torch.set_num_threads(threads)
     runners = passes.runners
     for runner in runners:
-        runner.wall_s, runner.cpu_s = [0.0] * repeats, [0.0] * repeats
+        runner.taken = [Seconds()] * repeats
     others = OtherProcesses()
-    for number in range(passes.batches):
-        inputs = passes.inputs(number)
-        for repeat in range(-1 if number == 0 else 0, repeats):  # −1 warms up
-            for runner in runners:
-                if runner.input_key in inputs:
-                    _run(runner, inputs[runner.input_key], repeat, device)
-        advance((number + 1) / passes.batches)
-    conditions = Conditions(
-        device=device,
-        threads=torch.get_num_threads(),
-        wall_s=sum(sum(runner.wall_s) for runner in runners),
-        cpu_s=sum(sum(runner.cpu_s) for runner in runners),
-        other_cpus=others.cpus(),
-    )
-    times = [
-        {
-            "forward_s": None if runner.error else statistics.median(runner.wall_s),
-            "forward_cpu_s": None if runner.error else statistics.median(runner.cpu_s),
-            "forward_repeats_s": [] if runner.error else runner.wall_s,
-            "forward_cpu_repeats_s": [] if runner.error else runner.cpu_s,
-            "error": runner.error,
-        }
-        for runner in runners
-    ]
-    return times, conditions
+    with torch_threads(threads):
+        for number in range(passes.batches):
+            inputs = passes.inputs(number)
+            turns = {
+                index: partial(_run, runner, inputs[runner.input_key], device)
+                for index, runner in enumerate(runners)
+                if runner.input_key in inputs
+            }
+            for index, times in in_turns(turns, repeats, warm_up=1 if number == 0 else 0).items():
+                runner = runners[index]
+                runner.taken = [x + y for x, y in zip(runner.taken, times, strict=True)]
+            advance((number + 1) / passes.batches)
+        conditions = Conditions(
+            device=device,
+            threads=torch.get_num_threads(),
+            wall_s=sum(taken.wall_s for runner in runners for taken in runner.taken),
+            cpu_s=sum(taken.cpu_s for runner in runners for taken in runner.taken),
+            other_cpus=others.cpus(),
+        )
+    return [_row(runner) for runner in runners], conditions
+
+
+def _row(runner: Runner) -> dict[str, Any]:
+    """Return the times of a model, or its error."""
+    wall_s, cpu_s = ([x.by(clock) for x in runner.taken if not runner.error] for clock in ("wall", "cpu"))
+    return {
+        "forward_s": statistics.median(wall_s) if wall_s else None,
+        "forward_cpu_s": statistics.median(cpu_s) if cpu_s else None,
+        "forward_repeats_s": wall_s,
+        "forward_cpu_repeats_s": cpu_s,
+        "error": runner.error,
+    }
 
 
 class OtherProcesses:
@@ -210,21 +215,16 @@ class OtherProcesses:
             fields = []
         user, nice, system, _, _, irq, softirq, steal = (fields + 8 * [0])[:8]  # guest is part of user
         busy_s = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
-        return time.perf_counter(), busy_s, time.process_time()
+        read = now()
+        return read.wall_s, busy_s, read.cpu_s
 
 
-def _run(runner: Runner, inputs: tuple[Any, ...], repeat: int, device: str) -> None:
+def _run(runner: Runner, inputs: tuple[Any, ...], device: str) -> Seconds:
+    """Time a forward pass; a model that can't run takes no time from then on."""
     if runner.error:
-        return
-    synchronize = torch.cuda.synchronize if device != "cpu" else lambda: None
-    synchronize()
-    wall, cpu = time.perf_counter(), time.process_time()
+        return Seconds()
     try:
-        runner.forward(*inputs)
-        synchronize()
+        return time_of(partial(runner.forward, *inputs), device)
     except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
         runner.error = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return
-    if repeat >= 0:
-        runner.wall_s[repeat] += time.perf_counter() - wall
-        runner.cpu_s[repeat] += time.process_time() - cpu
+        return Seconds()

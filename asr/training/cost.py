@@ -1,13 +1,13 @@
 """The cost of training: time, throughput and peak memory, and the time budget that ends it."""
 
 import resource
-import time
 from typing import Any
 
 import lightning
 import torch
 from lightning.pytorch.profilers import Profiler
 
+from asr.benchmark.timer import Seconds, now
 from asr.data.stream import StreamBatch
 from asr.training.budget import TimeBudget
 from asr.training.task import TrainingTask
@@ -17,26 +17,23 @@ class DataWait(Profiler):
     """Measures how long training waits for its next batch.
 
     Attributes:
-        seconds: wall time of the waits since `Cost` last reset it.
-        cpu_s: CPU time that the training process spent during these waits.
+        waited: duration of the waits since `Cost` last reset it, and CPU time of the process meanwhile.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.seconds = 0.0
-        self.cpu_s = 0.0
-        self.started: tuple[float, float] | None = None
+        self.waited = Seconds()
+        self.started: Seconds | None = None
 
     def start(self, action_name: str) -> None:
         """Start the clock when the next batch is requested."""
         if action_name.endswith("train_dataloader_next"):
-            self.started = time.perf_counter(), time.process_time()
+            self.started = now()
 
     def stop(self, action_name: str) -> None:
         """Stop the clock when the batch arrives."""
         if action_name.endswith("train_dataloader_next") and self.started is not None:
-            self.seconds += time.perf_counter() - self.started[0]
-            self.cpu_s += time.process_time() - self.started[1]
+            self.waited += now() - self.started
             self.started = None
 
 
@@ -66,7 +63,7 @@ class Cost(lightning.Callback):
         self.wait_s = 0.0
         self.peak_before_resume_mib = 0.0
         self.peak_gpu_before_resume_mib = 0.0
-        self.started = (0.0, 0.0)
+        self.started = Seconds()
 
     @property
     def peak_mib(self) -> float:
@@ -96,7 +93,7 @@ class Cost(lightning.Callback):
         self, trainer: lightning.Trainer, task: lightning.LightningModule, batch: StreamBatch, batch_idx: int
     ) -> None:
         """Start the clock of a step."""
-        self.started = time.perf_counter(), time.process_time()
+        self.started = now()
 
     def on_train_batch_end(
         self,
@@ -109,10 +106,11 @@ class Cost(lightning.Callback):
         """Stop the clock, log the training time and end training when the budget is spent."""
         assert isinstance(task, TrainingTask)
         # The wait for a batch counts with its step, because a checkpoint between the two must not include it.
-        self.seconds += time.perf_counter() - self.started[0] + self.data_wait.seconds
-        self.cpu_s += time.process_time() - self.started[1] + self.data_wait.cpu_s
-        self.wait_s += self.data_wait.seconds
-        self.data_wait.seconds = self.data_wait.cpu_s = 0.0
+        taken = now() - self.started + self.data_wait.waited
+        self.seconds += taken.wall_s
+        self.cpu_s += taken.cpu_s
+        self.wait_s += self.data_wait.waited.wall_s
+        self.data_wait.waited = Seconds()
         self.frames += task.frames(batch) if task.usable else 0
         task.log("train_s", self.seconds)
         task.log("train_cpu_s", self.cpu_s)

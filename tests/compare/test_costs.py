@@ -12,6 +12,7 @@ import torch
 from tone_corpora import TINY
 from torch import Tensor
 
+from asr.benchmark.timer import Seconds
 from asr.cli import main
 from asr.compare import costs
 from asr.compare.cell import Cell
@@ -49,10 +50,10 @@ class Steps:
     def restart(self) -> None:
         pass
 
-    def step(self) -> tuple[float, float]:
+    def step(self) -> Seconds:
         factor = 4 if self.taken == self.disturbed else 1
         self.taken += 1
-        return 0.0, factor * self.step_s
+        return Seconds(0.0, factor * self.step_s)
 
 
 @pytest.mark.parametrize(("step_s", "steps"), [(0.01, 9 * 21), (0.2, 3 * 21), (5.0, 21)])
@@ -115,10 +116,10 @@ def test_the_optimiser_counts_once_a_step(
 
     monkeypatch.setattr(timer.task, "losses", taking_a_second)
     monkeypatch.setattr(timer.optimizer, "step", taking_ten)
-    monkeypatch.setattr("asr.compare.costs.time.process_time", lambda: clock[0])
+    monkeypatch.setattr("asr.benchmark.timer.time.process_time", lambda: clock[0])
     taken = timer.step()
     assert taken is not None
-    assert taken[1] == 13
+    assert taken.cpu_s == 13
 
 
 COPY = ["recipe=copy", "recipe.length=5", "model.layers=1", "model.heads=1", "trainer.accelerator=cpu"]
@@ -141,10 +142,10 @@ def test_loading_counts_where_the_training_process_loads(
             yield batch
 
     timer.batches = loading(timer.batches)
-    monkeypatch.setattr("asr.compare.costs.time.process_time", lambda: clock[0])
+    monkeypatch.setattr("asr.benchmark.timer.time.process_time", lambda: clock[0])
     step = timer.step()
     assert step
-    assert step[1] == expected_s
+    assert step.cpu_s == expected_s
 
 
 def test_costs_are_measured_once(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from runs import assert_same_weights, killed, metrics
 from tone_corpora import TINY
 
+from asr.benchmark import timer
 from asr.errors import UserError
 from asr.training import cost
 from asr.training.budget import TimeBudget, parse_budget
@@ -67,7 +68,7 @@ def run(corpus: Path, folder: Path, *overrides: str) -> list[dict[str, str]]:
 def test_training_ends_with_its_budget_even_if_interrupted(
     clock: str, tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cost, "time", Clock())
+    monkeypatch.setattr(timer, "time", Clock())
     overrides = ["trainer.budget=2min", f"trainer.budget_clock={clock}", "trainer.validate_every=7"]
     rows = run(tone_corpus, tmp_path / "whole", *overrides)
     name = "train_s" if clock == "wall" else "train_cpu_s"
@@ -88,7 +89,7 @@ def test_training_ends_with_its_budget_even_if_interrupted(
 def test_a_finished_run_resumes_only_with_a_larger_budget(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cost, "time", Clock())
+    monkeypatch.setattr(timer, "time", Clock())
     rows = run(tone_corpus, tmp_path, "trainer.budget=10s")
     assert run(tone_corpus, tmp_path, "trainer.budget=10s", "resume=auto") == rows
     assert "training is already finished" in capsys.readouterr().out
@@ -104,7 +105,7 @@ def test_a_finished_run_can_be_extended(tone_corpus: Path, tmp_path: Path) -> No
 def test_max_steps_limits_training_with_a_budget(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cost, "time", Clock())
+    monkeypatch.setattr(timer, "time", Clock())
     assert len(run(tone_corpus, tmp_path, "trainer.budget=1h", "trainer.max_steps=5")) == 5
 
 
@@ -113,7 +114,7 @@ def test_writing_checkpoints_does_not_count_as_training_time(
 ) -> None:
     """Resume points were written between the two readings of the clock."""
     clock = Clock()
-    monkeypatch.setattr(cost, "time", clock)
+    monkeypatch.setattr(timer, "time", clock)
     original = SaveResumePoint.on_train_batch_start
 
     def slow(self: SaveResumePoint, *args: object) -> None:
