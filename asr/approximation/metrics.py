@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.scoring.error_rates import Interval
+from asr.scoring import estimates
+from asr.scoring.estimates import Interval, Values, percentiles
 
-Values = NDArray[np.float64]
 Metric = Callable[[Values, Values], float]
 
 
@@ -66,21 +66,15 @@ def bootstrap_scores(
         samples: number of sets; the same seed draws the same sets, for paired comparisons.
         seed: random seed.
     """
-    generator = np.random.default_rng(seed)
     alone = all(len(group) == 1 for group in groups)
-    scores = np.empty(samples)
-    for number in range(samples):
-        drawn = generator.integers(len(groups), size=len(groups))
-        scores[number] = score(drawn if alone else np.concatenate([groups[i] for i in drawn]))
-    return scores
 
+    def scores(drawn: NDArray[np.intp]) -> Values:
+        rows = drawn if alone else (np.concatenate([groups[i] for i in row]) for row in drawn)
+        return np.array([score(row) for row in rows])
 
-def interval(scores: Values) -> Interval:
-    """Return the 95 % percentile interval of resampled scores."""
-    low, high = np.quantile(scores, [0.025, 0.975])
-    return float(low), float(high)
+    return estimates.bootstrap(scores, len(groups), samples, seed)
 
 
 def ratio_interval(scores: Values, baseline: Values) -> Interval | None:
     """Return the 95 % interval of the ratio of paired scores; None if the baseline isn't always positive."""
-    return interval(scores / baseline) if (baseline > 0).all() else None
+    return percentiles(scores / baseline) if (baseline > 0).all() else None

@@ -1,14 +1,14 @@
 """Evaluates models on tasks with several mechanisms: time, scores, intervals, ratios to full attention."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from asr.approximation.metrics import Values, bootstrap_scores, interval, ratio_interval
+from asr.approximation.metrics import Values, bootstrap_scores, ratio_interval
 from asr.approximation.options import Options
 from asr.approximation.pretrained import Pretrained
 from asr.approximation.records import digest
@@ -18,18 +18,11 @@ from asr.benchmark.timer import now, usual_clock
 from asr.environment import processor, source_digest
 from asr.files import write_json
 from asr.parallel import Journal
-from asr.scoring.error_rates import Interval
+from asr.scoring.estimates import Estimate, percentiles
 
 FULL = "full"
+OVER = "examples"
 Advance = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class TaskScore:
-    """A score with its 95 % bootstrap interval; None for a single example."""
-
-    value: float
-    interval: Interval | None
 
 
 @dataclass(frozen=True)
@@ -47,8 +40,8 @@ class MechanismResult:
     """
 
     attention: str
-    scores: dict[str, TaskScore]
-    ratio: TaskScore | None
+    scores: dict[str, Estimate]
+    ratio: Estimate | None
     example_s: float
     time_ratio: float | None
     time_quartiles: tuple[float, float] | None
@@ -69,6 +62,18 @@ class TaskResult:
     windows: int
     tokens: int
     rows: list[MechanismResult]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entry of `results.json`, in which a score is its value and interval."""
+        return asdict(self, dict_factory=_entry)
+
+
+def _entry(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(fields)
+    if "over" not in values:
+        return values
+    ends = values["low"], values["high"]
+    return {"value": values["value"], "interval": None if None in ends else ends}
 
 
 class TaskEvaluation:
@@ -176,7 +181,9 @@ class TaskEvaluation:
     ) -> MechanismResult:
         several = len(self.task.groups) > 1
         scores = {
-            metric: TaskScore(value, interval(samples[name][metric]) if several else None)
+            metric: Estimate.bootstrapped(
+                value, percentiles(samples[name][metric]) if several else None, OVER
+            )
             for metric, value in values[name].items()
         }
         main = next(iter(scores))
@@ -185,7 +192,7 @@ class TaskEvaluation:
             full = values[FULL][main]
             if full > 0:
                 spread = ratio_interval(samples[name][main], samples[FULL][main]) if several else None
-                ratio = TaskScore(values[name][main] / full, spread)
+                ratio = Estimate.bootstrapped(values[name][main] / full, spread, OVER)
             time_ratio = float(seconds[name].sum() / seconds[FULL].sum())
             low, high = np.quantile(seconds[name] / seconds[FULL], [0.25, 0.75])
             quartiles = (float(low), float(high))

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from asr.approximation.run import TaskResult, TaskScore
+from asr.approximation.run import TaskResult
 from asr.console import duration
+from asr.scoring.estimates import DASH, Estimate
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,6 @@ def task_table(result: TaskResult, clock: str) -> Table:
     return Table(title, head, rows)
 
 
-def words(score: TaskScore | None) -> str:
-    """Return a score with its interval.
-
-    Example:
-        >>> words(TaskScore(0.875, (0.8, 0.95))), words(TaskScore(0.5, None)), words(None)
-        ('0.875 (0.800 … 0.950)', '0.500', '–')
-    """
-    if score is None:
-        return "–"
-    if score.interval is None:
-        return f"{score.value:.3f}"
-    low, high = score.interval
-    return f"{score.value:.3f} ({low:.3f} … {high:.3f})"
+def words(score: Estimate | None) -> str:
+    """Return a score, which may be negative, with its interval."""
+    return DASH if score is None else score.text("{:.3f}".format, between=" … ")

@@ -71,7 +71,7 @@ def run(paths: list[Path], options: Options) -> None:
         record = {
             "options": asdict(options),
             "environment": describe_environment() | {"device": options.device},
-            "tasks": [asdict(result) for result in results],
+            "tasks": [result.as_dict() for result in results],
         }
         written = [folder / "results.json", folder / "results.md"]
         if mapped:

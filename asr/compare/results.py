@@ -128,8 +128,7 @@ class Results:
         if not found:
             return None
         if len(found) == 1:
-            low, high = found[0]["interval"] or (None, None)  # unknown for a single utterance
-            return Estimate(found[0]["rate"], low, high, 1, self.unit)
+            return Estimate.bootstrapped(found[0]["rate"], found[0]["interval"], self.unit)
         return over_seeds([rate["rate"] for rate in found])
 
     def dev_measure(self) -> str:

@@ -11,20 +11,14 @@ from asr.compare.records import Conditions
 from asr.compare.results import Results
 from asr.console import duration, is_share
 from asr.errors import UserError
-from asr.scoring.estimates import Estimate, fastest, spread
-
-DASH = "–"
+from asr.scoring.estimates import DASH, Estimate, fastest, percent, spread
 
 
 def measured(estimate: Estimate | None, metric: str) -> str:
     """Return a measure with its interval: `8.10 (7.52–8.71)` in percent, others as they are, `2.183`."""
-    if estimate is None:
-        return DASH
-    scale, digits = (100, 2) if is_share(metric) else (1, 3)
-    shown = f"{scale * estimate.value:.{digits}f}"
-    if estimate.low is None or estimate.high is None:
-        return shown
-    return f"{shown} ({scale * max(estimate.low, 0.0):.{digits}f}–{scale * estimate.high:.{digits}f})"
+    form = percent if is_share(metric) else "{:.3f}".format
+    # An interval over seeds may begin below zero, where no measure is.
+    return DASH if estimate is None else estimate.text(lambda value: form(max(value, 0.0)))
 
 
 def duration_range(estimate: Estimate) -> str:
@@ -34,9 +28,7 @@ def duration_range(estimate: Estimate) -> str:
         >>> duration_range(spread([4.1, 4.0, 4.2], "repeats"))
         '4.00–4.20 s'
     """
-    if estimate.low is None or estimate.high is None:
-        return ""
-    low, high = duration(estimate.low), duration(estimate.high)
+    low, _, high = estimate.ends(duration).partition(DASH)
     if low == high:
         return ""
     number, _, unit = low.partition(" ")
@@ -215,11 +207,12 @@ def _number(estimate: Estimate | None, whole: bool = False) -> str:
     """Format a value with its range: `4.10 (4.00–4.20)`; a whole one without decimals."""
     if estimate is None:
         return DASH
-    value, low, high = (
-        DASH if x is None else f"{x:.0f}" if x >= 100 or whole else f"{x:#.3g}"
-        for x in (estimate.value, estimate.low, estimate.high)
-    )
-    return value if low == high else f"{value} ({low}–{high})"
+
+    def form(value: float) -> str:
+        return f"{value:.0f}" if value >= 100 or whole else f"{value:#.3g}"
+
+    low, _, high = estimate.ends(form).partition(DASH)
+    return form(estimate.value) if low == high else estimate.text(form)
 
 
 def matrix(results: Results, split: str) -> Table:

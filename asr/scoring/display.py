@@ -9,6 +9,7 @@ from rich.table import Table
 
 from asr.scoring.alignment import render
 from asr.scoring.error_rates import ErrorCounts, ErrorRate
+from asr.scoring.estimates import DASH, percent
 from asr.scoring.score import HEADLINES, TOKEN_OF, Metric, Score, by_length, confusions
 from asr.scoring.significance import PairedScores
 
@@ -22,15 +23,14 @@ def counts_line(counts: ErrorCounts) -> str:
 
 
 def _percent(counts: ErrorCounts) -> str:
-    return f"{100 * counts.rate:.2f}" if counts.length else "–"
+    return percent(counts.rate) if counts.length else DASH
 
 
 def rate_cells(rate: ErrorRate) -> list[str]:
     """Return rate and 95 % interval in % (empty if unknown), substitutions, deletions and insertions."""
     counts = rate.counts
-    interval = "–".join(f"{100 * end:.2f}" for end in rate.interval or ())
     errors = (counts.substitutions, counts.deletions, counts.insertions)
-    return [f"{100 * rate.rate:.2f}", interval, *map(str, errors)]
+    return [percent(rate.rate), rate.estimate.ends(percent), *map(str, errors)]
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
@@ -65,12 +65,10 @@ def _comparison_table(names: Sequence[str], scores: Sequence[Score]) -> Table:
         table.add_column(metric.upper(), justify="right", no_wrap=True)
     table.add_column("RTF", justify="right", no_wrap=True)
     for name, result in zip(names, scores, strict=True):
-        cells = []
-        for metric in metrics:
-            rate, interval, *_ = rate_cells(result.rates[metric]) if metric in result.rates else ("–", "")
-            cells.append(f"{rate} ({interval})" if interval else rate)
+        found = [result.rates.get(metric) for metric in metrics]
+        cells = [rate.estimate.text(percent) if rate else DASH for rate in found]
         factor = result.real_time_factor
-        table.add_row(escape(name), *cells, "–" if factor is None else f"{factor:.3f}")
+        table.add_row(escape(name), *cells, DASH if factor is None else f"{factor:.3f}")
     return table
 
 

@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from asr.scoring.alignment import Edit, levenshtein
-
-Interval = tuple[float, float]
+from asr.scoring.estimates import Estimate, Interval, bootstrap, percentiles
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,11 @@ class ErrorRate:
         """Errors per reference token."""
         return self.counts.rate
 
+    @property
+    def estimate(self) -> Estimate:
+        """The rate with its interval, for tables."""
+        return Estimate.bootstrapped(self.rate, self.interval)
+
     def as_dict(self) -> dict[str, object]:
         """Return the entry of `score.json`."""
         return {"rate": self.rate, "interval": self.interval and list(self.interval), **asdict(self.counts)}
@@ -100,9 +104,7 @@ def bootstrap_interval(
     Raises:
         ValueError: there is no reference token.
     """
-    rates = resampled_rates(errors, lengths, samples=samples, seed=seed)
-    low, high = np.quantile(rates, [0.025, 0.975])
-    return float(low), float(high)
+    return percentiles(resampled_rates(errors, lengths, samples=samples, seed=seed))
 
 
 def resampled_rates(errors: np.ndarray, lengths: np.ndarray, *, samples: int, seed: int) -> np.ndarray:
@@ -112,13 +114,10 @@ def resampled_rates(errors: np.ndarray, lengths: np.ndarray, *, samples: int, se
     """
     if lengths.sum() <= 0:
         raise ValueError("an error rate needs at least one reference token")
-    generator = np.random.default_rng(seed)
-    rates = np.empty(0)
-    # Drawing in blocks keeps memory near 32 MiB for a corpus of any size.
-    block = max(1, 4_000_000 // len(errors))
-    while (missing := samples - len(rates)) > 0:
-        drawn = generator.integers(len(errors), size=(min(block, missing), len(errors)))
+
+    def rates(drawn: np.ndarray) -> np.ndarray:
         drawn_lengths = lengths[drawn].sum(axis=1)
         drawn_errors = errors[drawn].sum(axis=1)
-        rates = np.append(rates, drawn_errors[drawn_lengths > 0] / drawn_lengths[drawn_lengths > 0])
-    return rates
+        return drawn_errors[drawn_lengths > 0] / drawn_lengths[drawn_lengths > 0]
+
+    return bootstrap(rates, len(errors), samples, seed)

@@ -13,7 +13,8 @@ from asr.console import open_console
 from asr.errors import UserError
 from asr.files import build, check_writable, file_digest, locked, read_json, write_json, write_text
 from asr.scoring.alignment import COSTS
-from asr.scoring.display import print_comparison, print_pairs, print_score, rate_cells, short_names
+from asr.scoring.display import print_comparison, print_pairs, print_score, short_names
+from asr.scoring.estimates import percent
 from asr.scoring.hypotheses import HYPOTHESES, RECORD, SCORE, TABLES, Hypothesis, read_hypotheses
 from asr.scoring.official import official_score, print_official, reference_of
 from asr.scoring.plain_files import REFERENCE_OF, are_plain, score_files, write_ctm_and_stm
@@ -204,8 +205,11 @@ def rates_line(folder: Path) -> str:
     except UserError as error:
         return f"none ({error})"
     metrics = HEADLINES if "per" in result.rates else (*HEADLINES, "cer")
-    shown = [(metric, *rate_cells(result.rates[metric])[:2]) for metric in metrics if metric in result.rates]
-    rates = [f"{metric.upper()} {rate} %" + (f" ({ends})" if ends else "") for metric, rate, ends in shown]
+    shown = [(metric, result.rates[metric].estimate) for metric in metrics if metric in result.rates]
+    rates = [
+        f"{metric.upper()} {percent(rate.value)} %" + (f" ({rate.ends(percent)})" if rate.interval else "")
+        for metric, rate in shown
+    ]
     return f"{', '.join(rates)}; details: asr score {folder}"
 
 

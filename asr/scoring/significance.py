@@ -9,7 +9,8 @@ import numpy as np
 
 from asr.errors import UserError
 from asr.scoring.alignment import Edit
-from asr.scoring.error_rates import Interval, resampled_rates
+from asr.scoring.error_rates import resampled_rates
+from asr.scoring.estimates import Interval, percentiles
 from asr.scoring.score import HEADLINES, TOKEN_OF, Metric, Score
 from asr.scoring.trn import check_same_ids
 
@@ -245,8 +246,7 @@ def bootstrap_difference(
     ]
     more = errors[0] - errors[1]
     differences = resampled_rates(more, lengths, samples=samples, seed=seed)
-    low, high = np.quantile(differences, [0.025, 0.975])
     # With one more than counted, no p-value is zero: Davison and Hinkley 1997, equation 4.11.
     counts = [int((differences <= 0).sum()), int((differences >= 0).sum())]
     p = min(1.0, 2 * (min(counts) + 1) / (samples + 1))
-    return Difference(float(more.sum() / lengths.sum()), (float(low), float(high)), p)
+    return Difference(float(more.sum() / lengths.sum()), percentiles(differences), p)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from asr.approximation.metrics import METRICS, bootstrap_scores, interval, ratio_interval
+from asr.approximation.metrics import METRICS, bootstrap_scores, ratio_interval
 from asr.scoring.error_rates import bootstrap_interval
+from asr.scoring.estimates import percentiles
 
 RANDOM = np.random.default_rng(0)
 LABELS = [RANDOM.integers(0, 2, size=(2, n)).astype(float) for n in (2, 7, 100)]
@@ -44,7 +45,7 @@ def test_constant_predictions_score_zero() -> None:
 def test_the_interval_is_that_of_pooled_rates() -> None:
     right = RANDOM.integers(0, 2, size=300)
     groups = [np.array([i]) for i in range(300)]
-    low, high = interval(bootstrap_scores(lambda drawn: float(right[drawn].mean()), groups, 4000, 1))
+    low, high = percentiles(bootstrap_scores(lambda drawn: float(right[drawn].mean()), groups, 4000, 1))
     expected = bootstrap_interval(right, np.ones(300), samples=4000, seed=2)
     assert (low, high) == pytest.approx(expected, abs=0.01)
 
