@@ -107,7 +107,7 @@ def test_transcribing_reports_all_bad_files_and_transcribes_the_others(
     printed = capsys.readouterr()
     assert printed.out.startswith(f"{good}\t")
     assert len(printed.out.splitlines()) == 1
-    assert f"{missing}: no such file" in printed.err
+    assert f"{missing}: expected an audio file, found no such file" in printed.err
     assert f"{short}: 6.2 ms is shorter than one frame" in printed.err
 
 

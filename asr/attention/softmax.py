@@ -173,7 +173,7 @@ def without_padding(x: Tensor, lengths: Tensor | None) -> Tensor:
 def _check_lengths(lengths: Tensor, batch: int, size: int) -> None:
     """Raise ValueError unless lengths are [B] and, if the CPU can read them at no cost, 0 … size."""
     if lengths.shape != (batch,):
-        raise ValueError(f"expected lengths of shape {(batch,)}, found {tuple(lengths.shape)}")
+        raise ValueError(f"expected lengths of shape [{batch}], found {list(lengths.shape)}")
     known = type(lengths) is Tensor and lengths.device.type == "cpu" and not torch.compiler.is_compiling()
     if known and batch:
         low, high = lengths.aminmax()

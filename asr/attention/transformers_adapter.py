@@ -123,7 +123,7 @@ class ReplacedAttention:
             if attention_mask.dim() != 2:
                 raise UserError(
                     f"attention {self.name!r} can't run {type(module).__name__}: expected a padding mask "
-                    f"[batch, positions], found a mask of shape {tuple(attention_mask.shape)}"
+                    f"[batch, positions], found a mask of shape {list(attention_mask.shape)}"
                 )
             key_lengths = attention_mask.sum(-1)
         groups = query.shape[1] // key.shape[1]

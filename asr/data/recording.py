@@ -132,7 +132,7 @@ def channels_of(
 
 def _check_channels(channels: str) -> None:
     if channels not in CHANNELS:
-        raise UserError(f"channels={channels!r}: expected one of {CHANNELS}")
+        raise UserError(f"channels={channels!r}: expected one of {', '.join(CHANNELS)}")
 
 
 def is_silent(samples: Samples) -> bool:
@@ -162,7 +162,11 @@ def resampled(blocks: Iterator[Samples], rate: int, sample_rate: int) -> Iterato
 def _open(path: Path, name: str) -> tuple[int, Iterator[Samples]]:
     """Return the sample rate in Hz and the samples in blocks [samples, channels]."""
     if not path.is_file():
-        found = f"expected an audio file, found a {kind_of(path)}" if path.exists() else "no such file"
+        found = (
+            f"expected an audio file, found a {kind_of(path)}"
+            if path.exists()
+            else "expected an audio file, found no such file"
+        )
         raise UserError(f"{name}: {found}")
     if path.stat().st_size == 0:
         raise UserError(f"{name}: empty file")

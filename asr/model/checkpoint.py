@@ -151,7 +151,7 @@ def find(path: Path, which: str = "auto") -> Path:
     if best:
         aliases["best"] = best[0]
     if which == "auto":
-        which = next(name for name in ("average_checkpoints", "best", "last", *files) if name in aliases)
+        which = next(name for name in ("average", "best", "last", *files) if name in aliases)
     which = which.removesuffix(".ckpt")
     if which not in aliases:
         raise UserError(f"{path}: no checkpoint {which!r} (found: {', '.join(aliases)})")

@@ -138,7 +138,7 @@ class Normalisation(nn.Module):
     def __init__(self, kind: str, mel_bins: int, window_frames: int = 1000) -> None:
         super().__init__()
         if kind not in NORMALISATIONS:
-            raise UserError(f"features.normalise={kind!r}: expected one of {NORMALISATIONS}")
+            raise UserError(f"features.normalise={kind!r}: expected one of {', '.join(NORMALISATIONS)}")
         self.kind = kind
         self.window_frames = window_frames
         self.register_buffer("mean", torch.zeros(mel_bins))

@@ -30,7 +30,7 @@ def read_trn(path: str | Path) -> dict[str, str]:
                 f"{path}:{number}: expected `words (speaker-utterance)`, found {line.strip()[-60:]!r}"
             )
         if found["id"] in texts:
-            raise UserError(f"{path}:{number}: utterance {found['id']!r} is repeated")
+            raise UserError(f"{path}:{number}: expected each utterance once, found {found['id']!r} again")
         texts[found["id"]] = " ".join(found["words"].split())
     return texts
 

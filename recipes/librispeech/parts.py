@@ -59,15 +59,19 @@ def parts_by_split(subset: str, evaluation: list[str]) -> dict[str, list[str]]:
         UserError: a name is unknown, two parts share a split, or there is no development part.
     """
     if subset not in SUBSETS:
-        raise UserError(f"subset={subset}: unknown{did_you_mean(subset, list(SUBSETS))}")
+        raise UserError(f"subset={subset}: expected a training subset{did_you_mean(subset, list(SUBSETS))}")
     usual = ["dev-clean-2"] if subset == "mini" else [part for part in SPLITS if part != "dev-clean-2"]
     splits = {"train": SUBSETS[subset]}
     for part in evaluation or usual:
         if part not in SPLITS:
-            raise UserError(f"evaluation: {part} is unknown{did_you_mean(part, list(SPLITS))}")
+            raise UserError(
+                f"evaluation={part}: expected a development or test part{did_you_mean(part, list(SPLITS))}"
+            )
         if SPLITS[part] in splits:
             other = splits[SPLITS[part]][0]
-            raise UserError(f"evaluation: {part} would be the split {SPLITS[part]}, which {other} is already")
+            raise UserError(
+                f"evaluation={evaluation}: expected one part of each split, found {other} and {part} for {SPLITS[part]}"
+            )
         splits[SPLITS[part]] = [part]
     if "dev" not in splits:
         raise UserError(f"evaluation={evaluation}: expected dev-clean or dev-clean-2, needed for training")

@@ -244,7 +244,7 @@ def test_errors_name_the_argument() -> None:
         mechanism(q, k[..., :3], v)
     with pytest.raises(ValueError, match=r"with D, E ≥ 1, found"):
         mechanism(q[..., :0], k[..., :0], v)
-    with pytest.raises(ValueError, match=r"expected lengths of shape \(12,\), found \(3,\)"):
+    with pytest.raises(ValueError, match=r"expected lengths of shape \[12\], found \[3\]"):
         mechanism(q, k, v, LENGTHS[:3])
     with pytest.raises(ValueError, match="not both"):
         mechanism(q, k, v, LENGTHS, key_lengths=LENGTHS)
@@ -278,7 +278,7 @@ def test_layers_refuse_wrong_lengths(name: str) -> None:
         with pytest.raises(ValueError, match=rf"expected lengths 0 … 5, found \[5, {wrong[1]}\]"):
             layer(x, torch.tensor(wrong))
     for wrong in ([5], [5, 5, 5]):
-        with pytest.raises(ValueError, match=r"expected lengths of shape \(2,\)"):
+        with pytest.raises(ValueError, match=r"expected lengths of shape \[2\]"):
             layer(x, torch.tensor(wrong))
 
 

@@ -127,7 +127,7 @@ def test_a_video_s_audio_is_read_under_any_file_name(tmp_path: Path) -> None:
 
 def test_files_without_valid_audio_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "x.wav"
-    with pytest.raises(UserError, match=r"x\.wav: no such file"):
+    with pytest.raises(UserError, match=r"x\.wav: expected an audio file, found no such file"):
         read_recording(path, 16000)
     path.touch()
     with pytest.raises(UserError, match=r"x\.wav: empty file"):

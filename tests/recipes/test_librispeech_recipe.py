@@ -128,9 +128,12 @@ def test_every_subset_names_parts_that_exist():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"subset": "clean100"}, "subset=clean100: unknown .did you mean 'clean-100'"),
-        ({"evaluation": ["dev-cleen"]}, "dev-cleen is unknown .did you mean 'dev-clean'"),
-        ({"evaluation": ["dev-clean", "dev-clean-2"]}, "dev-clean-2 would be the split dev"),
+        ({"subset": "clean100"}, "subset=clean100: expected a training subset .did you mean 'clean-100'"),
+        ({"evaluation": ["dev-cleen"]}, "expected a development or test part .did you mean 'dev-clean'"),
+        (
+            {"evaluation": ["dev-clean", "dev-clean-2"]},
+            "expected one part of each split, found dev-clean and dev-clean-2 for dev",
+        ),
         ({"evaluation": ["test-clean"]}, "expected dev-clean or dev-clean-2"),
     ],
 )

@@ -204,7 +204,7 @@ def test_alternations_in_trn_files_are_expanded_as_by_sclite(reference, heard, c
     [
         ("{ go / on (s1-u1)\n", r"'s1-u1' of .*hyp.trn or .*: expected an alternation .* to end with }"),
         ("go on\n", r"hyp.trn:1: expected `words \(speaker-utterance\)`"),
-        ("go (s1-u1)\ngo (s1-u1)\n", r"hyp.trn:2: utterance 's1-u1' is repeated"),
+        ("go (s1-u1)\ngo (s1-u1)\n", r"hyp.trn:2: expected each utterance once, found 's1-u1' again"),
         ("go (s1-u9)\n", r"1 \(s1-u9\) only in .*hyp.trn; 1 \(s1-u1\) only in .*ref.trn"),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_failing_recording_leaves_the_others(
     outcomes = [outcome for _, outcome in recognizer.transcribe_each(paths, config)]
     errors = [str(outcome) if isinstance(outcome, Exception) else "" for outcome in outcomes]
     assert "1.wav: not a readable audio file" in errors[1]
-    assert "2.wav: no such file" in errors[2]
+    assert "2.wav: expected an audio file, found no such file" in errors[2]
     assert "3.wav: 3.1 ms is shorter than one frame" in errors[3]
     assert [transcript.channel for transcript in outcomes[4]] == [1, 2]
     for number in (0, 5):
