@@ -90,10 +90,9 @@ def run_command(name: str, *arguments: str) -> None:
     if name not in COMMANDS:
         raise UserError(f"unknown command {name!r}{did_you_mean(name, list(COMMANDS))}")
     if (name, *arguments[:1]) == ("completion", "words"):  # called by the shells' scripts, options and all
-        from asr.commands.completion import candidates
-
         _, command_name, second, word, position = arguments
-        print("\n".join(candidates(COMMANDS, command_name, second, word, int(position))))
+        found = command_module(name).candidates(COMMANDS, command_name, second, word, int(position))
+        print("\n".join(found))
         return
     command = command_module(name)
     if "--help" in arguments or "-h" in arguments:

@@ -76,8 +76,8 @@ def test_imports_point_down() -> None:
 def test_packages_import_in_one_direction() -> None:
     graph = imports(modules("asr") | modules("attention_ext") | modules("recipes"))
     for name, targets in graph.items():
-        if not name.startswith(("asr.commands", "asr.cli")):
-            assert not {x for x in targets if x.startswith("asr.commands")}, name
+        # Not even a command: what two share belongs to the library. asr/cli.py loads them by name.
+        assert not {x for x in targets if x.startswith("asr.commands.")}, name
         if name.startswith("attention_ext"):
             assert not {x for x in targets if not x.startswith("attention_ext")}, name
         if name.startswith("asr"):

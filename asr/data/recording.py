@@ -162,12 +162,8 @@ def resampled(blocks: Iterator[Samples], rate: int, sample_rate: int) -> Iterato
 def _open(path: Path, name: str) -> tuple[int, Iterator[Samples]]:
     """Return the sample rate in Hz and the samples in blocks [samples, channels]."""
     if not path.is_file():
-        found = (
-            f"expected an audio file, found a {kind_of(path)}"
-            if path.exists()
-            else "expected an audio file, found no such file"
-        )
-        raise UserError(f"{name}: {found}")
+        found = f"a {kind_of(path)}" if path.exists() else "no such file"
+        raise UserError(f"{name}: expected an audio file, found {found}")
     if path.stat().st_size == 0:
         raise UserError(f"{name}: empty file")
     if is_sphere(path):

@@ -70,7 +70,8 @@ def parts_by_split(subset: str, evaluation: list[str]) -> dict[str, list[str]]:
         if SPLITS[part] in splits:
             other = splits[SPLITS[part]][0]
             raise UserError(
-                f"evaluation={evaluation}: expected one part of each split, found {other} and {part} for {SPLITS[part]}"
+                f"evaluation={evaluation}: expected one part of each split, found {other} and {part} for "
+                f"{SPLITS[part]}"
             )
         splits[SPLITS[part]] = [part]
     if "dev" not in splits:
