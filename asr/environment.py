@@ -89,7 +89,7 @@ def source_digest() -> str:
     """Return the first 12 hex digits of the SHA-256 of this program's source, kernels included."""
     root = Path(__file__).resolve().parent
     files = [path for folder in (root, root.parent / "attention_ext") for path in folder.rglob("*")]
-    return contents_digest(sorted(path for path in files if path.suffix in (".py", ".h", ".cpp", ".cu")))[:12]
+    return contents_digest(sorted(path for path in files if path.suffix in (".py", ".h", ".cpp", ".cu")), 12)
 
 
 def processor() -> str:

@@ -78,7 +78,7 @@ def _claim(path: Path) -> tuple[Path, int]:
     The name is fixed. It is random only while another writer of the same file is at work.
     """
     # Shortened because a file name holds at most 255 bytes.
-    stem = f"{path.name[:40]}.{hashlib.sha256(path.name.encode(errors='surrogateescape')).hexdigest()[:4]}"
+    stem = f"{path.name[:40]}.{digest(path.name, 4)}"
     temporary = path.with_name(f"{stem}.partial")
     while True:
         held = os.open(temporary, os.O_RDWR | os.O_CREAT, 0o666)
@@ -340,17 +340,27 @@ def _hints(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def names_digest(names: Iterable[str]) -> str:
-    """Return the first 12 hex digits of the SHA-256 of names in order; they may be paths outside UTF-8."""
-    return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()[:12]
+def digest(content: str | bytes | Iterable[str | bytes], digits: int = 12, algorithm: str = "sha256") -> str:
+    """Return the first hex digits of the hash of some content, by which it is recognised.
+
+    Args:
+        content: text (as UTF-8; paths outside UTF-8 as their bytes) or bytes, or parts of them, joined.
+        digits: number of digits; 12 make a collision among a million contents unlikely (1 in 500).
+        algorithm: `sha256` (64 digits) or `md5` (32).
+
+    Example:
+        >>> digest("abc") == digest([b"a", "bc"]) == "ba7816bf8f01"
+        True
+    """
+    found = hashlib.new(algorithm, usedforsecurity=False)
+    for part in (content,) if isinstance(content, str | bytes) else content:
+        found.update(part.encode(errors="surrogateescape") if isinstance(part, str) else part)
+    return found.hexdigest()[:digits]
 
 
-def contents_digest(paths: Iterable[Path]) -> str:
-    """Return the SHA-256 in hex of the names and contents of files in order."""
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
+def contents_digest(paths: Iterable[Path], digits: int = 64) -> str:
+    """Return the digest of the names and contents of files in order."""
+    return digest((path.name.encode() + path.read_bytes() for path in paths), digits)
 
 
 def file_state(path: str | Path) -> str:
@@ -365,10 +375,7 @@ def file_state(path: str | Path) -> str:
     return f"{path} {state.st_size} {state.st_mtime_ns}"
 
 
-def file_digest(path: str | Path) -> str:
-    """Return the first 12 hex digits of a file's SHA-256."""
-    digest = hashlib.sha256()
+def file_digest(path: str | Path, digits: int = 12, algorithm: str = "sha256") -> str:
+    """Return the digest of a file's content."""
     with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()[:12]
+        return digest(iter(lambda: file.read(1 << 20), b""), digits, algorithm)

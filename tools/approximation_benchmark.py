@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from asr.cli import main as asr
 from asr.console import track
-from asr.files import names_digest, read_json, write_json
+from asr.files import digest, read_json, write_json
 
 MADE_WITH = "made_with.json"  # written last, so the model beside it is complete
 ATTENTIONS = "full,clustered-25,i-clustered-25,i-clustered-25:grouping=keys,local-64"
@@ -325,7 +325,7 @@ def main() -> None:
         if task not in options.tasks:
             continue
         saved = options.folder / "models" / task
-        wanted = {"steps": steps, "seed": options.seed, "text": names_digest(text)}
+        wanted = {"steps": steps, "seed": options.seed, "text": digest("\0".join(text))}
         if (saved / MADE_WITH).exists():
             if (found := read_json(saved / MADE_WITH)) != wanted:
                 raise SystemExit(f"{saved}: expected a model made with {wanted}, found {found}: delete it")

@@ -21,7 +21,6 @@ An invalid call must raise a Python exception. Calls with NaN or infinity must o
 
 import argparse
 import contextlib
-import hashlib
 import importlib.util
 import itertools
 import os
@@ -38,6 +37,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from asr.files import digest
 from asr.parallel import Journal
 from attention_ext import library, operators
 from attention_ext.clustered_attention import native as clustered_native
@@ -565,7 +565,7 @@ def fuzz(cases: int, seed: int, out: Path, sanitize: bool) -> Counter[str]:
         folder = out / "sanitized"
         environment |= sanitized(folder)
     program = (folder / "kernels_cpu.so").read_bytes() + Path(__file__).read_bytes()
-    kernels = hashlib.sha256(program).hexdigest()
+    kernels = digest(program, 64)
     journal = Journal(out / ("sanitized.jsonl" if sanitize else "outcomes.jsonl"), f"{seed} {kernels}")
     outcomes: dict[int, str] = {int(number): text for number, text in journal.stored.items()}
 

@@ -12,7 +12,7 @@ from rich.progress import SpinnerColumn, TextColumn
 from asr.config import to_dict
 from asr.console import grouped_warnings, progress
 from asr.errors import UserError
-from asr.files import check_writable, names_digest, write_text
+from asr.files import check_writable, digest, write_text
 from asr.model.features import Normalisation
 from asr.recognizer import Recognizer
 from asr.search.decoder import Decoder
@@ -108,7 +108,7 @@ def _begin(
     inputs = {"model": recognizer.model.digest(), "device": recognizer.model.device.type}
     inputs |= beam.digests()
     if shard := parse_shard(options.shard):
-        inputs["files"] = names_digest(str(file) for file, _ in files)
+        inputs["files"] = digest("\0".join(str(file) for file, _ in files))
         return ResumableWork(folder, job("transcribe", settings, **inputs), len(files), shard), None
     same = job("transcribe", settings, **inputs)
     finished = Finished(same, folder, files)

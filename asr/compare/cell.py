@@ -5,7 +5,6 @@ again. `python -m asr.compare.cell <folder> <cell> …` is a worker process: it 
 reports through their states, and ends when its parent's death closes its standard input.
 """
 
-import hashlib
 import json
 import os
 import signal
@@ -25,7 +24,7 @@ from asr.compare.timing import LabelPasses, Passes, SpeechPasses, forward_times
 from asr.config import from_dict, nested
 from asr.environment import pick_device
 from asr.errors import in_words
-from asr.files import atomic_path, write_json
+from asr.files import atomic_path, digest, write_json
 from asr.recognizer import Recognizer
 from asr.scoring.run import ScoreOptions, score_paths
 from asr.search.options import DecodeOptions
@@ -62,7 +61,7 @@ class Cell:
     def key(self) -> str:
         """Return 16 hex digits of the SHA-256 of kind and settings."""
         text = json.dumps([self.kind, self.settings], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return digest(text, 16)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from asr.config import flat, to_dict
 from asr.data.stream import NumberedBatches
 from asr.environment import pick_device
 from asr.errors import UserError
-from asr.files import build, names_digest, read_json, write_json
+from asr.files import build, digest, read_json, write_json
 from asr.training.config import TrainConfig
 from asr.training.optimizer import build_optimizer
 from asr.training.run import build_task
@@ -152,4 +152,4 @@ def _step(timer: StepTimer) -> Seconds:
 
 def _digest(options: TrainConfig) -> str:
     values = flat(to_dict(options))
-    return names_digest(f"{key}={values[key]}" for key in sorted(values) if key not in UNKEYED)
+    return digest("\0".join(f"{key}={values[key]}" for key in sorted(values) if key not in UNKEYED))

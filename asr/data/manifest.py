@@ -1,6 +1,5 @@
 """Manifests: write lhotse cuts to `<split>.cuts.jsonl.gz`, read and check them."""
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from asr.data.entries import check_entry, ordinary, with_sources
 from asr.data.lines import manifest_lines, parse_line, shards
 from asr.data.shar import archive, shar_entries
 from asr.errors import UserError
-from asr.files import atomic_binary, file_digest
+from asr.files import atomic_binary, digest, file_digest
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording
@@ -81,7 +80,7 @@ def manifest_digest(path: str | Path) -> str:
     if not shards(path):
         return file_digest(path)
     content = [[file.name, file_digest(file), archive(file).stat().st_size] for file in shards(path)]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+    return digest(json.dumps(content))
 
 
 def _recording_entry(recording: "Recording | None", base: Path | None) -> dict[str, Any]:

@@ -11,7 +11,6 @@ adds to each history what longer ones hand down, and `extend` appends a label. T
 the n-grams seen, not histories × labels.
 """
 
-import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from asr.files import digest
 from asr.lm.kneser_ney import BEGIN, END, UNKNOWN, estimate
 
 START, STOP = 0, -1  # label 0 is blank, which no history contains
@@ -73,7 +73,7 @@ class LabelNgram:
     def digest(self) -> str:
         """Hash of all probabilities, 16 hex digits."""
         lines = [repr((h, self.backoff.get(h), sorted(p.items()))) for h, p in sorted(self.seen.items())]
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+        return digest("\n".join(lines), 16)
 
 
 def _log(probability: float) -> float:

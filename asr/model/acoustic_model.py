@@ -1,6 +1,6 @@
 """The acoustic model: audio to log-probabilities of labels."""
 
-import hashlib
+import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from asr.config import from_dict, to_dict
 from asr.errors import UserError
+from asr.files import digest
 from asr.model.attention_model import AttentionModel
 from asr.model.augment import augment_audio, spec_augment, with_more_time_masks
 from asr.model.encoder import Encoder
@@ -207,10 +208,11 @@ class AcousticModel(AttentionModel):
 
     def digest(self) -> str:
         """Return a hash of configuration and weights."""
-        digest = hashlib.sha256(repr(to_dict(self.config)).encode())
-        for name, weights in self.state_dict().items():
-            digest.update(name.encode() + weights.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()[:12]
+        weights = (
+            name.encode() + x.detach().cpu().contiguous().numpy().tobytes()
+            for name, x in self.state_dict().items()
+        )
+        return digest(itertools.chain([repr(to_dict(self.config))], weights))
 
     def state(self) -> dict[str, Any]:
         """Return configuration and weights as plain data and tensors."""

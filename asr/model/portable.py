@@ -4,7 +4,6 @@ A portable model is a folder with model.safetensors, config.json and tokenizer.j
 SHA-256 of the other two files and of its own settings, so that truncated or changed files are rejected.
 """
 
-import hashlib
 import json
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +14,7 @@ from safetensors.torch import load as load_weights
 from safetensors.torch import save as save_weights
 
 from asr.errors import UserError
-from asr.files import check_writable, write_bytes
+from asr.files import check_writable, digest, write_bytes
 from asr.model.checkpoint import check_weights
 
 FORMAT = "clustered-asr model 1"
@@ -53,9 +52,9 @@ def write_portable(state: dict[str, Any], folder: Path) -> list[Path]:
         "format": FORMAT,
         "version": metadata.version("clustered-asr"),
         "config": state["config"],
-        "sha256": {WEIGHTS: _digest(weights), TOKENIZER: _digest(tokenizer)},
+        "sha256": {WEIGHTS: digest(weights, 64), TOKENIZER: digest(tokenizer, 64)},
     }
-    config = _json({**settings, "sha256_of_this": _digest(_json(settings))})
+    config = _json({**settings, "sha256_of_this": digest(_json(settings), 64)})
     (folder / CONFIG).unlink(missing_ok=True)
     for name, content in ((WEIGHTS, weights), (TOKENIZER, tokenizer), (CONFIG, config)):
         write_bytes(content, folder / name)
@@ -81,7 +80,7 @@ def read_portable(path: Path) -> dict[str, Any]:
             content[name] = (folder / name).read_bytes()
         except OSError as error:
             raise UserError(f"{folder / name}: the file can't be read ({error.strerror})") from None
-        if _digest(content[name]) != settings["sha256"].get(name):
+        if digest(content[name], 64) != settings["sha256"].get(name):
             raise UserError(
                 f"{folder / name}: expected the file that was exported with {CONFIG}, found another "
                 f"({len(content[name])} bytes; truncated or changed)"
@@ -104,18 +103,13 @@ def _read_settings(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: expected JSON, found a file that was truncated or changed") from None
     if not isinstance(settings, dict) or settings.get("format") != FORMAT:
         raise UserError(f"{path}: expected the configuration of an exported model, format {FORMAT!r}")
-    digest = settings.pop("sha256_of_this", None)
-    if digest != _digest(_json(settings)):
+    if settings.pop("sha256_of_this", None) != digest(_json(settings), 64):
         raise UserError(f"{path}: expected the exported settings, found changed ones")
     return settings
 
 
 def _json(values: Any) -> bytes:
     return (json.dumps(values, indent=1, ensure_ascii=False) + "\n").encode()
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _without_bytes(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Download archives and Debian packages: resume, verify the checksum, unpack atomically."""
 
-import hashlib
 import shutil
 import subprocess
 import tarfile
@@ -11,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from asr.errors import UserError
+from asr.files import file_digest
 
 
 def download(url: str, path: Path, checksum: str) -> None:
@@ -25,27 +25,19 @@ def download(url: str, path: Path, checksum: str) -> None:
         UserError: the network or the server fails, or the checksum of the file differs (the file is removed).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and digest(path, len(checksum)) == checksum:
+    digits = len(checksum)
+    algorithm = "md5" if digits == 32 else "sha256"
+    if path.exists() and file_digest(path, digits, algorithm) == checksum:
         return
     size = -1
     # A broken connection truncates the file without an error, so retry while the file grows.
     while size < (size := _fetch(url, path)):
-        found = digest(path, len(checksum))
-        if found == checksum:
+        if (found := file_digest(path, digits, algorithm)) == checksum:
             return
     path.unlink()
     raise UserError(
         f"{url}: expected the checksum {checksum}, found {found}; removed the file, run the command again"
     )
-
-
-def digest(path: Path, digits: int) -> str:
-    """Return the MD5 (`digits` = 32) or SHA-256 (64) of a file, in hex."""
-    hasher = hashlib.md5(usedforsecurity=False) if digits == 32 else hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            hasher.update(block)
-    return hasher.hexdigest()
 
 
 def unpack(archive: Path, member: str, target: Path) -> None:

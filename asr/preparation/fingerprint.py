@@ -1,6 +1,5 @@
 """The record of a preparation, which shows whether a folder is up to date."""
 
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asr import config
-from asr.files import contents_digest, file_digest, file_state, write_text
+from asr.files import contents_digest, digest, file_digest, file_state, write_text
 
 RECORD = "preparation.json"
 # Options that don't affect the output of a complete corpus.
@@ -37,7 +36,7 @@ def fingerprint(
         "packages": [importlib.metadata.version(name) for name in packages],
         "sources": [[str(source), state_digest(source, folder)] for source in sources],
     }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest(json.dumps(content, sort_keys=True), 64)
 
 
 def program_digest(options: type) -> str:
@@ -65,7 +64,7 @@ def state_digest(source: Path, output: Path) -> str:
             if _without(folders, folder, ours)
             for name in names
         ]
-    return hashlib.sha256("".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
+    return digest(sorted(lines), 64)
 
 
 def _without(folders: list[str], parent: str, ours: str) -> bool:

@@ -1,10 +1,10 @@
 """Splits of your own data: named by the data, or held out by hashes of speakers or sentences."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 
 from asr.errors import UserError
+from asr.files import digest
 from asr.preparation.rows import Row
 
 SPLIT_NAMES = {
@@ -123,7 +123,7 @@ def split_groups(groups: Sequence[str], dev_share: float | None, test_share: flo
 
 def hash_position(group: str) -> float:
     """Return a group's position in 0 … 1, derived from its hash alone."""
-    return int(hashlib.sha256(group.encode()).hexdigest()[:13], 16) / 16**13
+    return int(digest(group, 13), 16) / 16**13
 
 
 def _within_reason(count: int, expected: float) -> int:

@@ -2,7 +2,6 @@
 
 import base64
 import functools
-import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -17,7 +16,7 @@ from markupsafe import Markup
 
 from asr.compare.results import Results
 from asr.errors import UserError
-from asr.files import check_writable, write_text
+from asr.files import check_writable, digest, write_text
 from asr.report import accuracy_chart, attention_chart, bench_chart, curves_chart, theme
 from asr.report.error_browser import browse
 from asr.report.exchange_table import exchange_table
@@ -202,8 +201,8 @@ def _library() -> Markup:
 
 def _policy(scripts: list[Markup]) -> str:
     """Return a content security policy that allows only these scripts and no network access."""
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    hashes = [base64.b64encode(bytes.fromhex(digest(text, 64))).decode() for text in scripts]
+    allowed = " ".join(f"'sha256-{x}'" for x in hashes)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
         "media-src data:; base-uri 'none'; form-action 'none'"

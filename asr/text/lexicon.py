@@ -1,12 +1,12 @@
 """Pronunciation lexicons, read from and written to text files."""
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from asr.errors import UserError
+from asr.files import digest
 from asr.text.files import read_lines, write_lines
 
 Phones = tuple[str, ...]
@@ -61,8 +61,7 @@ class Lexicon:
     @cached_property
     def digest(self) -> str:
         """First 12 hex digits of the canonical form's SHA-256; PERs are comparable only if it is the same."""
-        canonical = "".join(f"{line}\n" for line in self._canonical_lines())
-        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+        return digest(f"{line}\n" for line in self._canonical_lines())
 
     def first(self, word: str) -> Phones:
         """Return the pronunciation used as training target; raise `KeyError` for an unknown word."""

@@ -4,7 +4,6 @@
 was built from. `<name>.model` is the model of a sentencepiece tokenizer, in sentencepiece's own format.
 """
 
-import hashlib
 import json
 import logging
 import re
@@ -12,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from asr.errors import UserError, did_you_mean
+from asr.files import digest
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import (
     KINDS,
@@ -59,10 +59,7 @@ def texts_digest(kind: str, texts: Iterable[str], lexicon: Lexicon | None) -> st
         return lexicon.digest if lexicon else ""
     if kind == "character":
         texts = sorted({word for text in texts for word in text.split()})
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(text.encode() + b"\n")
-    return digest.hexdigest()
+    return digest((f"{text}\n" for text in texts), 64)
 
 
 def tokenizer_files(

@@ -4,7 +4,6 @@ Index 0 is the CTC blank in every vocabulary. Checkpoints store a tokenizer as p
 `tokenizer_from_state(tokenizer.state())` restores it.
 """
 
-import hashlib
 import io
 import itertools
 import json
@@ -13,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from asr.errors import UserError, did_you_mean
+from asr.files import digest
 from asr.text.lexicon import Lexicon, Phones
 
 BLANK = "<blank>"
@@ -68,7 +68,7 @@ class Tokenizer(ABC):
     def digest(self) -> str:
         """Hash of the state, 12 hex digits."""
         canonical = json.dumps(self.state(), sort_keys=True, default=bytes.hex)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+        return digest(canonical)
 
 
 class PhoneTokenizer(Tokenizer):

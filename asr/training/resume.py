@@ -1,6 +1,5 @@
 """Resuming: find the checkpoint, compare options and inputs with the run's, tell whether it is finished."""
 
-import hashlib
 import json
 import logging
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from asr import config
 from asr.config import flat
 from asr.data.stream import TrainingData
 from asr.errors import UserError
-from asr.files import file_digest, read_json
+from asr.files import digest, file_digest, read_json
 from asr.model import checkpoint
 from asr.model.portable import WEIGHTS, portable_folder
 from asr.model.pretrained_folder import pretrained_files
@@ -139,7 +138,7 @@ def identity(options: TrainConfig, environment: dict[str, Any]) -> str:
     """Return 16 hex digits that identify a run: a hash of its options and inputs at its start."""
     settings = {key: x for key, x in flat(config.to_dict(options)).items() if key not in PLACEMENT}
     text = json.dumps([settings, {key: environment.get(key) for key in INPUTS}], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return digest(text, 16)
 
 
 def start_digest(options: TrainConfig, point: ResumePoint | None = None) -> str:

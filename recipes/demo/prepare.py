@@ -1,7 +1,6 @@
 """Recipe `demo`: synthesise the embedded corpus and write its manifests and lexicon."""
 
 import dataclasses
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.errors import UserError
-from asr.files import file_digest, write_json
+from asr.files import digest, file_digest, write_json
 from asr.preparation import Preparation, recording, utterance_cut
 
 from .corpus import Options, VoiceShard, draw_random_words, plan
@@ -65,9 +64,9 @@ def prepare(options: Options, folder: Path) -> None:
         for split in ["train", "dev", "test", "test_voices"]
     }
     audio = {
-        f"wav/{shard.name}/{file}": digest
+        f"wav/{shard.name}/{file}": hashed
         for shard in shards
-        for file, digest in _shard(folder, shard.name)["files"].items()
+        for file, hashed in _shard(folder, shard.name)["files"].items()
     }
     preparation.finish(splits, lexicon=lexicon, notes={"Licence": LICENCE}, audio=audio)
 
@@ -84,17 +83,17 @@ def _description(shard: VoiceShard, options: Options, engine: dict[str, str]) ->
         "sample_rate": options.sample_rate,
         "utterances": utterances,
         "engine": engine["version"],
-        "program": hashlib.sha256(SYNTHESIS.read_bytes()).hexdigest(),
+        "program": file_digest(SYNTHESIS, 64),
     }
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    return {**content, "digest": digest, "library": engine["library"], "data": engine["data"]}
+    hashed = digest(json.dumps(content, sort_keys=True), 64)
+    return {**content, "digest": hashed, "library": engine["library"], "data": engine["data"]}
 
 
 def _is_done(folder: Path, name: str, description: dict[str, Any]) -> bool:
     try:
         done = _shard(folder, name)
         return done["digest"] == description["digest"] and all(
-            file_digest(folder / "wav" / name / file) == digest for file, digest in done["files"].items()
+            file_digest(folder / "wav" / name / file) == hashed for file, hashed in done["files"].items()
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return False

@@ -1,7 +1,6 @@
 """Texts for language models: reading, splits, and tokens, which are characters or word pieces."""
 
 import functools
-import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr.errors import UserError
+from asr.files import digest
 from asr.text.files import read_text
 from asr.text.tokenizer import SentencePieceTokenizer
 
@@ -57,7 +57,7 @@ class Text:
 
     def digest(self, split: str) -> str:
         """Return a hash of the tokens of a split."""
-        return hashlib.sha256(self.tokens[split].tobytes()).hexdigest()[:12]
+        return digest(self.tokens[split].tobytes())
 
 
 def normalise(text: str) -> str:

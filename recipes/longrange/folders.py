@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from asr.errors import UserError
-from asr.files import file_digest, names_digest, require_file
+from asr.files import digest, file_digest, require_file
 
 LISTOPS_FILES = {"train": "basic_train.tsv", "dev": "basic_val.tsv", "test": "basic_test.tsv"}
 PAIR_FILES = {split: f"new_aan_pairs.{split}.tsv" for split in ("train", "test")}
@@ -200,7 +200,7 @@ class PathfinderFolder(ItemSource):
 
     def digest(self, split: str) -> str:
         """Return a hash of the lists of images, which all splits share."""
-        return names_digest(map(file_digest, sorted((self.folder / "metadata").glob("*.npy"))))
+        return digest("\0".join(map(file_digest, sorted((self.folder / "metadata").glob("*.npy")))))
 
     def _bounds(self, split: str) -> tuple[int, int]:
         low, high = SHARES[split]

@@ -1,7 +1,6 @@
 """Texts as bytes, `.gz` unpacked: classes are folders of files; pairs are passages of one file or of two."""
 
 import gzip
-import hashlib
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +9,7 @@ from asr_recipes.longrange.folders import text_values
 from asr_recipes.longrange.items import FIXED_SEED, Item, ItemSource, randomness
 
 from asr.errors import UserError
-from asr.files import names_digest, require_file
+from asr.files import digest, require_file
 from asr.text.files import unreadable
 
 SPLIT_FOLDERS = {"train": ("train",), "dev": ("dev", "val", "test"), "test": ("test",)}
@@ -160,11 +159,10 @@ def _content(path: Path, size: int = -1) -> bytes:
 
 
 def _split_by_name(folder: Path, path: Path) -> str:
-    name = str(path.relative_to(folder)).encode(errors="surrogateescape")
-    share = int(hashlib.sha256(name).hexdigest(), 16) % HELD_OUT
+    share = int(digest(str(path.relative_to(folder)), 64), 16) % HELD_OUT
     return {0: "dev", 1: "test"}.get(share, "train")
 
 
 def _digest(paths: Iterable[Path]) -> str:
     """Return a hash of the names and sizes of files."""
-    return names_digest(f"{path}\t{path.stat().st_size}" for path in paths)
+    return digest("\0".join(f"{path}\t{path.stat().st_size}" for path in paths))

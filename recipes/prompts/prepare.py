@@ -1,6 +1,5 @@
 """Recipe `prompts`: convert the recorded prompts of Asterisk in five languages to manifests and a lexicon."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from rich.console import Console
 
 from asr.config import option
 from asr.errors import UserError
-from asr.files import file_digest
+from asr.files import digest, file_digest
 from asr.preparation import (
     TOKENIZERS_HELP,
     Preparation,
@@ -137,7 +136,7 @@ def prepare(options: Options, folder: Path) -> None:
 
 def split_of(text: str) -> str:
     """Return the split of a normalised text, fixed by its hash."""
-    hundredth = int(hashlib.sha256(text.encode()).hexdigest(), 16) % 100
+    hundredth = int(digest(text, 64), 16) % 100
     return "train" if hundredth < TRAIN_UNTIL else "dev" if hundredth < DEV_UNTIL else "test"
 
 
