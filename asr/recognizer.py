@@ -17,12 +17,12 @@ from asr.model.checkpoint import find
 from asr.model.checkpoint import load as load_checkpoint
 from asr.model.options import LoadOptions
 from asr.model.portable import portable_folder, read_portable
+from asr.records.shards import Shard
 from asr.search.decoder import Decoder, build_decoder
 from asr.search.options import BeamConfig, DecodeOptions
 from asr.search.path import TokenPath
 from asr.search.run import search_stretches
 from asr.search.tune import tuned
-from asr.shards import Shard
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.transcription.batches import groups_in_order, unfinished
 from asr.transcription.decode import decode_split

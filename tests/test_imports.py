@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Bottom to top, as in docs/design.md. Packages of one layer may import each other, without cycles.
 LAYERS = [
-    {"files", "errors", "config", "console", "environment", "lengths", "parallel", "seeds", "shards"},
+    {"files", "errors", "config", "console", "environment", "lengths", "parallel", "records", "seeds"},
     {"text"},
     {"attention"},
     {"model", "losses", "data", "lm", "preparation", "benchmark"},

@@ -55,7 +55,7 @@ def is_saved_dataset(folder: Path) -> bool:
     return (folder / "dataset_dict.json").is_file() or (folder / "dataset_info.json").is_file()
 
 
-def digest(path: Path) -> str:
+def examples_digest(path: Path) -> str:
     """Return a hash of a file, or of all files of a folder."""
     if path.is_file():
         return file_digest(path)

@@ -11,13 +11,13 @@ import torch
 from asr.approximation.metrics import Values, bootstrap_scores, ratio_interval
 from asr.approximation.options import Options
 from asr.approximation.pretrained import Pretrained
-from asr.approximation.records import digest
+from asr.approximation.records import examples_digest
 from asr.approximation.spans import Window
 from asr.approximation.tasks import Task, open_task
 from asr.benchmark.timer import now, usual_clock
-from asr.environment import processor, source_digest
+from asr.environment import processor
 from asr.files import write_json
-from asr.parallel import Journal
+from asr.records.keyed import KeyedRecord, job
 from asr.scoring.estimates import Estimate, percentiles
 
 FULL = "full"
@@ -100,19 +100,23 @@ class TaskEvaluation:
         self.task.prepare(self.model.model.config, self.model.folder)
         self.windows = self.task.windows(self.model.tokenizer)
         self.batches = list(length_batches([window.length for window in self.windows], options.batch))
-        self.journal = Journal(folder / "outputs.jsonl", self._version())
+        self.journal = KeyedRecord(folder / "outputs.jsonl", self._job())
         keys = [key for attention in options.attentions for key in self._keys(attention)]
         self.todo = len(set(keys) - self.journal.stored.keys())
 
-    def _version(self) -> list[Any]:
-        """Return everything that decides on the stored outputs."""
-        x = self.options
-        return [
-            self.model.digest(),
-            digest(self.task.path),
-            [x.max_length, x.stride, x.max_answer, x.nbest, x.examples, x.batch, x.backend, x.device],
-            [source_digest(), torch.__version__, torch.get_num_threads(), processor()],
-        ]
+    def _job(self) -> dict[str, Any]:
+        """Return everything that decides on the stored outputs and times, but the mechanism and the batch."""
+        names = ("max_length", "stride", "max_answer", "nbest", "examples", "batch", "backend")
+        return job(
+            "approximate",
+            {name: getattr(self.options, name) for name in names},
+            model=self.model.digest(),
+            examples=examples_digest(self.task.path),
+            device=self.options.device,
+            torch=torch.__version__,
+            threads=torch.get_num_threads(),
+            processor=processor(),
+        )
 
     def _keys(self, attention: str) -> list[str]:
         return [f"{attention} {number}" for number in range(len(self.batches))]
@@ -135,7 +139,7 @@ class TaskEvaluation:
                         warm.add(name)
                     seconds, output = self._timed(windows, name)
                     entry = {"seconds": seconds, "kept": self.task.keep(output, windows)}
-                    self.journal.stored[f"{name} {number}"] = self.journal.add(f"{name} {number}", entry)
+                    self.journal.add(f"{name} {number}", entry)
                     advance(f"{self.task.name}: {name}")
         finally:
             self.journal.close()

@@ -1,6 +1,7 @@
 """The measurements of a benchmark, length by length, kept on disk until all are complete."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -11,10 +12,10 @@ import torch
 from asr.benchmark.mechanisms import BenchProblem, Timing, measure
 from asr.benchmark.memory import Memory, TooLarge, can_measure_memory, largest_batch, peak_memory_bytes
 from asr.benchmark.options import Options
-from asr.environment import processor, source_digest
+from asr.environment import processor
 from asr.errors import UserError
 from asr.files import build
-from asr.parallel import Journal
+from asr.records.keyed import KeyedRecord, job
 
 GIB = 2**30
 NEAR = 0.97  # of the batch expected to fit, for the first attempt at a length
@@ -46,8 +47,9 @@ class Measurement:
         self.memory: list[Memory] = []
         self.too_large: list[str] = []
         settings = {**asdict(options), "out": ""}
-        version = [settings, source_digest(), torch.__version__, processor()]
-        self.journal = Journal(out.with_suffix(".unfinished.jsonl"), version)
+        # Times and sizes depend on the machine and on the libraries, too.
+        same = job("bench", settings, device=options.device, torch=torch.__version__, processor=processor())
+        self.journal = KeyedRecord(out.with_suffix(".unfinished.jsonl"), same)
         self.reused = len(self.journal.stored)
 
     @property
@@ -58,16 +60,14 @@ class Measurement:
 
     def run(self, advance: Callable[[str], None]) -> None:
         """Measure all lengths and passes; `advance` is called before each step with its description."""
-        try:
+        with closing(self.journal):
             for length in self.options.lengths:
                 for passes in self.options.passes:
                     self._measure(length, passes, advance)
-        finally:
-            self.journal.close()
 
     def forget(self) -> None:
         """Remove the file of results so far, once the results are written."""
-        self.journal.path.unlink(missing_ok=True)
+        self.journal.remove()
 
     def _measure(self, length: int, passes: str, advance: Callable[[str], None]) -> None:
         largest = self.options.batch == "max"
@@ -75,7 +75,7 @@ class Measurement:
         for name in self.names if self.sizes else ():
             what = f"N={length}: memory of {name}, {passes}"
             advance(what)
-            found = self._kept(what, partial(self._memory, name, length, passes))
+            found = self.journal.obtain(what, partial(self._memory, name, length, passes))
             if found is None:
                 self.too_large.append(f"{what}: one sequence needs more than {self.options.memory:g} GiB")
                 continue
@@ -84,7 +84,7 @@ class Measurement:
         what = f"N={length}: time, {passes}"
         advance(what)
         problems = {name: self._problem(length, batch) for name, batch in batches.items()}
-        rows = self._kept(what, partial(self._timings, problems, passes))
+        rows = self.journal.obtain(what, partial(self._timings, problems, passes))
         self.timings += build(list[Timing], rows, str(self.journal.path))
 
     def _timings(self, problems: dict[str, BenchProblem], passes: str) -> list[dict[str, Any]]:
@@ -117,9 +117,3 @@ class Measurement:
         x = self.options
         sizes = x.heads, x.head_dim, x.dtype, x.device, x.seed, x.layer, x.feedforward if x.layer else 0
         return BenchProblem(*sizes, batch=batch, length=length)
-
-    def _kept(self, key: str, compute: Callable[[], Any]) -> Any:
-        """Return a stored result, or compute and store it."""
-        if key in self.journal.stored:
-            return self.journal.stored[key]
-        return self.journal.add(key, compute())

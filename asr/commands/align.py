@@ -12,7 +12,8 @@ from asr.data.places import manifest_path, training_folder
 from asr.errors import UserError
 from asr.files import check_writable, file_state
 from asr.recognizer import Recognizer
-from asr.shards import ResumableWork, job, parse_shard
+from asr.records.keyed import job
+from asr.records.shards import ResumableWork, parse_shard
 from asr.transcription.align import align, groups_to_align, transcribed_cuts, transcribed_file, write
 from asr.transcription.batches import unfinished
 from asr.transcription.options import AlignOptions

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from asr.errors import UserError
 from asr.recognizer import Recognizer
+from asr.records.shards import parse_shard
 from asr.scoring.run import rates_line
 from asr.search.options import DecodePartOptions
-from asr.shards import parse_shard
 
 POSITIONAL = "<run folder or checkpoint>"
 Options = DecodePartOptions

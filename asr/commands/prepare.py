@@ -11,7 +11,7 @@ from asr.errors import UserError
 from asr.files import locked
 from asr.preparation.division import ShardDone
 from asr.preparation.recipes import preparation_module, prepared_recipes
-from asr.shards import ShardOptions
+from asr.records.shards import ShardOptions
 
 POSITIONAL = "<recipe>"
 

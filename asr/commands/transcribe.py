@@ -15,8 +15,9 @@ from asr.errors import UserError
 from asr.files import check_writable, digest, write_text
 from asr.model.features import Normalisation
 from asr.recognizer import Recognizer
+from asr.records.keyed import job
+from asr.records.shards import Result, ResumableWork, Work, parse_shard
 from asr.search.decoder import Decoder
-from asr.shards import Result, ResumableWork, Work, job, parse_shard
 from asr.transcription.actors import LOST, on_actors
 from asr.transcription.batches import groups_in_order
 from asr.transcription.finished import Finished

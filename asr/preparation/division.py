@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from asr import config
-from asr.shards import Result, ResumableWork, Shard, job
+from asr.records.keyed import job
+from asr.records.shards import Result, ResumableWork, Shard
 
 
 class ShardDone(Exception):

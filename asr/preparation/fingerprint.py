@@ -10,6 +10,7 @@ from typing import Any
 
 from asr import config
 from asr.files import contents_digest, digest, file_digest, file_state, write_text
+from asr.records.keyed import differences
 
 RECORD = "preparation.json"
 # Options that don't affect the output of a complete corpus.
@@ -126,9 +127,9 @@ def difference(folder: Path, record: dict[str, Any], recipe: str, options: Any, 
     if record.get("recipe") != recipe:
         return f"prepared before by the recipe {record.get('recipe')}"
     now = effective_options(options)
-    before = record["options"]
-    if changed := [key for key in now if before.get(key) != now[key]]:
-        words = ", ".join(f"{key}={before.get(key)} (now {now[key]})" for key in changed)
+    before = {key: record["options"].get(key) for key in now}
+    if changed := differences(before, now):
+        words = ", ".join(f"{key}={was} (now {is_now})" for key, (was, is_now) in changed.items())
         return f"prepared before with {words}"
     if not record["fingerprint"]:
         return "an earlier preparation was interrupted"

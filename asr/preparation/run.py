@@ -14,7 +14,7 @@ from asr.console import open_console, progress
 from asr.data.places import LEXICON
 from asr.errors import UserError
 from asr.files import file_digest, write_text
-from asr.parallel import Journal, attempts, available_cores
+from asr.parallel import attempts, available_cores
 from asr.preparation.division import Division
 from asr.preparation.fingerprint import (
     difference,
@@ -35,7 +35,8 @@ from asr.preparation.outputs import (
 )
 from asr.preparation.problems import KINDS, PARTIAL_HELP, Problem, count_kinds, describe_kinds, write_problems
 from asr.preparation.summary import CARD_TITLE, data_card, screen_lines, screen_table
-from asr.shards import ShardOptions, parse_shard
+from asr.records.keyed import KeyedRecord
+from asr.records.shards import ShardOptions, parse_shard
 from asr.text.files import write_lines
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import parse_tokenizer_name
@@ -162,10 +163,10 @@ class Preparation:
             program = program_digest(type(self.options))
             version = f"{function.__module__}.{function.__qualname__} {label} {program}"
             mark = f".{self.options.shard.replace('/', '-of-')}" if self.division is not None else ""
-            journal = Journal(self.folder / path.with_suffix(f"{mark}.jsonl"), version)
-        stored = journal.stored if journal else {}
-        results: list[Result | None] = [stored.get(name) for name in keys] if keys else [None] * len(items)
-        missing = [i for i in own if not keys or keys[i] not in stored]
+            journal = KeyedRecord(self.folder / path.with_suffix(f"{mark}.jsonl"), version)
+        stored = journal.positions(keys) if journal else {}
+        results: list[Result | None] = [stored.get(i) for i in range(len(items))]
+        missing = [i for i in own if i not in stored]
         if done := len(own) - len(missing):
             self.say(f"{label}: reusing {done} of {len(own)} results from an interrupted run")
         with contextlib.ExitStack() as stack:

@@ -14,6 +14,7 @@ from asr.files import digest, file_digest, read_json
 from asr.model import checkpoint
 from asr.model.portable import WEIGHTS, portable_folder
 from asr.model.pretrained_folder import pretrained_files
+from asr.records.keyed import differences
 from asr.training.config import TrainConfig, train_options_from
 from asr.training.cost import Cost
 from asr.training.data_module import DataModule
@@ -126,9 +127,9 @@ def _check_options(options: TrainConfig, path: Path) -> None:
     for values in (before, now):
         values["init_from"] = values["init_from"] and str(Path(values["init_from"]).resolve())
     changed = [
-        f"{key}={now.get(key)} (was {before.get(key)})"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and key not in FREE_ON_RESUME
+        f"{key}={is_now} (was {was})"
+        for key, (was, is_now) in sorted(differences(before, now).items())
+        if key not in FREE_ON_RESUME
     ]
     if changed:
         raise UserError(f"{path.parent}: these options can't change when a run resumes: {', '.join(changed)}")
@@ -163,11 +164,9 @@ def start_digest(options: TrainConfig, point: ResumePoint | None = None) -> str:
 
 def check_inputs(point: ResumePoint, environment: dict[str, Any]) -> None:
     """Raise UserError with the inputs that have changed since the run began, if any."""
-    before, now = (flat({key: x.get(key) for key in INPUTS}) for x in (point.environment, environment))
+    before, now = ({key: x.get(key) for key in INPUTS} for x in (point.environment, environment))
     changed = [
-        f"{key} {now.get(key)} (was {before.get(key)})"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key)
+        f"{key} {is_now} (was {was})" for key, (was, is_now) in sorted(differences(before, now).items())
     ]
     if changed:
         raise UserError(

@@ -13,9 +13,9 @@ from torch import Tensor
 from asr.errors import UserError
 from asr.files import build, parse_json
 from asr.model.acoustic_model import AcousticModel
+from asr.records.shards import Result, Work
 from asr.scoring.ctm import CtmWord, ctm_text
 from asr.search.forced_alignment import AlignedText, AlignedToken, AlignedWord, align_text
-from asr.shards import Result, Work
 from asr.text.files import read_lines, read_text
 from asr.text.normalise import normalise
 from asr.text.tokenizer import Tokenizer

@@ -20,6 +20,8 @@ from asr.data.places import is_manifest, manifest_path, split_beside, training_f
 from asr.environment import git_commit
 from asr.files import locked
 from asr.model.acoustic_model import AcousticModel
+from asr.records.keyed import job
+from asr.records.shards import Result, ResumableWork, Shard, Work
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import HYPOTHESES, hypothesis_line, write_decoded
 from asr.scoring.score import scored_words
@@ -30,7 +32,6 @@ from asr.search.options import WEIGHTED, DecodeOptions, Weights
 from asr.search.path import TokenPath, text_of
 from asr.search.pool import Found, SearchPool
 from asr.search.tune import Trial, record, tune, tuned
-from asr.shards import Result, ResumableWork, Shard, Work, job
 from asr.text.pronunciation import ReferencePhones
 from asr.text.tokenizer import PhoneTokenizer, Tokenizer
 from asr.transcription.batches import groups_by_length, unfinished

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.files import file_state
-from asr.parallel import Journal
+from asr.records.keyed import KeyedRecord
 
 JOURNAL = ".transcribed.jsonl"
 
@@ -26,16 +26,12 @@ class Finished:
     """
 
     def __init__(self, job: dict[str, Any], folder: Path, files: Sequence[tuple[Path, Path]]) -> None:
-        self._journal = Journal(folder / JOURNAL, job)
+        self._journal = KeyedRecord(folder / JOURNAL, job)
         self._keys = [
             f"{file_state(file.absolute())} {place.absolute()}" if str(file) != "-" else ""
             for file, place in files
         ]
-        self.positions = {
-            position
-            for position, (key, (_, place)) in enumerate(zip(self._keys, files, strict=True))
-            if key in self._journal.stored and place.exists()
-        }
+        self.positions = {x for x in self._journal.positions(self._keys) if files[x][1].exists()}
         if self.positions:
             print(f"{folder}: {len(self.positions)} of {len(files)} files are finished", file=sys.stderr)
 

@@ -6,8 +6,8 @@ from asr.config import option, refuse
 from asr.errors import UserError
 from asr.model.options import NORMALISATIONS, LoadOptions
 from asr.preparation.options import TEXT_RULES
+from asr.records.shards import ShardOptions
 from asr.search.options import LEAST_FIT, BeamConfig
-from asr.shards import ShardOptions
 
 FORMATS = ("text", "json", "srt", "vtt", "textgrid")
 MODES = ("auto", "onepass", "chunked")

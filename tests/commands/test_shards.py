@@ -10,7 +10,7 @@ import pytest
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.shards import Result, ResumableWork, parse_shard
+from asr.records.shards import Result, ResumableWork, parse_shard
 from asr.transcription.finished import JOURNAL, Finished
 
 COMMANDS = {

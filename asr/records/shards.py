@@ -9,22 +9,18 @@ import fcntl
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from asr.config import option
-from asr.environment import source_digest
 from asr.errors import UserError
 from asr.files import build, parse_json, write_text
-from asr.parallel import Journal
+from asr.records.keyed import KeyedRecord, differences
 
 FOLDER = "shards"
-# Options that the results don't depend on, and those whose content `job` identifies.
-UNKEYED = ("shard", "output", "device", "jobs", "workers", "data", "checkpoint")
-
 RECORD = "record"  # key of the last line of a shard, after its items
 
 FAILED = {"align": "utterances could not be aligned", "transcribe": "files could not be transcribed"}
@@ -154,12 +150,6 @@ def sort_ctm(text: str) -> list[str]:
     return sorted(lines, key=lambda line: (*line.split(" ")[:2], float(line.split(" ")[2])))
 
 
-def job(command: str, options: Mapping[str, Any], **inputs: str) -> dict[str, Any]:
-    """Return what identifies a command's work: program, options, and digests of its inputs."""
-    kept = {name: value for name, value in options.items() if name not in UNKEYED}
-    return {"command": command, "program": source_digest(), "options": kept, **inputs}
-
-
 class ResumableWork(Work):
     """The work of a shard, or all of it, with a journal from which a repeated command resumes.
 
@@ -184,9 +174,9 @@ class ResumableWork(Work):
         if shard:
             self._lock(shard)
         head = {"shard": [part.index, part.count], "job": job, "total": total}
-        self._journal = Journal(self.path, head)
-        stored = {key: value for key, value in self._journal.stored.items() if key != RECORD}
-        found = {int(position): Result(*value) for position, value in stored.items()}
+        self._journal = KeyedRecord(self.path, head)
+        stored = self._journal.positions(map(str, range(total)))
+        found = {position: Result(*value) for position, value in stored.items()}
         self.results = {position: result for position, result in found.items() if result.error is None}
         if self.results:
             own = len(part.of(range(total)))
@@ -205,8 +195,8 @@ class ResumableWork(Work):
 
     def add(self, position: int, result: Result) -> None:
         """Store the result of an item, also in the journal."""
-        super().add(position, result)
-        self._journal.add(str(position), astuple(result))
+        # What is read back, so that texts are held in memory once.
+        super().add(position, Result(*self._journal.add(str(position), astuple(result))))
 
     def finish(self) -> None:
         """Complete a shard's journal and say how to join the shards; remove the journal of undivided work."""
@@ -218,8 +208,7 @@ class ResumableWork(Work):
                 f"asr merge {self.folder}"
             )
             return
-        self._journal.close()
-        self.path.unlink(missing_ok=True)
+        self._journal.remove()
         with suppress(OSError):  # there is no such folder, or it has shards of other work
             self.path.parent.rmdir()
 
@@ -241,7 +230,9 @@ def read_shards(folder: Path) -> Work:
             continue
         if shard.count != count:
             raise UserError(f"{path}: expected a shard of {count} like {first}, found one of {shard.count}")
-        if differing := _difference(union.job | {"total": union.total}, own.job | {"total": own.total}):
+        job, other = union.job | {"total": union.total}, own.job | {"total": own.total}
+        for name, (expected, found) in differences(job, other).items():
+            differing = f"{name} is {found!r} instead of {expected!r}"
             raise UserError(f"{path}: expected the job of {first}, found another: {differing}")
         union.results |= own.results
     assert union is not None
@@ -265,11 +256,15 @@ def _read(path: Path) -> tuple[Shard, Work]:
         index, count = build(list[int], head["shard"], str(path))
         entries = dict(lines)
         record = entries.pop(RECORD, None)
-        results = {int(position): Result(*value) for position, value in entries.items()}
+        kinds = tuple[dict[str, str], str | None, dict[str, float]]
+        results = {
+            int(key): Result(*build(kinds, value, f"{path}: item {key}")) for key, value in entries.items()
+        }
         for name in {name for result in results.values() for name in result.files}:
             if Path(name).is_absolute() or ".." in Path(name).parts:
                 raise ValueError(f"a file outside the folder: {name}")
-        work = Work(head["job"], head["total"], results, record or {})
+        about = build(dict[str, Any], head["job"], f"{path}: job")
+        work = Work(about, build(int, head["total"], f"{path}: total"), results, record or {})
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: expected the results of a shard, found something else: {error}") from None
     if path != Shard(index, count).path(path.parent.parent):
@@ -277,13 +272,3 @@ def _read(path: Path) -> tuple[Shard, Work]:
     if record is None:
         raise UserError(f"{path}: expected a finished shard, found {len(results)} items: repeat its command")
     return Shard(index, count), work
-
-
-def _difference(expected: Any, found: Any, name: str = "") -> str:
-    """Return the first difference between two jobs; empty if there is none."""
-    if isinstance(expected, dict) and isinstance(found, dict):
-        for key in expected | found:
-            if text := _difference(expected.get(key), found.get(key), f"{name}.{key}".removeprefix(".")):
-                return text
-        return ""
-    return "" if expected == found else f"{name} is {found!r} instead of {expected!r}"
