@@ -21,9 +21,11 @@ import typing
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TextIO, cast
+from typing import IO, Any, TextIO, TypeVar, cast
 
 from asr.errors import UserError
+
+Schema = TypeVar("Schema")
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # such errors name no file
 
@@ -278,6 +280,42 @@ def read_json(path: str | Path, what: str = "a JSON file") -> dict[str, Any]:
     return values
 
 
+def read_as(schema: type[Schema], path: Path, what: str = "a JSON file") -> Schema:
+    """Read a JSON file through a schema.
+
+    Args:
+        schema: dataclass; entries of the file that it lacks are ignored.
+        path: file.
+        what: description of the file for messages.
+
+    Raises:
+        UserError: the file is missing or holds no object, lacks an entry without default, or has one of
+            another type; the message names file and entry.
+    """
+    return schema(**checked(schema, read_json(path, what), path))
+
+
+def checked(schema: Any, values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the entries of a schema, built; see `read_as`."""
+    found = {}
+    for name, kind in _hints(schema).items():
+        if name in values:
+            found[name] = _entry(kind, values[name], path, name)
+    for x in dataclasses.fields(schema):
+        if x.name not in found and x.default is x.default_factory is dataclasses.MISSING:
+            raise UserError(f"{path}: expected {x.name}, found none")
+    return found
+
+
+def _entry(kind: Any, value: Any, path: Path, name: str) -> Any:
+    try:
+        return build(kind, value, f"{path}: {name}")
+    except UserError:
+        if isinstance(value, dict | list):
+            raise
+        raise UserError(f"{path}: expected {type_name(kind)}, found {name}={repr(value)[:60]}") from None
+
+
 def build(kind: Any, value: Any, source: str) -> Any:
     """Build a value of an annotated type from JSON data.
 
@@ -300,7 +338,8 @@ def build(kind: Any, value: Any, source: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if Any in parts or type(value) in parts or (type(value) is int and float in parts):
             return value
-        if isinstance(value, dict | list) and (containers := [x for x in parts if typing.get_origin(x)]):
+        containers = [x for x in parts if typing.get_origin(x) or dataclasses.is_dataclass(x)]
+        if isinstance(value, dict | list) and containers:
             return build(containers[0], value, source)
     elif (
         kind is Any
@@ -320,8 +359,13 @@ def build(kind: Any, value: Any, source: str) -> Any:
         if all(isinstance(key, parts[0]) for key in keys):
             items = [build(parts[1], item, f"{source}: {key}") for key, item in value.items()]
             return dict(zip(keys, items, strict=True))
-    name = kind.__name__ if isinstance(kind, type) and not parts else str(kind).replace("typing.", "")
-    raise UserError(f"{source}: expected {name}, found {repr(value)[:60]}")
+    raise UserError(f"{source}: expected {type_name(kind)}, found {repr(value)[:60]}")
+
+
+def type_name(kind: Any) -> str:
+    """Return an annotated type as messages name it: `float | None`."""
+    plain = isinstance(kind, type) and not typing.get_args(kind)
+    return kind.__name__ if plain else str(kind).replace("typing.", "")
 
 
 def _build_record(kind: Any, values: dict[str, Any], source: str) -> Any:

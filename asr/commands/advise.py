@@ -37,7 +37,8 @@ Options = AdviceConfig
 def main(paths: list[str], overrides: list[str]) -> None:
     """Advise on training with the recipe that prepared the folder, unless the overrides name another."""
     if len(paths) == 1 and not chosen_recipe(overrides):
-        name = read_record(Path(paths[0])).get("recipe")
+        record = read_record(Path(paths[0]))
+        name = record.recipe if record else ""
         if name in config.configurations("recipe"):
             overrides = [f"recipe={name}", *overrides]
     run([Path(path) for path in paths], parse(overrides))

@@ -13,6 +13,7 @@ from asr.errors import UserError
 from asr.files import check_writable, file_state
 from asr.recognizer import Recognizer
 from asr.records.keyed import job
+from asr.records.run_folder import RunFolder
 from asr.records.shards import ResumableWork, parse_shard
 from asr.transcription.align import align, groups_to_align, transcribed_cuts, transcribed_file, write
 from asr.transcription.batches import unfinished
@@ -44,7 +45,7 @@ def run(paths: list[Path], options: AlignOptions) -> None:
             raise UserError(f"text={options.text!r}: expected an audio file to align it with, found none")
         manifest = manifest_path(options.data or training_folder(run_folder), options.split)
         inputs["data"] = manifest_digest(manifest)
-        folder, name = Path(options.output or run_folder / "align" / options.split), options.split
+        folder, name = Path(options.output or RunFolder(run_folder).aligned(options.split)), options.split
         utterances = transcribed_cuts(read_cuts(manifest))
     check_writable(folder / f"{name}.jsonl")
 

@@ -7,8 +7,9 @@ from asr import config
 from asr.errors import UserError
 from asr.files import locked
 from asr.preparation.recipes import preparation_module
+from asr.records.run_folder import HYPOTHESES
 from asr.records.shards import Work, read_shards, remove_shards
-from asr.scoring.hypotheses import HYPOTHESES, write_decoded
+from asr.scoring.hypotheses import write_decoded
 from asr.scoring.run import rates_line
 from asr.transcription import align
 from asr.transcription.decode import joined_record

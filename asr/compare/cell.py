@@ -24,7 +24,7 @@ from asr.compare.timing import LabelPasses, Passes, SpeechPasses, forward_times
 from asr.config import from_dict, nested
 from asr.environment import pick_device
 from asr.errors import in_words
-from asr.files import atomic_path, digest, write_json
+from asr.files import atomic_path, digest, read_as, write_json
 from asr.recognizer import Recognizer
 from asr.scoring.run import ScoreOptions, score_paths
 from asr.search.options import DecodeOptions
@@ -93,7 +93,7 @@ def write_cell(folder: Path, cell: Cell) -> None:
 
 def read_cell(folder: Path, name: str) -> Cell:
     """Read cell.json."""
-    return Cell(**json.loads((folder / name / "cell.json").read_text(encoding="utf-8")))
+    return read_as(Cell, folder / name / "cell.json", "a cell of a comparison")
 
 
 def write_state(folder: Path, cell: Cell, status: Status, **values: Any) -> None:
@@ -105,7 +105,7 @@ def write_state(folder: Path, cell: Cell, status: Status, **values: Any) -> None
 def read_state(folder: Path, name: str) -> State:
     """Read state.json; the state is `missing` without it."""
     path = folder / name / "state.json"
-    return State(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else State()
+    return read_as(State, path, "the state of a cell") if path.exists() else State()
 
 
 def current_state(folder: Path, cell: Cell) -> State:

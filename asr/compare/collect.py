@@ -3,6 +3,7 @@
 import csv
 import os
 import shlex
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, F
 from asr.compare.results import METRICS, Results
 from asr.config import as_overrides, flat, to_dict
 from asr.environment import describe_environment
-from asr.files import build, read_json
+from asr.files import build, read_as
+from asr.records.run_folder import DECODING, Decoding, RunFolder, TrainingSummary
 from asr.report.words import clock_words, counted, hardware_words
-from asr.scoring.hypotheses import RECORD
 from asr.scoring.run import read_score
 from asr.training.labelling import LabelScore
 
@@ -100,12 +101,11 @@ def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Traini
     )
     if status != "done":
         return training
-    summary = read_json(run / "training.json")
-    about = read_json(run / "environment.json")
-    training.backend, training.commit = about.get("backend"), about["commit"]
-    training.hardware = hardware_words(about)
+    summary, about = RunFolder(run).read_summary(), RunFolder(run).read_environment()
+    training.backend, training.commit = about.backend, about.commit
+    training.hardware = hardware_words(asdict(about))
     for name in MEASURED:
-        setattr(training, name, summary[name])
+        setattr(training, name, getattr(summary, name))
     training.dev_error_name, training.curve = _curve(run, summary)
     if training.curve:
         best = min(training.curve, key=lambda point: point.dev_error)
@@ -114,14 +114,14 @@ def _training(plan: Plan, candidate: Candidate, seed: int, cell: Cell) -> Traini
     return training
 
 
-def _curve(run: Path, summary: dict[str, Any]) -> tuple[str, list[CurvePoint]]:
+def _curve(run: Path, summary: TrainingSummary) -> tuple[str, list[CurvePoint]]:
     """Return the name of the dev error rate and a point per validation."""
-    with (run / "metrics.csv").open(newline="") as file:
+    with RunFolder(run).metrics.open(newline="") as file:
         rows = list(csv.DictReader(file))
     name = next(
         column for column in reversed(list(rows[0])) if column.startswith("dev_") and column != "dev_loss"
     )
-    epochs_per_step = summary["epochs"] / max(summary["steps"], 1)
+    epochs_per_step = summary.epochs / max(summary.steps, 1)
     points: list[CurvePoint] = []
     losses: list[float] = []
     for row in rows:
@@ -174,9 +174,8 @@ def _evaluation(
         score = read_score(folder)
         evaluation.rates = rates_of(score)
         evaluation.audio_s, evaluation.utterances = score["audio_s"], score["utterances"]
-        about = read_json(folder / RECORD)
-        evaluation.decode_s, evaluation.backend = about["decode_s"], about["backend"]
-        evaluation.beam = about["beam"]
+        about = read_as(Decoding, folder / DECODING)
+        evaluation.decode_s, evaluation.backend, evaluation.beam = about.decode_s, about.backend, about.beam
     else:
         state = current_state(plan.folder, cell)
         found = build(LabelScore, state.result, cell.name)

@@ -19,6 +19,7 @@ from asr.config import flat, refuse, to_dict
 from asr.data.manifest import manifest_digest
 from asr.errors import UserError
 from asr.model import checkpoint
+from asr.records.run_folder import RunFolder
 from asr.scoring.official import reference_digests
 from asr.training.budget import parse_budget
 from asr.training.config import TrainConfig, recipe_task, train_options
@@ -235,7 +236,7 @@ def _reused(folder: Path, trainings: Iterable[Cell], place: Path | None) -> dict
     search = functools.cache(finished_runs)  # reads each run once
     found = {}
     for cell in trainings:
-        if cell.needs or (folder / cell.name / "config.yaml").exists():
+        if cell.needs or RunFolder(folder / cell.name).options.exists():
             continue
         result = read_state(folder, cell.name).result
         adopted = read_run(Path(os.path.relpath(folder / result["run"]))) if result.get("reused") else None

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.config import flat, load_yaml, to_dict
+from asr.config import flat, to_dict
 from asr.errors import UserError
-from asr.files import read_json
 from asr.model import checkpoint
-from asr.training.config import train_options_from
+from asr.records.run_folder import RunFolder
+from asr.training.config import run_options
 
 # Options that change neither the outcome of a training nor its cost.
 IMMATERIAL = ("run", "resume", "trainer.checkpoint_every", "data.prefetch")
@@ -50,21 +50,20 @@ class FinishedRun:
 def read_run(folder: Path) -> FinishedRun | None:
     """Return the finished training in a folder; None if there is none, or one of another version."""
     try:
-        summary = read_json(folder / "training.json")  # first, because unfinished runs have none
-        environment = read_json(folder / "environment.json")
-        values = load_yaml(folder / "config.yaml")
+        run = RunFolder(folder)
+        summary, environment = run.read_summary(), run.read_environment()
         return FinishedRun(
             folder,
-            options=flat(to_dict(train_options_from(values, str(folder)))),
-            data=list(environment["data"].values()),
-            lexicon=environment.get("lexicon") or "",
-            whole=summary["steps"] == summary["planned_steps"],
+            options=flat(to_dict(run_options(run))),
+            data=list(environment.data.values()),
+            lexicon=environment.lexicon or "",
+            whole=summary.steps == summary.planned_steps,
         )
-    except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # another program's files may hold anything
+    except (UserError, OSError):  # perhaps another program's files, which may hold anything
+        return None
 
 
 def finished_runs(place: Path) -> list[FinishedRun]:
     """Return the finished trainings in a folder, at any depth."""
-    runs = (read_run(path.parent) for path in sorted(place.rglob("config.yaml")))
+    runs = (read_run(run.path) for run in RunFolder.finished(place))
     return [run for run in runs if run]

@@ -141,7 +141,17 @@ def load_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: expected YAML, found {_first_line(error)}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected options, found {str(values)[:60]!r}")
+    _check_keys(values, path)
     return values
+
+
+def _check_keys(values: dict[Any, Any], path: Path) -> None:
+    """Raise UserError for a key that isn't text: YAML reads `1:`, `on:` and `null:` as other types."""
+    for key, value in values.items():
+        if not isinstance(key, str):
+            raise UserError(f"{path}: expected names of options, found {key!r}")
+        if isinstance(value, dict):
+            _check_keys(value, path)
 
 
 @typing.overload

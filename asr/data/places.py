@@ -3,10 +3,10 @@
 import itertools
 from pathlib import Path
 
-from asr.config import load_yaml
 from asr.data.lines import shards
 from asr.data.remote import copy_of, fetched, is_address
 from asr.errors import UserError
+from asr.records.run_folder import RunFolder
 
 LEXICON, WORD_RULES, GLM = "lexicon.txt", "scoring.json", "hub5.glm"
 
@@ -73,10 +73,10 @@ def training_folder(run_folder: Path) -> str:
     Raises:
         UserError: the run folder has no config.yaml, or none that names manifests.
     """
-    config = run_folder / "config.yaml"
-    if not config.is_file():
-        raise UserError(f"{config}: no such file; name the data with data=<prepared folder or manifest>")
+    run = RunFolder(run_folder)
+    if not run.options.is_file():
+        raise UserError(f"{run.options}: no such file; name the data with data=<prepared folder or manifest>")
     try:
-        return _prepared_place(load_yaml(config)["data"]["train"][0])
+        return _prepared_place(run.read_options()["data"]["train"][0])
     except (KeyError, TypeError, IndexError):
-        raise UserError(f"{config}: expected a list of manifests in data.train, found none") from None
+        raise UserError(f"{run.options}: expected a list of manifests in data.train, found none") from None

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import re
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -14,10 +13,10 @@ import torch
 from torch import Tensor
 
 from asr.errors import UserError
-from asr.files import atomic_binary, read_json
+from asr.files import atomic_binary
+from asr.records.run_folder import RunFolder
 
 FORMAT = "clustered-asr 1"
-LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 
 
 def save(checkpoint: Mapping[str, Any], path: Path) -> None:
@@ -104,7 +103,7 @@ def also_named(path: Path, name: str) -> Iterator[None]:
 def recorded_run(folder: Path) -> str:
     """Return the identity that environment.json and the checkpoints of a run share; empty without one."""
     try:
-        return str(read_json(folder / "environment.json").get("run", ""))
+        return RunFolder(folder).read_environment().run
     except UserError:
         return ""
 
@@ -117,7 +116,7 @@ def foreign(folder: Path) -> Path | None:
         True
     """
     run = recorded_run(folder)
-    for path in sorted((folder / "checkpoints").glob("*.ckpt")):
+    for path in RunFolder(folder).saved():
         try:  # mapped into memory, the tensors aren't read
             checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
             same = checkpoint.get("run", "") == run
@@ -133,34 +132,12 @@ def find(path: Path, which: str = "auto") -> Path:
 
     Args:
         path: a run folder or a checkpoint file.
-        which: `auto` (the average if there is one, else the best, else the last), `best`, `last`, or the
-            name of a file in `checkpoints/` with or without its suffix.
+        which: see `RunFolder.checkpoint`.
 
     Raises:
         UserError: no such checkpoint, with those that exist.
     """
-    if path.is_file():
-        return path
-    folder = path / "checkpoints"
-    files = {file.stem: file for file in sorted(folder.glob("*.ckpt"))}
-    if not files:
-        raise UserError(f"{path}: no checkpoint (expected {folder}/*.ckpt)")
-    measured = re.compile(r"best-([\d.]+)(-.*)?")
-    best = sorted(filter(measured.fullmatch, files), key=lambda x: float(measured.fullmatch(x)[1]))  # type: ignore[index]
-    aliases = {stem: stem for stem in files}
-    if best:
-        aliases["best"] = best[0]
-    if which == "auto":
-        which = next(name for name in ("average", "best", "last", *files) if name in aliases)
-    which = which.removesuffix(".ckpt")
-    if which not in aliases:
-        raise UserError(f"{path}: no checkpoint {which!r} (found: {', '.join(aliases)})")
-    return files[aliases[which]]
-
-
-def best_name(error_rate: float, step: int) -> str:
-    """Return the stem of a best checkpoint; stems sort by error rate."""
-    return f"best-{100 * error_rate:08.3f}-step{step:07d}"
+    return path if path.is_file() else RunFolder(path).checkpoint(which)
 
 
 def average_checkpoints(paths: list[Path]) -> dict[str, Any]:

@@ -4,15 +4,40 @@ import importlib.metadata
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from asr import config
-from asr.files import contents_digest, digest, file_digest, file_state, write_text
+from asr.errors import UserError
+from asr.files import contents_digest, digest, file_digest, file_state, read_as, write_text
 from asr.records.keyed import differences
 
 RECORD = "preparation.json"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a prepared folder holds: preparation.json.
+
+    Attributes:
+        recipe: name of the recipe.
+        options: options of the preparation that affect the output.
+        fingerprint: what the outputs were made from; empty while they are being written.
+        problems: number of accepted problems by kind.
+        outputs: hashes of the output files by name; a later preparation removes these files.
+        audio: hashes of generated audio files by name.
+    """
+
+    recipe: str
+    options: dict[str, Any]
+    fingerprint: str
+    problems: dict[str, int]
+    outputs: dict[str, str]
+    audio: dict[str, str]
+
+
 # Options that don't affect the output of a complete corpus.
 NEUTRAL = {"workers", "allow_partial", "shard"}
 
@@ -74,68 +99,40 @@ def _without(folders: list[str], parent: str, ours: str) -> bool:
     return True
 
 
-def write_record(
-    folder: Path,
-    recipe: str,
-    options: Any,
-    digest: str,
-    outputs: Mapping[str, str],
-    audio: Mapping[str, str],
-    problems: Mapping[str, int],
-) -> None:
-    """Store what the folder holds.
-
-    Args:
-        folder: prepared folder.
-        recipe: recipe name.
-        options: options of the preparation.
-        digest: its fingerprint; empty while the outputs are being written.
-        outputs: hashes of the output files by name; a later preparation removes these files.
-        audio: hashes of generated audio files by name.
-        problems: number of accepted problems by kind.
-    """
-    record = {
-        "recipe": recipe,
-        "options": effective_options(options),
-        "fingerprint": digest,
-        "problems": dict(problems),
-        "outputs": dict(outputs),
-        "audio": dict(audio),
-    }
-    write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", folder / RECORD)
+def write_record(folder: Path, record: Prepared) -> None:
+    """Store what the folder holds."""
+    write_text(json.dumps(asdict(record), indent=1, ensure_ascii=False) + "\n", folder / RECORD)
 
 
-def read_record(folder: Path) -> dict[str, Any]:
-    """Return the folder's record; empty without one, or if it is damaged."""
+def read_record(folder: Path) -> Prepared | None:
+    """Return the folder's record; None without one, or if it is damaged."""
     try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    kinds = {"outputs": dict, "audio": dict, "options": dict, "fingerprint": str, "problems": dict}
-    sound = isinstance(record, dict) and all(isinstance(record.get(key), kinds[key]) for key in kinds)
-    return record if sound else {}
+        return read_as(Prepared, folder / RECORD)
+    except UserError:  # the folder is prepared again, which repairs the record
+        return None
 
 
 def recorded_outputs(folder: Path) -> list[str]:
     """Return the names of the output files in the folder's record, except any outside the folder."""
-    names = [Path(name) for name in read_record(folder).get("outputs", {})]
+    record = read_record(folder)
+    names = [Path(name) for name in record.outputs] if record else []
     return [str(name) for name in names if not name.is_absolute() and ".." not in name.parts]
 
 
-def difference(folder: Path, record: dict[str, Any], recipe: str, options: Any, digest: str) -> str:
+def difference(folder: Path, record: Prepared, recipe: str, options: Any, digest: str) -> str:
     """Return the first reason why the folder has to be prepared again; empty: it is up to date."""
-    if record.get("recipe") != recipe:
-        return f"prepared before by the recipe {record.get('recipe')}"
+    if record.recipe != recipe:
+        return f"prepared before by the recipe {record.recipe}"
     now = effective_options(options)
-    before = {key: record["options"].get(key) for key in now}
+    before = {key: record.options.get(key) for key in now}
     if changed := differences(before, now):
         words = ", ".join(f"{key}={was} (now {is_now})" for key, (was, is_now) in changed.items())
         return f"prepared before with {words}"
-    if not record["fingerprint"]:
+    if not record.fingerprint:
         return "an earlier preparation was interrupted"
-    if record["fingerprint"] != digest:
+    if record.fingerprint != digest:
         return "the corpus or the program has changed since the last preparation"
-    for name, expected in {**record["outputs"], **record["audio"]}.items():
+    for name, expected in {**record.outputs, **record.audio}.items():
         try:
             if file_digest(folder / name) != expected:
                 return f"{name} has changed since the last preparation"

@@ -3,7 +3,7 @@
 import contextlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +17,7 @@ from asr.files import file_digest, write_text
 from asr.parallel import attempts, available_cores
 from asr.preparation.division import Division
 from asr.preparation.fingerprint import (
+    Prepared,
     difference,
     effective_options,
     fingerprint,
@@ -121,12 +122,12 @@ class Preparation:
         if reason := difference(self.folder, record, self.recipe, self.options, digest):
             self.say(f"{self.folder}: {reason}: preparing it again")
             return False
-        if not self.accepted.issuperset(record["problems"]):
+        if not self.accepted.issuperset(record.problems):
             return False
         shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
         self.say(f"nothing to do: {self.folder} was prepared from the same files with the same options")
-        if record["problems"]:
-            accepted = describe_kinds(record["problems"])
+        if record.problems:
+            accepted = describe_kinds(record.problems)
             self.say(f"accepted {accepted}, listed in {self.folder / PROBLEMS}")
         return True
 
@@ -292,7 +293,8 @@ class Preparation:
             former = recorded_outputs(self.folder)
             # A run that is killed from here on leaves a record of what the next one has to remove.
             both = dict.fromkeys([*former, *drafts.names], "")
-            write_record(self.folder, self.recipe, self.options, "", both, {}, {})
+            record = Prepared(self.recipe, effective_options(self.options), "", {}, both, {})
+            write_record(self.folder, record)
             outputs = drafts.put_in_place(instead_of=[*former, PROBLEMS])
         card = data_card(
             self.recipe,
@@ -309,7 +311,10 @@ class Preparation:
         write_text(card, self.folder / "README.md")
         hashes = {name: file_digest(self.folder / name) for name in [*outputs, "README.md"]}
         problems = count_kinds(self.problems)
-        write_record(self.folder, self.recipe, self.options, digest, hashes, audio or {}, problems)
+        write_record(
+            self.folder,
+            replace(record, fingerprint=digest, problems=problems, outputs=hashes, audio=dict(audio or {})),
+        )
         shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
         words = f", lexicon of {len(lexicon):,} words" if lexicon is not None else ""
         self.console.print(screen_table(self.recipe + words, summaries, lexicon is not None))

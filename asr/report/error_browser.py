@@ -13,9 +13,10 @@ from asr.compare.results import OFFICIAL, Results
 from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
+from asr.records.run_folder import HYPOTHESES, SCORE, Scoring
 from asr.report.figure import data_uri
 from asr.scoring.alignment import Edit
-from asr.scoring.hypotheses import HYPOTHESES, SCORE, read_hypotheses
+from asr.scoring.hypotheses import read_hypotheses
 from asr.scoring.run import read_score
 from asr.scoring.score import Metric, Score, UtteranceScore, badness, score
 from asr.scoring.word_filter import WordFilterRules
@@ -64,7 +65,7 @@ def _score(folder: Path) -> tuple[Score, dict[str, str]] | None:
     """Return the score of a decode folder and the words of each reference; None if it can't be scored."""
     try:
         hypotheses = read_hypotheses(folder / HYPOTHESES)
-        summary = read_score(folder) if (folder / SCORE).exists() else {}
+        summary = read_score(folder, Scoring) if (folder / SCORE).exists() else {}
         rules = summary.get("word_filter")
         word_filter = WordFilterRules.from_dict(rules, str(folder / SCORE)) if rules else None
         spoken = {x.id: x.reference or "" for x in hypotheses}

@@ -10,15 +10,9 @@ from typing import Any
 
 from asr.errors import UserError
 from asr.files import atomic_text, build, parse_json
+from asr.records.run_folder import DECODING, EXPORTS, HYPOTHESES, OFFICIAL, SCORE, TABLES
 from asr.text.files import read_lines
 from asr.text.tokenizer import Unit
-
-HYPOTHESES = "hyp.jsonl"
-RECORD = "decode.json"
-SCORE = "score.json"
-TABLES = ("alignments.txt", "speakers.tsv", "lengths.tsv", "confusions.tsv")
-EXPORTS = ("ref.trn", "hyp.trn", "ref.stm", "hyp.ctm")
-OFFICIAL = "official"  # folder of the official scores
 
 
 @dataclass
@@ -68,7 +62,7 @@ def write_decoded(folder: Path, lines: str, record: dict[str, Any]) -> None:
     with atomic_text(folder / HYPOTHESES) as file:
         file.write(lines)
         file.flush()
-        with atomic_text(folder / RECORD) as about:
+        with atomic_text(folder / DECODING) as about:
             about.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
             about.flush()
             for name in (SCORE, *TABLES, *EXPORTS, HYPOTHESES):

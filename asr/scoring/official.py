@@ -17,6 +17,7 @@ from asr.data.lines import manifest_entries
 from asr.data.places import GLM, LEXICON, WORD_RULES
 from asr.errors import UserError
 from asr.files import file_digest
+from asr.records.run_folder import OFFICIAL
 from asr.scoring.ctm import CtmWord, write_ctm
 from asr.scoring.display import rate_cells
 from asr.scoring.error_rates import ErrorRate, error_rate
@@ -27,7 +28,6 @@ from asr.scoring.sclite import ScliteResult, find_hubscr, run_hubscr
 from asr.scoring.stm import Stm, StmSegment, by_channel, read_stm, write_stm
 from asr.text.lexicon import Lexicon
 
-FOLDER = "official"  # subfolder of the decode folder with the STM and CTM files
 SUBSETS = {"swbd": ("sw_",), "callhm": ("en_",)}  # prefixes of recording names
 # In the reference these are optional or absent: omitting them is never an error, keeping them may be one.
 FILLERS = frozenset(
@@ -144,7 +144,7 @@ def official_score(
             )
             for aligned in (scores, unsplit)
         )
-        files = Path(folder, FOLDER, f"{name}.stm"), Path(folder, FOLDER, f"{name}.ctm")
+        files = Path(folder, OFFICIAL, f"{name}.stm"), Path(folder, OFFICIAL, f"{name}.ctm")
         part = by_channel(stm.restricted(prefixes).segments)
         write_stm(files[0], Stm([x for group in part.values() for x in group], stm.comments))
         write_ctm(files[1], (word for word in words if word.file.startswith(prefixes)))
@@ -269,7 +269,7 @@ def print_official(console: Console, folder: Path, scores: dict[str, SubsetScore
         cells += [f"{100 * score.as_recognised.rate:.2f}", verdict]
         table.add_row(name, *map(str, cells))
     console.print(table)
-    console.print(f"STM and CTM files: {escape(str(folder / FOLDER))}", soft_wrap=True)
+    console.print(f"STM and CTM files: {escape(str(folder / OFFICIAL))}", soft_wrap=True)
 
 
 def _segment_of(place: Place, segments: list[StmSegment]) -> StmSegment | None:

@@ -11,11 +11,30 @@ from rich.console import Console
 from asr.config import as_overrides, option, refuse
 from asr.console import open_console
 from asr.errors import UserError
-from asr.files import build, check_writable, file_digest, locked, read_json, write_json, write_text
+from asr.files import (
+    build,
+    check_writable,
+    checked,
+    file_digest,
+    locked,
+    read_as,
+    read_json,
+    write_json,
+    write_text,
+)
+from asr.records.run_folder import (
+    DECODING,
+    HYPOTHESES,
+    SCORE,
+    TABLES,
+    Decoding,
+    ScoreSummary,
+    Scoring,
+)
 from asr.scoring.alignment import COSTS
 from asr.scoring.display import print_comparison, print_pairs, print_score, short_names
 from asr.scoring.estimates import percent
-from asr.scoring.hypotheses import HYPOTHESES, RECORD, SCORE, TABLES, Hypothesis, read_hypotheses
+from asr.scoring.hypotheses import Hypothesis, read_hypotheses
 from asr.scoring.official import official_score, print_official, reference_of
 from asr.scoring.plain_files import REFERENCE_OF, are_plain, score_files, write_ctm_and_stm
 from asr.scoring.score import CASES, HEADLINES, PUNCTUATION, Score, pooled, score
@@ -218,10 +237,10 @@ def _scored(
 ) -> tuple[Score, WordFilterRules | None]:
     """Return the score of hypotheses, and the recipe's scoring rules if they were applied."""
     path = folder / HYPOTHESES
-    record = _read_decode_record(folder / RECORD)
+    about = _read_decoding(folder)
     rules = None
-    if options.word_filter and (found := record.get("word_filter")):
-        rules = WordFilterRules.from_dict(found, str(folder / RECORD))
+    if options.word_filter and about.word_filter:
+        rules = WordFilterRules.from_dict(about.word_filter, str(folder / DECODING))
     try:
         result = score(
             hypotheses,
@@ -235,11 +254,9 @@ def _scored(
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     counts = None
-    if found := record.get("pronunciations"):
-        counts = build(WordCounts, found, f"{folder / RECORD}: pronunciations")
-    result = replace(
-        result, decode_s=record.get("decode_s"), lexicon=record.get("lexicon"), pronunciations=counts
-    )
+    if about.pronunciations:
+        counts = build(WordCounts, about.pronunciations, f"{folder / DECODING}: pronunciations")
+    result = replace(result, decode_s=about.decode_s, lexicon=about.lexicon, pronunciations=counts)
     return result, rules
 
 
@@ -266,14 +283,19 @@ def _score_folder(
     return result
 
 
-def read_score(folder: Path) -> dict[str, Any]:
+def read_score(folder: Path, schema: type[Scoring] = ScoreSummary) -> dict[str, Any]:
     """Read the score.json of a decode folder.
+
+    Args:
+        folder: decode folder.
+        schema: `Scoring` where the rates aren't needed.
 
     Raises:
         UserError: the file is missing or broken, belongs to other hypotheses than those in the folder, or was
             written with options other than the defaults.
     """
     summary = read_json(folder / SCORE)
+    checked(schema, summary, folder / SCORE)
     digest = file_digest(folder / HYPOTHESES)
     defaults = ScoreOptions()
     changed = {name: x for name, x in summary.get("options", {}).items() if x != getattr(defaults, name)}
@@ -292,7 +314,7 @@ def _official(
     folder: Path, hypotheses: list[Hypothesis], options: ScoreOptions, console: Console
 ) -> dict[str, object]:
     """Return the official scores by subset, if the manifest has a reference in NIST's formats beside it."""
-    manifest = Path(_read_decode_record(folder / RECORD).get("manifest") or "")
+    manifest = Path(_read_decoding(folder).manifest or "")
     if not manifest.is_file() or reference_of(manifest) is None:
         return {}
     if hypotheses[0].text is None:
@@ -305,14 +327,7 @@ def _official(
     return {name: subset.as_dict() for name, subset in scores.items()}
 
 
-def _read_decode_record(path: Path) -> dict[str, Any]:
-    """Return the contents of decode.json; empty if there is no file."""
-    if not path.exists():
-        return {}
-    record = read_json(path)
-    if "decode_s" not in record:
-        raise UserError(f"{path}: expected decode_s (seconds), found none")
-    for name, kind in (("decode_s", int | float | None), ("lexicon", str | None), ("manifest", str | None)):
-        if not isinstance(record.get(name), kind):
-            raise UserError(f"{path}: expected {kind}, found {name}={record[name]!r}")
-    return record
+def _read_decoding(folder: Path) -> Decoding:
+    """Return the contents of decode.json; without one, nothing is known."""
+    path = folder / DECODING
+    return read_as(Decoding, path) if path.exists() else Decoding(decode_s=None)

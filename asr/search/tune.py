@@ -8,9 +8,9 @@ from typing import Any
 from asr.config import check
 from asr.errors import UserError, in_words
 from asr.files import build, file_digest, read_json, write_json
+from asr.records.run_folder import RunFolder
 from asr.search.options import WEIGHTED, BeamConfig, Weights
 
-FILE = "tuned.json"
 TUNED = ("lm_weight", "word_score", "size")
 STEPS = (1.0, 0.5, 0.25)  # step sizes for the language model weight and the word score
 SMALLER = (3, 10)  # divisors of the beam size, tried at the end
@@ -82,7 +82,7 @@ def record(
     run: Path, decoder: str, beam: BeamConfig, best: Trial, trials: list[Trial], about: dict[str, Any]
 ) -> Path:
     """Write the result to `<run>/decode/tuned.json`, replacing the one for the same decoder and model."""
-    path = run / "decode" / FILE
+    path = RunFolder(run).tuned
     records = _read(path)
     records[_key(decoder, beam)] = {
         "decoder": decoder,
@@ -101,7 +101,7 @@ def tuned(run: Path, decoder: str, beam: BeamConfig) -> tuple[BeamConfig, str | 
     Returns:
         The options, and the source of the weights; None if none were used.
     """
-    path = run / "decode" / FILE
+    path = RunFolder(run).tuned
     if not path.is_file() or decoder not in WEIGHTED:
         return beam, None
     found = _read(path).get(_key(decoder, beam))

@@ -10,7 +10,8 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import EarlyStopping
 
-from asr.model.checkpoint import FORMAT, LAST, PREVIOUS, also_named, best_name, load, save
+from asr.model.checkpoint import FORMAT, also_named, load, save
+from asr.records.run_folder import PREVIOUS, RunFolder
 from asr.training.csv_logger import MetricsFile
 from asr.training.plan import round_up
 from asr.training.signals import Signals, Stopped
@@ -24,14 +25,14 @@ class SaveResumePoint(lightning.Callback):
     complete by then. A signal received by then ends training.
 
     Args:
-        folder: folder for checkpoints.
+        run: run folder.
         every: optimiser steps between checkpoints.
         signals: signals that end training.
         whole: checkpoints are written, and training ends, after multiples of this many optimiser steps.
     """
 
-    def __init__(self, folder: Path, every: int, signals: Signals, whole: int = 1) -> None:
-        self.path = folder / LAST
+    def __init__(self, run: RunFolder, every: int, signals: Signals, whole: int = 1) -> None:
+        self.path = run.last
         self.every = round_up(every, whole)
         self.whole = whole
         self.signals = signals
@@ -93,28 +94,27 @@ class KeepBest(lightning.Callback):
     The folder itself is the record of what has been kept, so nothing is lost when a run resumes.
 
     Args:
-        folder: folder for checkpoints.
+        run: run folder.
         count: number of checkpoints to keep.
     """
 
-    def __init__(self, folder: Path, count: int) -> None:
-        self.folder = folder
+    def __init__(self, run: RunFolder, count: int) -> None:
+        self.run = run
         self.count = count
 
     def on_validation_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
         """Save a checkpoint if it is among the best, then remove the one that it displaces."""
         assert isinstance(task, TrainingTask)
-        name = best_name(task.dev_error, trainer.global_step)
-        kept = sorted(path.stem for path in self.folder.glob("best-*.ckpt"))
-        better = len(kept) < self.count or name < kept[self.count - 1]
+        path, kept = self.run.best_at(task.dev_error, trainer.global_step), self.run.best()
+        better = len(kept) < self.count or path < kept[self.count - 1]
         better = better and math.isfinite(task.dev_error)
         if not trainer.strategy.broadcast(better):  # the first rank's: others may see the folder later
             return
         state = {"format": FORMAT, "run": task.run, "step": trainer.global_step, "model": task.whole_state()}
         if trainer.is_global_zero:
-            save(state, self.folder / f"{name}.ckpt")
-            for stem in sorted({*kept, name})[self.count :]:
-                (self.folder / f"{stem}.ckpt").unlink()
+            save(state, path)
+            for displaced in sorted({*kept, path})[self.count :]:
+                displaced.unlink()
 
 
 class StopConverged(lightning.Callback):

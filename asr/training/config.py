@@ -13,6 +13,7 @@ from asr.errors import UserError
 from asr.losses.options import LossConfig
 from asr.model.options import AugmentConfig, FeatureConfig, ModelConfig
 from asr.model.pretrained_folder import ADJUSTABLE, encoder_options, read_pretrained
+from asr.records.run_folder import RunFolder
 from asr.search.options import BeamConfig
 from asr.training.budget import CLOCKS, parse_budget
 from asr.training.optimizer import OptimizerConfig
@@ -333,3 +334,13 @@ def train_options_from(values: dict[str, Any], source: str) -> TrainConfig:
     recipe = values.get("recipe")
     name = recipe.get("name") if isinstance(recipe, dict) else ""
     return from_dict(train_schema(str(name)), values, source)
+
+
+def run_options(run: RunFolder) -> TrainConfig:
+    """Return the options of a run, from its config.yaml.
+
+    Raises:
+        OSError: it can't be read.
+        UserError: it doesn't fit the schema.
+    """
+    return train_options_from(run.read_options(), str(run.options))

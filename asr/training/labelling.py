@@ -4,20 +4,20 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from asr.config import load_yaml, to_dict
+from asr.config import to_dict
 from asr.data.stream import NumberedBatches
 from asr.errors import UserError
 from asr.files import require_file
 from asr.model import checkpoint
 from asr.model.attention_model import AttentionModel, model_state, restore
+from asr.records.run_folder import RunFolder
 from asr.scoring.error_rates import bootstrap_interval
-from asr.training.config import TrainConfig, recipe_task, train_options_from
+from asr.training.config import TrainConfig, recipe_task, run_options
 from asr.training.task import TrainingTask
 
 
@@ -94,14 +94,14 @@ def load_task(run: str, attention: str = "", device: str = "cpu") -> tuple[Label
         UserError: no run, one of a recipe without a task of its own, a damaged checkpoint, or a mechanism
             that can't be exchanged.
     """
-    path = Path(run, "config.yaml")
-    require_file(path, "the options of a run")
-    options = train_options_from(load_yaml(path), str(path))
+    folder = RunFolder(run)
+    require_file(folder.options, "the options of a run")
+    options = run_options(folder)
     module = recipe_task(options.recipe.name)
     if module is None:
-        raise UserError(f"{path}: expected a recipe with its own task, found {options.recipe.name}")
+        raise UserError(f"{folder.options}: expected a recipe with its own task, found {options.recipe.name}")
     task, data = cast(tuple[LabelTask, NumberedBatches], module.build(options, resuming=True))
-    restore(task.model, checkpoint.load(checkpoint.find(Path(run)))["model"], options.backend)
+    restore(task.model, checkpoint.load(folder.checkpoint())["model"], options.backend)
     if attention:
         task.model.set_attention(attention)
     return task.to(device).eval(), data

@@ -10,12 +10,13 @@ from asr import config
 from asr.config import flat
 from asr.data.stream import TrainingData
 from asr.errors import UserError
-from asr.files import digest, file_digest, read_json
+from asr.files import digest, file_digest
 from asr.model import checkpoint
 from asr.model.portable import WEIGHTS, portable_folder
 from asr.model.pretrained_folder import pretrained_files
 from asr.records.keyed import differences
-from asr.training.config import TrainConfig, train_options_from
+from asr.records.run_folder import LAST, RunEnvironment, RunFolder
+from asr.training.config import TrainConfig, run_options
 from asr.training.cost import Cost
 from asr.training.data_module import DataModule
 from asr.training.plan import TrainingPlan
@@ -64,12 +65,12 @@ class ResumePoint:
     Attributes:
         path: its file.
         state: its content.
-        environment: environment.json of the run.
+        environment: what the run was started with.
     """
 
     path: Path
     state: dict[str, Any]
-    environment: dict[str, Any]
+    environment: RunEnvironment
 
     @property
     def step(self) -> int:
@@ -84,22 +85,20 @@ def find_resume_point(options: TrainConfig, folder: Path) -> ResumePoint | None:
         UserError: the folder contains a run although resume=no, options differ from the run's, the checkpoint
             is from another run, or no resume point can be read.
     """
-    checkpoints = folder / "checkpoints"
-    paths = [path for name in (checkpoint.LAST, checkpoint.PREVIOUS) if (path := checkpoints / name).exists()]
-    used = bool(paths or any(checkpoints.glob("*.ckpt")))
+    run = RunFolder(folder)
+    paths = [path for path in (run.last, run.previous) if path.exists()]
+    used = bool(run.saved())
     if used and options.resume == "no":
         raise UserError(
             f"{folder} already contains a run: continue it with resume=auto, or choose another folder "
             "with run=<folder>"
         )
     if not paths:
-        if used and (folder / "training.json").exists():
-            raise UserError(
-                f"{checkpoints / checkpoint.LAST}: expected the resume point of a finished run, found no file"
-            )
+        if used and run.summary.exists():
+            raise UserError(f"{run.last}: expected the resume point of a finished run, found no file")
         return None
-    _check_options(options, folder / "config.yaml")
-    environment = read_json(folder / "environment.json", "the inputs of the run to resume")
+    _check_options(options, run)
+    environment = run.read_environment("the inputs of the run to resume")
     failures = []
     for path in paths:
         try:
@@ -107,7 +106,7 @@ def find_resume_point(options: TrainConfig, folder: Path) -> ResumePoint | None:
         except UserError as error:
             failures.append(error.line)
             continue
-        if state.get("run") != environment.get("run"):
+        if state.get("run") != environment.run:
             raise UserError(f"{path}: expected a checkpoint of the run in {folder}, found another run's")
         if missing := [name for name in STATE if name not in state]:
             raise UserError(f"{path}: expected a resume point, found a checkpoint without {missing[0]}")
@@ -117,12 +116,12 @@ def find_resume_point(options: TrainConfig, folder: Path) -> ResumePoint | None:
     raise UserError(f"{folder}: no resume point can be read: {'; '.join(failures)}")
 
 
-def _check_options(options: TrainConfig, path: Path) -> None:
+def _check_options(options: TrainConfig, run: RunFolder) -> None:
     """Raise UserError if options differ from those that the run was started with."""
     try:
-        before = flat(config.to_dict(train_options_from(config.load_yaml(path), str(path))))
+        before = flat(config.to_dict(run_options(run)))
     except FileNotFoundError:
-        raise UserError(f"{path}: expected the options of the run to resume, found no file") from None
+        raise UserError(f"{run.options}: expected the options of the run to resume, found no file") from None
     now = flat(config.to_dict(options))
     for values in (before, now):
         values["init_from"] = values["init_from"] and str(Path(values["init_from"]).resolve())
@@ -132,7 +131,7 @@ def _check_options(options: TrainConfig, path: Path) -> None:
         if key not in FREE_ON_RESUME
     ]
     if changed:
-        raise UserError(f"{path.parent}: these options can't change when a run resumes: {', '.join(changed)}")
+        raise UserError(f"{run.path}: these options can't change when a run resumes: {', '.join(changed)}")
 
 
 def identity(options: TrainConfig, environment: dict[str, Any]) -> str:
@@ -159,12 +158,13 @@ def start_digest(options: TrainConfig, point: ResumePoint | None = None) -> str:
     except (OSError, UserError):
         if point is None:
             raise
-        return str(point.environment.get("start"))
+        return point.environment.start
 
 
 def check_inputs(point: ResumePoint, environment: dict[str, Any]) -> None:
     """Raise UserError with the inputs that have changed since the run began, if any."""
-    before, now = ({key: x.get(key) for key in INPUTS} for x in (point.environment, environment))
+    before = {key: getattr(point.environment, key) for key in INPUTS}
+    now = {key: environment.get(key) for key in INPUTS}
     changed = [
         f"{key} {is_now} (was {was})" for key, (was, is_now) in sorted(differences(before, now).items())
     ]
@@ -210,13 +210,14 @@ def finished(point: ResumePoint, plan: TrainingPlan, cost: Cost) -> bool:
 
 def clear(folder: Path, point: ResumePoint | None) -> None:
     """Remove what the training that begins replaces, and the temporary files of killed writers."""
-    for path in (folder / "checkpoints").glob("*.partial"):
+    run = RunFolder(folder)
+    for path in run.checkpoints.glob("*.partial"):
         path.unlink()
-    (folder / "checkpoints" / "average.ckpt").unlink(missing_ok=True)
+    run.average.unlink(missing_ok=True)
     if point is None:
-        for path in (folder / "checkpoints").glob("*.ckpt"):
+        for path in run.saved():
             path.unlink()
-    elif point.path.name == checkpoint.PREVIOUS:
-        with checkpoint.also_named(point.path, checkpoint.LAST):  # other ranks may yet read previous.ckpt
+    elif point.path == run.previous:
+        with checkpoint.also_named(point.path, LAST):  # other ranks may yet read previous.ckpt
             pass
-    (folder / "training.json").unlink(missing_ok=True)
+    run.summary.unlink(missing_ok=True)

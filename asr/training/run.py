@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from asr.environment import describe_environment, device_words, pick_device
 from asr.errors import UserError
 from asr.files import locked, write_json
 from asr.model import checkpoint
+from asr.records.run_folder import RunFolder, TrainingSummary
 from asr.training.config import TrainConfig, recipe_task
 from asr.training.cost import Cost
 from asr.training.data_module import DataModule
@@ -99,7 +101,7 @@ def _train(
         task.on_load_checkpoint(point.state)
         cost.load_state_dict(point.state["callbacks"][cost.state_key])
         if finished(point, task.plan, cost):
-            if (folder / "training.json").exists():
+            if RunFolder(folder).summary.exists():
                 if _is_first_process(options):
                     _average(options, folder)
                 print(f"{folder}: training is already finished")
@@ -114,7 +116,7 @@ def _train(
 
     trainer = build_trainer(options, task, folder, point, cost, signals, watchers)
     with _named_failures(options, folder):
-        last = str(folder / "checkpoints" / checkpoint.LAST) if point else None
+        last = str(RunFolder(folder).last) if point else None
         trainer.fit(task, DataModule(data, trainer), ckpt_path=last, weights_only=True)
     signals.deferred = False
     signals.check()
@@ -189,7 +191,7 @@ def _environment(
     device_type = "cuda" if torch.cuda.is_available() and options.trainer.accelerator != "cpu" else "cpu"
     environment = describe_environment() | {"device": device_type, "data": data.digests()}
     environment |= task.describe(device_type) | {"start": start_digest(options, point)}
-    task.run = str(point.environment.get("run", "")) if point else identity(options, environment)
+    task.run = point.environment.run if point else identity(options, environment)
     return environment | {"run": task.run}
 
 
@@ -203,8 +205,9 @@ def _begin(
 ) -> None:
     """Write the options and the environment of the run, and print a summary."""
     clear(folder, point)
-    config.save(options, folder / "config.yaml")
-    write_json(environment, folder / "environment.json")
+    run = RunFolder(folder)
+    config.save(options, run.options)
+    write_json(environment, run.environment)
     data.write_report(folder)
     resumed = f", resumed at step {point.step}" if point else ""
     print(
@@ -234,32 +237,33 @@ def _finish(
         )
     _average(options, folder)
     epochs = data.epochs()
-    summary = cost.summary() | {
-        "steps": steps,
-        "planned_steps": 0 if task.plan.steps == ENDLESS else task.plan.steps,
-        "budget_s": task.plan.budget.seconds if task.plan.budget else None,
-        "budget_clock": task.plan.budget.clock if task.plan.budget else None,
-        "parameters": _parameters(task),
-        "epochs": epochs,
-        "dev_error_rate": task.dev_error,
-        "seconds_per_epoch": cost.seconds / max(epochs, 1e-9),
-        "cpu_seconds_per_epoch": cost.cpu_s / max(epochs, 1e-9),
-        "padding_share": data.padding_share(),
-        "skipped_batches": task.counts["skipped"],
-    }
-    write_json(summary, folder / "training.json")
+    summary = TrainingSummary(
+        **cost.summary(),
+        steps=steps,
+        planned_steps=0 if task.plan.steps == ENDLESS else task.plan.steps,
+        budget_s=task.plan.budget.seconds if task.plan.budget else None,
+        budget_clock=task.plan.budget.clock if task.plan.budget else None,
+        parameters=_parameters(task),
+        epochs=epochs,
+        dev_error_rate=task.dev_error,
+        seconds_per_epoch=cost.seconds / max(epochs, 1e-9),
+        cpu_seconds_per_epoch=cost.cpu_s / max(epochs, 1e-9),
+        padding_share=data.padding_share(),
+        skipped_batches=task.counts["skipped"],
+    )
+    write_json(asdict(summary), RunFolder(folder).summary)
     print(
         f"{folder}: trained {steps} steps in {cost.seconds:.0f} s "
-        f"({summary['seconds_per_epoch']:.1f} s per epoch, {summary['frames_per_s']:.0f} frames/s, "
-        f"{100 * summary['data_wait_share']:.1f} % waiting for data)"
+        f"({summary.seconds_per_epoch:.1f} s per epoch, {summary.frames_per_s:.0f} frames/s, "
+        f"{100 * summary.data_wait_share:.1f} % waiting for data)"
     )
 
 
 def _average(options: TrainConfig, folder: Path) -> None:
     """Replace average.ckpt by the average of the best checkpoints, or remove it if none was requested."""
-    checkpoints = folder / "checkpoints"
-    best = sorted(checkpoints.glob("best-*.ckpt"))[: options.trainer.average_best]
+    run = RunFolder(folder)
+    best = run.best()[: options.trainer.average_best]
     if len(best) > 1:
-        checkpoint.save(checkpoint.average_checkpoints(best), checkpoints / "average.ckpt")
+        checkpoint.save(checkpoint.average_checkpoints(best), run.average)
     else:
-        (checkpoints / "average.ckpt").unlink(missing_ok=True)
+        run.average.unlink(missing_ok=True)

@@ -1,6 +1,5 @@
 """Finished runs with weights that a new run could start from."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,8 @@ from asr.attention.table import exchange, parse_name
 from asr.config import flat
 from asr.data.places import LEXICON, prepared_folder
 from asr.errors import UserError
-from asr.training.config import TrainConfig, recipe_task, train_options_from
+from asr.records.run_folder import RunFolder
+from asr.training.config import TrainConfig, recipe_task, run_options
 
 RUNS = Path("exp")
 # Options of the model that another run's weights don't depend on.
@@ -34,20 +34,19 @@ def offered_starts(options: TrainConfig, folder: Path) -> list[str]:
     """
     if options.init_from or recipe_task(options.recipe.name):
         return []
-    finished = sorted(RUNS.glob("*/*/training.json"), key=lambda path: path.stat().st_mtime)
-    for run in (path.parent for path in reversed(finished)):
-        if run.absolute() != folder.absolute() and (overrides := _overrides(options, run)) is not None:
-            return [f"to start from a trained model: {' '.join([f'init_from={run}', *overrides])}"]
+    finished = sorted(RunFolder.finished(RUNS, "*/*"), key=lambda run: run.summary.stat().st_mtime)
+    for run in reversed(finished):
+        if run.path.absolute() != folder.absolute() and (overrides := _overrides(options, run)) is not None:
+            return [f"to start from a trained model: {' '.join([f'init_from={run.path}', *overrides])}"]
     return []
 
 
-def _overrides(options: TrainConfig, run: Path) -> list[str] | None:
+def _overrides(options: TrainConfig, run: RunFolder) -> list[str] | None:
     """Return the options to change in order to start from a run; None if it doesn't suit."""
     try:
-        values = config.load_yaml(run / "config.yaml")
-        other = train_options_from(values, str(run))
-        json.loads((run / "training.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, UserError):  # unfinished, or from another version of the program
+        other = run_options(run)
+        run.read_summary()
+    except (OSError, UserError):  # unfinished, or from another version of the program
         return None
     if recipe_task(other.recipe.name) or other.data.train == options.data.train:
         return None

@@ -9,6 +9,7 @@ import lightning
 from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 
+from asr.records.run_folder import RunFolder
 from asr.training.averaging import AverageWeights, averages_weights
 from asr.training.checkpoints import AtomicCheckpointIO, KeepBest, SaveResumePoint, StopConverged, StopEarly
 from asr.training.config import PRECISIONS, TrainConfig
@@ -36,7 +37,7 @@ def build_trainer(
     Lightning sees a single epoch, because batches form one stream over all epochs. Its max_epochs is
     unlimited, so that a finished run can be extended.
     """
-    checkpoints = folder / "checkpoints"
+    run = RunFolder(folder)
     columns = ["data_epoch", "loss", "learning_rate", "gradient_norm", "frames_per_s"]
     columns += ["train_s", "train_cpu_s", "dev_loss", task.error_rate_name]
     terminal = Console(stderr=True)
@@ -44,8 +45,8 @@ def build_trainer(
     # SaveResumePoint comes first, so that writing them doesn't count as training time.
     apart = averages_weights(options.trainer)
     whole = options.trainer.average_every if apart else 1
-    callbacks = [SaveResumePoint(checkpoints, options.trainer.checkpoint_every, signals, whole), cost]
-    callbacks += [KeepBest(checkpoints, options.trainer.keep_best), progress, WarnUnlearned(), *watchers]
+    callbacks = [SaveResumePoint(run, options.trainer.checkpoint_every, signals, whole), cost]
+    callbacks += [KeepBest(run, options.trainer.keep_best), progress, WarnUnlearned(), *watchers]
     if options.trainer.early_stopping or options.trainer.stop_at is not None:
         patience = options.trainer.early_stopping or task.plan.steps  # without early stopping: unlimited
         callbacks.append(
@@ -73,7 +74,7 @@ def build_trainer(
         enable_progress_bar=False,
         log_every_n_steps=1,
         logger=[
-            MetricsFile(folder / "metrics.csv", columns, point.step if point else 0),
+            MetricsFile(run.metrics, columns, point.step if point else 0),
             TensorBoardLogger(str(folder), name="tensorboard", version=""),
         ],
         plugins=[AtomicCheckpointIO(point.state if point else None), *environment_plugins()],

@@ -21,9 +21,10 @@ from asr.environment import git_commit
 from asr.files import locked
 from asr.model.acoustic_model import AcousticModel
 from asr.records.keyed import job
+from asr.records.run_folder import HYPOTHESES, RunFolder
 from asr.records.shards import Result, ResumableWork, Shard, Work
 from asr.scoring.error_rates import ErrorCounts
-from asr.scoring.hypotheses import HYPOTHESES, hypothesis_line, write_decoded
+from asr.scoring.hypotheses import hypothesis_line, write_decoded
 from asr.scoring.score import scored_words
 from asr.scoring.word_filter import rules_beside
 from asr.search.decoded import hypothesis_of, reference_tokens
@@ -83,7 +84,7 @@ def decode_split(
         languages = (cut.supervisions[0].language for cut in cuts)
         references = ReferencePhones.of_data(tokenizer, manifest.parent, languages, options.g2p)
     name = system_name(model.config.attention, options.decoder, options.beam.lm)
-    folder = Path(options.output or run_folder / "decode" / options.split / name)
+    folder = Path(options.output or RunFolder(run_folder).decoded(options.split, name))
     with nullcontext() if shard else locked(folder, "asr decode"):
         started = time.perf_counter()
         topology = model.config.topology

@@ -11,6 +11,7 @@ import torch
 
 from asr.errors import UserError
 from asr.model import checkpoint
+from asr.records.run_folder import best_name
 from asr.training.checkpoints import AtomicCheckpointIO
 
 
@@ -146,11 +147,11 @@ def test_find_prefers_average_then_best_then_last(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     expected = "last"
-    for name in ("last", checkpoint.best_name(0.31, 900), checkpoint.best_name(0.092, 1000), "average"):
+    for name in ("last", best_name(0.31, 900), best_name(0.092, 1000), "average"):
         (folder / f"{name}.ckpt").touch()
         expected = name
         assert checkpoint.find(tmp_path).stem == expected
-    assert checkpoint.find(tmp_path, "best").stem == checkpoint.best_name(0.092, 1000)
+    assert checkpoint.find(tmp_path, "best").stem == best_name(0.092, 1000)
     assert checkpoint.find(tmp_path, "last.ckpt").stem == "last"
     with pytest.raises(UserError, match="no checkpoint 'newest' \\(found: average, best-"):
         checkpoint.find(tmp_path, "newest")
@@ -159,5 +160,5 @@ def test_find_prefers_average_then_best_then_last(tmp_path: Path) -> None:
 def test_names_of_best_checkpoints_sort_by_measures_above_10() -> None:
     """Bits per token of a large vocabulary are above 10, and 10.2 came before 9.5."""
     values = [0.0, 0.092, 0.31, 1.0, 9.5, 10.2, 16.6]
-    names = [checkpoint.best_name(value, 100) for value in values]
+    names = [best_name(value, 100) for value in values]
     assert sorted(names) == names

@@ -24,7 +24,7 @@ from asr.errors import UserError
 from asr.preparation.division import ShardDone
 from asr.preparation.problems import KINDS
 from asr.recognizer import Recognizer
-from asr.scoring import official
+from asr.records.run_folder import OFFICIAL
 from asr.scoring.run import ScoreOptions, score_paths
 from asr.scoring.sclite import find_hubscr
 from asr.scoring.stm import read_stm
@@ -472,7 +472,7 @@ def test_prepare_train_decode_score(prepared, tmp_path):
     assert parts["swbd"]["segments"] == parts["callhm"]["segments"] == 12
     assert parts["all"]["length"] == parts["swbd"]["length"] + parts["callhm"]["length"]
     assert parts["all"]["rate"] < 0.9  # it learned something, on the right channel
-    assert (folder / official.FOLDER / "callhm.ctm").read_text().startswith("en_4156 A ")
+    assert (folder / OFFICIAL / "callhm.ctm").read_text().startswith("en_4156 A ")
     if find_hubscr():
         for part in parts.values():
             assert all(part["sclite"][name] == part[name] for name in part["sclite"] if name in part)

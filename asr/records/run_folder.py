@@ -1,0 +1,272 @@
+"""The run folder: names of its files, and schemas of its JSON files.
+
+Unknown entries of a file are ignored and most missing ones have defaults, because runs of other versions of
+the program stay usable: they may have taken days.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from asr.config import load_yaml
+from asr.errors import UserError
+from asr.files import read_as
+
+LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
+# Files of a decode folder, <run>/decode/<split>/<system>.
+HYPOTHESES = "hyp.jsonl"
+DECODING = "decode.json"
+SCORE = "score.json"
+TABLES = ("alignments.txt", "speakers.tsv", "lengths.tsv", "confusions.tsv")
+EXPORTS = ("ref.trn", "hyp.trn", "ref.stm", "hyp.ctm")
+OFFICIAL = "official"  # folder of the official scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnvironment:
+    """What a run was started with: environment.json.
+
+    Attributes:
+        run: identity of the run, which its checkpoints share.
+        commit: version of the program; None outside a checkout.
+        data: digests of the training and development data.
+        start: digest of the initial weights; empty if they are random.
+        attention: mechanism.
+        backend: backend that runs it.
+        tokenizer, lexicon, label_ngram: digests of what the labels depend on; None without.
+        machine, processor, cores, threads, gpus: hardware.
+    """
+
+    run: str
+    commit: str | None
+    data: dict[str, str]
+    start: str = ""
+    attention: str | None = None
+    backend: str | None = None
+    tokenizer: str | None = None
+    lexicon: str | None = None
+    label_ngram: str | None = None
+    machine: str | None = None
+    processor: str | None = None
+    cores: int | None = None
+    threads: int | None = None
+    gpus: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSummary:
+    """Outcome and cost of a finished training, all of its first process: training.json.
+
+    Attributes:
+        frames: feature frames without padding.
+        train_s, train_cpu_s: time of training steps with the wait for data, and CPU time meanwhile.
+        data_wait_share: fraction of `train_s` spent waiting for data.
+        peak_memory_mib, peak_worker_memory_mib: peak memory of this process; of the largest that loads data.
+        peak_gpu_memory_mib: peak of PyTorch's allocator; None without a GPU.
+        steps, planned_steps: optimiser steps taken, and planned (0: until a time budget is spent).
+        budget_s, budget_clock: time budget, `wall` or `cpu`; None without.
+        parameters: number of trained parameters.
+        epochs: passes over the training data, fractional.
+        dev_error_rate: last validation measure.
+        padding_share: fraction of padding in the first epoch.
+        skipped_batches: batches whose loss was not finite, or which did not fit in memory.
+    """
+
+    frames: int
+    train_s: float
+    train_cpu_s: float
+    frames_per_s: float
+    data_wait_share: float
+    peak_memory_mib: float
+    peak_worker_memory_mib: float | None = None
+    peak_gpu_memory_mib: float | None = None
+    steps: int
+    planned_steps: int
+    budget_s: float | None = None
+    budget_clock: str | None = None
+    parameters: int
+    epochs: float
+    dev_error_rate: float | None = None
+    seconds_per_epoch: float
+    cpu_seconds_per_epoch: float | None = None
+    padding_share: float | None = None
+    skipped_batches: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """How hypotheses were made, as far as it is read again: decode.json.
+
+    Attributes:
+        decode_s: time of loading, forward pass and search; None if unknown.
+        manifest: manifest of the split.
+        backend: backend that ran.
+        beam: search options in effect; None for greedy search.
+        lexicon: digest of the lexicon.
+        pronunciations: counts of reference words by the origin of their pronunciation.
+        word_filter: the recipe's scoring rules.
+    """
+
+    decode_s: float | None
+    manifest: str | None = None
+    backend: str | None = None
+    beam: dict[str, Any] | None = None
+    lexicon: str | None = None
+    pronunciations: dict[str, Any] | None = None
+    word_filter: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """An error rate in score.json: a fraction, its 95 % interval (None for one utterance), and counts."""
+
+    rate: float
+    interval: tuple[float, float] | None
+    substitutions: int
+    deletions: int
+    insertions: int
+    length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfficialRate(Rate):
+    """An official error rate in score.json: see `SubsetScore`."""
+
+    segments: int | None = None
+    sclite: dict[str, Any] | None = None
+    as_recognised: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """What was scored and how, in score.json: digest of the hypotheses, options, the recipe's rules."""
+
+    hypotheses: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    word_filter: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreSummary(Scoring):
+    """Error rates of a decode folder by metric, those that apply: score.json."""
+
+    utterances: int
+    audio_s: float
+    decode_s: float | None = None
+    per: Rate | None = None
+    wer: Rate | None = None
+    cer: Rate | None = None
+    official: dict[str, OfficialRate] = field(default_factory=dict)
+
+
+class RunFolder:
+    """The files of a training run.
+
+    Args:
+        path: folder.
+
+    Attributes:
+        options: config.yaml, the options.
+        environment: environment.json, see `RunEnvironment`.
+        summary: training.json, see `TrainingSummary`; only a finished training has it.
+        metrics: metrics.csv.
+        tuned: weights of decoders that `tune=` has found.
+        checkpoints: folder of the checkpoints.
+        last, previous: the resume point, and the one before.
+        average: average of the best checkpoints.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.options = self.path / "config.yaml"
+        self.environment = self.path / "environment.json"
+        self.summary = self.path / "training.json"
+        self.metrics = self.path / "metrics.csv"
+        self.tuned = self.path / "decode" / "tuned.json"
+        self.checkpoints = self.path / "checkpoints"
+        self.last = self.checkpoints / LAST
+        self.previous = self.checkpoints / PREVIOUS
+        self.average = self.checkpoints / "average.ckpt"
+
+    @classmethod
+    def finished(cls, place: Path, levels: str = "**") -> Iterator["RunFolder"]:
+        """Yield the folders of finished trainings below a place; `levels`: pattern of the folders between."""
+        yield from map(cls, sorted(path.parent for path in place.glob(f"{levels}/training.json")))
+
+    def decoded(self, split: str, system: str) -> Path:
+        """Return the folder for the hypotheses of a split; `system`: mechanism and decoder."""
+        return self.path / "decode" / split / system
+
+    def aligned(self, split: str) -> Path:
+        """Return the folder for the forced alignments of a split."""
+        return self.path / "align" / split
+
+    def saved(self) -> list[Path]:
+        """Return all checkpoints, sorted by name."""
+        return sorted(self.checkpoints.glob("*.ckpt"))
+
+    def best(self) -> list[Path]:
+        """Return the best checkpoints, the best first."""
+        return sorted(self.checkpoints.glob("best-*.ckpt"))
+
+    def best_at(self, error_rate: float, step: int) -> Path:
+        """Return the file for a checkpoint that is among the best."""
+        return self.checkpoints / f"{best_name(error_rate, step)}.ckpt"
+
+    def checkpoint(self, which: str = "auto") -> Path:
+        """Return a checkpoint.
+
+        Args:
+            which: `auto` (the average if there is one, else the best, else the last), `best`, `last`, or the
+                name of a file in `checkpoints/` with or without its suffix.
+
+        Raises:
+            UserError: no such checkpoint, with those that exist.
+        """
+        files = {file.stem: file for file in self.saved()}
+        if not files:
+            raise UserError(f"{self.path}: no checkpoint (expected {self.checkpoints}/*.ckpt)")
+        # By value: names that users give to checkpoints need not sort by it.
+        measured = re.compile(r"best-([\d.]+)(-.*)?")
+        best = sorted(filter(measured.fullmatch, files), key=lambda x: float(measured.fullmatch(x)[1]))  # type: ignore[index]
+        aliases = {stem: stem for stem in files}
+        if best:
+            aliases["best"] = best[0]
+        if which == "auto":
+            which = next(name for name in ("average", "best", "last", *files) if name in aliases)
+        which = which.removesuffix(".ckpt")
+        if which not in aliases:
+            raise UserError(f"{self.path}: no checkpoint {which!r} (found: {', '.join(aliases)})")
+        return files[aliases[which]]
+
+    def read_options(self) -> dict[str, Any]:
+        """Return the content of config.yaml.
+
+        Raises:
+            FileNotFoundError: there is none.
+            UserError: it is no YAML with an object at its top level.
+        """
+        return load_yaml(self.options)
+
+    def read_environment(self, what: str = "the inputs of a run") -> RunEnvironment:
+        """Read environment.json; `what` describes it in messages.
+
+        Raises:
+            UserError: there is none, or one of another kind.
+        """
+        return read_as(RunEnvironment, self.environment, what)
+
+    def read_summary(self) -> TrainingSummary:
+        """Read training.json.
+
+        Raises:
+            UserError: there is none, so that the training isn't finished, or one of another kind.
+        """
+        return read_as(TrainingSummary, self.summary, "the summary of a finished training")
+
+
+def best_name(error_rate: float, step: int) -> str:
+    """Return the stem of a best checkpoint; stems sort by error rate."""
+    return f"best-{100 * error_rate:08.3f}-step{step:07d}"
