@@ -20,7 +20,7 @@ from rich.progress import (
 
 Item = TypeVar("Item")
 
-FILE_WIDTH = 160
+FILE_WIDTH = 160  # columns outside a terminal, where rich would fold tables at 80
 
 
 def open_console(*, markup: bool = True) -> Console:

@@ -86,7 +86,8 @@ def git_commit() -> str | None:
 
 @functools.cache
 def source_digest() -> str:
-    """Return the first 12 hex digits of the SHA-256 of this program's source, kernels included."""
+    """Return the digest of this program's source, kernels included."""
+    # Not the commit: uncommitted changes count, and a commit to documentation or tests throws nothing away.
     root = Path(__file__).resolve().parent
     files = [path for folder in (root, root.parent / "attention_ext") for path in folder.rglob("*")]
     return contents_digest(sorted(path for path in files if path.suffix in (".py", ".h", ".cpp", ".cu")), 12)

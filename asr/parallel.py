@@ -56,6 +56,7 @@ def attempts(
             getattr(function, "func", function).__module__
         )  # of a partial: its function's
         pool = ProcessPoolExecutor(workers, context, initializer=_begin_process)
+        # Eight chunks per worker level out uneven items; results arrive, and are stored, by the chunk.
         chunk = max(1, min(256, len(items) // (workers * 8)))
     try:
         with uninterrupted():
@@ -112,6 +113,8 @@ class Journal:
                 file.writelines(json.dumps(entry) + "\n" for entry in self.stored.items())
             self._file = open(self.path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
         line = json.dumps([key, result])
+        # Line-buffered, so that a killed process loses nothing; without fsync, which takes longer than many
+        # results, so that a power failure loses the last ones, which are then computed again.
         self._file.write(line + "\n")
         return json.loads(line)[1]
 
@@ -171,7 +174,7 @@ def kill_workers() -> None:
 def _begin_process() -> None:
     end_with_parent()
     if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
+        sys.modules["torch"].set_num_threads(1)  # the workers themselves use all cores
 
 
 def end_with_parent() -> None:
@@ -186,4 +189,4 @@ def end_with_parent() -> None:
 def _exit_after_parent() -> None:
     if parent := multiprocessing.parent_process():
         parent.join()
-        os._exit(1)
+        os._exit(1)  # sys.exit would end this thread only

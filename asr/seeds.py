@@ -8,4 +8,5 @@ def derived_seed(*key: int) -> int:
 
     32 bits, because PyTorch's CPU generator ignores the others.
     """
+    # Mixed rather than added, so that neither (0, 1) and (1, 0) nor neighbouring batches share random numbers.
     return int(np.random.SeedSequence(key).generate_state(1)[0])

@@ -48,6 +48,7 @@ class Options:
         unit="tokens",
         maximum=1_000_000,
     )
+    # BERT's doc_stride. transformers' run_qa.py calls the overlap of windows so, and takes 128 for that.
     stride: int = option(
         128,
         help="distance between the starts of successive windows",

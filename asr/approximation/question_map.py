@@ -91,6 +91,8 @@ def question_map(evaluation: TaskEvaluation, options: Options) -> QuestionMap:
     model, task = evaluation.model, evaluation.task
     assert isinstance(task, SquadTask)
     window = _choose(task, evaluation.windows, options.question)
+    # Those of full attention for all mechanisms: the maps show what a mechanism does, not what errors of
+    # earlier layers do to its input.
     layers = queries_and_keys(model, window, options.backend)
     special = set(model.tokenizer.all_special_ids)
     ids = window.inputs["input_ids"]

@@ -211,6 +211,7 @@ def length_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
         >>> list(length_batches([5, 2, 9, 3], 10))
         [[1, 3], [0], [2]]
     """
+    # The same batches for every mechanism, so that times are compared batch by batch.
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: (lengths[index], index)):
         if batch and lengths[index] * (len(batch) + 1) > tokens:

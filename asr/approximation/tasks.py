@@ -50,7 +50,7 @@ class GlueTask:
         self.name, self.path, self.format = name, path, glue.TASKS[name]
         self.examples = glue.read_glue(name, path)[: options.examples or None]
         self.labels = options.labels
-        self.longest = options.max_length or 128
+        self.longest = options.max_length or 128  # as in the published fine-tuning of BERT
         self.groups: list[Indices] = [np.array([index]) for index in range(len(self.examples))]
         self._outputs: list[int] = []
 
@@ -107,7 +107,8 @@ class SquadTask:
     def __init__(self, name: str, path: Path, options: Options) -> None:
         self.name, self.path, self.options = name, path, options
         self.examples = squad.read_squad(path)[: options.examples or None]
-        self.longest = options.max_length or 384
+        self.longest = options.max_length or 384  # as in BERT's program
+        # Questions of a paragraph are resampled together: their answers depend on the same text.
         paragraphs: dict[int, list[int]] = {}
         for index, question in enumerate(self.examples):
             paragraphs.setdefault(question.paragraph, []).append(index)
