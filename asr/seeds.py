@@ -8,5 +8,5 @@ def derived_seed(*key: int) -> int:
 
     32 bits, because PyTorch's CPU generator ignores the others.
     """
-    # Mixed rather than added, so that neither (0, 1) and (1, 0) nor neighbouring batches share random numbers.
+    # Mixed rather than added: sums of (0, 1) and (1, 0) are equal, and so are those of many batches and ranks.
     return int(np.random.SeedSequence(key).generate_state(1)[0])
