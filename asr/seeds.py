@@ -8,5 +8,5 @@ def derived_seed(*key: int) -> int:
 
     32 bits, because PyTorch's CPU generator ignores the others.
     """
-    # Mixed rather than added: sums of (0, 1) and (1, 0) are equal, and so are those of many batches and ranks.
+    # Mixed rather than added, because (0, 1) and (1, 0) have the same sum.
     return int(np.random.SeedSequence(key).generate_state(1)[0])
