@@ -91,11 +91,14 @@ def read_header(path: str | Path) -> SphereHeader:
     return header
 
 
-def read_sphere(path: str | Path, start: int = 0, samples: int | None = None) -> NDArray[np.float32]:
+def read_samples(
+    path: str | Path, header: SphereHeader, start: int = 0, samples: int | None = None
+) -> NDArray[np.float32]:
     """Read samples of all channels.
 
     Args:
         path: path of a SPHERE file.
+        header: its header.
         start: index of the first sample.
         samples: number of samples; None: to the end.
 
@@ -103,9 +106,8 @@ def read_sphere(path: str | Path, start: int = 0, samples: int | None = None) ->
         [channels, samples] float32 in −1 … 1: 16-bit integers divided by 32768.
 
     Raises:
-        UserError: the header is corrupt, the data are truncated, or their coding is not supported.
+        UserError: the samples lie outside the file, the data are truncated, or their coding is not supported.
     """
-    header = read_header(path)
     wanted = header.samples - start if samples is None else samples
     if start < 0 or wanted < 0 or start + wanted > header.samples:
         raise UserError(
@@ -123,6 +125,11 @@ def read_sphere(path: str | Path, start: int = 0, samples: int | None = None) ->
             "truncated_audio",
         )
     return audio
+
+
+def read_sphere(path: str | Path, start: int = 0, samples: int | None = None) -> NDArray[np.float32]:
+    """Read samples of all channels; see `read_samples`."""
+    return read_samples(path, read_header(path), start, samples)
 
 
 def _header_size(raw: bytes, path: str | Path) -> int:

@@ -1,0 +1,133 @@
+"""Every format is read from any sample on, as if it had been read whole."""
+
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import soundfile
+from numpy.typing import NDArray
+
+from asr.data.audio_file import AudioFile, Undecodable, open_audio
+from asr.errors import UserError
+from tests.data.shorten_encoder import shorten, sphere_header, write_sphere
+
+RATE = 8000
+COUNT = 5000
+SAMPLES = (3000 * np.random.default_rng(0).standard_normal((COUNT, 2))).clip(-32768, 32767).astype("i2")
+
+
+def write_with_libsndfile(path: Path) -> None:
+    formats = {".ogg": ("OGG", "VORBIS"), ".mp3": ("MP3", "MPEG_LAYER_III"), ".opus": ("OGG", "OPUS")}
+    kind, coding = formats.get(path.suffix, (None, None))
+    soundfile.write(path, SAMPLES, RATE, format=kind, subtype=coding)
+
+
+def write_mulaw(path: Path) -> None:
+    codes = np.random.default_rng(0).integers(0, 256, (COUNT, 2))
+    path.write_bytes(
+        sphere_header(COUNT, RATE, 2, "ulaw,embedded-shorten-v2.00", 1) + shorten(codes, type="ulaw")
+    )
+
+
+def write_matroska(path: Path) -> None:
+    """Samples in a container that libsndfile doesn't know."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("pcm_s16le", rate=RATE, layout="stereo")
+        for start in range(0, COUNT, 700):
+            part = np.ascontiguousarray(SAMPLES[start : start + 700].reshape(1, -1))
+            frame = av.AudioFrame.from_ndarray(part, format="s16", layout="stereo")
+            frame.sample_rate, frame.pts = RATE, start
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+
+
+def write_in_archive(path: Path) -> Path:
+    inner = path.with_name("a.flac")
+    soundfile.write(inner, SAMPLES, RATE)
+    with tarfile.open(path, "w") as archive:
+        archive.add(inner, "a.flac")
+    with tarfile.open(path) as archive:
+        member = archive.getmember("a.flac")
+    return path.with_name(f"{path.name}#{member.offset_data}+{member.size}")
+
+
+WRITERS: dict[str, Callable[[Path], Path | None]] = {
+    "a.wav": write_with_libsndfile,
+    "a.flac": write_with_libsndfile,
+    "a.ogg": write_with_libsndfile,
+    "a.mp3": write_with_libsndfile,
+    "a.opus": write_with_libsndfile,
+    "plain.sph": lambda path: write_sphere(path, SAMPLES, rate=RATE),
+    "shortened.wv1": lambda path: write_sphere(path, SAMPLES, rate=RATE, compressed=True),
+    "mulaw.sph": write_mulaw,
+    "a.mkv": write_matroska,
+    "a.tar": write_in_archive,
+}
+LOSSY = {"a.ogg", "a.mp3", "a.opus"}
+LOSSLESS = {"a.wav", "a.flac", "plain.sph", "shortened.wv1", "a.mkv", "a.tar"}
+
+
+@pytest.fixture(params=WRITERS)
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    written = tmp_path / request.param
+    return WRITERS[request.param](written) or written
+
+
+def everything(file: AudioFile) -> NDArray[np.float32]:
+    with file:
+        return file.read()
+
+
+def test_any_part_equals_that_of_the_whole(path: Path) -> None:
+    whole = everything(open_audio(path))
+    if path.name.partition("#")[0] in LOSSLESS:
+        np.testing.assert_array_equal(whole * 32768, SAMPLES)
+    with open_audio(path) as file:
+        assert (file.rate, file.channels) == (RATE, 2)
+        assert file.samples in (None, len(whole))
+        if path.name in LOSSY:
+            return  # after a seek, libsndfile decodes the first samples from less than what lies before
+        for start, count in [(0, 10), (10, 1), (700, 1400), (699, 2), (2999, 2001), (3, 4997), (0, 0)]:
+            file.seek(start)
+            np.testing.assert_array_equal(file.read(count), whole[start : start + count])
+            more = file.read(min(5, len(whole) - start - count))
+            np.testing.assert_array_equal(more, whole[start + count : start + count + 5])
+
+
+@pytest.mark.parametrize("size", [1, 64, 701, COUNT - 1, COUNT, COUNT + 1, 100_000])
+def test_blocks_are_the_whole_in_order(path: Path, size: int) -> None:
+    with open_audio(path) as file:
+        blocks = list(file.blocks(size))
+    whole = everything(open_audio(path))
+    assert sum(map(len, blocks)) == len(whole)
+    if path.name not in LOSSY:  # what libsndfile decodes of these depends a little on the size of the blocks
+        np.testing.assert_array_equal(np.concatenate(blocks), whole)
+    assert min(map(len, blocks)) > 0
+
+
+def test_what_no_decoder_reads_is_told_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(Undecodable, match="No such file"):
+        open_audio(tmp_path / "none.wav")
+    (tmp_path / "text.wav").write_text("no audio")
+    with pytest.raises(Undecodable, match="Format not recognised"):
+        open_audio(tmp_path / "text.wav", ffmpeg=False)
+    with pytest.raises(Undecodable, match="Invalid data"):
+        open_audio(tmp_path / "text.wav")
+
+
+def test_a_file_named_like_a_place_in_an_archive_is_itself(tmp_path: Path) -> None:
+    """It was taken for a part of an archive that doesn't exist."""
+    path = tmp_path / "a.tar#512+4096"
+    soundfile.write(path, SAMPLES, RATE, format="WAV", subtype="PCM_16")
+    np.testing.assert_array_equal(everything(open_audio(path)) * 32768, SAMPLES)
+
+
+def test_sphere_ends_where_its_header_says(tmp_path: Path) -> None:
+    write_sphere(tmp_path / "a.wv1", SAMPLES, rate=RATE)
+    with open_audio(tmp_path / "a.wv1") as file:
+        file.seek(COUNT - 10)
+        with pytest.raises(UserError, match=f"expected samples {COUNT - 10} to {COUNT + 10}, found {COUNT}"):
+            file.read(20)
