@@ -10,7 +10,7 @@ import soundfile
 from torch import Tensor
 
 from asr.console import duration, grouped_warnings, progress
-from asr.data.recording import Samples
+from asr.data.audio_file import Samples
 from asr.errors import UserError
 from asr.files import check_writable, write_text
 from asr.preparation.outputs import UNFINISHED

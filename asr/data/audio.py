@@ -1,37 +1,32 @@
-"""Load the waveform of an utterance: decode, check, resample to the model's rate."""
+"""Load the waveform of an utterance: read, check, resample to the model's rate."""
 
 import functools
 import logging
+import math
 import threading
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import soxr
-from lhotse.audio.backend import (
-    AudioBackend,
-    CompositeAudioBackend,
-    FfmpegSubprocessOpusBackend,
-    LibsndfileBackend,
-    Sph2pipeSubprocessBackend,
-    get_default_audio_backend,
-    set_current_audio_backend,
-)
-from lhotse.cut import MonoCut
-from numpy.typing import NDArray
 
-from asr.data.facts import checked, header_facts
-from asr.data.shar import is_member, read_member
-from asr.data.sphere import SUFFIXES, is_sphere, read_header, read_sphere
-from asr.errors import UserError, in_words
+from asr.data.audio_file import AudioFile, Samples, Undecodable, checked, open_audio
+from asr.data.facts import header_facts
+from asr.data.shar import is_member
+from asr.errors import UserError
+
+if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
+    from lhotse import MonoCut
 
 log = logging.getLogger(__name__)
 _WARNING = threading.Lock()
 
+# As in lhotse, so that a manifest gives the same samples in both: an utterance may lack this much at the end
+# of its file, and one that is shorter than its recording by less than WHOLE_S is all of it.
+MISSING_S = 0.5
+WHOLE_S = 1e-3
 
-def load_cut(
-    cut: MonoCut, sample_rate: int, *, resample: bool = True, speed: float = 1.0
-) -> NDArray[np.float32]:
+
+def load_cut(cut: "MonoCut", sample_rate: int, *, resample: bool = True, speed: float = 1.0) -> Samples:
     """Return the samples of an utterance.
 
     Args:
@@ -45,33 +40,72 @@ def load_cut(
 
     Raises:
         UserError: the file is missing, truncated or empty, has a sample that is not finite, has another
-            rate and `resample` is false, or has more than one channel.
+            rate and `resample` is false, or differs from the manifest in rate, length or channels.
     """
-    file = cut.recording.sources[0].source
-    use_our_readers()
-    try:
-        audio = cut.load_audio()
-    except Exception as error:  # lhotse wraps every backend's own exceptions
-        if known := _user_error(error):
-            raise UserError(f"utterance {cut.id}: {known}") from error
-        _check_length(cut)
-        raise UserError(f"utterance {cut.id}: cannot read {file}: {in_words(error)}") from error
-    if audio.shape[0] != 1:
-        raise UserError(f"utterance {cut.id}: {file} has {audio.shape[0]} channels, expected 1")
-    samples = checked(audio[0], f"utterance {cut.id}: {file}")
+    utterance = f"utterance {cut.id}"
+    file, samples = _read(cut, utterance)
+    samples = checked(samples, f"{utterance}: {file}")
     if cut.sampling_rate != sample_rate and not resample:
-        raise UserError(f"utterance {cut.id}: {file} has {cut.sampling_rate} Hz, expected {sample_rate} Hz")
+        raise UserError(f"{utterance}: {file} has {cut.sampling_rate} Hz, expected {sample_rate} Hz")
     if cut.sampling_rate != sample_rate:
         notice_resampling(cut.sampling_rate, sample_rate)
     # Played faster, audio has a higher sample rate: one resampling changes speed and rate.
     return convert(samples, cut.sampling_rate * speed, sample_rate)
 
 
-def _check_length(cut: MonoCut) -> None:
+def _read(cut: "MonoCut", utterance: str) -> tuple[str, Samples]:
+    """Return the file of an utterance and its [samples] at the file's rate."""
+    recording = cut.recording
+    source = next((source for source in recording.sources if cut.channel in source.channels), None)
+    if source is None:
+        known = ", ".join(str(channel) for source in recording.sources for channel in source.channels)
+        raise UserError(
+            f"{utterance}: expected a channel of its recording ({known}), found channel {cut.channel}"
+        )
+    file, channels = source.source, source.channels
+    whole = math.isclose(cut.duration, recording.duration, abs_tol=WHOLE_S)
+    wanted = sample_count(cut.duration, recording.sampling_rate)
+    try:
+        with open_audio(file) as audio:
+            if audio.channels != len(channels):
+                raise UserError(f"{file} has {audio.channels} channels, expected {len(channels)}")
+            rate = audio.rate
+            part = read_part(audio, cut.start, None if whole else cut.duration)
+    except UserError as error:
+        raise UserError(f"{utterance}: {error}") from error
+    except Undecodable as error:
+        _check_length(cut, file)
+        raise UserError(f"{utterance}: cannot read {file}: {error}") from error
+    missing = wanted - len(part)
+    if rate != recording.sampling_rate or not len(part) or abs(missing) > math.ceil(MISSING_S * rate):
+        _check_length(cut, file)
+        raise UserError(f"{utterance}: {file}: expected {wanted:,} samples, found {len(part):,}")
+    samples = np.ascontiguousarray(part[:wanted, channels.index(cut.channel)])
+    return file, np.pad(samples, (0, missing), mode="reflect") if missing > 0 else samples
+
+
+def read_part(audio: AudioFile, start_s: float, duration_s: float | None) -> Samples:
+    """Read [samples, channels] from a time on; None: to the end of the file."""
+    start = sample_count(start_s, audio.rate)
+    if start:
+        audio.seek(start)
+    if duration_s is None:
+        return audio.read()
+    count = sample_count(duration_s, audio.rate)
+    one_more = audio.samples is not None and start + count == audio.samples + 1  # manifests round times
+    return audio.read(count - one_more)
+
+
+def sample_count(seconds: float, rate: int) -> int:
+    """Return the number of samples of a duration, rounded as lhotse does: halves up, after 8 decimals."""
+    return math.floor(round(seconds * rate, 8) + 0.5)
+
+
+def _check_length(cut: "MonoCut", file: str) -> None:
     """Raise `UserError` if rate or length of an audio file are not those of the manifest."""
-    recording, file = cut.recording, cut.recording.sources[0].source
-    if is_member(str(file)):
+    if is_member(file):
         return
+    recording = cut.recording
     samples, rate, _ = header_facts(file)
     if (samples, rate) != (recording.num_samples, recording.sampling_rate):
         raise UserError(
@@ -80,7 +114,7 @@ def _check_length(cut: MonoCut) -> None:
         ) from None
 
 
-def convert(samples: NDArray[np.float32], rate: float, sample_rate: int) -> NDArray[np.float32]:
+def convert(samples: Samples, rate: float, sample_rate: int) -> Samples:
     """Resample [samples] from `rate` to `sample_rate` Hz at about the same cost for any ratio."""
     if rate == sample_rate:
         return samples
@@ -96,59 +130,3 @@ def notice_resampling(rate: int, sample_rate: int) -> None:
 @functools.cache
 def _warn_of_rate(rate: int, sample_rate: int) -> None:
     log.warning("audio at %d Hz is resampled to the model's %d Hz", rate, sample_rate)
-
-
-class SphereBackend(AudioBackend):
-    """Audio backend of lhotse for `.wv1`, `.wv2` and `.sph` files."""
-
-    def is_applicable(self, path_or_fd: Any) -> bool:
-        """Return whether the file has a suffix of SPHERE and is in that format."""
-        named = isinstance(path_or_fd, str | Path) and str(path_or_fd).lower().endswith(SUFFIXES)
-        return named and is_sphere(path_or_fd)
-
-    handles_special_case = is_applicable
-
-    def read_audio(
-        self,
-        path_or_fd: Any,
-        offset: float = 0.0,
-        duration: float | None = None,
-        force_opus_sampling_rate: int | None = None,
-    ) -> tuple[NDArray[np.float32], int]:
-        """Return [channels, samples] from `offset` (s) on, `duration` seconds long, and the rate in Hz."""
-        header = read_header(path_or_fd)
-        start = round(offset * header.sample_rate)
-        samples = None if duration is None else round(duration * header.sample_rate)
-        if samples is not None and start + samples > header.samples >= start + samples - 1:
-            samples = header.samples - start  # manifests contain rounded times
-        return read_sphere(path_or_fd, start, samples), header.sample_rate
-
-
-class ArchiveBackend(LibsndfileBackend):
-    """Audio backend of lhotse for files in tar archives, named as in `asr.data.shar`."""
-
-    def is_applicable(self, path_or_fd: Any) -> bool:
-        """Return whether the name is that of a file in an archive."""
-        return isinstance(path_or_fd, str) and is_member(path_or_fd)
-
-    handles_special_case = is_applicable
-
-    def read_audio(self, path_or_fd: Any, *args: Any, **options: Any) -> tuple[NDArray[np.float32], int]:
-        """Return [channels, samples] and the rate in Hz."""
-        return super().read_audio(read_member(path_or_fd), *args, **options)
-
-
-@functools.cache
-def use_our_readers() -> None:
-    """Read SPHERE files and files in archives, and never run a command on a file's name."""
-    # lhotse's own readers run sph2pipe or ffmpeg in a shell, with the file's name unquoted.
-    in_shell = (Sph2pipeSubprocessBackend, FfmpegSubprocessOpusBackend)
-    others = [b for b in get_default_audio_backend().backends if not isinstance(b, in_shell)]
-    set_current_audio_backend(CompositeAudioBackend([SphereBackend(), ArchiveBackend(), *others]))
-
-
-def _user_error(error: BaseException | None) -> UserError | None:
-    """The `UserError` that lhotse has wrapped, if there is one."""
-    while error is not None and not isinstance(error, UserError):
-        error = error.__cause__ or error.__context__
-    return error

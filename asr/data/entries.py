@@ -7,7 +7,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asr.data.facts import SAMPLE_RATES, check_rate
+from asr.data.audio_file import SAMPLE_RATES, check_rate
 from asr.errors import UserError, in_words
 from asr.files import require_file
 from asr.text.files import CONTROL

@@ -1,29 +1,16 @@
 """Check audio files: length, sample rate and channels as in the header, and the samples behind it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-import soundfile
-from numpy.typing import NDArray
-
-from asr.data.sphere import MAGIC, SUFFIXES, is_sphere, read_header, read_sphere
+from asr.data.audio_file import Undecodable, check_rate, checked, open_audio
 from asr.errors import UserError
 from asr.files import require_file
 
 VERIFY_HELP = "decode every file to check that it is complete; false: read headers only"
-SAMPLE_RATES = (4_000, 384_000)  # Hz; a rate outside is taken for a damaged header
 BLOCK_SAMPLES = 1 << 20
 LARGEST_OGG_PAGE = 65_307  # bytes
 END_OF_OGG = 4  # flag of a stream's last page
-
-
-def check_rate(rate: int, path: str | Path) -> None:
-    """Raise UserError if a sample rate is outside `SAMPLE_RATES`."""
-    low, high = SAMPLE_RATES
-    if not low <= rate <= high:
-        raise UserError(f"{path}: expected a sample rate of {low} to {high} Hz, found {rate} Hz")
 
 
 def header_facts(path: str | Path) -> tuple[int, int, int]:
@@ -35,25 +22,16 @@ def header_facts(path: str | Path) -> tuple[int, int, int]:
     """
     if not require_file(path, "an audio file", "missing_audio"):
         raise UserError(f"{path}: expected audio, found an empty file", "truncated_audio")
-    if sphere := str(path).lower().endswith(SUFFIXES) and is_sphere(path):
-        header = read_header(path)  # checks the length, too
-        facts = header.samples, header.sample_rate, header.channels
-    else:
-        try:
-            info = soundfile.info(str(path))
-        # TypeError: soundfile wants a format for .raw
-        except (soundfile.LibsndfileError, TypeError) as error:
-            reason = str(error).rpartition(": ")[2].rstrip(".")
-            raise UserError(
-                f"{path}: expected an audio file, found one that can't be read ({reason})"
-            ) from None
-        facts = info.frames, info.samplerate, info.channels
-    samples, rate, _ = facts
-    check_rate(rate, path)
-    if samples <= 0:
+    try:
+        with open_audio(path, ffmpeg=False) as file:
+            assert file.samples is not None
+            facts = file.samples, file.rate, file.channels
+    except Undecodable as error:
+        raise UserError(f"{path}: expected an audio file, found one that can't be read ({error})") from None
+    check_rate(file.rate, path)
+    if file.samples <= 0:
         raise UserError(f"{path}: expected audio, found no samples", "truncated_audio")
-    if not sphere:
-        check_complete(path)
+    check_complete(path)
     return facts
 
 
@@ -65,18 +43,14 @@ def audio_facts(path: str | Path) -> tuple[int, int, int]:
             as the header states.
     """
     samples, rate, channels = facts = header_facts(path)
-    if str(path).lower().endswith(SUFFIXES) and is_sphere(path):
-        read_sphere(path)
-        return facts
     found = 0
     try:
-        with soundfile.SoundFile(str(path)) as file:
-            for block in read_blocks(file, BLOCK_SAMPLES // channels):
+        with open_audio(path, ffmpeg=False) as file:
+            for block in file.blocks(BLOCK_SAMPLES // channels):
                 checked(block, str(path), found)
                 found += len(block)
-    except soundfile.LibsndfileError as error:
-        reason = str(error).rpartition(": ")[2].rstrip(".")
-        raise UserError(f"{path}: damaged after {found / rate:.1f} s ({reason})") from None
+    except Undecodable as error:
+        raise UserError(f"{path}: damaged after {found / rate:.1f} s ({error})") from None
     if found != samples:
         raise UserError(
             f"{path}: expected {samples} samples, as its header says, found {found} (a truncated file?)",
@@ -99,41 +73,17 @@ def samples_as_expected(
     return samples
 
 
-def checked(samples: NDArray[np.float32], source: str, first: int = 0) -> NDArray[np.float32]:
-    """Return the samples, [samples] or [samples, channels], unchanged.
-
-    Args:
-        samples: samples to check.
-        source: file or utterance, with which a message begins.
-        first: number of the first sample in its file, for the message.
-
-    Raises:
-        UserError: there are no samples, or one is not finite.
-    """
-    if samples.size == 0:
-        raise UserError(f"{source}: no samples")
-    # The sum is finite unless a sample is not (or is absurdly large), and takes no memory.
-    if not np.isfinite(samples.sum(dtype=np.float64)):
-        bad = ~np.isfinite(samples)
-        if bad.any():
-            place = first + int(np.flatnonzero(bad.reshape(len(samples), -1).any(axis=1))[0])
-            raise UserError(f"{source}: sample {place} is not finite")
-    return samples
-
-
 def check_complete(path: str | Path) -> None:
     """Raise a `UserError` if a file is shorter than its container states, or an Ogg stream has no end.
 
-    Checked are wav, RF64, AIFF, AU, Wave64, Ogg and plain SPHERE, with any suffix. Other containers don't
-    state their length, or decoding shows it (FLAC, MP3).
+    Checked are wav, RF64, AIFF, AU, Wave64 and Ogg, with any suffix, because libsndfile doesn't. Other
+    containers don't state their length, or decoding shows it (FLAC, MP3); opening SPHERE checks it.
     """
     size = Path(path).stat().st_size
     with open(path, "rb") as file:
         head = file.read(32)
         file.seek(max(0, size - LARGEST_OGG_PAGE))
         tail = file.read() if head[:4] == b"OggS" else b""
-    if head.startswith(MAGIC):
-        read_header(path)
     stated = stated_bytes(head)
     if size + 1 < stated:  # a padding byte may be missing
         raise UserError(
@@ -166,12 +116,3 @@ def stated_bytes(head: bytes) -> int:
             return 0
     stated = int.from_bytes(head[place], order)
     return before + stated if 0 < stated < unknown else 0
-
-
-def read_blocks(file: soundfile.SoundFile, samples: int) -> Iterator[NDArray[np.float32]]:
-    """Yield the rest of a file in blocks [samples, channels].
-
-    Unlike `file.blocks()`, which fills up what a truncated file lacks with what lies in memory.
-    """
-    while len(block := file.read(samples, "float32", always_2d=True)):
-        yield block

@@ -8,8 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from asr.data.audio import read_part
+from asr.data.audio_file import Samples, open_audio
 from asr.data.manifest import write_cuts
 from asr.errors import UserError, in_words
 from asr.files import atomic_text
@@ -17,6 +19,8 @@ from asr.text.files import CONTROL, write_lines
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording
+    from lhotse.audio.backend import AudioBackend
+    from lhotse.shar import SharWriter
 
 
 Tables = dict[str, dict[str, object]]  # values by key, by file name
@@ -198,28 +202,47 @@ def shar_export(cuts: "Sequence[MonoCut]", folder: Path, split: str) -> Write:
         raise UserError(f"{target}: expected no such folder, found one (choose another out=)")
 
     def write() -> Path:
+        from lhotse.audio.backend import get_current_audio_backend, set_current_audio_backend
         from lhotse.shar import SharWriter
 
-        from asr.data.audio import use_our_readers
-
-        use_our_readers()
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=f".{split}-") as unfinished:
-            shards = Path(unfinished, split)
-            shards.mkdir()
-            with SharWriter(shards, {"recording": "flac"}, shard_size=SHARD_UTTERANCES) as writer:
-                for cut in cuts:
-                    try:
-                        writer.write(cut)
-                    except Exception as error:  # lhotse wraps every backend's own exceptions
-                        source = cut.recording.sources[0].source
-                        raise UserError(
-                            f"utterance {cut.id}: cannot read {source}: {in_words(error)}"
-                        ) from error
-            shards.rename(target)
+        before = get_current_audio_backend()
+        set_current_audio_backend(_our_reader())
+        try:
+            with tempfile.TemporaryDirectory(dir=folder, prefix=f".{split}-") as unfinished:
+                shards = Path(unfinished, split)
+                shards.mkdir()
+                with SharWriter(shards, {"recording": "flac"}, shard_size=SHARD_UTTERANCES) as writer:
+                    for cut in cuts:
+                        _write_shar(writer, cut)
+                shards.rename(target)
+        finally:
+            set_current_audio_backend(before)
         return target
 
     return write
+
+
+def _write_shar(writer: "SharWriter", cut: "MonoCut") -> None:
+    try:
+        writer.write(cut)
+    except Exception as error:  # lhotse raises exceptions of many kinds
+        source = cut.recording.sources[0].source
+        raise UserError(f"utterance {cut.id}: cannot read {source}: {in_words(error)}") from error
+
+
+def _our_reader() -> "AudioBackend":
+    """Return our reader as one of lhotse's, which run sph2pipe in a shell with the file's name unquoted."""
+    from lhotse.audio.backend import AudioBackend
+
+    class OurReader(AudioBackend):
+        def read_audio(
+            self, path_or_fd: str, offset: float = 0.0, duration: float | None = None, **others: Any
+        ) -> tuple[Samples, int]:
+            with open_audio(path_or_fd) as audio:
+                return read_part(audio, offset, duration).T, audio.rate
+
+    return OurReader()
 
 
 # Each checks a split completely before anything is written.

@@ -7,17 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import av
 import numpy as np
-import soundfile
 import soxr
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from asr.data.audio import convert, notice_resampling
-from asr.data.facts import check_complete, check_rate, checked, read_blocks
-from asr.data.sphere import is_sphere, read_header, read_sphere
+from asr.data.audio_file import AudioFile, Samples, Undecodable, check_rate, checked, open_audio
+from asr.data.facts import check_complete
 from asr.errors import UserError
 from asr.files import kind_of
 
@@ -29,11 +27,6 @@ AVERAGED = "%s: %d channels are averaged to one; for a call with a speaker on ea
 CLIPPED_LEVEL = 0.999
 CLIPPED_SHARE = 1e-3  # share of samples above which clipping is reported
 SILENT_PEAK = 1e-4  # −80 dB of full scale
-
-# What decoders raise for broken or unusual files: PyAV and soundfile also raise plain errors.
-UNREADABLE = (soundfile.SoundFileError, av.FFmpegError, ValueError, TypeError, RuntimeError)
-
-Samples = NDArray[np.float32]
 
 
 def read_recording(path: Path, sample_rate: int, channels: str = "mix", name: str = "") -> list[Samples]:
@@ -56,13 +49,33 @@ def read_recording(path: Path, sample_rate: int, channels: str = "mix", name: st
     """
     _check_channels(channels)
     name = name or str(path)
-    rate, blocks = _open(path, name)
-    check_rate(rate, name)
+    if not path.is_file():
+        found = f"a {kind_of(path)}" if path.exists() else "no such file"
+        raise UserError(f"{name}: expected an audio file, found {found}")
+    if path.stat().st_size == 0:
+        raise UserError(f"{name}: empty file")
+    try:
+        with open_audio(path) as file:
+            return _channels(file, path, sample_rate, channels, name)
+    except Undecodable as error:
+        raise UserError(f"{name}: not a readable audio file ({error})") from error
+    except UserError as error:
+        raise UserError(str(error).replace(str(path), name), error.kind) from None
+
+
+def _channels(file: AudioFile, path: Path, sample_rate: int, channels: str, name: str) -> list[Samples]:
+    """Return what `read_recording` does for an open file."""
+    check_rate(file.rate, name)
+    if file.samples is not None:
+        try:
+            check_complete(path)
+        except UserError as error:
+            log.warning("%s", str(error).replace(str(path), name))
     clipped = total = 0
 
     def checked_blocks() -> Iterator[Samples]:
         nonlocal clipped, total
-        for block in _readable(blocks, rate, name):
+        for block in _up_to_damage(file, name):
             if not total and block.shape[1] > 1 and channels == "mix":
                 log.warning(AVERAGED, name, block.shape[1])
             clipped += int((np.abs(block) >= CLIPPED_LEVEL).any(axis=1).sum())
@@ -71,9 +84,9 @@ def read_recording(path: Path, sample_rate: int, channels: str = "mix", name: st
             samples = block.mean(axis=1, keepdims=True) if mixed else block
             yield np.ascontiguousarray(samples.T)
 
-    if rate != sample_rate:
-        notice_resampling(rate, sample_rate)
-    parts = list(resampled(checked_blocks(), rate, sample_rate))
+    if file.rate != sample_rate:
+        notice_resampling(file.rate, sample_rate)
+    parts = list(resampled(checked_blocks(), file.rate, sample_rate))
     if not total:
         raise UserError(f"{name}: no samples")
     if clipped > CLIPPED_SHARE * total:
@@ -81,6 +94,19 @@ def read_recording(path: Path, sample_rate: int, channels: str = "mix", name: st
     recording = np.concatenate(parts, axis=1)
     parts.clear()
     return [checked(channel, name) for channel in recording]
+
+
+def _up_to_damage(file: AudioFile, name: str) -> Iterator[Samples]:
+    """Yield blocks of a file up to the first that can't be decoded, and warn about its position."""
+    samples = 0
+    try:
+        for block in file.blocks(BLOCK_S * file.rate):
+            samples += len(block)
+            yield block
+    except Undecodable as error:
+        if not samples:
+            raise
+        log.warning("%s: damaged after %.1f s (%s): the rest is skipped", name, samples / file.rate, error)
 
 
 def read_stream(stream: IO[bytes], sample_rate: int, channels: str = "mix", name: str = "") -> list[Samples]:
@@ -157,68 +183,3 @@ def resampled(blocks: Iterator[Samples], rate: int, sample_rate: int) -> Iterato
         yield stream.resample_chunk(np.ascontiguousarray(block.T)).T
     if stream is not None:
         yield stream.resample_chunk(np.empty((0, len(block)), np.float32), last=True).T
-
-
-def _open(path: Path, name: str) -> tuple[int, Iterator[Samples]]:
-    """Return the sample rate in Hz and the samples in blocks [samples, channels]."""
-    if not path.is_file():
-        found = f"a {kind_of(path)}" if path.exists() else "no such file"
-        raise UserError(f"{name}: expected an audio file, found {found}")
-    if path.stat().st_size == 0:
-        raise UserError(f"{name}: empty file")
-    if is_sphere(path):
-        try:
-            return read_header(path).sample_rate, iter([np.ascontiguousarray(read_sphere(path).T)])
-        except UserError as error:
-            raise UserError(str(error).replace(str(path), name), error.kind) from None
-    try:
-        file = soundfile.SoundFile(path)
-    except UNREADABLE:  # TypeError: soundfile wants a format for names in .raw
-        return _open_with_ffmpeg(path, name)
-    try:
-        check_complete(path)  # libsndfile doesn't
-    except UserError as error:
-        log.warning("%s", str(error).replace(str(path), name))
-    return file.samplerate, read_blocks(file, BLOCK_S * file.samplerate)
-
-
-def _open_with_ffmpeg(path: Path, name: str) -> tuple[int, Iterator[Samples]]:
-    try:
-        container = av.open(str(path))
-        stream = next(iter(container.streams.audio), None)
-    except UNREADABLE as error:
-        reason = getattr(error, "strerror", "") or " ".join(str(error).split())
-        raise UserError(f"{name}: not a readable audio file ({reason})") from error
-    if stream is None:
-        raise UserError(f"{name}: no audio in this file")
-    if stream.codec_context is None:
-        raise UserError(f"{name}: audio of an unknown codec")
-
-    def blocks() -> Iterator[Samples]:
-        resampler = av.AudioResampler(format="fltp")
-        collected: list[Samples] = []
-        with container:
-            for frame in container.decode(stream):
-                collected += [part.to_ndarray().astype(np.float32) for part in resampler.resample(frame)]
-                if sum(part.shape[1] for part in collected) >= BLOCK_S * stream.rate:
-                    yield np.concatenate(collected, axis=1).T
-                    collected.clear()
-        if collected:
-            yield np.concatenate(collected, axis=1).T
-
-    return stream.rate, blocks()
-
-
-def _readable(blocks: Iterator[Samples], rate: int, name: str) -> Iterator[Samples]:
-    """Yield blocks up to the first that can't be decoded, and warn about its position."""
-    samples = 0
-    try:
-        for block in blocks:
-            samples += len(block)
-            if len(block):
-                yield block
-    except UNREADABLE as error:
-        reason = " ".join(str(error).split())
-        if not samples:
-            raise UserError(f"{name}: not a readable audio file ({reason})") from error
-        log.warning("%s: damaged after %.1f s (%s): the rest is skipped", name, samples / rate, reason)

@@ -107,13 +107,18 @@ def read_member(path: str) -> io.BytesIO:
     """Return the content of a file in an archive.
 
     Raises:
-        UserError: the archive has become shorter.
+        UserError: the archive is gone or has become shorter.
     """
     found = MEMBER.fullmatch(path)
     assert found is not None
-    with open(found[1], "rb") as file:
-        file.seek(int(found[2]))
-        content = file.read(int(found[3]))
+    try:
+        with open(found[1], "rb") as file:
+            file.seek(int(found[2]))
+            content = file.read(int(found[3]))
+    except OSError as error:
+        raise UserError(
+            f"{found[1]}: expected a tar archive, found none that can be read ({error.strerror})"
+        ) from None
     if len(content) < int(found[3]):
         raise UserError(f"{found[1]}: expected a whole tar archive, found it shorter than at the start")
     return io.BytesIO(content)

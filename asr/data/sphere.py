@@ -19,7 +19,6 @@ from asr.errors import UserError
 from asr.files import require_file
 
 MAGIC = b"NIST_1A\n"
-SUFFIXES = (".wv1", ".wv2", ".sph")
 
 
 @dataclass(frozen=True)
@@ -125,11 +124,6 @@ def read_samples(
             "truncated_audio",
         )
     return audio
-
-
-def read_sphere(path: str | Path, start: int = 0, samples: int | None = None) -> NDArray[np.float32]:
-    """Read samples of all channels; see `read_samples`."""
-    return read_samples(path, read_header(path), start, samples)
 
 
 def _header_size(raw: bytes, path: str | Path) -> int:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.data.recording import Samples
+from asr.data.audio_file import Samples
 from asr.data.sampler import plan_by_length
 from asr.records.shards import Shard
 from asr.transcription.options import LONGER_THAN_TRAINING, LONGEST_CHUNK_S, EncodingOptions

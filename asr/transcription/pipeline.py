@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asr.data.recording import Samples, is_silent
+from asr.data.audio_file import Samples
+from asr.data.recording import is_silent
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, evaluating
 from asr.transcription.batches import SECONDS_PER_BATCH, encoded_together, groups_by_length

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asr.data.recording import Samples
+from asr.data.audio_file import Samples
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, evaluating
 from asr.transcription.batches import padded

@@ -11,7 +11,8 @@ from lhotse.cut import MonoCut
 from numpy.typing import NDArray
 
 from asr.data.audio import load_cut
-from asr.data.recording import Samples, channels_of, read_recording, read_stream
+from asr.data.audio_file import Samples
+from asr.data.recording import channels_of, read_recording, read_stream
 from asr.errors import UserError
 
 Audio = str | Path | NDArray[Any] | torch.Tensor | IO[bytes]

@@ -19,9 +19,10 @@ from asr import Recognizer
 from asr.config import option, parse
 from asr.console import open_console
 from asr.data.audio import load_cut
+from asr.data.audio_file import Samples
 from asr.data.manifest import read_cuts
 from asr.data.places import manifest_path
-from asr.data.recording import Samples, read_recording
+from asr.data.recording import read_recording
 from asr.errors import UserError, run_program
 from asr.files import write_json
 from asr.preparation.download import debian_packages

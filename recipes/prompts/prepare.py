@@ -11,6 +11,7 @@ import soundfile
 from rich.console import Console
 
 from asr.config import option
+from asr.data.audio_file import open_audio
 from asr.errors import UserError
 from asr.files import digest, file_digest
 from asr.preparation import (
@@ -160,7 +161,8 @@ def _cut(item: Recorded, options: Options) -> "MonoCut | str":
         _, sample_rate, channels = audio_facts(path)
         if channels != 1:
             raise UserError(f"{path}: expected one channel, found {channels}")
-        samples, _ = soundfile.read(path, dtype="int16")
+        with open_audio(path) as file:
+            samples = file.read()[:, 0]
     bounds = speech_bounds(samples, sample_rate, options.silence_db)
     if bounds is None:
         return "silence"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import soundfile
 
 from asr.config import option
-from asr.data.facts import checked
+from asr.data.audio import convert
+from asr.data.audio_file import Undecodable, checked, open_audio
 from asr.errors import UserError
 from asr.files import atomic_path, file_digest, file_state
 from asr.preparation import (
@@ -219,11 +220,10 @@ def _convert(task: tuple[Stamp, Path, Options]) -> tuple[int, str] | str:
     if len(spoken(stamp.written)) * rate / samples > options.fastest:
         return "cut short: too many characters a second"
     try:
-        channels, _ = soundfile.read(stamp.path, dtype="float32", always_2d=True)
-    except soundfile.LibsndfileError as error:
-        raise UserError(f"{stamp.path}: expected an audio file, {error}") from None
-    from asr.data.audio import convert  # with lhotse, which loads PyTorch and takes seconds
-
+        with open_audio(stamp.path) as file:
+            channels = file.read()
+    except Undecodable as error:
+        raise UserError(f"{stamp.path}: expected an audio file, found a damaged one ({error})") from None
     whole = convert(checked(channels, str(stamp.path)).mean(axis=1), rate, RATE)
     bounds = speech_bounds(whole, RATE, options.silence_db)
     if bounds is None:

@@ -10,13 +10,20 @@ from numpy.typing import NDArray
 from tone_corpora import save_cuts
 
 from asr.data.audio import load_cut
+from asr.data.audio_file import open_audio
 from asr.data.manifest import read_cuts
 from asr.data.recording import read_recording
 from asr.data.shorten import decode, mulaw_codes
-from asr.data.sphere import is_sphere, read_header, read_sphere
+from asr.data.sphere import is_sphere, read_header
 from asr.errors import UserError
 from asr.preparation import audio_facts, recording
 from tests.data.shorten_encoder import shorten, sphere_header, write_sphere
+
+
+def read_sphere(path: Path, start: int = 0, samples: int | None = None) -> NDArray[np.float32]:
+    with open_audio(path) as file:
+        file.seek(start)
+        return file.read(samples).T
 
 
 def speechlike(samples: int, channels: int = 1, seed: int = 0) -> NDArray[np.int16]:

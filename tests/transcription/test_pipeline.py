@@ -10,7 +10,7 @@ import torch
 from tone_corpora import tones
 
 from asr import Recognizer
-from asr.data.recording import Samples
+from asr.data.audio_file import Samples
 from asr.transcription import pipeline
 from asr.transcription.batches import GROUP, GROUP_BYTES, groups_in_order
 from asr.transcription.options import TranscriptionConfig
