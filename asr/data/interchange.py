@@ -233,9 +233,9 @@ def _write_shar(writer: "SharWriter", cut: "MonoCut") -> None:
 
 def _our_reader() -> "AudioBackend":
     """Return our reader as one of lhotse's, which run sph2pipe in a shell with the file's name unquoted."""
-    from lhotse.audio.backend import AudioBackend
+    from lhotse.audio.backend import LibsndfileBackend
 
-    class OurReader(AudioBackend):
+    class OurReader(LibsndfileBackend):  # which writes FLAC
         def read_audio(
             self, path_or_fd: str, offset: float = 0.0, duration: float | None = None, **others: Any
         ) -> tuple[Samples, int]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.data.cuts import Cuts, Manifest
-from asr.data.entries import check_entry, ordinary, with_sources
+from asr.data.entries import check_entry, with_sources
 from asr.data.lines import manifest_lines, parse_line, shards
 from asr.data.shar import archive, shar_entries
 from asr.errors import UserError
@@ -24,13 +24,23 @@ def write_cuts(cuts: "Iterable[MonoCut]", path: str | Path, base: Path | None) -
         path: manifest.
         base: audio files in this folder get paths relative to it; None: all paths are absolute.
     """
+    write_entries((entry for _, entry in cut_entries(cuts, base)), path)
+
+
+def write_entries(entries: Iterable[dict[str, Any]], path: str | Path) -> None:
+    """Write the entries of cuts as `write_cuts` does."""
     with atomic_binary(path, zipped=True) as packed:
-        shared: tuple[Recording | None, dict[str, Any]] = None, {}  # neighbours often share a recording
-        for cut in cuts:
-            if cut.recording is not shared[0]:
-                shared = cut.recording, _recording_entry(cut.recording, base)
-            entry = {**_cut_entry(cut), **shared[1], "type": "MonoCut"}
-            packed.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+        for entry in entries:
+            packed.write(json.dumps({**entry, "type": "MonoCut"}, ensure_ascii=False).encode() + b"\n")
+
+
+def cut_entries(cuts: "Iterable[MonoCut]", base: Path | None) -> "Iterator[tuple[MonoCut, dict[str, Any]]]":
+    """Yield each cut and its entry in a manifest, without its type; `base` is that of `write_cuts`."""
+    shared: tuple[Recording | None, dict[str, Any]] = None, {}  # neighbours often share a recording
+    for cut in cuts:
+        if cut.recording is not shared[0]:
+            shared = cut.recording, _recording_entry(cut.recording, base)
+        yield cut, {**_cut_entry(cut), **shared[1]}
 
 
 def read_cuts(path: str | Path, require_text: bool = True) -> Cuts:
@@ -57,8 +67,7 @@ def read_cuts(path: str | Path, require_text: bool = True) -> Cuts:
                 f"line {number}"
             )
         ids.add(entry["id"])
-        if not ordinary(entry, folder, files):
-            check_entry(entry, f"{path}: utterance {entry['id']!r}", folder, files, require_text)
+        check_entry(entry, f"{path}: utterance {entry['id']!r}", folder, files, require_text)
         manifest.append(line, entry)
     if not ids:
         raise UserError(f"{path}: expected at least one utterance, found an empty manifest")

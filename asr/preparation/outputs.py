@@ -5,10 +5,10 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from asr.data.entries import check_cut
-from asr.data.manifest import write_cuts
+from asr.data.entries import check_entry
+from asr.data.manifest import cut_entries, write_entries
 from asr.errors import UserError
 from asr.files import write_bytes
 from asr.preparation.problems import Problem, write_problems
@@ -103,8 +103,8 @@ def draft_manifests(
         summaries.append(summary)
         manifest = f"{name}.cuts.jsonl.gz"
         texts = transcripts if name == train else None
-        checked = _checked(cuts, summary, lexicon, files, texts, problem)
-        write_cuts(checked, drafts.path(manifest), drafts.folder)
+        checked = _checked(cuts, drafts.folder, summary, lexicon, files, texts, problem)
+        write_entries(checked, drafts.path(manifest))
         if not summary.utterances:
             problem(f"split {name}: expected utterances, found none", "missing_parts")
             drafts.drop(manifest)
@@ -113,28 +113,30 @@ def draft_manifests(
 
 def _checked(
     cuts: "Iterable[MonoCut]",
+    folder: Path,
     summary: SplitSummary,
     lexicon: Lexicon | None,
     files: set[str],
     transcripts: list[str] | None,
     problem: Callable[[str, str], None],
-) -> "Iterator[MonoCut]":
+) -> Iterator[dict[str, Any]]:
+    """Yield the entries of good cuts; count them, and report the others."""
     ids: set[str] = set()  # unique within a split only: splits may overlap, e.g. a 4,000-utterance subset
-    for cut in cuts:
+    for cut, entry in cut_entries(cuts, folder):
         where = f"split {summary.name}: utterance {cut.id!r}"
         if cut.id in ids:
             problem(f"{where}: expected ids to be distinct, found this one again", "duplicates")
             continue
         ids.add(cut.id)
         try:
-            check_cut(cut, where, files)
+            check_entry(entry, where, folder, files)
         except UserError as error:
             problem(str(error), error.kind or "damaged_text")
             continue
         summary.add(cut, lexicon)
         if transcripts is not None:
             transcripts.append(cut.supervisions[0].text or "")
-        yield cut
+        yield entry
 
 
 def draft_lists(
