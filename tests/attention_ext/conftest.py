@@ -1,9 +1,14 @@
-"""Runs a test with each instruction set that this machine supports."""
+"""Instruction sets that this machine supports, and compiled libraries that later test runs reuse."""
 
-from collections.abc import Iterator
+import functools
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import torch
 from kernel_cases import instruction_sets
+from once import built
 
 from attention_ext import library
 
@@ -13,3 +18,25 @@ def each_set(request: pytest.FixtureRequest) -> Iterator[None]:
     library.instruction_set(request.param)
     yield
     library.instruction_set()
+
+
+@pytest.fixture(scope="session")
+def build_once(request: pytest.FixtureRequest) -> Callable[..., Path]:
+    """Function of a name, a compiler, words and a build, which runs when a source or a word has changed."""
+    cache = request.config.cache.mkdir("builds")
+
+    def build(name: str, compiler: str, words: list[str], make: Callable[[Path], object]) -> Path:
+        here = Path(__file__).parent
+        folders = here, here.parents[1] / "attention_ext"
+        sources = sorted(x for folder in folders for x in folder.rglob("*") if x.suffix in SOURCES)
+        return built(cache, name, [*sources, *words, version(compiler), torch.__version__], make)
+
+    return build
+
+
+SOURCES = (".cpp", ".cu", ".h")
+
+
+@functools.cache
+def version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,8 @@ sys.exit(pytest.main(sys.argv[2:]))
 """
 
 
-def build(library: Path) -> None:
-    """Compile the operators, and the kernels with 64-byte vectors on AVX2."""
+def build(build_once: Callable[..., Path]) -> Path:
+    """Compile the operators, and the kernels with 64-byte vectors on AVX2; return the library's folder."""
     torch_folder = Path(torch.__file__).parent
     # -Og, because tiles of 12 × 2 emulated vectors spill: -O1 takes 45 s to compile, -O3 100 s.
     flags = ["-std=c++20", "-Og", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-Wno-psabi", "-shared"]
@@ -36,24 +37,28 @@ def build(library: Path) -> None:
     operators = ROOT / "attention_ext"
     sources = [HERE / "avx512_emulated.cpp", operators / "schema.cpp", operators / "cpu/choose.cpp"]
     sources += sorted(operators.glob("*/cpu.cpp"))
-    links = [f"-L{torch_folder / 'lib'}", "-ltorch_cpu", "-lc10", "-o", str(library)]
-    subprocess.run(["g++", *flags, *map(str, sources), *links], check=True)
+    flags += [*map(str, sources), f"-L{torch_folder / 'lib'}", "-ltorch_cpu", "-lc10"]
+
+    def compile(folder: Path) -> None:
+        subprocess.run(["g++", *flags, "-o", str(folder / "kernels_cpu.so")], check=True)
+
+    return build_once("avx512_emulated", "g++", flags, compile)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.mark.skipif("avx2" not in instruction_sets(), reason="needs the CPU kernels and AVX2")
 @pytest.mark.skipif("avx512" in instruction_sets(), reason="this machine runs the kernels' tests on AVX-512")
-def test_the_kernels_tests_pass(tmp_path: Path) -> None:
+def test_the_kernels_tests_pass(build_once: Callable[..., Path]) -> None:
     """In a separate process, so that no other library is loaded; no test may be skipped."""
-    build(tmp_path / "kernels_cpu.so")
+    folder = build(build_once)
     options = ["-p", "no:cacheprovider", "-p", "no:xdist", "-k", LEFT_OUT]
     done = subprocess.run(
         [
             sys.executable,
             "-c",
             RUN,
-            str(tmp_path),
+            str(folder),
             *options,
             *(str(HERE / f"test_{name}_kernels.py") for name in KERNELS),
         ],

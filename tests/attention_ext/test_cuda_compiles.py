@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -33,10 +34,14 @@ def build(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.slow
 def test_compiles_for_each_architecture(
-    build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    build: ModuleType,
+    build_once: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     try:
-        build.find_nvcc()
+        nvcc = str(build.find_nvcc())
     except build.Unavailable as error:
         pytest.skip(str(error))
     if not (Path(torch.__file__).parent / "lib/libtorch_cuda.so").is_file():
@@ -44,10 +49,13 @@ def test_compiles_for_each_architecture(
     monkeypatch.setenv("FORCE_CUDA", "1")
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "-Xptxas -v")
     monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
-    target = tmp_path / "kernels_cuda.so"
-    build.build_cuda(build.find_torch(), tmp_path / "objects", target)
 
-    report = capfd.readouterr().out
+    def compile(folder: Path) -> None:
+        build.build_cuda(build.find_torch(), tmp_path / "objects", folder / "kernels_cuda.so")
+        (folder / "report.txt").write_text(capfd.readouterr().out)
+
+    folder = build_once("cuda", nvcc, [(ROOT / "setup.py").read_text()], compile)
+    target, report = folder / "kernels_cuda.so", (folder / "report.txt").read_text()
     kernels = re.findall(
         r"for '(sm_\d+)'\n(?s:.*?)(\d+) bytes spill stores, (\d+) bytes spill loads\n"
         r".*?Used (\d+) registers(.*)",

@@ -4,7 +4,7 @@ import ctypes
 import dataclasses
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +26,22 @@ ORDERS = (0, 1, 7)  # order in which threads run: ascending, descending, shuffle
 
 
 @pytest.fixture(scope="session")
-def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def emulated(build_once: Callable[..., Path]) -> Path:
     """Build and load the library attention_ext_emulated."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("needs g++")
     torch_folder = Path(torch.__file__).parent
-    source = HERE / "cuda_emulated.cpp"
-    library = tmp_path_factory.mktemp("emulated") / "emulated.so"
     flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-Dattention_ext=attention_ext_emulated"]
     flags += ["-DATTENTION_EXT_WAVE_FLOATS=20000"]  # so that the heads of a test do not fit in one wave
-    command = [compiler, *flags, "-DTORCH_TARGET_VERSION=0x020b000000000000", f"-I{HERE}"]
-    command += ["-isystem", str(torch_folder / "include"), str(source), "-o", str(library)]
-    subprocess.run([*command, f"-L{torch_folder / 'lib'}", "-ltorch_cpu", "-lc10"], check=True)
+    flags += ["-DTORCH_TARGET_VERSION=0x020b000000000000", f"-I{HERE}"]
+    flags += ["-isystem", str(torch_folder / "include"), str(HERE / "cuda_emulated.cpp")]
+    flags += [f"-L{torch_folder / 'lib'}", "-ltorch_cpu", "-lc10"]
+
+    def build(folder: Path) -> None:
+        subprocess.run([compiler, *flags, "-o", str(folder / "emulated.so")], check=True)
+
+    library = build_once("cuda_emulated", compiler, flags, build) / "emulated.so"
     torch.ops.load_library(library)
     return library
 
