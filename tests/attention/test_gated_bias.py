@@ -123,7 +123,8 @@ def test_gradients(name: str) -> None:
     mechanism = build(name)
     q, k, v, bias = inputs()
     size, lengths = 7, torch.tensor([7, 4])
-    tensors = [x[:2, :1, :size].clone().requires_grad_() for x in (q, k, v, bias.gate_BHN)]
+    tensors = [x[:2, :1, :size, :3].clone().requires_grad_() for x in (q, k, v)]
+    tensors.append(bias.gate_BHN[:2, :1, :size].clone().requires_grad_())
     tensors.append(bias.bias_HR[:1, : 2 * size - 1].clone().requires_grad_())
 
     def attend(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, values: Tensor) -> Tensor:

@@ -20,6 +20,18 @@ def each_set(request: pytest.FixtureRequest) -> Iterator[None]:
     library.instruction_set()
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run all cases on the widest instruction set, and those that a test calls the hardest on every one."""
+    widest, left_out = instruction_sets()[-1:], []
+    for item in items:
+        hardest = item.get_closest_marker("hardest")
+        given = item.callspec.params if hardest else {}  # type: ignore[attr-defined]
+        if hardest and given["each_set"] not in widest:
+            left_out += [item] if any(given[name] not in x for name, x in hardest.kwargs.items()) else []
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+
+
 @pytest.fixture(scope="session")
 def build_once(request: pytest.FixtureRequest) -> Callable[..., Path]:
     """Function of a name, a compiler, words and a build, which runs when a source or a word has changed."""

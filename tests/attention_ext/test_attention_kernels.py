@@ -70,6 +70,7 @@ def small(kernel: str, *lengths: int) -> Call:
     return make(kernel, len(lengths), 1, max(lengths), 5, 3, list(lengths), **settings)
 
 
+@pytest.mark.hardest(name=HARDEST)
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("name", CALLS)
 def test_float64_equals_the_reference(name: str) -> None:

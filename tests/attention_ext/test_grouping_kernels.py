@@ -126,6 +126,7 @@ def random_hashes(shape: tuple[int, ...], bits: int, seed: int) -> Tensor:
     return torch.randint(0, (1 << bits) - (bits == 63), shape, generator=g)
 
 
+@pytest.mark.hardest(clusters=[33, 129, 1024], iterations=[10])
 @pytest.mark.usefixtures("each_set")
 @pytest.mark.parametrize("clusters", [1, 2, 31, 32, 33, 100, 127, 128, 129, 1024])
 @pytest.mark.parametrize("iterations", [1, 2, 10])

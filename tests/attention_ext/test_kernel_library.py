@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,12 +36,15 @@ def test_only_the_stable_abi_is_used() -> None:
 @needs_kernels
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="one instruction set only")
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a compiler")
-def test_no_function_is_shared_between_instruction_sets(tmp_path: Path) -> None:
+def test_no_function_is_shared_between_instruction_sets(build_once: Callable[..., Path]) -> None:
     """The linker keeps one copy of a weak symbol, perhaps for an instruction set that this machine lacks."""
     flags = ["-std=c++20", "-O1", "-fPIC", "-DATTENTION_EXT_X86", "-mavx2", "-mfma", "-mbmi2"]
-    source = ROOT / "attention_ext/isa.cpp"
-    subprocess.run(["c++", *flags, "-c", str(source), "-o", str(tmp_path / "isa.o")], check=True)
-    kinds = [line.split() for line in symbols(tmp_path / "isa.o")]
+    flags += ["-c", str(ROOT / "attention_ext/isa.cpp")]
+
+    def compile(folder: Path) -> None:
+        subprocess.run(["c++", *flags, "-o", str(folder / "isa.o")], check=True)
+
+    kinds = [line.split() for line in symbols(build_once("isa", "c++", flags, compile) / "isa.o")]
     assert not [parts for parts in kinds if parts[-2:][0] in ("W", "V", "u") or parts[1:2] in (["W"], ["V"])]
 
 

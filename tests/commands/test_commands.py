@@ -107,20 +107,21 @@ def test_transcribe_prints_one_line_per_file(
 
 
 def test_a_file_name_that_is_not_utf8_is_shown_with_escapes(
-    trained: Path, tone_corpus: Path, tmp_path: Path
+    trained: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Printing it ended the command with a traceback; a shard lost all its transcripts."""
+    """Printing it ended the command with a traceback; a shard lost all its transcripts.
+
+    The captured output refuses such names, too.
+    """
     odd = os.fsencode(tmp_path) + b"/caf\xe9.wav"
     for path in (os.fsdecode(odd), tmp_path / "other.wav"):
         Path(path).write_bytes((tone_corpus / "wav" / "test-0.wav").read_bytes())
-    arguments = [sys.executable, "-m", "asr", "transcribe", str(trained), str(tmp_path)]
+    arguments = ["transcribe", str(trained), str(tmp_path)]
     for form in ("text", "json"):
-        output = subprocess.run(
-            [*arguments, f"format={form}", "device=cpu"], capture_output=True, check=True
-        ).stdout
-        assert "caf\\udce9.wav" in output.decode().replace("\\\\", "\\")
-    refused = subprocess.run([*arguments, "shard=1/2", f"output={tmp_path}"], capture_output=True)
-    assert b"expected a UTF-8 file name with shard=" in refused.stderr
+        assert main([*arguments, f"format={form}", "device=cpu"]) == 0
+        assert "caf\\udce9.wav" in capsys.readouterr().out.replace("\\\\", "\\")
+    assert main([*arguments, "shard=1/2", f"output={tmp_path}"]) == 1
+    assert "expected a UTF-8 file name with shard=" in capsys.readouterr().err
 
 
 def test_transcribe_reports_full_memory_and_unwritable_files(

@@ -1,17 +1,37 @@
 """Comparisons in one process."""
 
+from pathlib import Path
+
 import pytest
-from comparisons import train_nothing
+from comparisons import arguments, train_nothing
+from once import once
 from runs import in_process
 
+from asr.cli import main
 from asr.compare import run
 
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "run_job", in_process)
-    # The report has its own tests.
-    monkeypatch.setattr("asr.report.page.write_report", lambda results, folder: folder / "report.html")
+    quicken(monkeypatch)
+
+
+def quicken(patch: pytest.MonkeyPatch) -> None:
+    """Run all jobs in this process, and leave out the report, which has its own tests."""
+    patch.setattr(run, "run_job", in_process)
+    patch.setattr("asr.report.page.write_report", lambda results, folder: folder / "report.html")
+
+
+@pytest.fixture(scope="session")
+def compared(tone_corpus: Path, shared: Path) -> Path:
+    """A finished comparison of full attention, to read; tests that go on with it copy the folder."""
+
+    def compare(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            quicken(patch)
+            assert main(arguments(tone_corpus, folder, "attentions=[full]")) == 0
+
+    return once(shared / "compared", compare)
 
 
 @pytest.fixture

@@ -66,14 +66,14 @@ def test_a_changed_language_model_repeats_only_the_evaluations(
 
 @pytest.mark.usefixtures("fast")
 def test_cells_with_other_settings_are_refused_or_run_again(
-    tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    compared: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments(tone_corpus, tmp_path, "attentions=[full]")) == 0
-    other = arguments(tone_corpus, tmp_path, "attentions=[full]", "optimizer.learning_rate=1e-3")
+    folder = shutil.copytree(compared, tmp_path / "compare")
+    other = arguments(tone_corpus, folder, "attentions=[full]", "optimizer.learning_rate=1e-3")
     assert main(other) == 1
     assert "optimizer.learning_rate: 0.005 → 0.001" in capsys.readouterr().err
     assert main([*other, "changed=rerun"]) == 0
-    assert read_results(tmp_path).protocol["training"]["optimizer.learning_rate"] == 0.001
+    assert read_results(folder).protocol["training"]["optimizer.learning_rate"] == 0.001
     assert "running again" in capsys.readouterr().out
 
 
@@ -238,18 +238,18 @@ def test_changed_scoring_rules_and_references_repeat_only_the_evaluations(
 
 @pytest.mark.usefixtures("fast")
 def test_a_score_with_other_options_is_refused(
-    tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    compared: Path, tone_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rates after `asr score case=keep` were taken for those of the comparison."""
-    asked = arguments(tone_corpus, tmp_path, "attentions=[full]", "evaluate=[own]")
-    assert main(asked) == 0
-    folder = str(tmp_path / read_results(tmp_path).evaluations[0].folder)
-    before = (tmp_path / "results.json").read_text()
+    compare = shutil.copytree(compared, tmp_path / "compare")
+    asked = arguments(tone_corpus, compare, "attentions=[full]")
+    folder = str(compare / read_results(compare).evaluations[0].folder)
+    before = (compare / "results.json").read_text()
     assert main(["score", folder, "case=keep", "samples=10"]) == 0
     assert main(asked) == 1
     message = f"found one with case=keep samples=10: run asr score {folder}"
     assert message in capsys.readouterr().err.replace("\n", " ")
-    assert (tmp_path / "results.json").read_text() == before
+    assert (compare / "results.json").read_text() == before
     assert main(["score", folder]) == 0
     assert main(asked) == 0
 

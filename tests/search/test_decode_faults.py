@@ -2,15 +2,13 @@
 
 import os
 import random
-import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import Asr, fork_server
 
 from asr.cli import main
 
@@ -18,18 +16,9 @@ KILLS = 20
 GONE_S = 60
 
 
-def start(run: Path, folder: Path, limit_bytes: int | None = None) -> "subprocess.Popen[str]":
-    """Start `asr decode` in a session of its own."""
-
-    def limit() -> None:
-        if limit_bytes is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
-
-    command = [sys.executable, "-m", "asr", *arguments(run, folder)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, preexec_fn=limit
-    )
+def start(run: Path, folder: Path, limit_bytes: int | None = None) -> Asr:
+    """Start `asr decode`."""
+    return Asr(arguments(run, folder), limit_bytes=limit_bytes)
 
 
 def arguments(run: Path, folder: Path) -> list[str]:
@@ -64,10 +53,11 @@ def names(folder: Path) -> set[str]:
 def undisturbed(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, float]:
     """Hypotheses and duration in seconds of a run that nothing disturbs."""
     folder = tmp_path_factory.mktemp("undisturbed")
+    fork_server()
     started = time.monotonic()
     process = start(trained, folder)
     _, errors = process.communicate()
-    assert process.returncode == 0, errors
+    assert process.wait() == 0, errors
     assert names(folder) == {"hyp.jsonl", "decode.json", "lock"}
     return (folder / "hyp.jsonl").read_text(), time.monotonic() - started
 
@@ -88,7 +78,7 @@ def test_killed_at_any_moment(
     """The search processes of a killed `asr decode` waited for work for an hour."""
     expected, duration_s = undisturbed
     process = start(trained, tmp_path)
-    # The first half of the time goes into imports.
+    # The first part of the time goes into loading the model and into imports of the search processes.
     time.sleep(duration_s * random.Random(seed).uniform(0.4, 1.0))
     process.kill()
     process.communicate()
@@ -98,7 +88,7 @@ def test_killed_at_any_moment(
     again(trained, tmp_path, expected)
 
 
-def when_it_searches(process: "subprocess.Popen[str]", folder: Path) -> None:
+def when_it_searches(process: Asr, folder: Path) -> None:
     """Wait until the search processes run."""
     while process.poll() is None and not ((folder / "lock").exists() and len(session(process.pid)) > 3):
         time.sleep(0.02)
@@ -113,7 +103,7 @@ def when_it_searches(process: "subprocess.Popen[str]", folder: Path) -> None:
     ids=["ctrl-c", "sigterm"],
 )
 def test_interrupted(
-    stop: Callable[["subprocess.Popen[str]"], None],
+    stop: Callable[[Asr], None],
     status: int,
     trained: Path,
     undisturbed: tuple[str, float],
@@ -124,7 +114,7 @@ def test_interrupted(
     when_it_searches(process, tmp_path)
     stop(process)
     _, errors = process.communicate()
-    assert (process.returncode, "Traceback" in errors) == (status, False), errors
+    assert (process.wait(), "Traceback" in errors) == (status, False), errors
     assert_all_end(process.pid)
     again(trained, tmp_path, undisturbed[0])
 
@@ -132,7 +122,7 @@ def test_interrupted(
 def test_two_processes_on_one_folder(trained: Path, undisturbed: tuple[str, float], tmp_path: Path) -> None:
     processes = [start(trained, tmp_path) for _ in range(2)]
     errors = [process.communicate()[1] for process in processes]
-    assert sorted(process.returncode for process in processes) == [0, 1]
+    assert sorted(process.wait() for process in processes) == [0, 1]
     assert "another asr decode is running in this folder" in "".join(errors)
     assert (tmp_path / "hyp.jsonl").read_text() == undisturbed[0]
 
@@ -145,7 +135,7 @@ def test_a_full_disk_leaves_the_earlier_hypotheses(
     (tmp_path / "score.json").write_text("earlier")
     process = start(trained, tmp_path, limit_bytes=1000)  # less than hyp.jsonl
     _, errors = process.communicate()
-    assert process.returncode == 1, errors
+    assert process.wait() == 1, errors
     assert names(tmp_path) == {"hyp.jsonl", "score.json", "lock", "shards"}
     assert {(tmp_path / name).read_text() for name in ("hyp.jsonl", "score.json")} == {"earlier"}
     again(trained, tmp_path, undisturbed[0])

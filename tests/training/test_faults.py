@@ -20,6 +20,7 @@ from typing import Any
 import lightning
 import pytest
 import torch
+from processes import fork_server
 from runs import metrics
 from tone_corpora import TINY, make_corpus
 
@@ -137,8 +138,7 @@ class Jobs:
         self.output = folder.with_suffix(".txt")
 
     def start(self, fault: Fault | None = None) -> BaseProcess:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["asr.training.run", "asr.commands.train", __name__])
+        context = fork_server()
         self.output.unlink(missing_ok=True)
         arguments = (self.overrides, str(self.folder), fault, str(self.output))
         process = context.Process(target=job, args=arguments)

@@ -2,11 +2,10 @@
 
 import os
 import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import Asr
 from tone_corpora import TINY
 
 from asr.cli import main
@@ -25,9 +24,7 @@ def overrides(corpus: Path, folder: Path) -> list[str]:
 def test_a_terminal_shows_a_bar(tone_corpus: Path, tmp_path: Path) -> None:
     """Lightning's own bar was created but stayed invisible."""
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "asr", "train", *overrides(tone_corpus, tmp_path)]
-    environment = {**os.environ, "COLUMNS": "140", "TERM": "xterm"}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=follower, env=environment)
+    process = Asr(["train", *overrides(tone_corpus, tmp_path)], stderr=follower, COLUMNS="140", TERM="xterm")
     os.close(follower)
     shown = b""
     try:

@@ -7,7 +7,6 @@ both "machines" are this one.
 import contextlib
 import io
 import json
-import multiprocessing
 import os
 import signal
 import socket
@@ -23,6 +22,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.utilities import rank_zero_only
+from processes import fork_server
 from runs import assert_same_weights, metrics, weights
 from tone_corpora import TINY, make_corpus
 
@@ -155,8 +155,7 @@ class Ranks:
         trouble: Trouble | None = None,
     ) -> dict[int, int | None]:
         """Train on nodes × devices processes; return the exit status of each rank."""
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["asr.training.run", "asr.commands.train", __name__])
+        context = fork_server()
         count, port = nodes * devices, free_port()
         own = [*self.overrides, f"trainer.nodes={nodes}", f"trainer.devices={devices}"]
         own += [f"trainer.accumulate={STEP // count}", *overrides]

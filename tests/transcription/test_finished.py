@@ -1,9 +1,8 @@
 """`asr transcribe` to files, given again, takes recordings that are new, changed or unfinished."""
 
+import io
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -83,19 +82,13 @@ def test_what_changes_is_transcribed_again(
     assert not written(folder).items() & second.items()
 
 
-def test_standard_input_is_never_finished(trained: Path, audio: Path, tmp_path: Path) -> None:
+def test_standard_input_is_never_finished(
+    trained: Path, audio: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = []
     for name in ("test-0.wav", "test-1.wav"):
-        arguments = [
-            sys.executable,
-            "-m",
-            "asr",
-            "transcribe",
-            str(trained),
-            "-",
-            f"output={tmp_path / 'out'}",
-        ]
-        subprocess.run(arguments, input=(audio / name).read_bytes(), check=True, capture_output=True)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((audio / name).read_bytes())))
+        assert main(["transcribe", str(trained), "-", f"output={tmp_path / 'out'}"]) == 0
         texts.append((tmp_path / "out" / "standard-input.txt").read_text())
     assert texts[0] != texts[1]
 

@@ -1,0 +1,115 @@
+"""Processes forked from a server that has imported `asr`, because imports take longer than most commands."""
+
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+
+from asr.cli import main
+
+IMPORTED = ["asr.training.run", "asr.commands.train", "asr.commands.decode", "asr.commands.compare", __name__]
+_server: int | None = None
+
+
+def fork_server() -> ForkServerContext:
+    """Return the context of processes that begin with everything imported.
+
+    A server that a command has started in this process has imported less, and is replaced.
+    """
+    global _server
+    context = multiprocessing.get_context("forkserver")
+    running = multiprocessing.forkserver._forkserver
+    if _server is None or running._forkserver_pid != _server:
+        running._stop()  # type: ignore[attr-defined]
+        context.set_forkserver_preload(IMPORTED)
+        multiprocessing.forkserver.ensure_running()
+        _server = running._forkserver_pid
+    return context
+
+
+class Asr:
+    """A running command, in a session of its own.
+
+    Attributes:
+        pid: process, and leader of the session.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        stderr: int | None = None,
+        limit_bytes: int | None = None,
+        **environment: str,
+    ) -> None:
+        """Start a command.
+
+        Args:
+            arguments: arguments of `asr`.
+            stderr: file descriptor; None: a pipe, as for standard output, which holds 64 KiB.
+            limit_bytes: size that no file may exceed.
+            environment: variables to set.
+        """
+        (self._out, out), (self._err, err) = os.pipe(), os.pipe()
+        if stderr is not None:
+            os.dup2(stderr, err)
+        streams = [Connection(number) for number in (out, err)]  # multiprocessing can send these
+        options = (list(arguments), streams, limit_bytes, environment)
+        self._process = fork_server().Process(target=_run, args=options)
+        self._process.start()
+        for stream in streams:
+            stream.close()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    def poll(self) -> int | None:
+        """Return the exit status, or None while the process runs."""
+        return self._process.exitcode
+
+    def wait(self) -> int:
+        """Wait for the end; return the exit status, negative for a signal."""
+        self._process.join()
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+    def communicate(self) -> tuple[str, str]:
+        """Return standard output and standard error when no process of the command has them open."""
+        with open(self._out) as out, open(self._err) as err:
+            texts = out.read(), err.read()
+        self.wait()
+        return texts
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._send(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._send(signal.SIGTERM)
+
+    def _send(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it may have ended
+            os.kill(self.pid, number)
+
+
+def _run(
+    arguments: list[str], streams: list[Connection], limit_bytes: int | None, environment: dict[str, str]
+) -> None:
+    os.setsid()
+    os.environ |= environment
+    for number, stream in enumerate(streams, start=1):
+        os.dup2(stream.fileno(), number)
+        stream.close()
+    # As in a process that was started with `asr`: its own processes are neither forked from this server nor
+    # started by it, so that they belong to this session.
+    multiprocessing.set_start_method("fork", force=True)
+    multiprocessing.forkserver._forkserver.__init__()  # type: ignore[misc]
+    sys.argv = ["asr", *arguments]
+    if limit_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+    sys.exit(main(arguments))
