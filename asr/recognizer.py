@@ -18,9 +18,9 @@ from asr.model.checkpoint import load as load_checkpoint
 from asr.model.options import LoadOptions
 from asr.model.portable import portable_folder, read_portable
 from asr.records.shards import Shard
-from asr.search.decoder import Decoder, build_decoder
+from asr.search.decoder import build_decoder
 from asr.search.options import BeamConfig, DecodeOptions
-from asr.search.path import TokenPath
+from asr.search.path import Decoder, TokenPath
 from asr.search.run import search_stretches
 from asr.search.tune import tuned
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state

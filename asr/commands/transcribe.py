@@ -17,7 +17,7 @@ from asr.model.features import Normalisation
 from asr.recognizer import Recognizer
 from asr.records.keyed import job
 from asr.records.shards import Result, ResumableWork, Work, parse_shard
-from asr.search.decoder import Decoder
+from asr.search.path import Decoder
 from asr.transcription.actors import LOST, on_actors
 from asr.transcription.batches import groups_in_order
 from asr.transcription.finished import Finished

@@ -1,10 +1,7 @@
-"""Decoders by name, and their options."""
+"""Decoders by name."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-
-from torch import Tensor
 
 from asr.config import check
 from asr.errors import UserError, did_you_mean
@@ -13,14 +10,12 @@ from asr.search.cuda_beam import CudaSearch
 from asr.search.fusion import build_fusion
 from asr.search.greedy import greedy_search
 from asr.search.options import DECODERS, WEIGHTED, BeamConfig, Weights
-from asr.search.path import TokenPath
+from asr.search.path import Decoder
 from asr.search.prefix import PrefixSearch
 from asr.search.spelling import read_search_lexicon
-from asr.search.words import WordSearch
+from asr.search.words import WithWords, WordSearch
 from asr.text.lexicon import read_words
 from asr.text.tokenizer import PhoneTokenizer, Tokenizer
-
-Decoder = Callable[[Tensor, Tensor], list[TokenPath]]
 
 
 def build_decoder(name: str, tokenizer: Tokenizer, beam: BeamConfig, topology: str = "ctc") -> Decoder:
@@ -114,22 +109,3 @@ def tunable(decoder: Decoder) -> tuple[str, ...]:
         case WithWords():
             return tunable(decoder.search)
     return ()
-
-
-@dataclass(frozen=True)
-class WithWords:
-    """A phone search followed by the lexicon search for words."""
-
-    search: Decoder
-    tokenizer: Tokenizer
-    segment: WordSearch
-
-    def __call__(self, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
-        """Decode a batch."""
-        return [self._with_words(path) for path in self.search(log_probs_BTV, lengths_B)]
-
-    def _with_words(self, path: TokenPath) -> TokenPath:
-        words = self.segment(self.tokenizer.tokens(path.ids))
-        return replace(
-            path, words=words, alternatives=[self._with_words(other) for other in path.alternatives]
-        )

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from asr.errors import UserError, uninterrupted
 from asr.parallel import end_with_parent, kill_workers, worker_context
-from asr.search.decoder import Decoder, build_decoder, reweighted
+from asr.search.decoder import build_decoder, reweighted
 from asr.search.options import BeamConfig, Weights
-from asr.search.path import TokenPath
+from asr.search.path import Decoder, TokenPath
 from asr.search.run import search
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 

@@ -9,8 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.losses.ctc import BLANK
 from asr.search.confidence import with_confidences
-from asr.search.decoder import Decoder
-from asr.search.path import TokenPath, Word
+from asr.search.path import Decoder, TokenPath, Word
 
 # The search runs on stretches of 10 to 30 s, cut in the longest pause within this range, because its memory
 # grows with the length.

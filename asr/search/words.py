@@ -1,13 +1,16 @@
 """Lexicon search: the word sequence with the fewest phone edits from the recognised phones."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from asr.search.path import Word
+from asr.search.path import Decoder, TokenPath, Word
 from asr.text.lexicon import Lexicon
+from asr.text.tokenizer import Tokenizer
 
 EDIT = 1000  # unit of costs: a thousandth of an edit
 
@@ -141,6 +144,25 @@ class WordSearch:
             moved.fill(root)  # faster than the minimum with a number
             np.minimum(best, moved, out=best)
         return boundaries
+
+
+@dataclass(frozen=True)
+class WithWords:
+    """A phone search followed by the lexicon search for words."""
+
+    search: Decoder
+    tokenizer: Tokenizer
+    segment: WordSearch
+
+    def __call__(self, log_probs_BTV: Tensor, lengths_B: Tensor) -> list[TokenPath]:
+        """Decode a batch."""
+        return [self._with_words(path) for path in self.search(log_probs_BTV, lengths_B)]
+
+    def _with_words(self, path: TokenPath) -> TokenPath:
+        words = self.segment(self.tokenizer.tokens(path.ids))
+        return replace(
+            path, words=words, alternatives=[self._with_words(other) for other in path.alternatives]
+        )
 
 
 def _preorder(parents: Sequence[int]) -> NDArray[np.int64]:

@@ -9,8 +9,8 @@ from torch import Tensor
 from asr.errors import UserError
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.score import WordFilter, scored_words
-from asr.search.decoder import Decoder, build_decoder
-from asr.search.path import text_of
+from asr.search.decoder import build_decoder
+from asr.search.path import Decoder, text_of
 from asr.text.tokenizer import Tokenizer
 from asr.training.config import SelectionConfig
 
