@@ -6,7 +6,8 @@ from typing import Any
 from asr.errors import UserError
 
 LOST = "the process that worked on it was killed (out of memory?)"
-MOST_LOSSES = 10  # in succession, before no further actor is started
+# In succession, before no further actor is started: a set-up that kills its process would go on for ever.
+MOST_LOSSES = 10
 
 
 class _Actor:

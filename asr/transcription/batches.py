@@ -44,7 +44,7 @@ def groups_in_order(sizes: Sequence[int | None]) -> list[list[int]]:
 def groups_by_length(lengths: NDArray[np.int64], budget: int) -> list[list[int]]:
     """Divide recordings, longest first, into batches of at most `budget`, padding included.
 
-    The longest come first because they need most memory: if it isn't enough, the work ends at once.
+    The longest come first because they need most memory: where it isn't enough, that shows at once.
 
     Args:
         lengths: [recordings] lengths in frames or samples.

@@ -11,6 +11,7 @@ from asr.text.tokenizer import Tokenizer
 log = logging.getLogger(__name__)
 
 PAUSE_S = 0.7  # shortest pause that ends a segment
+# Subtitling guides allow two lines of 42 characters (Netflix's Timed Text Style Guide), for seven seconds.
 LINE_CHARACTERS = 42
 LINES = 2
 SEGMENT_S = 7.0
