@@ -90,7 +90,7 @@ def transcribed_file(audio: Path, text: str, tokenizer: Tokenizer) -> Transcribe
 def groups_to_align(
     model: AcousticModel, utterances: Sequence[Transcribed], options: EncodingOptions
 ) -> list[list[int]]:
-    """Return the positions of the utterances to align together: short ones in batches, longest first."""
+    """Return positions of utterances to align together: long ones alone, then batches of short ones."""
     longest_s, rate = model.config.longest_s, model.sample_rate
     samples = np.array([round(x.duration_s * rate) for x in utterances], dtype=np.int64)
     short = np.array([encoded_together(x.duration_s, longest_s, options) for x in utterances], dtype=bool)
