@@ -137,10 +137,12 @@ def test_transcribe_reports_full_memory_and_unwritable_files(
     assert main(["transcribe", str(trained), wav, f"output={tmp_path / 'file' / 'folder'}"]) == 1
     assert "test-0.txt: can't be written" in capsys.readouterr().err
     for error in (MemoryError("Unable to allocate 6 GiB"), RuntimeError("you can't allocate memory: 6 GiB")):
-        monkeypatch.setattr("asr.recognizer.read_recording", mock.Mock(side_effect=error))
+        monkeypatch.setattr("asr.transcription.sources.read_recording", mock.Mock(side_effect=error))
         assert main(["transcribe", str(trained), wav]) == 1
         assert "test-0.wav: out of memory: use mode=chunked" in capsys.readouterr().err
-    monkeypatch.setattr("asr.recognizer.read_recording", mock.Mock(side_effect=RuntimeError("shapes")))
+    monkeypatch.setattr(
+        "asr.transcription.sources.read_recording", mock.Mock(side_effect=RuntimeError("shapes"))
+    )
     with pytest.raises(RuntimeError, match="shapes"):
         main(["transcribe", str(trained), wav])
 
