@@ -26,7 +26,9 @@ struct KeptSize {
 // valid keys.
 template <class T>
 struct DenseResult {
-  T* softmax_C;  // [heads, 2, C]: maximum of the scores, 1 / Σ exp(score − maximum)
+  // [heads, 2, C]: maximum of the scores, 1 / Σ exp(score − maximum). Apart, because exp(score − log Σ) has the
+  // rounding of the logarithm, which doubled the error of dV.
+  T* softmax_C;
   T* values_CE;  // [heads, C, E]
   int64_t K;
   T* mass_C;        // [heads, C]: sum of the top keys' weights
@@ -215,7 +217,8 @@ struct DenseGradients {
   }
 };
 
-// Memory for the kept weights; empty if none are to be kept.
+// Memory for the kept weights; empty if none are to be kept. Keeping them saves a product and the exponentials, 15 to
+// 20 % of the backward pass, for C numbers per key; the centroids save 3 %.
 template <class T>
 Tensor new_kept(const Heads<T>& in, const Tensor& like, bool wanted, int64_t K) {
   return new_tensor(like, {in.B, in.H, wanted ? KeptSize(in.N, in.S, in.D, in.C, K).head : 0}, in.type);

@@ -86,7 +86,9 @@ struct Heads {
       phases(HeadRange{0, heads});
   }
 
-  // Sum rows over each cluster's members in order of position: sums[heads, C, stride].
+  // Sum rows over each cluster's members in order of position: sums[heads, C, stride]. A thread with a whole head reads
+  // the rows in sequence and adds each to its cluster's sum in the L1 cache; threads that share a head take a cluster
+  // each. Both add a cluster's rows in the same order, so the bits are the same.
   void sum_members(HeadRange range, const View<T>& rows, int64_t size, const Buffer<T>& sums, int64_t stride) const {
     const auto rows_of = [&](int64_t head) { return rows.head(head / H, head % H); };
     parallel(range.first, range.end, [&](int64_t head) { std::fill_n(sums + head * C * stride, C * stride, T(0)); });

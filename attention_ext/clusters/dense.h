@@ -20,6 +20,8 @@ int64_t chunk_keys(int64_t C, int64_t largest) {
   return keys;
 }
 
+// Backward holds weights and slopes, so half as many keys fill the same part of the cache. Forward chunks of 256 made
+// improved clustered attention 4 % slower.
 constexpr int64_t forward_chunk = largest_chunk, backward_chunk = 256;
 
 // Rows of whole vectors: in place if a row already is a whole number of vectors, else a padded copy.

@@ -110,7 +110,9 @@ inline void gemm_height(const Product<T>& product, int64_t height, int64_t first
     gemm_height<T, order, picked, V, M - 1>(product, height, first, end, column);
 }
 
-// A panel of V vectors of columns, in as few blocks as the registers allow, with heights that differ by at most one.
+// A panel of V vectors of columns, in as few blocks as the registers allow: 6 rows × 2 vectors of sums, 2 vectors of B
+// and one of A fill 15 of AVX2's 16 registers; AVX-512 has twice as many. Heights differ by at most one: ten rows are
+// 5 + 5, because the four rows of 6 + 4 would leave multipliers waiting for their sums.
 template <class T, Order order, Picked picked, int V>
 inline void gemm_panel(const Product<T>& product, int64_t column) {
   constexpr int tallest = (V == 4 ? 2 : V == 3 ? 4 : 6) * (VECTOR_BYTES == 64 && V < 4 ? 2 : 1);

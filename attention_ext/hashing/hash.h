@@ -166,7 +166,8 @@ inline void hash_by_integers(const HashTask<float>& task) {
 #endif
 
 // A sum of D products has an error of at most γ·Σ|x||p| ≤ γ·‖x‖₁·‖p‖∞, γ = D·u / (1 − D·u), in any summation
-// order. Products closer to zero, and NaN, are decided in double precision.
+// order. Products closer to zero, and NaN, are decided in double precision. ‖x‖₂·‖p‖₂ would be a closer bound, but its
+// squares could overflow or underflow.
 inline void hash_block(const HashTask<float>& task, Simd<float>::Vec) {
 #if defined(__SSE2__)
   if (task.pairs_JP) return hash_by_integers(task);

@@ -1,4 +1,5 @@
-// Softmax of short rows and its derivative, one row per vector lane.
+// Softmax of short rows and its derivative, one row per vector lane: sums across the lanes of one row after the other
+// are faster for ten rows and slower for forty.
 #pragma once
 
 #include "../cpu/rows.h"

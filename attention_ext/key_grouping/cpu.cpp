@@ -9,7 +9,7 @@
 namespace attention_ext {
 namespace {
 
-constexpr int64_t most_keys = 128;       // in the covariance
+constexpr int64_t most_keys = 128;       // in the covariance, so that its cost doesn't grow with the length
 constexpr int64_t least_queries = 1024;  // of a block, if a head is split
 
 // One head: its queries in blocks, each with points and sums of its own.

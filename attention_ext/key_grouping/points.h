@@ -7,7 +7,7 @@
 namespace attention_ext {
 namespace {
 
-constexpr int64_t key_steps = 2;                     // power iterations
+constexpr int64_t key_steps = 2;  // power iterations; a third gains 0.001 of the distance from full attention
 constexpr double key_singular = 9.094947017729e-13;  // 2⁻⁴⁰: least share of the variance
 constexpr double key_grid = 8192;
 
@@ -141,7 +141,8 @@ inline void round_points(int64_t count, int64_t rank, double farthest, double* p
     }
 }
 
-// Centroids for `nearest_points`: 2·c as pairs and −‖c‖². Fills up with centroids that are never nearest.
+// Centroids for `nearest_points`: 2·c as pairs and −‖c‖², where a sum starts, so that comparing needs no subtraction.
+// Fills up with centroids that are never nearest.
 inline void pack_centroids(int64_t C, int64_t rank, const double* centroids, int32_t* pairs, int32_t* squares) {
   const int64_t columns = round_up(rank, Simd<double>::width), halves = (rank + 1) / 2;
   for (int64_t c = 0; c < round_up(C, nearest_tile); ++c) {

@@ -5,8 +5,10 @@ from torch import Tensor
 
 from attention_ext.tensors import zero_padding
 
-MOST_KEYS = 128  # in the covariance, at evenly spread positions
-STEPS = 2  # power iterations
+# In the covariance, at evenly spread positions: its cost doesn't grow with the length, and all keys would
+# gain 1 % of the distance from full attention (NOTES.md).
+MOST_KEYS = 128
+STEPS = 2  # power iterations; a third gains less than that
 SINGULAR = 2.0**-40  # directions with less than this share of the variance are dropped
 GRID = 2.0**13  # distance of the farthest query from the first one, in grid steps
 
@@ -98,7 +100,10 @@ def key_factor(k_BHSD: Tensor, key_lengths_B: Tensor, rank: int) -> Tensor:
 
 
 def _directions(dim: int, rank: int, device: torch.device) -> Tensor:
-    """Return fixed directions in general position, [D, R]: cubes modulo a prime."""
+    """Return fixed directions in general position, [D, R]: cubes modulo a prime.
+
+    Squares would be linearly dependent, because their second differences are constant.
+    """
     column_R = torch.arange(1, rank + 1, device=device)
     number_DR = 256 * column_R + torch.arange(1, dim + 1, device=device).unsqueeze(1)
     return (number_DR**3 % 1021).double() / 1021 - 0.5

@@ -13,7 +13,8 @@ struct Choice {
   int64_t count = 0;
   uint16_t clusters[1024 + 3];
   void add(int64_t cluster) { clusters[count++] = static_cast<uint16_t>(cluster); }
-  // Centroids are compared four at a time. Repeating the last one has no effect, as it is not nearer than itself.
+  // Centroids are compared four at a time, so that two bits of their place are constants. Repeating the last one has no
+  // effect, as it is not nearer than itself.
   void fill_up() {
     for (int64_t i = count; i % 4; ++i) clusters[i] = clusters[count - 1];
   }

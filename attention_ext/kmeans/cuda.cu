@@ -7,7 +7,7 @@ namespace attention_ext {
 namespace {
 
 constexpr int counted = 64;
-constexpr int shared_clusters = 128;  // most clusters whose counters fit into shared memory
+constexpr int shared_clusters = 128;  // most clusters whose counters fit into shared memory, 32 KiB
 
 struct Iteration {
   bool first, last;
@@ -112,6 +112,7 @@ Tensor hamming_kmeans(const Tensor& hashes, const Tensor& lengths, int64_t clust
   const int64_t size = heads * clusters * counted;
   // Small blocks fill the device; large blocks add to the global counters less often.
   const int block_queries = N * heads <= 65536 ? 256 : 1024;
+  // All iterations are launched: only the device knows whether a query moved, and the host doesn't wait for it.
   for (int64_t i = 0; i < iterations; ++i) {
     const Iteration step{
         .first = i == 0,

@@ -50,7 +50,8 @@ struct Pair {
 };
 
 // Tabulate, for each triple of planes and each pattern of three centroid bits, how many of the three differ, as two
-// bits. Complementary patterns have complementary counts.
+// bits. Complementary patterns have complementary counts. The table stays in the L1 cache and leaves 36 adders per
+// centroid, instead of 57 and 63 exclusive ors.
 inline void differences(const uint64_t* planes, Pair* table) {
   for (int t = 0; t < triples; ++t, table += 8) {
     Word x[3];

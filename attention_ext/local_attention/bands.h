@@ -11,7 +11,9 @@
 namespace attention_ext {
 namespace {
 
-constexpr int64_t band_lanes = 16;   // queries of a tile, if the vectors are no wider
+// Queries of a tile, if the vectors are no wider. It reads 2·window + 16 keys, of which each query sees 2·window + 1:
+// wider tiles would read more for nothing.
+constexpr int64_t band_lanes = 16;
 constexpr int64_t band_piece = 256;  // keys at a time
 
 template <class T>

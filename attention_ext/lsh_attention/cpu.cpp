@@ -7,7 +7,8 @@
 namespace attention_ext {
 namespace {
 
-constexpr int64_t block_places = 256;  // places of a task, unless a chunk is larger
+// Places of a task, unless a chunk is larger: keys and values of several chunks are gathered once for all of them.
+constexpr int64_t block_places = 256;
 constexpr int64_t most_buckets = 65536;
 
 template <class T>

@@ -64,7 +64,7 @@ def read_transcript(path: str | Path) -> dict[str, Any]:
 def parse_segment(line: str) -> SideSegment:
     """Parse a line into a segment.
 
-    >>> parse_line("sw2001A-ms98-a-0002 0.977625 11.561375 hi um [silence] yeah i'd [laughter-like]")
+    >>> parse_segment("sw2001A-ms98-a-0002 0.977625 11.561375 hi um [silence] yeah i'd [laughter-like]")
     SideSegment(conversation='sw02001', side='A', start=98, end=1156, text="hi um yeah i'd like")
 
     Raises:
