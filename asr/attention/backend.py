@@ -15,7 +15,7 @@ from asr.errors import UserError
 
 DEVICES = ("cpu", "cuda")
 MOST_CLUSTERS = 1_024  # limit of the compiled kernels
-MOST_KEYS_CUDA = 1_024
+MOST_KEYS_CUDA = 1_024  # topk: the CUDA search holds a cluster's chosen keys in shared memory
 NOT_COMPILED = dict.fromkeys(DEVICES, "this mechanism has no compiled kernels")
 
 # What `auto` doesn't use: the CUDA kernels have run only on an emulated device, and local attention's SDPA

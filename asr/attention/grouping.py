@@ -9,7 +9,8 @@ from asr.attention.backend import Operators
 from asr.attention.hashing import LARGEST_HEAD, PLANES, RandomDirections
 from asr.attention.spec import Option
 
-FEW = 50  # with fewer clusters, better groups cost little and gain more
+# With fewer clusters, better groups cost little and gain more (attention_ext/key_grouping/NOTES.md).
+FEW = 50
 HASH, KEYS = ("grouping", "hash"), ("grouping", "keys")
 GROUPING = (
     Option(

@@ -7,8 +7,8 @@ from asr.attention.spec import Option
 from asr.errors import UserError
 from asr.seeds import derived_seed
 
-LARGEST_HEAD = 256
-SEED = 2020
+LARGEST_HEAD = 256  # the compiled kernels' limit
+SEED = 2020  # a model trained with another mechanism draws its directions when it changes to this one
 PLANES = Option(
     "planes",
     "fixed",

@@ -3,7 +3,8 @@
 The states are those of the n-gram, twice: `within` the last label of a history and `between`, after it. All
 arcs of a frame are products with matrices, dense for bigrams and sparse for longer n-grams (see
 `label_ngram`), over a batch at once. Sums are scaled in every frame and kept in float64, so that neither
-thousands of frames nor unlikely histories over- or underflow. Memory is two numbers per frame and state, time
+thousands of frames nor unlikely histories over- or underflow: a state below 1e-300 of the sum doesn't matter
+here, and log space would take exponentials for every arc. Memory is two numbers per frame and state, time
 is linear in frames × n-grams.
 """
 

@@ -161,7 +161,9 @@ def graph_matrices(ngram: LabelNgram) -> tuple[Tensor, Tensor]:
             shorter = ngram.probability(source[1:], label)
             handed_down = ngram.backoff[source] * shorter
             longer = (*source, label)
-            if longer in index:  # what `source` hands down must not reach the shorter state too
+            # What `source` hands down must not reach the shorter state too. The negative entry cancels a
+            # number with the same label, hence the same outputs: in float64, far below their rounding.
+            if longer in index:
                 add(longer[1:], source, -handed_down)
             else:
                 add(ngram.after(source, label), source, max(0.0, probability - handed_down))

@@ -1,4 +1,8 @@
-"""The numerator: the log-sum over all output sequences that spell the target, in log space."""
+"""The numerator: the log-sum over all output sequences that spell the target, in log space.
+
+As long as the outputs are wrong, the states of a target differ by more than any number format holds; scaled
+sums, which the denominator uses, would lose the path that matters.
+"""
 
 import torch
 from torch import Tensor

@@ -33,7 +33,7 @@ from attention_ext.improved_clustered_attention.graph import improved_clustered_
 from attention_ext.local_attention.reference import SMALLEST_BLOCK
 
 FAMILY = ("full", "shared-full", "clustered", "i-clustered", "local", "linear")
-OPSET = 18
+OPSET = 18  # of ONNX: the one in which torch.onnx writes graphs, so that none is converted
 OUTPUTS = ("log_probs", "frames")
 
 

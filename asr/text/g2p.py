@@ -22,7 +22,7 @@ EY0 EY1 EY2 F G HH IH0 IH1 IH2 IY0 IY1 IY2 JH K L M N NG OW0 OW1 OW2 OY0 OY1 OY2
 UW UW0 UW1 UW2 V W Y Z ZH
 """
 PHONES = _PHONES.split()
-LONGEST = 20  # phones
+LONGEST = 20  # phones of a word, as in g2p_en: the network may never emit the end
 
 Guess = Callable[[str], Phones]
 Weights = dict[str, NDArray[np.float32]]

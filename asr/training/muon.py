@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 HIDDEN = re.compile(r"\.?(blocks?|layers)\.")  # parts of the names of parameters in encoder layers
-MOMENTUM = 0.95
+MOMENTUM = 0.95  # as Jordan et al.
 STEPS = 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # a, b, c: orthogonal to about ±30 % in five steps
 
