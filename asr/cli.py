@@ -1,46 +1,21 @@
 """The command line: `asr <command> key=value …`."""
 
-import importlib
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
-from asr import __version__
+from asr import __version__, config
+from asr.commands import COMMANDS, command_module
+from asr.config import describe, split_arguments
 from asr.console import open_console
 from asr.errors import UserError, did_you_mean, run_program
 
-# Here rather than in the commands' modules, whose imports take seconds.
 WIDE = 120  # columns of a terminal that shows types and defaults in columns of their own
-COMMANDS = {
-    "prepare": "prepare a recipe's corpus: asr prepare demo",
-    "train": "train a recogniser: asr train recipe=demo attention=i-clustered-25 model=tiny",
-    "lm": "train or score an n-gram language model: asr lm train text=data/demo order=3 out=lm/demo.arpa",
-    "decode": "decode a split: asr decode exp/demo/full split=test attention=i-clustered-25 decoder=beam",
-    "score": "score hypotheses and compare systems: asr score exp/demo/full/decode/test/full-greedy",
-    "evaluate": "evaluate models of copy, language or longrange: asr evaluate exp/copy/full exp/copy/lsh-4",
-    "align": "align transcripts with audio: asr align exp/demo/full recording.wav text='go on'",
-    "segment": "divide a recording and its text into utterances: asr segment exp/demo/full book.wav book.txt",
-    "transcribe": "transcribe audio files: asr transcribe exp/demo/full recording.wav",
-    "merge": "join the shards of prepare, decode, align or transcribe: asr merge exp/demo/full/align/test",
-    "bench": "time attention mechanisms: asr bench attentions=full,i-clustered-100 lengths=512,1024",
-    "compare": "train, decode and time mechanisms side by side: "
-    "asr compare recipe=demo attentions=full,i-clustered-25",
-    "advise": "recommend a mechanism for your data on this machine: asr advise data/demo model=wsj",
-    "approximate": "evaluate a fine-tuned transformers model with its attention exchanged: "
-    "asr approximate model=models/rte task=rte",
-    "report": "rewrite a comparison's report.html: asr report exp/compare/demo bench=exp/bench.json layer=3",
-    "export": "export a model: asr export exp/demo/full out=model",
-    "completion": "complete words in bash, zsh or fish: asr completion bash",
-    "export-data": "convert manifests for Kaldi, NeMo, lhotse or Shar: "
-    "asr export-data data/demo to=kaldi out=data/demo_kaldi",
-}
-
 # OpenMP reads these when PyTorch loads. A thread that waits by spinning starves other processes; one that
 # sleeps at once gains nothing where cores are free. GNU's OpenMP spins for so many turns before it sleeps
 # (docs/machines.md has the comparison).
@@ -91,38 +66,31 @@ def run_command(name: str, *arguments: str) -> None:
         raise UserError(f"unknown command {name!r}{did_you_mean(name, list(COMMANDS))}")
     if (name, *arguments[:1]) == ("completion", "words"):  # called by the shells' scripts, options and all
         _, command_name, second, word, position = arguments
-        found = command_module(name).candidates(COMMANDS, command_name, second, word, int(position))
+        found = command_module(name).candidates(command_name, second, word, int(position))
         print("\n".join(found))
         return
-    command = command_module(name)
+    command = COMMANDS[name]
     if "--help" in arguments or "-h" in arguments:
-        print_help(name, command, [x for x in arguments if x not in ("--help", "-h")])
+        print_help(name, [x for x in arguments if x not in ("--help", "-h")])
         return
-    from asr.config import parse, split_arguments
-
     paths, overrides = split_arguments(list(arguments))
     if "" in paths:
         raise UserError("expected a path, found an empty argument")
-    if paths and not command.POSITIONAL:
+    if paths and not command.takes:
         raise UserError(f"asr {name} takes key=value options only, found {paths[0]!r}")
-    if hasattr(command, "main"):
-        command.main(paths, overrides)
-    elif hasattr(command, "parse"):
-        command.run(paths, command.parse(overrides))
-    else:
-        command.run(paths, parse(command.Options, overrides))
-
-
-def command_module(name: str) -> ModuleType:
-    """Import the module of a command."""
-    return importlib.import_module(f"asr.commands.{name.replace('-', '_')}")
+    if command.reads:
+        command_module(name).main(paths, overrides)
+        return
+    # First the options, so that a mistake is answered before PyTorch is loaded.
+    options = command.parse(overrides) if command.parse else config.parse(command.options, overrides)
+    command_module(name).run(paths, options)
 
 
 def print_overview() -> None:
     """Print the list of commands."""
     table = Table("command", "purpose and example", title="asr <command> key=value …", title_justify="left")
-    for name, purpose in COMMANDS.items():
-        table.add_row(name, purpose)
+    for name, command in COMMANDS.items():
+        table.add_row(name, command.purpose)
     console = open_console(markup=False)
     console.print(table, "asr help <command> lists a command's options; --debug shows tracebacks.")
 
@@ -143,15 +111,14 @@ def help_table(rows: Sequence[tuple[str, str, str, str]], width: int) -> Table:
     return table
 
 
-def print_help(name: str, command: ModuleType, paths: list[str]) -> None:
-    """Print the usage and options of a command."""
-    from asr.config import describe
-
-    schema = command.options_schema(paths) if hasattr(command, "options_schema") else command.Options
+def print_help(name: str, arguments: list[str]) -> None:
+    """Print the usage and options of a command, given its other arguments."""
+    command = COMMANDS[name]
+    schema = command.defaults(arguments) if command.defaults else command.schema(arguments)
     console = open_console(markup=False)
-    console.print(" ".join(["asr", name, *filter(None, [command.POSITIONAL]), "key=value …"]))
-    console.print(COMMANDS[name])
-    if rows := list(describe(schema)) if schema else []:
-        console.print(help_table([row[:4] for row in rows], console.width))
-    if hasattr(command, "details"):
-        console.print(command.details(paths))
+    console.print(" ".join(["asr", name, *filter(None, [command.takes]), "key=value …"]))
+    console.print(command.purpose)
+    if rows := [row[:4] for row in describe(schema)] if schema else []:
+        console.print(help_table(rows, console.width))
+    if command.details:
+        console.print(command.details(arguments))

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from asr.cli import COMMANDS, WAITING, command_module, main
-from asr.commands import prepare
+from asr.cli import WAITING, main
+from asr.commands import COMMANDS
 from asr.errors import run_program
+from asr.preparation.recipes import prepared_recipes
 
 HEAVY = {"torch", "lightning", "lhotse", "hydra", "omegaconf"}
 
@@ -25,27 +26,29 @@ def run_python(code: str, **environment: str) -> str:
     return subprocess.check_output(command, env={**inherited, **environment}, text=True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "allowed"),
-    [
-        (["--help"], set()),
-        (["--version"], set()),
-        (["nosuch"], set()),
-        (["prepare", "--help"], {"omegaconf"}),
-        *((["prepare", name, "--help"], {"omegaconf"}) for name in prepare.prepared_recipes()),
-        (["score", "--help"], {"omegaconf"}),
-        (["lm", "--help"], {"omegaconf"}),
-        (["report", "--help"], {"omegaconf"}),
-        (["export-data", "--help"], {"omegaconf"}),
-    ],
-)
-def test_help_imports_no_heavy_library(arguments: list[str], allowed: set[str]) -> None:
+def heavy_after(lines: list[list[str]]) -> set[str]:
+    """Return the heavy libraries that a new process has loaded after these command lines."""
+    calls = "".join(f"main({arguments})\n" for arguments in lines)
+    code = f"import sys; from asr.cli import main\n{calls}print(sorted({HEAVY} & set(sys.modules)))"
+    return set(json.loads(run_python(code).splitlines()[-1].replace("'", '"')))
+
+
+def test_help_imports_no_heavy_library() -> None:
     """`asr --help` imported every command and took six seconds; a recipe imported lhotse, 1.8 seconds."""
-    code = (
-        f"import sys; from asr.cli import main\nmain({arguments})\nprint(sorted({HEAVY} & set(sys.modules)))"
-    )
-    loaded = run_python(code).splitlines()[-1]
-    assert set(json.loads(loaded.replace("'", '"'))) <= allowed
+    helped = [[name, "--help"] for name in COMMANDS if name != "train"]
+    assert heavy_after([["--help"], ["--version"], ["nosuch"], ["lm", "score", "--help"], *helped]) == set()
+    recipes = [["prepare", name, "--help"] for name in prepared_recipes()]
+    assert heavy_after(recipes) <= {"omegaconf"}
+
+
+@pytest.mark.parametrize("recipe", ["demo", "longrange"])
+def test_help_of_training_loads_what_composes_its_defaults(recipe: str) -> None:
+    """A recipe's own task was imported for its options, and loaded PyTorch and Lightning."""
+    assert heavy_after([["train", f"recipe={recipe}", "--help"]]) == {"hydra", "omegaconf"}
+
+
+def test_a_mistake_in_an_option_is_answered_before_pytorch_is_loaded() -> None:
+    assert "torch" not in heavy_after([["decode", "run", "beam.size=0"], ["train", "model.layers=0"]])
 
 
 def test_every_command_has_a_module_and_a_line_in_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +57,7 @@ def test_every_command_has_a_module_and_a_line_in_the_overview(capsys: pytest.Ca
     assert {name.replace("-", "_") for name in COMMANDS} == modules - {"__init__", "__pycache__"}
     assert main(["--help"]) == 0
     printed = capsys.readouterr().out
-    assert all(purpose in printed for purpose in COMMANDS.values())
+    assert all(command.purpose in printed for command in COMMANDS.values())
 
 
 def test_help_shows_square_brackets(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +91,7 @@ def test_help_of_training_shows_the_defaults_of_the_recipe(
 
 
 def test_a_command_without_positional_arguments_prints_one_space(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command_module("train").POSITIONAL == ""
+    assert COMMANDS["train"].takes == ""
     assert main(["train", "--help"]) == 0
     assert capsys.readouterr().out.startswith("asr train key=value …")
 
@@ -107,7 +110,7 @@ def test_openmp_threads_hardly_spin_unless_the_user_decides(
         "def run(paths, options):\n"
         "    found = {name: os.environ[name] for name in cli.WAITING if name in os.environ}\n"
         "    print(found, 'torch' in sys.modules)\n"
-        "cli.command_module = lambda name: types.SimpleNamespace(POSITIONAL='', main=run)\n"
+        "cli.command_module = lambda name: types.SimpleNamespace(run=run)\n"
         "cli.main(['train'])"
     )
     assert run_python(code, **given).strip() == f"{expected} False"

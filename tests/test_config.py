@@ -8,7 +8,8 @@ import pytest
 from asr import config
 from asr.config import option
 from asr.errors import UserError
-from asr.training.config import TrainConfig, train_options, train_options_from
+from asr.training.config import train_options, train_options_from
+from asr.training.options import TrainConfig
 
 
 @dataclass

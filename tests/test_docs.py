@@ -1,6 +1,5 @@
 """README and docs: commands run, options and paths exist, tables match the code."""
 
-import importlib
 import re
 import shlex
 import shutil
@@ -12,7 +11,8 @@ from runs import in_process
 
 from asr import config
 from asr.attention.table import mechanism_table, option_table
-from asr.cli import COMMANDS, main
+from asr.cli import main
+from asr.commands import COMMANDS, command_module
 from asr.compare import run
 from asr.report import page
 
@@ -71,11 +71,12 @@ def test_commands_have_the_options_shown(line: str, tmp_path: Path, monkeypatch:
         transformers.Wav2Vec2FeatureExtractor().save_pretrained("wav2vec2-base")
     assert name in COMMANDS
     paths, options = config.split_arguments(arguments)
-    command = importlib.import_module(f"asr.commands.{name.replace('-', '_')}")
-    if hasattr(command, "parse"):
-        command.parse(options)
+    command = COMMANDS[name]
+    parse = command.parse or getattr(command_module(name), "parse", None)
+    if parse:
+        parse(options)
         return
-    schema = command.options_schema(paths) if hasattr(command, "options_schema") else command.Options
+    schema = command.schema(paths)
     elsewhere = "folder=" if name == "prepare" else ()
     config.parse(schema, [option for option in options if not option.startswith(elsewhere)])
 

@@ -11,7 +11,8 @@ import pytest
 
 import asr
 from asr import config
-from asr.cli import COMMANDS, main
+from asr.cli import main
+from asr.commands import COMMANDS
 from asr.errors import UserError
 
 
@@ -56,8 +57,8 @@ def invalid(schema: type) -> Iterator[tuple[str, str]]:
 
 def test_all_schemas_are_found() -> None:
     names = {f"{schema.__module__}.{schema.__qualname__}" for schema in SCHEMAS}
-    assert {"asr.training.config.TrainerConfig", "asr.benchmark.options.Options"} <= names
-    assert "asr_recipes.copy.task.Options" in names
+    assert {"asr.training.options.TrainerConfig", "asr.benchmark.options.Options"} <= names
+    assert "asr_recipes.copy.options.TaskOptions" in names
     assert sum(len(list(invalid(schema))) for schema in SCHEMAS) > 1000
 
 

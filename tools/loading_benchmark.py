@@ -19,7 +19,7 @@ import torch
 
 from asr.data.audio import load_cut
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
-from asr.preparation import recording, utterance_cut
+from asr.preparation.cuts import recording, utterance_cut
 from asr.training.config import train_options
 
 RATES = (8000, 11_025, 16_000, 22_050, 22_255, 24_000, 32_000, 44_100, 48_000, 96_000, 176_400)

@@ -31,7 +31,8 @@ from asr.model.head import Head
 from asr.model.options import ModelConfig
 from asr.parallel import in_new_process
 from asr.training.config import train_options
-from asr.training.optimizer import OptimizerConfig, build_optimizer
+from asr.training.optimizer import build_optimizer
+from asr.training.options import OptimizerConfig
 
 MEL_BINS = 40
 VOCABULARY = 42

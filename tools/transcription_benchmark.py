@@ -31,7 +31,7 @@ from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts, write_cuts
 from asr.data.places import manifest_path
 from asr.errors import UserError, run_program
-from asr.preparation import recording, utterance_cut
+from asr.preparation.cuts import recording, utterance_cut
 from asr.search.options import DecodeOptions
 from asr.transcription.options import TranscriptionConfig
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from asr.approximation.glue import TASKS
 from asr.config import option
-from asr.environment import pick_device
+from asr.config.names import MECHANISMS
 from asr.errors import UserError
 
 SQUAD = "squad"
@@ -33,6 +33,7 @@ class Options:
         ["full", "clustered-25", "i-clustered-25", "i-clustered-25:grouping=keys", "local-64"],
         help="mechanisms of the softmax family; ratios are to full",
         affects="result",
+        suggested=MECHANISMS,
     )
     labels: list[str] = option(
         [],
@@ -125,7 +126,6 @@ class Options:
                 f"model={self.model}: a model is fine-tuned for one task; with several, write "
                 f"{PLACE} for its name"
             )
-        pick_device(self.device)
 
     def model_of(self, task: str) -> Path:
         """Return the folder of a task's model; both sets of MNLI share one."""

@@ -11,6 +11,7 @@ import torch
 
 from asr.benchmark.mechanisms import BenchProblem, Timing, measure
 from asr.benchmark.memory import Memory, TooLarge, can_measure_memory, largest_batch, peak_memory_bytes
+from asr.benchmark.names import measured_names
 from asr.benchmark.options import Options
 from asr.environment import processor
 from asr.errors import UserError
@@ -41,7 +42,7 @@ class Measurement:
         measurable = can_measure_memory(options.device)
         if options.batch == "max" and not measurable:
             raise UserError("batch=max: expected a GPU or Linux, where memory can be measured")
-        self.options, self.names = options, options.names()
+        self.options, self.names = options, measured_names(options)
         self.sizes = options.batch == "max" or (options.peak_memory and measurable)
         self.timings: list[Timing] = []
         self.memory: list[Memory] = []

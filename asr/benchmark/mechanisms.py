@@ -9,13 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from asr.attention import build_mechanism, build_self_attention, parse_name
+from asr.benchmark.options import PASSES
 from asr.benchmark.peers import Attend, build_peer
 from asr.benchmark.timer import Seconds, in_turns, time_of, torch_threads
 from asr.model.blocks import Block
 from asr.model.options import BlockConfig
-
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-PASSES = ("forward", "forward+backward")
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class BenchProblem(Setup):
             shape: tuple[int, ...] = (2, self.batch, self.length, self.heads * self.head_dim)
         else:
             shape = (4, self.batch, self.heads, self.length, self.head_dim)
-        *inputs, grad = torch.randn(shape, generator=generator).to(self.device, DTYPES[self.dtype])
+        *inputs, grad = torch.randn(shape, generator=generator).to(self.device, getattr(torch, self.dtype))
         return inputs, grad
 
 
@@ -130,7 +128,7 @@ class Layer(nn.Module):
                 self.layer: nn.Module = Block(config, name, backend)
             else:
                 self.layer = build_self_attention(name, heads * head_dim, heads, head_dim, backend=backend)
-        self.eval().to(problem.device, DTYPES[problem.dtype])
+        self.eval().to(problem.device, getattr(torch, problem.dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, N, M] to [B, N, M]."""

@@ -1,14 +1,15 @@
-"""Options of `asr bench`, and the mechanisms that they stand for."""
+"""Options of `asr bench`."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from asr.attention import MECHANISMS, default_names, parse_name
-from asr.attention.layer import OwnParameterLayer
-from asr.benchmark.mechanisms import DTYPES, PASSES, causal_form, split_threads
-from asr.config import option
+from asr.config import configurations, option
+from asr.config.names import MECHANISMS
 from asr.errors import UserError
 
+DTYPES = ("float32", "float16", "bfloat16")
+PASSES = ("forward", "forward+backward")
 CLOCKS = ("cpu", "wall")
 CAUSAL = ("named", "both")
 ALL = "all"
@@ -24,12 +25,14 @@ class Options:
         help="options of a paper's figure, conf/figure/<name>.yaml; other options override them: "
         "clustered | agglomerative | cast",
         affects="result",
+        suggested=partial(configurations, "figure"),
     )
     attentions: list[str] = option(
         ["full", "lsh-1", "lsh-4", "clustered-100", "i-clustered-100"],
         help="mechanisms, or all; name@reference selects a backend, name@2 two threads (with clock=wall), "
         "peer:i-clustered-100 selects pytorch-fast-transformers, peer:lsh-4 reformer-pytorch",
         affects="result",
+        suggested=MECHANISMS,
     )
     causal: str = option(
         "named",
@@ -44,7 +47,9 @@ class Options:
         minimum=1,
         maximum=100_000_000,
     )
-    baseline: str = option("full", help="mechanism that the others are compared with", affects="result")
+    baseline: str = option(
+        "full", help="mechanism that the others are compared with", affects="result", suggested=MECHANISMS
+    )
     layer: bool = option(
         False,
         help="measure a whole transformer layer, with projections and feed-forward part; includes mechanisms "
@@ -103,7 +108,7 @@ class Options:
     seed: int = option(0, help="random seed for the input", affects="result", maximum=2**32 - 1)
 
     def check(self) -> None:
-        """Raise UserError for an empty list, a name that can't be measured."""
+        """Raise UserError for an empty list, or a name of a file or a batch that is none."""
         for name in ("attentions", "lengths", "passes"):
             if not getattr(self, name):
                 raise UserError(f"{name}=[]: expected at least one")
@@ -111,31 +116,3 @@ class Options:
             raise UserError(f"out={self.out}: expected a name that ends in .json")
         if self.batch != "max" and not (self.batch.isdecimal() and 1 <= int(self.batch) <= LARGEST_BATCH):
             raise UserError(f"batch={self.batch}: expected max or a number 1 … {LARGEST_BATCH}")
-        for name in self.attentions:
-            if name != ALL:
-                self._check_name(name)
-
-    def _check_name(self, name: str) -> None:
-        head, (_, threads) = name.partition("@")[0], split_threads(name)
-        if threads == 0:
-            raise UserError(f"attentions={name}: expected at least 1 thread")
-        if threads and self.clock == "cpu":
-            raise UserError(f"attentions={name}: CPU time adds up over threads; use clock=wall")
-        if name.startswith("peer:"):
-            if self.layer:
-                raise UserError(f"attentions={name}: expected a mechanism of this program with layer=true")
-        elif not self.layer and has_own_parameters(head):
-            raise UserError(f"attentions={name}: has parameters of its own; use layer=true")
-
-    def names(self) -> list[str]:
-        """Return what to measure: `attentions` with `all` and `causal` resolved."""
-        every = [name for name in default_names() if self.layer or not has_own_parameters(name)]
-        named = [x for name in self.attentions for x in (every if name == ALL else [name])]
-        if self.causal == "both":
-            named = [x for name in named for x in (name, causal_form(name)) if x]
-        return list(dict.fromkeys(named))
-
-
-def has_own_parameters(name: str) -> bool:
-    """Return whether a mechanism is measured as part of a layer only."""
-    return issubclass(MECHANISMS[parse_name(name).mechanism], OwnParameterLayer)

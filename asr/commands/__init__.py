@@ -1,1 +1,238 @@
-"""The commands of `asr`, one module each; `asr.cli` imports a command when it is called."""
+"""The commands: what each does and takes. Help and completion need no more, and import options only.
+
+A command's module in this package does its work; most load PyTorch, which takes seconds. It defines
+`run(paths, options)`, or `main(paths, overrides)` if it reads its overrides itself.
+"""
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from rich.table import Table
+
+from asr.approximation.options import Options as ApproximationOptions
+from asr.benchmark.options import Options as BenchmarkOptions
+from asr.compare.options import AdviceConfig, CompareConfig
+from asr.config import config_groups
+from asr.data.options import ExportDataOptions
+from asr.errors import UserError, did_you_mean
+from asr.lm.options import PerplexityOptions
+from asr.lm.options import TrainOptions as LanguageModelOptions
+from asr.model.options import ExportOptions
+from asr.preparation.recipes import preparation_options, prepared_recipes
+from asr.report.options import ReportOptions
+from asr.scoring.options import ScoreOptions
+from asr.search.options import DecodePartOptions
+from asr.training.config import train_options
+from asr.training.options import EvaluateOptions, TrainConfig
+from asr.transcription.options import AlignOptions, SegmentOptions, TranscribeOptions
+
+
+@dataclass
+class NoOptions:
+    """Options of a command that has none."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a command does and takes.
+
+    Attributes:
+        purpose: what it does, with an example.
+        options: its options.
+        takes: its further arguments, for the usage; empty: it takes none.
+        trains: whether it takes the options of `asr train` as well.
+        first: returns the values of its first argument, if they are known.
+        by_first: returns its options, if they depend on the first argument, which may be missing.
+        defaults: returns options with the defaults to show, given its other arguments.
+        details: returns what `--help` prints below the options, given its other arguments.
+        parse: returns its options, given the overrides; None: `options` are parsed as they are.
+        reads: whether its module reads the overrides itself.
+    """
+
+    purpose: str
+    options: type = NoOptions
+    takes: str = ""
+    trains: bool = False
+    first: Callable[[], Iterable[str]] = tuple
+    by_first: Callable[[list[str]], type | None] | None = None
+    defaults: Callable[[list[str]], Any] | None = None
+    details: Callable[[list[str]], Table | str] | None = None
+    parse: Callable[[list[str]], Any] | None = None
+    reads: bool = False
+
+    def schema(self, arguments: list[str]) -> Any:
+        """Return the options to describe, given the other arguments: a dataclass or its defaults."""
+        return self.by_first(arguments) if self.by_first else self.options
+
+
+LANGUAGE_MODEL = {"train": LanguageModelOptions, "score": PerplexityOptions}
+
+
+def language_model_action(arguments: list[str]) -> str:
+    """Return what `asr lm` is to do.
+
+    Raises:
+        UserError: not exactly one argument, or an unknown one.
+    """
+    if len(arguments) != 1 or arguments[0] not in LANGUAGE_MODEL:
+        found = arguments[0] if arguments else "none"
+        known = list(LANGUAGE_MODEL)
+        raise UserError(f"asr lm takes one of {', '.join(known)}, found {found}{did_you_mean(found, known)}")
+    return arguments[0]
+
+
+def language_model_options(arguments: list[str]) -> type:
+    """Return the options of `asr lm train`, or those of the named action."""
+    return LANGUAGE_MODEL[language_model_action(arguments or ["train"])]
+
+
+def recipe_options(arguments: list[str]) -> type | None:
+    """Return the options of the named recipe; None if there is no name."""
+    return preparation_options(arguments[0]) if arguments else None
+
+
+def recipe_summary(name: str) -> str:
+    """Return the first line of the docstring of a recipe's package."""
+    package = importlib.import_module(f"asr_recipes.{name}")
+    return (package.__doc__ or "").strip().partition("\n")[0]
+
+
+def recipe_details(arguments: list[str]) -> Table | str:
+    """Return a table of recipes, or the summary of the named one."""
+    if arguments:
+        name = arguments[0]
+        return f"folder=… sets the output folder (data/{name}). {recipe_summary(name)}"
+    table = Table("recipe", "corpus", title="asr prepare <recipe> --help lists a recipe's options")
+    for name in prepared_recipes():
+        table.add_row(name, recipe_summary(name))
+    return table
+
+
+def group_details(arguments: list[str]) -> Table:
+    """Return the choices of each config group."""
+    title = "groups of options; recipe=<name> --help shows a recipe's defaults"
+    table = Table("group", "choices", title=title)
+    for group, names in sorted(config_groups().items()):
+        table.add_row(f"{group}=", ", ".join(names))
+    return table
+
+
+INSTALLING = {
+    "bash": 'eval "$(asr completion bash)"   in ~/.bashrc',
+    "zsh": 'eval "$(asr completion zsh)"    in ~/.zshrc',
+    "fish": "asr completion fish | source   in ~/.config/fish/config.fish",
+}
+COMMANDS = {
+    "prepare": Command(
+        "prepare a recipe's corpus: asr prepare demo",
+        takes="<recipe>",
+        first=prepared_recipes,
+        by_first=recipe_options,
+        details=recipe_details,
+        reads=True,
+    ),
+    "train": Command(
+        "train a recogniser: asr train recipe=demo attention=i-clustered-25 model=tiny",
+        TrainConfig,
+        trains=True,
+        defaults=train_options,
+        details=group_details,
+        parse=train_options,
+    ),
+    "lm": Command(
+        "train or score an n-gram language model: asr lm train text=data/demo order=3 out=lm/demo.arpa",
+        takes="|".join(LANGUAGE_MODEL),
+        first=lambda: LANGUAGE_MODEL,
+        by_first=language_model_options,
+        reads=True,
+    ),
+    "decode": Command(
+        "decode a split: asr decode exp/demo/full split=test attention=i-clustered-25 decoder=beam",
+        DecodePartOptions,
+        "<run folder or checkpoint>",
+    ),
+    "score": Command(
+        "score hypotheses and compare systems: asr score exp/demo/full/decode/test/full-greedy",
+        ScoreOptions,
+        "<folder> ... | <hyp.trn> <ref.trn> | <hyp.ctm> <ref.stm> | <ref.txt> <hyp.txt>",
+    ),
+    "evaluate": Command(
+        "evaluate models of copy, language or longrange: asr evaluate exp/copy/full exp/copy/lsh-4",
+        EvaluateOptions,
+        "<run folder> …",
+    ),
+    "align": Command(
+        "align transcripts with audio: asr align exp/demo/full recording.wav text='go on'",
+        AlignOptions,
+        "<run folder or checkpoint> [<audio file>]",
+    ),
+    "segment": Command(
+        "divide a recording and its text into utterances: asr segment exp/demo/full book.wav book.txt",
+        SegmentOptions,
+        "<run folder or checkpoint> <recording> <text file>",
+    ),
+    "transcribe": Command(
+        "transcribe audio files: asr transcribe exp/demo/full recording.wav",
+        TranscribeOptions,
+        "<run folder or checkpoint> <audio file, folder or - for standard input> …",
+    ),
+    "merge": Command(
+        "join the shards of prepare, decode, align or transcribe: asr merge exp/demo/full/align/test",
+        takes="<output folder of asr prepare, decode, transcribe or align with shard=>",
+    ),
+    "bench": Command(
+        "time attention mechanisms: asr bench attentions=full,i-clustered-100 lengths=512,1024",
+        BenchmarkOptions,
+        reads=True,
+    ),
+    "compare": Command(
+        "train, decode and time mechanisms side by side: "
+        "asr compare recipe=demo attentions=full,i-clustered-25",
+        CompareConfig,
+        "[options of asr train for all candidates]",
+        trains=True,
+        reads=True,
+    ),
+    "advise": Command(
+        "recommend a mechanism for your data on this machine: asr advise data/demo model=wsj",
+        AdviceConfig,
+        "<manifest or prepared folder> [options of asr train, for model and frame budget]",
+        trains=True,
+        reads=True,
+    ),
+    "approximate": Command(
+        "evaluate a fine-tuned transformers model with its attention exchanged: "
+        "asr approximate model=models/rte task=rte",
+        ApproximationOptions,
+        reads=True,
+    ),
+    "report": Command(
+        "rewrite a comparison's report.html: asr report exp/compare/demo bench=exp/bench.json layer=3",
+        ReportOptions,
+        "<folder of asr compare>",
+    ),
+    "export": Command(
+        "export a model: asr export exp/demo/full out=model", ExportOptions, "<run folder or checkpoint>"
+    ),
+    "completion": Command(
+        "complete words in bash, zsh or fish: asr completion bash",
+        takes="|".join(INSTALLING),
+        first=lambda: INSTALLING,
+        details=lambda _: "To complete in every new shell:\n  " + "\n  ".join(INSTALLING.values()),
+        reads=True,
+    ),
+    "export-data": Command(
+        "convert manifests for Kaldi, NeMo, lhotse or Shar: "
+        "asr export-data data/demo to=kaldi out=data/demo_kaldi",
+        ExportDataOptions,
+        "<prepared folder or manifest> …",
+    ),
+}
+
+
+def command_module(name: str) -> ModuleType:
+    """Import the module of a command."""
+    return importlib.import_module(f"asr.commands.{name.replace('-', '_')}")

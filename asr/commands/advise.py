@@ -11,15 +11,8 @@ from rich.table import Table
 from asr import config
 from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import MECHANISMS, canonical, parse_name
-from asr.compare.advice import (
-    AdviceConfig,
-    MechanismCost,
-    expect,
-    positions,
-    reason,
-    recommend,
-    usual_mechanisms,
-)
+from asr.compare.advice import MechanismCost, expect, positions, reason, recommend, usual_mechanisms
+from asr.compare.options import AdviceConfig
 from asr.console import duration, open_console, progress
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import read_cuts
@@ -27,11 +20,9 @@ from asr.data.places import manifest_path
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.preparation.fingerprint import read_record
-from asr.training.config import TrainConfig, chosen_recipe, train_options, train_schema
+from asr.training.config import chosen_recipe, train_options
+from asr.training.options import TrainConfig, train_schema
 from asr.training.sizes import settled
-
-POSITIONAL = "<manifest or prepared folder> [options of asr train, for model and frame budget]"
-Options = AdviceConfig
 
 
 def main(paths: list[str], overrides: list[str]) -> None:
@@ -44,10 +35,10 @@ def main(paths: list[str], overrides: list[str]) -> None:
     run([Path(path) for path in paths], parse(overrides))
 
 
-def parse(overrides: list[str]) -> tuple[Options, TrainConfig]:
+def parse(overrides: list[str]) -> tuple[AdviceConfig, TrainConfig]:
     """Split overrides into options of the benchmark and of training."""
-    own, others = config.divide(overrides, Options, train_schema(chosen_recipe(overrides)))
-    options = config.parse(Options, own)
+    own, others = config.divide(overrides, AdviceConfig, train_schema(chosen_recipe(overrides)))
+    options = config.parse(AdviceConfig, own)
     training = train_options(others)
     options.attentions = canonical(options.attentions)
     for name in options.attentions:
@@ -59,7 +50,7 @@ def parse(overrides: list[str]) -> tuple[Options, TrainConfig]:
     return options, training
 
 
-def run(paths: list[Path], asked: tuple[Options, TrainConfig]) -> None:
+def run(paths: list[Path], asked: tuple[AdviceConfig, TrainConfig]) -> None:
     """Measure at the data's lengths; print lengths, expected costs and a recommendation."""
     options, training = asked
     if len(paths) != 1:
@@ -128,7 +119,11 @@ def _warnings(
 
 
 def _table(
-    expected: list[MechanismCost], at: list[int], positions_95: int, options: Options, training: TrainConfig
+    expected: list[MechanismCost],
+    at: list[int],
+    positions_95: int,
+    options: AdviceConfig,
+    training: TrainConfig,
 ) -> Table:
     model = training.model
     what = "CPU time" if options.device == "cpu" else "time"

@@ -19,9 +19,6 @@ from asr.transcription.align import align, groups_to_align, transcribed_cuts, tr
 from asr.transcription.batches import unfinished
 from asr.transcription.options import AlignOptions
 
-POSITIONAL = "<run folder or checkpoint> [<audio file>]"
-Options = AlignOptions
-
 log = logging.getLogger(__name__)
 
 

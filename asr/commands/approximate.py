@@ -22,8 +22,6 @@ from asr.files import check_writable, locked, write_json, write_text
 from asr.report import question_chart
 from asr.report.figure import export
 
-POSITIONAL = ""
-
 
 def parse(overrides: list[str]) -> Options:
     """Parse options; mechanisms in canonical form, each task once."""
@@ -36,6 +34,11 @@ def parse(overrides: list[str]) -> Options:
         task=list(dict.fromkeys(options.task)),
         device=pick_device(options.device),
     )
+
+
+def main(paths: list[str], overrides: list[str]) -> None:
+    """Evaluate what the overrides say."""
+    run([], parse(overrides))
 
 
 def run(paths: list[Path], options: Options) -> None:

@@ -13,6 +13,7 @@ from asr.benchmark.crossings import crossings
 from asr.benchmark.measurement import Measurement
 from asr.benchmark.mechanisms import Timing
 from asr.benchmark.memory import Memory
+from asr.benchmark.names import measured_names
 from asr.benchmark.options import Options
 from asr.console import open_console, progress
 from asr.environment import describe_environment, pick_device
@@ -20,13 +21,20 @@ from asr.files import check_writable, write_json
 from asr.report import bench_chart
 from asr.report.figure import export
 
-POSITIONAL = ""
-
 
 def parse(overrides: list[str]) -> Options:
     """Build the options from those of a figure, if one is named, and from `key=value` overrides."""
     figure = config.parse(Options, [x for x in overrides if x.startswith("figure=")]).figure
-    return config.parse(Options, [*(config.group_overrides("figure", figure) if figure else []), *overrides])
+    options = config.parse(
+        Options, [*(config.group_overrides("figure", figure) if figure else []), *overrides]
+    )
+    measured_names(options)  # refuses what can't be measured
+    return options
+
+
+def main(paths: list[str], overrides: list[str]) -> None:
+    """Measure what the overrides say."""
+    run(paths, parse(overrides))
 
 
 def run(paths: Sequence[str | Path], options: Options, *, console: Console | None = None) -> list[Timing]:

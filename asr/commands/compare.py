@@ -3,15 +3,20 @@
 import shlex
 from pathlib import Path
 
-from asr.compare.options import CompareConfig, Request, parse
+from asr.compare.plan import make_plan
+from asr.compare.progress import print_grid, print_plan
+from asr.compare.request import Request, parse
+from asr.compare.run import run_plan
 from asr.console import open_console
 from asr.errors import UserError
 from asr.files import check_writable
+from asr.report.page import write_report
+from asr.report.words import print_results
 
-__all__ = ["POSITIONAL", "Options", "parse", "run"]
 
-POSITIONAL = "[options of asr train for all candidates]"
-Options = CompareConfig
+def main(paths: list[str], overrides: list[str]) -> None:
+    """Run a comparison; see `run`."""
+    run([Path(path) for path in paths], parse(overrides))
 
 
 def run(paths: list[Path], request: Request) -> None:
@@ -20,12 +25,6 @@ def run(paths: list[Path], request: Request) -> None:
     Raises:
         UserError: an invalid plan, or failed cells after all others have run.
     """
-    from asr.compare.plan import make_plan
-    from asr.compare.progress import print_grid, print_plan
-    from asr.compare.run import run_plan
-    from asr.report.page import write_report
-    from asr.report.words import print_results
-
     if paths:
         raise UserError(f"asr compare takes key=value options only, found {str(paths[0])!r}")
     console = open_console()

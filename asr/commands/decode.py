@@ -8,9 +8,6 @@ from asr.records.shards import parse_shard
 from asr.scoring.run import rates_line
 from asr.search.options import DecodePartOptions
 
-POSITIONAL = "<run folder or checkpoint>"
-Options = DecodePartOptions
-
 
 def run(paths: list[Path], options: DecodePartOptions) -> None:
     """Decode a split; print the folder with the hypotheses, and their error rates."""

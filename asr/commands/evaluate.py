@@ -1,48 +1,28 @@
 """`asr evaluate`: error rates, or bits per token, of models of copy, language and longrange."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.progress import TaskID
 from rich.table import Table
 
-from asr.config import option
+from asr.commands import COMMANDS
 from asr.console import is_share, open_console, progress
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import check_writable, write_json
-
-POSITIONAL = "<run folder> …"
-
-
-@dataclass
-class Options:
-    """What to evaluate on."""
-
-    split: str = option("test", help="dev | test", affects="result", choices=("dev", "test"))
-    items: int = option(
-        0,
-        help="sequences or other items to evaluate on; 0: the whole split, or 2,000 generated items",
-        affects="result",
-        maximum=100_000_000,
-    )
-    attention: str = option(
-        "", help="mechanism to exchange for the trained one; empty: the trained one", affects="result"
-    )
-    device: str = option("auto", help="auto | cpu | cuda | cuda:<number>", affects="cost")
-    output: str = option("", help="JSON file for the results; empty: none", affects="place")
+from asr.training.labelling import evaluate, load_task
+from asr.training.options import EvaluateOptions
 
 
-def run(paths: list[Path], options: Options) -> None:
+def run(paths: list[Path], options: EvaluateOptions) -> None:
     """Evaluate the runs and print a table.
 
     Raises:
         UserError: see `load_task` and `evaluate`.
     """
-    from asr.training.labelling import evaluate, load_task  # loads Lightning
-
     if not paths:
-        raise UserError(f"asr evaluate takes {POSITIONAL}, found none")
+        raise UserError(f"asr evaluate takes {COMMANDS['evaluate'].takes}, found none")
     if options.output:
         check_writable(options.output)
     device = pick_device(options.device)

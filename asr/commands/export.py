@@ -1,59 +1,31 @@
 """`asr export`: export a run's model in a portable format or as a graph for other runtimes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from asr.config import option
+from asr.commands import COMMANDS
 from asr.errors import UserError
 from asr.files import check_writable
 from asr.model.graph import write_onnx, write_program
+from asr.model.options import EXPORTS, ExportOptions
 from asr.model.portable import check_replaceable, write_portable
 from asr.recognizer import Recognizer
 
-POSITIONAL = "<run folder or checkpoint>"
-FORMATS = {"safetensors": "", "torch_export": ".pt2", "onnx": ".onnx"}
 
-
-@dataclass
-class Options:
-    """Options of `asr export`."""
-
-    out: str = option(
-        "",
-        help="folder (safetensors) or file (.pt2, .onnx); empty: in the run folder or beside the checkpoint",
-        affects="place",
-    )
-    format: str = option(
-        "",
-        help="safetensors: weights, configuration and tokenizer, readable by asr and Recognizer.load; "
-        "torch_export | onnx: a graph from filter banks, or samples with a pretrained encoder, to "
-        "log-probabilities; empty: by the suffix of out",
-        affects="result",
-        choices=("", *FORMATS),
-    )
-    checkpoint: str = option(
-        "auto", help="auto | average | best | last, or a file in checkpoints/", affects="result"
-    )
-    attention: str = option(
-        "", help="attention mechanism in place of the trained one; empty: as trained", affects="result"
-    )
-
-
-def run(paths: Sequence[str | Path], options: Options) -> list[Path]:
+def run(paths: Sequence[str | Path], options: ExportOptions) -> list[Path]:
     """Export one model and return the written files.
 
     Raises:
         UserError: there is no model, the format is unknown, or it does not support the mechanism.
     """
     if len(paths) != 1:
-        raise UserError(f"asr export takes one {POSITIONAL}, found {len(paths)}")
+        raise UserError(f"asr export takes one {COMMANDS['export'].takes}, found {len(paths)}")
     source = Path(paths[0])
-    by_suffix = {suffix: name for name, suffix in FORMATS.items()}
+    by_suffix = {suffix: name for name, suffix in EXPORTS.items()}
     form = options.format or by_suffix.get(Path(options.out).suffix, "safetensors")
-    suffix = FORMATS[form]
+    suffix = EXPORTS[form]
     folder = source if source.is_dir() else source.parent
     out = Path(options.out) if options.out else folder / f"model{suffix}"
     if suffix:

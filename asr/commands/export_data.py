@@ -1,37 +1,23 @@
 """`asr export-data`: export prepared manifests to Kaldi, NeMo, lhotse or Lhotse Shar."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from asr.config import option
+from asr.data.interchange import FORMATS
+from asr.data.manifest import read_cuts
+from asr.data.options import ExportDataOptions
+from asr.data.places import companions
 from asr.errors import UserError, did_you_mean
 from asr.files import file_digest, write_bytes
 
-POSITIONAL = "<prepared folder or manifest> …"
 SUFFIX = ".cuts.jsonl.gz"
 
 
-@dataclass
-class Options:
-    """Options of `asr export-data`."""
-
-    to: str = option(
-        "",
-        help="kaldi: data directories | nemo: JSON lines | lhotse: cuts | shar: Lhotse Shar",
-        affects="result",
-    )
-    out: str = option("", help="output folder", affects="place")
-
-
-def run(paths: list[str], options: Options) -> None:
+def run(paths: list[str], options: ExportDataOptions) -> None:
     """Write every split of the given folders and manifests in another toolkit's format.
 
     Raises:
         UserError: the format is unknown, or there is no manifest or more than one for a split.
     """
-    from asr.data.interchange import FORMATS
-    from asr.data.manifest import read_cuts
-
     if options.to not in FORMATS:
         raise UserError(f"to={options.to}: expected a format{did_you_mean(options.to, list(FORMATS))}")
     if not options.out:
@@ -70,8 +56,6 @@ def _beside(manifests: dict[str, Path], out: Path) -> dict[Path, Path]:
     Raises:
         UserError: a copy exists with other content, or two folders have different files.
     """
-    from asr.data.places import companions
-
     copies: dict[Path, Path] = {}
     for split, manifest in manifests.items():
         for name in companions(split):

@@ -2,82 +2,37 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.table import Table
 
 from asr import config
-from asr.config import option
+from asr.commands import language_model_action
 from asr.console import open_console, track
-from asr.errors import UserError, did_you_mean
+from asr.errors import UserError
 from asr.files import check_writable
 from asr.lm.arpa import read_vocabulary, write_arpa
 from asr.lm.kneser_ney import estimate
 from asr.lm.ngram import check_casing, is_special, load_kenlm, warn_unknown
+from asr.lm.options import PerplexityOptions, TrainOptions
 from asr.lm.perplexity import TextScore, score_text
+from asr.lm.text import read_sentences
+from asr.recognizer import Recognizer
 from asr.text.lexicon import read_words
 
-POSITIONAL = "train|score"
-TEXT_HELP = "texts (one sentence per line, optionally .gz), manifests or prepared folders, comma-separated"
 SHOWN_UNKNOWN = 10
-
-
-@dataclass
-class TrainOptions:
-    """Options of `asr lm train`."""
-
-    text: str = option("", help=TEXT_HELP, affects="result")
-    split: str = option("train", help="split of prepared folders", affects="result")
-    order: int = option(3, help="order of the model", affects="result", minimum=2, maximum=6)
-    out: str = option("", help="ARPA file to write; gzipped if the name ends in .gz", affects="place")
-    lexicon: str = option(
-        "",
-        help="lexicon or word list that defines the vocabulary; empty: all words of the text",
-        affects="result",
-    )
-    model: str = option(
-        "",
-        help="run folder or checkpoint of a recogniser: model its labels (e.g. phones) instead of words",
-        affects="result",
-    )
-    heldout: str = option(
-        "", help="held-out texts, manifests or prepared folders (split dev), for perplexity", affects="result"
-    )
-
-
-@dataclass
-class ScoreOptions:
-    """Options of `asr lm score`."""
-
-    lm: str = option("", help="language model: ARPA or KenLM binary file", affects="result")
-    text: str = option("", help=TEXT_HELP, affects="result")
-    split: str = option("test", help="split of prepared folders", affects="result")
-    lexicon: str = option(
-        "", help="lexicon whose words to check against the model's vocabulary", affects="result"
-    )
-
-
-SCHEMAS = {"train": TrainOptions, "score": ScoreOptions}
-
-
-def options_schema(paths: list[str]) -> type:
-    """Return the options class of `train` or `score`, for `--help`."""
-    return SCHEMAS[_action(paths or ["train"])]
 
 
 def main(paths: list[str], overrides: list[str]) -> None:
     """Train a language model, or score a text."""
-    if _action(paths) == "train":
+    if language_model_action(paths) == "train":
         train(config.parse(TrainOptions, overrides))
     else:
-        score(config.parse(ScoreOptions, overrides))
+        score(config.parse(PerplexityOptions, overrides))
 
 
 def train(options: TrainOptions) -> None:
     """Estimate an n-gram model, write it and print a summary."""
-    from asr.lm.text import read_sentences
-
     sources = _sources(options.text)
     if not options.out:
         raise UserError("asr lm train needs out=<file.arpa>, found none")
@@ -92,8 +47,6 @@ def train(options: TrainOptions) -> None:
     spell: Callable[[list[str]], list[str]] = list
     vocabulary = read_words(options.lexicon) if options.lexicon else None
     if options.model:
-        from asr.recognizer import Recognizer
-
         tokenizer = Recognizer.load(options.model).tokenizer
         vocabulary = tokenizer.symbols[1:]
 
@@ -124,10 +77,8 @@ def train(options: TrainOptions) -> None:
         _print_score(options.heldout, score_text(options.out, heldout))
 
 
-def score(options: ScoreOptions) -> None:
+def score(options: PerplexityOptions) -> None:
     """Print the perplexity and the out-of-vocabulary words of a text."""
-    from asr.lm.text import read_sentences
-
     if not options.lm:
         raise UserError("asr lm score needs lm=<ARPA or KenLM file>, found none")
     sentences = list(read_sentences(_sources(options.text), options.split))
@@ -160,12 +111,3 @@ def _sources(text: str) -> list[str]:
     if not sources:
         raise UserError("asr lm needs text=<text file, manifest or prepared folder>, found none")
     return sources
-
-
-def _action(paths: list[str]) -> str:
-    if len(paths) != 1 or paths[0] not in SCHEMAS:
-        found = paths[0] if paths else "none"
-        raise UserError(
-            f"asr lm takes one of {', '.join(SCHEMAS)}, found {found}{did_you_mean(found, list(SCHEMAS))}"
-        )
-    return paths[0]

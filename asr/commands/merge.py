@@ -1,9 +1,9 @@
 """`asr merge`: join what the shards of prepare, decode, transcribe or align have written."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from asr import config
+from asr.commands import COMMANDS, NoOptions
 from asr.errors import UserError
 from asr.files import locked
 from asr.preparation.recipes import preparation_module
@@ -14,22 +14,15 @@ from asr.scoring.run import rates_line
 from asr.transcription import align
 from asr.transcription.decode import joined_record
 
-POSITIONAL = "<output folder of asr prepare, decode, transcribe or align with shard=>"
 
-
-@dataclass
-class Options:
-    """Options of `asr merge`: none."""
-
-
-def run(paths: list[Path], options: Options) -> None:
+def run(paths: list[Path], options: NoOptions) -> None:
     """Write the files that one process would have written, and remove the shards.
 
     Raises:
         UserError: a shard is missing or of another job, or items of the shards failed.
     """
     if len(paths) != 1:
-        raise UserError(f"asr merge takes one {POSITIONAL}, found {len(paths)}")
+        raise UserError(f"asr merge takes one {COMMANDS['merge'].takes}, found {len(paths)}")
     folder = Path(paths[0])
     work = read_shards(folder)
     with locked(folder, "asr merge"):

@@ -2,36 +2,23 @@
 
 import webbrowser
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from asr.config import option
+from asr.commands import COMMANDS
+from asr.compare.results import read_results
 from asr.errors import UserError
 from asr.report.options import ReportOptions
-
-__all__ = ["POSITIONAL", "Options", "run"]
-
-POSITIONAL = "<folder of asr compare>"
+from asr.report.page import write_report
 
 
-@dataclass
-class Options(ReportOptions):
-    """Options of `asr report`."""
-
-    open: bool = option(False, help="open the page in a browser", affects="place")
-
-
-def run(paths: Sequence[str | Path], options: Options) -> Path:
+def run(paths: Sequence[str | Path], options: ReportOptions) -> Path:
     """Write the report beside results.json and print its path.
 
     Raises:
         UserError: not exactly one folder, no results in it, or an option that cannot be used.
     """
-    from asr.compare.results import read_results
-    from asr.report.page import write_report
-
     if len(paths) != 1:
-        raise UserError(f"asr report takes one {POSITIONAL}, found {len(paths)}")
+        raise UserError(f"asr report takes one {COMMANDS['report'].takes}, found {len(paths)}")
     path = Path(paths[0])
     results = read_results(path)
     page = write_report(results, path if path.is_dir() else path.parent, options)

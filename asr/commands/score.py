@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
+from asr.commands import COMMANDS
 from asr.errors import UserError
-from asr.scoring.run import ScoreOptions, score_paths
-
-POSITIONAL = "<folder> ... | <hyp.trn> <ref.trn> | <hyp.ctm> <ref.stm> | <ref.txt> <hyp.txt>"
-Options = ScoreOptions
+from asr.scoring.options import ScoreOptions
+from asr.scoring.run import score_paths
 
 
-def run(paths: list[Path], options: Options) -> None:
+def run(paths: list[Path], options: ScoreOptions) -> None:
     """Score; the tables say where the files are."""
     if not paths:
-        raise UserError(f"asr score takes {POSITIONAL}, found none")
+        raise UserError(f"asr score takes {COMMANDS['score'].takes}, found none")
     score_paths(paths, options)

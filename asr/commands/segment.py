@@ -23,8 +23,6 @@ from asr.transcription.posteriors import failure
 from asr.transcription.segmentation import TimedText, segment, sentences
 from asr.transcription.sources import FileSource
 
-POSITIONAL = "<run folder or checkpoint> <recording> <text file>"
-Options = SegmentOptions
 LEFT_OUT = "left_out.tsv"
 
 

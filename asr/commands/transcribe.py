@@ -27,9 +27,6 @@ from asr.transcription.options import TranscribeOptions as TranscribeOptions
 from asr.transcription.posteriors import failure
 from asr.transcription.transcript import Outcome
 
-POSITIONAL = "<run folder or checkpoint> <audio file, folder or - for standard input> …"
-Options = TranscribeOptions
-
 log = logging.getLogger(__name__)
 
 

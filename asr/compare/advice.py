@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from asr.attention import MECHANISMS, parse_name
 from asr.attention.multihead import SelfAttention
-from asr.benchmark.mechanisms import PASSES, BenchProblem, measure
+from asr.benchmark.mechanisms import BenchProblem, measure
 from asr.benchmark.memory import peak_memory_bytes
+from asr.benchmark.options import PASSES
 from asr.benchmark.timer import in_turns, time_of, torch_threads, usual_clock
-from asr.config import option
+from asr.compare.options import AdviceConfig
 from asr.model.encoder import Encoder
-from asr.training.config import TrainConfig
+from asr.training.options import TrainConfig
 
 WORTH = 0.9  # a coarser approximation must take less than this share of a closer one's time
 EXACT = "full"
@@ -25,47 +26,6 @@ QUADRATIC = "N²"  # the table's entry for mechanisms with quadratic time; all o
 # From closest to full attention to coarsest: tables 1 and 4 of *Fast Transformers with Clustered Attention*;
 # local attention sees no distant key. Mechanisms that the papers don't compare count as coarser than these.
 NEARNESS = ("full", "shared-full", "oracle-top", "i-clustered", "lsh", "clustered", "local")
-
-
-@dataclass
-class AdviceConfig:
-    """What to measure, and how."""
-
-    attentions: list[str] = option(
-        [],
-        help="mechanisms of the softmax family; empty: full, lsh-1, lsh-4, clustered, i-clustered and "
-        "i-clustered with grouping=keys, the last three with 100 clusters, or 25 for short utterances",
-        affects="result",
-    )
-    longest: int = option(
-        4096,
-        help="longest sequence to measure; beyond it times are extrapolated, quadratically or linearly",
-        affects="result",
-        unit="encoder positions",
-        minimum=16,
-        maximum=10_000_000,
-    )
-    device: str = option("auto", help="auto | cpu (timed in CPU seconds) | cuda", affects="result")
-    threads: int = option(1, help="CPU threads", affects="result", minimum=1, maximum=1024)
-    rounds: int = option(
-        9,
-        help="maximum number of rounds, after one warm-up round",
-        affects="result",
-        minimum=1,
-        maximum=1_000_000,
-    )
-    seconds: float = option(
-        3.0,
-        help="time limit for the rounds of one length; at least three rounds run",
-        affects="result",
-        unit="s",
-        maximum=1e6,
-    )
-    memory: bool = option(
-        True,
-        help="measure memory at the 95th percentile of lengths, at most `longest`; one process each",
-        affects="result",
-    )
 
 
 @dataclass(frozen=True)

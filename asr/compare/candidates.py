@@ -7,11 +7,13 @@ import yaml
 
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.table import MECHANISMS, is_causal, parse_name
-from asr.compare.options import LARGEST_SEED, TRAINING_SET_HERE, Request
+from asr.compare.options import LARGEST_SEED
 from asr.compare.records import Candidate
+from asr.compare.request import TRAINING_SET_HERE, Request
 from asr.config import as_overrides, flat, to_dict
 from asr.errors import UserError
-from asr.training.config import TrainConfig, train_options
+from asr.training.config import train_options
+from asr.training.options import TrainConfig
 from asr.training.sizes import settled
 
 OWN_KEYS = ("attention", "label", "seeds", "init_from")

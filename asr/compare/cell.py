@@ -26,7 +26,8 @@ from asr.environment import pick_device
 from asr.errors import in_words
 from asr.files import atomic_path, digest, read_as, write_json
 from asr.recognizer import Recognizer
-from asr.scoring.run import ScoreOptions, score_paths
+from asr.scoring.options import ScoreOptions
+from asr.scoring.run import score_paths
 from asr.search.options import DecodeOptions
 from asr.training.config import train_options_from
 from asr.training.labelling import evaluate, load_task

@@ -10,10 +10,10 @@ from typing import Any
 
 from asr.compare.candidates import NOT_PROTOCOL
 from asr.compare.cell import Cell, current_state, log_path
-from asr.compare.options import STEPS
+from asr.compare.options import METRICS, STEPS
 from asr.compare.plan import Plan, timing_cells
 from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Training
-from asr.compare.results import METRICS, Results
+from asr.compare.results import Results
 from asr.config import as_overrides, flat, to_dict
 from asr.environment import describe_environment
 from asr.files import build, read_as

@@ -20,8 +20,8 @@ from asr.data.stream import NumberedBatches
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import build, digest, read_json, write_json
-from asr.training.config import TrainConfig
 from asr.training.optimizer import build_optimizer
+from asr.training.options import TrainConfig
 from asr.training.run import build_task
 
 COSTS = "step_costs.json"

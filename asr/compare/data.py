@@ -13,7 +13,7 @@ from asr.data.manifest import read_cuts
 from asr.data.places import is_manifest, manifest_path, split_beside
 from asr.data.stream import NumberedBatches
 from asr.errors import UserError
-from asr.training.config import TrainConfig, recipe_task
+from asr.training.options import TrainConfig, recipe_task
 from asr.training.recognition import training_lexicon
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)

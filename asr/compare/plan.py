@@ -12,8 +12,9 @@ from pathlib import Path
 from asr.compare.candidates import evaluated_with, plan_candidates
 from asr.compare.cell import Cell, current_state, is_done, read_state
 from asr.compare.data import find_manifests, read_items, read_split, split_name, training_data
-from asr.compare.options import ORACLE, OWN, STEPS, CompareConfig, Decoding, Request, plan_decoding
+from asr.compare.options import ORACLE, OWN, STEPS, CompareConfig
 from asr.compare.records import Candidate, SplitData
+from asr.compare.request import Decoding, Request, plan_decoding
 from asr.compare.reuse import IMMATERIAL, finished_runs, read_run
 from asr.config import flat, refuse, to_dict
 from asr.data.manifest import manifest_digest
@@ -22,7 +23,8 @@ from asr.model import checkpoint
 from asr.records.run_folder import RunFolder
 from asr.scoring.official import reference_digests
 from asr.training.budget import parse_budget
-from asr.training.config import TrainConfig, recipe_task, train_options
+from asr.training.config import train_options
+from asr.training.options import TrainConfig, recipe_task
 from asr.training.resume import start_digest
 from asr.training.sizes import settled
 

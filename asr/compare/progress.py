@@ -15,8 +15,8 @@ from asr.compare.candidates import plan_candidates
 from asr.compare.cell import Cell, is_done, read_state
 from asr.compare.costs import StepTimer
 from asr.compare.grids import Paper
-from asr.compare.options import Request
 from asr.compare.plan import Plan
+from asr.compare.request import Request
 from asr.config import as_overrides, nested
 from asr.console import duration
 from asr.report.words import counted

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from asr.compare.options import METRICS, OFFICIAL
 from asr.compare.records import Candidate, Conditions, Evaluation, Failure, SplitData, Training
 from asr.errors import UserError
 from asr.files import build, read_json, write_json
@@ -16,9 +17,7 @@ from asr.scoring.estimates import Estimate, over_seeds, pareto_front, spread
 from asr.text.files import write_table
 
 FORMAT = 1
-METRICS = ("per", "wer", "cer")  # order of precedence unless the protocol names a metric
 COUNTS = ("substitutions", "deletions", "insertions", "length")
-OFFICIAL = "official"  # for test sets with a reference in NIST's formats; subsets: `official-swbd`
 
 
 @dataclass

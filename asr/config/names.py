@@ -1,3 +1,18 @@
 """Names that options accept, for modules that must not load PyTorch."""
 
 BACKENDS = ("auto", "reference", "native")
+# A name of each attention mechanism, with its usual number, for completion: those of asr/attention/table.py.
+MECHANISMS = (
+    "full",
+    "shared-full",
+    "oracle-top-32",
+    "lsh-4",
+    "clustered-100",
+    "i-clustered-100",
+    "local-64",
+    "linear",
+    "cast-8",
+    "agglomerative-8",
+    "summary",
+    "hyper",
+)

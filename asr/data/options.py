@@ -78,3 +78,15 @@ class DataConfig:
                 f"data.min_duration_s={self.min_duration_s:g}: expected less than "
                 f"data.max_duration_s={self.max_duration_s:g}"
             )
+
+
+@dataclass
+class ExportDataOptions:
+    """Options of `asr export-data`."""
+
+    to: str = option(
+        "",
+        help="kaldi: data directories | nemo: JSON lines | lhotse: cuts | shar: Lhotse Shar",
+        affects="result",
+    )
+    out: str = option("", help="output folder", affects="place")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from asr.config import option
-from asr.config.names import BACKENDS
+from asr.config.names import BACKENDS, MECHANISMS
 from asr.errors import UserError
 
 
@@ -11,7 +11,12 @@ from asr.errors import UserError
 class LoadOptions:
     """Options of the commands that load a recogniser."""
 
-    attention: str = option("", help="attention mechanism; empty: the one used in training", affects="result")
+    attention: str = option(
+        "",
+        help="attention mechanism; empty: the one used in training",
+        affects="result",
+        suggested=MECHANISMS,
+    )
     backend: str = option(
         "auto",
         help="auto | reference (PyTorch) | native (compiled kernels)",
@@ -279,3 +284,34 @@ class ModelConfig(BlockConfig):
         """Raise UserError for an even kernel."""
         if self.position_kernel % 2 == 0:
             raise UserError(f"model.position_kernel={self.position_kernel}: expected an odd number of frames")
+
+
+EXPORTS = {"safetensors": "", "torch_export": ".pt2", "onnx": ".onnx"}
+
+
+@dataclass
+class ExportOptions:
+    """Options of `asr export`."""
+
+    out: str = option(
+        "",
+        help="folder (safetensors) or file (.pt2, .onnx); empty: in the run folder or beside the checkpoint",
+        affects="place",
+    )
+    format: str = option(
+        "",
+        help="safetensors: weights, configuration and tokenizer, readable by asr and Recognizer.load; "
+        "torch_export | onnx: a graph from filter banks, or samples with a pretrained encoder, to "
+        "log-probabilities; empty: by the suffix of out",
+        affects="result",
+        choices=("", *EXPORTS),
+    )
+    checkpoint: str = option(
+        "auto", help="auto | average | best | last, or a file in checkpoints/", affects="result"
+    )
+    attention: str = option(
+        "",
+        help="attention mechanism in place of the trained one; empty: as trained",
+        affects="result",
+        suggested=MECHANISMS,
+    )

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import pkgutil
 from types import ModuleType
+from typing import cast
 
 from asr.errors import UserError, did_you_mean
 
@@ -26,6 +27,20 @@ def preparation_module(name: str) -> ModuleType:
     if not has_preparation(name):
         raise UserError(f"recipe {name} has nothing to prepare: training makes or reads its data")
     return importlib.import_module(f"asr_recipes.{name}.prepare")
+
+
+def preparation_options(name: str) -> type:
+    """Return a recipe's options: `Options` in its module `options`, if it has one, else in `prepare`.
+
+    The first loads neither the recipe's code nor its libraries.
+
+    Raises:
+        UserError: see `preparation_module`.
+    """
+    package = f"asr_recipes.{name}"
+    if name in recipes() and has_preparation(name) and importlib.util.find_spec(f"{package}.options"):
+        return cast(type, importlib.import_module(f"{package}.options").Options)
+    return cast(type, preparation_module(name).Options)
 
 
 def prepared_recipes() -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from asr.config import load_yaml
+from asr import config
 from asr.errors import UserError
 from asr.files import read_as
 
@@ -248,7 +248,7 @@ class RunFolder:
             FileNotFoundError: there is none.
             UserError: it is no YAML with an object at its top level.
         """
-        return load_yaml(self.options)
+        return config.load_yaml(self.options)
 
     def read_environment(self, what: str = "the inputs of a run") -> RunEnvironment:
         """Read environment.json; `what` describes it in messages.

@@ -36,4 +36,5 @@ class ReportOptions:
         help="head for the attention maps, from 1; 0: the one with the most peaked weights",
         affects="result",
     )
+    open: bool = option(False, help="open the page in a browser", affects="place")
     static: bool = option(True, help="write figures/*.png and *.pdf", affects="place")

@@ -27,7 +27,7 @@ from asr.report.protocol import protocol_line, settings
 from asr.report.provenance import of_results
 from asr.report.tables import Table, cost_table, search_table
 from asr.report.words import conditions_words
-from asr.training.config import recipe_module
+from asr.training.options import recipe_module
 
 PAGE = "report.html"
 MEDIA = {".png": "image/png", ".pdf": "application/pdf"}

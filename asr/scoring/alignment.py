@@ -12,7 +12,6 @@ from rich.text import Text
 
 Operation = Literal["=", "S", "D", "I"]
 SUBSTITUTION, INDEL = 4, 3  # sclite's costs
-COSTS = ("unit", "sclite")
 UNCHANGED = jiwer.Compose([])
 OPERATIONS: dict[str, Operation] = {"equal": "=", "substitute": "S", "delete": "D", "insert": "I"}
 STYLES: dict[Operation, str] = {"=": "", "S": "bold yellow", "D": "bold red", "I": "bold magenta"}

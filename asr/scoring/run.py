@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from asr.config import as_overrides, option, refuse
+from asr.config import as_overrides, refuse
 from asr.console import open_console
 from asr.errors import UserError
 from asr.files import (
@@ -31,69 +31,18 @@ from asr.records.run_folder import (
     ScoreSummary,
     Scoring,
 )
-from asr.scoring.alignment import COSTS
 from asr.scoring.display import print_comparison, print_pairs, print_score, short_names
 from asr.scoring.estimates import percent
 from asr.scoring.hypotheses import Hypothesis, read_hypotheses
 from asr.scoring.official import official_score, print_official, reference_of
+from asr.scoring.options import ScoreOptions
 from asr.scoring.plain_files import REFERENCE_OF, are_plain, score_files, write_ctm_and_stm
-from asr.scoring.score import CASES, HEADLINES, PUNCTUATION, Score, pooled, score
+from asr.scoring.score import HEADLINES, Score, pooled, score
 from asr.scoring.significance import compare_systems, group_systems
 from asr.scoring.tables import write_tables
 from asr.scoring.trn import check_same_ids, write_trn
 from asr.scoring.word_filter import WordFilterRules
 from asr.text.pronunciation import WordCounts
-
-
-@dataclass
-class ScoreOptions:
-    """How to score, and what to print and write."""
-
-    details: bool = option(
-        False, help="also print speakers, lengths and the worst utterances of each system", affects="cost"
-    )
-    align: str = option(
-        "unit",
-        help="unit: all errors cost the same, as in jiwer; sclite: 4 for a substitution, 3 for a deletion or "
-        "insertion, always used for NIST's formats",
-        affects="result",
-        choices=COSTS,
-    )
-    worst: int = option(5, help="number of worst utterances to print", affects="cost")
-    samples: int = option(
-        1000,
-        help="number of bootstrap samples for the 95 % intervals",
-        affects="result",
-        minimum=1,
-        maximum=1_000_000,
-    )
-    seed: int = option(0, help="random seed for the bootstrap", affects="result", maximum=2**32 - 1)
-    case: str = option(
-        "lower",
-        help="lower: compare words and characters case-insensitively, as sclite does",
-        affects="result",
-        choices=CASES,
-    )
-    punctuation: str = option(
-        "keep", help="remove: compare words without punctuation", affects="result", choices=PUNCTUATION
-    )
-    word_filter: bool = option(
-        True, help="apply the recipe's scoring rules to references and hypotheses", affects="result"
-    )
-    confusions: int = option(10, help="number of most frequent errors to print", affects="cost")
-    trn: bool = option(False, help="also write ref.trn and hyp.trn for NIST sclite", affects="place")
-    ctm: bool = option(False, help="also write hyp.ctm and ref.stm with word times", affects="place")
-    glm: str = option("", help="mapping rules (GLM) for <hyp.ctm> <ref.stm>; empty: none", affects="result")
-    save: str = option(
-        "", help="JSON file for the significance tests between systems; empty: print only", affects="place"
-    )
-    common: bool = option(
-        False, help="compare systems on the utterances that they have in common", affects="result"
-    )
-    nist: bool = option(
-        True, help="official scores: also run NIST's hubscr.pl if it is installed", affects="cost"
-    )
-
 
 # Options that change score.json.
 RATE_OPTIONS = ("align", "case", "punctuation", "word_filter", "samples", "seed")

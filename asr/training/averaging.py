@@ -10,7 +10,7 @@ import lightning
 import torch
 from torch import Tensor, distributed
 
-from asr.training.config import TrainerConfig
+from asr.training.options import TrainerConfig
 
 
 def averages_weights(options: TrainerConfig) -> bool:

@@ -17,7 +17,8 @@ from asr.model import checkpoint
 from asr.model.attention_model import AttentionModel, model_state, restore
 from asr.records.run_folder import RunFolder
 from asr.scoring.error_rates import bootstrap_interval
-from asr.training.config import TrainConfig, recipe_task, run_options
+from asr.training.config import run_options
+from asr.training.options import TrainConfig, recipe_task
 from asr.training.task import TrainingTask
 
 

@@ -2,90 +2,14 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
-from asr.config import option
-from asr.errors import UserError
 from asr.training.muon import Muon, is_hidden
-
-OPTIMIZERS = ("adamw", "muon", "radam", "adadelta")
-SCHEDULES = ("cosine", "plateau", "constant")
-
-
-@dataclass
-class OptimizerConfig:
-    """Optimiser and learning rate schedule."""
-
-    name: str = option("adamw", help=" | ".join(OPTIMIZERS), affects="result", choices=OPTIMIZERS)
-    learning_rate: float = option(1e-3, help="peak learning rate", affects="result", maximum=100)
-    betas: list[float] = option(
-        [0.9, 0.98],
-        help="β1 and β2",
-        affects="result",
-        only=("name", ("adamw", "muon", "radam")),
-        maximum=0.999999,
-    )
-    rho: float = option(
-        0.95,
-        help="decay of the averages ρ",
-        affects="result",
-        only=("name", "adadelta"),
-        maximum=0.999999,
-    )
-    weight_decay: float = option(
-        0.01,
-        help="decoupled weight decay (adadelta: L2 penalty); biases and norms are not decayed",
-        affects="result",
-        maximum=1000,
-    )
-    schedule: str = option(
-        "cosine", help="learning rate schedule: " + " | ".join(SCHEDULES), affects="result", choices=SCHEDULES
-    )
-    warmup_steps: int = option(
-        0, help="linear warm-up; not with schedule=plateau", affects="result", unit="optimiser steps"
-    )
-    final_ratio: float = option(
-        0.01,
-        help="final learning rate / peak learning rate",
-        affects="result",
-        only=("schedule", "cosine"),
-        maximum=1,
-    )
-    plateau_factor: float = option(
-        0.5,
-        help="factor that reduces the learning rate",
-        affects="result",
-        only=("schedule", "plateau"),
-        minimum=1e-6,
-        maximum=0.999,
-    )
-    plateau_patience: int = option(
-        3,
-        help="reduce after more than this many validations without a lower dev loss",
-        affects="result",
-        only=("schedule", "plateau"),
-    )
-    minimum_rate: float = option(
-        0.0,
-        help="training has converged, and ends, once the learning rate is lower than this; 0: never",
-        affects="plan",
-        only=("schedule", "plateau"),
-        maximum=100,
-    )
-
-    def check(self) -> None:
-        """Raise UserError unless there are two betas, and for warm-up that the schedule would leave out."""
-        if len(self.betas) != 2:
-            raise UserError(f"optimizer.betas={self.betas}: expected two numbers")
-        if self.schedule == "plateau" and self.warmup_steps:
-            raise UserError(
-                f"optimizer.warmup_steps={self.warmup_steps}: expected 0 with optimizer.schedule=plateau"
-            )
+from asr.training.options import OptimizerConfig
 
 
 def build_optimizer(parameters: dict[str, torch.nn.Parameter], config: OptimizerConfig) -> Optimizer:

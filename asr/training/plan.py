@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from asr.data.stream import TrainingData
 from asr.errors import UserError
 from asr.training.budget import TimeBudget, parse_budget
-from asr.training.config import TrainConfig
+from asr.training.options import TrainConfig
 
 ENDLESS = 2**40  # maximum number of steps if only a time budget ends training
 

@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 
 from asr.errors import UserError
-from asr.training.config import TrainerConfig
+from asr.training.options import TrainerConfig
 
 POLL_S = 0.2
 GRACE_S = 10.0  # for this process to notice by itself that another has failed

@@ -32,7 +32,7 @@ from asr.text.lexicon import Lexicon
 from asr.text.prepared import obtain_tokenizer
 from asr.text.pronunciation import warn
 from asr.text.tokenizer import NOISE_WORDS, PhoneTokenizer, Tokenizer
-from asr.training.config import TrainConfig
+from asr.training.options import TrainConfig
 from asr.training.plan import TrainingPlan, training_plan
 from asr.training.selection import WordErrors
 from asr.training.task import TrainingTask

@@ -16,9 +16,10 @@ from asr.model.portable import WEIGHTS, portable_folder
 from asr.model.pretrained_folder import pretrained_files
 from asr.records.keyed import differences
 from asr.records.run_folder import LAST, RunEnvironment, RunFolder
-from asr.training.config import TrainConfig, run_options
+from asr.training.config import run_options
 from asr.training.cost import Cost
 from asr.training.data_module import DataModule
+from asr.training.options import TrainConfig
 from asr.training.plan import TrainingPlan
 from asr.training.task import TrainingTask
 

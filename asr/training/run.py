@@ -18,9 +18,9 @@ from asr.errors import UserError
 from asr.files import locked, write_json
 from asr.model import checkpoint
 from asr.records.run_folder import RunFolder, TrainingSummary
-from asr.training.config import TrainConfig, recipe_task
 from asr.training.cost import Cost
 from asr.training.data_module import DataModule
+from asr.training.options import TrainConfig, recipe_task, task_options
 from asr.training.plan import ENDLESS, training_plan
 from asr.training.ranks import global_rank, rank_failures
 from asr.training.recognition import build_recognition
@@ -178,8 +178,8 @@ def _check(options: TrainConfig) -> None:
 
 def build_task(options: TrainConfig, resuming: bool) -> tuple[TrainingTask, TrainingData]:
     """Return task and data: the recipe's own if it defines a task, otherwise training on utterances."""
-    module = recipe_task(options.recipe.name)
-    if module and isinstance(options.recipe, module.Options):
+    module, own = recipe_task(options.recipe.name), task_options(options.recipe.name)
+    if module and own and isinstance(options.recipe, own):
         return cast(tuple[TrainingTask, TrainingData], module.build(options, resuming))
     return build_recognition(options, resuming)
 

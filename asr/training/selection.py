@@ -12,7 +12,7 @@ from asr.scoring.score import WordFilter, scored_words
 from asr.search.decoder import build_decoder
 from asr.search.path import Decoder, text_of
 from asr.text.tokenizer import Tokenizer
-from asr.training.config import SelectionConfig
+from asr.training.options import SelectionConfig
 
 
 class WordErrors:

@@ -7,7 +7,7 @@ import numpy as np
 from asr.data.lines import manifest_entries
 from asr.data.places import manifest_path
 from asr.data.sampler import plan_by_length
-from asr.training.config import TrainConfig
+from asr.training.options import TrainConfig
 from asr.training.plan import round_up
 
 BATCHES_PER_EPOCH = 100  # as far as the limits of a batch allow

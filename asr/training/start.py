@@ -9,7 +9,8 @@ from asr.config import flat
 from asr.data.places import LEXICON, prepared_folder
 from asr.errors import UserError
 from asr.records.run_folder import RunFolder
-from asr.training.config import TrainConfig, recipe_task, run_options
+from asr.training.config import run_options
+from asr.training.options import TrainConfig, recipe_task
 
 RUNS = Path("exp")
 # Options of the model that another run's weights don't depend on.

@@ -23,7 +23,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from asr.model.encoder import Encoder
-from asr.training.config import TrainerConfig
+from asr.training.options import TrainerConfig
 from asr.training.ranks import Launcher, connect_restarted
 
 

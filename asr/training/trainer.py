@@ -12,9 +12,9 @@ from rich.console import Console
 from asr.records.run_folder import RunFolder
 from asr.training.averaging import AverageWeights, averages_weights
 from asr.training.checkpoints import AtomicCheckpointIO, KeepBest, SaveResumePoint, StopConverged, StopEarly
-from asr.training.config import PRECISIONS, TrainConfig
 from asr.training.cost import Cost
 from asr.training.csv_logger import MetricsFile
+from asr.training.options import PRECISIONS, TrainConfig
 from asr.training.progress import Bar, ProgressLines, WarnUnlearned
 from asr.training.ranks import environment_plugins
 from asr.training.resume import ResumePoint

@@ -8,10 +8,10 @@ copied from the other half.
 from dataclasses import dataclass
 
 import torch
+from asr_recipes.copy.options import TaskOptions
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from asr.config import option
 from asr.data.sampler import BatchPlan
 from asr.data.stream import NumberedBatches, StreamBatch
 from asr.errors import UserError
@@ -19,8 +19,8 @@ from asr.model.attention_model import AttentionModel, initialise
 from asr.model.encoder import Encoder
 from asr.model.options import ModelConfig
 from asr.seeds import derived_seed
-from asr.training.config import RecipeConfig, TrainConfig
 from asr.training.labelling import LabelTask
+from asr.training.options import TrainConfig
 from asr.training.plan import training_plan
 
 SYMBOLS = 10  # w consists of 1 … 10
@@ -32,22 +32,6 @@ VALIDATE_EVERY = 250  # batches
 DEV_SEQUENCES = 320
 SEQUENCES = 2000  # for evaluation
 HELD_OUT_SEEDS = {"dev": 2**20, "test": 2**20 + 1}
-
-
-@dataclass
-class Options(RecipeConfig):
-    """Options of masked copy."""
-
-    name: str = option(
-        "copy", help="name of the recipe; the run folder is exp/<name>/<attention>", affects="result"
-    )
-    length: int = option(
-        31,
-        help="L, the number of symbols in each half of a sequence",
-        affects="result",
-        minimum=1,
-        maximum=100_000,
-    )
 
 
 @dataclass(frozen=True)
@@ -189,7 +173,7 @@ def build(options: TrainConfig, resuming: bool) -> tuple[CopyTask, CopyData]:
     Raises:
         UserError: recipe.length is below 1, or the weights of init_from don't fit the model.
     """
-    assert isinstance(options.recipe, Options)
+    assert isinstance(options.recipe, TaskOptions)
     data = CopyData(options.recipe.length, options.seed)
     model = CopyModel(options.model, options.attention, options.backend)
     if options.init_from and not resuming:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from asr.config import option
-from asr.preparation import PreparationOptions
+from asr.preparation.run import PreparationOptions
 from asr.text.cmudict import cmudict_entries, without_stress
 
 from .grammar import grammar_words, make_sentence

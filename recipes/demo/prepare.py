@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from asr.errors import UserError
 from asr.files import digest, file_digest, write_json
-from asr.preparation import Preparation, recording, utterance_cut
+from asr.preparation.cuts import recording, utterance_cut
+from asr.preparation.run import Preparation
 
 from .corpus import Options, VoiceShard, draw_random_words, plan
 from .grammar import grammar_words

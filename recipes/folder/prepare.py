@@ -9,10 +9,11 @@ from pathlib import Path
 
 from asr.config import option
 from asr.errors import UserError
-from asr.preparation import Preparation, read_text
 from asr.preparation.own_data import OwnDataOptions, prepare_rows
 from asr.preparation.rows import Row, channel_field, number_field
+from asr.preparation.run import Preparation
 from asr.preparation.splits import SPLIT_NAMES
+from asr.text.files import read_text
 
 from .tables import SUFFIXES, Entry, parse_columns, read_table
 

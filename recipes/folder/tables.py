@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from asr.errors import UserError
-from asr.preparation import parse_json, read_lines, read_text
+from asr.files import parse_json
 from asr.preparation.rows import text_field
+from asr.text.files import read_lines, read_text
 
 SUFFIXES = (".tsv", ".csv", ".jsonl", ".json")
 NAMES = {

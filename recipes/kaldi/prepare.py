@@ -7,9 +7,10 @@ from pathlib import Path
 
 from asr.config import option
 from asr.errors import UserError
-from asr.preparation import Preparation, read_lines
 from asr.preparation.own_data import OwnDataOptions, prepare_rows
 from asr.preparation.rows import Row
+from asr.preparation.run import Preparation
+from asr.text.files import read_lines
 
 READ = ("wav.scp", "segments", "text", "utt2spk")
 

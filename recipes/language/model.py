@@ -9,7 +9,6 @@ from asr.model.attention_model import AttentionModel
 from asr.model.blocks import Block
 from asr.model.options import ModelConfig
 
-ENCODINGS = ("embedding", "convolution", "both")
 INITIAL = 0.05  # embeddings are drawn from ±0.05, Keras's default
 
 

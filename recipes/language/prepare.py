@@ -1,9 +1,9 @@
 """Recipe `language`: the text that is used unless another one is named, from a Debian package."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from asr.config import option
+from asr_recipes.language.options import Options
+
 from asr.console import open_console
 from asr.preparation.download import debian_packages
 from asr.text.files import write_lines
@@ -11,15 +11,6 @@ from asr.text.files import write_lines
 from .bible import DATA, PACKAGE, read_verses
 
 TEXT = "bible.txt"
-
-
-@dataclass
-class Options:
-    """Source of the text."""
-
-    source: str = option(
-        "", help=f"folder with the content of {PACKAGE}; empty: apt-get download", affects="result"
-    )
 
 
 def prepare(options: Options, folder: Path) -> None:

@@ -4,20 +4,20 @@
 """
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from asr_recipes.language.data import LanguageData, SegmentBatch
-from asr_recipes.language.model import ENCODINGS, LanguageModel
+from asr_recipes.language.model import LanguageModel
+from asr_recipes.language.options import TaskOptions
 from asr_recipes.language.text import Text, load_text
 from torch import Tensor, nn
 
-from asr.config import option, refuse
+from asr.config import refuse
 from asr.errors import UserError
 from asr.model.attention_model import initialise
-from asr.training.config import RecipeConfig, TrainConfig
 from asr.training.labelling import LabelTask
+from asr.training.options import TrainConfig
 from asr.training.plan import TrainingPlan, training_plan
 
 # Options of the encoder of speech that don't apply to the one block of this model.
@@ -25,45 +25,6 @@ UNUSED = (
     *("block", "subsampling", "positions", "position_scale", "position_shift", "layer_drop"),
     "self_conditioned",
 )
-
-
-@dataclass
-class Options(RecipeConfig):
-    """Options of language modelling."""
-
-    name: str = option(
-        "language", help="name of the recipe; the run folder is exp/<name>/<attention>", affects="result"
-    )
-    text: str = option(
-        "data/language/bible.txt",
-        help="text file, or folder with text8, wiki.{train,valid,test}.{tokens,raw} or {train,dev,test}.txt",
-        affects="result",
-    )
-    length: int = option(
-        128, help="length of a sequence", affects="result", unit="tokens", minimum=1, maximum=100_000
-    )
-    batch: int = option(32, help="sequences in a batch", affects="result", minimum=1, maximum=65_536)
-    encoding: str = option(
-        "embedding",
-        help=f"order of the tokens: {' | '.join(ENCODINGS)}; embedding: of position and depth",
-        affects="result",
-        choices=ENCODINGS,
-    )
-    kernel: int = option(
-        8,
-        help="width of the causal convolution",
-        affects="result",
-        only=("encoding", ("convolution", "both")),
-        unit="tokens",
-        minimum=1,
-        maximum=1000,
-    )
-    dev_segments: int = option(
-        500,
-        help="development sequences, spread over the split; 0: all",
-        affects="result",
-        maximum=100_000_000,
-    )
 
 
 class LanguageTask(LabelTask):
@@ -98,7 +59,7 @@ def build(options: TrainConfig, resuming: bool) -> tuple[LanguageTask, LanguageD
         UserError: see `load_text` and `build_model`, or weights of init_from don't fit the model.
     """
     recipe = options.recipe
-    assert isinstance(recipe, Options)
+    assert isinstance(recipe, TaskOptions)
     text = build_text(options)
     data = LanguageData(text, recipe.length, recipe.batch, recipe.dev_segments, options.seed)
     model = build_model(options, text.vocabulary)
@@ -114,7 +75,7 @@ def build_text(options: TrainConfig) -> Text:
         UserError: see `load_text`, or another kind of tokens.
     """
     recipe, tokenizer = options.recipe, options.tokenizer
-    assert isinstance(recipe, Options)
+    assert isinstance(recipe, TaskOptions)
     if tokenizer.kind == "phone":
         raise UserError("tokenizer.kind=phone: expected character | sentencepiece with recipe=language")
     return load_text(Path(recipe.text), tokenizer.kind, tokenizer.pieces, recipe.length)
@@ -127,7 +88,7 @@ def build_model(options: TrainConfig, vocabulary: int) -> LanguageModel:
         UserError: a mechanism that sees later positions, or options of the encoder without effect.
     """
     recipe = options.recipe
-    assert isinstance(recipe, Options)
+    assert isinstance(recipe, TaskOptions)
     refuse(options.model, UNUSED, "with recipe=language")
     return LanguageModel(
         options.model,

@@ -13,9 +13,11 @@ from asr.config import option
 from asr.data.entries import check_audio
 from asr.data.lines import manifest_lines
 from asr.errors import UserError
-from asr.preparation import Preparation, parse_json, read_text
+from asr.files import parse_json
 from asr.preparation.own_data import OwnDataOptions, prepare_rows
 from asr.preparation.rows import Row, channel_field, number_field, text_field
+from asr.preparation.run import Preparation
+from asr.text.files import read_text
 
 SUFFIX = re.compile(r"\.(?:jsonl|json|yaml)(?:\.gz)?$")
 

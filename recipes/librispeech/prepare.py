@@ -7,22 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asr.config import option
+from asr.data.facts import VERIFY_HELP, audio_facts, header_facts, samples_as_expected
 from asr.errors import UserError
-from asr.preparation import (
-    TOKENIZERS_HELP,
-    VERIFY_HELP,
-    Preparation,
-    PreparationOptions,
-    audio_facts,
-    header_facts,
-    lexicon_packages,
-    read_lines,
-    recording,
-    samples_as_expected,
-    utterance_cut,
-    word_lexicon,
-)
+from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.download import download, unpack
+from asr.preparation.lexicon import lexicon_packages, word_lexicon
+from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
+from asr.text.files import read_lines
 
 from .parts import PARTS, SUBSETS, parts_by_split
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from asr.config import option
 from asr.errors import UserError
-from asr.preparation import Preparation, parse_json, read_lines
+from asr.files import parse_json
 from asr.preparation.own_data import OwnDataOptions, prepare_rows
 from asr.preparation.rows import Row, channel_field, distinct_names, number_field, text_field
+from asr.preparation.run import Preparation
 from asr.preparation.splits import SPLIT_NAMES, usual_split_name
+from asr.text.files import read_lines
 
 SUFFIXES = (".json", ".jsonl")
 SPLITS = ["train", "dev", "test", *SPLIT_NAMES]

@@ -12,20 +12,15 @@ from rich.console import Console
 
 from asr.config import option
 from asr.data.audio_file import open_audio
+from asr.data.facts import audio_facts
 from asr.errors import UserError
 from asr.files import digest, file_digest
-from asr.preparation import (
-    TOKENIZERS_HELP,
-    Preparation,
-    PreparationOptions,
-    audio_facts,
-    read_lines,
-    recording,
-    utterance_cut,
-)
+from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.download import debian_packages
+from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
 from asr.preparation.silence import speech_bounds
 from asr.text.cmudict import cmudict_lexicon
+from asr.text.files import read_lines
 from asr.text.lexicon import Lexicon
 
 from .transcripts import Prompt, parse_transcripts

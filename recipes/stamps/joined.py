@@ -9,7 +9,7 @@ import soundfile
 
 from asr.data.audio import load_cut
 from asr.data.concatenate import PAUSE_S, join
-from asr.preparation import recording, utterance_cut
+from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.splits import hash_position
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds

@@ -11,17 +11,12 @@ import soundfile
 from asr.config import option
 from asr.data.audio import convert
 from asr.data.audio_file import Undecodable, checked, open_audio
+from asr.data.facts import header_facts
 from asr.errors import UserError
 from asr.files import atomic_path, file_digest, file_state
-from asr.preparation import (
-    TOKENIZERS_HELP,
-    Preparation,
-    PreparationOptions,
-    header_facts,
-    recording,
-    utterance_cut,
-)
+from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.download import debian_packages
+from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
 from asr.preparation.silence import speech_bounds
 from asr.preparation.splits import hash_position
 

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
-from asr.preparation import read_lines
+from asr.text.files import read_lines
 from asr.text.normalise import normalise
 
 _TRANSLATION = re.compile(r"([\w@]+)\.utf8=(.*)")

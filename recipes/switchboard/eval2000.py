@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from asr.preparation import read_lines
 from asr.scoring.glm import read_glm
 from asr.scoring.network import network_of
 from asr.scoring.stm import Stm, plain_words, read_stm
+from asr.text.files import read_lines
 
 CONVERSATIONS = 40
 UTTERANCES = {"eval2000": 4459, "eval2000_swbd": 1831, "eval2000_callhm": 2628}

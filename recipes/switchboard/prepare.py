@@ -9,25 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.config import option
+from asr.data.facts import VERIFY_HELP, audio_facts, header_facts, samples_as_expected
 from asr.data.places import GLM, WORD_RULES
 from asr.errors import UserError
 from asr.files import file_state
-from asr.preparation import (
-    TOKENIZERS_HELP,
-    VERIFY_HELP,
-    Preparation,
-    PreparationOptions,
-    audio_facts,
-    header_facts,
-    read_lines,
-    recording,
-    samples_as_expected,
-    utterance_cut,
-)
+from asr.preparation.cuts import recording, utterance_cut
+from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
 from asr.scoring.official import FILLERS
 from asr.scoring.stm import write_stm
 from asr.scoring.word_filter import WordFilterRules
-from asr.text.files import write_lines
+from asr.text.files import read_lines, write_lines
 from asr.text.lexicon import Lexicon
 
 from . import eval2000 as test_set

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from asr.errors import UserError
-from asr.preparation import read_lines
 from asr.text.cmudict import cmudict_entries, cmudict_lexicon, without_stress
+from asr.text.files import read_lines
 from asr.text.lexicon import Lexicon, Phones
 from asr.text.tokenizer import NON_SPEECH_NOISE, SPOKEN_NOISE
 

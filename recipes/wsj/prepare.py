@@ -6,20 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asr.config import option
+from asr.data.facts import VERIFY_HELP, audio_facts, header_facts, samples_as_expected
 from asr.data.places import WORD_RULES
 from asr.files import file_state
-from asr.preparation import (
-    TOKENIZERS_HELP,
-    VERIFY_HELP,
-    Preparation,
-    PreparationOptions,
-    audio_facts,
-    header_facts,
-    recording,
-    samples_as_expected,
-    utterance_cut,
-)
+from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.outputs import UNFINISHED
+from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
 from asr.text.g2p import installed_model
 from asr.text.lexicon import Lexicon
 from asr.text.tokenizer import NOISE_WORD

@@ -4,7 +4,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from asr.errors import UserError
-from asr.preparation import Preparation, read_lines
+from asr.preparation.run import Preparation
+from asr.text.files import read_lines
 
 from .layout import Distribution
 from .scoring import SCORING

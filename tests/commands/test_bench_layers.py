@@ -23,6 +23,7 @@ from asr.benchmark.mechanisms import (
     run_once,
 )
 from asr.benchmark.memory import TooLarge, can_measure_memory, largest_batch, peak_memory_bytes
+from asr.benchmark.names import measured_names
 from asr.commands.bench import Options, parse, run
 from asr.errors import UserError
 from asr.report import bench_chart
@@ -48,10 +49,10 @@ def test_every_row_of_the_table_can_be_measured_in_a_layer(name: str) -> None:
 def test_a_name_for_every_row() -> None:
     assert len(default_names()) == len(MECHANISMS)
     options = Options(attentions=["all"], layer=True)
-    assert options.names() == default_names()
+    assert measured_names(options) == default_names()
     own = {"cast-8", "agglomerative-8"}
-    assert own.isdisjoint(replace(options, layer=False).names())
-    assert own <= set(options.names())
+    assert own.isdisjoint(measured_names(replace(options, layer=False)))
+    assert own <= set(measured_names(options))
 
 
 def test_the_feed_forward_part_is_optional() -> None:
@@ -135,9 +136,9 @@ def test_the_largest_batch_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_causal_forms_are_compared_with_the_causal_baseline() -> None:
-    names = Options(
-        attentions=["full", "lsh-1", "agglomerative-8@reference"], causal="both", layer=True
-    ).names()
+    names = measured_names(
+        Options(attentions=["full", "lsh-1", "agglomerative-8@reference"], causal="both", layer=True)
+    )
     assert names == [
         "full",
         "full:causal=true",
@@ -229,7 +230,7 @@ def test_the_figures_are_those_of_the_papers() -> None:
     )
     assert clustered.lengths == [2**power for power in range(9, 16)]
     assert (agglomerative.batch, agglomerative.heads * agglomerative.head_dim) == ("32", 512)
-    assert agglomerative.names()[1::2] == ["full:causal=true", "agglomerative-8:causal=true"]
+    assert measured_names(agglomerative)[1::2] == ["full:causal=true", "agglomerative-8:causal=true"]
 
 
 @pytest.mark.parametrize(

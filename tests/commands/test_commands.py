@@ -16,7 +16,8 @@ from lhotse.utils import fastcopy
 from tone_corpora import save_cuts
 
 from asr import Recognizer
-from asr.cli import COMMANDS, command_module, main
+from asr.cli import main
+from asr.commands import COMMANDS
 from asr.data.manifest import read_cuts
 from asr.model.options import LoadOptions
 from asr.scoring.hypotheses import read_hypotheses
@@ -219,7 +220,7 @@ def test_score_compares_several_systems_in_one_table(
 @pytest.mark.parametrize("command", ["align", "decode", "transcribe"])
 def test_options_to_load_a_recogniser_are_declared_once(command: str) -> None:
     """Each command declared `attention`, `backend`, `checkpoint` and `device` with defaults of its own."""
-    declared = {entry.name: entry for entry in fields(command_module(command).Options)}
+    declared = {entry.name: entry for entry in fields(COMMANDS[command].options)}
     assert all(declared[entry.name] is entry for entry in fields(LoadOptions))
 
 

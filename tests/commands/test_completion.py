@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from asr import config
-from asr.attention.table import MECHANISMS, parse_name
-from asr.cli import COMMANDS, command_module, main
-from asr.commands import completion, lm, prepare
-from asr.commands.completion import candidates
-from asr.config import config_groups
+from asr.attention.table import MECHANISMS, default_names, parse_name
+from asr.cli import main
+from asr.commands import COMMANDS, INSTALLING, LANGUAGE_MODEL, completion
+from asr.commands.completion import candidates, option_values
+from asr.config import config_groups, configurations
+from asr.lm.options import PerplexityOptions
+from asr.preparation.recipes import preparation_module, prepared_recipes
+from asr.training.options import TrainConfig
 
 
 def described(schema: object) -> set[str]:
@@ -23,43 +26,42 @@ def described(schema: object) -> set[str]:
 
 
 @pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"prepare", "lm", "completion"}))
-def test_options_read_from_the_sources_are_those_of_the_command(command: str) -> None:
-    """The sources are read because importing PyTorch takes seconds."""
-    wanted = described(command_module(command).Options)
-    if command in completion.WITH_TRAINING:
-        wanted |= described(command_module("train").Options)
-    assert set(completion._options(command, "")) == wanted
+def test_the_options_offered_are_those_of_the_command(command: str) -> None:
+    wanted = described(COMMANDS[command].options)
+    if command in ("train", "compare", "advise"):
+        wanted |= described(TrainConfig) | set(config_groups())
+    assert set(option_values(command, "")) == wanted
 
 
-@pytest.mark.parametrize("recipe", prepare.prepared_recipes())
+@pytest.mark.parametrize("recipe", prepared_recipes())
 def test_options_of_recipes_are_complete(recipe: str) -> None:
-    wanted = {f"{key}=" for key in described(prepare.preparation_module(recipe).Options)}
-    assert set(candidates(COMMANDS, "prepare", recipe, "", 3)) == wanted | {"folder="}
+    wanted = {f"{key}=" for key in described(preparation_module(recipe).Options)}
+    assert set(candidates("prepare", recipe, "", 3)) == wanted | {"folder="}
+    assert candidates("prepare", "nosuch", "", 3) == []
 
 
 def test_names_come_from_their_tables() -> None:
-    assert candidates(COMMANDS, "", "", "", 1) == [*COMMANDS, "help"]
-    assert candidates(COMMANDS, "help", "", "tra", 2) == ["train", "transcribe"]
-    assert candidates(COMMANDS, "prepare", "", "", 2) == prepare.prepared_recipes()
+    assert candidates("", "", "", 1) == [*COMMANDS, "help"]
+    assert candidates("help", "", "tra", 2) == ["train", "transcribe"]
+    assert candidates("prepare", "", "", 2) == prepared_recipes()
     # Recipes of conf/, which have options to train with, not the packages that only prepare data.
     trained = [f"recipe={name}" for name in sorted(config_groups()["recipe"])]
-    assert candidates(COMMANDS, "train", "", "recipe=", 2) == trained
+    assert candidates("train", "", "recipe=", 2) == trained
     assert "recipe=wsj_modern" in trained
     assert "recipe=kaldi" not in trained
-    assert "model=wsj" in candidates(COMMANDS, "train", "", "model=", 2)
-    assert candidates(COMMANDS, "lm", "", "", 2) == list(lm.SCHEMAS)
-    assert set(candidates(COMMANDS, "lm", "score", "", 3)) == {
-        f"{key}=" for key in described(lm.ScoreOptions)
-    }
-    assert candidates(COMMANDS, "decode", "", "decoder=", 2) == [
+    assert "model=wsj" in candidates("train", "", "model=", 2)
+    assert candidates("lm", "", "", 2) == list(LANGUAGE_MODEL)
+    assert set(candidates("lm", "score", "", 3)) == {f"{key}=" for key in described(PerplexityOptions)}
+    assert candidates("decode", "", "decoder=", 2) == [
         "decoder=greedy",
         "decoder=beam",
         "decoder=prefix",
         "decoder=cuda",
     ]
-    names = [name.removeprefix("attention=") for name in candidates(COMMANDS, "train", "", "attention=", 2)]
+    names = [name.removeprefix("attention=") for name in candidates("train", "", "attention=", 2)]
     assert [parse_name(name).mechanism for name in names] == list(MECHANISMS)
-    assert candidates(COMMANDS, "compare", "", "attentions=full,i-", 2) == ["attentions=full,i-clustered-100"]
+    assert names == default_names()
+    assert candidates("compare", "", "attentions=full,i-", 2) == ["attentions=full,i-clustered-100"]
 
 
 def test_completion_is_quick() -> None:
@@ -150,6 +152,12 @@ def test_an_interactive_zsh_completes_words(tmp_path: Path) -> None:
 )
 def test_only_a_command_with_plans_or_figures_offers_them(command: str, own: str) -> None:
     """`asr train` offered `plan=` and `figure=`, which it refuses; `asr bench` offered no figures."""
-    groups = set(completion._groups(command))
-    assert groups & {"plan", "figure"} == ({own} if own else set())
-    assert ("optimizer" in groups) == (command != "bench")
+    offered = option_values(command, "")
+    assert {"plan", "figure"} & set(offered) == ({own} if own else set())
+    assert ("optimizer" in offered) == (command != "bench")
+    for name in filter(None, [own]):
+        assert offered[name] == tuple(configurations(name))
+
+
+def test_help_tells_how_to_install_the_completion_of_each_shell() -> None:
+    assert list(INSTALLING) == list(completion.SHELLS)

@@ -12,16 +12,9 @@ from numpy.typing import NDArray
 from asr.benchmark.mechanisms import BenchProblem, Timing
 from asr.cli import main
 from asr.compare import advice
-from asr.compare.advice import (
-    AdviceConfig,
-    MechanismCost,
-    expect,
-    positions,
-    reason,
-    recommend,
-    usual_mechanisms,
-)
-from asr.training.config import TrainConfig
+from asr.compare.advice import MechanismCost, expect, positions, reason, recommend, usual_mechanisms
+from asr.compare.options import AdviceConfig
+from asr.training.options import TrainConfig
 
 
 def expected(name: str, epoch_s: float) -> MechanismCost:

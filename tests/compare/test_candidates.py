@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from asr.compare.candidates import evaluated_with, plan_candidates
-from asr.compare.options import parse
 from asr.compare.records import Candidate
+from asr.compare.request import parse
 from asr.config import flat, nested
 from asr.errors import UserError
 

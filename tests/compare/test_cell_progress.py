@@ -12,9 +12,9 @@ from rich.console import Console
 
 from asr.compare import progress as progress_module
 from asr.compare.cell import Cell, write_cell, write_state
-from asr.compare.options import parse
 from asr.compare.plan import Plan, make_plan
 from asr.compare.progress import CellProgress, TrainingTime, print_grid, print_plan
+from asr.compare.request import parse
 
 TRAININGS = [Cell(f"trainings/{name}/seed0", "training", {"attention": name}) for name in "abc"]
 CELL = Cell("trainings/full/seed0", "training", {"attention": "full"})

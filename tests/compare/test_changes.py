@@ -15,8 +15,8 @@ from asr.compare import cell as cell_module
 from asr.compare import reuse
 from asr.compare.cell import read_state, write_cell, write_state
 from asr.compare.collect import collect
-from asr.compare.options import parse
 from asr.compare.plan import make_plan, settle_changes
+from asr.compare.request import parse
 from asr.compare.results import read_results
 from asr.compare.reuse import read_run
 from asr.files import file_digest

@@ -26,8 +26,8 @@ from asr.compare import jobs, run
 from asr.compare.cell import Cell, read_state, write_cell, write_state
 from asr.compare.collect import collect
 from asr.compare.data import find_manifests
-from asr.compare.options import parse, plan_decoding
 from asr.compare.plan import Plan, make_plan, timing_cells
+from asr.compare.request import parse, plan_decoding
 from asr.compare.results import read_results
 from asr.errors import UserError
 from asr.report.findings import findings

@@ -19,7 +19,8 @@ from asr.compare.cell import Cell
 from asr.compare.costs import StepTimer, step_costs, steps_within
 from asr.compare.progress import _expected, _timed_steps
 from asr.config import flat, to_dict
-from asr.training.config import TrainConfig, train_options
+from asr.training.config import train_options
+from asr.training.options import TrainConfig
 
 
 @pytest.fixture

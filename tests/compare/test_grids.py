@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from asr.compare.candidates import evaluated_with, plan_candidates
-from asr.compare.options import Request, parse
 from asr.compare.progress import print_grid
+from asr.compare.request import Request, parse
 from asr.config import configurations
 from asr.console import open_console
 from asr.errors import UserError

@@ -10,7 +10,7 @@ from lhotse.utils import compute_num_samples
 
 from asr.data.audio import load_cut, sample_count
 from asr.errors import UserError
-from asr.preparation import recording
+from asr.preparation.cuts import recording
 
 RATE = 16000
 SAMPLES = (0.1 * np.random.default_rng(0).standard_normal((2 * RATE, 2))).astype(np.float32)

@@ -14,12 +14,13 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from tone_corpora import TINY
 
-from asr.commands.export_data import Options, run
+from asr.commands.export_data import run
 from asr.data import interchange
 from asr.data.audio import load_cut
 from asr.data.manifest import manifest_digest
 from asr.data.module import load_training_cuts
 from asr.data.options import DataConfig
+from asr.data.options import ExportDataOptions as Options
 from asr.data.places import manifest_path, prepared_folder, split_beside, training_folder
 from asr.data.remote import STORES, copy_of
 from asr.errors import UserError

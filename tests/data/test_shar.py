@@ -16,11 +16,12 @@ from speech_data import speech_data
 from tone_corpora import TINY
 
 from asr import Recognizer
-from asr.commands.export_data import Options, run
+from asr.commands.export_data import run
 from asr.data import interchange
 from asr.data.audio import load_cut
 from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.module import load_training_cuts
+from asr.data.options import ExportDataOptions as Options
 from asr.data.places import manifest_path, prepared_folder, split_beside
 from asr.errors import UserError
 from asr.training.config import train_options

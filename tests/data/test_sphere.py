@@ -11,12 +11,13 @@ from tone_corpora import save_cuts
 
 from asr.data.audio import load_cut
 from asr.data.audio_file import open_audio
+from asr.data.facts import audio_facts
 from asr.data.manifest import read_cuts
 from asr.data.recording import read_recording
 from asr.data.shorten import decode, mulaw_codes
 from asr.data.sphere import is_sphere, read_header
 from asr.errors import UserError
-from asr.preparation import audio_facts, recording
+from asr.preparation.cuts import recording
 from tests.data.shorten_encoder import shorten, sphere_header, write_sphere
 
 

@@ -11,7 +11,7 @@ import torch
 from asr.commands import export
 from asr.errors import UserError
 from asr.model.acoustic_model import AcousticModel, AcousticModelConfig
-from asr.model.options import FeatureConfig, ModelConfig
+from asr.model.options import ExportOptions, FeatureConfig, ModelConfig
 from asr.model.portable import CONFIG, TOKENIZER, WEIGHTS, read_portable, write_portable
 from asr.recognizer import Recognizer
 from asr.text.tokenizer import CharacterTokenizer, SentencePieceTokenizer
@@ -98,10 +98,10 @@ def test_changed_settings_are_rejected(folder):
 
 def test_errors_name_the_argument_or_option(folder, tmp_path):
     with pytest.raises(UserError, match="asr export takes one"):
-        export.run([], export.Options())
+        export.run([], ExportOptions())
     with pytest.raises(UserError, match=r"expected a file that ends in \.onnx"):
-        export.run([folder], export.Options(format="onnx", out=str(tmp_path / "a.pt")))
-    options = export.Options(format="onnx", attention="lsh-1", out=str(tmp_path / "a.onnx"))
+        export.run([folder], ExportOptions(format="onnx", out=str(tmp_path / "a.pt")))
+    options = ExportOptions(format="onnx", attention="lsh-1", out=str(tmp_path / "a.onnx"))
     write_portable(tiny("shared-full").state(), tmp_path / "shared")
     with pytest.raises(UserError, match=r"attention 'lsh-1.*' can't be exported as a graph"):
         export.run([tmp_path / "shared"], options)
@@ -126,7 +126,7 @@ def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, 
     write_portable(recognizer.state(), tmp_path / "model")
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # those of PyTorch's exporter were printed
-        (file,) = export.run([tmp_path / "model"], export.Options(out=str(tmp_path / "m.onnx")))
+        (file,) = export.run([tmp_path / "model"], ExportOptions(out=str(tmp_path / "m.onnx")))
     assert file.is_file()
     session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     metadata = session.get_modelmeta().custom_metadata_map
@@ -167,7 +167,7 @@ def test_torch_export_agrees_with_pytorch_on_ten_utterances(tmp_path, attention,
     recognizer = tiny(attention, block)
     model = recognizer.model
     write_portable(recognizer.state(), tmp_path / "model")
-    (file,) = export.run([tmp_path / "model"], export.Options(format="torch_export", out=str(tmp_path)))
+    (file,) = export.run([tmp_path / "model"], ExportOptions(format="torch_export", out=str(tmp_path)))
     program = torch.export.load(file).module()
     model.set_attention(attention, backend="reference")
     audio, samples = utterances()

@@ -13,17 +13,13 @@ from rich.console import Console
 
 from asr import cli
 from asr.config import option
+from asr.data.facts import audio_facts
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
 from asr.files import file_digest, file_state, locked, write_bytes
-from asr.preparation import (
-    Preparation,
-    PreparationOptions,
-    audio_facts,
-    recording,
-    utterance_cut,
-)
+from asr.preparation.cuts import recording, utterance_cut
 from asr.preparation.problems import KINDS
+from asr.preparation.run import Preparation, PreparationOptions
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import find_prepared
 from asr.text.tokenizer import build_tokenizer

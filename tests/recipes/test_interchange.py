@@ -21,7 +21,7 @@ from asr.data import interchange
 from asr.data.interchange import FORMATS
 from asr.data.manifest import read_cuts
 from asr.errors import UserError
-from asr.preparation import recording, utterance_cut
+from asr.preparation.cuts import recording, utterance_cut
 from tests.recipes.kaldi_rules import kaldi_faults
 from tests.recipes.pipeline import assert_shards_join
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from asr_recipes.language import bible
-from asr_recipes.language.prepare import Options, prepare
+from asr_recipes.language.options import Options
+from asr_recipes.language.prepare import prepare
 from asr_recipes.language.text import ALPHABET, load_text, normalise, read_splits
 
 from asr.cli import main

@@ -25,7 +25,8 @@ from asr.preparation.division import ShardDone
 from asr.preparation.problems import KINDS
 from asr.recognizer import Recognizer
 from asr.records.run_folder import OFFICIAL
-from asr.scoring.run import ScoreOptions, score_paths
+from asr.scoring.options import ScoreOptions
+from asr.scoring.run import score_paths
 from asr.scoring.sclite import find_hubscr
 from asr.scoring.stm import read_stm
 from asr.scoring.word_filter import rules_beside

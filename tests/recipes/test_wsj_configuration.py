@@ -4,8 +4,9 @@ import pytest
 
 from asr.model.encoder import Encoder
 from asr.model.features import FilterBanks
-from asr.training.config import TrainConfig, train_options
+from asr.training.config import train_options
 from asr.training.optimizer import build_optimizer
+from asr.training.options import TrainConfig
 
 # Fast Transformers with Clustered Attention, sections 4.1 and C.3.1.
 PAPER = {

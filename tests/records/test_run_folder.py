@@ -22,7 +22,7 @@ from asr.records.run_folder import (
     TrainingSummary,
 )
 from asr.scoring.run import read_score
-from asr.search.decoder import BeamConfig
+from asr.search.options import BeamConfig
 from asr.search.tune import tuned
 from asr.training.config import run_options
 

@@ -20,7 +20,7 @@ from asr.report import bench_chart, curves_chart
 from asr.report.page import ReportOptions, benchmarks_beside, write_report
 from asr.report.provenance import of_results
 from asr.scoring.hypotheses import Hypothesis
-from asr.training.config import recipe_module
+from asr.training.options import recipe_module
 
 FIGURES = ["figure-1", "figure-7", "figure-4", "figure-8", "figure-8-error"]
 QUICK = ReportOptions(audio=0, maps=False, static=False)

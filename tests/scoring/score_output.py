@@ -6,7 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from asr.scoring.run import ScoreOptions, score_paths
+from asr.scoring.options import ScoreOptions
+from asr.scoring.run import score_paths
 from asr.scoring.score import Score
 
 

@@ -17,7 +17,8 @@ from asr.training import cost
 from asr.training.budget import TimeBudget, parse_budget
 from asr.training.checkpoints import SaveResumePoint
 from asr.training.config import train_options
-from asr.training.optimizer import OptimizerConfig, rate_factor
+from asr.training.optimizer import rate_factor
+from asr.training.options import OptimizerConfig
 from asr.training.run import train
 
 

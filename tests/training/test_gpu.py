@@ -17,7 +17,8 @@ from asr import Recognizer
 from asr.cli import main
 from asr.compare.results import read_results
 from asr.scoring.hypotheses import read_hypotheses
-from asr.training.config import PRECISIONS, train_options
+from asr.training.config import train_options
+from asr.training.options import PRECISIONS
 from asr.training.run import train
 
 pytestmark = pytest.mark.gpu

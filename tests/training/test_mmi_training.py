@@ -11,9 +11,12 @@ from asr import Recognizer
 from asr.commands import align, export
 from asr.errors import UserError
 from asr.files import read_json
+from asr.model.options import ExportOptions
 from asr.search.options import BeamConfig, DecodeOptions
-from asr.training.config import TrainConfig, train_options
+from asr.training.config import train_options
+from asr.training.options import TrainConfig
 from asr.training.run import train
+from asr.transcription.options import AlignOptions
 
 LOSSES = {"crf": ["loss=mmi", "loss.order=3"], "lf_mmi": ["loss=lf_mmi", "loss.order=3"]}
 
@@ -43,8 +46,8 @@ def test_a_run_resumes_exactly_and_its_model_is_used_like_any(
         beam = BeamConfig() if decoder == "greedy" else BeamConfig(size=5)
         recognizer.decode(DecodeOptions(decoder=decoder, beam=beam, split="dev"))
         assert (whole / "decode" / "dev" / f"full-{decoder}" / "hyp.jsonl").is_file()
-    align.run([whole], align.Options(split="dev"))
-    export.run([whole], export.Options(out=str(exported)))
+    align.run([whole], AlignOptions(split="dev"))
+    export.run([whole], ExportOptions(out=str(exported)))
     samples = torch.randn(1, 8000)
     for a, b in zip(
         recognizer.model(samples, torch.tensor([8000])),

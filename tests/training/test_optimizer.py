@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from asr.training.muon import orthogonalise
-from asr.training.optimizer import OptimizerConfig, build_optimizer, rate_factor
+from asr.training.optimizer import build_optimizer, rate_factor
+from asr.training.options import OptimizerConfig
 
 
 def test_vectors_are_not_decayed() -> None:

@@ -30,7 +30,8 @@ import asr.training.optimizer
 from asr import Recognizer
 from asr.cli import main
 from asr.model import checkpoint
-from asr.training.optimizer import OptimizerConfig, build_optimizer
+from asr.training.optimizer import build_optimizer
+from asr.training.options import OptimizerConfig
 from asr.training.recognition import RecognitionTask
 
 EPOCHS = 4

@@ -40,7 +40,7 @@ DIES_AFTER_THE_LAST_STEP = """
 import os, signal, sys
 import torch
 from asr.training.checkpoints import AtomicCheckpointIO, StopEarly
-from asr.training.config import train_options
+from asr.training.options import train_options
 from asr.training.run import train
 
 original = AtomicCheckpointIO.save_checkpoint

@@ -16,7 +16,8 @@ from asr.scoring.word_filter import WordFilterRules
 from asr.search.decoder import build_decoder
 from asr.search.options import BeamConfig
 from asr.search.path import text_of
-from asr.training.config import SelectionConfig, train_options
+from asr.training.config import train_options
+from asr.training.options import SelectionConfig
 from asr.training.recognition import build_recognition
 from asr.training.run import train
 from asr.training.selection import WordErrors

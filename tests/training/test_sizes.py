@@ -9,7 +9,8 @@ from tone_corpora import TINY
 
 from asr.config import load_yaml
 from asr.errors import UserError
-from asr.training.config import TrainConfig, train_options
+from asr.training.config import train_options
+from asr.training.options import TrainConfig
 from asr.training.run import train
 from asr.training.sizes import reasons, settled
 

@@ -16,7 +16,8 @@ from asr.cli import main
 from asr.data.batch import Batch
 from asr.errors import UserError
 from asr.losses.ctc import ctc_loss
-from asr.training.config import TrainConfig, train_options
+from asr.training.config import train_options
+from asr.training.options import TrainConfig
 from asr.training.recognition import RecognitionTask
 from asr.training.run import train
 

@@ -1,0 +1,41 @@
+"""What `asr bench` measures: the mechanisms that its options stand for."""
+
+from asr.attention import MECHANISMS, default_names, parse_name
+from asr.attention.layer import OwnParameterLayer
+from asr.benchmark.mechanisms import causal_form, split_threads
+from asr.benchmark.options import ALL, Options
+from asr.errors import UserError
+
+
+def measured_names(options: Options) -> list[str]:
+    """Return what to measure: `attentions` with `all` and `causal` resolved.
+
+    Raises:
+        UserError: an unknown mechanism, or one that can't be measured with the other options.
+    """
+    for name in options.attentions:
+        if name != ALL:
+            _check_name(name, options)
+    every = [name for name in default_names() if options.layer or not has_own_parameters(name)]
+    named = [x for name in options.attentions for x in (every if name == ALL else [name])]
+    if options.causal == "both":
+        named = [x for name in named for x in (name, causal_form(name)) if x]
+    return list(dict.fromkeys(named))
+
+
+def _check_name(name: str, options: Options) -> None:
+    head, (_, threads) = name.partition("@")[0], split_threads(name)
+    if threads == 0:
+        raise UserError(f"attentions={name}: expected at least 1 thread")
+    if threads and options.clock == "cpu":
+        raise UserError(f"attentions={name}: CPU time adds up over threads; use clock=wall")
+    if name.startswith("peer:"):
+        if options.layer:
+            raise UserError(f"attentions={name}: expected a mechanism of this program with layer=true")
+    elif not options.layer and has_own_parameters(head):
+        raise UserError(f"attentions={name}: has parameters of its own; use layer=true")
+
+
+def has_own_parameters(name: str) -> bool:
+    """Return whether a mechanism is measured as part of a layer only."""
+    return issubclass(MECHANISMS[parse_name(name).mechanism], OwnParameterLayer)

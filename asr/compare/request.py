@@ -1,0 +1,168 @@
+"""A comparison's command line: its own options, and those of training and decoding for all candidates."""
+
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from asr import config
+from asr.attention.table import canonical
+from asr.compare.grids import Paper, with_grid
+from asr.compare.options import OWN, STEPS, CompareConfig
+from asr.config import flat, to_dict
+from asr.environment import pick_device
+from asr.errors import UserError
+from asr.files import file_digest
+from asr.search.options import DecodeOptions, SearchOptions
+from asr.training.config import chosen_recipe, train_options
+from asr.training.options import train_schema
+from asr.transcription.decode import system_name
+
+# Training options that asr compare sets itself, and what to use instead.
+TRAINING_SET_HERE = {
+    "attention": "attentions=[…]",
+    "seed": "seeds=[…]",
+    "run": "folder=…",
+    "init_from": "candidates=[{attention: …, init_from: …}]",
+    "resume": "nothing: a comparison always resumes",
+    "trainer.budget": "budget=…",
+    "trainer.budget_clock": "budget_clock=…",
+    "trainer.max_steps": "steps=…",
+    "trainer.max_epochs": "epochs=…",
+}
+# Decoding options that asr compare takes under their own names, and those that it sets itself.
+OWN_DECODING = (*(entry.name for entry in fields(SearchOptions)), "device")
+DECODING_SET_HERE = {
+    "split": "splits=[…]",
+    "data": "splits=[…]",
+    "attention": "evaluate=[…]",
+    "output": "folder=…",
+}
+UNKEYED_DECODING = ("jobs",)  # hypotheses do not depend on them
+
+
+@dataclass(frozen=True)
+class Request:
+    """A parsed command line.
+
+    Attributes:
+        options: options of the comparison.
+        shared: overrides of training that all candidates share.
+        command: all overrides as given.
+        paper: published figures of the plan; None if there are none.
+    """
+
+    options: CompareConfig
+    shared: list[str]
+    command: list[str]
+    paper: Paper | None = None
+
+
+def parse(overrides: list[str]) -> Request:
+    """Split `key=value` overrides into options of the comparison and of training, and check both.
+
+    Raises:
+        UserError: an unknown option, an invalid value, or nothing to compare.
+    """
+    command = overrides
+    overrides, paper = with_grid(overrides)
+    own, shared = config.divide(overrides, CompareConfig, train_schema(chosen_recipe(overrides)))
+    options = config.parse(CompareConfig, own)
+    if not options.launcher:  # the machines that it starts may have other devices
+        pick_device(options.device)
+    for override in shared:
+        key = override.partition("=")[0]
+        if key in TRAINING_SET_HERE:
+            raise UserError(f"{override}: asr compare sets this itself; use {TRAINING_SET_HERE[key]}")
+    options.attentions = canonical(options.attentions)
+    options.evaluate = options.evaluate if options.evaluate == [OWN] else canonical(options.evaluate)
+    if options.budget and options.budget_clock == STEPS:
+        shared += ["trainer.budget="]  # each candidate has a number of steps of its own
+    elif options.budget:
+        shared += [f"trainer.budget={options.budget}", f"trainer.budget_clock={options.budget_clock}"]
+        shared += ["trainer.max_steps=0"]
+    elif options.steps:
+        shared += [f"trainer.max_steps={options.steps}", "trainer.budget="]
+    elif options.epochs:
+        shared += [f"trainer.max_epochs={options.epochs}", "trainer.max_steps=0", "trainer.budget="]
+    train_options(shared)
+    return Request(options, shared, command, paper)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How every model is decoded.
+
+    Attributes:
+        options: options of `asr decode` without split, data, mechanism and output. Search weights come from
+            the command line or the defaults, never from a run folder; they are open if tuned.
+        files: hashes of the files that the search reads, by option: `beam.lm`, `beam.lexicon`.
+    """
+
+    options: DecodeOptions
+    files: dict[str, str]
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the outcome of an evaluation depends on, as plain data."""
+        defaults = DecodeOptions()
+        fixed = {name: getattr(defaults, name) for name in UNKEYED_DECODING}
+        return {"options": to_dict(self.options) | fixed} | ({"files": self.files} if self.files else {})
+
+    def unkeyed(self) -> dict[str, Any]:
+        """Return the options that the outcome does not depend on."""
+        return {name: getattr(self.options, name) for name in UNKEYED_DECODING}
+
+    def overrides(self) -> list[str]:
+        """Return the options that differ from the defaults as overrides for `asr decode`."""
+        defaults = flat(to_dict(DecodeOptions()))
+        options = flat(to_dict(self.options))
+        return [f"{key}={value}" for key, value in options.items() if value != defaults[key]]
+
+    def system(self, attention: str) -> str:
+        """Return the folder name of an evaluation, as in `asr decode`: `full-beam-trigram`."""
+        return system_name(attention, self.options.decoder, self.options.beam.lm)
+
+    def described(self) -> dict[str, Any]:
+        """Return the entries for the protocol of the results."""
+        options = self.options
+        return {
+            "decoder": options.decoder,
+            "beam": {} if options.decoder == "greedy" else asdict(options.beam),
+            "tune": options.tune,
+            "files": self.files,
+            "decode": [x for x in self.overrides() if _stem(x) not in OWN_DECODING],
+        }
+
+
+def plan_decoding(options: CompareConfig) -> Decoding:
+    """Return how every model is to be decoded.
+
+    Raises:
+        UserError: an invalid option or a missing file.
+    """
+    for override in options.decode:
+        key = override.partition("=")[0]
+        if _stem(override) in OWN_DECODING:
+            raise UserError(f"decode=[{override}]: asr compare has this option itself; use {override}")
+        if key in DECODING_SET_HERE:
+            raise UserError(
+                f"decode=[{override}]: asr compare sets this itself; use {DECODING_SET_HERE[key]}"
+            )
+    decoder, beam, tune = options.decoder, options.beam, options.tune
+    if decoder == "cuda" and not options.launcher and not torch.cuda.is_available():
+        raise UserError("decoder=cuda: this machine has no CUDA device")
+    own = {name: getattr(options, name) for name in OWN_DECODING}
+    if not tune and decoder != "greedy":
+        own["beam"] = beam.complete(decoder)
+    files = {}
+    for key, path in (("beam.lm", beam.lm), ("beam.lexicon", beam.lexicon)):
+        if path and not Path(path).is_file():
+            raise UserError(f"{key}={path}: expected a file, found none")
+        if path:
+            files[key] = file_digest(Path(path))
+    return Decoding(replace(config.parse(DecodeOptions, options.decode), **own), files)
+
+
+def _stem(override: str) -> str:
+    return override.partition("=")[0].partition(".")[0]

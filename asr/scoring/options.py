@@ -1,0 +1,57 @@
+"""Options of scoring."""
+
+from dataclasses import dataclass
+
+from asr.config import option
+
+COSTS = ("unit", "sclite")
+
+
+@dataclass
+class ScoreOptions:
+    """How to score, and what to print and write."""
+
+    details: bool = option(
+        False, help="also print speakers, lengths and the worst utterances of each system", affects="cost"
+    )
+    align: str = option(
+        "unit",
+        help="unit: all errors cost the same, as in jiwer; sclite: 4 for a substitution, 3 for a deletion or "
+        "insertion, always used for NIST's formats",
+        affects="result",
+        choices=COSTS,
+    )
+    worst: int = option(5, help="number of worst utterances to print", affects="cost")
+    samples: int = option(
+        1000,
+        help="number of bootstrap samples for the 95 % intervals",
+        affects="result",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    seed: int = option(0, help="random seed for the bootstrap", affects="result", maximum=2**32 - 1)
+    case: str = option(
+        "lower",
+        help="lower: compare words and characters case-insensitively, as sclite does",
+        affects="result",
+        choices=("lower", "keep"),
+    )
+    punctuation: str = option(
+        "keep", help="remove: compare words without punctuation", affects="result", choices=("keep", "remove")
+    )
+    word_filter: bool = option(
+        True, help="apply the recipe's scoring rules to references and hypotheses", affects="result"
+    )
+    confusions: int = option(10, help="number of most frequent errors to print", affects="cost")
+    trn: bool = option(False, help="also write ref.trn and hyp.trn for NIST sclite", affects="place")
+    ctm: bool = option(False, help="also write hyp.ctm and ref.stm with word times", affects="place")
+    glm: str = option("", help="mapping rules (GLM) for <hyp.ctm> <ref.stm>; empty: none", affects="result")
+    save: str = option(
+        "", help="JSON file for the significance tests between systems; empty: print only", affects="place"
+    )
+    common: bool = option(
+        False, help="compare systems on the utterances that they have in common", affects="result"
+    )
+    nist: bool = option(
+        True, help="official scores: also run NIST's hubscr.pl if it is installed", affects="cost"
+    )
