@@ -32,6 +32,7 @@ from asr.data.manifest import read_cuts, write_cuts
 from asr.data.places import manifest_path
 from asr.errors import UserError, run_program
 from asr.preparation.cuts import recording, utterance_cut
+from asr.records.run_folder import HYPOTHESES
 from asr.search.options import DecodeOptions
 from asr.transcription.options import TranscriptionConfig
 
@@ -105,7 +106,7 @@ def work(options: Options, folder: Path) -> None:
     def decode(paths: list[Path]) -> list[str]:
         output = folder / f"decoded-{os.getpid()}"
         recognizer.decode(DecodeOptions(data=str(folder), output=str(output), g2p=False))
-        lines = [json.loads(line) for line in (output / "hyp.jsonl").read_text().splitlines()]
+        lines = [json.loads(line) for line in (output / HYPOTHESES).read_text().splitlines()]
         return [line["text"] for line in sorted(lines, key=lambda line: line["id"])]
 
     ways: tuple[Callable[[list[Path]], list[str]], ...] = (one_by_one, together, decode)

@@ -20,6 +20,7 @@ from asr.config import flat, refuse, to_dict
 from asr.data.manifest import manifest_digest
 from asr.errors import UserError
 from asr.model import checkpoint
+from asr.records.keyed import differences
 from asr.records.run_folder import RunFolder
 from asr.scoring.official import reference_digests
 from asr.training.budget import parse_budget
@@ -165,11 +166,9 @@ def settle_changes(plan: Plan) -> list[str]:
                 continue
             messages.append(f"{cell.name}: running again, because {cell.needs} will be")
         else:
-            old, new = flat(state.settings), flat(cell.settings)
             difference = ", ".join(
-                f"{key.removeprefix('options.')}: {old.get(key)} → {new.get(key)}"
-                for key in dict.fromkeys([*old, *new])
-                if old.get(key) != new.get(key)
+                f"{key.removeprefix('options.')}: {was} → {is_now}"
+                for key, (was, is_now) in differences(state.settings, cell.settings).items()
             )
             if plan.options.changed == "refuse":
                 raise UserError(

@@ -22,6 +22,7 @@ from asr.data.sampler import BatchPlan, BatchStream, Cursor, padding_share, plan
 from asr.data.stream import TrainingData
 from asr.errors import UserError
 from asr.parallel import end_with_parent
+from asr.records.run_folder import RunFolder
 from asr.text.files import write_table
 from asr.text.tokenizer import Tokenizer
 
@@ -234,7 +235,7 @@ class SpeechData(TrainingData):
 
     def write_report(self, folder: Path) -> None:
         """Write left_out.tsv, with a header even if no utterance was left out."""
-        write_table(folder / "left_out.tsv", ["split", "utterance", "reason"], self.left_out)
+        write_table(RunFolder(folder).left_out, ["split", "utterance", "reason"], self.left_out)
 
 
 def _begin_worker(index: int) -> None:

@@ -171,7 +171,8 @@ class RunFolder:
         options: config.yaml, the options.
         environment: environment.json, see `RunEnvironment`.
         summary: training.json, see `TrainingSummary`; only a finished training has it.
-        metrics: metrics.csv.
+        metrics, curves: metrics.csv, and the folder of TensorBoard's events.
+        left_out: left_out.tsv, the utterances excluded from training.
         tuned: weights of decoders that `tune=` has found.
         checkpoints: folder of the checkpoints.
         last, previous: the resume point, and the one before.
@@ -184,6 +185,8 @@ class RunFolder:
         self.environment = self.path / "environment.json"
         self.summary = self.path / "training.json"
         self.metrics = self.path / "metrics.csv"
+        self.curves = self.path / "tensorboard"
+        self.left_out = self.path / "left_out.tsv"
         self.tuned = self.path / "decode" / "tuned.json"
         self.checkpoints = self.path / "checkpoints"
         self.last = self.checkpoints / LAST

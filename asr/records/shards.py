@@ -52,6 +52,7 @@ class Shard:
 
     def of(self, items: Sequence[Item]) -> list[Item]:
         """Return the items of this shard: every `count`-th."""
+        # Not neighbours: items are often sorted by speaker or length, and shards should take equally long.
         return list(items[self.index - 1 :: self.count])
 
     def path(self, folder: Path) -> Path:

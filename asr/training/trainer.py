@@ -75,7 +75,7 @@ def build_trainer(
         log_every_n_steps=1,
         logger=[
             MetricsFile(run.metrics, columns, point.step if point else 0),
-            TensorBoardLogger(str(folder), name="tensorboard", version=""),
+            TensorBoardLogger(str(folder), name=run.curves.name, version=""),
         ],
         plugins=[AtomicCheckpointIO(point.state if point else None), *environment_plugins()],
         callbacks=callbacks,
