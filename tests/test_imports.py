@@ -73,6 +73,12 @@ def test_imports_point_down() -> None:
     assert upward == []
 
 
+def test_data_know_neither_model_nor_loss() -> None:
+    for name, targets in imports(modules("asr")).items():
+        if name.startswith("asr.data"):
+            assert not {x for x in targets if x.startswith(("asr.model", "asr.losses"))}, name
+
+
 def test_packages_import_in_one_direction() -> None:
     graph = imports(modules("asr") | modules("attention_ext") | modules("recipes"))
     for name, targets in graph.items():

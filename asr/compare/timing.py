@@ -85,7 +85,7 @@ class SpeechPasses:
         self.cuts = read_cuts(manifest)
         frame_shift_ms = next(iter(self.models.values())).config.features.frame_shift_ms
         lengths = np.maximum(1, np.rint(self.cuts.durations_s * 1000 / frame_shift_ms)).astype(np.int64)
-        self.plans = plan_by_length(lengths, frames_per_batch, np.argsort(-lengths, kind="stable"))
+        self.plans = plan_by_length(lengths, frames_per_batch)
         self.batches = len(self.plans)
 
     def inputs(self, number: int) -> dict[str, tuple[Tensor, Tensor]]:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 Group = tuple[int, ...]
 
+# Like pauses between sentences, in a quiet room: digital silence would have features that no recording has.
 PAUSE_S = (0.2, 1.2)  # shortest and longest pause
 PAUSE_AMPLITUDE = (1e-5, 1e-3)  # range of the noise level: −100 … −60 dB of full scale
 ORDER, PAUSES = range(2)  # random streams

@@ -17,7 +17,8 @@ from asr.data.transcripts import Texts, Transcripts
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
     from lhotse import MonoCut, Recording
 
-BLOCK = 32  # lines compressed together
+# Lines compressed together: more of them need less memory each, but loading one utterance unpacks them all.
+BLOCK = 32
 
 
 class PackedLines:

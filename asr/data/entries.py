@@ -21,7 +21,7 @@ TOLERANCE_S = 1e-3
 STORED = {"sources", "storage_type", "storage_path"}
 DEEPEST = 20  # levels of custom fields
 ROUNDING_S = 0.025  # lhotse's tolerance for the length of a recording
-MOST_KNOWN = 200_000  # audio files to remember as existing
+MOST_KNOWN = 200_000  # audio files to remember as existing; utterances of one file are usually neighbours
 # Fields of ordinary entries, for which `check_entry` doesn't need lhotse.
 CUT = {"id", "start", "duration", "channel", "supervisions", "recording"}
 SUPERVISION = {"id", "recording_id", "start", "duration"}

@@ -8,7 +8,7 @@ from asr.errors import UserError
 from asr.files import require_file
 
 VERIFY_HELP = "decode every file to check that it is complete; false: read headers only"
-BLOCK_SAMPLES = 1 << 20
+BLOCK_SAMPLES = 1 << 20  # of all channels, decoded at a time: a recording of hours takes no more memory
 LARGEST_OGG_PAGE = 65_307  # bytes
 END_OF_OGG = 4  # flag of a stream's last page
 
@@ -100,6 +100,8 @@ def check_complete(path: str | Path) -> None:
 def stated_bytes(head: bytes) -> int:
     """Return the length of a file that its first 32 bytes state; 0 if they state none, as in a stream."""
     order: Literal["little", "big"]
+    # Programs that write to a pipe can't fill in the length: they state 0, or the largest number of 31 or 32
+    # bits less a header.
     match head[:4], head[8:12]:
         case b"RIFF", b"WAVE":
             before, place, order, unknown = 8, slice(4, 8), "little", 0x7FFFF000

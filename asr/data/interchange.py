@@ -27,7 +27,7 @@ Tables = dict[str, dict[str, object]]  # values by key, by file name
 Write = Callable[[], Path]
 ILLEGAL = re.compile(r"(?<!\w)(?:</?s>|#0)(?!\w)")  # symbols of Kaldi's that a transcript must not contain
 CHANNEL_NAMES = "AB"
-SHARD_UTTERANCES = 1000
+SHARD_UTTERANCES = 1000  # lhotse's default
 
 
 def kaldi_export(cuts: "Sequence[MonoCut]", folder: Path, split: str) -> Write:

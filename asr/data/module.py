@@ -156,10 +156,8 @@ class SpeechData(TrainingData):
 
     def worst_batch(self) -> Batch:
         """Return the batch that needs the most memory: as many of the longest utterances as fit."""
-        frames = self.train_frames(0)
-        longest = np.argsort(-frames, kind="stable")
-        count = self.config.utterances_per_batch
-        first = plan_by_length(frames, self.config.frames_per_batch, longest, count)[0]
+        budget, count = self.config.frames_per_batch, self.config.utterances_per_batch
+        first = plan_by_length(self.train_frames(0), budget, count=count)[0]
         utterances = self._utterances(self.train_cuts, [min(self.speed_factors)], self.concatenation)
         return utterances[BatchPlan(tuple(first.tolist()))]
 
@@ -188,14 +186,12 @@ class SpeechData(TrainingData):
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Return the development batches, longest first; ranks take turns."""
-        frames = self._frames(self.dev_cuts.durations_s)
-        order = np.argsort(-frames, kind="stable")
-        plans = plan_by_length(frames, self.config.frames_per_batch, order)
+        plans = plan_by_length(self._frames(self.dev_cuts.durations_s), self.config.frames_per_batch)
         ranks, rank = self.rank()
-        if len(order) < ranks:
-            raise UserError(f"split dev: {len(order)} utterances are too few for {ranks} ranks")
+        if len(self.dev_cuts) < ranks:
+            raise UserError(f"split dev: {len(self.dev_cuts)} utterances are too few for {ranks} ranks")
         if len(plans) < ranks:  # every rank needs a batch
-            plans = np.array_split(order, ranks)
+            plans = np.array_split(np.concatenate(plans), ranks)
         own = [BatchPlan(tuple(plan.tolist())) for plan in plans[rank::ranks]]
         return self._loader(self._utterances(self.dev_cuts), own)
 

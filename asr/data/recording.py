@@ -22,9 +22,9 @@ from asr.files import kind_of
 log = logging.getLogger(__name__)
 
 CHANNELS = ("mix", "separate")
-BLOCK_S = 30
+BLOCK_S = 30  # bounds the memory for samples at the file's own rate and number of channels
 AVERAGED = "%s: %d channels are averaged to one; for a call with a speaker on each: channels=separate"
-CLIPPED_LEVEL = 0.999
+CLIPPED_LEVEL = 0.999  # below 1: full scale is 0.99997 with 16 bits, and lossy codecs miss it
 CLIPPED_SHARE = 1e-3  # share of samples above which clipping is reported
 SILENT_PEAK = 1e-4  # −80 dB of full scale
 

@@ -45,20 +45,26 @@ class Cursor:
 
 
 def plan_by_length(
-    frames: NDArray[np.int64], budget: int, order: NDArray[np.int64], count: int = 0
+    frames: NDArray[np.int64], budget: int, order: NDArray[np.int64] | None = None, count: int = 0
 ) -> list[NDArray[np.int64]]:
     """Divide utterances into batches of at most `budget` padded frames, or of `count` utterances.
+
+    Without an order, the longest come first because they need most memory: if it isn't enough, the work ends
+    at once.
 
     Args:
         frames: [utterances] frames of each utterance.
         budget: maximum of longest utterance × number of utterances in a batch; an utterance longer than
             the budget forms a batch of its own.
-        order: indices of utterances, similar lengths next to each other.
+        order: indices of utterances, similar lengths next to each other; None: longest first, equal lengths
+            as they come.
         count: number of utterances in a batch, whatever their length; 0: `budget` decides.
 
     Returns:
         Index arrays, consecutive parts of `order`.
     """
+    if order is None:
+        order = np.argsort(-frames, kind="stable")
     if count:
         return np.split(order, range(count, len(order), count))
     batches = []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 10_000  # transcripts whose words are unpacked together
+CHUNK = 10_000  # transcripts unpacked together: large for NumPy's speed, small beside the manifest in memory
 
 
 class Words(dict[str, int]):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-FRAME_S = 0.01
+FRAME_S = 0.01  # the usual frame shift of features
 
 
 def speech_bounds(samples: np.ndarray, sample_rate: int, silence_db: float) -> tuple[float, float] | None:

@@ -22,7 +22,7 @@ SHARE = 0.05
 SHARE_RULE = "5 %, but at least 10 utterances, or a sixth of fewer than 60"
 # Fewer utterances tell too little about an error rate; more would leave too little to train on.
 LEAST_HELD_OUT, LARGEST_SHARE = 10, 1 / 6
-# With fewer speakers than this, `auto` holds out sentences.
+# With fewer speakers, `auto` holds out sentences: one speaker would be more than a tenth of the data.
 SPEAKERS_TO_HOLD_OUT = 10
 
 

@@ -44,8 +44,6 @@ def groups_in_order(sizes: Sequence[int | None]) -> list[list[int]]:
 def groups_by_length(lengths: NDArray[np.int64], budget: int) -> list[list[int]]:
     """Divide recordings, longest first, into batches of at most `budget`, padding included.
 
-    The longest come first because they need most memory: where it isn't enough, that shows at once.
-
     Args:
         lengths: [recordings] lengths in frames or samples.
         budget: largest length of a batch, unless it has a single recording.
@@ -53,10 +51,7 @@ def groups_by_length(lengths: NDArray[np.int64], budget: int) -> list[list[int]]
     Returns:
         Positions of the recordings of each batch.
     """
-    if not len(lengths):
-        return []
-    order = np.argsort(-lengths, kind="stable")
-    return [batch.tolist() for batch in plan_by_length(lengths, budget, order)]
+    return [batch.tolist() for batch in plan_by_length(lengths, budget)] if len(lengths) else []
 
 
 def encoded_together(duration_s: float, longest_s: float, options: EncodingOptions) -> bool:

@@ -82,3 +82,15 @@ def test_a_file_that_ends_too_early_is_named(path: Path) -> None:
     cut = MonoCut("u", 1.0, 2.0, 0, [], recording=recording("a", path, 4 * RATE, RATE, 2))
     with pytest.raises(UserError, match=r"u: .*a\.wav: expected 64,000 samples .*, found 32,000"):
         load_cut(cut, RATE)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(range(256)) * 20])
+def test_what_is_no_audio_is_named_as_such(content: bytes, tmp_path: Path) -> None:
+    """FFmpeg opens such files by their name, and finds no channels."""
+    path = tmp_path / "a.flac"
+    path.write_bytes(content)
+    cut = MonoCut("u", 0.0, 1.0, 0, [], recording=recording("a", path, RATE, RATE, 1))
+    with pytest.raises(
+        UserError, match=r"a\.flac: expected (audio, found an empty|an audio file, found one that)"
+    ):
+        load_cut(cut, RATE)

@@ -27,6 +27,12 @@ def test_batches_are_filled_up_to_the_budget() -> None:
     assert [len(batch) for batch in batches] == [3, 3, 3, 1]
 
 
+def test_without_an_order_the_longest_come_first_and_equal_ones_in_turn() -> None:
+    frames = np.array([3, 9, 5, 9, 1, 5])
+    assert [batch.tolist() for batch in plan_by_length(frames, 10)] == [[1], [3], [2, 5], [0, 4]]
+    assert [batch.tolist() for batch in plan_by_length(frames, 0, count=4)] == [[1, 3, 2, 5], [0, 4]]
+
+
 def test_batches_of_a_number_of_utterances_ignore_their_lengths() -> None:
     frames = lengths(29)
     batches = plan_by_length(frames, 1, np.argsort(frames), count=6)
