@@ -17,7 +17,7 @@ from asr.model.checkpoint import find
 from asr.model.checkpoint import load as load_checkpoint
 from asr.model.options import LoadOptions
 from asr.model.portable import portable_folder, read_portable
-from asr.records.shards import Shard
+from asr.records.options import Shard
 from asr.search.decoder import build_decoder
 from asr.search.options import BeamConfig, DecodeOptions
 from asr.search.path import Decoder, TokenPath

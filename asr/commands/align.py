@@ -13,8 +13,9 @@ from asr.errors import UserError
 from asr.files import check_writable, file_state
 from asr.recognizer import Recognizer
 from asr.records.keyed import job
+from asr.records.options import parse_shard
 from asr.records.run_folder import RunFolder
-from asr.records.shards import ResumableWork, parse_shard
+from asr.records.shards import ResumableWork
 from asr.transcription.align import align, groups_to_align, transcribed_cuts, transcribed_file, write
 from asr.transcription.batches import unfinished
 from asr.transcription.options import AlignOptions

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from asr.errors import UserError
 from asr.recognizer import Recognizer
-from asr.records.shards import parse_shard
+from asr.records.options import parse_shard
 from asr.scoring.run import rates_line
 from asr.search.options import DecodePartOptions
 

@@ -8,7 +8,7 @@ from asr.errors import UserError
 from asr.files import locked
 from asr.preparation.division import ShardDone
 from asr.preparation.recipes import preparation_module, prepared_recipes
-from asr.records.shards import ShardOptions
+from asr.records.options import ShardOptions
 
 
 def main(paths: list[str], overrides: list[str]) -> None:

@@ -16,7 +16,8 @@ from asr.files import check_writable, digest, write_text
 from asr.model.features import Normalisation
 from asr.recognizer import Recognizer
 from asr.records.keyed import job
-from asr.records.shards import Result, ResumableWork, Work, parse_shard
+from asr.records.options import parse_shard
+from asr.records.shards import Result, ResumableWork, Work
 from asr.search.path import Decoder
 from asr.transcription.actors import LOST, on_actors
 from asr.transcription.batches import groups_in_order

@@ -7,7 +7,8 @@ from typing import Any
 
 from asr import config
 from asr.records.keyed import job
-from asr.records.shards import Result, ResumableWork, Shard
+from asr.records.options import Shard
+from asr.records.shards import Result, ResumableWork
 
 
 class ShardDone(Exception):

@@ -37,7 +37,7 @@ from asr.preparation.outputs import (
 from asr.preparation.problems import KINDS, PARTIAL_HELP, Problem, count_kinds, describe_kinds, write_problems
 from asr.preparation.summary import CARD_TITLE, data_card, screen_lines, screen_table
 from asr.records.keyed import KeyedRecord
-from asr.records.shards import ShardOptions, parse_shard
+from asr.records.options import ShardOptions, parse_shard
 from asr.text.files import write_lines
 from asr.text.lexicon import Lexicon
 from asr.text.prepared import parse_tokenizer_name

@@ -6,7 +6,7 @@ from asr.config import option
 from asr.errors import UserError
 from asr.files import file_digest
 from asr.model.options import LoadOptions
-from asr.records.shards import ShardOptions
+from asr.records.options import ShardOptions
 
 # Below this fit, a text isn't what was said. docs/long-recordings.md has the hit rates.
 LEAST_FIT = 0.2

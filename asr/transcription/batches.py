@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.audio_file import Samples
 from asr.data.sampler import plan_by_length
-from asr.records.shards import Shard
+from asr.records.options import Shard
 from asr.transcription.options import LONGER_THAN_TRAINING, LONGEST_CHUNK_S, EncodingOptions
 
 # Recordings read together, the unit of shards and resumption. Several groups are in memory at a time, so a

@@ -21,8 +21,9 @@ from asr.environment import git_commit
 from asr.files import locked
 from asr.model.acoustic_model import AcousticModel
 from asr.records.keyed import job
+from asr.records.options import Shard
 from asr.records.run_folder import HYPOTHESES, RunFolder
-from asr.records.shards import Result, ResumableWork, Shard, Work
+from asr.records.shards import Result, ResumableWork, Work
 from asr.scoring.error_rates import ErrorCounts
 from asr.scoring.hypotheses import hypothesis_line, write_decoded
 from asr.scoring.score import scored_words

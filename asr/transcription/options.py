@@ -6,7 +6,7 @@ from asr.config import option, refuse
 from asr.errors import UserError
 from asr.model.options import NORMALISATIONS, LoadOptions
 from asr.preparation.options import TEXT_RULES
-from asr.records.shards import ShardOptions
+from asr.records.options import ShardOptions
 from asr.search.options import LEAST_FIT, BeamConfig
 
 FORMATS = ("text", "json", "srt", "vtt", "textgrid")

@@ -10,7 +10,8 @@ import pytest
 
 from asr.cli import main
 from asr.errors import UserError
-from asr.records.shards import Result, ResumableWork, parse_shard
+from asr.records.options import parse_shard
+from asr.records.shards import Result, ResumableWork
 from asr.transcription.finished import JOURNAL, Finished
 
 COMMANDS = {
