@@ -77,6 +77,7 @@ def git_commit() -> str | None:
     root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return None
+    # describe marks changed files; without tags, whose names it would prefer, it prints the hash.
     command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -99,7 +99,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
         settings = json.loads(path.read_bytes())
     except OSError as error:
         raise UserError(f"{path}: the file can't be read ({error.strerror})") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UserError(f"{path}: expected JSON, found a file that was truncated or changed") from None
     if not isinstance(settings, dict) or settings.get("format") != FORMAT:
         raise UserError(f"{path}: expected the configuration of an exported model, format {FORMAT!r}")

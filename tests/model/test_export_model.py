@@ -68,7 +68,7 @@ def test_a_sentencepiece_model_is_restored_from_json(tmp_path):
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, CONFIG, TOKENIZER])
-@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "gone"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "gone", "deep"])
 def test_a_damaged_file_is_rejected_in_one_line(folder, name, damage):
     path = folder / name
     content = bytearray(path.read_bytes())
@@ -82,6 +82,8 @@ def test_a_damaged_file_is_rejected_in_one_line(folder, name, damage):
             path.write_bytes(content)
         case "gone":
             path.unlink()
+        case "deep":  # was a RecursionError
+            path.write_bytes(b"[" * 100_000)
     with pytest.raises(UserError) as caught:
         Recognizer.load(folder)
     assert name in str(caught.value)
