@@ -7,13 +7,18 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 
 from asr.cli import main
 
-IMPORTED = ["asr.training.run", "asr.commands.train", "asr.commands.decode", "asr.commands.compare", __name__]
+IMPORTED = ["asr.commands.train", "asr.commands.decode", "asr.commands.compare", "asr.training.run", __name__]
+IMPORTED += [
+    "hydra.compose",
+    "tensorboard.summary",
+    "torch.utils.tensorboard",
+]  # which a training imports late
 _server: int | None = None
 
 
@@ -33,6 +38,15 @@ def fork_server() -> ForkServerContext:
     return context
 
 
+def in_a_fork(function: Callable[..., object], *arguments: object) -> int:
+    """Call a function in a process of its own; return the exit status, negative for a signal."""
+    process = fork_server().Process(target=function, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
 class Asr:
     """A running command, in a session of its own.
 
@@ -43,6 +57,7 @@ class Asr:
     def __init__(
         self,
         arguments: Sequence[str],
+        stdin: int = 0,
         stderr: int | None = None,
         limit_bytes: int | None = None,
         **environment: str,
@@ -51,6 +66,7 @@ class Asr:
 
         Args:
             arguments: arguments of `asr`.
+            stdin: file descriptor.
             stderr: file descriptor; None: a pipe, as for standard output, which holds 64 KiB.
             limit_bytes: size that no file may exceed.
             environment: variables to set.
@@ -58,7 +74,8 @@ class Asr:
         (self._out, out), (self._err, err) = os.pipe(), os.pipe()
         if stderr is not None:
             os.dup2(stderr, err)
-        streams = [Connection(number) for number in (out, err)]  # multiprocessing can send these
+        # As connections, which multiprocessing can send.
+        streams = [Connection(number) for number in (os.dup(stdin), out, err)]
         options = (list(arguments), streams, limit_bytes, environment)
         self._process = fork_server().Process(target=_run, args=options)
         self._process.start()
@@ -102,9 +119,10 @@ def _run(
 ) -> None:
     os.setsid()
     os.environ |= environment
-    for number, stream in enumerate(streams, start=1):
+    for number, stream in enumerate(streams):
         os.dup2(stream.fileno(), number)
         stream.close()
+    sys.stdin = open(0)  # noqa: SIM115
     # As in a process that was started with `asr`: its own processes are neither forked from this server nor
     # started by it, so that they belong to this session.
     multiprocessing.set_start_method("fork", force=True)

@@ -25,7 +25,13 @@ def compare(name: str, compiler: str, dtype: torch.dtype = torch.float64) -> Non
         torch.testing.assert_close(graph, eager, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", QUERY_KEY + OWN)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("full", CROSS[-1], "linear", OWN[0]) else pytest.param(name, marks=pytest.mark.slow)
+        for name in QUERY_KEY + OWN
+    ],
+)
 def test_compiles_to_one_graph(name: str) -> None:
     """Two iterations of K-means, because the graph repeats their operations."""
     if "clustered" in name and "iterations" not in name:
@@ -33,6 +39,7 @@ def test_compiles_to_one_graph(name: str) -> None:
     compare(name, "aot_eager")
 
 
+@pytest.mark.slow
 def test_one_graph_handles_many_lengths() -> None:
     layer = build_layer("i-clustered-5:topk=4,iterations=2").train()
     torch._dynamo.reset()

@@ -29,6 +29,7 @@ def test_results_cover_every_name_length_and_pass(tmp_path: Path) -> None:
         heads=2,
         head_dim=8,
         rounds=3,
+        seconds=0.0,
         peak_memory=False,
         out=str(tmp_path / "b.json"),
     )
@@ -63,13 +64,14 @@ def test_a_name_can_set_the_number_of_threads(tmp_path: Path, monkeypatch: pytes
     options = Options(attentions=list(seen), lengths=[20], heads=1, head_dim=8, rounds=3, clock="wall")
     run(
         [],
-        replace(options, peak_memory=False, out=str(tmp_path / "b.json")),
+        replace(options, seconds=0.0, peak_memory=False, out=str(tmp_path / "b.json")),
         console=Console(file=io.StringIO()),
     )
     assert seen == {"full": {1}, "full@3": {3}}
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_measure_memory("cpu"), reason="needs /proc (Linux)")
 def test_memory_is_measured_for_every_pass(tmp_path: Path) -> None:
     out = tmp_path / "b.json"

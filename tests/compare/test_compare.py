@@ -158,6 +158,7 @@ def test_weights_are_tuned_per_mechanism_outside_the_run_folder(
     assert not (trained / "decode" / "tuned.json").exists()
 
 
+@pytest.mark.slow
 def test_losses_with_different_outputs_are_compared_and_reported(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,6 +434,7 @@ def test_a_launchers_machines_may_have_other_devices(given: str, monkeypatch: py
     assert "cuda" in (options.device, options.decoder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.exhaustive)])
 def test_killed_at_random_points_gives_the_same_results(
     kills: int, tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -468,6 +470,7 @@ def test_killed_at_random_points_gives_the_same_results(
     assert len(set(errors)) > 1, "equal results prove nothing unless seeds differ"
 
 
+@pytest.mark.slow
 def test_a_worker_ends_with_its_parent(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

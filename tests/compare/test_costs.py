@@ -194,6 +194,7 @@ def test_steps_on_a_gpu_are_not_timed_on_the_cpu(tone_corpus: Path, monkeypatch:
     assert found.columns()[1:] == ("–", "–", "not timed: trains on a GPU")
 
 
+@pytest.mark.usefixtures("fast")
 def test_a_comparison_gives_each_candidate_its_steps(
     tone_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

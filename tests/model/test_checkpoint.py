@@ -1,13 +1,14 @@
 """Checkpoints: writing, reading, averaging and finding them."""
 
-import subprocess
-import sys
+import resource
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from processes import in_a_fork
 
 from asr.errors import UserError
 from asr.model import checkpoint
@@ -96,22 +97,24 @@ def test_the_previous_checkpoint_is_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["last.ckpt", "previous.ckpt"]
 
 
+def save_on_a_full_disk(path: Path, said: Path) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+    state = {"format": checkpoint.FORMAT, "value": torch.zeros(10**6)}
+    with said.open("w") as file:
+        for save in (AtomicCheckpointIO().save_checkpoint, checkpoint.save):
+            try:
+                save(state, path)
+            except UserError as error:
+                print(error, file=file)
+
+
 def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     """A process with a file size limit of 64 KiB stands for a full disk."""
     path = tmp_path / "last.ckpt"
     checkpoint.save({"format": checkpoint.FORMAT, "value": 1}, path)
-    code = (
-        "import resource, signal, torch, sys; from pathlib import Path; from asr.model import checkpoint\n"
-        "from asr.training.checkpoints import AtomicCheckpointIO\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\n"
-        "state = {'format': checkpoint.FORMAT, 'value': torch.zeros(10**6)}\n"
-        "for save in (AtomicCheckpointIO().save_checkpoint, checkpoint.save):\n"
-        "    try: save(state, Path(sys.argv[1]))\n"
-        "    except checkpoint.UserError as error: print(error)\n"
-    )
-    result = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
-    assert result.stdout == 2 * f"{path}: the checkpoint can't be written (File too large)\n", result.stderr
+    assert in_a_fork(save_on_a_full_disk, path, said := tmp_path.with_suffix(".txt")) == 0
+    assert said.read_text() == 2 * f"{path}: the checkpoint can't be written (File too large)\n"
     assert torch.load(path)["value"] == 1
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 

@@ -113,7 +113,7 @@ def test_errors_name_the_argument_or_option(folder, tmp_path):
 @pytest.mark.parametrize(
     ("attention", "block", "topology"),
     [
-        ("full", "conformer", "ctc"),
+        pytest.param("full", "conformer", "ctc", marks=pytest.mark.slow),
         pytest.param("i-clustered-8:topk=8,iterations=3", "ebranchformer", "hmm", marks=pytest.mark.slow),
         pytest.param("local-5:global=2", "transformer", "ctc", marks=pytest.mark.slow),
         pytest.param(KEYS, "transformer", "ctc", marks=pytest.mark.slow),
@@ -154,14 +154,13 @@ def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, 
         assert np.abs(alone[0] - expected[i, :n].numpy()).max() <= 1e-4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attention", "block"),
     [
         ("shared-full", "conformer"),
-        ("clustered-8:iterations=3", "ebranchformer"),
-        ("linear", "transformer"),
-        ("linear:causal=true", "transformer"),
+        pytest.param("clustered-8:iterations=3", "ebranchformer", marks=pytest.mark.slow),
+        pytest.param("linear", "transformer", marks=pytest.mark.slow),
+        pytest.param("linear:causal=true", "transformer", marks=pytest.mark.slow),
     ],
 )
 def test_torch_export_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, block):

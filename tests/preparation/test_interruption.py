@@ -112,7 +112,9 @@ ACTS = {
 
 
 @pytest.mark.parametrize("name", ACTS)
-@pytest.mark.parametrize("again", [False, True], ids=["first", "another"])
+@pytest.mark.parametrize(
+    "again", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["first", "another"]
+)
 def test_the_next_preparation_completes_an_interrupted_one(name: str, again: bool, tmp_path: Path) -> None:
     """Interruption at seeded random changes of the folder, of a first preparation or of another one.
 

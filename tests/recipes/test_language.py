@@ -236,6 +236,7 @@ def test_weights_start_another_run(trained: Path, text: Path, tmp_path: Path) ->
             train(train_options([*overrides, f"run={tmp_path / 'unfit'}", unfit]))
 
 
+@pytest.mark.slow
 def test_comparisons_and_reports_name_the_measure(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

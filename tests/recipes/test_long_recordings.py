@@ -33,6 +33,7 @@ def test_a_recording_holds_its_utterances_in_order(tone_corpus: Path, tmp_path: 
     assert (tmp_path / "a.wav").read_bytes() == (tmp_path / "b.wav").read_bytes()
 
 
+@pytest.mark.slow
 def test_every_system_is_measured_in_its_own_process(
     trained: Path, tone_corpus: Path, tmp_path: Path
 ) -> None:

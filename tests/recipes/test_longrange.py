@@ -148,6 +148,7 @@ def test_the_input_of_the_encoder_depends_on_the_image() -> None:
     assert states.var(dim=0).mean() > 0.05 * states.var()
 
 
+@pytest.mark.slow
 def test_a_small_model_learns_short_expressions(tmp_path: Path) -> None:
     train(
         train_options(

@@ -70,7 +70,12 @@ def again(run: Path, folder: Path, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(2, KILLS))]
+    "seed",
+    [
+        0,
+        pytest.param(1, marks=pytest.mark.slow),
+        *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(2, KILLS)),
+    ],
 )
 def test_killed_at_any_moment(
     seed: int, trained: Path, undisturbed: tuple[str, float], tmp_path: Path
@@ -98,7 +103,7 @@ def when_it_searches(process: Asr, folder: Path) -> None:
     ("stop", "status"),
     [
         (lambda process: os.killpg(process.pid, signal.SIGINT), 130),  # Ctrl-C reaches all processes
-        (lambda process: process.terminate(), 143),
+        pytest.param(lambda process: process.terminate(), 143, marks=pytest.mark.slow),
     ],
     ids=["ctrl-c", "sigterm"],
 )

@@ -240,7 +240,7 @@ def test_jobs_killed_at_random_moments(
         assert_equal(jobs.outcome(), outcome)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 @pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.exhaustive)])
 def test_jobs_stopped_at_random_moments(
     number: int, count: int, corpus: Path, tmp_path: Path, undisturbed: tuple[dict[str, Any], int]

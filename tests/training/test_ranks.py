@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.utilities import rank_zero_only
-from processes import fork_server
+from processes import fork_server, in_a_fork
 from runs import assert_same_weights, metrics, weights
 from tone_corpora import TINY, make_corpus
 
@@ -30,6 +32,7 @@ import asr.training.optimizer
 from asr import Recognizer
 from asr.cli import main
 from asr.model import checkpoint
+from asr.training import ranks
 from asr.training.optimizer import build_optimizer
 from asr.training.options import OptimizerConfig
 from asr.training.recognition import RecognitionTask
@@ -278,22 +281,23 @@ def test_a_rank_that_is_killed_ends_all(rank: int, corpus: Path, tmp_path: Path,
     assert_same_run(run, alone)
 
 
-def test_a_rank_that_fails_to_start_ends_the_first() -> None:
-    """Lightning killed the first process, without a message."""
-    program = """
-import subprocess, sys, threading, time
-from lightning.pytorch.plugins.environments import LightningEnvironment
-from asr.training import ranks
-ranks.GRACE_S = 0
-launcher = ranks.Launcher(LightningEnvironment(), 3, 1)
-launcher._call_children_scripts = lambda: launcher.procs.extend(
-    subprocess.Popen([sys.executable, "-c", text]) for text in ("exit(3)", "import time; time.sleep(600)"))
-launcher.launch(lambda: time.sleep(600))
-"""
-    child = subprocess.run(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, capture_output=True, text=True
+def start_three(errors: Path) -> None:
+    """Start two other ranks, of which one ends at once; write standard error to a file."""
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
+    ranks.GRACE_S = 0
+    launcher = ranks.Launcher(LightningEnvironment(), 3, 1)
+    programs = ("raise SystemExit(3)", "import time; time.sleep(600)")
+    launcher._call_children_scripts = lambda: launcher.procs.extend(  # type: ignore[method-assign]
+        subprocess.Popen([sys.executable, "-S", "-c", program]) for program in programs
     )
-    assert (child.returncode, child.stderr) == (1, "asr: one of 3 processes failed to start\n")
+    launcher.launch(lambda: time.sleep(600))
+
+
+def test_a_rank_that_fails_to_start_ends_the_first(tmp_path: Path) -> None:
+    """Lightning killed the first process, without a message."""
+    errors = tmp_path / "errors.txt"
+    assert in_a_fork(start_three, errors) == 1
+    assert errors.read_text() == "asr: one of 3 processes failed to start\n"
 
 
 DIES_ONCE = """
@@ -331,6 +335,7 @@ def test_torchrun_restarts_a_run_that_lost_a_rank(corpus: Path, tmp_path: Path) 
     assert_same_weights(parts.folder, whole.folder)
 
 
+@pytest.mark.slow
 def test_a_slurm_job_is_told_to_end_and_continues(corpus: Path, tmp_path: Path, alone: Ranks) -> None:
     """Lightning put the job into the queue with a checkpoint of its own, which took the place of ours."""
     run = Ranks(corpus, tmp_path / "run")

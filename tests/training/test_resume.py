@@ -1,16 +1,18 @@
 """A run that is interrupted and resumed equals an uninterrupted one, bit for bit."""
 
 import json
+import os
 import shutil
 import signal
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from once import once
+from processes import in_a_fork
 from runs import assert_same_weights, killed, metrics
 from tone_corpora import TINY
 
@@ -18,7 +20,7 @@ from asr import config
 from asr.errors import UserError
 from asr.model import checkpoint
 from asr.model.checkpoint import load
-from asr.training.checkpoints import StopEarly
+from asr.training.checkpoints import AtomicCheckpointIO, StopEarly
 from asr.training.config import train_options, train_options_from
 from asr.training.resume import clear, find_resume_point
 from asr.training.run import train
@@ -36,24 +38,17 @@ OVERRIDES = [
 ]
 
 
-DIES_AFTER_THE_LAST_STEP = """
-import os, signal, sys
-import torch
-from asr.training.checkpoints import AtomicCheckpointIO, StopEarly
-from asr.training.options import train_options
-from asr.training.run import train
+def die_after_the_last_step(overrides: list[str]) -> None:
+    original = AtomicCheckpointIO.save_checkpoint
 
-original = AtomicCheckpointIO.save_checkpoint
+    def save(self: AtomicCheckpointIO, checkpoint: dict[str, Any], *rest: Any, **more: Any) -> None:
+        original(self, checkpoint, *rest, **more)
+        if checkpoint["global_step"] == 24:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-def save(self, checkpoint, *rest, **more):
-    original(self, checkpoint, *rest, **more)
-    if checkpoint["global_step"] == 24:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-AtomicCheckpointIO.save_checkpoint = save
-torch.set_num_threads(1)
-train(train_options(sys.argv[1:]))
-"""
+    AtomicCheckpointIO.save_checkpoint = save  # type: ignore[method-assign]
+    torch.set_num_threads(1)
+    train(train_options(overrides))
 
 
 def run(corpus: Path, folder: Path, *overrides: str) -> list[dict[str, str]]:
@@ -69,13 +64,20 @@ def metrics_without_time(folder: Path) -> list[dict[str, str]]:
     return rows
 
 
+@pytest.fixture(scope="session")
+def whole(tone_corpus: Path, shared: Path) -> Path:
+    """An uninterrupted run of 24 steps, to read."""
+    return once(shared / "whole", partial(run, tone_corpus))
+
+
 # Validation after steps 6, 12, 18; resume points after 5, 10, 15, 20; an epoch has 4 batches.
 @pytest.mark.parametrize(
     ("kills", "overrides"),
     [
-        *(pytest.param(kills, []) for kills in ([3], [5], [6], [7, 13], [12, 18, 23])),
+        *((kills, []) for kills in ([3], [5], [6], [7, 13])),
+        pytest.param([12, 18, 23], [], marks=pytest.mark.slow),
         ([17], ["trainer.accumulate=2", "trainer.max_steps=12", "trainer.validate_every=3"]),
-        (
+        pytest.param(
             [17],
             [
                 "optimizer=radam",
@@ -83,9 +85,10 @@ def metrics_without_time(folder: Path) -> list[dict[str, str]]:
                 "optimizer.warmup_steps=0",
                 "optimizer.plateau_patience=0",
             ],
+            marks=pytest.mark.slow,
         ),
-        ([17], ["data.workers=1"]),
-        (
+        pytest.param([17], ["data.workers=1"], marks=pytest.mark.slow),
+        pytest.param(
             [17],
             [
                 "attention=clustered-4:planes=fresh,bias=true",
@@ -95,49 +98,51 @@ def metrics_without_time(folder: Path) -> list[dict[str, str]]:
                 "loss.intermediate=[1]",
                 "loss.consistency=0.2",
             ],
+            marks=pytest.mark.slow,
         ),
     ],
 )
 def test_interrupted_equals_uninterrupted(
-    kills: list[int], overrides: list[str], tone_corpus: Path, tmp_path: Path
+    kills: list[int], overrides: list[str], whole: Path, tone_corpus: Path, tmp_path: Path
 ) -> None:
-    whole_rows = run(tone_corpus, tmp_path / "whole", *overrides)
+    if overrides:
+        whole = tmp_path / "whole"
+        run(tone_corpus, whole, *overrides)
     for batch in kills:
         with killed(batch):
             run(tone_corpus, tmp_path / "parts", *overrides, "resume=auto")
-    assert run(tone_corpus, tmp_path / "parts", *overrides, "resume=auto") == whole_rows
-    assert_same_weights(tmp_path / "parts", tmp_path / "whole")
-    names = [sorted(p.name for p in (tmp_path / x / "checkpoints").iterdir()) for x in ("whole", "parts")]
+    assert run(tone_corpus, tmp_path / "parts", *overrides, "resume=auto") == metrics_without_time(whole)
+    assert_same_weights(tmp_path / "parts", whole)
+    names = [sorted(p.name for p in (x / "checkpoints").iterdir()) for x in (whole, tmp_path / "parts")]
     assert names[0] == names[1]
 
 
-def test_resuming_a_finished_run_changes_nothing(tone_corpus: Path, tmp_path: Path) -> None:
-    rows = run(tone_corpus, tmp_path / "run")
-    before = shutil.copytree(tmp_path / "run", tmp_path / "before")
-    assert run(tone_corpus, tmp_path / "run", "resume=auto") == rows
-    assert_same_weights(before, tmp_path / "run")
+def test_resuming_a_finished_run_changes_nothing(whole: Path, tone_corpus: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(whole, tmp_path / "run")
+    assert run(tone_corpus, folder, "resume=auto") == metrics_without_time(whole)
+    assert_same_weights(whole, folder)
 
 
-def test_the_seed_determines_the_run(tone_corpus: Path, tmp_path: Path) -> None:
-    first = run(tone_corpus, tmp_path / "a", "seed=1")
-    assert run(tone_corpus, tmp_path / "b", "seed=1") == first
-    assert_same_weights(tmp_path / "a", tmp_path / "b")
+def test_the_seed_determines_the_run(whole: Path, tone_corpus: Path, tmp_path: Path) -> None:
+    first = metrics_without_time(whole)
+    assert run(tone_corpus, tmp_path / "b", "seed=0") == first
+    assert_same_weights(whole, tmp_path / "b")
     assert run(tone_corpus, tmp_path / "c", "seed=2") != first
 
 
-def test_a_run_killed_after_its_last_step_can_be_completed(tone_corpus: Path, tmp_path: Path) -> None:
+def test_a_run_killed_after_its_last_step_can_be_completed(
+    whole: Path, tone_corpus: Path, tmp_path: Path
+) -> None:
     """A run killed between its last checkpoint and training.json lost a row of metrics and never finished."""
-    whole_rows = run(tone_corpus, tmp_path / "whole")
     overrides = [*OVERRIDES, f"data.train=[{tone_corpus}]", f"run={tmp_path / 'parts'}"]
     # Not forked from this process: autograd refuses that once its threads run.
-    result = subprocess.run([sys.executable, "-c", DIES_AFTER_THE_LAST_STEP, *overrides], check=False)
-    assert result.returncode == -signal.SIGKILL
+    assert in_a_fork(die_after_the_last_step, overrides) == -signal.SIGKILL
     assert (tmp_path / "parts" / "checkpoints" / "last.ckpt").exists()
     assert not (tmp_path / "parts" / "training.json").exists()
-    assert run(tone_corpus, tmp_path / "parts", "resume=auto") == whole_rows
-    assert_same_weights(tmp_path / "parts", tmp_path / "whole")
+    assert run(tone_corpus, tmp_path / "parts", "resume=auto") == metrics_without_time(whole)
+    assert_same_weights(tmp_path / "parts", whole)
     rates = [
-        json.loads((tmp_path / x / "training.json").read_text())["dev_error_rate"] for x in ("whole", "parts")
+        json.loads((x / "training.json").read_text())["dev_error_rate"] for x in (whole, tmp_path / "parts")
     ]
     assert rates[0] == rates[1] < 1
 
