@@ -1,6 +1,7 @@
 """Processes forked from a server that has imported `asr`, because imports take longer than most commands."""
 
 import contextlib
+import fcntl
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -119,9 +120,13 @@ def _run(
 ) -> None:
     os.setsid()
     os.environ |= environment
-    for number, stream in enumerate(streams):
-        os.dup2(stream.fileno(), number)
+    # Copies above the standard numbers, which the server has closed and the streams may have been given.
+    copies = [fcntl.fcntl(stream.fileno(), fcntl.F_DUPFD, 10) for stream in streams]
+    for stream in streams:
         stream.close()
+    for number, copy in enumerate(copies):
+        os.dup2(copy, number)
+        os.close(copy)
     sys.stdin = open(0)  # noqa: SIM115
     # As in a process that was started with `asr`: its own processes are neither forked from this server nor
     # started by it, so that they belong to this session.

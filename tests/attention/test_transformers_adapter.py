@@ -175,6 +175,7 @@ def similarities(names: list[str], sizes: list[int], texts: int) -> dict[tuple[s
     return result
 
 
+@pytest.mark.slow
 def test_pretrained_encoder_keeps_its_embeddings() -> None:
     """The model was tuned on 128 tokens; at 512 its attention is so flat that 32 keys cover little of it.
 

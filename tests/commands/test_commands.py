@@ -262,8 +262,8 @@ def test_a_recording_is_read_from_standard_input(trained: Path, tone_corpus: Pat
     wav = tone_corpus / "wav" / "test-0.wav"
     command = [sys.executable, "-m", "asr", "transcribe", str(trained)]
     with wav.open("rb") as audio:
-        text, _ = Asr(["transcribe", str(trained), "-"], stdin=audio.fileno()).communicate()
-    assert text.strip() == Recognizer.load(trained).transcribe(wav).text
+        text, errors = Asr(["transcribe", str(trained), "-"], stdin=audio.fileno()).communicate()
+    assert text.strip() == Recognizer.load(trained).transcribe(wav).text, errors
     shell = f"{' '.join(command)} {wav} {wav} {wav} | head -1"
     first = subprocess.run(shell, shell=True, capture_output=True, text=True, check=True)
     assert len(first.stdout.splitlines()) == 1
