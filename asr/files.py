@@ -292,10 +292,10 @@ def read_as(schema: type[Schema], path: Path, what: str = "a JSON file") -> Sche
         UserError: the file is missing or holds no object, lacks an entry without default, or has one of
             another type; the message names file and entry.
     """
-    return schema(**checked(schema, read_json(path, what), path))
+    return schema(**checked_entries(schema, read_json(path, what), path))
 
 
-def checked(schema: Any, values: dict[str, Any], path: Path) -> dict[str, Any]:
+def checked_entries(schema: Any, values: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the entries of a schema, built; see `read_as`."""
     found = {}
     for name, kind in _hints(schema).items():

@@ -17,7 +17,7 @@ from asr.compare.results import Results
 from asr.config import as_overrides, flat, to_dict
 from asr.environment import describe_environment
 from asr.files import build, read_as
-from asr.records.run_folder import DECODING, Decoding, RunFolder, TrainingSummary
+from asr.records.run_folder import DECODING, DecodeRecord, RunFolder, TrainingSummary
 from asr.report.words import clock_words, counted, hardware_words
 from asr.scoring.run import read_score
 from asr.training.labelling import LabelScore
@@ -174,7 +174,7 @@ def _evaluation(
         score = read_score(folder)
         evaluation.rates = rates_of(score)
         evaluation.audio_s, evaluation.utterances = score["audio_s"], score["utterances"]
-        about = read_as(Decoding, folder / DECODING)
+        about = read_as(DecodeRecord, folder / DECODING)
         evaluation.decode_s, evaluation.backend, evaluation.beam = about.decode_s, about.backend, about.beam
     else:
         state = current_state(plan.folder, cell)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import soxr
 
-from asr.data.audio_file import AudioFile, Samples, Undecodable, checked, open_audio
+from asr.data.audio_file import AudioFile, Samples, Undecodable, checked_samples, open_audio
 from asr.data.facts import header_facts
 from asr.data.shar import is_member
 from asr.errors import UserError
@@ -44,7 +44,7 @@ def load_cut(cut: "MonoCut", sample_rate: int, *, resample: bool = True, speed: 
     """
     utterance = f"utterance {cut.id}"
     file, samples = _read(cut, utterance)
-    samples = checked(samples, f"{utterance}: {file}")
+    samples = checked_samples(samples, f"{utterance}: {file}")
     if cut.sampling_rate != sample_rate and not resample:
         raise UserError(f"{utterance}: {file} has {cut.sampling_rate} Hz, expected {sample_rate} Hz")
     if cut.sampling_rate != sample_rate:

@@ -104,7 +104,7 @@ def check_rate(rate: int, path: str | Path) -> None:
         raise UserError(f"{path}: expected a sample rate of {low} to {high} Hz, found {rate} Hz")
 
 
-def checked(samples: Samples, source: str, first: int = 0) -> Samples:
+def checked_samples(samples: Samples, source: str, first: int = 0) -> Samples:
     """Return the samples, [samples] or [samples, channels], unchanged.
 
     Args:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from asr.data.audio_file import Undecodable, check_rate, checked, open_audio
+from asr.data.audio_file import Undecodable, check_rate, checked_samples, open_audio
 from asr.errors import UserError
 from asr.files import require_file
 
@@ -47,7 +47,7 @@ def audio_facts(path: str | Path) -> tuple[int, int, int]:
     try:
         with open_audio(path, ffmpeg=False) as file:
             for block in file.blocks(BLOCK_SAMPLES // channels):
-                checked(block, str(path), found)
+                checked_samples(block, str(path), found)
                 found += len(block)
     except Undecodable as error:
         raise UserError(f"{path}: damaged after {found / rate:.1f} s ({error})") from None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asr.data.audio import convert, notice_resampling
-from asr.data.audio_file import AudioFile, Samples, Undecodable, check_rate, checked, open_audio
+from asr.data.audio_file import AudioFile, Samples, Undecodable, check_rate, checked_samples, open_audio
 from asr.data.facts import check_complete
 from asr.errors import UserError
 from asr.files import kind_of
@@ -93,7 +93,7 @@ def _channels(file: AudioFile, path: Path, sample_rate: int, channels: str, name
         log.warning("%s: clipped: %.1f %% of the samples are at full scale", name, 100 * clipped / total)
     recording = np.concatenate(parts, axis=1)
     parts.clear()
-    return [checked(channel, name) for channel in recording]
+    return [checked_samples(channel, name) for channel in recording]
 
 
 def _up_to_damage(file: AudioFile, name: str) -> Iterator[Samples]:
@@ -153,7 +153,7 @@ def channels_of(
     if channels == "mix" and len(samples) > 1:
         log.warning(AVERAGED, name, len(samples))
         samples = samples.mean(axis=0, keepdims=True)
-    return [checked(convert(checked(own, name), rate, sample_rate), name) for own in samples]
+    return [checked_samples(convert(checked_samples(own, name), rate, sample_rate), name) for own in samples]
 
 
 def _check_channels(channels: str) -> None:

@@ -96,7 +96,7 @@ class TrainingSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decoding:
+class DecodeRecord:
     """How hypotheses were made, as far as it is read again: decode.json.
 
     Attributes:

@@ -14,7 +14,7 @@ from asr.errors import UserError
 from asr.files import (
     build,
     check_writable,
-    checked,
+    checked_entries,
     file_digest,
     locked,
     read_as,
@@ -27,7 +27,7 @@ from asr.records.run_folder import (
     HYPOTHESES,
     SCORE,
     TABLES,
-    Decoding,
+    DecodeRecord,
     ScoreSummary,
     Scoring,
 )
@@ -244,7 +244,7 @@ def read_score(folder: Path, schema: type[Scoring] = ScoreSummary) -> dict[str, 
             written with options other than the defaults.
     """
     summary = read_json(folder / SCORE)
-    checked(schema, summary, folder / SCORE)
+    checked_entries(schema, summary, folder / SCORE)
     digest = file_digest(folder / HYPOTHESES)
     defaults = ScoreOptions()
     changed = {name: x for name, x in summary.get("options", {}).items() if x != getattr(defaults, name)}
@@ -276,7 +276,7 @@ def _official(
     return {name: subset.as_dict() for name, subset in scores.items()}
 
 
-def _read_decoding(folder: Path) -> Decoding:
+def _read_decoding(folder: Path) -> DecodeRecord:
     """Return the contents of decode.json; without one, nothing is known."""
     path = folder / DECODING
-    return read_as(Decoding, path) if path.exists() else Decoding(decode_s=None)
+    return read_as(DecodeRecord, path) if path.exists() else DecodeRecord(decode_s=None)

@@ -22,7 +22,7 @@ from asr.transcription.batches import SECONDS_PER_BATCH, encoded_together, group
 from asr.transcription.options import EncodingOptions
 from asr.transcription.posteriors import (
     Posteriors,
-    checked,
+    checked_posteriors,
     encode,
     is_out_of_memory,
     posteriors,
@@ -161,7 +161,7 @@ class Pipeline(Generic[Found]):
         sound = []
         for x, log_probs_TV in zip(batch, encoded, strict=True):
             try:
-                sound.append((x, checked(log_probs_TV, x.channel.name).cpu()))
+                sound.append((x, checked_posteriors(log_probs_TV, x.channel.name).cpu()))
             except UserError as error:
                 x.found = error
         results = self.search([x.channel for x, _ in sound], [own for _, own in sound], lambda share: None)
@@ -232,7 +232,7 @@ def encoded(model: AcousticModel, sources: Sequence[Source], groups: list[list[i
         started = time.perf_counter()
         batch = encode(model, [channel.samples for channel in channels])
         for channel, log_probs_TV in zip(channels, batch.each(), strict=True):
-            checked(log_probs_TV, channel.name)
+            checked_posteriors(log_probs_TV, channel.name)
         if model.device.type == "cuda":
             torch.cuda.synchronize(model.device)  # otherwise the encoder's time would count as search time
         positions = [channel.position for channel in channels]

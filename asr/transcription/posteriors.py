@@ -84,7 +84,7 @@ def posteriors(
             )
         (log_probs_TV,) = encode(model, [samples]).each()
         advance(1.0)
-        return checked(log_probs_TV, name).cpu()
+        return checked_posteriors(log_probs_TV, name).cpu()
     chunk_s, overlap_s = config.sizes_s(longest_s)
     chunks = split_chunks(
         model.encoder_frames(duration_s), round(chunk_s / model.frame_s), round(overlap_s / model.frame_s)
@@ -98,10 +98,10 @@ def posteriors(
         for chunk, own in zip(batch, found, strict=True):
             parts.append(own[chunk.keep_start - chunk.start : chunk.keep_end - chunk.start].cpu())
         advance(len(batch) / len(chunks))
-    return checked(torch.cat(parts), name)
+    return checked_posteriors(torch.cat(parts), name)
 
 
-def checked(log_probs_TV: Tensor, name: str) -> Tensor:
+def checked_posteriors(log_probs_TV: Tensor, name: str) -> Tensor:
     """Return the log-probabilities of a recording; raise UserError if one is NaN."""
     if log_probs_TV.isnan().any():
         raise UserError(

@@ -55,7 +55,7 @@ class Lines:
         return f"{self.path}:{index + self.first}"
 
 
-class FileSource(ItemSource):
+class LineSource(ItemSource):
     """Items in the lines of a file per split.
 
     Args:
@@ -85,7 +85,7 @@ class FileSource(ItemSource):
         return file_digest(self.files[split])
 
 
-class ListOpsFiles(FileSource):
+class ListOpsFiles(LineSource):
     """`basic_{train,val,test}.tsv`: an expression in parentheses, a tab, and its value.
 
     Args:
@@ -116,7 +116,7 @@ class ListOpsFiles(FileSource):
         return f"ListOps from {self.folder}, {self.count('train')} training items"
 
 
-class PairFiles(FileSource):
+class PairFiles(LineSource):
     """`new_aan_pairs.{train,eval,test}.tsv`: label, two ids and two texts, separated by tabs.
 
     Args:

@@ -10,7 +10,7 @@ import soundfile
 
 from asr.config import option
 from asr.data.audio import convert
-from asr.data.audio_file import Undecodable, checked, open_audio
+from asr.data.audio_file import Undecodable, checked_samples, open_audio
 from asr.data.facts import header_facts
 from asr.errors import UserError
 from asr.files import atomic_path, file_digest, file_state
@@ -219,7 +219,7 @@ def _convert(task: tuple[Stamp, Path, Options]) -> tuple[int, str] | str:
             channels = file.read()
     except Undecodable as error:
         raise UserError(f"{stamp.path}: expected an audio file, found a damaged one ({error})") from None
-    whole = convert(checked(channels, str(stamp.path)).mean(axis=1), rate, RATE)
+    whole = convert(checked_samples(channels, str(stamp.path)).mean(axis=1), rate, RATE)
     bounds = speech_bounds(whole, RATE, options.silence_db)
     if bounds is None:
         return "silence"

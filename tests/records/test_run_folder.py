@@ -14,7 +14,7 @@ from asr.compare.cell import Cell, State, read_cell, read_state
 from asr.errors import UserError
 from asr.files import read_as
 from asr.records.run_folder import (
-    Decoding,
+    DecodeRecord,
     Rate,
     RunEnvironment,
     RunFolder,
@@ -32,7 +32,7 @@ WRONG = [[1], [], None, 3, -1.5, "text", {"a": [1]}, True]
 FILES: dict[str, tuple[type, Callable[[Path], Any]]] = {
     "environment.json": (RunEnvironment, lambda run: RunFolder(run).read_environment()),
     "training.json": (TrainingSummary, lambda run: RunFolder(run).read_summary()),
-    "decode.json": (Decoding, lambda run: read_as(Decoding, run / "decode.json")),
+    "decode.json": (DecodeRecord, lambda run: read_as(DecodeRecord, run / "decode.json")),
     "score.json": (ScoreSummary, read_score),
     "cell.json": (Cell, lambda run: read_cell(run, "")),
     "state.json": (State, lambda run: read_state(run, "")),
