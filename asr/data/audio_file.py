@@ -44,7 +44,11 @@ class AudioFile(ABC):
 
     @abstractmethod
     def seek(self, sample: int) -> None:
-        """Go to a sample, counted from 0; raise `Undecodable` if it can't be found."""
+        """Go to a sample, counted from 0; raise `Undecodable` if it can't be found.
+
+        In MP3, Ogg and Opus, the first samples behind it may differ from those of the whole, because
+        libsndfile decodes them without all that lies before.
+        """
 
     @abstractmethod
     def read(self, samples: int | None = None) -> Samples:

@@ -135,13 +135,13 @@ class Cuts(Sequence["MonoCut"]):
         return Cuts(self._manifests, self._transcripts, self.rows[np.asarray(indices, dtype=np.int64)])
 
     def ids(self) -> Iterator[str]:
-        """Yield the utterance ids."""
+        """Yield the utterance ids in order, without building cuts."""
         for manifest, row in map(self.place, self.rows.tolist()):
             yield json.loads(manifest.lines[row])["id"]
 
     @property
     def texts(self) -> Texts:
-        """The transcripts."""
+        """The transcripts in order, put together in each iteration."""
         return Texts(self._transcripts, self.rows)
 
     def place(self, row: int) -> tuple[Manifest, int]:
@@ -151,7 +151,7 @@ class Cuts(Sequence["MonoCut"]):
 
     @staticmethod
     def joined(several: "Sequence[Cuts]") -> "Cuts":
-        """Return the cuts of all in this order."""
+        """Return the cuts of all in this order; the manifests' lines are shared, not copied."""
         if len(several) == 1:
             return several[0]
         transcripts = Transcripts()

@@ -86,11 +86,11 @@ class TrainingData:
 
     @abstractmethod
     def describe(self) -> str:
-        """Return a short description of the data."""
+        """Return one line for the start of a training: the amount of data, and how much of it is padding."""
 
     @abstractmethod
     def digests(self) -> dict[str, str]:
-        """Return a hash of each data source."""
+        """Return the hash of each data source by its name, for environment.json."""
 
     def rank(self) -> tuple[int, int]:
         """Return the number of ranks and the index of this rank; (1, 0) outside training."""
@@ -122,7 +122,7 @@ class TrainingData:
 
 
 class Batches(Protocol):
-    """Batches by number."""
+    """Batches by number, from 0; a batch is the same whenever it is asked for."""
 
     def __len__(self) -> int:
         """Return the number of batches."""

@@ -33,13 +33,13 @@ class Transcripts:
         self.ends = array("q", [0])
 
     def append(self, text: str) -> None:
-        """Add a transcript."""
+        """Add a transcript; any white space between its words becomes a single space."""
         words = self.words
         self.numbers.fromlist([words[word] for word in text.split()])
         self.ends.append(len(self.numbers))
 
     def extend(self, other: "Transcripts") -> None:
-        """Add the transcripts of another manifest."""
+        """Add the transcripts of another manifest, whose words get the numbers that they have here."""
         numbers = np.array([self.words[word] for word in other.words], dtype=np.int32)
         self.ends.frombytes((np.asarray(other.ends)[1:] + len(self.numbers)).tobytes())
         self.numbers.frombytes(numbers[np.asarray(other.numbers)].tobytes())

@@ -54,7 +54,7 @@ class Drafts:
         return draft
 
     def drop(self, name: str) -> None:
-        """Remove one draft."""
+        """Remove the draft `name`, so that no such file is put in place."""
         self.names.discard(name)
         (self._place / name).unlink(missing_ok=True)
 

@@ -45,5 +45,5 @@ def describe_kinds(counts: dict[str, int]) -> str:
 
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:
-    """Write a table of kind and problem."""
+    """Write a table with a row per problem: kind and message."""
     write_table(path, ["kind", "problem"], problems)

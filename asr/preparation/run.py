@@ -327,7 +327,7 @@ class Preparation:
             raise UserError(f"shard={self.options.shard}: {work} can't be divided: do it without shard=")
 
     def say(self, line: str) -> None:
-        """Print a line without markup or wrapping."""
+        """Print a line as it is, without markup, highlighting or wrapping."""
         self.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def _digest(self, sources: Iterable[str | Path]) -> str:

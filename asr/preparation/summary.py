@@ -35,7 +35,7 @@ class SplitSummary:
     unknown: Counter[str] = field(default_factory=Counter)  # words outside the lexicon
 
     def add(self, cut: "MonoCut", lexicon: Lexicon | None) -> None:
-        """Count an utterance."""
+        """Count an utterance, its duration, speaker and words, and those outside the lexicon."""
         supervision = cut.supervisions[0]
         self.utterances += 1
         self.duration_s += cut.duration
