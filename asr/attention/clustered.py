@@ -50,7 +50,7 @@ class ClusteredAttention(SoftmaxMechanism):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
     ) -> Tensor:
-        """Compute `forward`."""
+        """See `QueryKeyMechanism`."""
         query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
         operators = self.operators[self.backend_on(q.device.type, q.shape[-1])]
         groups_BHN = self.grouping(q, k, query_lengths, key_lengths, operators)
@@ -68,7 +68,7 @@ class ClusteredAttention(SoftmaxMechanism):
         return operators.clustered_attention
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
-        """Compute `weights`."""
+        """See `QueryKeyMechanism`."""
         groups_BHN = self.clusters(q, query_lengths, k, key_lengths)
         return clustered_weights(q, k, groups_BHN, query_lengths, key_lengths, self.grouping.clusters)
 

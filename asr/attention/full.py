@@ -32,7 +32,7 @@ class FullAttention(SoftmaxMechanism):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
     ) -> Tensor:
-        """Compute `forward`."""
+        """See `QueryKeyMechanism`."""
         if self.backend.on(q.device.type) == "native":
             return self._attend_native(q, k, v, query_lengths, key_lengths)
         query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
@@ -40,7 +40,7 @@ class FullAttention(SoftmaxMechanism):
         return weights_BHNS @ zero_padding(v, key_lengths).to(weights_BHNS.dtype)
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
-        """Compute `weights`."""
+        """See `QueryKeyMechanism`."""
         dtype = compute_dtype(q)
         q = zero_padding(q, query_lengths).to(dtype) * q.shape[-1] ** -0.5
         scores_BHNS = q @ zero_padding(k, key_lengths).to(dtype).mT

@@ -39,7 +39,7 @@ class ImprovedClusteredAttention(ClusteredAttention):
         return partial(operators.improved_clustered_attention, topk=self.topk)
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
-        """Compute `weights`."""
+        """See `QueryKeyMechanism`."""
         groups_BHN = self.clusters(q, query_lengths, k, key_lengths)
         clusters = self.grouping.clusters
         return improved_clustered_weights(q, k, groups_BHN, query_lengths, key_lengths, clusters, self.topk)

@@ -85,7 +85,7 @@ class OwnParameterLayer(SelfAttentionLayer, Description):
             )
 
     def backend_on(self, device_type: str) -> str:
-        """Return `reference`."""
+        """Return `reference`: no layer with parameters of its own has compiled kernels."""
         return "reference"
 
     def _check_backend(self, backend: str) -> None:

@@ -41,7 +41,7 @@ class LinearAttention(QueryKeyMechanism):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
     ) -> Tensor:
-        """Compute `forward`."""
+        """See `QueryKeyMechanism`."""
         query_lengths, key_lengths = both_lengths(query_lengths, key_lengths, q, k)
         features_q, features_k = _features(_shifted(q), query_lengths), _features(k, key_lengths)
         v = zero_padding(v, key_lengths).to(features_k.dtype)
@@ -50,7 +50,7 @@ class LinearAttention(QueryKeyMechanism):
         return sums_BHNE / total_BHN1.clamp(min=SMALLEST_SUM)
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
-        """Compute `weights`."""
+        """See `QueryKeyMechanism`."""
         similarity_BHNS = _features(_shifted(q), query_lengths) @ _features(k, key_lengths).mT
         similarity_BHNS = similarity_BHNS.tril() if self.causal else similarity_BHNS
         return similarity_BHNS / similarity_BHNS.sum(-1, keepdim=True).clamp(min=SMALLEST_SUM)

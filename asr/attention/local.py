@@ -49,7 +49,7 @@ class LocalAttention(SoftmaxMechanism):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
     ) -> Tensor:
-        """Compute `forward`."""
+        """See `QueryKeyMechanism`."""
         lengths_B = filled_lengths(query_lengths, q)
         operators = self.operators[self.backend.on(q.device.type)]
         return operators.local_attention(
@@ -57,5 +57,5 @@ class LocalAttention(SoftmaxMechanism):
         )
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
-        """Compute `weights`."""
+        """See `QueryKeyMechanism`."""
         return local_weights(q, k, key_lengths, self.window, self.first)

@@ -67,7 +67,7 @@ class LSHAttention(SoftmaxMechanism):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, query_lengths: Tensor | None, key_lengths: Tensor | None
     ) -> Tensor:
-        """Compute `forward`."""
+        """See `QueryKeyMechanism`."""
         lengths_B = filled_lengths(query_lengths, q)
         buckets_BHRN = self.hash(k, lengths_B)
         operators = self.operators[self.backend.on(q.device.type)]
@@ -80,7 +80,7 @@ class LSHAttention(SoftmaxMechanism):
         return outputs[0] if len(outputs) == 1 else torch.stack(outputs).mean(0)
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
-        """Compute `weights`."""
+        """See `QueryKeyMechanism`."""
         parts = self._parts(self.hash(k, key_lengths))
         return torch.stack([lsh_weights(q, k, part, key_lengths, self.chunk) for part in parts]).mean(0)
 

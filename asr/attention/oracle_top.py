@@ -50,7 +50,7 @@ class OracleTopAttention(SoftmaxMechanism):
         return zero_padding(torch.cat(outs, dim=2), query_lengths)
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
-        """Compute `weights`."""
+        """See `QueryKeyMechanism`."""
         dtype = compute_dtype(q)
         q, k = zero_padding(q, query_lengths).to(dtype), zero_padding(k, key_lengths).to(dtype)
         return zero_padding(self._weights(q, k, key_lengths), query_lengths)

@@ -98,7 +98,7 @@ class QueryKeyMechanism(nn.Module, Description):
         raise NotImplementedError
 
     def dense(self, q: Tensor, k: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
-        """Compute `weights`."""
+        """Compute `weights` for non-empty tensors of one type, without dropout."""
         raise NotImplementedError
 
     def backend_on(self, device_type: str, head_dim: int) -> str:

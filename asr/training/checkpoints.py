@@ -66,7 +66,7 @@ class SaveResumePoint(lightning.Callback):
             raise Stopped(stop, note)
 
     def on_train_end(self, trainer: lightning.Trainer, task: lightning.LightningModule) -> None:
-        """Write the final state."""
+        """Write the final state, from which a longer plan goes on."""
         self._write(trainer)
 
     def _write(self, trainer: lightning.Trainer) -> None:

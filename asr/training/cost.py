@@ -118,7 +118,7 @@ class Cost(lightning.Callback):
             trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the totals for a checkpoint."""
+        """Return the totals for a checkpoint; a run that resumes adds to them."""
         totals = {name: getattr(self, name) for name in self.TOTALS}
         peaks = {
             "peak_before_resume_mib": self.peak_mib,

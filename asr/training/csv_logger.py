@@ -67,5 +67,5 @@ class MetricsFile(Logger):
             self.pending = {}
 
     def finalize(self, status: str) -> None:
-        """Write the last row."""
+        """Write the last row, which no later step completes."""
         self.flush()

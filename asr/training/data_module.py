@@ -23,7 +23,7 @@ class DataModule(lightning.LightningDataModule):
         self.val_dataloader = data.val_dataloader  # type: ignore[method-assign]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the cursor as plain data."""
+        """Return the cursor, the position in the stream of batches, as plain data."""
         return self.data.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

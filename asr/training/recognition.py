@@ -112,7 +112,7 @@ class RecognitionTask(TrainingTask):
         return int(self.model.front_end.frames(batch.audio_lengths).sum())
 
     def model_state(self) -> dict[str, Any]:
-        """Return the recogniser's state."""
+        """Return what `Recognizer.load` reads: configuration, weights and tokenizer."""
         return Recognizer(self.model, self.tokenizer).state()
 
     def describe(self, device_type: str) -> dict[str, Any]:
