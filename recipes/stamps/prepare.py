@@ -20,6 +20,7 @@ from asr.preparation.run import TOKENIZERS_HELP, Preparation, PreparationOptions
 from asr.preparation.silence import speech_bounds
 from asr.preparation.splits import hash_position
 
+from .joined import joined_cuts
 from .texts import groups, read_texts, spoken, stamp_and_language, unusable
 
 if TYPE_CHECKING:  # lhotse loads PyTorch, which takes seconds
@@ -128,8 +129,6 @@ def prepare(options: Options, folder: Path) -> None:
             audio[f"wav/{stamp.file}"] = digest
     splits = {split: list(_cuts(members, folder / "wav")) for split, members in kept.items()}
     if options.joined_s:
-        from .joined import joined_cuts  # loads PyTorch, which takes seconds
-
         for split in ["dev", "test"]:
             place = folder / "wav" / f"{split}_joined"
             splits[place.name] = list(joined_cuts(splits[split], options.joined_s, place))
