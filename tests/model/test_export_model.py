@@ -20,7 +20,7 @@ from attention_ext.hashing import reference as hashing_reference
 from attention_ext.improved_clustered_attention import graph, reference
 
 TINY = ModelConfig(layers=1, heads=2, head_dim=8, feedforward=16, subsampling=2)
-KEYS = "i-clustered-8:topk=8,grouping=keys,rank=4,iterations=3"
+KEYS = "i-clustered-8:topk=8,grouping=keys,rank=4,iterations=2"
 
 
 def tiny(attention: str = "full", block: str = "transformer", topology: str = "ctc") -> Recognizer:
@@ -114,7 +114,7 @@ def test_errors_name_the_argument_or_option(folder, tmp_path):
     ("attention", "block", "topology"),
     [
         pytest.param("full", "conformer", "ctc", marks=pytest.mark.slow),
-        pytest.param("i-clustered-8:topk=8,iterations=3", "ebranchformer", "hmm", marks=pytest.mark.slow),
+        pytest.param("i-clustered-8:topk=8,iterations=2", "ebranchformer", "hmm", marks=pytest.mark.slow),
         pytest.param("local-5:global=2", "transformer", "ctc", marks=pytest.mark.slow),
         pytest.param(KEYS, "transformer", "ctc", marks=pytest.mark.slow),
     ],
@@ -158,7 +158,7 @@ def test_onnxruntime_agrees_with_pytorch_on_ten_utterances(tmp_path, attention, 
     ("attention", "block"),
     [
         ("shared-full", "conformer"),
-        pytest.param("clustered-8:iterations=3", "ebranchformer", marks=pytest.mark.slow),
+        pytest.param("clustered-8:iterations=2", "ebranchformer", marks=pytest.mark.slow),
         pytest.param("linear", "transformer", marks=pytest.mark.slow),
         pytest.param("linear:causal=true", "transformer", marks=pytest.mark.slow),
     ],
