@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from asr import config
-from asr.config import option
+from asr.compare import request
+from asr.config import option, options_of
 from asr.errors import UserError
+from asr.scoring.options import FOLDER, ScoreOptions
 from asr.training.config import train_options, train_options_from
 from asr.training.options import TrainConfig
 
@@ -271,3 +273,75 @@ def test_an_error_names_the_option_as_it_is_typed(overrides: list[str], message:
     """They named `order`, `budget` and "configuration train"."""
     with pytest.raises(UserError, match=message):
         train_options(["recipe=demo", *overrides])
+
+
+def test_an_option_without_what_it_affects_is_refused() -> None:
+    with pytest.raises(TypeError, match="affects"):
+        option(3, help="a size")  # type: ignore[call-arg]
+
+
+def test_stored_trainings_are_keyed_by_the_same_options_as_before() -> None:
+    """Another key would throw finished work away: these were lists in five modules."""
+    place = {"run", "resume", "trainer.checkpoint_every", "data.prefetch"}
+    cost = {"data.workers", "trainer.accelerator", "trainer.threads"}
+    trainer = "accumulate devices nodes average_best budget early_stopping keep_best max_epochs max_steps"
+    plan = {f"trainer.{name}" for name in f"{trainer} stop_at validate_every".split()}
+    assert set(config.affecting(TrainConfig, "place")) == place
+    assert set(config.affecting(TrainConfig, "cost")) == cost
+    assert set(config.affecting(TrainConfig, "plan")) == plan | {"optimizer.minimum_rate"}
+    assert set(request.UNKEYED_DECODING) == {"jobs", "output", "data"}  # a cell sets the last two itself
+    used = ["align", "samples", "seed", "case", "punctuation", "word_filter"]
+    assert config.affecting(ScoreOptions, "result", paths=FOLDER) == used
+
+
+@dataclass
+class Search:
+    size: int = option(5, help="size", affects="result", only=("decoder", ("beam", "prefix")))
+    lm: str = option("", help="model", affects="result")
+    weight: float = option(1.0, help="weight", affects="result", only=("lm",))
+
+
+@dataclass
+class Decoder:
+    decoder: str = option("greedy", help="decoder", affects="result")
+    search: Search = options_of(Search, only=("whole", True))
+    whole: bool = option(True, help="whole", affects="result")
+    cuts: list[str] = option([], help="cuts", affects="result", only=("tasks", "squad"))
+    tasks: list[str] = option([], help="tasks", affects="result")
+    save: str = option("", help="file", affects="place", only=("paths", "folders"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["search.size=9"],
+            "search.size=9: has no effect with decoder=greedy, only with decoder=beam | prefix",
+        ),
+        (["search.weight=0.5"], "search.weight=0.5: has no effect without search.lm"),
+        (["whole=false", "search.lm=x"], "search.lm=x: has no effect without whole=true"),
+        (["cuts=a,b", "tasks=rte"], "cuts=[a,b]: has no effect without tasks=squad"),
+    ],
+)
+def test_an_option_without_effect_is_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config.parse(Decoder, overrides)
+    assert str(caught.value) == message
+
+
+def test_only_what_is_given_must_have_an_effect() -> None:
+    """A recipe sets what some choices of the model ignore, and old runs may hold what is refused today."""
+    assert train_options(["model=conformer"]).model.position_scale == 0.3
+    with pytest.raises(UserError, match=r"^model.position_scale=0.5: has no effect with model.positions=r"):
+        train_options(["model=conformer", "model.position_scale=0.5"])
+    assert config.from_dict(Decoder, {"search": {"size": 9}}, "cell.json").search.size == 9
+    config.parse(Decoder, ["decoder=beam", "search.size=9", "save=x"])  # the command knows its paths later
+    with pytest.raises(UserError, match=r"^save=x: has no effect for a file, only for folders$"):
+        config.check_effect(config.parse(Decoder, ["save=x"]), paths="a file")
+
+
+def test_help_shows_when_an_option_has_an_effect() -> None:
+    shown = {x.key: x.help for x in config.describe(Decoder)}
+    assert shown["search.size"] == "size; only with whole=true and with decoder=beam | prefix"
+    assert shown["search.weight"] == "weight; only with whole=true and with search.lm"
+    assert shown["save"] == "file; only for folders"

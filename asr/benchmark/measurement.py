@@ -13,6 +13,7 @@ from asr.benchmark.mechanisms import BenchProblem, Timing, measure
 from asr.benchmark.memory import Memory, TooLarge, can_measure_memory, largest_batch, peak_memory_bytes
 from asr.benchmark.names import measured_names
 from asr.benchmark.options import Options
+from asr.config import values_affecting
 from asr.environment import processor
 from asr.errors import UserError
 from asr.files import build
@@ -47,7 +48,7 @@ class Measurement:
         self.timings: list[Timing] = []
         self.memory: list[Memory] = []
         self.too_large: list[str] = []
-        settings = {**asdict(options), "out": ""}
+        settings = values_affecting(options, "result")
         # Times and sizes depend on the machine and on the libraries, too.
         same = job("bench", settings, device=options.device, torch=torch.__version__, processor=processor())
         self.journal = KeyedRecord(out.with_suffix(".unfinished.jsonl"), same)

@@ -5,7 +5,7 @@ import logging
 from collections import Counter
 from pathlib import Path
 
-from asr.config import refuse, to_dict
+from asr.config import refuse, values_affecting
 from asr.console import track
 from asr.data.manifest import manifest_digest, read_cuts
 from asr.data.places import manifest_path, training_folder
@@ -48,7 +48,9 @@ def run(paths: list[Path], options: AlignOptions) -> None:
     check_writable(folder / f"{name}.jsonl")
 
     shard = parse_shard(options.shard)
-    work = ResumableWork(folder, job("align", to_dict(options), **inputs), len(utterances), shard)
+    work = ResumableWork(
+        folder, job("align", values_affecting(options, "result"), **inputs), len(utterances), shard
+    )
     groups = unfinished(groups_to_align(model, utterances, options), shard, ())
     own = sum(map(len, groups))
     left = unfinished(groups, None, work.results)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.progress import SpinnerColumn, TextColumn
 
-from asr.config import to_dict
+from asr.config import to_dict, values_affecting
 from asr.console import grouped_warnings, progress
 from asr.errors import UserError
 from asr.files import check_writable, digest, write_text
@@ -101,9 +101,7 @@ def _begin(
     if not folder:
         return Work({"command": "transcribe"}, len(files)), None
     beam, _ = recognizer.weights(options)
-    settings = to_dict(options) | {"beam": to_dict(beam)}
-    for name in ("engine", "actors", "address"):  # the results don't depend on them
-        del settings[name]
+    settings = values_affecting(options, "result") | {"beam": to_dict(beam)}
     inputs = {"model": recognizer.model.digest(), "device": recognizer.model.device.type}
     inputs |= beam.digests()
     if shard := parse_shard(options.shard):

@@ -9,7 +9,7 @@ from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.table import MECHANISMS, is_causal, parse_name
 from asr.compare.options import LARGEST_SEED
 from asr.compare.records import Candidate
-from asr.compare.request import TRAINING_SET_HERE, Request
+from asr.compare.request import PER_CANDIDATE, TRAINING_SET_HERE, Request
 from asr.config import as_overrides, flat, to_dict
 from asr.errors import UserError
 from asr.training.config import train_options
@@ -17,7 +17,6 @@ from asr.training.options import TrainConfig
 from asr.training.sizes import settled
 
 OWN_KEYS = ("attention", "label", "seeds", "init_from")
-NOT_PROTOCOL = ("attention", "run", "seed", "resume", "init_from")
 
 
 def plan_candidates(request: Request) -> tuple[list[Candidate], dict[str, TrainConfig]]:
@@ -124,7 +123,7 @@ def _plan(
     training = settled(train_options([*request.shared, *changes, f"attention={spec.name}"]))
     resolved = flat(to_dict(training))
     overrides = {
-        key: value for key, value in resolved.items() if value != protocol[key] and key not in NOT_PROTOCOL
+        key: value for key, value in resolved.items() if value != protocol[key] and key not in PER_CANDIDATE
     }
     training.init_from = str(entry.get("init_from", ""))
     schema_size = MECHANISMS[spec.mechanism].schema.size

@@ -8,11 +8,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from asr.compare.candidates import NOT_PROTOCOL
 from asr.compare.cell import Cell, current_state, log_path
 from asr.compare.options import METRICS, STEPS
 from asr.compare.plan import Plan, timing_cells
 from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Training
+from asr.compare.request import PER_CANDIDATE
 from asr.compare.results import Results
 from asr.config import as_overrides, flat, to_dict
 from asr.environment import describe_environment
@@ -67,7 +67,7 @@ def _protocol(plan: Plan) -> dict[str, Any]:
         budget = counted(steps, "step") if steps else counted(trainer.max_epochs, "epoch")
     training = flat(to_dict(plan.protocol))
     return {
-        "training": {key: value for key, value in training.items() if key not in NOT_PROTOCOL},
+        "training": {key: value for key, value in training.items() if key not in PER_CANDIDATE},
         "budget": budget,
         "clock": clock,
         "seeds": options.seeds,

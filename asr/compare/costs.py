@@ -14,8 +14,7 @@ import lightning
 import torch
 
 from asr.benchmark.timer import Seconds, in_turns, now, torch_threads
-from asr.compare.reuse import IMMATERIAL
-from asr.config import flat, to_dict
+from asr.config import affecting, flat, to_dict
 from asr.data.stream import NumberedBatches
 from asr.environment import pick_device
 from asr.errors import UserError
@@ -28,7 +27,8 @@ COSTS = "step_costs.json"
 BATCHES = 20  # on which a step of each candidate is measured, after one to warm up
 PASSES = 9  # over these batches, unless this CPU time per candidate or a twentieth of the budget is over
 ENOUGH_S = 20.0
-UNKEYED = (*IMMATERIAL, "seed", "trainer.max_steps")
+# Options that a step's cost doesn't depend on, and seeds and steps, with which every candidate trains.
+UNKEYED = (*affecting(TrainConfig, "place"), "seed", "trainer.max_steps")
 
 
 class StepTimer:

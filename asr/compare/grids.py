@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from asr.compare.options import LENGTHS
 from asr.config import as_overrides, configurations, load_yaml
 from asr.errors import UserError, did_you_mean
 from asr.files import build
-
-LENGTHS = {"budget", "steps", "epochs"}
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ def with_grid(overrides: list[str]) -> tuple[list[str], Paper | None]:
     found = values.pop("paper", None)
     paper = None if found is None else build(Paper, found, f"{path}: paper")
     given = {x.partition("=")[0] for x in overrides}
-    if given & LENGTHS:
-        given |= LENGTHS if "budget" in given else {*LENGTHS, "budget_clock"}
+    if given & LENGTHS.keys():
+        given |= LENGTHS.keys() if "budget" in given else {*LENGTHS, "budget_clock"}
     own = [x for x in as_overrides(values) if x.partition("=")[0] not in given]
     return [*own, *overrides], paper
 

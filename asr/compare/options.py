@@ -14,6 +14,8 @@ METRICS = ("per", "wer", "cer")  # order of precedence unless the protocol names
 OFFICIAL = "official"  # for test sets with a reference in NIST's formats; subsets: `official-swbd`
 LARGEST_SEED = 2**32 - 1
 STEPS = "steps"
+# Options of the length of training, and those of training that they set.
+LENGTHS = {"budget": "trainer.budget", "steps": "trainer.max_steps", "epochs": "trainer.max_epochs"}
 ORACLE = "oracle-top-32"  # table 1 of the paper: full attention restricted to its 32 largest weights
 OWN = "own"
 

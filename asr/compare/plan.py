@@ -12,25 +12,26 @@ from pathlib import Path
 from asr.compare.candidates import evaluated_with, plan_candidates
 from asr.compare.cell import Cell, current_state, is_done, read_state
 from asr.compare.data import find_manifests, read_items, read_split, split_name, training_data
-from asr.compare.options import ORACLE, OWN, STEPS, CompareConfig
+from asr.compare.options import LENGTHS, ORACLE, OWN, STEPS, CompareConfig
 from asr.compare.records import Candidate, SplitData
 from asr.compare.request import Decoding, Request, plan_decoding
-from asr.compare.reuse import IMMATERIAL, finished_runs, read_run
-from asr.config import flat, refuse, to_dict
+from asr.compare.reuse import finished_runs, read_run
+from asr.config import affecting, flat, refuse, to_dict
 from asr.data.manifest import manifest_digest
 from asr.errors import UserError
 from asr.model import checkpoint
 from asr.records.keyed import differences
 from asr.records.run_folder import RunFolder
 from asr.scoring.official import reference_digests
+from asr.search.options import SearchOptions
 from asr.training.budget import parse_budget
 from asr.training.config import train_options
 from asr.training.options import TrainConfig, recipe_task
 from asr.training.resume import start_digest
 from asr.training.sizes import settled
 
-NEEDS_SPEECH = ("metric", "decoder", "beam", "tune", "tune_utterances", "decode")
-OWN_LENGTH = frozenset({"trainer.max_steps", "trainer.max_epochs", "trainer.budget"})
+SEARCH = dict.fromkeys(key.partition(".")[0] for key in affecting(SearchOptions, "result"))
+NEEDS_SPEECH = ("metric", "decode", *SEARCH)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def make_plan(request: Request) -> Plan:
     folder = Path(options.folder or Path("exp", "compare", protocol.recipe.name))
     if (budget := parse_budget(options.budget)) and options.budget_clock == STEPS:
         for candidate in candidates:
-            if own := OWN_LENGTH & candidate.overrides.keys():
+            if own := set(LENGTHS.values()) & candidate.overrides.keys():
                 raise UserError(
                     f"candidate {candidate.label}: {min(own)}= has no effect with budget_clock={STEPS}, "
                     "which sets the number of steps"
@@ -211,8 +212,8 @@ def _training(
     data: dict[str, str],
 ) -> Cell:
     options = flat(to_dict(training)) | {"seed": seed}
-    settings = {key: value for key, value in options.items() if key not in IMMATERIAL}
-    unkeyed = {key: options[key] for key in ("trainer.checkpoint_every", "data.prefetch")}
+    unkeyed = {key: options[key] for key in affecting(training, "place")}
+    settings = {key: value for key, value in options.items() if key not in unkeyed}
     needs = start = ""
     parents = {s: cell for (label, s), cell in trainings.items() if label == candidate.finetuned_from}
     if parents:

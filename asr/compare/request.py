@@ -9,8 +9,8 @@ import torch
 from asr import config
 from asr.attention.table import canonical
 from asr.compare.grids import Paper, with_grid
-from asr.compare.options import OWN, STEPS, CompareConfig
-from asr.config import flat, to_dict
+from asr.compare.options import LENGTHS, OWN, STEPS, CompareConfig
+from asr.config import affecting, flat, to_dict
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import file_digest
@@ -19,17 +19,18 @@ from asr.training.config import chosen_recipe, train_options
 from asr.training.options import train_schema
 from asr.transcription.decode import system_name
 
-# Training options that asr compare sets itself, and what to use instead.
-TRAINING_SET_HERE = {
+# Training options that are a candidate's own, and those that set its length, with what to use instead.
+PER_CANDIDATE = {
     "attention": "attentions=[…]",
     "seed": "seeds=[…]",
     "run": "folder=…",
     "init_from": "candidates=[{attention: …, init_from: …}]",
     "resume": "nothing: a comparison always resumes",
-    "trainer.budget": "budget=…",
+}
+TRAINING_SET_HERE = {
+    **PER_CANDIDATE,
+    **{training: f"{own}=…" for own, training in LENGTHS.items()},
     "trainer.budget_clock": "budget_clock=…",
-    "trainer.max_steps": "steps=…",
-    "trainer.max_epochs": "epochs=…",
 }
 # Decoding options that asr compare takes under their own names, and those that it sets itself.
 OWN_DECODING = (*(entry.name for entry in fields(SearchOptions)), "device")
@@ -39,7 +40,11 @@ DECODING_SET_HERE = {
     "attention": "evaluate=[…]",
     "output": "folder=…",
 }
-UNKEYED_DECODING = ("jobs",)  # hypotheses do not depend on them
+# Hypotheses depend neither on them nor on device and checkpoint, but cells have times, and no digest of the
+# weights.
+UNKEYED_DECODING = tuple(
+    x for x in affecting(DecodeOptions, "cost", "place") if x not in ("device", "checkpoint")
+)
 
 
 @dataclass(frozen=True)

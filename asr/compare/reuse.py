@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.config import flat, to_dict
+from asr.config import affecting, flat, to_dict
 from asr.errors import UserError
 from asr.model import checkpoint
 from asr.records.run_folder import RunFolder
 from asr.training.config import run_options
-
-# Options that change neither the outcome of a training nor its cost.
-IMMATERIAL = ("run", "resume", "trainer.checkpoint_every", "data.prefetch")
+from asr.training.options import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,8 @@ class FinishedRun:
         wanted = settings["options"]
         if self.options["init_from"] or settings["start"]:
             return False  # the initial model may have changed since
-        if any(wanted.get(key) != x for key, x in self.options.items() if key not in IMMATERIAL):
+        free = affecting(TrainConfig, "place")  # what changes only the cost counts: a comparison measures it
+        if any(wanted.get(key) != x for key, x in self.options.items() if key not in free):
             return False
         may_stop = wanted["trainer.early_stopping"] or wanted["trainer.stop_at"] is not None
         if not (self.whole or may_stop or wanted["optimizer.minimum_rate"] or wanted["trainer.budget"]):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         parse,
         save,
         to_dict,
+        values_affecting,
     )
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "save",
     "split_arguments",
     "to_dict",
+    "values_affecting",
 ]
 
 

@@ -12,8 +12,8 @@ import omegaconf
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from asr.config.keys import as_overrides, config_groups, configurations, flat
-from asr.config.schema import check, check_effect, describe
+from asr.config.keys import as_overrides, config_groups, configurations, flat, nested
+from asr.config.schema import Affects, affecting, check, check_effect, describe
 from asr.config.values import expectation, read_value
 from asr.errors import UserError, did_you_mean
 from asr.files import write_text
@@ -152,6 +152,12 @@ def _check_keys(values: dict[Any, Any], path: Path) -> None:
             raise UserError(f"{path}: expected names of options, found {key!r}")
         if isinstance(value, dict):
             _check_keys(value, path)
+
+
+def values_affecting(options: Any, *kinds: Affects) -> dict[str, Any]:
+    """Return the options that affect one of these as nested dictionaries, lists and scalars."""
+    names = affecting(options, *kinds)
+    return nested({name: value for name, value in flat(to_dict(options)).items() if name in names})
 
 
 @typing.overload

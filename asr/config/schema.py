@@ -236,8 +236,13 @@ def describe(schema: Any) -> Iterator[Described]:
         )
 
 
-def affecting(schema: Any, *kinds: Affects) -> list[str]:
+def affecting(schema: Any, *kinds: Affects, paths: str | None = None) -> list[str]:
     """Return the dotted names of the options that affect one of these, in the order of `settings`.
+
+    Args:
+        schema: dataclass with options, or an object of it.
+        kinds: what the options affect.
+        paths: what the command's arguments are; options for other ones are left out.
 
     Example:
         >>> @dataclasses.dataclass
@@ -248,7 +253,12 @@ def affecting(schema: Any, *kinds: Affects) -> list[str]:
         ['beam']
     """
     values = schema() if isinstance(schema, type) else schema
-    return [setting.key for setting in settings(values) if setting.affects in kinds]
+    return [
+        setting.key
+        for setting in settings(values)
+        if setting.affects in kinds
+        and not any(only.option == PATHS and not only.holds(paths) for only, _ in setting.conditions if paths)
+    ]
 
 
 def accepted(field: "dataclasses.Field[Any]") -> Range:

@@ -26,7 +26,7 @@ class LoadOptions:
     checkpoint: str = option(
         "auto",
         help="auto (average, else best, else last) | average | best | last | name of a file in checkpoints/",
-        affects="result",
+        affects="place",
     )
     device: str = option("auto", help="auto | cpu | cuda | cuda:<number>", affects="cost")
 

@@ -53,7 +53,7 @@ class Division:
 
     def write(self, folder: Path, recipe: str, options: Any, digest: str) -> None:
         """Write the shard, and raise ShardDone."""
-        identity = job("prepare", config.to_dict(options), recipe=recipe, data=digest)
+        identity = job("prepare", config.values_affecting(options, "result"), recipe=recipe, data=digest)
         self.shard.path(folder).unlink(missing_ok=True)
         work = ResumableWork(folder, identity, self.total, self.shard)
         for position, result in self._results.items():

@@ -38,13 +38,13 @@ class Prepared:
     audio: dict[str, str]
 
 
-# Options that don't affect the output of a complete corpus.
-NEUTRAL = {"workers", "allow_partial", "shard"}
-
-
 def effective_options(options: Any) -> dict[str, Any]:
-    """Return the options that affect the output, as plain data."""
-    return {key: value for key, value in config.to_dict(options).items() if key not in NEUTRAL}
+    """Return the options that affect the output of a complete corpus, as plain data.
+
+    `allow_partial` affects that of others; the record has the problems that were accepted.
+    """
+    found = config.values_affecting(options, "result")
+    return {key: value for key, value in found.items() if key != "allow_partial"}
 
 
 def fingerprint(

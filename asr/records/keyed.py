@@ -7,19 +7,15 @@ from asr.config import flat
 from asr.environment import source_digest
 from asr.parallel import Journal
 
-# Options that the results don't depend on, and those whose content `job` identifies.
-UNKEYED = ("shard", "output", "device", "jobs", "workers", "data", "checkpoint")
-
 
 def job(command: str, options: Mapping[str, Any], **inputs: Any) -> dict[str, Any]:
-    """Return what identifies a command's work: program, options, and digests of its inputs.
+    """Return what identifies a command's work: program, options that affect it, and digests of its inputs.
 
     The program is a part, because results of two versions must not be mixed: what is lost is at most one
     interrupted command's work. Trainings and the cells of a comparison, which take days, are identified by
     options and inputs alone.
     """
-    kept = {name: value for name, value in options.items() if name not in UNKEYED}
-    return {"command": command, "program": source_digest(), "options": kept, **inputs}
+    return {"command": command, "program": source_digest(), "options": dict(options), **inputs}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

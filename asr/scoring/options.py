@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from asr.config import option
 
 COSTS = ("unit", "sclite")
+# What the arguments of `asr score` are.
+FOLDER, FOLDERS = "a decode folder", "several decode folders"
+TRN, CTM, TEXT = "TRN files", "CTM and STM files", "plain text"
 
 
 @dataclass
@@ -34,24 +37,48 @@ class ScoreOptions:
         "lower",
         help="lower: compare words and characters case-insensitively, as sclite does",
         affects="result",
+        only=("paths", (FOLDER, FOLDERS, TEXT, TRN)),
         choices=("lower", "keep"),
     )
     punctuation: str = option(
-        "keep", help="remove: compare words without punctuation", affects="result", choices=("keep", "remove")
+        "keep",
+        help="remove: compare words without punctuation",
+        affects="result",
+        only=("paths", (FOLDER, FOLDERS, TEXT)),
+        choices=("keep", "remove"),
     )
     word_filter: bool = option(
         True, help="apply the recipe's scoring rules to references and hypotheses", affects="result"
     )
     confusions: int = option(10, help="number of most frequent errors to print", affects="cost")
-    trn: bool = option(False, help="also write ref.trn and hyp.trn for NIST sclite", affects="place")
-    ctm: bool = option(False, help="also write hyp.ctm and ref.stm with word times", affects="place")
-    glm: str = option("", help="mapping rules (GLM) for <hyp.ctm> <ref.stm>; empty: none", affects="result")
+    trn: bool = option(
+        False,
+        help="also write ref.trn and hyp.trn for NIST sclite",
+        affects="place",
+        only=("paths", (FOLDER, FOLDERS)),
+    )
+    ctm: bool = option(
+        False,
+        help="also write hyp.ctm and ref.stm with word times",
+        affects="place",
+        only=("paths", (FOLDER, FOLDERS)),
+    )
+    glm: str = option("", help="mapping rules (GLM); empty: none", affects="result", only=("paths", CTM))
     save: str = option(
-        "", help="JSON file for the significance tests between systems; empty: print only", affects="place"
+        "",
+        help="JSON file for the significance tests between systems; empty: print only",
+        affects="place",
+        only=("paths", FOLDERS),
     )
     common: bool = option(
-        False, help="compare systems on the utterances that they have in common", affects="result"
+        False,
+        help="compare systems on the utterances that they have in common",
+        affects="result",
+        only=("paths", FOLDERS),
     )
     nist: bool = option(
-        True, help="official scores: also run NIST's hubscr.pl if it is installed", affects="cost"
+        True,
+        help="official scores: also run NIST's hubscr.pl if it is installed",
+        affects="cost",
+        only=("paths", (FOLDER, FOLDERS)),
     )

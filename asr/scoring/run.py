@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from asr.config import as_overrides, refuse
+from asr.config import affecting, as_overrides, check_effect
 from asr.console import open_console
 from asr.errors import UserError
 from asr.files import (
@@ -35,7 +35,7 @@ from asr.scoring.display import print_comparison, print_pairs, print_score, shor
 from asr.scoring.estimates import percent
 from asr.scoring.hypotheses import Hypothesis, read_hypotheses
 from asr.scoring.official import official_score, print_official, reference_of
-from asr.scoring.options import ScoreOptions
+from asr.scoring.options import CTM, FOLDER, FOLDERS, TEXT, TRN, ScoreOptions
 from asr.scoring.plain_files import REFERENCE_OF, are_plain, score_files, write_ctm_and_stm
 from asr.scoring.score import HEADLINES, Score, pooled, score
 from asr.scoring.significance import compare_systems, group_systems
@@ -43,9 +43,6 @@ from asr.scoring.tables import write_tables
 from asr.scoring.trn import check_same_ids, write_trn
 from asr.scoring.word_filter import WordFilterRules
 from asr.text.pronunciation import WordCounts
-
-# Options that change score.json.
-RATE_OPTIONS = ("align", "case", "punctuation", "word_filter", "samples", "seed")
 
 
 def score_paths(
@@ -75,11 +72,7 @@ def score_paths(
     console = console or open_console()
     files = [Path(path) for path in paths]
     if are_plain(files):
-        refuse(options, ("trn", "ctm", "save", "common", "nist"), f"for {files[0]}: expected decode folders")
-        if files[0].suffix in REFERENCE_OF:
-            refuse(options, ("punctuation",), "for NIST's formats")
-        if files[0].suffix == ".ctm":
-            refuse(options, ("case",), "for CTM and STM files")
+        check_effect(options, paths={".trn": TRN, ".ctm": CTM}.get(files[0].suffix, TEXT))
         result = score_files(
             files,
             align=options.align,
@@ -93,13 +86,11 @@ def score_paths(
         heard = files[0] if files[0].suffix in REFERENCE_OF else files[1]
         print_score(console, heard, result, options.worst, options.confusions, details=options.details)
         return [result]
-    refuse(options, ("glm",), "for decode folders: expected <hyp.ctm> <ref.stm>")
+    check_effect(options, paths=FOLDER if len(files) == 1 else FOLDERS)
     folders = [path.parent if path.name == HYPOTHESES else path for path in files]
     names = short_names(folders)
     systems = [read_hypotheses(folder / HYPOTHESES) for folder in folders]
     kept = common_utterances(names, systems, options.common)
-    if len(folders) == 1:
-        refuse(options, ("save", "common"), "for one system")
     if options.save:
         check_writable(options.save)
     scores = []
@@ -222,7 +213,7 @@ def _score_folder(
         result.pronunciations.warn(str(folder))
     write_tables(folder, result)
     # Written last: if score.json exists, the other files are complete.
-    used = {name: getattr(options, name) for name in RATE_OPTIONS}
+    used = {name: getattr(options, name) for name in affecting(ScoreOptions, "result", paths=FOLDER)}
     summary = result.as_dict() | {"hypotheses": file_digest(folder / HYPOTHESES), "options": used}
     if rules:
         summary["word_filter"] = asdict(rules)

@@ -176,7 +176,7 @@ class DecodeOptions(SearchOptions, LoadOptions):
 
     split: str = option("test", help="split of the data", affects="result")
     data: str = option(
-        "", help="prepared folder or manifest; empty: the run's first training folder", affects="result"
+        "", help="prepared folder or manifest; empty: the run's first training folder", affects="place"
     )
     output: str = option(
         "", help="folder; empty: <run>/decode/<split>/<attention>-<decoder>[-<lm>]", affects="place"

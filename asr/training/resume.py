@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from asr import config
-from asr.config import flat
+from asr.config import affecting, flat
 from asr.data.stream import TrainingData
 from asr.errors import UserError
 from asr.files import digest, file_digest
@@ -25,34 +25,6 @@ from asr.training.task import TrainingTask
 
 log = logging.getLogger(__name__)
 
-# Options that say where and how a run is executed.
-PLACEMENT = {
-    "run",
-    "resume",
-    "data.prefetch",
-    "data.workers",
-    "trainer.accelerator",
-    "trainer.checkpoint_every",
-    "trainer.threads",
-}
-# Options that divide the stream of batches among processes.
-RANKS = {"trainer.accumulate", "trainer.devices", "trainer.nodes"}
-# Options that may change when a run resumes: its length, and where and how it runs.
-FREE_ON_RESUME = (
-    PLACEMENT
-    | RANKS
-    | {
-        "optimizer.minimum_rate",
-        "trainer.average_best",
-        "trainer.budget",
-        "trainer.early_stopping",
-        "trainer.keep_best",
-        "trainer.max_epochs",
-        "trainer.max_steps",
-        "trainer.stop_at",
-        "trainer.validate_every",
-    }
-)
 # Entries of environment.json that must not change when a run resumes.
 INPUTS = ("data", "label_ngram", "lexicon", "tokenizer", "start")
 # Entries of a checkpoint that weights alone lack.
@@ -126,10 +98,11 @@ def _check_options(options: TrainConfig, run: RunFolder) -> None:
     now = flat(config.to_dict(options))
     for values in (before, now):
         values["init_from"] = values["init_from"] and str(Path(values["init_from"]).resolve())
+    fixed = affecting(options, "result")
     changed = [
         f"{key}={is_now} (was {was})"
         for key, (was, is_now) in sorted(differences(before, now).items())
-        if key not in FREE_ON_RESUME
+        if key in fixed or key not in now
     ]
     if changed:
         raise UserError(f"{run.path}: these options can't change when a run resumes: {', '.join(changed)}")
@@ -137,7 +110,8 @@ def _check_options(options: TrainConfig, run: RunFolder) -> None:
 
 def identity(options: TrainConfig, environment: dict[str, Any]) -> str:
     """Return 16 hex digits that identify a run: a hash of its options and inputs at its start."""
-    settings = {key: x for key, x in flat(config.to_dict(options)).items() if key not in PLACEMENT}
+    kept = affecting(options, "result", "plan")
+    settings = {key: x for key, x in flat(config.to_dict(options)).items() if key in kept}
     text = json.dumps([settings, {key: environment.get(key) for key in INPUTS}], sort_keys=True)
     return digest(text, 16)
 

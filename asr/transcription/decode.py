@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from asr.config import to_dict
+from asr.config import values_affecting
 from asr.console import duration, progress
 from asr.data.cuts import Cuts
 from asr.data.manifest import manifest_digest, read_cuts
@@ -125,7 +125,7 @@ def decode_split(
             inputs |= options.beam.digests()
             if references:
                 inputs["pronunciations"] = references.digest
-            same = job("decode", to_dict(options) | {"beam": beam_used}, **inputs)
+            same = job("decode", values_affecting(options, "result") | {"beam": beam_used}, **inputs)
             work = ResumableWork(folder, same, len(cuts), shard)
             work.record = about
 

@@ -151,7 +151,7 @@ class AlignOptions(EncodingOptions, LoadOptions, ShardOptions):
 
     split: str = option("test", help="split to align, unless an audio file is given", affects="result")
     data: str = option(
-        "", help="prepared folder or manifest; empty: the run's first training folder", affects="result"
+        "", help="prepared folder or manifest; empty: the run's first training folder", affects="place"
     )
     text: str = option(
         "", help="transcript of the audio file; empty: the .txt file next to it", affects="result"
