@@ -2,10 +2,12 @@
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
+import rich.table
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -17,10 +19,123 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 Item = TypeVar("Item")
 
 FILE_WIDTH = 160  # columns outside a terminal, where rich would fold tables at 80
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """A table cell.
+
+    Attributes:
+        text: main text.
+        sort: sort key; None sorts last.
+        tone: strength of the background, 0 to 1; 1 marks the lowest error rate.
+        note: tooltip.
+        own: whether the model runs with its own mechanism here.
+        family: mechanism family, shown as a coloured dot.
+        detail: small print below the text.
+    """
+
+    text: str
+    sort: float | str | None = None
+    tone: float | None = None
+    note: str = ""
+    own: bool = False
+    family: str = ""
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.detail})" if self.detail else self.text
+
+
+@dataclass(frozen=True)
+class Column:
+    """Head of a column; `help` is its tooltip, `wrap` whether its cells may take several lines."""
+
+    name: str
+    help: str = ""
+    number: bool = True
+    wrap: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with three renderings: printed on a console, `markdown`, and the report's HTML template.
+
+    Attributes:
+        title, columns, rows, caption: content.
+        key: name of the table on a page.
+        label: number of the table, e.g. `Table 1`.
+        sections: numbers of the rows, from 0, that end with a line on a console.
+    """
+
+    title: str
+    columns: list[Column]
+    rows: list[list[TableCell]]
+    caption: str = ""
+    key: str = ""
+    label: str = ""
+    sections: Collection[int] = ()
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        heads: Sequence[str | Column],
+        rows: Iterable[Sequence[str]],
+        *,
+        caption: str = "",
+        numbers: bool = True,
+        wrap: bool = True,
+    ) -> "Table":
+        """Return a table of text.
+
+        Args:
+            title, caption: text above and below.
+            heads: columns, or their names.
+            rows: text of the cells.
+            numbers: whether named columns but the first are numbers.
+            wrap: whether long cells of named columns take several lines on a console.
+        """
+        columns = [
+            Column(head, number=numbers and i > 0, wrap=wrap) if isinstance(head, str) else head
+            for i, head in enumerate(heads)
+        ]
+        return cls(title, columns, [[TableCell(text) for text in row] for row in rows], caption)
+
+    def __rich__(self) -> rich.table.Table:
+        table = rich.table.Table(
+            title=Text(self.title, "table.title") if self.title else None,
+            caption=Text(self.caption, "table.caption") if self.caption else None,
+            title_justify="left",
+            caption_justify="left",
+        )
+        for column in self.columns:
+            side = "right" if column.number else "left"
+            table.add_column(Text(column.name), justify=side, no_wrap=not column.wrap)  # type: ignore[arg-type]
+        for number, row in enumerate(self.rows):
+            cells = (Text(str(cell), "bold" if cell.own else "") for cell in row)
+            table.add_row(*cells, end_section=number in self.sections)
+        return table
+
+    def markdown(self) -> str:
+        """Return the rows in Markdown, without title and caption.
+
+        Example:
+            >>> print(Table.of("", ["a", "b"], [["x|y", "1"]]).markdown())
+            | a | b |
+            |---|---|
+            | x\\|y | 1 |
+        """
+        head, *rows = (
+            f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
+            for texts in ([column.name for column in self.columns], *(map(str, row) for row in self.rows))
+        )
+        return "\n".join([head, "|" + "---|" * len(self.columns), *rows])
 
 
 def open_console(*, markup: bool = True) -> Console:

@@ -1,25 +1,12 @@
 """Tables of an evaluation: Table 4's layout, and all scores and times of a task."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from asr.approximation.run import TaskResult
-from asr.console import duration
+from asr.console import Column, Table, duration
 from asr.scoring.estimates import DASH, Estimate
 
-
-@dataclass(frozen=True)
-class Table:
-    """A title, column heads and rows of text."""
-
-    title: str
-    head: list[str]
-    rows: list[list[str]]
-
-    def markdown(self) -> str:
-        """Return the table in Markdown."""
-        lines = [self.head, ["---"] * len(self.head), *self.rows]
-        return f"{self.title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+ATTENTION = Column("attention", number=False, wrap=False)
 
 
 def table_4(results: Sequence[TaskResult]) -> Table:
@@ -29,7 +16,7 @@ def table_4(results: Sequence[TaskResult]) -> Table:
         [rows[0].attention, *(words(next(iter(row.scores.values()))) for row in rows)]
         for rows in zip(*(result.rows for result in results), strict=True)
     ]
-    return Table("Scores with the attention exchanged, 95 % intervals", ["attention", *columns], rows)
+    return Table.of("Scores with the attention exchanged, 95 % intervals", [ATTENTION, *columns], rows)
 
 
 def task_table(result: TaskResult, clock: str) -> Table:
@@ -43,7 +30,8 @@ def task_table(result: TaskResult, clock: str) -> Table:
     sizes = f"{result.examples:,} examples, {result.windows:,} inputs of {tokens:.0f} tokens on average"
     title = f"{result.task}: {sizes}"
     names = list(result.rows[0].scores)
-    head = ["attention", *names, f"{names[0]} / full", f"{clock} per example", f"{clock} / full (quartiles)"]
+    costs = (f"{clock} per example", f"{clock} / full (quartiles)")
+    heads: list[str | Column] = [ATTENTION, *names, f"{names[0]} / full", *costs]
     rows = []
     for row in result.rows:
         times = "–"
@@ -52,7 +40,7 @@ def task_table(result: TaskResult, clock: str) -> Table:
             times = f"{row.time_ratio:.2f} ({low:.2f} … {high:.2f})"
         scores = [words(score) for score in row.scores.values()]
         rows.append([row.attention, *scores, words(row.ratio), duration(row.example_s), times])
-    return Table(title, head, rows)
+    return Table.of(title, heads, rows)
 
 
 def words(score: Estimate | None) -> str:

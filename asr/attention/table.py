@@ -16,6 +16,7 @@ from asr.attention.oracle_top import OracleTopAttention
 from asr.attention.softmax import QueryKeyMechanism, SoftmaxMechanism
 from asr.attention.spec import Option, Spec, parse, pattern, write_value
 from asr.attention.summary import SummaryMixing
+from asr.console import Table
 from asr.errors import UserError
 
 # A class is called with `name`, `backend`, `dropout` and the options of its schema.
@@ -111,23 +112,20 @@ def exchange(mechanism: str) -> str:
 
 def mechanism_table() -> str:
     """Return the table in Markdown, as shown in the README."""
-    lines = [
-        "| Name | Family | Options (default) | Time | Memory | Exchangeable | Source |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for key, mechanism in MECHANISMS.items():
-        options = mechanism.schema.summary()
-        cells = (
+    names = ("Name", "Family", "Options (default)", "Time", "Memory", "Exchangeable", "Source")
+    rows = [
+        (
             f"`{pattern(key, mechanism.schema)}`",
             mechanism.family,
-            options or "–",
+            mechanism.schema.summary() or "–",
             mechanism.time,
             mechanism.memory,
             exchange(key),
             mechanism.source,
         )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        for key, mechanism in MECHANISMS.items()
+    ]
+    return Table.of("", names, rows).markdown()
 
 
 def option_table() -> str:
@@ -136,10 +134,9 @@ def option_table() -> str:
     for key, mechanism in MECHANISMS.items():
         for option in mechanism.schema.options:
             found.setdefault(option, []).append(f"`{pattern(key, mechanism.schema)}`")
-    lines = ["| Option | Default | Values | Meaning | Mechanisms |", "|---|---|---|---|---|"]
+    rows = []
     for option, names in found.items():
         case = f" ({option.only[0]}={write_value(option.only[1])})" if option.only else ""
-        values = option.describe().replace("|", "\\|")
-        cells = (f"`{option.name}`{case}", write_value(option.default), values, option.help, ", ".join(names))
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        texts = (option.describe(), option.help, ", ".join(names))
+        rows.append((f"`{option.name}`{case}", write_value(option.default), *texts))
+    return Table.of("", ("Option", "Default", "Values", "Meaning", "Mechanisms"), rows).markdown()

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
 
 from asr import config
 from asr.attention.softmax import SoftmaxMechanism
 from asr.attention.table import MECHANISMS, canonical, parse_name
 from asr.compare.advice import MechanismCost, expect, positions, reason, recommend, usual_mechanisms
 from asr.compare.options import AdviceConfig
-from asr.console import duration, open_console, progress
+from asr.console import Column, Table, duration, open_console, progress
 from asr.data.concatenate import Concatenation
 from asr.data.manifest import read_cuts
 from asr.data.places import manifest_path
@@ -135,17 +134,13 @@ def _table(
     caption = "forward and backward pass of the encoder, without loading, features, CTC loss and optimiser"
     if at[-1] > options.longest:
         caption += f"\n≈ extrapolated from {options.longest:,} positions, quadratically for full attention"
-    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
-    table.add_column("attention", no_wrap=True)
-    for length in at:
-        about = "≈ " if length > options.longest else ""
-        table.add_column(f"{about}{what} at {length:,}", justify="right")
-    table.add_column("per epoch", justify="right")
+    names = [f"{'≈ ' if length > options.longest else ''}{what} at {length:,}" for length in at]
+    names.append("per epoch")
     if options.memory:
-        measured = min(positions_95, options.longest)
-        table.add_column(f"attention memory per layer at {measured:,} (MiB)", justify="right")
+        names.append(f"attention memory per layer at {min(positions_95, options.longest):,} (MiB)")
+    rows = []
     for entry in expected:
         steps = [duration(entry.step_s[length]) for length in at]
         memory = [] if entry.memory_mib is None else [f"{entry.memory_mib:.0f}"]
-        table.add_row(entry.name, *steps, duration(entry.epoch_s), *memory)
-    return table
+        rows.append((entry.name, *steps, duration(entry.epoch_s), *memory))
+    return Table.of(title, [Column("attention", number=False, wrap=False), *names], rows, caption=caption)

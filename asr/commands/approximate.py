@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 
 from rich.progress import Progress, TaskID
-from rich.table import Table
 
 from asr import config
 from asr.approximation import tables
@@ -69,8 +68,8 @@ def run(paths: list[Path], options: Options) -> None:
         clock = "CPU time" if options.device == "cpu" else "time"
         shown = [tables.table_4(results), *(tables.task_table(result, clock) for result in results)]
         for table in shown:
-            console.print(_shown(table))
-        write_text("\n".join(table.markdown() for table in shown), folder / "results.md")
+            console.print(table)
+        write_text("\n".join(f"{x.title}\n\n{x.markdown()}\n" for x in shown), folder / "results.md")
         record = {
             "options": asdict(options),
             "environment": describe_environment() | {"device": options.device},
@@ -86,13 +85,3 @@ def run(paths: list[Path], options: Options) -> None:
 
 def _advance(bars: Progress, bar: TaskID, what: str) -> None:
     bars.update(bar, description=what, advance=1)
-
-
-def _shown(table: tables.Table) -> Table:
-    shown = Table(title=table.title, title_justify="left")
-    shown.add_column(table.head[0], no_wrap=True)
-    for name in table.head[1:]:
-        shown.add_column(name, justify="right")
-    for row in table.rows:
-        shown.add_row(*row)
-    return shown

@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from asr import config
 from asr.benchmark.crossings import crossings
@@ -15,7 +14,7 @@ from asr.benchmark.mechanisms import Timing
 from asr.benchmark.memory import Memory
 from asr.benchmark.names import measured_names
 from asr.benchmark.options import Options
-from asr.console import open_console, progress
+from asr.console import Table, open_console, progress
 from asr.environment import describe_environment, pick_device
 from asr.files import check_writable, write_json
 from asr.report import bench_chart
@@ -80,33 +79,27 @@ def run(paths: Sequence[str | Path], options: Options, *, console: Console | Non
 def _time_table(timings: list[Timing], options: Options) -> Table:
     columns = ("N", "attention", "batch", "µs", "quartiles", f"speed-up over {options.baseline}")
     title = f"{timings[0].passes}: {timings[0].clock} time per position"
-    table = Table(*columns, title=title, title_justify="left", caption_justify="left")
-    last = [timing for timing, after in itertools.pairwise(timings) if timing.length != after.length]
+    pairs = enumerate(itertools.pairwise(timings))
+    last = {number for number, (timing, after) in pairs if timing.length != after.length}
+    rows = []
     for timing in timings:
         low, high = (1e6 * bound / (timing.batch * timing.length) for bound in timing.quartiles_s)
-        table.add_row(
-            str(timing.length),
-            timing.name,
-            str(timing.batch),
-            f"{timing.per_element_us:.2f}",
-            f"{low:.2f}–{high:.2f}",
-            "" if timing.ratio is None else f"{timing.ratio:.2f}",
-            end_section=timing in last,
-        )
+        ratio = "" if timing.ratio is None else f"{timing.ratio:.2f}"
+        shape = (str(timing.length), timing.name, str(timing.batch))
+        rows.append((*shape, f"{timing.per_element_us:.2f}", f"{low:.2f}–{high:.2f}", ratio))
     faster = crossings(timings, options.baseline)
-    table.caption = "\n".join(f"{name}: {where}" for name, where in faster.items())
-    return table
+    caption = "\n".join(f"{name}: {where}" for name, where in faster.items())
+    return replace(Table.of(title, columns, rows, caption=caption, numbers=False), sections=last)
 
 
 def _memory_table(memory: list[Memory], options: Options) -> Table:
     """Return the peak memory per sequence of the batch."""
     names = list(dict.fromkeys(size.name for size in memory))
     by_cell = {(size.length, size.name): size for size in memory}
-    table = Table(
-        "N", *names, title=f"{memory[0].passes}: peak memory per sequence, MiB", title_justify="left"
-    )
+    rows = []
     for length in options.lengths:
         cells = [by_cell.get((length, name)) for name in names]
         shown = ["–" if size is None else f"{size.peak_bytes / size.batch / 2**20:.1f}" for size in cells]
-        table.add_row(str(length), *shown)
-    return table
+        rows.append((str(length), *shown))
+    title = f"{memory[0].passes}: peak memory per sequence, MiB"
+    return Table.of(title, ("N", *names), rows, numbers=False)

@@ -4,13 +4,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.progress import TaskID
-from rich.table import Table
 
 from asr.commands import COMMANDS
-from asr.console import is_share, open_console, progress
+from asr.console import Table, is_share, open_console, progress
 from asr.environment import pick_device
 from asr.errors import UserError
 from asr.files import check_writable, write_json
+from asr.scoring.estimates import DASH, Estimate
 from asr.training.labelling import evaluate, load_task
 from asr.training.options import EvaluateOptions
 
@@ -36,14 +36,16 @@ def run(paths: list[Path], options: EvaluateOptions) -> None:
 
             task, data = load_task(str(path), options.attention, device)
             scores[str(path)] = evaluate(task, data, options.split, options.items, advance)
-    table = Table("run", "attention", f"{options.split} items", "labels", "measure", "value", "95 % interval")
+    rows = []
     for name, x in scores.items():
-        scale, digits, unit = (100, 1, " %") if is_share(x.measure) else (1, 3, "")
-        value = f"{scale * x.value:.{digits}f}" + ("" if unit else f" (perplexity {2**x.value:.2f})")
-        interval = " … ".join(f"{scale * bound:.{digits}f}" for bound in x.interval) if x.interval else "–"
-        measure = x.measure.replace("_", " ") + unit
-        table.add_row(name, x.attention, str(x.items), str(x.labels), measure, value, interval)
-    open_console(markup=False).print(table)
+        share = is_share(x.measure)
+        form = (lambda value: f"{100 * value:.1f}") if share else "{:.3f}".format
+        value = form(x.value) + ("" if share else f" (perplexity {2**x.value:.2f})")
+        ends = Estimate.bootstrapped(x.value, x.interval).ends(form, " … ")
+        measure = x.measure.replace("_", " ") + (" %" if share else "")
+        rows.append((name, x.attention, str(x.items), str(x.labels), measure, value, ends or DASH))
+    names = ("run", "attention", f"{options.split} items", "labels", "measure", "value", "95 % interval")
+    open_console().print(Table.of("", names, rows, numbers=False))
     if options.output:
         results = [{"run": name, **asdict(x)} for name, x in scores.items()]
         write_json({"split": options.split, "results": results}, options.output)

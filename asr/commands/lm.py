@@ -4,11 +4,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from rich.table import Table
-
 from asr import config
 from asr.commands import language_model_action
-from asr.console import open_console, track
+from asr.console import Table, open_console, track
 from asr.errors import UserError
 from asr.files import check_writable
 from asr.lm.arpa import read_vocabulary, write_arpa
@@ -59,10 +57,12 @@ def train(options: TrainOptions) -> None:
     model = estimate(track(sentences, "reading text"), options.order, vocabulary)
     write_arpa(model, options.out)
     load_kenlm(options.out, [])  # raises if KenLM can't read the file
-    table = Table("n-grams", "number", "D1", "D2", "D3+", title=options.out, title_justify="left")
-    for order, ngrams in enumerate(model.tables, start=1):
-        table.add_row(str(order), f"{len(ngrams):,}", *(f"{value:.3f}" for value in ngrams.discounts))
-    open_console().print(table)
+    rows = [
+        (str(order), f"{len(ngrams):,}", *(f"{value:.3f}" for value in ngrams.discounts))
+        for order, ngrams in enumerate(model.tables, start=1)
+    ]
+    columns = ("n-grams", "number", "D1", "D2", "D3+")
+    open_console().print(Table.of(options.out, columns, rows, numbers=False))
     print(
         f"{model.sentences:,} sentences, {model.tokens:,} words, {len(model.vocabulary) - 3:,} distinct"
         + (f", {model.unknown:,} outside the lexicon" if vocabulary else "")

@@ -8,7 +8,6 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
 
 from asr.benchmark.timer import Seconds
 from asr.compare.candidates import plan_candidates
@@ -18,7 +17,7 @@ from asr.compare.grids import Paper
 from asr.compare.plan import Plan
 from asr.compare.request import Request
 from asr.config import as_overrides, nested
-from asr.console import duration
+from asr.console import Table, duration
 from asr.report.words import counted
 from asr.training.config import train_options_from
 from asr.training.plan import TrainingPlan
@@ -152,12 +151,12 @@ def print_grid(request: Request, console: Console) -> None:
     if not request.options.candidates:
         return
     plan = f"plan={request.options.plan}" if request.options.plan else "candidates"
-    table = Table("candidate", "attention", "own options", title=escape(plan), title_justify="left")
+    rows = []
     for candidate in plan_candidates(request)[0]:
         start = [f"init_from={candidate.finetuned_from}"] if candidate.finetuned_from else []
         own = "\n".join([*as_overrides(candidate.overrides), *start])
-        table.add_row(*map(escape, (candidate.label, candidate.attention, own)))
-    console.print(table)
+        rows.append((candidate.label, candidate.attention, own))
+    console.print(Table.of(plan, ("candidate", "attention", "own options"), rows, numbers=False))
     if request.paper:
         console.print(_paper_table(request.paper))
 
@@ -169,7 +168,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     candidate, or else extrapolated from a few steps, which run now. The table names the source.
     """
     columns = ("training", "state", "steps per epoch", "epoch", "time per training", "based on")
-    table = Table(*columns, title=escape(str(plan.folder)), title_justify="left")
+    rows: list[tuple[str, ...]] = []
     left_s, at_most = 0.0, False
     for candidate in plan.candidates:
         label = candidate.label
@@ -179,15 +178,15 @@ def print_plan(plan: Plan, console: Console) -> None:
             expected = _expected(plan, cells) if missing else TrainingTime(0, 0.0, 0.0, "")
         seeds: dict[tuple[str, str, str, str, str], list[str]] = {}  # by row
         for seed, cell in zip(candidate.seeds, cells, strict=True):
-            state = escape(f"reuses {plan.reused[cell.name]}") if cell.name in plan.reused else "done"
+            state = f"reuses {plan.reused[cell.name]}" if cell.name in plan.reused else "done"
             row = ("to do", *expected.columns()) if cell in missing else (state, "", "", "", "")
             seeds.setdefault(row, []).append(str(seed))
         for row, alike in seeds.items():
             word = "seed" if len(alike) == 1 else "seeds"
-            table.add_row(escape(f"{label}, {word} {', '.join(alike)}"), *row)
+            rows.append((f"{label}, {word} {', '.join(alike)}", *row))
         left_s += len(missing) * expected.seconds
         at_most |= expected.at_most
-    console.print(table)
+    console.print(Table.of(str(plan.folder), columns, rows, numbers=False))
     evaluations = list(plan.evaluations.values())
     missing = [cell for cell in evaluations if not is_done(plan.folder, cell)]
     known = [read_state(plan.folder, x.name).seconds for x in evaluations if is_done(plan.folder, x)]
@@ -248,12 +247,11 @@ def _expected(plan: Plan, cells: list[Cell]) -> TrainingTime:
 
 
 def _paper_table(paper: Paper) -> Table:
-    table = Table("candidate", title=escape(paper.title), title_justify="left")
-    for column in paper.columns:
-        table.add_column(escape(column), justify="right")
-    for label, figures in paper.rows.items():
-        table.add_row(escape(label), *("–" if figure is None else f"{figure:g}" for figure in figures))
-    return table
+    rows = [
+        (label, *("–" if figure is None else f"{figure:g}" for figure in figures))
+        for label, figures in paper.rows.items()
+    ]
+    return Table.of(paper.title, ("candidate", *paper.columns), rows)
 
 
 def _timed_steps(cell: Cell) -> tuple[TrainingPlan, int, int, float, float]:

@@ -35,7 +35,7 @@ from asr.preparation.outputs import (
     draft_tokenizers,
 )
 from asr.preparation.problems import KINDS, PARTIAL_HELP, Problem, count_kinds, describe_kinds, write_problems
-from asr.preparation.summary import CARD_TITLE, data_card, screen_lines, screen_table
+from asr.preparation.summary import CARD_TITLE, data_card, screen_lines, split_table
 from asr.records.keyed import KeyedRecord
 from asr.records.options import ShardOptions, parse_shard
 from asr.text.files import write_lines
@@ -317,7 +317,7 @@ class Preparation:
         )
         shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
         words = f", lexicon of {len(lexicon):,} words" if lexicon is not None else ""
-        self.console.print(screen_table(self.recipe + words, summaries, lexicon is not None))
+        self.console.print(split_table(self.recipe + words, summaries, lexicon is not None))
         for line in screen_lines(self.folder, summaries, tokenizers, self.excluded, self.problems):
             self.say(line)
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from asr.config import as_overrides
+from asr.console import Table
 from asr.files import file_digest
 from asr.preparation.problems import KINDS, Problem, count_kinds, describe_kinds
 from asr.text.lexicon import Lexicon
@@ -64,14 +63,9 @@ class TokenizerSummary:
     reason: str = ""
 
 
-def screen_table(title: str, splits: list[SplitSummary], with_lexicon: bool) -> Table:
+def split_table(title: str, splits: list[SplitSummary], with_lexicon: bool) -> Table:
     """Return the table of all splits."""
-    table = Table(title=title)
-    for name in COLUMNS:
-        table.add_column(name, justify="left" if name == "split" else "right")
-    for row in _split_rows(splits, with_lexicon):
-        table.add_row(*row)
-    return table
+    return Table.of(title, COLUMNS, _split_rows(splits, with_lexicon))
 
 
 def screen_lines(
@@ -127,7 +121,7 @@ def data_card(
         notes: additional sections by heading, e.g. the licence.
     """
     lines = [f"{CARD_TITLE}{recipe}", "", f"Made by `{_command(recipe, options, problems)}`.", ""]
-    lines += _table(COLUMNS, list(_split_rows(splits, lexicon is not None)))
+    lines += [split_table("", splits, lexicon is not None).markdown()]
     if lexicon is not None:
         lines += ["", f"Lexicon: {len(lexicon):,} words, {len(lexicon.phones)} phones, `{lexicon.digest}`."]
         if any(split.unknown for split in splits):
@@ -138,7 +132,7 @@ def data_card(
             [t.name, f"{t.symbols:,}", f"`{t.digest}`"] if t.symbols else [t.name, "none", t.reason]
             for t in tokenizers
         ]
-        lines += _table(["tokenizer", "symbols", "digest"], body)
+        lines += [Table.of("", ["tokenizer", "symbols", "digest"], body).markdown()]
     lines += ["", "## Left out", ""]
     lines += [f"* {count:,} × {reason}" for reason, count in _by_reason(excluded)] or ["Nothing."]
     if excluded:
@@ -150,10 +144,11 @@ def data_card(
         lines += ["", f"## {heading}", "", text.strip()]
     lines += ["", "## Files", ""]
     files = [[name, f"{path.stat().st_size:,}", f"`{file_digest(path)}`"] for name, path in outputs]
-    lines += _table(["file", "bytes", "SHA-256"], files)
+    lines += [Table.of("", ["file", "bytes", "SHA-256"], files).markdown()]
     if sources:
         lines += ["", "## Sources", ""]
-        lines += _table(["source", "content"], [[str(path), _content(path)] for path in sources])
+        contents = [[str(path), _content(path)] for path in sources]
+        lines += [Table.of("", ["source", "content"], contents).markdown()]
     return "\n".join(lines) + "\n"
 
 
@@ -187,9 +182,3 @@ def _content(source: Path) -> str:
         return f"`{file_digest(source)}`"
     count = sum(len(names) for _, _, names in os.walk(source, followlinks=True))
     return f"{count:,} files"
-
-
-def _table(header: list[str], body: list[list[str]]) -> list[str]:
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in [header, *body]]
-    lines = [f"| {' | '.join(row)} |" for row in escaped]
-    return [lines[0], "|" + "---|" * len(header), *lines[1:]]

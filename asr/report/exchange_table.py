@@ -3,9 +3,9 @@
 from asr.attention.table import is_causal
 from asr.compare.candidates import can_run, is_exchangeable
 from asr.compare.results import Results
-from asr.console import is_share
+from asr.console import Column, Table, TableCell, is_share
 from asr.errors import UserError
-from asr.report.tables import Column, Table, TableCell, model_cell, rate_cell, tone
+from asr.report.tables import model_cell, rate_cell, tone
 from asr.report.words import DASH, metric_words
 
 

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from asr.compare.results import Results
+from asr.console import Table
 from asr.errors import UserError
 from asr.files import check_writable, digest, write_text
 from asr.report import accuracy_chart, attention_chart, bench_chart, curves_chart, theme
@@ -25,7 +26,7 @@ from asr.report.findings import findings
 from asr.report.options import ReportOptions
 from asr.report.protocol import protocol_line, settings
 from asr.report.provenance import of_results
-from asr.report.tables import Table, cost_table, search_table
+from asr.report.tables import cost_table, search_table
 from asr.report.words import conditions_words
 from asr.training.options import recipe_module
 

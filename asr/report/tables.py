@@ -1,58 +1,14 @@
 """Tables of the report: what each model reaches and costs, and the tuned search weights."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from asr.compare.records import Candidate
 from asr.compare.results import Results
-from asr.console import duration
+from asr.console import Column, Table, TableCell, duration
 from asr.report import theme
 from asr.report.words import DASH, count, duration_range, measured, mebibytes, metric_heading
 from asr.scoring.estimates import Estimate, fastest, spread
-
-
-@dataclass(frozen=True)
-class TableCell:
-    """A table cell.
-
-    Attributes:
-        text: main text.
-        sort: sort key; None sorts last.
-        tone: strength of the background, 0 to 1; 1 marks the lowest error rate.
-        note: tooltip.
-        own: whether the model runs with its own mechanism here.
-        family: mechanism family, shown as a coloured dot.
-        detail: small print below the text.
-    """
-
-    text: str
-    sort: float | str | None = None
-    tone: float | None = None
-    note: str = ""
-    own: bool = False
-    family: str = ""
-    detail: str = ""
-
-
-@dataclass(frozen=True)
-class Column:
-    """Head of a column; `help` is its tooltip."""
-
-    name: str
-    help: str = ""
-    number: bool = True
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table with title and caption."""
-
-    key: str
-    label: str
-    title: str
-    caption: str
-    columns: list[Column]
-    rows: list[list[TableCell]]
 
 
 def cost_table(results: Results) -> Table | None:

@@ -3,13 +3,11 @@
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from asr.attention.table import MECHANISMS, parse_name
 from asr.compare.records import Conditions
 from asr.compare.results import Results
-from asr.console import duration, is_share
+from asr.console import Column, Table, TableCell, duration, is_share
 from asr.errors import UserError
 from asr.scoring.estimates import DASH, Estimate, fastest, percent, spread
 
@@ -155,29 +153,27 @@ def print_results(results: Results, console: Console) -> None:
 
 def candidate_table(results: Results) -> Table:
     """Return a table of error rates, training costs and forward times of all candidates."""
-    title = f"{results.recipe}: {results.protocol['budget']}"
-    table = Table("candidate", title=title, title_justify="left")
     splits, clock = results.splits(), results.clock
     heads = {split: results.metrics(split)[:1] for split in splits}
     unit = "CPU s" if clock == "cpu" else "s"
+    names = ["candidate"]
     for split in splits:
-        for metric in heads[split]:
-            table.add_column(escape(f"{metric_heading(metric)}, {split}"), justify="right")
-        table.add_column(escape(f"forward {unit}, {split}"), justify="right")
+        names += [f"{metric_heading(metric)}, {split}" for metric in heads[split]]
+        names.append(f"forward {unit}, {split}")
     dev = results.dev_measure()
     if not splits:
-        table.add_column(f"dev {metric_heading(dev)}", justify="right")
-    for heading in (f"{unit} per epoch", f"{unit} to best", "peak MiB", "steps", "seeds"):
-        table.add_column(heading, justify="right")
+        names.append(f"dev {metric_heading(dev)}")
+    names += [f"{unit} per epoch", f"{unit} to best", "peak MiB", "steps", "seeds"]
     fronts = {split: results.front(split) for split in splits}
     times = {
         split: {x.label: time for x in results.candidates if (time := results.forward_time(x.label, split))}
         for split in splits
     }
     level = {split: fastest(times[split]) if times[split] else [] for split in splits}
+    rows = []
     for candidate in results.candidates:
         label = candidate.label
-        row = []
+        row = [label]
         for split in splits:
             row += [measured(results.error_rate(label, split, metric), metric) for metric in heads[split]]
             marks = " =" if label in level[split] and len(level[split]) > 1 else ""
@@ -188,19 +184,15 @@ def candidate_table(results: Results) -> Table:
             row.append(measured(results.dev_error(label), dev))
         costs = [[x.epoch_s(clock) for x in trained], [x.best_s(clock) for x in trained]]
         costs += [[x.peak_memory_mib for x in trained]]
-        table.add_row(
-            escape(label),
-            *row,
-            *(_number(spread(values, "seeds")) for values in costs),
-            _number(spread([x.steps for x in trained], "seeds"), whole=True),
-            f"{len(trained)}/{len(candidate.seeds)}",
-        )
-    table.caption = (
+        row += [_number(spread(values, "seeds")) for values in costs]
+        row.append(_number(spread([x.steps for x in trained], "seeds"), whole=True))
+        rows.append([*row, f"{len(trained)}/{len(candidate.seeds)}"])
+    caption = (
         "error rates: 95 % interval, over seeds if there are several; costs: median (lowest–highest) of "
         "repeats or seeds\n* Pareto front of error rate and forward time; = level with the fastest: the "
         "ranges overlap"
     )
-    return table
+    return Table.of(f"{results.recipe}: {results.protocol['budget']}", names, rows, caption=caption)
 
 
 def _number(estimate: Estimate | None, whole: bool = False) -> str:
@@ -219,15 +211,14 @@ def matrix(results: Results, split: str) -> Table:
     """Return a table of error rates: models in rows, mechanisms in evaluation in columns (paper, table 1)."""
     metric = next(iter(results.metrics(split)), "per")
     title = f"{metric_heading(metric)} on {split}: trained with (rows), evaluated with (columns)"
-    table = Table("", title=escape(title), title_justify="left")
     attentions = results.attentions()
-    for attention in attentions:
-        table.add_column(attention, justify="right")
+    rows = []
     for candidate in results.candidates:
-        row = []
-        for attention in attentions:
-            rate = results.error_rate(candidate.label, split, metric, attention)
-            text = measured(rate, metric).partition(" ")[0]
-            row.append(f"[bold]{text}[/]" if attention == candidate.attention else text)
-        table.add_row(escape(candidate.label), *row)
-    return table
+        rates = [results.error_rate(candidate.label, split, metric, attention) for attention in attentions]
+        texts = [measured(rate, metric).partition(" ")[0] for rate in rates]
+        cells = [
+            TableCell(text, own=attention == candidate.attention)
+            for text, attention in zip(texts, attentions, strict=True)
+        ]
+        rows.append([TableCell(candidate.label), *cells])
+    return Table(title, [Column("", number=False), *map(Column, attentions)], rows)

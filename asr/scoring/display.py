@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from asr.console import Table
 from asr.scoring.alignment import render
 from asr.scoring.error_rates import ErrorCounts, ErrorRate
 from asr.scoring.estimates import DASH, percent
@@ -57,19 +57,16 @@ def print_comparison(console: Console, names: Sequence[str], scores: Sequence[Sc
     console.print(table)
 
 
-def _comparison_table(names: Sequence[str], scores: Sequence[Score]) -> Table:
+def _comparison_table(systems: Sequence[str], scores: Sequence[Score]) -> Table:
     metrics = [metric for metric in HEADLINES if any(metric in x.rates for x in scores)]
-    table = Table(title="Error rates in %, with 95 % intervals", title_justify="left")
-    table.add_column("system", no_wrap=True)
-    for metric in metrics:
-        table.add_column(metric.upper(), justify="right", no_wrap=True)
-    table.add_column("RTF", justify="right", no_wrap=True)
-    for name, result in zip(names, scores, strict=True):
+    rows = []
+    for name, result in zip(systems, scores, strict=True):
         found = [result.rates.get(metric) for metric in metrics]
         cells = [rate.estimate.text(percent) if rate else DASH for rate in found]
         factor = result.real_time_factor
-        table.add_row(escape(name), *cells, DASH if factor is None else f"{factor:.3f}")
-    return table
+        rows.append((name, *cells, DASH if factor is None else f"{factor:.3f}"))
+    names = ("system", *(metric.upper() for metric in metrics), "RTF")
+    return Table.of("Error rates in %, with 95 % intervals", names, rows, wrap=False)
 
 
 def print_score(
@@ -113,33 +110,35 @@ def print_score(
 
 def _rate_table(folder: Path, result: Score) -> Table:
     # Phone error rates are comparable only with the same lexicon.
-    caption = f"PER with lexicon {result.lexicon}" if "per" in result.rates and result.lexicon else None
-    table = Table(title=escape(str(folder)), title_justify="left", caption=caption, caption_justify="left")
-    for name in ("", "rate %", "95 % interval", "sub", "del", "ins", "of"):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for metric, rate in result.rates.items():
-        table.add_row(metric.upper(), *rate_cells(rate), f"{rate.counts.length} {TOKEN_OF[metric]}s")
-    return table
+    caption = f"PER with lexicon {result.lexicon}" if "per" in result.rates and result.lexicon else ""
+    names = ("", "rate %", "95 % interval", "sub", "del", "ins", "of")
+    rows = [
+        (metric.upper(), *rate_cells(rate), f"{rate.counts.length} {TOKEN_OF[metric]}s")
+        for metric, rate in result.rates.items()
+    ]
+    return Table.of(str(folder), names, rows, caption=caption, wrap=False)
 
 
 def _speaker_table(result: Score) -> Table:
-    table = Table("speaker", title="By speaker", title_justify="left")
-    for name in ("utterances", *(f"{metric.upper()} %" for metric in result.rates)):
-        table.add_column(name, justify="right")
-    for speaker in result.speakers:
-        rates = [_percent(speaker.counts[metric]) for metric in result.rates]
-        table.add_row(escape(speaker.speaker), str(speaker.utterances), *rates)
-    return table
+    rows = [
+        (
+            speaker.speaker,
+            str(speaker.utterances),
+            *(_percent(speaker.counts[metric]) for metric in result.rates),
+        )
+        for speaker in result.speakers
+    ]
+    names = ("speaker", "utterances", *(f"{metric.upper()} %" for metric in result.rates))
+    return Table.of("By speaker", names, rows)
 
 
 def _length_table(result: Score, metric: Metric) -> Table:
-    table = Table(title=f"{metric.upper()} by reference length", title_justify="left")
-    for name in (f"{TOKEN_OF[metric]}s", "utterances", f"{metric.upper()} %"):
-        table.add_column(name, justify="right")
+    rows = []
     for group in by_length(result.utterances, metric):
         span = str(group.shortest) if group.shortest == group.longest else f"{group.shortest}–{group.longest}"
-        table.add_row(span, str(group.utterances), _percent(group.counts))
-    return table
+        rows.append((span, str(group.utterances), _percent(group.counts)))
+    names = (f"{TOKEN_OF[metric]}s", "utterances", f"{metric.upper()} %")
+    return Table.of(f"{metric.upper()} by reference length", names, rows)
 
 
 def print_pairs(console: Console, pairs: Sequence[PairedScores]) -> None:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from asr.console import Column, Table
 from asr.data.lines import manifest_entries
 from asr.data.places import GLM, LEXICON, WORD_RULES
 from asr.errors import UserError
@@ -21,6 +21,7 @@ from asr.records.run_folder import OFFICIAL
 from asr.scoring.ctm import CtmWord, write_ctm
 from asr.scoring.display import rate_cells
 from asr.scoring.error_rates import ErrorRate, error_rate
+from asr.scoring.estimates import percent
 from asr.scoring.glm import Side, read_glm
 from asr.scoring.hub5 import NO_RULES, score_segments, spread_words
 from asr.scoring.hypotheses import Hypothesis
@@ -247,28 +248,17 @@ def is_scored(word: str) -> bool:
 
 def print_official(console: Console, folder: Path, scores: dict[str, SubsetScore]) -> None:
     """Print a row per subset, with the error rate without splitting acronyms, and sclite's result."""
-    table = Table(title=f"Official score, {escape(str(folder))}", title_justify="left")
-    for name in (
-        "subset",
-        "WER %",
-        "95 % interval",
-        "sub",
-        "del",
-        "ins",
-        "words",
-        "segments",
-        "unsplit %",
-        "sclite",
-    ):
-        table.add_column(name, justify="left" if name in ("subset", "sclite") else "right", no_wrap=True)
+    names = ("subset", "WER %", "95 % interval", "sub", "del", "ins", "words", "segments", "unsplit %")
+    columns: list[str | Column] = [*names, Column("sclite", number=False, wrap=False)]
+    rows = []
     for name, score in scores.items():
         verdict = "–"
         if score.sclite:
-            verdict = "same" if score.agrees else f"{100 * score.sclite.counts.rate:.2f}"
+            verdict = "same" if score.agrees else percent(score.sclite.counts.rate)
         cells = [*rate_cells(score.rate), score.rate.counts.length, score.segments]
-        cells += [f"{100 * score.as_recognised.rate:.2f}", verdict]
-        table.add_row(name, *map(str, cells))
-    console.print(table)
+        cells += [percent(score.as_recognised.rate), verdict]
+        rows.append([name, *map(str, cells)])
+    console.print(Table.of(f"Official score, {folder}", columns, rows, wrap=False))
     console.print(f"STM and CTM files: {escape(str(folder / OFFICIAL))}", soft_wrap=True)
 
 

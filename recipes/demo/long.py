@@ -21,11 +21,10 @@ import numpy as np
 import soundfile
 import torch
 from lhotse.cut import MonoCut
-from rich.table import Table
 
 from asr import Recognizer
 from asr.config import option, parse
-from asr.console import open_console, track
+from asr.console import Table, open_console, track
 from asr.data.audio import load_cut
 from asr.data.manifest import read_cuts
 from asr.data.places import manifest_path
@@ -33,7 +32,7 @@ from asr.errors import UserError, run_program
 from asr.files import atomic_path, write_json
 from asr.scoring.alignment import align_all
 from asr.scoring.error_rates import ErrorCounts, bootstrap_interval
-from asr.scoring.estimates import Interval
+from asr.scoring.estimates import Estimate, Interval, percent
 from asr.search.greedy import greedy_search
 
 PAUSE_S = (0.3, 1.5)
@@ -235,23 +234,29 @@ def run(options: Options) -> list[TranscriptionRun]:
 
 def show(figures: list[TranscriptionRun]) -> None:
     """Print two tables: errors with 95 % intervals, and costs."""
-    errors = Table("system", "min", "PER %", "one by one %", "ratio", title="errors, 95 % intervals")
-    costs = Table("system", "min", "wall s", "CPU s", "RTF", "GiB", "confidence", title="costs")
+    errors, costs = [], []
     for x in figures:
         name = (x.system, f"{x.minutes:g}")
-        errors.add_row(
-            *name,
-            _with_interval(100 * x.error_rate, *(100 * end for end in x.interval)),
-            _with_interval(100 * x.singly, *(100 * end for end in x.singly_interval)),
-            _with_interval(x.error_rate / x.singly if x.singly else math.inf, *x.ratio_interval),
+        ratio = x.error_rate / x.singly if x.singly else math.inf
+        rates = (
+            Estimate.bootstrapped(x.error_rate, x.interval).text(percent),
+            Estimate.bootstrapped(x.singly, x.singly_interval).text(percent),
+            Estimate.bootstrapped(ratio, x.ratio_interval).text("{:.2f}".format),
         )
+        errors.append((*name, *rates))
         seconds = (f"{x.wall_s:.1f}", f"{x.cpu_s:.1f}", f"{x.real_time_factor:.4f}")
-        costs.add_row(*name, *seconds, f"{x.peak_gib:.2f}", f"{x.confidence:.3f}")
-    open_console().print(errors, costs)
-
-
-def _with_interval(value: float, low: float, high: float) -> str:
-    return f"{value:.2f} {low:.2f}–{high:.2f}"
+        costs.append((*name, *seconds, f"{x.peak_gib:.2f}", f"{x.confidence:.3f}"))
+    open_console().print(
+        Table.of(
+            "errors, 95 % intervals",
+            ("system", "min", "PER %", "one by one %", "ratio"),
+            errors,
+            numbers=False,
+        ),
+        Table.of(
+            "costs", ("system", "min", "wall s", "CPU s", "RTF", "GiB", "confidence"), costs, numbers=False
+        ),
+    )
 
 
 if __name__ == "__main__":

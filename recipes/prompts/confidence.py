@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rich.table import Table
 
 from asr import Recognizer
 from asr.config import option, parse
-from asr.console import open_console
+from asr.console import Table, open_console
 from asr.data.audio import load_cut
 from asr.data.audio_file import Samples
 from asr.data.manifest import read_cuts
@@ -121,7 +120,8 @@ def run(options: Options) -> None:
     for kind, recordings in kinds(options, rate):
         open_console().print(f"{kind}: {len(recordings)} recordings")
         found[kind] = recognizer.transcribe(recordings, rate, min_confidence=options.min_confidence)
-    table = Table("kind", "recordings", "confidence: median", "5 … 95 %", "marked %", "separation")
+    heads = ("kind", "recordings", "confidence: median", "5 … 95 %", "marked %", "separation")
+    lines = []
     in_domain = [transcript.mean_confidence for transcript in found[TEST]]
     rows = {}
     for kind, transcripts in found.items():
@@ -131,15 +131,15 @@ def run(options: Options) -> None:
         rows[kind] = {"recordings": len(values), "median": median, "low": low, "high": high, "marked": marked}
         rows[kind]["separation"] = separation(in_domain, values)
         shown = f"{rows[kind]['separation']:.3f}" if kind != TEST else ""
-        table.add_row(
-            kind, str(len(values)), f"{median:.2f}", f"{low:.2f} … {high:.2f}", f"{100 * marked:.1f}", shown
-        )
+        spread = f"{low:.2f} … {high:.2f}"
+        lines.append((kind, str(len(values)), f"{median:.2f}", spread, f"{100 * marked:.1f}", shown))
     model = Path(options.model)
     folder = Path(options.output or (model if model.is_dir() else model.parent))
     write_json(
         {"model": options.model, "min_confidence": options.min_confidence, "kinds": rows},
         folder / "confidence.json",
     )
+    table = Table.of("", heads, lines, numbers=False)
     open_console().print(table, f"marked: confidence below {options.min_confidence:g}")
 
 
