@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.compare import cell as cell_module
+from asr.compare import worker
 from asr.compare.cell import Cell
 from asr.model.checkpoint import load
 from asr.training.task import TrainingTask
@@ -54,5 +54,5 @@ def assert_same_weights(one: Path, other: Path) -> None:
 def in_process(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> None:
     """Replaces `run_job`, because importing the libraries for every model would dominate the test's time."""
     for cell in cells:
-        cell_module.work(folder, cell)
+        worker.work(folder, cell)
         advance(cell, 1.0)

@@ -1,39 +1,15 @@
-"""Cells of a comparison (a training, evaluation or timing each): key, state on disk, and work.
+"""Cells of a comparison, a training, evaluation or timing each: key, and state on disk.
 
 The key is a hash of everything that the outcome depends on. A cell that is `done` under its key never runs
-again. `python -m asr.compare.cell <folder> <cell> …` is a worker process: it runs cells one after the other,
-reports through their states, and ends when its parent's death closes its standard input.
+again.
 """
 
 import json
-import os
-import signal
-import sys
-import threading
-import time
-import traceback
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import lightning
-import torch
-from rich.console import Console
-
-from asr.compare.timing import LabelPasses, Passes, SpeechPasses, forward_times
-from asr.config import from_dict, nested
-from asr.environment import pick_device
-from asr.errors import in_words
 from asr.files import atomic_path, digest, read_as, write_json
-from asr.recognizer import Recognizer
-from asr.scoring.options import ScoreOptions
-from asr.scoring.run import score_paths
-from asr.search.options import DecodeOptions
-from asr.training.config import train_options_from
-from asr.training.labelling import evaluate, load_task
-from asr.training.progress import position
-from asr.training.ranks import global_rank
-from asr.training.run import train
 
 Kind = Literal["training", "evaluation", "timing"]
 Status = Literal["missing", "running", "done", "failed"]
@@ -137,114 +113,3 @@ def read_fraction(folder: Path, name: str) -> float:
         return float((folder / name / "fraction").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return 0.0
-
-
-def main(arguments: list[str]) -> None:
-    """Run the named cells of a comparison's folder."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    folder = Path(arguments[0])
-    for name in arguments[1:]:
-        work(folder, read_cell(folder, name))
-
-
-def work(folder: Path, cell: Cell) -> None:
-    """Run a cell and write its state; an exception becomes the cell's error.
-
-    Lightning starts the other ranks of a training like this process; they write nothing.
-    """
-    first = global_rank(devices=1) == 0
-    print(f"=== {cell.name}", flush=True)
-    if first:
-        write_fraction(folder / cell.name / "fraction", 0.0)
-        write_state(folder, cell, "running")
-    started = time.monotonic()
-    try:
-        result = {"training": _train, "evaluation": _evaluate, "timing": _time}[cell.kind](folder, cell)
-    except Exception as error:
-        traceback.print_exc()
-        if first:
-            write_state(folder, cell, "failed", error=in_words(error), seconds=time.monotonic() - started)
-        return
-    if first:
-        write_state(folder, cell, "done", seconds=time.monotonic() - started, result=result)
-
-
-class FractionWriter(lightning.Callback):
-    """Writes the completed fraction of training, at most twice a second."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.written = 0.0
-
-    def on_train_batch_end(self, trainer: lightning.Trainer, task: Any, *_: Any) -> None:
-        """Write the fraction if half a second has passed."""
-        if trainer.is_global_zero and time.monotonic() - self.written > 0.5:
-            self.written = time.monotonic()
-            done, total = position(task)
-            write_fraction(self.path, done / total)
-
-
-def _train(folder: Path, cell: Cell) -> dict[str, Any]:
-    run = folder / cell.name
-    values = nested(cell.settings["options"] | cell.unkeyed | {"run": str(run), "resume": "auto"})
-    options = train_options_from(values, str(run))
-    if cell.needs:
-        options.init_from = str(folder / read_state(folder, cell.needs).result["run"])
-    train(options, [FractionWriter(run / "fraction")])
-    return {"run": cell.name}
-
-
-def _evaluate(folder: Path, cell: Cell) -> dict[str, Any]:
-    if cell.settings["threads"]:
-        torch.set_num_threads(cell.settings["threads"])
-    run = folder / read_state(folder, cell.needs).result["run"]
-
-    def advance(fraction: float) -> None:
-        write_fraction(folder / cell.name / "fraction", fraction)
-
-    if "options" not in cell.settings:  # of decoding
-        split, attention = cell.settings["split"], cell.settings["attention"]
-        task, data = load_task(str(run), attention, pick_device(cell.settings["device"]))
-        return asdict(evaluate(task, data, split, advance=advance))
-    options = from_dict(DecodeOptions, cell.settings["options"] | cell.unkeyed, cell.name)
-    options.output = str(folder / cell.name)
-    recognizer = Recognizer.load_as(run, options)
-    recognizer.decode(options, weights_in=folder / cell.name, advance=advance)
-    score_paths([options.output], ScoreOptions(details=False), console=Console(file=sys.stdout))
-    return {}
-
-
-def _time(folder: Path, cell: Cell) -> dict[str, Any]:
-    settings = cell.settings
-    device = pick_device(settings["device"])
-    models = [
-        (folder / read_state(folder, model["training"]).result["run"], model["attention"])
-        for model in settings["models"]
-    ]
-    passes: Passes
-    if "manifest" in settings:
-        passes = SpeechPasses(models, Path(settings["manifest"]), settings["frames_per_batch"], device)
-    else:
-        passes = LabelPasses(models, settings["split"], device)
-    times, conditions = forward_times(
-        passes,
-        repeats=settings["repeats"],
-        device=device,
-        threads=settings["threads"],
-        advance=lambda fraction: write_fraction(folder / cell.name / "fraction", fraction),
-    )
-    return {"times": times, "conditions": asdict(conditions)}
-
-
-def _end_with_parent() -> None:
-    # Not through sys.stdin: reading it holds its lock while data loaders fork, and a forked process deadlocks
-    # when it closes its stdin.
-    while os.read(0, 1):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE_S)
-    os._exit(130)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

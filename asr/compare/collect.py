@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from asr.compare.cell import Cell, current_state, log_path
-from asr.compare.options import METRICS, STEPS
+from asr.compare.options import STEPS
 from asr.compare.plan import Plan, timing_cells
 from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, Training
 from asr.compare.request import PER_CANDIDATE
 from asr.compare.results import Results
 from asr.config import as_overrides, flat, to_dict
 from asr.environment import describe_environment
-from asr.files import build, read_as
-from asr.records.run_folder import DECODING, DecodeRecord, RunFolder, TrainingSummary
+from asr.records.run_folder import RunFolder, TrainingSummary
 from asr.report.words import clock_words, counted, hardware_words
-from asr.scoring.run import read_score
-from asr.training.labelling import LabelScore
 
 # Entries of training.json in the record of a training.
 MEASURED = (
@@ -39,7 +36,7 @@ def collect(plan: Plan) -> Results:
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         protocol=_protocol(plan),
         environment={key: x for key, x in describe_environment().items() if key != "command"},
-        data=plan.data,
+        data=plan.workload.data,
         candidates=plan.candidates,
         trainings=[
             _training(plan, candidates[label], seed, cell) for (label, seed), cell in plan.trainings.items()
@@ -152,11 +149,9 @@ def _evaluation(
     plan: Plan, label: str, seed: int, split: str, attention: str, cell: Cell, times: dict[str, Any]
 ) -> Evaluation:
     status, error = _status(plan, cell)
-    folder = plan.folder / cell.name
-    arguments = ["asr", "decode" if plan.data else "evaluate", str(plan.run_folder(label, seed))]
-    arguments += [f"split={split}", f"attention={attention}"]
-    if plan.data:
-        arguments += [f"data={plan.data[split].manifest}", *plan.decoding.overrides()]
+    command, options = plan.workload.command(split)
+    run = str(plan.run_folder(label, seed))
+    arguments = ["asr", command, run, f"split={split}", f"attention={attention}", *options]
     evaluation = Evaluation(
         candidate=label,
         seed=seed,
@@ -170,30 +165,10 @@ def _evaluation(
     )
     if status != "done":
         return evaluation
-    if plan.data:
-        score = read_score(folder)
-        evaluation.rates = rates_of(score)
-        evaluation.audio_s, evaluation.utterances = score["audio_s"], score["utterances"]
-        about = read_as(DecodeRecord, folder / DECODING)
-        evaluation.decode_s, evaluation.backend, evaluation.beam = about.decode_s, about.backend, about.beam
-    else:
-        state = current_state(plan.folder, cell)
-        found = build(LabelScore, state.result, cell.name)
-        rate = {"rate": found.value, "interval": found.interval, "length": found.labels}
-        evaluation.rates = {found.measure: rate}
-        evaluation.utterances, evaluation.backend = found.items, found.backend
-        evaluation.decode_s = state.seconds
+    plan.workload.complete(evaluation, plan.folder, cell)
     for name in times.keys() - {"error"}:
         setattr(evaluation, name, times[name])
     return evaluation
-
-
-def rates_of(score: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the error rates of a score.json, official ones as `official`, `official-swbd`, …"""
-    rates = {name: score[name] for name in METRICS if name in score}
-    for subset, found in score.get("official", {}).items():
-        rates["official" if subset == "all" else f"official-{subset}"] = found
-    return rates
 
 
 def _timings(plan: Plan) -> tuple[dict[tuple[str, str, str], dict[str, Any]], dict[str, Conditions]]:

@@ -34,7 +34,7 @@ def run_job(
 
 def worker_command(folder: Path, cells: list[Cell]) -> list[str]:
     """Return the command that runs cells."""
-    return [sys.executable, "-m", "asr.compare.cell", str(folder), *(cell.name for cell in cells)]
+    return [sys.executable, "-m", "asr.compare.worker", str(folder), *(cell.name for cell in cells)]
 
 
 def _run_worker(folder: Path, cells: list[Cell], advance: Callable[[Cell, float], None]) -> int:

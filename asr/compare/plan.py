@@ -11,18 +11,18 @@ from pathlib import Path
 
 from asr.compare.candidates import evaluated_with, plan_candidates
 from asr.compare.cell import Cell, current_state, is_done, read_state
-from asr.compare.data import find_manifests, read_items, read_split, split_name, training_data
+from asr.compare.labels import Labels
 from asr.compare.options import LENGTHS, ORACLE, OWN, STEPS, CompareConfig
-from asr.compare.records import Candidate, SplitData
+from asr.compare.records import Candidate
 from asr.compare.request import Decoding, Request, plan_decoding
 from asr.compare.reuse import finished_runs, read_run
+from asr.compare.speech import Speech
+from asr.compare.workload import Workload
 from asr.config import affecting, flat, refuse, to_dict
-from asr.data.manifest import manifest_digest
 from asr.errors import UserError
 from asr.model import checkpoint
 from asr.records.keyed import differences
 from asr.records.run_folder import RunFolder
-from asr.scoring.official import reference_digests
 from asr.search.options import SearchOptions
 from asr.training.budget import parse_budget
 from asr.training.config import train_options
@@ -43,7 +43,7 @@ class Plan:
         folder: output folder.
         protocol: training options that all candidates share.
         candidates: parents before the models finetuned from them.
-        data: splits by name, including train and dev; empty for recipes without recordings.
+        workload: what the models are evaluated on.
         decoding: search options for all evaluations.
         trainings: cells by candidate and seed.
         evaluations: cells by candidate, seed, split and mechanism.
@@ -54,7 +54,7 @@ class Plan:
     folder: Path
     protocol: TrainConfig
     candidates: list[Candidate]
-    data: dict[str, SplitData]
+    workload: Workload
     decoding: Decoding
     trainings: dict[tuple[str, int], Cell]
     evaluations: dict[tuple[str, int, str, str], Cell]
@@ -104,19 +104,14 @@ def make_plan(request: Request) -> Plan:
         for candidate in candidates:
             count = candidate.overrides["trainer.max_steps"] = steps[candidate.label]
             training_options[candidate.label].trainer.max_steps = count
-    items = read_items(options.splits, training_options) if labelled else {}
     decoding = plan_decoding(options)
-    manifests = find_manifests(protocol, [*options.splits, *([options.tune] if options.tune else [])])
-    digest = functools.cache(manifest_digest)
-    shift_ms = protocol.features.frame_shift_ms
-    data = {name: read_split(path, digest(path), shift_ms) for name, path in manifests.items()}
+    workload: Workload = (
+        Labels(options, training_options) if labelled else Speech(protocol, options, decoding)
+    )
     trainings: dict[tuple[str, int], Cell] = {}
     for candidate in candidates:
         options_of = training_options[candidate.label]
-        if label_data := items.get(candidate.label):
-            digests = label_data.digests() | {"lexicon": ""}
-        else:
-            digests = training_data(options_of, digest)
+        digests = workload.digests(candidate.label, options_of)
         for seed in candidate.seeds:
             trainings[candidate.label, seed] = _training(candidate, options_of, seed, trainings, digests)
     folders: dict[str, str] = {}
@@ -134,18 +129,14 @@ def make_plan(request: Request) -> Plan:
     for candidate in candidates:
         for seed, split, attention in itertools.product(
             candidate.seeds,
-            dict.fromkeys(map(split_name, options.splits)),
+            workload.splits,
             evaluated_with(candidate, wanted),
         ):
-            training = trainings[candidate.label, seed]
-            if label_data := items.get(candidate.label):
-                cell = _label_evaluation(training, split, attention, options.device, label_data.digest(split))
-            else:
-                cell = _evaluation(training, split, attention, decoding, data)
+            cell = workload.evaluation(candidate.label, trainings[candidate.label, seed], split, attention)
             evaluations[candidate.label, seed, split, attention] = cell
     place = Path(options.reuse or Path("exp", protocol.recipe.name))
     reused = _reused(folder, trainings.values(), None if options.reuse == "none" else place)
-    return Plan(request, folder, protocol, candidates, data, decoding, trainings, evaluations, reused)
+    return Plan(request, folder, protocol, candidates, workload, decoding, trainings, evaluations, reused)
 
 
 def settle_changes(plan: Plan) -> list[str]:
@@ -250,35 +241,6 @@ def _reused(folder: Path, trainings: Iterable[Cell], place: Path | None) -> dict
     return found
 
 
-def _evaluation(
-    training: Cell,
-    split: str,
-    attention: str,
-    decoding: Decoding,
-    data: dict[str, SplitData],
-) -> Cell:
-    manifest = data[split].manifest
-    settings = decoding.settings()
-    settings["options"] |= {"split": split, "data": manifest, "attention": attention}
-    settings |= {"training": training.key, "data": data[split].hash}
-    settings |= {"reference": reference_digests(Path(manifest))}
-    settings |= {"threads": training.settings["options"]["trainer.threads"]}
-    if decoding.options.tune:
-        tune = split_name(decoding.options.tune)
-        settings["options"]["tune"] = data[tune].manifest
-        settings["tune"] = data[tune].hash
-    name = training.name.replace("trainings/", "evaluations/")
-    path = f"{name}/{split}/{decoding.system(attention)}"
-    return Cell(path, "evaluation", settings, training.name, decoding.unkeyed())
-
-
-def _label_evaluation(training: Cell, split: str, attention: str, device: str, data: str) -> Cell:
-    settings = {"split": split, "attention": attention, "training": training.key, "data": data}
-    settings |= {"device": device, "threads": training.settings["options"]["trainer.threads"]}
-    name = training.name.replace("trainings/", "evaluations/")
-    return Cell(f"{name}/{split}/{attention}", "evaluation", settings, training.name)
-
-
 def timing_cells(plan: Plan) -> list[Cell]:
     """Return a cell per split that times every candidate with all its mechanisms.
 
@@ -303,12 +265,7 @@ def timing_cells(plan: Plan) -> list[Cell]:
             "device": plan.options.device,
             "threads": plan.options.timing_threads,
         }
-        if plan.data:
-            settings |= {"manifest": plan.data[split].manifest, "data": plan.data[split].hash}
-            settings |= {"frames_per_batch": plan.protocol.data.frames_per_batch}
-        else:
-            of_split = [cell.settings["data"] for (_, on, _), cell in timed.items() if on == split]
-            settings |= {"split": split, "data": of_split}
+        settings |= plan.workload.timing(split, [cell for (_, on, _), cell in timed.items() if on == split])
         if models:
             cells.append(Cell(f"timings/{split}", "timing", settings))
     return cells

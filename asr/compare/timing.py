@@ -4,7 +4,6 @@ Every batch goes through all models in turn, once per repeat, so that disturbanc
 filter banks and search are not timed.
 """
 
-import json
 import os
 import statistics
 from collections.abc import Callable
@@ -13,20 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from asr.benchmark.timer import Seconds, in_turns, now, time_of, torch_threads
 from asr.compare.records import Conditions
-from asr.config import to_dict
-from asr.data.batch import Batch, Utterances
-from asr.data.manifest import read_cuts
-from asr.data.sampler import BatchPlan, plan_by_length
-from asr.data.stream import Batches, StreamBatch
-from asr.model.acoustic_model import AcousticModel
-from asr.recognizer import Recognizer
-from asr.training.labelling import data_key, load_task
 
 
 @dataclass
@@ -59,76 +48,6 @@ class Passes(Protocol):
 
     def inputs(self, number: int) -> dict[str, tuple[Any, ...]]:
         """Return the inputs of a batch by `Runner.input_key`; models without inputs have no such batch."""
-
-
-class SpeechPasses:
-    """Encoder and head on every utterance of a manifest.
-
-    Args:
-        models: run folder and mechanism of each model.
-        manifest: manifest of the split.
-        frames_per_batch: padded frames per batch.
-        device: `cpu` or `cuda`.
-    """
-
-    def __init__(
-        self, models: list[tuple[Path, str]], manifest: Path, frames_per_batch: int, device: str
-    ) -> None:
-        self.device = torch.device(device)
-        self.runners: list[Runner] = []
-        self.models: dict[str, AcousticModel] = {}  # one for each kind of input
-        for run, attention in models:
-            model = Recognizer.load(run, device=device, attention=attention).model
-            input_key = json.dumps([to_dict(model.config.features), model.config.pretrained])
-            self.models.setdefault(input_key, model)
-            self.runners.append(Runner(model.emit, input_key))
-        self.cuts = read_cuts(manifest)
-        frame_shift_ms = next(iter(self.models.values())).config.features.frame_shift_ms
-        lengths = np.maximum(1, np.rint(self.cuts.durations_s * 1000 / frame_shift_ms)).astype(np.int64)
-        self.plans = plan_by_length(lengths, frames_per_batch)
-        self.batches = len(self.plans)
-
-    def inputs(self, number: int) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return normalised features and frames, by the front end that makes them."""
-        plan = BatchPlan(tuple(self.plans[number].tolist()))
-        batches: dict[int, Batch] = {}  # by sample rate
-        found = {}
-        for input_key, model in self.models.items():
-            rate = model.sample_rate
-            if rate not in batches:
-                batches[rate] = Utterances(self.cuts, None, rate)[plan].to(self.device)
-            features, frames = model.front_end(batches[rate].audio, batches[rate].audio_lengths)
-            found[input_key] = model.normalisation(features, frames), frames
-        return found
-
-
-class LabelPasses:
-    """Model and loss on every item of a split, for recipes without recordings.
-
-    Args:
-        models: run folder and mechanism of each model.
-        split: `dev` or `test`.
-        device: `cpu` or `cuda`.
-    """
-
-    def __init__(self, models: list[tuple[Path, str]], split: str, device: str) -> None:
-        self.device = torch.device(device)
-        self.runners: list[Runner] = []
-        self.held_out: dict[str, Batches] = {}
-        for run, attention in models:
-            task, data = load_task(str(run), attention, device)
-            input_key = data_key(task.plan.options)
-            self.held_out.setdefault(input_key, data.held_out(split, 0))
-            self.runners.append(Runner(task.scores, input_key))
-        self.batches = max(map(len, self.held_out.values()))
-
-    def inputs(self, number: int) -> dict[str, tuple[StreamBatch]]:
-        """Return a batch of each candidate's data."""
-        return {
-            input_key: (batches[number].to(self.device),)
-            for input_key, batches in self.held_out.items()
-            if number < len(batches)
-        }
 
 
 @torch.inference_mode()

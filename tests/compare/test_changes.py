@@ -11,8 +11,7 @@ from comparisons import arguments, reusing
 from runs import killed
 
 from asr.cli import main
-from asr.compare import cell as cell_module
-from asr.compare import reuse
+from asr.compare import reuse, worker
 from asr.compare.cell import read_state, write_cell, write_state
 from asr.compare.collect import collect
 from asr.compare.plan import make_plan, settle_changes
@@ -189,10 +188,10 @@ def test_a_finetuned_model_resumes_under_another_spelling_of_the_folder(
     parent, child = plan.trainings.values()
     for cell in (parent, child):
         write_cell(plan.folder, cell)
-    cell_module.work(plan.folder.absolute(), parent)
+    worker.work(plan.folder.absolute(), parent)
     with killed(1):
-        cell_module._train(plan.folder.absolute(), child)
-    cell_module.work(plan.folder, child)
+        worker._train(plan.folder.absolute(), child)
+    worker.work(plan.folder, child)
     state = read_state(plan.folder, child.name)
     assert (state.status, state.error) == ("done", None)
 

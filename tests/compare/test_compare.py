@@ -21,14 +21,13 @@ from runs import in_process
 from tone_corpora import TINY
 
 from asr.cli import main
-from asr.compare import cell as cell_module
-from asr.compare import jobs, run
+from asr.compare import jobs, run, worker
 from asr.compare.cell import Cell, read_state, write_cell, write_state
 from asr.compare.collect import collect
-from asr.compare.data import find_manifests
 from asr.compare.plan import Plan, make_plan, timing_cells
 from asr.compare.request import parse, plan_decoding
 from asr.compare.results import read_results
+from asr.compare.speech import find_manifests
 from asr.errors import UserError
 from asr.report.findings import findings
 from asr.report.options import ReportOptions
@@ -115,7 +114,7 @@ def test_models_are_trained_evaluated_and_timed(
         pytest.fail("a finished cell ran again")
 
     before = untimed(tmp_path)
-    monkeypatch.setattr(cell_module, "work", work)
+    monkeypatch.setattr(worker, "work", work)
     assert main(asked) == 0
     assert untimed(tmp_path) == before
     # Another candidate adds cells and changes none; all are timed again together.
@@ -264,10 +263,10 @@ def test_only_the_first_rank_writes_the_state(tmp_path: Path, monkeypatch: pytes
     """All ranks of a training wrote it, and a rank that ended early made the others' cell done."""
     cell = Cell("trainings/full/seed0", "training", {})
     write_cell(tmp_path, cell)
-    monkeypatch.setattr(cell_module, "_train", lambda folder, cell: {})
+    monkeypatch.setattr(worker, "_train", lambda folder, cell: {})
     for rank, status in (("1", "missing"), ("0", "done")):
         monkeypatch.setenv("LOCAL_RANK", rank)
-        cell_module.work(tmp_path, cell)
+        worker.work(tmp_path, cell)
         assert read_state(tmp_path, cell.name).status == status
 
 

@@ -189,7 +189,7 @@ def processes(*parts: str) -> list[int]:
     ("cluster", "victim", "reason"),
     [
         ("submitit_local", ["submitit.core._submit"], "job lost: "),
-        ("ray", ["asr.compare.cell", "trainings/full/seed0"], "worker killed by signal 9"),
+        ("ray", ["asr.compare.worker", "trainings/full/seed0"], "worker killed by signal 9"),
     ],
     indirect=["cluster"],
 )

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from asr.compare.collect import rates_of
 from asr.compare.records import Candidate, Conditions, CurvePoint, Evaluation, Failure, SplitData, Training
 from asr.compare.results import Results, read_results, write_results
+from asr.compare.speech import rates_of
 from asr.compare.timing import OtherProcesses
 from asr.errors import UserError
 from asr.report.words import candidate_table, conditions_words, duration_range, print_results

@@ -1,0 +1,130 @@
+"""The worker process of a comparison, which runs cells one after the other and records their states.
+
+`python -m asr.compare.worker <folder> <cell> …` ends when its parent's death closes its standard input.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+
+from asr.compare.cell import GRACE_S, Cell, read_cell, read_state, write_fraction, write_state
+from asr.compare.labels import Labels
+from asr.compare.speech import Speech
+from asr.compare.timing import forward_times
+from asr.compare.workload import Workload
+from asr.config import nested
+from asr.environment import pick_device
+from asr.errors import in_words
+from asr.training.config import train_options_from
+from asr.training.progress import position
+from asr.training.ranks import global_rank
+from asr.training.run import train
+
+
+def main(arguments: list[str]) -> None:
+    """Run the named cells of a comparison's folder."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    folder = Path(arguments[0])
+    for name in arguments[1:]:
+        work(folder, read_cell(folder, name))
+
+
+def work(folder: Path, cell: Cell) -> None:
+    """Run a cell and write its state; an exception becomes the cell's error.
+
+    Lightning starts the other ranks of a training like this process; they write nothing.
+    """
+    first = global_rank(devices=1) == 0
+    print(f"=== {cell.name}", flush=True)
+    if first:
+        write_fraction(folder / cell.name / "fraction", 0.0)
+        write_state(folder, cell, "running")
+    started = time.monotonic()
+    try:
+        result = {"training": _train, "evaluation": _evaluate, "timing": _time}[cell.kind](folder, cell)
+    except Exception as error:
+        traceback.print_exc()
+        if first:
+            write_state(folder, cell, "failed", error=in_words(error), seconds=time.monotonic() - started)
+        return
+    if first:
+        write_state(folder, cell, "done", seconds=time.monotonic() - started, result=result)
+
+
+class FractionWriter(lightning.Callback):
+    """Writes the completed fraction of training, at most twice a second."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.written = 0.0
+
+    def on_train_batch_end(self, trainer: lightning.Trainer, task: Any, *_: Any) -> None:
+        """Write the fraction if half a second has passed."""
+        if trainer.is_global_zero and time.monotonic() - self.written > 0.5:
+            self.written = time.monotonic()
+            done, total = position(task)
+            write_fraction(self.path, done / total)
+
+
+def _train(folder: Path, cell: Cell) -> dict[str, Any]:
+    run = folder / cell.name
+    values = nested(cell.settings["options"] | cell.unkeyed | {"run": str(run), "resume": "auto"})
+    options = train_options_from(values, str(run))
+    if cell.needs:
+        options.init_from = str(folder / read_state(folder, cell.needs).result["run"])
+    train(options, [FractionWriter(run / "fraction")])
+    return {"run": cell.name}
+
+
+def _evaluate(folder: Path, cell: Cell) -> dict[str, Any]:
+    if cell.settings["threads"]:
+        torch.set_num_threads(cell.settings["threads"])
+    run = folder / read_state(folder, cell.needs).result["run"]
+    advance = partial(write_fraction, folder / cell.name / "fraction")
+    return _workload(cell).evaluate(run, folder / cell.name, cell, advance)
+
+
+def _workload(cell: Cell) -> type[Workload]:
+    """Return the workload of an evaluation or timing, which its settings imply: its key covers no name."""
+    return Speech if cell.settings.keys() & {"options", "manifest"} else Labels
+
+
+def _time(folder: Path, cell: Cell) -> dict[str, Any]:
+    settings = cell.settings
+    device = pick_device(settings["device"])
+    models = [
+        (folder / read_state(folder, model["training"]).result["run"], model["attention"])
+        for model in settings["models"]
+    ]
+    times, conditions = forward_times(
+        _workload(cell).passes(models, settings, device),
+        repeats=settings["repeats"],
+        device=device,
+        threads=settings["threads"],
+        advance=partial(write_fraction, folder / cell.name / "fraction"),
+    )
+    return {"times": times, "conditions": asdict(conditions)}
+
+
+def _end_with_parent() -> None:
+    # Not through sys.stdin: reading it holds its lock while data loaders fork, and a forked process deadlocks
+    # when it closes its stdin.
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_S)
+    os._exit(130)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

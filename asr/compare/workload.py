@@ -1,0 +1,45 @@
+"""What a comparison evaluates on: recordings, or the items of recipes without recordings."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from asr.compare.cell import Cell
+from asr.compare.records import Evaluation, SplitData
+from asr.compare.timing import Passes
+from asr.training.options import TrainConfig
+
+
+class Workload(Protocol):
+    """One of `Speech` and `Labels`.
+
+    Attributes:
+        data: splits by name, including train and dev; empty without recordings.
+        splits: names of the splits to evaluate on.
+    """
+
+    data: dict[str, SplitData]
+    splits: list[str]
+
+    def digests(self, label: str, training: TrainConfig) -> dict[str, str]:
+        """Return the digests of the data that a candidate is trained on."""
+
+    def evaluation(self, label: str, training: Cell, split: str, attention: str) -> Cell:
+        """Return the cell that evaluates a candidate's training with a mechanism."""
+
+    def timing(self, split: str, evaluations: list[Cell]) -> dict[str, Any]:
+        """Return what the times of the models of these evaluations depend on, besides the models."""
+
+    def command(self, split: str) -> tuple[str, list[str]]:
+        """Return the command that repeats an evaluation, and its options besides split and mechanism."""
+
+    def complete(self, evaluation: Evaluation, folder: Path, cell: Cell) -> None:
+        """Enter the outcome of a finished cell of a comparison's folder."""
+
+    @staticmethod
+    def evaluate(run: Path, folder: Path, cell: Cell, advance: Callable[[float], None]) -> dict[str, Any]:
+        """Evaluate a run in a worker; return the result for the cell's state."""
+
+    @staticmethod
+    def passes(models: list[tuple[Path, str]], settings: dict[str, Any], device: str) -> Passes:
+        """Return the models of a cell of timing, as run folder and mechanism, and what goes through them."""
